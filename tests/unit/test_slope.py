@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.server
 import os
 import random
@@ -20,7 +21,7 @@ import pytest
 from howfar.engine.messages import UnixTarget
 from howfar.errors import UsageError
 from howfar.recording import slope
-from howfar.recording.slope import Costs, Observation, Requested, Slope, analyze, document
+from howfar.recording.slope import Costs, Observation, Requested, Slope, WarmUp, analyze, document
 from howfar.recording.tap import Tap
 from howfar.report import terminal
 
@@ -109,6 +110,49 @@ def test_a_line_that_misses_the_present_path_is_said() -> None:
         for one in observed()
     ]
     assert "which without the tap takes" in screen(analyzed(seen))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_pages_warm_up_until_their_times_stop_falling(noise: float) -> None:
+    """[app-7] A page that computes 60 ms at first and 10 ms in the end, 3 % less of the rest with each request."""
+    chance, asked = random.Random(3), 0
+
+    def timer() -> float:
+        nonlocal asked
+        asked += 1
+        return (0.010 + 0.050 * 0.97**asked) * (1 + chance.gauss(0, noise))
+
+    requested = Requested(UnixTarget(path="/a"), url="http://127.0.0.1/")
+    warm = slope._warm_up(requested, timer)
+    assert warm.pages == asked + 1 and not warm.still_falling
+    assert 0.010 + 0.050 * 0.97**asked < 0.013
+    assert slope._warm_up(dataclasses.replace(requested, warm_ups=5), timer) == WarmUp(5, False)
+    assert slope._warm_up(dataclasses.replace(requested, url=None), timer) == WarmUp(1, False)
+    assert slope._warm_up(dataclasses.replace(requested, budget_s=0), timer) == WarmUp(1, False), "too few to know"
+
+
+def test_a_first_block_that_differs_from_the_last_is_said() -> None:
+    """[app-7]"""
+    drifting = [
+        seen.model_copy(update={"took_ns": round(seen.took_ns * (1 + 0.5 * 0.5**seen.block))}) for seen in observed()
+    ]
+    assert analyzed(drifting).drift == pytest.approx(0.5, abs=0.05)
+    assert "first block took +5" in screen(analyzed(drifting))
+    assert "first block took" not in screen(analyzed(observed()))
+
+
+@pytest.mark.parametrize(
+    ("round_trips", "noise_ms", "said"),
+    [
+        (60, 0.3, "waits for 5"),
+        (49.5, 9.0, "waits for all of its 50.5 round trips"),
+        (47, 0.3, "each of which costs more"),
+    ],
+)
+def test_no_more_round_trips_are_waited_for_than_were_counted(round_trips: float, noise_ms: float, said: str) -> None:
+    """[app-8]"""
+    seen = [one.model_copy(update={"round_trips": round_trips}) for one in observed(noise_ms=noise_ms)]
+    assert said in screen(analyzed(seen))
 
 
 def test_beyond_the_longest_delay_times_are_marked() -> None:

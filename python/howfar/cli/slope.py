@@ -31,6 +31,8 @@ _LONGEST_DELAY_NS = 1_000_000_000
 @click.option(
     "--time-budget", default="60s", show_default=True, help="Stop after this time, but not before four blocks."
 )
+@click.option("--warmup", type=click.IntRange(1, 100_000),
+              help="With --url, number of pages before those that count.  [default: until times stop falling]")  # fmt: skip
 @json_option
 @no_colour_option
 def slope(
@@ -41,6 +43,7 @@ def slope(
     delays: str,
     blocks: int,
     time_budget: str,
+    warmup: int | None,
     as_json: bool,
     no_colour: bool,
 ) -> int:
@@ -72,6 +75,7 @@ def slope(
         delays_ns=_delays(delays),
         blocks=blocks,
         budget_s=parse_duration_ns(time_budget) / 1e9,
+        warm_ups=warmup,
     )
     found = measure(requested, note)
     show_found(found, document(found, url or Path(command[0]).name), as_json, no_colour)

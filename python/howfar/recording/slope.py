@@ -47,6 +47,12 @@ _LEAST_PINGS = 10
 _PINGS_NS = 50_000_000
 _ROUNDS = 5
 _SEED = 20_260
+_WINDOW, _STEADY = 8, 0.02
+"""Times are steady if the median of so many is less than this share below that of as many before."""
+_MOST_WARM_UPS, _WARM_UP_SHARE = 400, 0.25
+"""Bounds of the warm-up: pages, and share of the time budget."""
+_DRIFT = 0.1
+"""Share by which the first block may take longer than the last."""
 
 IdleCpus = Literal["polling", "as-found"]
 """Whether idle CPUs were kept from sleeping, which makes waking them a part of nothing measured here."""
@@ -94,6 +100,12 @@ class Slope(Part):
     connections: float
     kinks: tuple[Kink, ...]
     blocks: int
+    warm_ups: int = 1
+    """Pages or runs before those that count."""
+    still_falling: bool = False
+    """Whether the last of them were still faster than those before."""
+    drift: float = 0.0
+    """By which share the first block took longer than the last."""
     longest_ns: int
     """Times beyond this added delay are extrapolated."""
     idle: IdleCpus
@@ -127,6 +139,8 @@ class Requested:
     blocks: int = 8
     budget_s: float = 60.0
     least_blocks: int = 4
+    warm_ups: int | None = None
+    """Pages to request before those that count. None: until their times stop falling."""
 
 
 def measure(requested: Requested, say: Callable[[str], None]) -> Slope:
@@ -137,12 +151,13 @@ def measure(requested: Requested, say: Callable[[str], None]) -> Slope:
         folder = stack.enter_context(tap_folder(requested.listen or requested.server))
         tap = stack.enter_context(Tap(requested.server, _listen(requested, folder)))
         timers = _timers(requested, tap, stack)
-        say(f"one {'page' if requested.url else 'run'} to warm up")
+        say(f"{'pages' if requested.url else 'a run'} to warm up")
         _first(requested, tap, timers[0])
+        warm = _warm_up(requested, timers[0])
         echo = Echo(stack, isinstance(requested.server, UnixTarget))
         observations = list(_blocks(requested, tap, echo, timers, say))
         costs = echo.costs("polling" if can_poll else "as-found")
-    return analyze(observations, costs)
+    return analyze(observations, costs, warm)
 
 
 def _listen(requested: Requested, folder: Path) -> UnixTarget | TcpListen:
@@ -212,6 +227,37 @@ def _page_timer(requested: Requested) -> Timer:
         return took_ns / 1e9
 
     return request
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """How an application was warmed up."""
+
+    pages: int
+    still_falling: bool
+
+
+_ONCE = WarmUp(1, False)
+
+
+def _warm_up(requested: Requested, timer: Timer) -> WarmUp:
+    """Request pages as often as wanted, or until their times stop falling. A command starts cold each time."""
+    if requested.url is None:
+        return _ONCE
+    took: list[float] = []
+    deadline = time.monotonic() + requested.budget_s * _WARM_UP_SHARE
+    while len(took) + 1 < (requested.warm_ups or _MOST_WARM_UPS) and (
+        requested.warm_ups is not None or (is_falling(took) and time.monotonic() < deadline)
+    ):
+        took.append(timer())
+    known = requested.warm_ups is None and len(took) >= 2 * _WINDOW
+    return WarmUp(1 + len(took), known and is_falling(took))
+
+
+def is_falling(took: Sequence[float]) -> bool:
+    """Whether the last times are shorter than those before, or there are too few to know."""
+    before, last = took[-2 * _WINDOW : -_WINDOW], took[-_WINDOW:]
+    return len(before) < _WINDOW or statistics.median(last) < (1 - _STEADY) * statistics.median(before)
 
 
 def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
@@ -382,7 +428,7 @@ def _ping_us(line: socket.socket, count: int) -> float:
 # ---------------------------------------------------------------- the line
 
 
-def analyze(observations: Sequence[Observation], costs: Costs) -> Slope:
+def analyze(observations: Sequence[Observation], costs: Costs, warm: WarmUp = _ONCE) -> Slope:
     """Fit each block and combine the blocks."""
     tap_us, loopback_us = costs.tap_us, costs.loopback_us
     tapped = [seen for seen in observations if seen.delay_ns is not None]
@@ -408,6 +454,9 @@ def analyze(observations: Sequence[Observation], costs: Costs) -> Slope:
         connections=statistics.mean(seen.connections for seen in tapped),
         kinks=_kinks(tapped),
         blocks=len(blocks),
+        warm_ups=warm.pages,
+        still_falling=warm.still_falling,
+        drift=_whole_ns(tapped, blocks[0]) / _whole_ns(tapped, blocks[-1]) - 1,
         longest_ns=max(seen.delay_ns or 0 for seen in tapped),
         idle=costs.idle,
         observations=tuple(observations),
@@ -421,6 +470,11 @@ def _fit(seen: Sequence[Observation]) -> tuple[float, float]:
     x = [(one.echo_ns - at_rest) / 1e6 for one in seen]
     fitted = statistics.linear_regression(x, [one.took_ns / 1e6 for one in seen])
     return fitted.slope, fitted.intercept
+
+
+def _whole_ns(tapped: Sequence[Observation], block: int) -> int:
+    """Time of all pages of a block: each block has the same delays."""
+    return sum(seen.took_ns for seen in tapped if seen.block == block)
 
 
 def _kinks(tapped: Sequence[Observation]) -> tuple[Kink, ...]:
@@ -453,14 +507,8 @@ def _between(block: Sequence[Observation], low_ns: int, high_ns: int) -> float:
 
 def document(found: Slope, what: str) -> Document:
     """The report of `found`; `what` names the page or command."""
-    slope, now = found.slope, found.measured_ms or found.times["now"]
-    if slope.low is not None and slope.low <= 0:
-        answer = f"{what} takes {_ms(now)} and waits for no detectable round trip ({_number(slope)})."
-    else:
-        answer = (
-            f"{what} takes {_ms(now)} and waits for {_number(slope)} round trips to the server in sequence. "
-            f"0.5 ms more RTT would add {in_brackets(slope.times(0.5), '{:.1f} ms'.format)}."
-        )
+    now = found.measured_ms or found.times["now"]
+    answer = f"{what} takes {_ms(now)} and {_waiting(found)}"
     heads = (Column("the path adds", left=True), Column("time", "95 % interval"), Column("", left=True))
     rows = tuple(
         (
@@ -486,6 +534,19 @@ def document(found: Slope, what: str) -> Document:
     )
 
 
+def _waiting(found: Slope) -> str:
+    """How many round trips it waits for: never more than the tap counted."""
+    slope, counted = found.slope, found.round_trips + found.connections
+    longer = f"0.5 ms more RTT would add {in_brackets(slope.times(0.5), '{:.1f} ms'.format)}."
+    if slope.low is not None and slope.low <= 0:
+        return f"waits for no detectable round trip ({_number(slope)})."
+    if slope.value <= counted:
+        return f"waits for {_number(slope)} round trips to the server in sequence. {longer}"
+    if slope.low is None or slope.low <= counted:
+        return f"waits for all of its {counted:.1f} round trips in sequence. {longer}"
+    return f"waits for {counted:.1f} round trips, each of which costs more than the delay, {_number(slope)} in all. {longer}"
+
+
 def _remark(found: Slope, name: str) -> str:
     beyond = [rtt_ns for rtt_ns in RTTS_NS if rtt_ns > found.longest_ns and format_duration_ns(rtt_ns) == name]
     return "extrapolated" if beyond else ""
@@ -498,6 +559,10 @@ def _warnings(found: Slope) -> tuple[Warnings, ...]:
         "this; do not rely on times beyond it."
         for kink in found.kinks
     ]
+    if found.still_falling:
+        lines.append(f"After {found.warm_ups} pages to warm up times were still falling: give more with --warmup.")
+    if abs(found.drift) > _DRIFT:
+        lines.append(f"The first block took {found.drift:+.0%} compared with the last: the application was not steady.")
     if found.blocks < MIN_BLOCKS:
         lines.append(f"{found.blocks} blocks allow no interval; {MIN_BLOCKS} would.")
     now, measured = found.times["now"], found.measured_ms
@@ -514,9 +579,9 @@ def _apart(one: Estimate, other: Estimate) -> bool:
 
 def _how(found: Slope) -> str:
     return (
-        f"{found.blocks} blocks, each with every added delay once, in random order. The tap counted "
-        f"{found.round_trips:.1f} round trips and {found.connections:.1f} connections each time; on a network a connect is a round "
-        f"trip too. Those that overlap count once in the slope. The tap costs {found.tap_us:.0f} µs per round trip, which was "
+        f"{found.blocks} blocks, each with every added delay once, in random order, after {found.warm_ups} to warm up. The tap "
+        f"counted {found.round_trips:.1f} round trips and {found.connections:.1f} connections each time; on a network a "
+        f"connect is a round trip too. Those that overlap count once in the slope. The tap costs {found.tap_us:.0f} µs per round trip, which was "
         f"subtracted. Idle CPUs were {'kept polling' if found.idle == 'polling' else 'left as found'}. Bandwidth and encryption are "
         "not in these times."
     )
