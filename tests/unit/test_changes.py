@@ -17,6 +17,7 @@ from howfar.recording.prediction_report import document
 from howfar.recording.recording import Recording
 from howfar.recording.replay import script
 from howfar.recording.summary import summarize
+from howfar.report import terminal
 from howfar.report.document import Answer
 
 NOW = costs(FLOOR_NS / 1e3)
@@ -224,3 +225,19 @@ def test_a_pipeline_is_only_a_candidate(tmp_path: Path) -> None:
     (one,) = found_changes(made(tmp_path / "p.recording", steps), "pipeline")
     assert one.low_ms == 0
     assert one.high_ms == pytest.approx(4 * 0.54, rel=0.05)
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_what_to_change_is_one_table_however_long_its_texts_are(width: int, tmp_path: Path) -> None:
+    """[cli-10]"""
+    long = "SELECT " + ", ".join(f"column_{number}" for number in range(30)) + " FROM t WHERE id = ?"
+    steps = [*loop(5, long), *loop(5), Step("SET NAMES ?")]
+    name = "/a/page/with/a/name/that/is/longer/than/any/screen/is/wide/and/goes/on"
+    recording = made(tmp_path / "n.recording", steps, pages=4, name=name)
+    found, laid = analyze(recording, NOW, FAR), lay_out(recording, NOW, FAR)
+    lines = terminal.render(document(found, changes(laid), laid), width, colour=False).splitlines()
+    table = lines[lines.index("What to change") + 1 :]
+    assert all(word in table[0] for word in ("what", "where", "saves", "times", "page"))
+    rows = table[3 : table.index("", 1)] if "" in table[1:] else table[3:]
+    assert sum("one request for all keys" in row and "/a/page" in row for row in rows) == 2
+    assert all(len(line) <= width for line in lines)

@@ -319,17 +319,17 @@ def _pipelines(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Found]:
 
 
 def advice(change: Change) -> str:
-    """The advice for a change, in one line."""
+    """The advice for a change, in a few words; docs/predict.md explains each."""
     return {
-        "nagle": "set TCP_NODELAY, or send a request in one write",
-        "loop": "one request for all keys instead of a loop",
+        "nagle": "set TCP_NODELAY",
+        "loop": "one request for all keys",
         "connect": "keep the connection open",
-        "transaction": "no transaction around a single statement",
-        "memo": "remember the answer within the page",
-        "cache": "cache the answer between pages",
-        "initial": "leave out, or set once for each connection",
-        "prepare": "prepare once, or let the client interpolate",
+        "transaction": "no transaction for one",
+        "memo": "remember the answer",
+        "cache": "cache between pages",
+        "initial": "set once for a connection",
+        "prepare": "prepare once, or interpolate",
         "fetch": "raise the fetch size",
-        "bytes": "fetch fewer bytes: slow start makes it several round trips long",
-        "pipeline": "candidate: send together, if none needs another's answer",
+        "bytes": "fetch fewer bytes",
+        "pipeline": "perhaps send together",
     }[change.kind]

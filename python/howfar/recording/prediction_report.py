@@ -25,6 +25,7 @@ from howfar.report.document import (
     Table,
     Text,
     Warnings,
+    table_of,
 )
 from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate, Part
@@ -277,36 +278,31 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
 def _ranking(changes: Sequence[Change]) -> list[Block]:
     if not changes:
         return []
-    heads = (
-        Column("what", left=True),
-        Column("where", left=True),
-        Column("saves", "ms per page"),
-        Column("times", "per page"),
-        Column("page", left=True),
-    )
-    rows = tuple(
-        (
-            Cell(advice(one)),
-            Cell(_short(one.digest)),
-            Cell(f"{ms(one.low_ms)} to {ms(one.high_ms)}"),
-            Cell(f"{one.count:.0f}"),
-            Cell(one.page),
-        )
-        for one in changes[:_SHOWN]
-    )
     notes = (
         "Minimum: path costs only. Maximum: also the time of server and application for what is left out.",
         "Rows overlap and do not add up. None is certain: only its author knows what the application can do without.",
     )
-    table = Table("", heads, rows, notes, stack=True)
+    first = _changes_table(changes[:_SHOWN], notes)
     if len(changes) <= _SHOWN:
-        return [Heading("What to change"), table]
-    more = tuple(
-        (Cell(advice(one)), Cell(_short(one.digest)), Cell(f"{ms(one.low_ms)} to {ms(one.high_ms)}"),
-         Cell(f"{one.count:.0f}"), Cell(one.page))
-        for one in changes[_SHOWN : 5 * _SHOWN]
-    )  # fmt: skip
-    return [Heading("What to change"), table, Details("Smaller savings", (Table("", heads, more),))]
+        return [Heading("What to change"), first]
+    more = _changes_table(changes[_SHOWN : 5 * _SHOWN], ())
+    return [Heading("What to change"), first, Details("Smaller savings", (more,))]
+
+
+def _changes_table(changes: Sequence[Change], notes: tuple[str, ...]) -> Table:
+    return table_of(
+        "",
+        changes,
+        {
+            Column("what", left=True): advice,
+            Column("where", left=True, cut=True): lambda one: _short(one.digest),
+            Column("saves", "ms per page"): lambda one: f"{ms(one.low_ms)} to {ms(one.high_ms)}",
+            Column("times", "per page"): lambda one: f"{one.count:.0f}",
+            Column("page", left=True, cut=True): lambda one: one.page,
+        },
+        notes,
+        stack=True,
+    )
 
 
 def _short(digest: str) -> str:

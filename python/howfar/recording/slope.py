@@ -582,8 +582,8 @@ def _how(found: Slope) -> str:
         f"{found.blocks} blocks, each with every added delay once, in random order, after {found.warm_ups} to warm up. The tap "
         f"counted {found.round_trips:.1f} round trips and {found.connections:.1f} connections each time; on a network a "
         f"connect is a round trip too. Those that overlap count once in the slope. The tap costs {found.tap_us:.0f} µs per round "
-        f"trip, which was subtracted. Idle CPUs were {'kept polling' if found.idle == 'polling' else 'left as found'}. Bandwidth and encryption are "
-        "not in these times."
+        f"trip, which was subtracted. Idle CPUs were {'kept polling' if found.idle == 'polling' else 'left as found'}. Bandwidth and "
+        "encryption are not in these times."
     )
 
 

@@ -70,12 +70,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """The head of one column. `lower` is a second line of the head; `optional` columns are left out first where a page is narrow."""
+    """The head of one column. `lower` is a second line of the head; where a page is narrow, texts of `cut` columns are cut first, then
+    `optional` columns are left out."""
 
     head: str
     lower: str = ""
     left: bool = False
     optional: bool = False
+    cut: bool = False
 
     @property
     def label(self) -> str:

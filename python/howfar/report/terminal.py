@@ -42,6 +42,36 @@ def lay_out(table: Table, width: int, *, brief: bool = False) -> list[str]:
     return folded if _width(folded) <= width else _listed(table, width)
 
 
+_SHORTEST = 8
+"""Characters that are left of a text in a narrow table, whatever its width."""
+
+
+def _cut(table: Table, width: int, mark: str) -> Table:
+    """The table with the texts of its `cut` columns so short that it fits; the longest of these columns give way first."""
+    wanted = {index: _column_width(table, index) for index in range(len(table.columns))}
+    kept = dict(wanted)
+    gaps = len(GAP) * (len(wanted) - 1)
+    giving = [index for index, column in enumerate(table.columns) if column.cut]
+    while giving and sum(kept.values()) + gaps > width:
+        longest = max(giving, key=lambda index: kept[index])
+        if kept[longest] <= _SHORTEST:
+            break
+        kept[longest] -= 1
+
+    def shortened(index: int, text: str) -> str:
+        room = kept[index]
+        return text if len(text) <= room else text[: room - len(mark)].rstrip() + mark
+
+    rows = tuple(
+        tuple(
+            replace(cell, text=shortened(index, cell.text), below=shortened(index, cell.below))
+            for index, cell in enumerate(row)
+        )
+        for row in table.rows
+    )
+    return replace(table, rows=rows) if kept != wanted else table
+
+
 def _width(lines: Sequence[str]) -> int:
     return max(len(line) for line in lines)
 
@@ -274,6 +304,7 @@ class _Screen(Markdown):
 
     def table(self, table: Table, level: int) -> Lines:
         title = self.heading(table.title, level) if table.title else []
+        table = _cut(table, self.width, "…" if self.unicode else "...")
         lines = lay_out(table if self.unicode else _in_ascii(table), self.width, brief=not self.details)
         return [*title, *lines, *(line for note in table.notes for line in self.text(note, quiet=True))]
 
