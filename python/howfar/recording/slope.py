@@ -47,8 +47,8 @@ _LEAST_PINGS = 10
 _PINGS_NS = 50_000_000
 _ROUNDS = 5
 _SEED = 20_260
-_WINDOW, _STEADY = 8, 0.02
-"""Times are steady if the median of so many is less than this share below that of as many before."""
+_WINDOW, _STEADY = 16, 0.02
+"""Times are steady if the shortest of so many is less than this share below that of as many before: other programs only add."""
 _MOST_WARM_UPS, _WARM_UP_SHARE = 400, 0.25
 """Bounds of the warm-up: pages, and share of the time budget."""
 _DRIFT = 0.1
@@ -257,7 +257,7 @@ def _warm_up(requested: Requested, timer: Timer) -> WarmUp:
 def is_falling(took: Sequence[float]) -> bool:
     """Whether the last times are shorter than those before, or there are too few to know."""
     before, last = took[-2 * _WINDOW : -_WINDOW], took[-_WINDOW:]
-    return len(before) < _WINDOW or statistics.median(last) < (1 - _STEADY) * statistics.median(before)
+    return len(before) < _WINDOW or min(last) < (1 - _STEADY) * min(before)
 
 
 def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
