@@ -101,6 +101,19 @@ def test_the_rhythm_is_that_of_the_pages(recording: Recording) -> None:
     assert (found.to_server, found.to_client) == (60, 300)
 
 
+def test_several_rtts_are_predicted_from_one_measurement(recording: Recording) -> None:
+    found = analyze(recording, NOW, FAR, rtts_ns=(500_000, 5_000_000, 20_000_000))
+    (page,) = found.pages
+    assert page.at_rtt[500_000] == page.bottom_up
+    for rtt_ns, times in page.at_rtt.items():
+        expected = true_ms(ADDED_MS + TRIPS * (rtt_ns - 500_000) / 1e6)
+        assert times.p50_ms.value == pytest.approx(expected, rel=0.02)
+        assert times.p50_ms.value == pytest.approx(page.curve_ms[rtt_ns])
+    text = terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 80, colour=False)
+    assert "p50 at RTT" in text and "20ms" in text
+    assert set(as_json(found, ())["pages"][0]["at_rtt"]) == {"0.5ms", "5ms", "20ms"}  # type: ignore[index]
+
+
 def test_a_slope_that_agrees_explains(recording: Recording) -> None:
     slope = analyzed(observed(lambda delay_ms: true_ms() + TRIPS * delay_ms))
     (page,) = analyze(recording, NOW, FAR, {"front": slope}).pages

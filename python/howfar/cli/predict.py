@@ -14,6 +14,7 @@ from howfar.cli.output import check_page_path, details_option, wants_details, wr
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, show_rendered, width
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import UsageError
+from howfar.units import parse_duration_ns
 
 if TYPE_CHECKING:
     from howfar.recording.prediction_report import Measurement
@@ -54,6 +55,8 @@ def predict(
     howfar predict shop.recording --link us-coasts --slope front=front.json \\
                    --html shop.html
 
+    Several RTTs, as in --rtt 0.5ms,5ms,20ms: the first is measured, the others differ from it by their RTT.
+
     Round trips of each size are measured on this machine, on the present path and on the target. The present path is predicted
     first: a page whose recorded time this misses by more than 5 % is not predicted on the target. Only --again shows whether the
     application has changed. If no page is left, the exit code is 7.
@@ -68,6 +71,7 @@ def predict(
     from howfar.report import terminal
 
     recorded = whole_pages(read(recording))
+    link_values["rtt"], rtts_ns = _rtts(link_values["rtt"])
     target = read_target(path_name, tls, link_values)
     known = _slopes(slopes, sorted({page.name for page in recorded.pages}))
     points = [_measurement(path) for path in measured]
@@ -77,7 +81,7 @@ def predict(
     enter_sandbox(target.path)
     with both_paths(recorded, target) as both:
         costs = both.costs(blocks, note)
-    found = analyze(recorded, *costs, known, both.recorder.floor_ns, later)
+    found = analyze(recorded, *costs, known, both.recorder.floor_ns, later, rtts_ns)
     laid = lay_out(recorded, *costs)
     changes = changing.changes(laid)
     code = 0 if len(found.missed) < len(found.pages) else VOID
@@ -90,6 +94,12 @@ def predict(
         text = terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=wants_details())
         show_rendered(text + "\n")
     return code
+
+
+def _rtts(text: str | None) -> tuple[str | None, tuple[int, ...]]:
+    """The RTT to measure, and all in nanoseconds if there are several. Raises QuantityError."""
+    first, *others = (text or "").split(",")
+    return (first, tuple(parse_duration_ns(one) for one in (first, *others))) if others else (text, ())
 
 
 def _slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:

@@ -123,6 +123,20 @@ class PathCosts(Part):
                 found[row, number] = np.maximum((rtt_ns or self.link_rtt_ns) - sending, 0.0).sum()
         return found
 
+    def at_rtt(self, rtt_ns: int) -> PathCosts:
+        """The same path with another RTT of its link: each round trip takes as much longer or shorter."""
+        longer_ns = rtt_ns - self.link_rtt_ns
+        blocks = tuple(
+            block.model_copy(
+                update={
+                    "cost_ns": tuple(max(cost + longer_ns, 0.0) for cost in block.cost_ns),
+                    "connect_ns": max(block.connect_ns + (1 + self.encrypted) * longer_ns, 0.0),
+                }
+            )
+            for block in self.blocks
+        )
+        return self.model_copy(update={"blocks": blocks, "link_rtt_ns": rtt_ns})
+
     @property
     def smallest_ns(self) -> np.ndarray:
         """The cost of a round trip of the smallest sizes, by block."""

@@ -272,6 +272,8 @@ class PagePrediction(Part):
     """p50 if the application's receive buffer held 16 kB. None: no answer is so large, or the target crosses no link."""
     failing: dict[str, tuple[int, int]]
     """Statements that the server refused: how often, of how many runs in all pages."""
+    at_rtt: dict[int, Quantiles]
+    """Times at other RTTs of the same link that were asked for, by RTT in ns."""
     curve_ms: dict[int, float]
     """p50 by RTT in ns, other things equal; empty where the target crosses no link."""
 
@@ -573,17 +575,22 @@ def analyze(
     slopes: Mapping[str, Slope] | None = None,
     floor_now_ns: float | None = None,
     again: Recording | None = None,
+    rtts_ns: Sequence[int] = (),
 ) -> Prediction:
     """Predict every page; `slopes` by the name of the page. `floor_now_ns`: the recorder's floor, measured again now. `again`: a later
-    recording of the same pages."""
+    recording of the same pages. `rtts_ns`: other RTTs of the target's link."""
     floor_ns = float(recording.facts.get("floor_ns") or 0)
     shift_ns = floor_now_ns - floor_ns if floor_ns and floor_now_ns else 0.0
     laid = lay_out(recording, present, target)
+    others = {rtt_ns: lay_out(recording, present, target.at_rtt(rtt_ns)) for rtt_ns in rtts_ns}
+    at_rtt = {name: {rtt_ns: ranged(pages[name]) for rtt_ns, pages in others.items()} for name in laid}
     return Prediction(
         present=present.label,
         target=target.label,
         pages=tuple(
-            _predicted(name, pages, (slopes or {}).get(name), (present, target), shift_ns, _later(again, name))
+            _predicted(
+                name, pages, (slopes or {}).get(name), (present, target), shift_ns, _later(again, name), at_rtt[name]
+            )
             for name, pages in laid.items()
         ),
         cost_now_us=_mean(present.smallest_ns / 1e3),
@@ -624,6 +631,7 @@ def _predicted(
     costs: tuple[PathCosts, PathCosts],
     shift_ns: float,
     later: Quantiles | None,
+    at_rtt: dict[int, Quantiles],
 ) -> PagePrediction:
     _, target = costs
     blocks = len(target.blocks)
@@ -651,6 +659,7 @@ def _predicted(
         clipped=float(np.mean([page.clipped for page in pages])),
         small_window_ms=_small_window_ms(pages, predicted, target),
         failing=_failing(pages),
+        at_rtt=at_rtt,
         curve_ms=_curve(predicted, pages, target),
     )
 

@@ -92,7 +92,7 @@ def document(
         shared = (_shared(name, count) for name, count in found.contested.items())
         blocks.append(Warnings((*(_missed(page, found) for page in found.missed), *shared)))
     if shown:
-        blocks += [Heading("Times"), _times(shown, found), *_warnings(shown, found)]
+        blocks += [Heading("Times"), _times(shown, found), *_at_rtts(shown), *_warnings(shown, found)]
         kept = [one for one in changes if one.page not in missed and one.target_share >= _SMALLEST_SHARE]
         blocks += _ranking(kept)
         for page in shown:
@@ -229,6 +229,15 @@ def _times(shown: Sequence[PagePrediction], found: Prediction) -> Table:
             "By slope: give --slope FILE, from `howfar slope --json` of the same page, for a second prediction."
         )
     return Table("", tuple(heads), tuple(rows), tuple(notes), main=True)
+
+
+def _at_rtts(shown: Sequence[PagePrediction]) -> list[Block]:
+    rtts = list(shown[0].at_rtt)
+    if not rtts:
+        return []
+    columns = (Column("p50 at RTT", left=True), *(Column(format_duration_ns(rtt_ns), "ms") for rtt_ns in rtts))
+    rows = tuple((Cell(page.name), *(_estimate(page.at_rtt[rtt_ns].p50_ms) for rtt_ns in rtts)) for page in shown)
+    return [Table("", columns, rows, main=True)]
 
 
 def _estimate(found: Estimate, explained: bool = True) -> Cell:
@@ -423,13 +432,16 @@ def as_json(found: Prediction, changes: Sequence[Change]) -> dict[str, object]:
 
     pages = [
         {
-            **page.model_dump(exclude={"bottom_up", "slope", "curve_ms"}),
+            **page.model_dump(exclude={"bottom_up", "slope", "curve_ms", "at_rtt"}),
             "present_error": page.present_error,
             "p50_ms": by_predictor(page, "p50_ms"),
             "p95_ms": by_predictor(page, "p95_ms"),
             "explained": page.is_explained,
             "residual_ms": page.residual_ms,
             "missed": page.name in missed,
+            "at_rtt": {}
+            if page.name in missed
+            else {format_duration_ns(rtt): found.model_dump() for rtt, found in page.at_rtt.items()},
             "by_rtt_ms": {}
             if page.name in missed
             else {format_duration_ns(rtt): t for rtt, t in page.curve_ms.items()},
