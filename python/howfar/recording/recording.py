@@ -30,7 +30,7 @@ _COLD, _FEWEST_FOR_COLD = 2, 3
 """A first page is cold that takes so many times longer than the others; it needs a few to be compared with."""
 _SMALL_REQUEST = 1448
 """Bytes of one segment; Nagle's algorithm holds nothing larger back."""
-_ACK_WAIT_NS = (38_000_000, 50_000_000)
+_ACK_WAIT_NS = (38_000_000, 60_000_000)
 Phase = Literal["connect", "operation", "close"]
 PageMethod = Literal["mark", "php", "http", "command", "gap"]
 KILLED = "the recorder ended before it could complete the recording"
