@@ -16,7 +16,7 @@ import pytest
 from howfar.errors import MissingError
 from howfar.paths import PATHS, check_programs
 from howfar.recording.changes import changes
-from howfar.recording.predict import lay_out
+from howfar.recording.layout import lay_out
 from howfar.recording.recording import Connection, Digest, Page, Recording, RecordingFile, RoundTrip, read
 from tests.lab.undisturbed import skip_if_disturbed
 from tests.rarely import rarely_but

@@ -12,7 +12,8 @@ from tests.unit.made_recording import FLOOR_NS, Step, costs, loop, made
 
 from howfar.recording.changes import Change, changes
 from howfar.recording.kinds import Kind, kind_of
-from howfar.recording.predict import analyze, lay_out
+from howfar.recording.layout import lay_out
+from howfar.recording.predict import analyze
 from howfar.recording.prediction_report import document
 from howfar.recording.recording import Recording
 from howfar.recording.replay import script

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.made_recording import costs
 
 from howfar.recording.changes import changes
-from howfar.recording.predict import PagePrediction, analyze, lay_out
+from howfar.recording.layout import lay_out
+from howfar.recording.predict import PagePrediction, analyze
 from howfar.recording.prediction_report import document
 from howfar.recording.recording import Connection, Digest, Page, Recording, RoundTrip
 from howfar.report import terminal

@@ -19,7 +19,8 @@ from howfar.paths import find_path
 from howfar.recording import stage
 from howfar.recording.calibration import Rhythm
 from howfar.recording.costs import Sizes
-from howfar.recording.predict import analyze, lay_out
+from howfar.recording.layout import lay_out
+from howfar.recording.predict import analyze
 from howfar.recording.prediction_report import document
 from howfar.report import terminal
 

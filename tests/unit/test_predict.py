@@ -13,8 +13,9 @@ from tests.unit.test_slope import analyzed, observed
 
 from howfar.recording.changes import changes
 from howfar.recording.costs import CostBlock, PathCosts, Sizes, Window, sizes_of
+from howfar.recording.layout import lay_out
 from howfar.recording.on_path import present_tls, rhythm_in
-from howfar.recording.predict import Prediction, analyze, lay_out
+from howfar.recording.predict import Prediction, analyze
 from howfar.recording.prediction_report import as_json, document
 from howfar.recording.recording import Recording
 from howfar.recording.summary import document as summary_document

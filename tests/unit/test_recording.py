@@ -29,9 +29,9 @@ from howfar.paths import find_path
 from howfar.recording import packets
 from howfar.recording.calibration import Placement
 from howfar.recording.collecting import Collected, collect
+from howfar.recording.layout import lay_out
 from howfar.recording.marks import VARIABLE, Marks, page_of, send
 from howfar.recording.on_path import speech_on, whole_pages
-from howfar.recording.predict import lay_out
 from howfar.recording.recording import KILLED, Connection, Digest, Page, RecordingFile, RoundTrip, read
 from howfar.recording.summary import document, summarize, waiting_ns
 from howfar.recording.tap import insertion

@@ -62,8 +62,9 @@ def predict(
     application has changed. If no page is left, the exit code is 7.
     """
     from howfar.recording import changes as changing
+    from howfar.recording.layout import lay_out
     from howfar.recording.on_path import both_paths, whole_pages
-    from howfar.recording.predict import analyze, lay_out
+    from howfar.recording.predict import analyze
     from howfar.recording.prediction_report import as_json as facts_of
     from howfar.recording.prediction_report import document
     from howfar.recording.recording import read

@@ -18,8 +18,8 @@ from howfar.services import SqlProtocol
 if TYPE_CHECKING:
     from howfar.engine.messages import Repeated, RepeatJob, Replayed
     from howfar.recording.costs import PathCosts
+    from howfar.recording.layout import LaidPage
     from howfar.recording.on_path import BothPaths
-    from howfar.recording.predict import LaidPage
     from howfar.recording.recording import Recording
     from howfar.recording.repeat import Repetition
 
@@ -75,8 +75,9 @@ def replay(
     With --statements, the pages run on a real server, over the existing path to it. Because the recording has no literals, the file
     must contain complete statements, at least one for each that the pages run.
     """
+    from howfar.recording.layout import lay_out
     from howfar.recording.on_path import both_paths, whole_pages
-    from howfar.recording.predict import analyze, lay_out
+    from howfar.recording.predict import analyze
     from howfar.recording.recording import read
     from howfar.recording.repeat import document as document_of_server
     from howfar.recording.replay import analyze as analyze_replay

@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from howfar.recording.kinds import Kind
-from howfar.recording.predict import LaidPage, Trip, quantiles
+from howfar.recording.layout import LaidPage, Trip
+from howfar.recording.predict import quantiles
 from howfar.stats.estimate import Estimate, Part
 
 Advised = Literal[

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from howfar.recording.changes import Change, advice
-from howfar.recording.predict import PRESENT_MISS_SHARE, SMALL_WINDOW, LaidPage, PagePrediction, Prediction, middle
+from howfar.recording.layout import LaidPage, middle
+from howfar.recording.predict import PRESENT_MISS_SHARE, SMALL_WINDOW, PagePrediction, Prediction
 from howfar.report import palette
 from howfar.report.charts import Drawable, axis, by_name, data, layer, legend, looks, vconcat
 from howfar.report.document import (

@@ -17,7 +17,8 @@ import numpy as np
 from howfar.engine.messages import Repeated, RepeatPage, RepeatStep
 from howfar.errors import UsageError
 from howfar.recording.kinds import Kind
-from howfar.recording.predict import Quantiles, Trip, quantiles, tap_ns, waited_for
+from howfar.recording.layout import Trip, tap_ns, waited_for
+from howfar.recording.predict import Quantiles, quantiles
 from howfar.recording.prediction_report import ms, with_interval
 from howfar.recording.recording import Page, Recording
 from howfar.recording.replay import BEHIND_SHARE, was_behind

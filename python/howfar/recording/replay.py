@@ -11,7 +11,8 @@ import numpy as np
 
 from howfar.engine.messages import Replayed, ReplayPage, ReplayStep
 from howfar.recording.costs import SMALLEST, PathCosts
-from howfar.recording.predict import LaidPage, Prediction, Quantiles, quantiles, ranged
+from howfar.recording.layout import LaidPage
+from howfar.recording.predict import Prediction, Quantiles, quantiles, ranged
 from howfar.recording.prediction_report import limits, ms, with_interval
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
