@@ -58,14 +58,15 @@ _SETTING = re.compile(
 )
 """What a connection keeps: not an account, a setting of the server or of one transaction, or a user's variable."""
 _VARIES = re.compile(
-    r"""\b ( FOR \s+ (NO\s+KEY\s+)? UPDATE | FOR \s+ (KEY\s+)? SHARE | LOCK \s+ IN \s+ SHARE | INTO | UPDATE | DELETE
-    | NEXTVAL | SETVAL | LASTVAL | CURRVAL | LAST_INSERT_ID | FOUND_ROWS | ROW_COUNT | (GET|RELEASE)_LOCK | PG_\w*ADVISORY\w*
-    | RAND | RANDOM | \w*UUID\w* | (PG_)?SLEEP | TXID_CURRENT ) \b""",
+    r"""\b ( FOR \s+ (NO\s+KEY\s+)? UPDATE | FOR \s+ (KEY\s+)? SHARE | LOCK \s+ IN \s+ SHARE | INTO | DELETE \s+ FROM
+    | UPDATE \s+ \S+ \s+ SET ) \b
+    | \b ( NEXTVAL | SETVAL | LASTVAL | CURRVAL | LAST_INSERT_ID | FOUND_ROWS | ROW_COUNT | (GET|RELEASE)_LOCK | PG_\w*ADVISORY\w*
+    | RAND | RANDOM | \w*UUID\w* | (PG_)?SLEEP | TXID_CURRENT ) \s* \(""",
     re.IGNORECASE | re.VERBOSE,
 )
 """Reads that change or lock something, or whose answer is another one each time."""
-_ALIVE = "select ?"
-"""A query that only asks whether the connection is alive."""
+_OF_CONNECTION = ("select ?", "select")
+"""A query that only asks whether the connection is alive, and Redis' choice of a database."""
 
 
 def kind_of(phase: str, command: str, text: str) -> Kind:
@@ -83,7 +84,7 @@ def _of_statement(text: str) -> Kind:
         return Kind.BEGIN
     if _ENDS.match(text):
         return Kind.END
-    if _SETTING.match(text) or text.lower() == _ALIVE:
+    if _SETTING.match(text) or text.lower() in _OF_CONNECTION:
         return Kind.SETTING
     found = _BY_WORD.get(text.split(maxsplit=1)[0].lower(), Kind.OTHER)
     return Kind.OTHER if found is Kind.READ and _VARIES.search(text) else found

@@ -71,12 +71,13 @@ class Concurrent:
     """How long a page whose round trips overlap takes on the target path, by block: which wait for which is not known."""
 
     shortest_ns: np.ndarray
-    """If no connection waits for another: the longest chain of one, with what the application computed beside no other's answer."""
+    """If no connection waits for another: the longest chain of one connection. Of the application's time before each of its round
+    trips, only what follows the last answer on any connection is in it."""
     longest_ns: np.ndarray
     """If the order in which they were recorded is kept."""
     chain: int
     """The connection of this chain."""
-    turns: int
+    rtts: int
     """Its round trips."""
 
 
@@ -96,12 +97,11 @@ class LaidPage:
     """Time that connecting adds on the target path, by block, for each connection that the page opened."""
     connect_whole_ns: np.ndarray
     """Whole time for connecting on the target path, before the login, by block."""
-    connect_turns: int
+    connect_rtts: int
     """Round trips of connecting on the target path that are none of the recorded ones."""
     floor_ns: float | None = None
     """Round trip without work, as the recorder saw it: between it and the server, so that waking it is not in it, but in the gap
     before. None: unknown, and the observed time is what the application waited for."""
-
     concurrent: Concurrent | None = None
     """None: its round trips follow each other."""
 
@@ -130,10 +130,10 @@ class LaidPage:
         return sum(self.connecting_ns.values(), np.zeros(len(self.there_ns)))
 
     @property
-    def turns(self) -> float:
+    def rtts(self) -> float:
         """How often the page waits for the target path's RTT, slow start aside."""
-        found = len(self.trips) + sum(trip.ack_wait_ns > 0 for trip in self.trips) + self.connect_turns
-        return found if self.concurrent is None else (found + self.concurrent.turns) / 2
+        found = len(self.trips) + sum(trip.ack_wait_ns > 0 for trip in self.trips) + self.connect_rtts
+        return found if self.concurrent is None else (found + self.concurrent.rtts) / 2
 
     @cached_property
     def observed_ns(self) -> np.ndarray:
@@ -242,9 +242,9 @@ def _concurrent(
     last = max(chains, key=lambda one: float(chains[one].mean()))
     alone = np.maximum(chains[last], np.minimum(laid.took_ns, in_order))
     shortest, longest = (np.maximum(limit(alone, in_order), 0.0) for limit in (np.minimum, np.maximum))
-    turns = sum(trip.connection_id == last for trip in trips)
-    connects = round(laid.connect_turns / laid.connects) if last in laid.connecting_ns else 0
-    return replace(laid, concurrent=Concurrent(shortest, longest, last, turns + connects))
+    count = sum(trip.connection_id == last for trip in trips)
+    connects = round(laid.connect_rtts / laid.connects) if last in laid.connecting_ns else 0
+    return replace(laid, concurrent=Concurrent(shortest, longest, last, count + connects))
 
 
 def _rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
@@ -318,7 +318,7 @@ def _laid(
 ) -> LaidPage:
     path = _path_times(trips, present, target)
     opened = _opened(page, recording)
-    more = {one.id: _more_turns(one, page, target) for one in opened}
+    more = {one.id: _more_round_trips(one, page, target) for one in opened}
     longer, round_trip = target.connect_ns - present.connect_ns, target.smallest_ns - present.smallest_ns
     return LaidPage(
         page=page,
@@ -329,7 +329,7 @@ def _laid(
         smallest_ns=target.smallest_ns,
         connecting_ns={one.id: longer + more[one.id] * round_trip for one in opened},
         connect_whole_ns=len(opened) * target.connect_ns,
-        connect_turns=len(opened) * (1 + target.encrypted) + sum(more.values()),
+        connect_rtts=len(opened) * (1 + target.encrypted) + sum(more.values()),
         floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
     )
 
@@ -365,7 +365,7 @@ def _opened(page: Page, recording: Recording) -> list[Connection]:
     return [one for one in known if one.opened_ns >= page.begun_ns]
 
 
-def _more_turns(connection: Connection, page: Page, target: PathCosts) -> int:
+def _more_round_trips(connection: Connection, page: Page, target: PathCosts) -> int:
     """Round trips of a connect beyond what connecting to the target path takes and what is among the recorded ones."""
     logged_in = [trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"]
     more = max(connection.login_round_trips - len(logged_in), 0)

@@ -330,9 +330,9 @@ def _small_window_ms(pages: Sequence[LaidPage], predicted: Quantiles, target: Pa
     """An answer then takes an RTT for each 16 kB, however fast the link is."""
 
     def longer_ns(page: LaidPage) -> float:
-        turns = np.asarray([max(-(-trip.to_client // SMALL_WINDOW) - 1, 0) for trip in page.trips])
+        windows = np.asarray([max(-(-trip.to_client // SMALL_WINDOW) - 1, 0) for trip in page.trips])
         there_ns = page.there_ns.mean(axis=0) - page.smallest_ns.mean()
-        return float(np.maximum(turns * target.link_rtt_ns - there_ns, 0.0)[turns > 0].sum())
+        return float(np.maximum(windows * target.link_rtt_ns - there_ns, 0.0)[windows > 0].sum())
 
     longer_ms = float(np.median([longer_ns(page) for page in pages])) / 1e6
     return predicted.p50_ms.value + longer_ms if longer_ms else None
@@ -380,9 +380,9 @@ def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -
 
     def waits_ns(rtt_ns: int) -> np.ndarray:
         """By page."""
-        turns = [page.turns * rtt_ns for page in pages]
+        waits = [page.rtts * rtt_ns for page in pages]
         slow = dict(zip(kinds, target.slow_start_ns(kinds, rtt_ns).mean(axis=0), strict=True))
-        return np.add(turns, [sum(slow[trip.rounds] for trip in page.trips) for page in pages])
+        return np.add(waits, [sum(slow[trip.rounds] for trip in page.trips) for page in pages])
 
     measured = waits_ns(target.link_rtt_ns)
     return {
