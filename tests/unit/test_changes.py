@@ -87,6 +87,7 @@ def found_changes(recording: Recording, kind: str) -> list[Change]:
 def test_advice_depends_on_what_a_round_trip_did(
     steps: list[Step], right: set[tuple[str, str, float]], tmp_path: Path
 ) -> None:
+    """[app-1] [app-2] [app-3] [app-5] [app-9] [app-19]"""
     assert {(one.kind, one.digest, one.count) for one in advised(steps, tmp_path)} == right
 
 
