@@ -140,6 +140,19 @@ def test_a_run_file_of_somebody_else_controls_no_terminal(
         assert not any(line.startswith("howfar: a second") for line in (shown.out + shown.err).splitlines())
 
 
+@pytest.mark.parametrize("field", ["arm", "factor", "machine"])
+def test_a_page_shows_what_charts_cannot_draw(field: str, tmp_path: Path) -> None:
+    """[file-4] The library that draws them ends the whole process at some control characters."""
+    path = tmp_path / "run.howfar"
+    path.write_bytes(unpacked("aa-mariadb.howfar"))
+    with closing(sqlite3.connect(path)) as database:
+        for statement in FIELDS[field].replace("place = 2", "place = 1").split(";"):
+            database.execute(statement, {"text": FORGED.replace("\x00", "")} if ":text" in statement else {})
+        database.commit()
+    assert run_command_line(["report", str(path), f"--html={tmp_path / 'page.html'}"]) == 0
+    assert not ACTS.search((tmp_path / "page.html").read_text())
+
+
 SQL = (Kind.MYSQL, Kind.POSTGRESQL)
 LIARS = [(kind, mode) for kind in SQL for mode in ("text-greeting", "text-login", "text-query")]
 

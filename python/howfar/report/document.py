@@ -7,8 +7,10 @@ ask which experiment made them. Text in blocks is plain: each renderer escapes a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
+
+from howfar.terminal_text import one_line
 
 Maker = Callable[[int], Any]
 """Draws a chart for a plotting area of this width in pixels; returns an Altair chart, or None where there is nothing to draw."""
@@ -215,3 +217,18 @@ def without_empty(blocks: Sequence[Block], shows: Callable[[Block], bool]) -> li
         if found is not None:
             kept.append(found)
     return kept[:-1] if kept and isinstance(kept[-1], Heading) else kept
+
+
+def without_controls(part: Any) -> Any:
+    """A document or a part of one, each of its texts on one line and without control characters: a file's texts are somebody else's.
+    Charts are functions, whose texts are cleaned when they are drawn."""
+    if isinstance(part, str):
+        return one_line(part)
+    if isinstance(part, tuple | list):
+        return type(part)(without_controls(each) for each in part)
+    if isinstance(part, Mapping):
+        return {without_controls(name): without_controls(value) for name, value in part.items()}
+    if is_dataclass(part) and not isinstance(part, type):
+        texts = {each.name: without_controls(getattr(part, each.name)) for each in fields(part) if each.init}
+        return replace(part, **texts)
+    return part

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from howfar.report import palette
 from howfar.report.charts import plain
-from howfar.report.document import Block, Chart, Column, Document, Table
+from howfar.report.document import Block, Chart, Column, Document, Table, without_controls
 from howfar.report.terminal import fact_text
 
 WIDE, NARROW = 680, 220
@@ -52,7 +52,8 @@ def _configured(chart: Any, width: int) -> dict[str, Any]:
         },
         "legend": {"labelColor": palette.INK, "labelFontSize": text, "symbolSize": 90, "columnPadding": 24},
     }
-    return {**plain(chart), "config": config}
+    drawn: dict[str, Any] = without_controls(plain(chart))  # the library aborts the process at some of them
+    return {**drawn, "config": config}
 
 
 def _accessible(svg: str, title: str, kind: str, name: str) -> str:
@@ -107,7 +108,7 @@ _WHOLE = re.compile(r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|\[[^\]]*\]|[0-9.]+ %|\bx
 
 def render(document: Document) -> str:
     """The whole page, UTF-8."""
-    return _template().render(document=document, style=Markup(_style())) + "\n"
+    return _template().render(document=without_controls(document), style=Markup(_style())) + "\n"
 
 
 def _template() -> jinja2.Template:

@@ -9,7 +9,6 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from pydantic import create_model
@@ -32,6 +31,7 @@ from howfar.report.document import (
     Text,
     Warnings,
     numbered,
+    without_controls,
     without_empty,
 )
 from howfar.stats.estimate import Part
@@ -91,7 +91,7 @@ class Markdown:
         found: list[Lines] = []
         before: Block | None = None
         for number, block in numbered(without_empty(blocks, self.shows)):
-            lines = self._lines(_one_line(block), number, level)
+            lines = self._lines(without_controls(block), number, level)
             if found and self.joins(before, block):
                 found[-1] += lines
             elif lines:
@@ -125,21 +125,6 @@ class Markdown:
                 return self.facts(values)
             case _:
                 return []
-
-
-def _one_line(part: Any) -> Any:
-    """A part of a document whose texts are each on one line and without control characters."""
-    if isinstance(part, str):
-        return one_line(part)
-    if isinstance(part, tuple | list):
-        return type(part)(_one_line(each) for each in part)
-    if isinstance(part, Mapping):
-        return {_one_line(name): _one_line(value) for name, value in part.items()}
-    if isinstance(part, Details):
-        return replace(part, title=one_line(part.title))
-    if is_dataclass(part) and not isinstance(part, type | Chart):
-        return replace(part, **{each.name: _one_line(getattr(part, each.name)) for each in fields(part) if each.init})
-    return part
 
 
 def as_markdown(document: Document) -> str:
