@@ -194,6 +194,7 @@ def interval(length_ns: int, transactions: int) -> Interval:
         transactions=transactions,
         queries=transactions * QUERIES_A_TRANSACTION,
         classes=Classes(read=transactions, write=0, other=0),
+        errors=1,
         p50_ns=1000,
         p95_ns=2000,
         p99_ns=3000,

@@ -26,6 +26,7 @@ from howfar.engine.messages import LoadJob
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, MissingError, SandboxForbidden, ServerMissing
 from howfar.lab.cache import cache_home, work_directory
+from howfar.store.records import FORMAT_VERSION
 from howfar.store.run_file import read_run
 
 PROGRAM = "import sys; from howfar.cli import main; sys.exit(main())"
@@ -160,11 +161,11 @@ def test_bad_input_is_answered_with_a_message(
 def test_a_newer_run_file(laboratory: Lab, howfar: Howfar) -> None:
     assert howfar("run", "--quick", "--out", "a.howfar")[0] == 0
     with sqlite3.connect("a.howfar") as db:
-        db.execute("PRAGMA user_version = 7")
+        db.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     for command in ("report", "resume"):
         code, out, err = howfar(command, "a.howfar")
         assert (code, out) == (6, "")
-        assert "format 7" in err
+        assert f"format {FORMAT_VERSION + 1}" in err
         assert "newer howfar" in err
 
 

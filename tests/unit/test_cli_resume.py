@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.unit.damage import make_older
 from tests.unit.test_cli import Howfar, Lab, howfar, laboratory
 
 from howfar.cli.screen import as_called, program
@@ -100,6 +101,7 @@ def test_what_takes_hours_says_so_before_it_starts(laboratory: Lab, howfar: Howf
 def test_a_command_of_an_older_version_is_shown_in_todays_options(laboratory: Lab, howfar: Howfar) -> None:
     """It ran in full unless it had --quick."""
     assert howfar("run", "--seed", "5", "--out", "a.howfar")[0] == 0
+    make_older(Path("a.howfar"), 6)
     with sqlite3.connect("a.howfar") as db:
         db.execute("UPDATE run SET command = ?", (json.dumps(["howfar", "run", "paths", "--quick", "--seed", "5"]),))
     assert read_run(Path("a.howfar")).info.command == ("howfar", "run", "paths", "--seed", "5")

@@ -174,7 +174,7 @@ def test_every_figure_is_as_recorded(name: str, tmp_path: Path) -> None:
 def report(path: Path, *form: str) -> str:
     done = CliRunner(env={"COLUMNS": str(WIDTH)}).invoke(cli, ["report", str(path), *form], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 from tests.made import made_trial
+from tests.unit.damage import make_older
 from tests.unit.fake_lab import HISTOGRAM, conducted, fake_info, fakes
 
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
+from howfar.file_kinds import RUN_FILE
 from howfar.runner.run import conduct
 from howfar.store.records import FORMAT_VERSION, MachineLoad, ServiceRecord, StopReason, Trial, TrialStatus
-from howfar.store.run_file import APPLICATION_ID, RunFile, create, read_run
+from howfar.store.run_file import RunFile, create, read_run
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 
@@ -50,24 +52,14 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert run.trials[0].measured.errors == {"1213": 1}
 
 
-def make_older(path: Path, version: int, *without: str) -> None:
-    """As a howfar wrote it that knew nothing of these columns of a trial, nor of whole blocks."""
-    db = sqlite3.connect(path)
-    for column in without:
-        db.execute(f"ALTER TABLE trial DROP COLUMN {column}")
-    db.execute("ALTER TABLE run DROP COLUMN whole_blocks")
-    db.execute(f"PRAGMA user_version = {version}")
-    db.commit()
-    db.close()
-
-
 def test_a_file_of_format_1_is_read_and_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "old.howfar"
     with create(path, fake_info()) as file:
         file.append_trial(void_trial(0))
-    make_older(path, 1, "busy_cpus", "around", "fault", "services", "told")
-    assert read_run(path).trials == (void_trial(0),)
-    assert not read_run(path).info.whole_blocks
+    make_older(path, 1)
+    run = read_run(path)
+    assert run.trials == (void_trial(0),)
+    assert not run.info.whole_blocks and not run.is_verified
     with pytest.raises(RunFileError, match="older format 1"):
         RunFile(path)
 
@@ -76,7 +68,7 @@ def test_a_file_of_format_4_says_nothing_of_services(tmp_path: Path) -> None:
     path = tmp_path / "old.howfar"
     laboratory, _, instruments = fakes()
     conducted(path, laboratory, instruments)
-    make_older(path, 4, "services", "told")
+    make_older(path, 4)
     found = [trial.measured for trial in read_run(path).trials]
     assert found and all(one is not None and (one.services, one.told) == ((), {}) for one in found)
 
@@ -113,7 +105,7 @@ def test_plain_sql_reads_it(tmp_path: Path) -> None:
     laboratory, _, instruments = fakes()
     conducted(path, laboratory, instruments)
     db = sqlite3.connect(path)
-    assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    assert db.execute("PRAGMA application_id").fetchone() == (RUN_FILE.application_id,)
     sql = (
         "SELECT arm, count(*), avg(queries * 1e9 / elapsed_ns) FROM trial WHERE status = 'ok' GROUP BY arm ORDER BY arm"
     )

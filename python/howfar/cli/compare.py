@@ -11,6 +11,7 @@ from rich.text import Text
 
 from howfar.analysis.compare import ArmComparison, Comparison
 from howfar.analysis.compare import compare as compare_runs
+from howfar.cli.output import from_file
 from howfar.cli.screen import console, no_colour_option, note
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import in_brackets
@@ -27,7 +28,8 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
     one, other = read_run(before), read_run(after)
     if one.info.run_id == other.info.run_id:
         note("both files hold the same run, so they differ only in how far it had progressed")
-    found = compare_runs(one, other)
+    with from_file(before, one.is_verified), from_file(after, other.is_verified):
+        found = compare_runs(one, other)
     screen = console(no_colour)
     screen.print(Text(f"{before} -> {after}"))
     screen.print(_table(found) if found.arms else Text("The runs have no arm in common."))

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ import click
 
 from howfar.cli.exit_codes import INTERRUPTED, VOID
 from howfar.cli.screen import has_colour, note, program, show_rendered, width
-from howfar.errors import DiskFull, RunFileError, UsageError
+from howfar.errors import DiskFull, HowfarError, RunFileError, UsageError
+from howfar.store.database import damaged
 from howfar.store.partial import NO_ROOM, stays, write_whole
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
 from howfar.store.run_file import read_run
@@ -48,6 +50,20 @@ def wants_details() -> bool:
     """Whether the command was given `--details`."""
     context = click.get_current_context(silent=True)
     return bool(context and context.meta.get(_DETAILS))
+
+
+@contextmanager
+def from_file(path: Path, is_verified: bool) -> Iterator[None]:
+    """Around what is computed from a file. Without checksums a value may be damaged, which a note says; then what is not understood is
+    not a bug. Raises NotARunFile."""
+    if not is_verified:
+        note(f"{path} has no checksums: a damaged value in it may stay unnoticed")
+    try:
+        yield
+    except Exception as error:
+        if is_verified or isinstance(error, HowfarError | click.ClickException | OSError | MemoryError):
+            raise
+        raise damaged(path, f"it makes no report ({type(error).__name__}: {str(error)[:200]})") from error
 
 
 def summarise(run: Run) -> Summary:
@@ -127,7 +143,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         return INTERRUPTED
     page = page_path(html, path)
     try:
-        with passing("Writing the report and its page, usually a few seconds"):
+        with passing("Writing the report and its page, usually a few seconds"), from_file(path, run.is_verified):
             summary = summarise(run)
             write(page, as_text(summary, "html"))
     except (DiskFull, RunFileError):

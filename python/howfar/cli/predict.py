@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.exit_codes import VOID
-from howfar.cli.output import check_page_path, details_option, wants_details, write
+from howfar.cli.output import check_page_path, details_option, from_file, wants_details, write
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, show_rendered, width
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import UsageError
@@ -80,20 +80,21 @@ def predict(
     if html is not None:
         check_page_path(html)
     enter_sandbox(target.path)
-    with both_paths(recorded, target) as both:
-        costs = both.costs(blocks, note)
-    found = analyze(recorded, *costs, known, both.recorder.floor_ns, later, rtts_ns)
-    laid = lay_out(recorded, *costs)
-    changes = changing.changes(laid)
-    code = 0 if len(found.missed) < len(found.pages) else VOID
-    report = document(found, changes, laid, points)
-    if html is not None:
-        write(html, page.render(report), again="")
-    if as_json:
-        click.echo(json.dumps(facts_of(found, changes), indent=2))
-    else:
-        text = terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=wants_details())
-        show_rendered(text + "\n")
+    with from_file(recording, recorded.is_verified):
+        with both_paths(recorded, target) as both:
+            costs = both.costs(blocks, note)
+        found = analyze(recorded, *costs, known, both.recorder.floor_ns, later, rtts_ns)
+        laid = lay_out(recorded, *costs)
+        changes = changing.changes(laid)
+        code = 0 if len(found.missed) < len(found.pages) else VOID
+        report = document(found, changes, laid, points)
+        if html is not None:
+            write(html, page.render(report), again="")
+        if as_json:
+            click.echo(json.dumps(facts_of(found, changes), indent=2))
+        else:
+            text = terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=wants_details())
+            show_rendered(text + "\n")
     return code
 
 

@@ -11,6 +11,7 @@ from howfar.cli.screen import json_option, no_colour_option, note, show_found
 from howfar.cli.target import of_laboratory, server_at, usual_server
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
+from howfar.store.database import kind_of
 from howfar.units import parse_duration_ns
 
 _STDERR = 2
@@ -117,6 +118,8 @@ def _check(
         raise UsageError(
             "more than one source to record", "Give only one of: a command, --service, --interface, --pcap."
         )
+    if pcap and (kind := kind_of(pcap)):
+        raise UsageError(f"{pcap} is a {kind.name}, not a capture", kind.use(pcap))
     if pcap and duration:
         raise UsageError("--time is for recording live traffic", "Omit it: the whole file is read.")
     if command and duration:

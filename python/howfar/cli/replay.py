@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from howfar.cli.output import from_file
 from howfar.cli.screen import json_option, no_colour_option, note, read_text, show_found
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import EngineError, UsageError
@@ -100,13 +101,14 @@ def replay(
         repeated = _repeated(recorded, read_text(statements, "--statements", _MOST_BYTES), dsn, writes, blocks)
         show_found(repeated, document_of_server(repeated), as_json, no_colour)
         return 0
-    with both_paths(recorded, target) as both:
-        costs = both.costs(blocks, note)
-        laid = lay_out(recorded, *costs)
-        replayed = in_blocks(blocks, lambda: _block(both, laid, costs[0]), "replay", note)
-        rtt_ns = both.target.rtt_ns
-    found = analyze_replay(laid, replayed.blocks, analyze(recorded, *costs, None, both.recorder.floor_ns), rtt_ns)
-    show_found(found, document(found), as_json, no_colour)
+    with from_file(recording, recorded.is_verified):
+        with both_paths(recorded, target) as both:
+            costs = both.costs(blocks, note)
+            laid = lay_out(recorded, *costs)
+            replayed = in_blocks(blocks, lambda: _block(both, laid, costs[0]), "replay", note)
+            rtt_ns = both.target.rtt_ns
+        found = analyze_replay(laid, replayed.blocks, analyze(recorded, *costs, None, both.recorder.floor_ns), rtt_ns)
+        show_found(found, document(found), as_json, no_colour)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import shlex
 import tempfile
+from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import click
 
 from howfar.cli import output as pages
 from howfar.cli.output import details_option
-from howfar.cli.screen import no_colour_option, program
+from howfar.cli.screen import no_colour_option, program, show_found
 from howfar.errors import UsageError
+from howfar.file_kinds import RECORDING
+from howfar.store.database import kind_of
 from howfar.store.records import Run
 from howfar.store.run_file import read_run
 
@@ -45,30 +48,57 @@ _EXAMPLE = ".howfar.xz"
 def report(
     run: Path | None, example: str | None, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool
 ) -> int:
-    """Show the run in the file RUN, even while it is being measured.
+    """Show the run in the file RUN, even while it is being measured. RUN may also be a recording.
 
     In the terminal a long report ends with its answer, so that it stays in sight.
     """
     forms = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
     if len(forms) + (html is not None) > 1:
         raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")
+    if run is not None and example is None and kind_of(run) is RECORDING:
+        return _show_recording(run, "html" if html is not None else forms[0] if forms else "", html, no_colour)
     found, name = _read(run, example)
-    summary = pages.summarise(found)
-    if html is not None:
-        page = pages.page_path(Path(html) if html else None, name)
-        pages.write(page, pages.as_text(summary, "html"))
-        click.echo(page)
-    elif forms:
-        click.echo(pages.as_text(summary, forms[0]).rstrip("\n"))
-    else:
-        own = [f"Measure it here: {program()} run {found.info.plan_name}"] if example is not None else []
-        pages.show(found, summary, no_colour, commands=own)
-        if found.stop is None:
-            click.echo(
-                f"\nThis run has not ended. If it is not being measured now, continue it: "
-                f"{program()} resume {shlex.quote(str(name))}",
-                err=True,
-            )
+    with nullcontext() if example is not None else pages.from_file(name, found.is_verified):
+        summary = pages.summarise(found)
+        if html is not None:
+            page = pages.page_path(Path(html) if html else None, name)
+            pages.write(page, pages.as_text(summary, "html"))
+            click.echo(page)
+        elif forms:
+            click.echo(pages.as_text(summary, forms[0]).rstrip("\n"))
+        else:
+            own = [f"Measure it here: {program()} run {found.info.plan_name}"] if example is not None else []
+            pages.show(found, summary, no_colour, commands=own)
+            if found.stop is None:
+                click.echo(
+                    f"\nThis run has not ended. If it is not being measured now, continue it: "
+                    f"{program()} resume {shlex.quote(str(name))}",
+                    err=True,
+                )
+    return 0
+
+
+def _show_recording(path: Path, form: str, html: str | None, no_colour: bool) -> int:
+    """Show a recording as `howfar record` showed it. Raises UsageError."""
+    from howfar.recording.recording import read
+    from howfar.recording.summary import document, summarize
+    from howfar.report import html as page
+    from howfar.report.text import as_markdown
+
+    if form == "csv":
+        raise UsageError("a recording has no CSV", "Use --json, or `sqlite3 -csv` with a query.")
+    found = read(path)
+    with pages.from_file(path, found.is_verified):
+        summary = summarize(found)
+        report = document(summary, str(path))
+        if form == "html":
+            name = pages.page_path(Path(html) if html else None, path)
+            pages.write(name, page.render(report))
+            click.echo(name)
+        elif form == "md":
+            click.echo(as_markdown(report).rstrip("\n"))
+        else:
+            show_found(summary, report, form == "json", no_colour)
     return 0
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from howfar.errors import UsageError
+from howfar.file_kinds import recognise
 from howfar.terminal_text import printable, printable_json
 
 if TYPE_CHECKING:
@@ -237,6 +238,8 @@ def read_text(path: Path, option: str, most_bytes: int) -> str:
             data = file.read(most_bytes + 1)
         if len(data) > most_bytes:
             raise UsageError(f"{option} {path} has more than {most_bytes} bytes", "It is probably the wrong file.")
+        if (kind := recognise(data)) is not None:
+            raise UsageError(f"{option} {path} is a {kind.name}", kind.use(path))
         return data.decode("utf-8")
     except OSError as error:
         raise UsageError(

@@ -13,6 +13,7 @@ from pathlib import PurePath
 import click
 
 from howfar.errors import HowfarError, did_you_mean, nearest
+from howfar.file_kinds import KINDS
 
 LIKE_TARGET = "`howfar TARGET`, for example `howfar mysql://user@host/db` or `howfar HOST:3306`"
 _RUN_NAME = "`howfar run NAME`; `howfar plans` lists the names"
@@ -349,7 +350,7 @@ def _split_quantity(words: Sequence[str]) -> tuple[str, str, str] | None:
     return None
 
 
-_FILES = {".toml": "`howfar run {}`", ".howfar": "`howfar report {}`", ".recording": "`howfar predict {} --rtt TIME`"}
+_FILES = {".toml": "`howfar run {0}`", **{kind.suffix: kind.reader for kind in KINDS}}
 
 
 def command_for_file(word: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from howfar.errors import UsageError
+from howfar.file_kinds import HEAD_BYTES, refuse_own
 
 Role = Literal["client", "server", "replica", "hop", "application"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -101,6 +102,8 @@ class HostsFile(BaseModel):
 def read_hosts(path: Path) -> HostsFile:
     """Raises UsageError."""
     try:
+        with path.open("rb") as file:
+            refuse_own(path, file.read(HEAD_BYTES), "a file of hosts")
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from howfar.errors import PlanError, UsageError, did_you_mean
+from howfar.file_kinds import by_suffix, refuse_own
 from howfar.plan import types
 from howfar.plan.cells import cells, combinations
 from howfar.plan.types import Plan
@@ -139,7 +140,7 @@ def _read(name_or_path: str) -> tuple[str, str]:
         found = resources.files("howfar.plan") / "shipped" / f"{name_or_path}.toml"
         return f"{name_or_path}.toml", found.read_text(encoding="utf-8")
     path = Path(name_or_path)
-    if path.suffix != ".toml" and "/" not in name_or_path:
+    if path.suffix != ".toml" and by_suffix(path) is None and "/" not in name_or_path:
         known = f"Known plans: {', '.join(shipped_plans())}. For a plan of your own, give its file, whose name ends in .toml."
         near = did_you_mean(name_or_path, shipped_plans())
         raise PlanError(
@@ -148,6 +149,7 @@ def _read(name_or_path: str) -> tuple[str, str]:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_PLAN_BYTES + 1)
+        refuse_own(path, data, "a plan")
         if len(data) > MAX_PLAN_BYTES:
             raise PlanError(f"{path} is larger than {MAX_PLAN_BYTES} bytes", "That is not a plan; check the name.")
         return str(path), data.decode("utf-8")

@@ -11,21 +11,31 @@ import json
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
-from urllib.parse import quote
+from typing import Any, Literal, get_args
 
-from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
+from howfar.errors import RunFileError
+from howfar.file_kinds import RECORDING
+from howfar.store.database import (
+    Schema,
+    check_schema,
+    check_structure,
+    checksum,
+    damaged,
+    loads,
+    opened,
+    schema_of,
+    translated,
+)
 
-FORMAT = 1
-SUFFIX = ".recording"
-APPLICATION_ID = 0x48574652 + 1
-"""Mark in the file's header that tells a recording from any other SQLite file."""
+FORMAT = 2
+"""Since 2, a complete recording has the fact `checksum`."""
+SUFFIX = RECORDING.suffix
 _COLD, _FEWEST_FOR_COLD = 2, 3
 """A first page is cold that takes so many times longer than the others; it needs a few to be compared with."""
 _SMALL_REQUEST = 1448
@@ -177,6 +187,8 @@ class Recording:
     pages: tuple[Page, ...] = ()
     digest_by_id: Mapping[int, Digest] = field(default_factory=dict)
     connection_by_id: Mapping[int, Connection] = field(default_factory=dict)
+    is_verified: bool = True
+    """Whether all of it was checked against the checksum that was written at its end. Without an end there is none."""
 
 
 # Many times quicker than `dataclasses.astuple`, which copies; the application runs beside it.
@@ -200,10 +212,10 @@ class RecordingFile:
                 f"{path} cannot be made: {error.strerror}", "Name another file with --out, in a folder that exists."
             ) from error
         try:
-            with _translated(path, "write"):
+            with translated(path, "write", RECORDING):
                 self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
                 self._db.executescript(
-                    f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; PRAGMA journal_mode = WAL;"
+                    f"PRAGMA application_id = {RECORDING.application_id}; PRAGMA user_version = {FORMAT}; PRAGMA journal_mode = WAL;"
                     f"PRAGMA synchronous = OFF; BEGIN; {_TABLES} COMMIT;"
                 )
             self.set_facts({"format": FORMAT, **facts, "complete": False, "stopped": KILLED})
@@ -233,7 +245,7 @@ class RecordingFile:
     def assign_pages(self) -> int:
         """Give each round trip its page: that of its process, or of all processes, in whose time it began. Returns how many have
         none because two pages claim them; the fact `contested` counts them by page."""
-        with _translated(self.path, "write"):
+        with translated(self.path, "write", RECORDING):
             pages = self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall()
             # Of a connection that was open when its source was killed nothing was written.
             sql = (
@@ -247,7 +259,7 @@ class RecordingFile:
 
     def place(self, pages: Mapping[int, int]) -> None:
         """Give round trips their pages, by their numbers."""
-        with _translated(self.path, "write"):
+        with translated(self.path, "write", RECORDING):
             self._place([(page, number) for number, page in pages.items()])
 
     def _place(self, rows: Sequence[tuple[int | None, int]]) -> None:
@@ -262,7 +274,7 @@ class RecordingFile:
             "LEFT JOIN connections c ON c.id = r.connection_id LEFT JOIN digests d ON d.id = r.digest_id "
             "ORDER BY r.begun_ns, r.id"
         )
-        with _translated(self.path, "read"):
+        with translated(self.path, "read", RECORDING):
             return self._db.execute(sql).fetchall()
 
     def timings(self) -> list[tuple[int, int, int, int, int, int]]:
@@ -271,13 +283,20 @@ class RecordingFile:
             "SELECT page_id, begun_ns, sent_ns, ended_ns, bytes_to_server, bytes_to_client FROM round_trips "
             "WHERE page_id IS NOT NULL AND ended_ns > sent_ns ORDER BY page_id, begun_ns LIMIT 100000"
         )
-        with _translated(self.path, "read"):
+        with translated(self.path, "read", RECORDING):
             return self._db.execute(sql).fetchall()
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Write the last facts and make it one plain file."""
         self.set_facts({"complete": True, "stopped": None, **facts})
+        self.seal()
         self.close()
+
+    def seal(self) -> None:
+        """Write the checksum of all that is in the file, after the last change."""
+        with translated(self.path, "read", RECORDING):
+            sealed = _checksum(self._db)
+        self.set_facts({_CHECKSUM: sealed})
 
     def has_round_trips(self) -> bool:
         """Whether any round trip was recorded."""
@@ -301,7 +320,7 @@ class RecordingFile:
         if not rows:
             return
         marks = ", ".join("?" * len(rows[0]))
-        with _translated(self.path, "write"):
+        with translated(self.path, "write", RECORDING):
             self._db.execute("BEGIN")
             self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
             self._db.execute("COMMIT")
@@ -333,15 +352,17 @@ class _Claims:
 
 def read(path: Path) -> Recording:
     """Read a recording. Raises NotARunFile, NewerRunFile, RunFileError."""
-    if not path.is_file():
-        what = "is no file" if path.exists() else "does not exist"
-        raise RunFileError(f"{path} {what}", "Name a file that `howfar record` wrote.")
-    with (
-        _translated(path, "read"),
-        contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db,
-    ):
-        _check_format(db, path)
-        facts = {name: json.loads(value) for name, value in db.execute("SELECT name, value FROM facts")}
+    with opened(path, RECORDING, FORMAT) as (db, version):
+        check_schema(db, path, _schema())
+        facts = {name: loads(value) for name, value in db.execute("SELECT name, value FROM facts")}
+        sealed = facts.pop(_CHECKSUM, None)
+        if sealed is not None and sealed != _checksum(db):
+            raise damaged(path, "it is not as it was written")
+        if sealed is None:
+            if version > 1 and facts.get("complete"):
+                raise damaged(path, "its checksum is missing")
+            check_structure(db, path)
+            _check_values(db, path)
         connections = tuple(
             Connection(*(*row[:6], bool(row[6]), *row[7:]))
             for row in db.execute("SELECT * FROM connections ORDER BY id")
@@ -351,7 +372,47 @@ def read(path: Path) -> Recording:
             (*row[:-1], bool(row[-1])) for row in db.execute("SELECT * FROM round_trips ORDER BY begun_ns, sent_ns, id")
         ]
         pages = [Page(*row) for row in db.execute("SELECT * FROM pages ORDER BY begun_ns, id")]
-    return _joined(facts, connections, digests, trips, pages)
+        return replace(_joined(facts, connections, digests, trips, pages), is_verified=sealed is not None)
+
+
+_CHECKSUM = "checksum"
+"""The fact that has the checksum of all others and of all rows."""
+
+
+def _checksum(db: sqlite3.Connection) -> str:
+    tables = {"facts": f"name != '{_CHECKSUM}' ORDER BY name"}
+    tables |= dict.fromkeys(("connections", "digests", "round_trips", "pages"), "1 ORDER BY id")
+    rows = (
+        (table, *row) for table, which in tables.items() for row in db.execute(f"SELECT * FROM {table} WHERE {which}")
+    )
+    return checksum(rows)
+
+
+@cache
+def _schema() -> Schema:
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_TABLES)
+        return schema_of(db)
+
+
+_IMPOSSIBLE = {
+    "connection": "FROM connections WHERE opened_ns < 0 OR closed_ns < opened_ns OR login_ns < 0 OR login_round_trips < 0",
+    "page": "FROM pages WHERE begun_ns < 0 OR ended_ns < begun_ns OR confidence NOT BETWEEN 0 AND 1"
+    f" OR method NOT IN ({', '.join(map(repr, get_args(PageMethod)))})",
+    "round trip": "FROM round_trips WHERE begun_ns < 0 OR sent_ns < begun_ns OR answered_ns < sent_ns OR ended_ns < answered_ns"
+    " OR min(bytes_to_server, bytes_to_client, requests, ifnull(rows, 0)) < 0"
+    f" OR phase NOT IN ({', '.join(map(repr, get_args(Phase)))})"
+    " OR digest_id NOT IN (SELECT id FROM digests)",
+}
+"""Values that no recording can have, as SQL. Of a connection that was open when the recorder was killed nothing was written."""
+
+
+def _check_values(db: sqlite3.Connection, path: Path) -> None:
+    """Check what has no checksum for what cannot be. Raises NotARunFile."""
+    for what, where in _IMPOSSIBLE.items():
+        found = db.execute(f"SELECT id {where} LIMIT 1").fetchone()
+        if found is not None:
+            raise damaged(path, f"{what} {found[0]} is impossible")
 
 
 def _joined(
@@ -428,25 +489,3 @@ def _assigned(
         ambiguous=len(shared),
         contested=Counter(page for found in shared for page in found),
     )
-
-
-def _check_format(db: sqlite3.Connection, path: Path) -> None:
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION_ID:
-        raise NotARunFile(f"{path} is not a recording", "Name a file that `howfar record` wrote.")
-    if version > FORMAT:
-        raise NewerRunFile(f"{path} has format {version}, this howfar reads up to {FORMAT}", "Use a newer howfar.")
-
-
-@contextmanager
-def _translated(path: Path, verb: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", None)
-        if code == sqlite3.SQLITE_FULL:
-            raise DiskFull(f"there is no space left to {verb} {path}", "Make space, or name another place.") from error
-        if code == sqlite3.SQLITE_NOTADB:
-            raise NotARunFile(f"{path} is not a recording", "Name a file that `howfar record` wrote.") from error
-        raise RunFileError(f"cannot {verb} {path}: {error}", "Name a file that `howfar record` wrote.") from error

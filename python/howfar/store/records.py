@@ -5,8 +5,12 @@ Not here: any statistic. Times are integers of nanoseconds, sizes bytes.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -15,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from howfar.services import ServiceName
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """Version of the run file's format. A reader upgrades older files and refuses newer ones."""
 
 CONFIRMATION_BLOCK = 10_000
@@ -25,9 +29,17 @@ FactorValue = str | int | float | bool
 
 
 class Record(BaseModel):
-    """Frozen and closed."""
+    """Frozen and closed; a number is finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+"""Of things, bytes or nanoseconds; sums of some are 64-bit integers still."""
+
+
+Level = Annotated[float, Field(ge=0)]
+"""A share, or a number of CPUs."""
 
 
 class ArmRole(StrEnum):
@@ -61,54 +73,54 @@ class CpuRecord(Record):
     """CPU of one role (client, server, forwarder, link) over the measured window."""
 
     role: str
-    cpu_ns: int
-    runnable_wait_ns: int
-    busiest_thread_ns: int
-    threads: int
-    voluntary_switches: int
-    involuntary_switches: int
+    cpu_ns: Count
+    runnable_wait_ns: Count
+    busiest_thread_ns: Count
+    threads: Count
+    voluntary_switches: Count
+    involuntary_switches: Count
 
 
 class HistogramRecord(Record):
     """Latency of one kind; `data` is an HDR V2 deflate histogram in base64, unit 1 ns."""
 
     kind: str
-    count: int
-    min_ns: int
-    mean_ns: float
-    p50_ns: int
-    p95_ns: int
-    p99_ns: int
-    max_ns: int
+    count: Count
+    min_ns: Count
+    mean_ns: float = Field(ge=0)
+    p50_ns: Count
+    p95_ns: Count
+    p99_ns: Count
+    max_ns: Count
     data: str
 
 
 class IntervalRecord(Record):
     """One slice of the measured window, for the eye and for steadiness; never a sample for statistics."""
 
-    start_ns: int
-    length_ns: int
-    transactions: int
-    queries: int
-    errors: int
-    p50_ns: int
-    p95_ns: int
-    p99_ns: int
-    max_ns: int
+    start_ns: Count
+    length_ns: Count
+    transactions: Count
+    queries: Count
+    errors: Count
+    p50_ns: Count
+    p95_ns: Count
+    p99_ns: Count
+    max_ns: Count
 
 
 class ServiceRecord(Record):
     """What the load did with one of several servers, or with a store of keys, over the measured window."""
 
     service: ServiceName
-    connects: int | None
+    connects: Count | None
     """Opened within pages. None: a load of keys, whose connections nobody counts."""
-    requests: int
-    turns: int
-    bytes_to_server: int
-    bytes_to_client: int
-    hits: int
-    misses: int
+    requests: Count
+    turns: Count
+    bytes_to_server: Count
+    bytes_to_client: Count
+    hits: Count
+    misses: Count
     """Keys that were read, by whether they had a value."""
 
 
@@ -116,16 +128,16 @@ class Measured(Record):
     """What the engine counted in the measured window. Of pages: transactions are pages, queries and turns those of all
     services, which an application tells itself; then there are no bytes."""
 
-    elapsed_ns: int
-    transactions: int
-    queries: int
-    turns: int
-    rows: int
-    bytes_to_server: int
-    bytes_to_client: int
-    errors: dict[str, int]
-    warmup_transactions: int
-    connect_ns: int
+    elapsed_ns: Count = Field(gt=0)
+    transactions: Count
+    queries: Count
+    turns: Count
+    rows: Count
+    bytes_to_server: Count
+    bytes_to_client: Count
+    errors: dict[str, Count]
+    warmup_transactions: Count
+    connect_ns: Count
     cpu: tuple[CpuRecord, ...]
     intervals: tuple[IntervalRecord, ...]
     histograms: tuple[HistogramRecord, ...]
@@ -141,17 +153,17 @@ class TcpRecord(Record):
     this kernel does not say."""
 
     host: Literal["client", "server"]
-    connections: int
-    rtt_p50_ns: int
+    connections: Count
+    rtt_p50_ns: Count
     """Smoothed, at the end; the median of the connections."""
-    min_rtt_ns: int | None
-    retransmits: int
+    min_rtt_ns: Count | None
+    retransmits: Count
     """Segments."""
-    segments_out: int | None
-    busy_ns: int | None
+    segments_out: Count | None
+    busy_ns: Count | None
     """Time with data in flight or to send; the next two are parts of it."""
-    rwnd_limited_ns: int | None
-    sndbuf_limited_ns: int | None
+    rwnd_limited_ns: Count | None
+    sndbuf_limited_ns: Count | None
 
 
 class NetworkSample(Record):
@@ -175,12 +187,12 @@ class NetworkSample(Record):
 class LagRecord(Record):
     """How far one replica was behind at one moment of the window."""
 
-    at_ns: int
+    at_ns: Count
     """Since the window began."""
     replica: str
-    behind: int
+    behind: Count
     """Transactions that the primary had committed, read first, and that were not applied."""
-    heartbeat_ns: int | None
+    heartbeat_ns: Count | None
     """Age of the newest heartbeat row that was applied; at least the way there. None: none has come yet."""
 
 
@@ -188,7 +200,7 @@ class Window(Record):
     """What was observed around the measured window, in addition to the load itself. Times since it began. It ends up to 20 ms before
     the engine's own window, so that connections are still there to be queried."""
 
-    length_ns: int
+    length_ns: Count = Field(gt=0)
     interface: str
     """Whose bytes: `s0` of the server on a link, `lo` on its loopback; empty: a Unix socket, no samples."""
     network: tuple[NetworkSample, ...] = ()
@@ -361,12 +373,12 @@ class FallbackRecord(Record):
 class MachineLoad(Record):
     """What else the machine did during a trial. `None`: this kernel does not say."""
 
-    psi_cpu_some_share: float | None
+    psi_cpu_some_share: Level | None
     """Share of the trial in which some runnable task waited for a CPU (pressure stall information)."""
-    psi_io_some_share: float | None
-    steal_share: float | None
-    load_average_1m: float
-    busy_cpus: float | None = None
+    psi_io_some_share: Level | None
+    steal_share: Level | None
+    load_average_1m: Level
+    busy_cpus: Level | None = None
     """Mean number of CPUs at work on anything of this machine, or of all hosts, the trial's own included. Files of before say
     nothing."""
 
@@ -374,17 +386,17 @@ class MachineLoad(Record):
 class Trial(Record):
     """One arm measured once. Void trials are kept, with the reason; they are never silently repeated into the figures."""
 
-    number: int
+    number: Count
     """From 0 in the order in which they ran."""
-    block: int
-    position: int
-    attempt: int = 0
+    block: Count
+    position: Count
+    attempt: Count = 0
     """0, then one more each time the whole block was measured again after a void trial (before format 6, only the void trial)."""
     arm: str
     status: TrialStatus
     void_reason: str | None = None
-    started_unix_ns: int
-    ended_unix_ns: int
+    started_unix_ns: Count
+    ended_unix_ns: Count
     measured: Measured | None = None
     receipt: dict[str, Any] = Field(default_factory=dict)
     """What was proven: sections `session` (the engine's), `server`, `forwarder`, `link`, `replication`."""
@@ -448,6 +460,8 @@ class Run(Record):
     stop: StopReason | None
     """None: the run ended without saying so (killed); `howfar resume` goes on."""
     events: tuple[RunEvent, ...] = ()
+    is_verified: bool = True
+    """Whether all of it was checked against checksums that were written with it. Files of before have none."""
 
 
 SPOILED_SHOWN = 3
@@ -519,6 +533,74 @@ def _part(run: Run, arms: tuple[Arm, ...]) -> Run:
             "trials": tuple(trial for trial in run.trials if trial.arm in names and trial.number not in out),
         }
     )
+
+
+_HEADER_BYTES = 8
+"""Of an encoded histogram: a cookie and the length of what zlib made of it."""
+
+
+def contradictions(run: Run) -> Iterator[str]:
+    """Where a run contradicts itself, each in words. Checksums prove that values are as written; in files of before, which have none, the
+    counts of a trial check each other."""
+    names = Counter(arm.name for arm in run.info.arms)
+    if not names:
+        yield "it has no arm"
+    if sum(arm.role is ArmRole.BASELINE for arm in run.info.arms) > 1:
+        yield "it has more than one baseline"
+    for place, trial in enumerate(run.trials):
+        if trial.number != place:
+            yield f"trial {place} is missing"
+            return
+        if trial.arm not in names:
+            yield f"trial {trial.number} is of an arm that it does not have"
+        if trial.measured is not None and not run.is_verified:
+            for found in _of_counts(trial.measured):
+                yield f"trial {trial.number}: {found}"
+
+
+def _of_counts(measured: Measured) -> Iterator[str]:
+    slices = measured.intervals
+    if slices:
+        yield from _unequal("the window", measured.elapsed_ns, sum(each.length_ns for each in slices), "its intervals")
+        done = sum(each.transactions for each in slices)
+        yield from _unequal("transactions", measured.transactions, done, "the intervals")
+        errors = sum(count for code, count in measured.errors.items() if code != "disconnect")  # not one of a server
+        yield from _unequal("errors", errors, sum(each.errors for each in slices), "the intervals")
+        if not measured.told:  # an application reports its queries at the end
+            asked = sum(each.queries for each in slices)
+            yield from _unequal("queries", measured.queries, asked, "the intervals")
+    if measured.services:
+        turns = sum(each.turns for each in measured.services)
+        yield from _unequal("round trips", measured.turns, turns, "the services")
+    else:  # of SQL, where each query is a round trip
+        yield from _unequal("round trips", measured.turns, measured.queries, "the queries")
+    kinds = {each.kind: each for each in measured.histograms}
+    closed = kinds.get("transaction") if "service" not in kinds else None
+    if closed is not None:
+        yield from _unequal("transactions", measured.transactions, closed.count, "their histogram")
+    for histogram in measured.histograms:
+        if not _is_whole(histogram):
+            yield f"the histogram {histogram.kind} is broken"
+    for cpu in measured.cpu:
+        if cpu.busiest_thread_ns > cpu.cpu_ns:
+            yield f"the CPU time of {cpu.role} is less than that of one of its threads"
+
+
+def _unequal(what: str, counted: int, other: int, where: str) -> Iterator[str]:
+    if counted != other:
+        yield f"{what}: {counted}, but {other} by {where}"
+
+
+def _is_whole(histogram: HistogramRecord) -> bool:
+    """Whether its bytes are those that were made, and its figures are in order."""
+    figures = (histogram.min_ns, histogram.p50_ns, histogram.p95_ns, histogram.p99_ns, histogram.max_ns)
+    if figures != tuple(sorted(figures)) or not figures[0] <= histogram.mean_ns <= figures[-1]:
+        return False
+    try:
+        zlib.decompress(base64.b64decode(histogram.data)[_HEADER_BYTES:])
+    except (zlib.error, binascii.Error):
+        return False
+    return True
 
 
 CREATED = "created"

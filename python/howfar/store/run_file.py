@@ -15,15 +15,30 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from pydantic import ValidationError
-
-from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
+from howfar.errors import RunFileError
+from howfar.file_kinds import RUN_FILE
 from howfar.store import records as events
-from howfar.store.partial import NO_ROOM, unfinished
+from howfar.store.database import (
+    Schema,
+    check_kind,
+    check_regular,
+    check_schema,
+    check_structure,
+    checksum,
+    connect,
+    damaged,
+    loads,
+    opened,
+    reading,
+    schema_of,
+    translated,
+)
+from howfar.store.partial import unfinished
 from howfar.store.records import (
     FORMAT_VERSION,
     Arm,
@@ -41,9 +56,8 @@ from howfar.store.records import (
     Trial,
     TrialStatus,
     Window,
+    contradictions,
 )
-
-BUSY_TIMEOUT_S = 10.0
 
 
 class RunFile:
@@ -55,64 +69,78 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         """Open an existing run file. Raises NotARunFile, NewerRunFile, DiskFull, RunFileError."""
         self.path = path
-        with _translated(path, "open"):
+        with translated(path, "open", RUN_FILE):
+            check_regular(path, RUN_FILE)
             # Held until the database is closed: closing any descriptor of a file drops SQLite's own locks on it.
             self._lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._take_lock()
-            with _translated(path, "open"):
-                self._db = _connect(path, "rw")
+            with translated(path, "open", RUN_FILE):
+                self._db = connect(path, "rw")
         except BaseException:
             os.close(self._lock)
             raise
         try:
-            with _translated(path, "open"):
-                version = _check_format(self._db, path)
-                if version < FORMAT_VERSION:
-                    raise RunFileError(
-                        f"{path} has the older format {version}; it can be read but not continued",
-                        "`howfar report` reads it. Begin a new run to measure more.",
-                    )
+            with reading(path, RUN_FILE):
+                self._check()
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")  # a finished trial survives a loss of power
         except BaseException:
             self.close()
             raise
 
+    def _check(self) -> None:
+        """Check that the file can be continued: checksums are never written over what does not have them yet."""
+        version = check_kind(self._db, self.path, RUN_FILE, FORMAT_VERSION)
+        if version < FORMAT_VERSION:
+            raise RunFileError(
+                f"{self.path} has the older format {version}; it can be read but not continued",
+                "`howfar report` reads it. Begin a new run to measure more.",
+            )
+        check_schema(self._db, self.path, _schema(version))
+        _check_sums(self._db, self.path)
+
+    @contextmanager
+    def _change(self, doing: str = "write to") -> Iterator[sqlite3.Connection]:
+        """One transaction, which ends with new checksums. Raises DiskFull, RunFileError."""
+        with translated(self.path, doing, RUN_FILE), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            _seal(self._db)
+
     def append_trial(self, trial: Trial) -> None:
         """Write one trial and commit. Either the whole trial is in the file or nothing of it. Raises DiskFull."""
-        with _translated(self.path, "write a trial to"), self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            insert_trial(self._db, trial)
+        with self._change("write a trial to") as db:
+            insert_trial(db, trial)
+            db.execute(
+                "UPDATE trial SET checksum = ? WHERE number = ?",
+                (_trial_sums(db, trial.number)[trial.number], trial.number),
+            )
 
     def set_stop(self, stop: StopReason) -> None:
         """Record why no further block is run."""
-        with _translated(self.path, "write to"), self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("UPDATE run SET stop = ?", (stop.value,))
+        with self._change() as db:
+            db.execute("UPDATE run SET stop = ?", (stop.value,))
             self._add_event(events.stopped(stop))
 
     def go_on(self, happened: Sequence[str], plan: Mapping[str, Any]) -> None:
         """Record that the run continues after a break, with `plan` (JSON) from now on. `happened`: event texts, see `records.py`."""
-        with _translated(self.path, "write to"), self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("UPDATE run SET stop = NULL")
-            update_plan(self._db, plan)
+        with self._change() as db:
+            db.execute("UPDATE run SET stop = NULL")
+            update_plan(db, plan)
             for what in happened:
                 self._add_event(what)
 
     def confirm(self, arms: Sequence[Arm], what: str) -> None:
         """Add arms that the plan does not have, and the event that says what they are for: both or neither."""
-        with _translated(self.path, "write to"), self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            (first,) = self._db.execute("SELECT count(*) FROM arm").fetchone()
-            insert_arms(self._db, arms, int(first))
+        with self._change() as db:
+            (first,) = db.execute("SELECT count(*) FROM arm").fetchone()
+            insert_arms(db, arms, int(first))
             self._add_event(what)
 
     def happened(self, what: str) -> None:
         """Add an event by itself."""
-        with _translated(self.path, "write to"), self._db:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._change():
             self._add_event(what)
 
     def _add_event(self, what: str) -> None:
@@ -120,8 +148,12 @@ class RunFile:
 
     def read(self) -> Run:
         """The run as it is in the file so far."""
-        with _translated(self.path, "read"):
-            return _read(self._db, self.path)
+        with reading(self.path, RUN_FILE):
+            self._db.execute("BEGIN")  # one snapshot for all tables
+            try:
+                return _read(self._db, self.path, FORMAT_VERSION)
+            finally:
+                self._db.execute("ROLLBACK")
 
     def close(self) -> None:
         """Fold the log into the file. When that fails (readers, a full disk) the log stays next to it and nothing is lost."""
@@ -176,13 +208,14 @@ def check_absent(path: Path) -> None:
 def create(path: Path, info: RunInfo) -> RunFile:
     """Make a run file with its head. Leaves nothing behind when it fails. Raises DiskFull, RunFileError."""
     check_absent(path)
-    with _translated(path, "create"), unfinished(path) as partial:
-        with contextlib.closing(_connect(partial, "rw")) as db:
+    with translated(path, "create", RUN_FILE), unfinished(path) as partial:
+        with contextlib.closing(connect(partial, "rw")) as db:
             create_tables(db)
             with db:
                 db.execute("BEGIN IMMEDIATE")
                 insert_info(db, info)
                 insert(db, "event", {"unix_ns": time.time_ns(), "what": events.CREATED})
+                _seal(db)
         _publish(partial, path)
     try:
         file = RunFile(path)
@@ -207,98 +240,45 @@ def _publish(partial: Path, path: Path) -> None:
 
 def read_run(path: Path) -> Run:
     """Read a whole run, also while another process writes it. Raises NotARunFile, NewerRunFile, RunFileError."""
-    with _translated(path, "read"):
-        if path.is_dir():
-            raise NotARunFile(f"{path} is a directory, not a run file", "Give the .howfar file itself.")
-        path.stat()  # for a plain message when it is missing; never opened here, see RunFile.__init__
-        with contextlib.closing(_connect(path, "ro")) as db:
-            version = _check_format(db, path)
-            if version == FORMAT_VERSION:
-                return _read(db, path)
-            with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
-                db.backup(copy)
-                copy.row_factory = sqlite3.Row
-                upgrade(copy, version)
-                return _read(copy, path)
+    with opened(path, RUN_FILE, FORMAT_VERSION) as (db, version):
+        if version == FORMAT_VERSION:
+            return _read(db, path, version)
+        with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+            db.backup(copy)
+            copy.row_factory = sqlite3.Row
+            return _read(copy, path, version)
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Connect, with explicit transactions only. A finished file in a read-only directory is opened as immutable."""
-    uri = f"file:{quote(str(path.resolve()))}?mode={mode}"
-    if mode == "ro" and not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
-        uri += "&immutable=1"
-    db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
-    db.row_factory = sqlite3.Row
-    return db
+def _read(db: sqlite3.Connection, path: Path, version: int) -> Run:
+    """The run in a database, which may be upgraded. Raises NotARunFile, and what `database.reading` translates."""
+    check_schema(db, path, _schema(version))
+    is_verified = version >= CHECKSUMS_SINCE
+    if is_verified:
+        _check_sums(db, path)
+    else:
+        check_structure(db, path)
+    upgrade(db, version)
+    info, stop = read_info(db)
+    run = Run(info=info, trials=read_trials(db), stop=stop, events=read_events(db), is_verified=is_verified)
+    events.confirmation(run.events), events.breaks(run.events)  # they can be read
+    contradiction = next(contradictions(run), None)
+    if contradiction is not None:
+        raise damaged(path, contradiction)
+    return run
 
 
-def _check_format(db: sqlite3.Connection, path: Path) -> int:
-    """The format version. Raises NotARunFile, NewerRunFile."""
-    application = db.execute("PRAGMA application_id").fetchone()[0]
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    if application != APPLICATION_ID:
-        raise NotARunFile(f"{path} is not a howfar run file", "Run files end in .howfar; `howfar run` writes them.")
-    if version > FORMAT_VERSION:
-        raise NewerRunFile(
-            f"{path} has format {version}, but this howfar reads formats up to {FORMAT_VERSION}",
-            "Install a newer howfar.",
-        )
-    if version < 1:
-        raise NotARunFile(f"{path} has format {version}, which never existed", "The file is damaged.")
-    return version
+@cache
+def _schema(version: int) -> Schema:
+    """The tables of a format: today's, without the columns that a later one added."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        create_tables(db)
+        schema = schema_of(db)
+    for step in range(version, FORMAT_VERSION):
+        for added in UPGRADES[step]:
+            table, _, _, name, *_ = added.split()
+            schema[table] = frozenset(column for column in schema[table] if column[0] != name)
+    return schema
 
-
-def _read(db: sqlite3.Connection, path: Path) -> Run:
-    db.execute("BEGIN")  # one snapshot for all tables, whatever a writer does meanwhile
-    try:
-        info, stop = read_info(db)
-        return Run(info=info, trials=read_trials(db), stop=stop, events=read_events(db))
-    except (ValidationError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise NotARunFile(
-            f"{path} is damaged: {str(error).splitlines()[0]}", "Read what is left with the sqlite3 program."
-        ) from error
-    finally:
-        db.execute("ROLLBACK")
-
-
-@contextlib.contextmanager
-def _translated(path: Path, doing: str) -> Iterator[None]:
-    """Translate errors of SQLite and of the system into howfar's."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise _full(path, doing, error.strerror or "") from error
-        raise RunFileError(f"cannot {doing} {path}: {error.strerror}", "Check the name and the permissions.") from error
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0)
-        if code == sqlite3.SQLITE_FULL or code in _REFUSED_WRITE:
-            raise _full(path, doing, str(error)) from error
-        if code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-            raise NotARunFile(
-                f"{path} is not a howfar run file: {error}", "Run files end in .howfar; `howfar run` writes them."
-            ) from error
-        raise RunFileError(f"cannot {doing} {path}: {error}", "Check the permissions and the disk.") from error
-
-
-# SQLite says `full` for ENOSPC only; a quota and a file size limit come as a failed write.
-_REFUSED_WRITE = {
-    sqlite3.SQLITE_IOERR_WRITE,
-    sqlite3.SQLITE_IOERR_TRUNCATE,
-    sqlite3.SQLITE_IOERR_FSYNC,
-    sqlite3.SQLITE_IOERR_SHMSIZE,
-}
-
-
-def _full(path: Path, doing: str, reason: str) -> DiskFull:
-    return DiskFull(
-        f"cannot {doing} {path}: the file system takes no more ({reason}): disk full, quota or size limit",
-        f"Free some space (see `df {path.parent}`). All finished trials are in the file; `howfar resume {path}` continues the run.",
-    )
-
-
-APPLICATION_ID = 0x48574652
-"""`HWFR` in the file's header: tells a run file from any other SQLite file."""
 
 TABLES = """
 CREATE TABLE run (
@@ -315,6 +295,7 @@ CREATE TABLE run (
     server_kind TEXT NOT NULL,
     server_version TEXT NOT NULL,
     whole_blocks INTEGER NOT NULL, -- since format 6: a block with a void trial was measured again as a whole
+    checksum TEXT, -- since format 7: of this row, `arm`, `event`, and the trials' checksums (docs/run-file.md)
     stop TEXT -- width, time, blocks, interrupted; NULL: still measuring, or killed
 ) STRICT;
 CREATE TABLE arm (
@@ -325,6 +306,7 @@ CREATE TABLE arm (
 ) STRICT;
 CREATE TABLE trial (
     number INTEGER PRIMARY KEY, -- order of execution
+    checksum TEXT, -- since format 7: of this row and those of the trial in `cpu`, `interval` and `histogram`
     block INTEGER NOT NULL,
     position INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
@@ -379,12 +361,16 @@ def _part_table(name: str, record: type[Record]) -> str:
     return f"CREATE TABLE {name} ({key}, {', '.join(columns)}, PRIMARY KEY (trial, place)) {options};"
 
 
+CHECKSUMS_SINCE = 7
+"""The format that brought checksums."""
+
 UPGRADES = {
     1: ("trial ADD COLUMN busy_cpus REAL",),
     2: ("trial ADD COLUMN around TEXT",),
     3: ("trial ADD COLUMN fault TEXT",),
     4: ("trial ADD COLUMN services TEXT", "trial ADD COLUMN told TEXT"),
     5: ("run ADD COLUMN whole_blocks INTEGER NOT NULL DEFAULT 0",),
+    6: ("run ADD COLUMN checksum TEXT", "trial ADD COLUMN checksum TEXT"),
 }
 """Columns that the next format added: `around` is the window (a word of SQL); for older trials they are unknown."""
 
@@ -393,7 +379,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables in an empty database, within one transaction."""
     parts = " ".join(_part_table(name, record) for name, record in _PARTS.items())
     connection.executescript(
-        f"BEGIN; {TABLES} {parts} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
+        f"BEGIN; {TABLES} {parts} PRAGMA application_id = {RUN_FILE.application_id}; PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
     )
 
 
@@ -403,6 +389,46 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
         for added in UPGRADES[step]:
             connection.execute(f"ALTER TABLE {added}")
         connection.execute(f"PRAGMA user_version = {step + 1}")
+
+
+def _trial_sums(db: sqlite3.Connection, number: int | None = None) -> dict[int, str]:
+    """The checksum of each trial as its rows are now, or of one."""
+    where, bound = ("", ()) if number is None else (" WHERE {} = ?", (number,))
+    rows: dict[int, list[tuple[Any, ...]]] = {}
+    for table, key in (("trial", "number"), *((part, "trial") for part in _PARTS)):
+        order = key if table == "trial" else "trial, place"
+        for row in db.execute(f"SELECT * FROM {table}{where.format(key)} ORDER BY {order}", bound):
+            rows.setdefault(row[key], []).append((table, *_without_sum(row)))
+    return {trial: checksum(found) for trial, found in rows.items()}
+
+
+def _run_sum(db: sqlite3.Connection) -> str:
+    """The checksum of everything that belongs to no trial, and of which trials there are."""
+    rows = [("run", *_without_sum(row)) for row in db.execute("SELECT * FROM run")]
+    rows += [("arm", *row) for row in db.execute("SELECT * FROM arm ORDER BY place")]
+    rows += [("event", *row) for row in db.execute("SELECT * FROM event ORDER BY rowid")]
+    rows += [("trial", *row) for row in db.execute("SELECT number, checksum FROM trial ORDER BY number")]
+    return checksum(rows)
+
+
+def _without_sum(row: sqlite3.Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in row.keys() if name != "checksum")  # noqa: SIM118 (a Row's values are iterated)
+
+
+def _seal(db: sqlite3.Connection) -> None:
+    """Write the checksum of the run, whose trials have theirs."""
+    db.execute("UPDATE run SET checksum = ?", (_run_sum(db),))
+
+
+def _check_sums(db: sqlite3.Connection, path: Path) -> None:
+    """Check all values against the checksums that were written with them. Raises NotARunFile."""
+    written = dict(db.execute("SELECT number, checksum FROM trial").fetchall())
+    found = _trial_sums(db)
+    for number in sorted(written.keys() | found.keys()):
+        if written.get(number) != found.get(number):
+            raise damaged(path, f"trial {number} is not as it was written")
+    if [row["checksum"] for row in db.execute("SELECT checksum FROM run")] != [_run_sum(db)]:
+        raise damaged(path, "its head, its arms or its events are not as they were written, or a trial is missing")
 
 
 _INFO_JSON = ("command", "plan", "environment")
@@ -466,14 +492,18 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
 
 def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | None]:
     """The head of a run, and why it stopped."""
-    row = dict(connection.execute("SELECT * FROM run").fetchone())
+    rows = connection.execute("SELECT * FROM run").fetchall()
+    if len(rows) != 1:
+        raise ValueError(f"it holds {len(rows)} runs instead of one")
+    row = dict(rows[0])
     stop = row.pop("stop")
+    del row["checksum"]
     for name in _INFO_JSON:
-        row[name] = json.loads(row[name])
+        row[name] = loads(row[name])
     row |= {name: bool(row[name]) for name in ("quick", "whole_blocks")}
     row["command"] = _today(row["command"], row["quick"])
     arms = tuple(
-        Arm.model_validate({"name": arm["name"], "role": arm["role"], "factors": json.loads(arm["factors"])})
+        Arm.model_validate({"name": arm["name"], "role": arm["role"], "factors": loads(arm["factors"])})
         for arm in connection.execute("SELECT * FROM arm ORDER BY place")
     )
     return RunInfo.model_validate(row | {"arms": arms}), None if stop is None else StopReason(stop)
@@ -506,9 +536,9 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
         if row["elapsed_ns"] is not None:
             measured = Measured(
                 **{name: row[name] for name in _MEASURED},
-                errors=json.loads(row["errors"]),
-                services=tuple(ServiceRecord(**part) for part in json.loads(row["services"] or "[]")),
-                told=json.loads(row["told"] or "{}"),
+                errors=loads(row["errors"]),
+                services=tuple(ServiceRecord(**part) for part in loads(row["services"] or "[]")),
+                told=loads(row["told"] or "{}"),
                 cpu=tuple(parts["cpu"].get(number, ())),
                 intervals=tuple(parts["interval"].get(number, ())),
                 histograms=tuple(parts["histogram"].get(number, ())),
@@ -519,11 +549,11 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
                 **{name: row[name] for name in _TRIAL if name != "status"},
                 status=TrialStatus(row["status"]),
                 measured=measured,
-                receipt=json.loads(row["receipt"]),
-                fault=None if row["fault"] is None else json.loads(row["fault"]),
+                receipt=loads(row["receipt"]),
+                fault=None if row["fault"] is None else loads(row["fault"]),
                 load=MachineLoad(**{name: row[name] for name in _LOAD}) if has_load else None,
                 window=None if row["around"] is None else Window.model_validate_json(row["around"]),
-                warnings=tuple(json.loads(row["warnings"])),
+                warnings=tuple(loads(row["warnings"])),
             )
         )
     return tuple(trials)

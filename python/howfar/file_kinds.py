@@ -1,0 +1,92 @@
+"""The kinds of file that howfar writes, how each is recognised, and which command takes it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from howfar.errors import UsageError
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of SQLite file, and what messages say about it."""
+
+    name: str
+    suffix: str
+    application_id: int
+    """Mark in the file's header that tells it from any other SQLite file."""
+    writer: str
+    """The command that writes such a file."""
+    reader: str
+    """Commands that take it, with `{0}` for its name."""
+    kept: str
+    """What is in the file when no more can be written to it, with `{0}` for its name."""
+
+    def use(self, path: Path) -> str:
+        """The advice for such a file."""
+        return f"Use {self.reader.format(shlex.quote(str(path)))}."
+
+    @property
+    def advice(self) -> str:
+        return f"Name a file that `{self.writer}` wrote; its name ends in {self.suffix}."
+
+
+RUN_FILE = FileKind(
+    "run file",
+    ".howfar",
+    0x48574652,
+    "howfar run",
+    "`howfar report {0}`",
+    "All finished trials are in the file; `howfar resume {0}` continues the run.",
+)
+RECORDING = FileKind(
+    "recording",
+    ".recording",
+    0x48574653,
+    "howfar record",
+    "`howfar report {0}`, or `howfar predict {0} --rtt TIME`",
+    "What was recorded before is in the file.",
+)
+KINDS = (RUN_FILE, RECORDING)
+
+_MAGIC = b"SQLite format 3\0"
+_AT = slice(68, 72)
+"""Where SQLite keeps a file's application id."""
+HEAD_BYTES = 72
+"""Number of first bytes that `recognise` needs."""
+
+
+_TEXTS = {b"<!doctype html": "an HTML page", b"{": "JSON"}
+"""Beginnings of what reports are written as, which no command takes."""
+
+
+def with_id(application_id: int) -> FileKind | None:
+    """The kind of a database with such a mark; None if it is not of howfar."""
+    return next((kind for kind in KINDS if kind.application_id == application_id), None)
+
+
+def recognise(head: bytes) -> FileKind | None:
+    """The kind of a file, by its first bytes; None if it is not of howfar."""
+    return with_id(int.from_bytes(head[_AT], "big")) if head.startswith(_MAGIC) else None
+
+
+def text_kind(head: bytes) -> str | None:
+    """What a text file is, as far as its first bytes say."""
+    start = head.lstrip().lower()
+    return next((name for beginning, name in _TEXTS.items() if start.startswith(beginning)), None)
+
+
+def refuse_own(path: Path, head: bytes, wanted: str) -> None:
+    """Refuse a file of howfar's own where another is wanted, such as "a plan". Raises UsageError."""
+    found = recognise(head)
+    if found is not None:
+        raise UsageError(f"{path} is a {found.name}, not {wanted}", found.use(path))
+    if (text := text_kind(head)) is not None:
+        raise UsageError(f"{path} is {text}, not {wanted}", "Name another file.")
+
+
+def by_suffix(path: Path) -> FileKind | None:
+    """The kind of a file, by its name."""
+    return next((kind for kind in KINDS if path.suffix == kind.suffix), None)
