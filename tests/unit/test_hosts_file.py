@@ -35,7 +35,7 @@ def test_a_file_says_who_may_be_what() -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("[hosts", "no TOML"),
+        ("[hosts", "hosts.toml:1: malformed TOML"),
         ("", "hosts"),
         (TWO.replace("10.0.0.2", "10.0.0.1"), "one address"),
         (TWO.replace("10.0.0.2", "127.0.0.1"), "cannot reach"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -13,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from howfar.errors import UsageError
 from howfar.file_kinds import HEAD_BYTES, refuse_own
+from howfar.toml_text import MalformedToml, parse_toml
 
 Role = Literal["client", "server", "replica", "hop", "application"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -114,9 +114,11 @@ def read_hosts(path: Path) -> HostsFile:
 def parse_hosts(text: str, name: str = "hosts.toml") -> HostsFile:
     """Raises UsageError."""
     try:
-        found = HostsFile.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{name} is no TOML: {error}", "docs/hosts.md shows a file of hosts.") from error
+        found = HostsFile.model_validate(parse_toml(text))
+    except MalformedToml as error:
+        raise UsageError(
+            f"{name}:{error.line}: malformed TOML: {error}", "docs/hosts.md shows a file of hosts."
+        ) from error
     except ValidationError as error:
         # A misspelt key is also reported as missing; report the misspelling.
         first = max(error.errors(), key=lambda each: each["type"] == "extra_forbidden")

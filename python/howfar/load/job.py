@@ -6,7 +6,6 @@ An error in a workload names the file, the line and the key.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,6 +38,7 @@ from howfar.engine.tls import tls_of
 from howfar.errors import PlanError, QuantityError, UsageError
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
+from howfar.toml_text import MalformedToml, parse_toml
 from howfar.units import counted, parse_duration_ns, parse_share, parse_size_bytes
 
 SECOND_NS = 1_000_000_000
@@ -400,7 +400,6 @@ def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
 
 WORKLOAD_MAX_BYTES = 4_000_000
 ADVICE = "docs/load.md has the format; `howfar load --workload orders …` runs the included example."
-_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\-\s]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_\-]+)\s*=")
 
@@ -420,11 +419,9 @@ def example_workload(name: str) -> str:
 def parse_workload(source: str, text: str) -> Custom:
     """A custom workload. Raises PlanError."""
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        at = _AT.search(str(error))
-        line = at.group(1) if at and at.group(1) else str(max(text.count("\n"), 1))
-        raise PlanError(f"{source}:{line}: malformed TOML: {_AT.sub('', str(error))}", ADVICE) from error
+        table = parse_toml(text)
+    except MalformedToml as error:
+        raise PlanError(f"{source}:{error.line}: malformed TOML: {error}", ADVICE) from error
     _units(source, text, table, ())
     try:
         found = Custom.model_validate({"kind": "custom", **table})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from howfar.file_kinds import by_suffix, refuse_own
 from howfar.plan import types
 from howfar.plan.cells import cells, combinations
 from howfar.plan.types import Plan
+from howfar.toml_text import MalformedToml, parse_toml
 
 _TABLE = re.compile(r"\s*\[{1,2}\s*([A-Za-z0-9_.\-\s]+?)\s*\]{1,2}\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
@@ -59,7 +59,6 @@ def _positions(text: str) -> dict[tuple[str, ...], int]:
 
 
 MAX_PLAN_BYTES = 1_000_000
-_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 @dataclass(frozen=True)
@@ -165,17 +164,13 @@ def _read(name_or_path: str) -> tuple[str, str]:
 
 def _parse(source: str, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        message = str(error)
-        at = _AT.search(message)
+        return parse_toml(text)
+    except MalformedToml as error:
         lines = text.splitlines()
-        number = int(at.group(1)) if at and at.group(1) else max(len(lines), 1)
-        column = f":{at.group(2)}" if at and at.group(2) else ""
-        shown = lines[number - 1].strip() if number <= len(lines) else ""
-        what = _AT.sub("", message)
+        shown = lines[error.line - 1].strip() if error.line <= len(lines) else ""
+        column = f":{error.column}" if error.column else ""
         raise PlanError(
-            f"{source}:{number}{column}: malformed TOML: {what[:1].lower()}{what[1:]}, in: {shown[:80] or '(end of file)'}",
+            f"{source}:{error.line}{column}: malformed TOML: {error}, in: {shown[:80] or '(end of file)'}",
             'Text needs quotes, keys need a value: rtt = "0.2ms".',
         ) from error
 

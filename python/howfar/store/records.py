@@ -540,8 +540,8 @@ _HEADER_BYTES = 8
 
 
 def contradictions(run: Run) -> Iterator[str]:
-    """Where a run contradicts itself, each in words. Checksums prove that values are as written; in files of before, which have none, the
-    counts of a trial check each other."""
+    """Where a run contradicts itself, each in words. Without checksums, which prove that values are as written, the counts of a trial
+    check each other."""
     names = Counter(arm.name for arm in run.info.arms)
     if not names:
         yield "it has no arm"

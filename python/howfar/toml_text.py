@@ -1,0 +1,66 @@
+"""TOML of a user's file: bounded in depth, and a mistake in it has its line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+MOST_DEPTH = 32
+"""Of tables and arrays in one another. What howfar reads is at most four deep."""
+
+_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+class MalformedToml(ValueError):
+    """Text that is no TOML. Its message says what is wrong, without the place."""
+
+    def __init__(self, what: str, line: int, column: int | None = None) -> None:
+        super().__init__(what)
+        self.line = line
+        self.column = column
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a whole text. Raises MalformedToml."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        at = _AT.search(message)
+        line, column = at.groups() if at else (None, None)
+        what = _AT.sub("", message)
+        raise MalformedToml(
+            what[:1].lower() + what[1:],
+            int(line) if line else max(text.count("\n") + (not text.endswith("\n")), 1),
+            int(column) if column else None,
+        ) from error
+    except RecursionError:
+        raise _too_deep(text) from None
+    if _is_deep(table):
+        raise _too_deep(text)
+    return table
+
+
+def _is_deep(table: dict[str, Any]) -> bool:
+    level: list[Any] = [table]
+    for _ in range(MOST_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+    return any(isinstance(value, dict | list) for value in level)
+
+
+def _too_deep(text: str) -> MalformedToml:
+    depth = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        deepest = depth + line.count(".")
+        for character in line:
+            depth += (character in "[{") - (character in "]}")
+            deepest = max(deepest, depth)
+        if deepest > MOST_DEPTH:
+            return MalformedToml(f"more than {MOST_DEPTH} levels", number)
+    return MalformedToml(f"more than {MOST_DEPTH} levels", 1)
