@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 from tests.unit.fake_lab import FakeStage
 
 from howfar.analysis.summary import workload_line
@@ -26,10 +29,11 @@ from howfar.plan.cells import block_order, cells, stream_seed
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, cost
 from howfar.plan.fitting import check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.load import Override, load_plan, shipped_plans
+from howfar.plan.page import Keys
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.plan.types import Data, Distribution, Plan, Workload, WorkloadKind, local_part, restore_plan
 from howfar.runner import preflight as fitting
-from howfar.runner.jobs import statements_job
+from howfar.runner.jobs import check_workload, statements_job
 from howfar.runner.preflight import fit
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import Trust
@@ -485,3 +489,47 @@ def test_distances_have_commas_and_are_written_with_semicolons() -> None:
     override = Override("--distances", ("factors", "distances"), levels)
     assert override.written == "same-rack;10ms,12ms,30ms"
     assert load_plan("cluster", quick=True, overrides=[override]).plan.factors.distances == levels
+
+
+def workloads() -> st.SearchStrategy[dict[str, Any]]:
+    """Numbers from below to far above what the engine takes, in every field that has a limit."""
+    number = st.one_of(st.integers(-1, 200), st.integers(2**13, 2**63), st.just(10**9))
+    counts = {
+        name: number
+        for name, field in Workload.model_fields.items()
+        if isinstance(field.default, int) and not isinstance(field.default, bool)
+    }
+    share = st.floats(0, 2, exclude_max=True)
+    distribution = st.fixed_dictionaries(
+        {},
+        optional={"spec_iter": number, "spec_pct": number, "spec_res": number, "pareto_h": share, "zipfian_exp": share},
+    )
+    return st.fixed_dictionaries({}, optional={**counts, "distribution": distribution})
+
+
+@given(workloads(), st.sampled_from(SYSBENCH_KINDS))
+def test_what_a_plan_accepts_the_engine_takes(values: dict[str, Any], kind: WorkloadKind) -> None:
+    """[file-10]"""
+    try:
+        workload = Workload.model_validate({**values, "kind": kind})
+    except ValidationError:
+        return
+    Sysbench.model_validate({**workload.model_dump(), "tables": 1000, "table_size": 10**9})
+
+
+def test_a_number_that_the_engine_does_not_take_is_refused_with_its_line(tmp_path: Path) -> None:
+    """[file-10]"""
+    path = write(tmp_path, GOOD.replace("point_selects = 3", "point_selects = 1_000_000_000"))
+    with pytest.raises(PlanError, match=r"mine\.toml:5: workload\.point_selects = 1000000000"):
+        load_plan(path)
+
+
+def test_replies_that_are_too_long_at_once_are_refused_before_anything_is_made() -> None:
+    """[file-10]"""
+    plan = load_plan("paths").plan
+    keys = plan.model_copy(update={"workload": plan.workload.model_copy(update={"kind": "key_value"})})
+    for good in (plan, keys):
+        check_workload(good)
+    long = keys.model_copy(update={"keys": Keys(value_bytes=1_000_000, pipeline=1000)})
+    with pytest.raises(PlanError, match="64 MiB"):
+        check_workload(long)

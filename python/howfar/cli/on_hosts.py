@@ -225,11 +225,13 @@ def opened(
     from howfar.fleet.load import measure
     from howfar.fleet.roles import for_pages, may_swap
     from howfar.fleet.testbed import open_hosts
+    from howfar.runner.jobs import check_workload
     from howfar.runner.preflight import check_application, fit, machine_lacks, of_replication, service_of
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
     check_plan(plan, given)
+    check_workload(plan)
     with joined(cluster) as (file, hosts):
         chosen = find_roles(plan, file, place, clients, given)
         file = for_pages(file) if plan.workload.kind == "page" else file

@@ -16,6 +16,7 @@ from howfar.plan.cells import cells
 from howfar.plan.factors import FACTORS
 from howfar.plan.fitting import check_machines
 from howfar.plan.types import Plan
+from howfar.runner.jobs import check_workload
 from howfar.runner.run import program_facts
 from howfar.runner.trial import Instruments
 from howfar.store.records import RunInfo
@@ -33,7 +34,7 @@ _KILLED = (1, 137)
 
 def check_machine(plan: Plan) -> None:
     """Check, before anything is built, that the plan has one server, that there are CPUs for two machines where pages need two, and
-    that the engine is our own. Raises UsageError, PlanError, MissingError, EngineError."""
+    that the engine is our own and takes the workload. Raises UsageError, PlanError, MissingError, EngineError."""
     from howfar.lab.network import usable_cpus
     from howfar.lab.servers.kinds import check_name
 
@@ -46,6 +47,7 @@ def check_machine(plan: Plan) -> None:
         )
     check_machines(plan, len(usable_cpus()))
     engine_info()
+    check_workload(plan)
 
 
 def enter_sandbox(leave: Callable[[], None]) -> int | None:

@@ -1,7 +1,7 @@
 """Python types of the contract, from the schema that the engine prints.
 
     howfar-engine schema > schema/contract.json
-    python -m howfar.engine.generate            # writes messages.py next to this file
+    python -m howfar.engine.generate            # writes messages.py next to this file, and plan/engine_limits.py
 
 The schema describes each message under its name. What Python adds is here: names for some types, and unions of events. Rules that
 concern several fields are in `rules.py`.
@@ -20,6 +20,8 @@ from typing import Any, Final
 HERE: Final = Path(__file__).parent
 SCHEMA: Final = HERE.parents[2] / "schema" / "contract.json"
 TARGET: Final = HERE / "messages.py"
+LIMITS: Final = HERE.parent / "plan" / "engine_limits.py"
+"""Plans know no engine, and still accept only what it can run."""
 TAGS: Final = ("job", "command", "event")
 
 _NAMED: Final = {
@@ -42,11 +44,22 @@ _BOUNDS: Final = {
     "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
 }  # fmt: skip
 """JSON schema's names and their pydantic equivalents."""
+_LIMITED: Final = ("Sysbench", "Distribution")
+"""Messages whose fields a plan has too, under the same names."""
 _EVENTS: Final = {
     "LoadEvent": ("Ready", "Begun", "Measuring", "Interval", "AcknowledgementLog", "Finished", "Failed"),
     "LinkEvent": ("LinkReady", "LinkStats", "Failed"),
     "ProbeEvent": ("Listening", "RttResult", "GoodputResult", "Failed"),
 }
+_LIMITS_HEAD: Final = '''"""Limits of the engine on what a plan asks of it. Generated from `schema/contract.json` by `engine/generate.py`: do not edit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+'''
 # Annotations are not postponed: pydantic would evaluate their text for every class, a fifth of the module's import time.
 _HEAD: Final = '''"""The messages between Python and the engine. Generated from `schema/contract.json` by `generate.py`: do not edit.
 
@@ -95,6 +108,16 @@ class Generator:
             body = "".join(f"{value!r}: {name}," for value, name in sorted(kinds.items()))
             unions.append(f'{tag.upper()}S: Final[dict[str, type[Message]]] = {{{body}}}\n"""By the field `{tag}`."""')
         return _HEAD + constants + "\n\n".join([*self.parts, *unions]) + "\n"
+
+    def limits(self) -> str:
+        """The module of types with the limits of fields that plans have, before it is formatted."""
+        lines = [_LIMITS_HEAD]
+        for name in _LIMITED:
+            for field, kind in self.defs[name]["properties"].items():
+                if kind.get("type") in ("integer", "number") and (bounds := self._bounds(kind)):
+                    alias = "".join(part.capitalize() for part in field.split("_"))
+                    lines.append(f"{alias} = Annotated[{self._type(kind)}, Field({', '.join(bounds)})]")
+        return "\n".join(lines) + "\n"
 
     def _define(self, name: str) -> None:
         if name in self.done:
@@ -258,12 +281,19 @@ def _docstring(text: str) -> str:
     return f'    """{body}\n    """' if len(paragraphs) > 1 else f'    """{body}"""'
 
 
-def generated(schema: dict[str, Any]) -> str:
-    """The module's text, formatted."""
-    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"]
-    done = subprocess.run(command, input=Generator(schema).text(), capture_output=True, text=True, check=True)
-    return done.stdout
+def generated(schema: dict[str, Any]) -> dict[Path, str]:
+    """The text of each module, formatted."""
+    return {
+        TARGET: _formatted(TARGET, Generator(schema).text()),
+        LIMITS: _formatted(LIMITS, Generator(schema).limits()),
+    }
+
+
+def _formatted(path: Path, text: str) -> str:
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
 if __name__ == "__main__":
-    TARGET.write_text(generated(json.loads(SCHEMA.read_text(encoding="utf-8"))), encoding="utf-8")
+    for path, text in generated(json.loads(SCHEMA.read_text(encoding="utf-8"))).items():
+        path.write_text(text, encoding="utf-8")

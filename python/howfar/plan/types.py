@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from howfar.paths import is_direct, is_local
+from howfar.plan import engine_limits as limits
 from howfar.plan.distances import fits, pairs
 from howfar.plan.factors import (
     CLOSED,
@@ -57,11 +58,11 @@ class Distribution(Part):
     """How row ids are drawn; sysbench's names and meaning."""
 
     kind: Literal["uniform", "pareto", "special", "gaussian", "zipfian"] = "special"
-    pareto_h: float = Field(default=0.2, gt=0, lt=1)
-    spec_iter: int = Field(default=12, ge=1)
-    spec_pct: int = Field(default=1, ge=1, le=100)
-    spec_res: int = Field(default=75, ge=1, le=99)
-    zipfian_exp: float = Field(default=0.8, ge=0)
+    pareto_h: limits.ParetoH = 0.2
+    spec_iter: limits.SpecIter = 12
+    spec_pct: limits.SpecPct = 1
+    spec_res: limits.SpecRes = 75
+    zipfian_exp: limits.ZipfianExp = 0.8
 
 
 WorkloadKind = Literal[
@@ -99,16 +100,16 @@ class Workload(Part):
     not use are ignored, as sysbench does."""
 
     kind: WorkloadKind = "oltp_read_only"
-    range_size: int = Field(default=100, ge=1)
-    point_selects: int = Field(default=10, ge=0)
+    range_size: limits.RangeSize = 100
+    point_selects: limits.PointSelects = 10
     range_selects: bool = True
-    simple_ranges: int = Field(default=1, ge=0)
-    sum_ranges: int = Field(default=1, ge=0)
-    order_ranges: int = Field(default=1, ge=0)
-    distinct_ranges: int = Field(default=1, ge=0)
-    index_updates: int = Field(default=1, ge=0)
-    non_index_updates: int = Field(default=1, ge=0)
-    delete_inserts: int = Field(default=1, ge=0)
+    simple_ranges: limits.SimpleRanges = 1
+    sum_ranges: limits.SumRanges = 1
+    order_ranges: limits.OrderRanges = 1
+    distinct_ranges: limits.DistinctRanges = 1
+    index_updates: limits.IndexUpdates = 1
+    non_index_updates: limits.NonIndexUpdates = 1
+    delete_inserts: limits.DeleteInserts = 1
     skip_trx: bool = False
     db_ps_mode: Literal["auto", "disable"] = "auto"
     distribution: Distribution = Distribution()

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from howfar.engine.inserts import single_row_inserts, single_row_updates
 from howfar.engine.messages import (
+    SYSBENCH_KINDS,
     Arrivals,
     Compression,
     CpuStep,
@@ -36,7 +39,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher, LoadOutcome
 from howfar.engine.receipt_check import mismatches, page_mismatches
 from howfar.engine.rules import is_redis, sql_of
-from howfar.errors import LabError
+from howfar.errors import LabError, PlanError
 from howfar.paths import find_path
 from howfar.plan.factors import ORDINARY, ROW_BYTES, offered_per_s
 from howfar.plan.page import MULTI, Keys, PageShape
@@ -217,8 +220,27 @@ def _workload(plan: Plan, arm: Arm) -> Workload:
         return single_row_inserts(ROW_BYTES.of(arm.factors))
     if plan.workload.kind == "single_row_updates":
         return single_row_updates(1)
+    return _sysbench(plan)
+
+
+def _sysbench(plan: Plan) -> Sysbench:
     tables = {"tables": plan.data.tables, "table_size": plan.data.table_size}
     return Sysbench.model_validate(plan.workload.model_dump() | tables)
+
+
+def check_workload(plan: Plan) -> None:
+    """Check, before anything is made, that the engine takes what the plan asks of it. Raises PlanError."""
+    try:
+        if plan.workload.kind == "key_value":
+            key_value(plan.keys, "resp3")
+        elif plan.workload.kind in SYSBENCH_KINDS:
+            _sysbench(plan)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(map(str, problem["loc"])) or plan.workload.kind
+        raise PlanError(
+            f"plan {plan.name}: {field}: {problem['msg'].removeprefix('Value error, ')}", "Change it in the plan."
+        ) from error
 
 
 def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
