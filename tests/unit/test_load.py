@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,7 @@ from howfar.errors import PlanError, UsageError
 from howfar.load.cmdline import parse_command_line
 from howfar.load.job import (
     address_of_options,
+    check_values,
     example_workload,
     example_workloads,
     limit_advice,
@@ -39,7 +41,9 @@ from howfar.load.job import (
 from howfar.load.report_human import bucket, report, value_ms
 from howfar.load.result import bound, distribution
 from howfar.load.search import CONFIRMATIONS, MOST_TRIALS, NARROW, Goal, Trial, answer, next_rate, parse_goal, sentence
+from howfar.load.values import count_values
 from howfar.load.verdict import Finding, Stamp, Verdict, judge, missing_rows
+from howfar.services import SqlProtocol
 
 
 def test_sources_are_combined(tmp_path: Path) -> None:
@@ -305,15 +309,26 @@ def test_an_error_names_its_line(before: str, after: str, expected: str) -> None
     assert caught.value.advice
 
 
-@pytest.mark.parametrize(
-    ("sql", "marks"),
-    [("SELECT 1", 0), ("SELECT ?, ?", 2), ("""SELECT '?', `a?b`, "it's ?" AS x""", 0), ("SELECT 'it''s ?', ?, ?", 2)],
-)
-def test_as_many_marks_as_parameters(sql: str, marks: int) -> None:
+def value_cases() -> Iterator[Any]:
+    """The table that the engine's lexer is tested with, too."""
+    path = Path(__file__).parents[1] / "data" / "values.tsv"
+    for server, values, sql in (line.split("\t") for line in path.read_text().splitlines()[1:]):
+        for protocol in ("mysql", "postgresql") if server == "both" else (server,):
+            yield pytest.param(protocol, int(values), sql.replace("⏎", "\n"), id=f"load-14-{protocol}-{sql}")
+
+
+@pytest.mark.parametrize(("protocol", "values", "sql"), list(value_cases()))
+def test_values_are_counted_by_the_rules_of_the_server(protocol: SqlProtocol, values: int, sql: str) -> None:
+    assert count_values(sql, protocol) == values
+
+
+def test_as_many_marks_as_parameters() -> None:
     """Refused here, with file and statement, and not by the engine."""
-    message = f"w.toml:13: statements[2].sql: statement two has {marks} `?` and 1 parameter"
+    text = GOOD.replace('sql = "SELECT ?"', 'sql = "SELECT ?, ?"')
+    message = "w.toml:13: statements[2].sql: statement two has 2 `?` and 1 parameter"
     with pytest.raises(PlanError, match=re.escape(message)):
-        parse_workload("w.toml", GOOD.replace('sql = "SELECT ?"', f'sql = """{sql}"""'))
+        check_values("w.toml", text, parse_workload("w.toml", text), "mysql")
+    check_values("w.toml", GOOD, parse_workload("w.toml", GOOD), "mysql")
 
 
 def test_what_is_sent_at_once_is_below_16_mib() -> None:

@@ -1,6 +1,8 @@
 //! As much of SQL as a server without SQL must see: where a statement ends, how many parameters it has, what kind of answer
 //! it expects.
 
+use howfar_wire::sql::{Dialect, Outside};
+
 /// What a statement is answered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -45,7 +47,7 @@ pub(crate) fn kind(sql: &[u8]) -> Kind {
 pub(crate) fn split(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     // Nearly all queries are one statement, and the search for a byte is quick.
     let several = sql.contains(&b';');
-    let mut scan = Outside::new(if several { sql } else { &[] });
+    let mut scan = Outside::new(if several { sql } else { &[] }, Dialect::Mysql);
     let mut from = Some(0);
     let parts = std::iter::from_fn(move || {
         let start = from?;
@@ -71,59 +73,9 @@ pub(crate) fn split(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Parameters of a statement that is prepared: question marks outside of quotes and comments.
 pub(crate) fn parameters(sql: &[u8]) -> usize {
-    Outside::new(sql).filter(|&(_, byte)| byte == b'?').count()
-}
-
-/// The bytes outside of quotes and comments, with their places.
-struct Outside<'a> {
-    sql: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Outside<'a> {
-    fn new(sql: &'a [u8]) -> Self {
-        Self { sql, at: 0 }
-    }
-
-    /// Go behind the next `end`, or to the end.
-    fn pass(&mut self, from: usize, end: &[u8]) {
-        let rest = self.sql.get(from..).unwrap_or_default();
-        let found = rest.windows(end.len()).position(|window| window == end);
-        self.at = found.map_or(self.sql.len(), |at| from + at + end.len());
-    }
-
-    /// Go behind a text in quotes; a quote in it is doubled, which reads as two texts, or has a backslash before it.
-    fn pass_quoted(&mut self, quote: u8) {
-        self.at += 1;
-        while let Some(&byte) = self.sql.get(self.at) {
-            self.at += if byte == b'\\' && quote != b'`' { 2 } else { 1 };
-            if byte == quote {
-                return;
-            }
-        }
-    }
-}
-
-impl Iterator for Outside<'_> {
-    type Item = (usize, u8);
-
-    fn next(&mut self) -> Option<(usize, u8)> {
-        loop {
-            let at = self.at;
-            let byte = *self.sql.get(at)?;
-            let follows = |text: &[u8]| self.sql[at..].starts_with(text);
-            match byte {
-                b'\'' | b'"' | b'`' => self.pass_quoted(byte),
-                b'#' => self.pass(at, b"\n"),
-                b'-' if follows(b"-- ") => self.pass(at, b"\n"),
-                b'/' if follows(b"/*") => self.pass(at + 2, b"*/"),
-                _ => {
-                    self.at = at + 1;
-                    return Some((at, byte));
-                }
-            }
-        }
-    }
+    Outside::new(sql, Dialect::Mysql)
+        .filter(|&(_, byte)| byte == b'?')
+        .count()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod memcached;
 pub mod mysql;
 pub mod postgres;
 pub mod redis;
+pub mod sql;
 
 pub use error_code::ErrorCode;
 

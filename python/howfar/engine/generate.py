@@ -51,14 +51,13 @@ _EVENTS: Final = {
     "LinkEvent": ("LinkReady", "LinkStats", "Failed"),
     "ProbeEvent": ("Listening", "RttResult", "GoodputResult", "Failed"),
 }
-_LIMITS_HEAD: Final = '''"""Limits of the engine on what a plan asks of it. Generated from `schema/contract.json` by `engine/generate.py`: do not edit."""
+_LIMITS_HEAD: Final = '''"""Limits of the engine for plans. Generated from `schema/contract.json` by `generate.py`: do not edit."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from pydantic import Field
-
 '''
 # Annotations are not postponed: pydantic would evaluate their text for every class, a fifth of the module's import time.
 _HEAD: Final = '''"""The messages between Python and the engine. Generated from `schema/contract.json` by `generate.py`: do not edit.

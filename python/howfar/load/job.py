@@ -38,6 +38,8 @@ from howfar.engine.tls import tls_of
 from howfar.errors import PlanError, QuantityError, UsageError
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
+from howfar.load.values import count_values
+from howfar.services import SqlProtocol
 from howfar.toml_text import MalformedToml, parse_toml
 from howfar.units import counted, parse_duration_ns, parse_share, parse_size_bytes
 
@@ -193,7 +195,9 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
             else custom
         )
     if options.kind in PGBENCH_KINDS:
-        mode = options.value("db-ps-mode")
+        # As pgbench, whose default is -M simple; statements that leave at once cannot be that.
+        usual = "auto" if options.value("pipeline") > 1 else "disable"
+        mode = options.value("db-ps-mode") if options.given("db-ps-mode") else usual
         return Pgbench(kind=options.kind, scale=options.value("scale"), db_ps_mode=mode)
     if options.kind in ONE_TABLE and options.value("tables") > 1:
         raise UsageError(
@@ -435,34 +439,20 @@ def parse_workload(source: str, text: str) -> Custom:
         else:
             reason = problem["msg"].removeprefix("Value error, ")
         raise PlanError(f"{source}:{line_of(text, loc)}: {_shown(loc)}: {reason}", ADVICE) from error
-    _count_values(source, text, found)
     return found
 
 
-def _count_values(source: str, text: str, workload: Custom) -> None:
-    """Check that each statement has as many `?` as parameters. Raises PlanError."""
+def check_values(source: str, text: str, workload: Custom, protocol: SqlProtocol) -> None:
+    """Check that each statement has as many `?` as parameters, by the rules of its server. Raises PlanError."""
     for index, statement in enumerate(workload.statements):
-        marks, given = _marks(statement.sql), len(statement.parameters)
+        marks, given = count_values(statement.sql, protocol), len(statement.parameters)
         if marks != given:
             loc: Loc = ("statements", index, "sql")
             many = counted(given, "parameter")
             raise PlanError(
                 f"{source}:{line_of(text, loc)}: {_shown(loc)}: statement {statement.name} has {marks} `?` and {many}",
-                "Give one parameter for each `?` outside quotes, in order.",
+                "Give one parameter for each `?` outside quotes and comments, in order. PostgreSQL's operator `?` is written `??`.",
             )
-
-
-def _marks(sql: str) -> int:
-    """Number of `?` outside of quotes, as the engine counts them."""
-    quote, marks = "", 0
-    for character in sql:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"`":
-            quote = character
-        elif character == "?":
-            marks += 1
-    return marks
 
 
 def _shown(loc: Loc) -> str:

@@ -1,11 +1,10 @@
-"""Limits of the engine on what a plan asks of it. Generated from `schema/contract.json` by `engine/generate.py`: do not edit."""
+"""Limits of the engine for plans. Generated from `schema/contract.json` by `generate.py`: do not edit."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from pydantic import Field
-
 
 Tables = Annotated[int, Field(ge=1, le=1_048_576)]
 TableSize = Annotated[int, Field(ge=1, le=4_503_599_627_370_495)]

@@ -2,7 +2,7 @@
 //!
 //! A key's value is a pure function of the key, in length and content: whoever sets it, and however often, it stays the same.
 
-use howfar_contract::jobs::{KeyValue, OnError, Protocol};
+use howfar_contract::jobs::{KeyValue, OnError, Protocol, SqlProtocol};
 use howfar_wire::keyvalue::{Expected, Expects};
 use howfar_wire::memcached::Dialect;
 use howfar_wire::redis::request;
@@ -72,13 +72,13 @@ pub(super) fn program(load: &KeyValue) -> Program {
             commands
                 .verbs
                 .iter()
-                .map(|(_, verb)| Kind::new(verb.name(), "", 0))
+                .map(|(_, verb)| Kind::new(verb.name(), "", 0, SqlProtocol::Mysql))
                 .collect(),
             shares.map(|(at, (end, _))| (*end, one(at))).collect(),
         )
     } else {
         (
-            vec![Kind::new("command.pipeline", "", 0)],
+            vec![Kind::new("command.pipeline", "", 0, SqlProtocol::Mysql)],
             vec![(1, one(0))],
         )
     };

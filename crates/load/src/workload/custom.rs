@@ -1,11 +1,11 @@
 //! A workload of one's own: named statements, values from generators, transactions with weights and pauses.
 
-use howfar_contract::jobs::{Constant, Custom, CustomStatement, Values};
+use howfar_contract::jobs::{Constant, Custom, CustomStatement, SqlProtocol, Values};
 
 use super::{Group, Kind, Program, Source, Step, Table};
 use crate::distribution::Ids;
 
-pub(super) fn program(custom: &Custom) -> Result<Program, String> {
+pub(super) fn program(custom: &Custom, protocol: SqlProtocol) -> Result<Program, String> {
     let mut kept = KeptValues::default();
     for statement in &custom.statements {
         for values in &statement.parameters {
@@ -16,7 +16,12 @@ pub(super) fn program(custom: &Custom) -> Result<Program, String> {
     }
     let mut kinds = Vec::new();
     for statement in &custom.statements {
-        let kind = Kind::new(&format!("statement.{}", statement.name), &statement.sql, 0);
+        let kind = Kind::new(
+            &format!("statement.{}", statement.name),
+            &statement.sql,
+            0,
+            protocol,
+        );
         if kind.values() != statement.parameters.len() {
             return Err(format!(
                 "statement `{}` has {} `?` and {} parameters",

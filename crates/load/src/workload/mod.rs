@@ -15,6 +15,8 @@ mod sysbench;
 
 use howfar_contract::jobs::{PsMode, SqlProtocol, Workload};
 
+use howfar_wire::sql::{self, Dialect, Mark};
+
 use crate::draws::Draws;
 
 pub use cursor::{Cursor, Due};
@@ -42,36 +44,38 @@ enum Piece {
 }
 
 impl Kind {
-    /// `sql` has a `?` for each value and a `{}` for the number of its table.
-    fn new(name: &str, sql: &str, tables: u32) -> Self {
-        let mut pieces = Vec::new();
-        let mut text = String::new();
-        let mut quote = None;
-        let mut rest = sql;
-        while let Some(character) = rest.chars().next() {
-            let is_table = tables > 0 && rest.starts_with("{}");
-            let piece = match character {
-                '?' if quote.is_none() => Some(Piece::Value),
-                '{' if is_table => Some(Piece::Table),
-                _ => None,
-            };
-            rest = &rest[if is_table { 2 } else { character.len_utf8() }..];
-            if let Some(piece) = piece {
-                if !text.is_empty() {
-                    pieces.push(Piece::Text(std::mem::take(&mut text)));
-                }
-                pieces.push(piece);
-                continue;
-            }
-            match quote {
-                Some(open) if open == character => quote = None,
-                None if matches!(character, '\'' | '"' | '`') => quote = Some(character),
-                _ => {}
-            }
-            text.push(character);
+    /// `sql` has a `?` for each value and, for several tables, a `{}` for the number of its table.
+    fn new(name: &str, sql: &str, tables: u32, protocol: SqlProtocol) -> Self {
+        let dialect = match protocol {
+            SqlProtocol::Mysql => Dialect::Mysql,
+            SqlProtocol::Postgresql => Dialect::Postgres,
+        };
+        // Each cut: where it is, how long, and what stands there.
+        let mut cuts: Vec<(usize, usize, Option<Piece>)> = sql::marks(sql, dialect)
+            .into_iter()
+            .map(|mark| match mark {
+                Mark::Value(at) => (at, 1, Some(Piece::Value)),
+                Mark::Escaped(at) => (at, 1, None),
+            })
+            .collect();
+        if tables > 0 {
+            cuts.extend(
+                sql.match_indices("{}")
+                    .map(|(at, _)| (at, 2, Some(Piece::Table))),
+            );
+            cuts.sort_unstable_by_key(|cut| cut.0);
         }
-        if !text.is_empty() {
-            pieces.push(Piece::Text(text));
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        for (at, length, piece) in cuts {
+            if at > from {
+                pieces.push(Piece::Text(sql[from..at].to_owned()));
+            }
+            pieces.extend(piece);
+            from = at + length;
+        }
+        if from < sql.len() {
+            pieces.push(Piece::Text(sql[from..].to_owned()));
         }
         Self {
             name: name.to_owned(),
@@ -82,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// Question marks outside of quotes.
+    /// Values that it takes.
     fn values(&self) -> usize {
         self.pieces
             .iter()
@@ -152,7 +156,7 @@ impl Program {
         seed: u64,
     ) -> Result<Self, String> {
         let mut program = match (workload, workload.sysbench(), workload.pgbench()) {
-            (Workload::Custom(custom), ..) => custom::program(custom)?,
+            (Workload::Custom(custom), ..) => custom::program(custom, protocol)?,
             (Workload::KeyValue(load), ..) => commands::program(load),
             (_, Some(load), _) => sysbench::program(workload, load, connections, protocol)?,
             (_, _, Some(load)) => pgbench::program(workload, load),

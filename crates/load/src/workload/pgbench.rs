@@ -1,6 +1,6 @@
 //! pgbench's built-in scripts: the same statements in the same order, rows drawn uniformly.
 
-use howfar_contract::jobs::{Distribution, Pgbench, Workload};
+use howfar_contract::jobs::{Distribution, Pgbench, SqlProtocol, Workload};
 
 use super::{Group, Kind, Program, Source, Step, Table};
 use crate::distribution::Ids;
@@ -85,7 +85,8 @@ impl Script {
 
     fn step(&mut self, name: &str, sql: &str, values: &[usize]) {
         let sources = values.iter().map(|&which| self.value(which)).collect();
-        self.kinds.push(Kind::new(name, sql, 0));
+        self.kinds
+            .push(Kind::new(name, sql, 0, SqlProtocol::Postgresql));
         self.groups.push(Group {
             table: Table::None,
             repeat: 1,

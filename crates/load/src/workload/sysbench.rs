@@ -72,7 +72,7 @@ struct Script<'a> {
 
 impl Script<'_> {
     fn step(&mut self, name: &str, sql: &str, tables: u32, sources: Vec<Source>) -> Step {
-        let kind = Kind::new(name, sql, tables);
+        let kind = Kind::new(name, sql, tables, self.protocol);
         debug_assert_eq!(
             kind.values(),
             sources.len(),

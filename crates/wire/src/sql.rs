@@ -1,0 +1,233 @@
+//! As much of SQL's lexical rules as tells code from quotes and comments, for each dialect: where a `?` stands for a value.
+
+/// Whose rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    Mysql,
+    Postgres,
+}
+
+/// The bytes outside of quotes and comments, with their places.
+#[derive(Debug, Clone)]
+pub struct Outside<'a> {
+    sql: &'a [u8],
+    at: usize,
+    dialect: Dialect,
+}
+
+impl<'a> Outside<'a> {
+    pub fn new(sql: &'a [u8], dialect: Dialect) -> Self {
+        Self {
+            sql,
+            at: 0,
+            dialect,
+        }
+    }
+
+    fn follows(&self, text: &[u8]) -> bool {
+        self.sql[self.at..].starts_with(text)
+    }
+
+    /// Go behind the next `end`, or to the end.
+    fn pass(&mut self, from: usize, end: &[u8]) {
+        let rest = self.sql.get(from..).unwrap_or_default();
+        let found = rest.windows(end.len()).position(|window| window == end);
+        self.at = found.map_or(self.sql.len(), |at| from + at + end.len());
+    }
+
+    /// Go behind a text in quotes, the first of which is `opening` bytes away. A quote in it is doubled.
+    fn pass_quoted(&mut self, opening: usize, quote: u8, escapes: bool) {
+        self.at += opening + 1;
+        while let Some(&byte) = self.sql.get(self.at) {
+            let doubled = byte == quote && self.sql.get(self.at + 1) == Some(&quote);
+            self.at += if doubled || (escapes && byte == b'\\') {
+                2
+            } else {
+                1
+            };
+            if byte == quote && !doubled {
+                return;
+            }
+        }
+    }
+
+    /// Go behind `/* /* */ */`.
+    fn pass_nested(&mut self) {
+        let mut depth = 0;
+        while self.at < self.sql.len() {
+            if self.follows(b"/*") {
+                depth += 1;
+                self.at += 2;
+            } else if self.follows(b"*/") {
+                depth -= 1;
+                self.at += 2;
+                if depth == 0 {
+                    return;
+                }
+            } else {
+                self.at += 1;
+            }
+        }
+    }
+
+    /// Whether the byte before belongs to a name, so that this one does too.
+    fn is_in_name(&self) -> bool {
+        self.at.checked_sub(1).is_some_and(|before| {
+            let byte = self.sql[before];
+            byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$') || byte >= 0x80
+        })
+    }
+
+    /// Length of `$tag$` here.
+    fn dollar_tag(&self) -> Option<usize> {
+        let rest = &self.sql[self.at + 1..];
+        let end = rest.iter().position(|&byte| byte == b'$')?;
+        let tag = &rest[..end];
+        let is_name = tag
+            .iter()
+            .all(|&byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80)
+            && !tag.first().is_some_and(u8::is_ascii_digit);
+        is_name.then_some(end + 2)
+    }
+
+    /// Go behind a quote or a comment of MySQL that begins here. What `/*!` holds is run.
+    fn pass_mysql(&mut self, byte: u8) -> bool {
+        match byte {
+            b'\'' | b'"' => self.pass_quoted(0, byte, true),
+            b'`' => self.pass_quoted(0, byte, false),
+            b'#' => self.pass(self.at, b"\n"),
+            b'-' if self.follows(b"--")
+                && self.sql.get(self.at + 2).is_none_or(|&next| next <= b' ') =>
+            {
+                self.pass(self.at, b"\n");
+            }
+            b'/' if self.follows(b"/*") && !self.follows(b"/*!") && !self.follows(b"/*M!") => {
+                self.pass(self.at + 2, b"*/");
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// The same of PostgreSQL.
+    fn pass_postgres(&mut self, byte: u8) -> bool {
+        match byte {
+            b'\'' | b'"' => self.pass_quoted(0, byte, false),
+            b'e' | b'E' if self.sql.get(self.at + 1) == Some(&b'\'') && !self.is_in_name() => {
+                self.pass_quoted(1, b'\'', true);
+            }
+            b'$' if !self.is_in_name() => match self.dollar_tag() {
+                Some(length) => {
+                    let tag = &self.sql[self.at..self.at + length];
+                    self.pass(self.at + length, tag);
+                }
+                None => return false,
+            },
+            b'-' if self.follows(b"--") => self.pass(self.at, b"\n"),
+            b'/' if self.follows(b"/*") => self.pass_nested(),
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl Iterator for Outside<'_> {
+    type Item = (usize, u8);
+
+    fn next(&mut self) -> Option<(usize, u8)> {
+        loop {
+            let byte = *self.sql.get(self.at)?;
+            let passed = match self.dialect {
+                Dialect::Mysql => self.pass_mysql(byte),
+                Dialect::Postgres => self.pass_postgres(byte),
+            };
+            if !passed {
+                self.at += 1;
+                return Some((self.at - 1, byte));
+            }
+        }
+    }
+}
+
+/// A `?` outside of quotes and comments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It stands for a value.
+    Value(usize),
+    /// The first of `??`, which stands for one `?`: an operator of PostgreSQL.
+    Escaped(usize),
+}
+
+/// The marks of a statement, in order. PostgreSQL's operators `?|` and `?&`, and a `?` before a string, are none: no value can
+/// stand there.
+pub fn marks(sql: &str, dialect: Dialect) -> Vec<Mark> {
+    let sql = sql.as_bytes();
+    let mut found = Vec::new();
+    let mut from = 0;
+    for (at, _) in Outside::new(sql, dialect).filter(|&(_, byte)| byte == b'?') {
+        if at < from {
+            continue;
+        }
+        let rest = &sql[at + 1..];
+        if dialect == Dialect::Mysql {
+            found.push(Mark::Value(at));
+        } else if rest.starts_with(b"?") {
+            found.push(Mark::Escaped(at));
+            from = at + 2;
+        } else if !is_operator(rest) {
+            found.push(Mark::Value(at));
+        }
+    }
+    found
+}
+
+fn is_operator(rest: &[u8]) -> bool {
+    let next = rest.trim_ascii_start();
+    rest.starts_with(b"&")
+        || (rest.starts_with(b"|") && !rest.starts_with(b"||"))
+        || next.starts_with(b"'")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CASES: &str = include_str!("../../../tests/data/values.tsv");
+
+    // [load-14]
+    #[test]
+    fn values_are_counted_by_the_rules_of_the_server() {
+        for line in CASES.lines().skip(1) {
+            let [server, values, sql] = line.split('\t').collect::<Vec<_>>()[..] else {
+                panic!("three columns: {line}");
+            };
+            let dialects: &[Dialect] = match server {
+                "mysql" => &[Dialect::Mysql],
+                "postgresql" => &[Dialect::Postgres],
+                _ => &[Dialect::Mysql, Dialect::Postgres],
+            };
+            for dialect in dialects {
+                let found = marks(&sql.replace('⏎', "\n"), *dialect)
+                    .iter()
+                    .filter(|mark| matches!(mark, Mark::Value(_)))
+                    .count();
+                assert_eq!(found.to_string(), values, "{dialect:?}: {sql}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_has_its_marks_in_order(sql in r#"[?'"`$eE/*\-#|& a\\\n;é!]{0,40}"#, postgres: bool) {
+            let dialect = if postgres { Dialect::Postgres } else { Dialect::Mysql };
+            let places: Vec<usize> = marks(&sql, dialect)
+                .iter()
+                .map(|mark| match mark { Mark::Value(at) | Mark::Escaped(at) => *at })
+                .collect();
+            prop_assert!(places.is_sorted());
+            prop_assert!(places.iter().all(|&at| sql.as_bytes()[at] == b'?'));
+        }
+    }
+}
