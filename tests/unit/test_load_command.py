@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -342,6 +343,7 @@ def _single(host: str) -> bool:
 
 
 def test_of_several_addresses_the_first_that_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[cli-11] A client that connects by name pays for the dead ones, and no figure has that."""
     import socket
 
     listener = socket.create_server(("127.0.0.1", 0))
@@ -351,7 +353,9 @@ def test_of_several_addresses_the_first_that_answers_is_said(monkeypatch: pytest
     notes: list[str] = []
     with listener:
         assert numeric(ServerAddress(host="db", port=port), notes.append) == TcpTarget(host="127.0.0.1", port=port)
-    assert notes == ["db has 2 addresses; 127.0.0.1 is the first that answers"]
+    (said,) = notes
+    assert said.startswith("db has 2 addresses; 127.0.0.1 is the first that answers, after 0.")
+    assert "client that connects by name" in said
     with pytest.raises(EngineError, match=r"127\.0\.0\.2: .*; 127\.0\.0\.1: "):
         numeric(ServerAddress(host="db", port=port), notes.append)
 
@@ -377,3 +381,12 @@ def test_the_help_has_every_option_under_its_group(capsys: pytest.CaptureFixture
         assert f"\n{group}:\n" in out
     for option in OPTIONS:
         assert option.same_as or f"--{option.name}" in out
+
+
+@pytest.mark.parametrize("words", [["oltp_read_only"], ["oltp_read_only", "--mysql-port=3307"]])
+def test_a_server_by_default_is_reached_otherwise_than_by_sysbench_and_that_is_said(words: list[str]) -> None:
+    """[cli-6]"""
+    notes: list[str] = []
+    with suppress(EngineError):
+        find_login(parse_command_line(words), notes.append, {})
+    assert any("sysbench takes the socket" in note for note in notes), notes

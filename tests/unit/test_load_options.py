@@ -14,6 +14,7 @@ import pytest
 from howfar.address import Secret, ServerAddress
 from howfar.engine.messages import (
     LoadJob,
+    Pgbench,
     Sysbench,
     TcpTarget,
     UnixTarget,
@@ -146,6 +147,11 @@ def test_arguments_in_any_order() -> None:
         (["oltp_read_olny"], "is not known", "oltp_read_only"),
         (["run"], "no workload", "oltp_read_only"),
         (["oltp_read_only", "mine.lua"], "Lua script", "TOML"),
+        pytest.param(["mysql://h/d", "./oltp_point_select.lua"], "Lua script", "TOML", id="load-13-relative"),
+        pytest.param(["mysql://h/d", "/no/such/oltp_read_only.lua"], "Lua script", "TOML", id="load-13-absent"),
+        pytest.param(["mysql://h/d", "oltp_insert.lua"], "Lua script", "TOML", id="load-13-here"),
+        pytest.param(["mysql://h/d", "share/sysbench/mine.lua"], "Lua script", "TOML", id="load-13-unknown"),
+        pytest.param(["mysql://h/d", "/srv/oltp_point_select"], "is not known", "", id="load-13-path"),
         (["oltp_read_only", "--threads=x"], "not a whole number", ""),
         (["oltp_read_only", "--threads=-1"], "less than 1", ""),
         (["oltp_read_only", "--percentile=101"], "--percentile=101 is more than 100", ""),
@@ -329,3 +335,15 @@ def test_tables_jobs() -> None:
     job = tables_job(options, SOCKET, workload_of(options, None), seed=5)
     assert (job.action, job.connections) == ("prepare", 4)
     assert isinstance(job.workload, Sysbench) and job.workload.tables == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [([], "disable"), (["--db-ps-mode=auto"], "auto"), (["--pipeline=4"], "auto"), (["--protocol=prepared"], "auto")],
+)
+def test_workloads_of_pgbench_have_its_default(options: list[str], mode: str) -> None:
+    """[cli-5] That is -M simple, which takes three times as long as prepared statements."""
+    workload = workload_of(parse_command_line(["postgresql://h/d", "tpcb-like", *options]), None)
+    assert isinstance(workload, Pgbench) and workload.db_ps_mode == mode
+    other = workload_of(parse_command_line(["postgresql://h/d", "oltp_read_only"]), None)
+    assert isinstance(other, Sysbench) and other.db_ps_mode == "auto"

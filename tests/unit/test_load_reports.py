@@ -11,15 +11,20 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 from tests.unit import fake_load
 
-from howfar.engine.messages import Finished
+from howfar.engine.messages import Finished, Pgbench, Session, Sysbench
 from howfar.load import report_human
 from howfar.load.report_human import (
+    pgbench_first_line,
+    pgbench_notes,
+    pgbench_progress,
+    pgbench_report,
     sysbench_first_line,
     sysbench_head,
     sysbench_interval_lines,
@@ -47,6 +52,21 @@ def sysbench(dialect: str, rate: float | None = None, histogram: bool = False, p
     return text(lines + sysbench_report(result, dialect, percentile, histogram))
 
 
+def pgbench(rate: float | None = None, connect: Literal["persistent", "per_transaction"] = "persistent") -> str:
+    """[cli-4] As pgbench's, label by label; what differs is in a note."""
+    workload = Pgbench(kind="select_only", scale=3, db_ps_mode="disable")
+    job = fake_load.job(rate, protocol="postgresql", workload=workload, session=Session(connect=connect))
+    kinds = ("transaction", *(("service",) if rate else ()), *(("connect",) if connect != "persistent" else ()))
+    histograms = [
+        fake_load.histogram(kind, [1_000_000 + 10_000 * i + 500_000 * (kind == "transaction") for i in range(1000)])
+        for kind in kinds
+    ]
+    result = fake_load.result(job, fake_load.finished(histograms))
+    lines = pgbench_first_line("0.0") + [pgbench_progress(each) for each in result.intervals[:2]]
+    lines += pgbench_report(result, "select_only")
+    return text(lines + [f"howfar: {note}" for note in pgbench_notes(job, shows_progress=True)])
+
+
 FORMATS: dict[str, Callable[[], str]] = {
     "load-human.txt": lambda: text(report_human.report(fake_load.result(), WORKLOAD)),
     "load-human-overloaded.txt": lambda: text(report_human.report(fake_load.overloaded(), WORKLOAD)),
@@ -58,6 +78,9 @@ FORMATS: dict[str, Callable[[], str]] = {
     "load-sysbench-1.0.txt": lambda: sysbench("1.0"),
     "load-sysbench-1.0-rate.txt": lambda: sysbench("1.0", rate=100, histogram=True, percentile=99),
     "load-sysbench-1.1.txt": lambda: sysbench("1.1"),
+    "load-pgbench.txt": pgbench,
+    "load-pgbench-rate.txt": lambda: pgbench(rate=100),
+    "load-pgbench-connect.txt": lambda: pgbench(connect="per_transaction"),
     "load.prom": lambda: prometheus_text(fake_load.overloaded(), WORKLOAD),
 }
 
@@ -68,6 +91,13 @@ def test_golden(name: str) -> None:
     if os.environ.get("HOWFAR_GOLDEN") == "write":
         path.write_text(made)
     assert made == path.read_text()
+
+
+def test_a_unit_that_differs_from_sysbench_is_said() -> None:
+    """[load-15] sysbench counts each row of a bulk insert."""
+    for kind, is_noted in (("bulk_insert", True), ("oltp_insert", False)):
+        result = fake_load.result(fake_load.job(workload=Sysbench.model_validate({"kind": kind})))
+        assert ("sysbench counts rows" in text(sysbench_report(result, "1.0", 95, histogram=False))) is is_noted
 
 
 def masked(lines: str) -> list[str]:

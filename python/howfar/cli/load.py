@@ -33,6 +33,7 @@ from howfar.load.job import (
     address_of_options,
     arrivals,
     check_sources,
+    check_values,
     example_workload,
     example_workloads,
     limit_advice,
@@ -47,6 +48,7 @@ from howfar.load.job import (
 from howfar.load.options import GROUPS, IGNORED, OPTIONS, REFUSED, Option
 from howfar.load.report_human import (
     pgbench_first_line,
+    pgbench_notes,
     pgbench_report,
     sysbench_first_line,
     sysbench_head,
@@ -133,12 +135,14 @@ class Watch:
 
     def _show(self, event: Event) -> None:
         options, job = self.options, self.job
-        sysbench = options.value("report") == "sysbench"
-        if isinstance(event, Ready) and sysbench:
+        layout = options.value("report")
+        if isinstance(event, Ready) and layout == "sysbench":
             _echo(sysbench_started(job, options.dialect))
         if not isinstance(event, Interval) or not options.value("report-interval"):
             return
-        if not sysbench:
+        if layout == "pgbench":
+            click.echo(report_human.pgbench_progress(event))
+        elif layout != "sysbench":
             click.echo(report_human.interval_line(event, job.arrivals is not None))
         elif event.length_ns >= WHOLE * job.interval_ns:  # sysbench has no line for the rest of a second
             _echo(sysbench_interval_lines(event, job, options.value("percentile")))
@@ -226,6 +230,8 @@ def show(options: Options, result: Result, name: str) -> None:
             note(f"{finding.stamp}: {finding.because}")
     elif options.value("report") == "pgbench":
         _echo(pgbench_report(result, name))
+        for text in pgbench_notes(result.job, bool(options.value("report-interval"))):
+            note(text)
         for finding in result.verdict.findings:
             note(f"{finding.stamp}: {finding.because}")
     else:
@@ -413,15 +419,18 @@ def load(arguments: tuple[str, ...]) -> int:
 
 
 def _act(options: Options) -> int:
-    name, custom = _workload(options)
+    name, file = _workload(options)
     goal = parse_goal(options.value("search")) if options.given("search") else None
     if goal is not None and options.value("rate"):
         raise UsageError("--search chooses the rates itself", "Leave out --rate.")
-    if custom is not None:
+    if file is not None:
         for option in without_effect(options):
             note(f"--{option} has no effect with --workload: the file describes the workload")
     login = find_login(options, note)
-    workload = workload_of(options, custom)
+    if file is not None:
+        protocol: SqlProtocol = "postgresql" if login.address.protocol == "postgresql" else "mysql"
+        check_values(file.source, file.text, file.custom, protocol)
+    workload = workload_of(options, file.custom if file else None)
     seed = options.value("rand-seed") or int.from_bytes(os.urandom(4), "big") + 1
     note(transport_line(login, session_of(login.address, options)))
     if options.action != "run":
@@ -437,12 +446,22 @@ def _act(options: Options) -> int:
     return VOID if result.verdict.has(Stamp.VOID) else 0
 
 
-def _workload(options: Options) -> tuple[str, Custom | None]:
+@dataclass(frozen=True)
+class _File:
+    """A workload of one's own, and the text that describes it."""
+
+    source: str
+    text: str
+    custom: Custom
+
+
+def _workload(options: Options) -> tuple[str, _File | None]:
     """The workload's name in reports, and a file's description of it. Raises UsageError, PlanError."""
     if options.kind is not None:
         return options.kind, None
     file = str(options.value("workload"))
     if file in example_workloads():
-        return file, parse_workload(f"{file}.toml", example_workload(file))
-    text = read_text(Path(file), "--workload", WORKLOAD_MAX_BYTES)
-    return Path(file).stem, parse_workload(file, text)
+        source, text = f"{file}.toml", example_workload(file)
+    else:
+        source, text = file, read_text(Path(file), "--workload", WORKLOAD_MAX_BYTES)
+    return Path(file).stem, _File(source, text, parse_workload(source, text))

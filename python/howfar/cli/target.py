@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -447,11 +448,13 @@ def numeric(address: ServerAddress, say: Say) -> Target:
     addresses = [number for _, number in resolve(address)]
     if len(addresses) == 1:
         return TcpTarget(host=addresses[0], port=address.port)
-    refusals = []
+    refusals: list[str] = []
+    began = time.monotonic()
     for number in addresses:
+        tried = time.monotonic()
         try:
             with closing(socket.create_connection((number, address.port), TRY_S)):
-                say(f"{address.host} has {len(addresses)} addresses; {number} is the first that answers")
+                say(_chosen(address.host, number, len(addresses), refusals, tried - began))
                 return TcpTarget(host=number, port=address.port)
         except OSError as error:
             refusals.append(f"{number}: {error.strerror or error}")
@@ -459,6 +462,15 @@ def numeric(address: ServerAddress, say: Say) -> Target:
         f"{address.host} port {address.port} does not answer at any of its addresses ({'; '.join(refusals)})",
         "Start the server, or correct the host and port. If it listens only on a Unix socket, name that socket.",
     )
+
+
+def _chosen(host: str | None, number: str, count: int, refusals: list[str], lost_s: float) -> str:
+    """What was chosen of several addresses, and what the dead ones before it cost, which no figure of a load contains."""
+    said = f"{host} has {count} addresses; {number} is the first that answers"
+    if not refusals:
+        return said
+    dead = f"{len(refusals)} that did not"
+    return f"{said}, after {lost_s:.3f} s for {dead}. A client that connects by name may wait as long at each connect"
 
 
 def socket_path(path: str) -> str:

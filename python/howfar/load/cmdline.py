@@ -143,9 +143,11 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
 
 
 def _workload(argument: str) -> str | None:
-    """The workload's name, also from the path of sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`."""
-    name = PurePath(argument).name.removesuffix(".lua").replace("-", "_")
-    return name if name in KINDS else None
+    """The workload's name, also from the path of sysbench's own script: `/usr/share/sysbench/oltp_read_only.lua`. Any other file is
+    another script, whatever its name."""
+    path = PurePath(argument)
+    name = path.stem if path.suffix == ".lua" and path.parts[-3:-1] == ("share", "sysbench") else argument
+    return name.replace("-", "_") if name.replace("-", "_") in KINDS else None
 
 
 def _misplaced(argument: str) -> UsageError:
