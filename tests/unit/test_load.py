@@ -31,6 +31,7 @@ from howfar.load.cmdline import parse_command_line
 from howfar.load.job import (
     address_of_options,
     check_values,
+    count_values,
     example_workload,
     example_workloads,
     limit_advice,
@@ -41,7 +42,6 @@ from howfar.load.job import (
 from howfar.load.report_human import bucket, report, value_ms
 from howfar.load.result import bound, distribution
 from howfar.load.search import CONFIRMATIONS, MOST_TRIALS, NARROW, Goal, Trial, answer, next_rate, parse_goal, sentence
-from howfar.load.values import count_values
 from howfar.load.verdict import Finding, Stamp, Verdict, judge, missing_rows
 from howfar.services import SqlProtocol
 

@@ -38,7 +38,6 @@ from howfar.engine.tls import tls_of
 from howfar.errors import PlanError, QuantityError, UsageError
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
-from howfar.load.values import count_values
 from howfar.services import SqlProtocol
 from howfar.toml_text import MalformedToml, parse_toml
 from howfar.units import counted, parse_duration_ns, parse_share, parse_size_bytes
@@ -453,6 +452,56 @@ def check_values(source: str, text: str, workload: Custom, protocol: SqlProtocol
                 f"{source}:{line_of(text, loc)}: {_shown(loc)}: statement {statement.name} has {marks} `?` and {many}",
                 "Give one parameter for each `?` outside quotes and comments, in order. PostgreSQL's operator `?` is written `??`.",
             )
+
+
+_MYSQL = re.compile(
+    r"""
+    '(?:''|\\.|[^'\\])*(?:'|\\?\Z) | "(?:""|\\.|[^"\\])*(?:"|\\?\Z) | `(?:``|[^`])*(?:`|\Z)
+    | \#[^\n]* | --(?=[\x00-\x20]|\Z)[^\n]* | /\*(?!M?!)(?:(?!\*/).)*
+    | (?P<value>\?)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_NAME = r"A-Za-z0-9_$\x80-\U0010ffff"
+_POSTGRESQL = re.compile(
+    rf"""
+    (?<![{_NAME}])[eE]'(?:''|\\.|[^'\\])*(?:'|\\?\Z) | '(?:''|[^'])*(?:'|\Z) | "(?:""|[^"])*(?:"|\Z)
+    | (?<![{_NAME}])(?P<tag>\$(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?\$)(?:(?!(?P=tag)).)*
+    | --[^\n]* | (?P<comment>/\*)
+    | \?\? | \?& | \?\|(?!\|) | \?(?=[ \t\n\f\r]*')
+    | (?P<value>\?)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_BORDER = re.compile(r"/\*|\*/")
+
+
+def count_values(sql: str, protocol: SqlProtocol) -> int:
+    """The number of values of a statement: the `?` outside of quotes and comments, by the lexical rules of its server.
+
+    The engine has the same rules (`crates/wire/src/sql.rs`), and `tests/data/values.tsv` holds both to them. What `/*!` holds is run by
+    MySQL. PostgreSQL's operator `?` is written `??`, and is seen before a string; `?|` and `?&` are operators too.
+    """
+    rules = _POSTGRESQL if protocol == "postgresql" else _MYSQL
+    count, at = 0, 0
+    while (found := rules.search(sql, at)) is not None:
+        count += found.lastgroup == "value"
+        at = found.end()
+        if found.lastgroup == "tag":
+            at += len(found["tag"])
+        elif found.lastgroup == "comment":
+            at = _end_of_comment(sql, at)
+    return count
+
+
+def _end_of_comment(sql: str, at: int) -> int:
+    """Where a comment of PostgreSQL ends that begins before `at`; it may hold others."""
+    depth = 1
+    for border in _BORDER.finditer(sql, at):
+        depth += 1 if border[0] == "/*" else -1
+        if depth == 0:
+            return border.end()
+    return len(sql)
 
 
 def _shown(loc: Loc) -> str:
