@@ -7,17 +7,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FORWARDERS = ("socat", "haproxy", "pgbouncer")
+TRUSTING = "local all postgres peer\nlocal all all trust\nhost all all 127.0.0.1/32 trust\n"
+"""The first line is that of Debian's package: root gets in as the account of the server only."""
+DEBIAN = "local all postgres peer\nlocal all all peer\nhost all all 127.0.0.1/32 scram-sha-256\n"
+"""Over the socket, a role must be named like the account that connects."""
+LOOPBACK_ACCOUNT = (
+    "CREATE USER 'app'@'127.0.0.1' IDENTIFIED BY 'secret'",
+    "GRANT ALL ON test.* TO 'app'@'127.0.0.1'",
+)
+"""An account that has no name over the socket."""
+
 
 @dataclass(frozen=True)
 class User:
     """A client of the case's server. `{port}`, `{tls}`, `{base}` are put into its words."""
 
     transport: str
-    """`tcp`, `tls`, `unix`; or `cli-compress`, `cli`: the command `mariadb` on the socket; or `socat`: through a forwarder."""
+    """`tcp`, `tls`, `unix`; or `cli-compress`, `cli`: the command `mariadb` on the socket; or one of FORWARDERS."""
     mode: str = "hold"
     account: str = "www-data"
     name: str = ""
     """What the program is called, where that matters."""
+    login: str = ""
+    """USER:PASSWORD; empty: an account of the server that needs none."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,10 @@ class Case:
     """This file is removed once the server is up."""
     second: bool = False
     """Another server of the same options is started after the first, and takes its socket."""
+    sql: tuple[str, ...] = ()
+    """Statements of MySQL's administrator, once the server is up."""
+    hba: str = TRUSTING
+    """PostgreSQL's rules for logins."""
 
 
 def _sets(*names: str) -> frozenset[str]:
@@ -62,6 +79,12 @@ CASES: tuple[Case, ...] = (
     Case("mariadb compressed", "mariadb", (*_MARIADB, "socket = {base}/s.sock", "performance_schema = ON"),
          _sets("compressed-local"), user=User("cli-compress")),
     Case("mariadb behind socat", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), _sets("forwarder"), user=User("socat")),
+    Case("mariadb behind socat for an account of the loopback", "mariadb", (*_MARIADB, "socket = {base}/s.sock"),
+         _sets("forwarder"), user=User("socat", login="app:secret"), sql=LOOPBACK_ACCOUNT),
+    Case("mariadb by loopback for an account of the loopback", "mariadb", (*_MARIADB, "socket = {base}/s.sock"),
+         _sets("loopback-tcp"), user=User("tcp", login="app:secret"), sql=LOOPBACK_ACCOUNT),
+    Case("mariadb behind haproxy in its chroot", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), _sets("forwarder"),
+         user=User("haproxy")),
     Case("mysql by loopback TLS", "mysql", (*_MYSQL, "socket = {base}/s.sock"), _sets("loopback-tcp"),
          _sets("encrypted-local"), user=User("tls")),
     Case("mysql encrypted in the socket", "mysql", (*_MYSQL, "socket = {base}/s.sock"), _sets("encrypted-socket"),
@@ -71,6 +94,8 @@ CASES: tuple[Case, ...] = (
     Case("redis by loopback", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"), _sets("loopback-tcp"),
          user=_TCP),
     Case("redis for itself alone", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 700"),
+         _sets("socket-out-of-reach"), user=_TCP, account="redis"),
+    Case("redis whose group the client lacks", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 770"),
          _sets("socket-out-of-reach"), user=_TCP, account="redis"),
     Case("redis whose socket is gone", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"),
          _sets("socket-gone"), removed="{base}/s.sock"),
@@ -95,6 +120,10 @@ CASES: tuple[Case, ...] = (
          user=_TCP, account="postgres"),
     Case("postgresql by loopback", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"), _sets("loopback-tcp"),
          user=_TCP, account="postgres"),
+    Case("postgresql by loopback with Debian's rules", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"),
+         _sets("loopback-tcp"), user=User("tcp", login="app:secret"), account="postgres", hba=DEBIAN),
+    Case("postgresql behind pgbouncer with Debian's rules", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"),
+         _sets("forwarder"), user=User("pgbouncer", login="app:secret"), account="postgres", hba=DEBIAN),
     Case("postgresql for itself alone", "postgresql",
          (*_POSTGRESQL, "unix_socket_directories = '{base}'", "unix_socket_permissions = 0700"), _sets("socket-out-of-reach"),
          user=_TCP, account="postgres"),
@@ -129,13 +158,16 @@ USUAL = tuple(
         "mariadb without a socket",
         "mariadb and the bundle",
         "mariadb compressed",
-        "mariadb behind socat",
+        "mariadb behind socat for an account of the loopback",
+        "mariadb behind haproxy in its chroot",
         "mysql encrypted in the socket",
         "redis for itself alone",
+        "redis whose group the client lacks",
         "redis with a connection each",
         "memcached whose socket is gone",
         "memcached with a port in vain",
         "postgresql without a socket",
+        "postgresql behind pgbouncer with Debian's rules",
         "postgresql with a connection each",
         "right: postgresql by its socket",
         "right: mariadb by its socket",

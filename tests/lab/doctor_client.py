@@ -1,10 +1,11 @@
 """A client of one server, as `tests.lab.doctor_scenario` starts it: holds a connection, or opens one for each request.
 
-    python -m tests.lab.doctor_client KIND WAY MODE ACCOUNT REPORT [NAME]
+    python -m tests.lab.doctor_client KIND WAY MODE ACCOUNT REPORT [NAME [LOGIN]]
 
 WAY is `tcp:PORT`, `tls:PORT` or `unix:PATH`; MODE is `hold`, `each` (a connection
 for each request), `seldom` (the same, slowly), or `seldom-default`: with all defaults of its library.
-REPORT is a file that says how many connects there were, and the CPU time of all. NAME is what the program is to be called.
+REPORT is a file that says how many connects there were, and the CPU time of all.
+NAME is what the program is to be called, LOGIN is USER:PASSWORD.
 """
 
 from __future__ import annotations
@@ -51,13 +52,14 @@ def _cache(kind: str, transport: str, where: str, context: ssl.SSLContext) -> Ca
     return ask
 
 
-def _mysql(transport: str, where: str, context: ssl.SSLContext, defaults: bool) -> Callable[[], None]:
+def _mysql(transport: str, where: str, context: ssl.SSLContext, defaults: bool, login: str) -> Callable[[], None]:
     place: dict[str, Any] = {"unix_socket": where} if transport == "unix" else {"host": "127.0.0.1", "port": int(where)}
     if transport == "tls":
         place["ssl"] = context
     elif not defaults:
         place["ssl_disabled"] = True
-    connection = pymysql.connect(user="root", **place)
+    user, _, password = login.partition(":")
+    connection = pymysql.connect(user=user or "root", password=password, **place)
 
     def ask() -> None:
         with connection.cursor() as cursor:
@@ -66,9 +68,10 @@ def _mysql(transport: str, where: str, context: ssl.SSLContext, defaults: bool) 
     return ask
 
 
-def _postgresql(transport: str, where: str) -> Callable[[], None]:
+def _postgresql(transport: str, where: str, login: str) -> Callable[[], None]:
     place: dict[str, Any] = {"unix_sock": where} if transport == "unix" else {"host": "127.0.0.1", "port": int(where)}
-    connection = pg8000.native.Connection("app", database="postgres", ssl_context=False, **place)
+    password = login.partition(":")[2] or None
+    connection = pg8000.native.Connection("app", database="postgres", password=password, ssl_context=False, **place)
 
     def ask() -> None:
         connection.run("SELECT 1")
@@ -76,7 +79,7 @@ def _postgresql(transport: str, where: str) -> Callable[[], None]:
     return ask
 
 
-def _main(kind: str, transport: str, mode: str, account: str, report: Path, name: str = "") -> None:
+def _main(kind: str, transport: str, mode: str, account: str, report: Path, name: str = "", login: str = "") -> None:
     transport, _, where = transport.partition(":")
     context = _anybody()
     if name:
@@ -91,9 +94,9 @@ def _main(kind: str, transport: str, mode: str, account: str, report: Path, name
     while True:
         if held is None or mode != "hold":
             if kind == "mysql":
-                held = _mysql(transport, where, context, mode == "seldom-default")
+                held = _mysql(transport, where, context, mode == "seldom-default", login)
             elif kind == "postgresql":
-                held = _postgresql(transport, where)
+                held = _postgresql(transport, where, login)
             else:
                 held = _cache(kind, transport, where, context)
             connects += 1

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.lab.doctor_cases import FORWARDERS
+
 _PATH = re.compile(r"(/[\w./-]+\.sock)")
 _DIRECTORY = re.compile(r"psycopg\.connect\(host='(/[\w./-]+)', port=(\d+)")
 
@@ -21,6 +23,13 @@ class Proposed:
     mode: str = ""
     client_options: list[str] = field(default_factory=list)
     """Options of its command line."""
+    forwarder: str = ""
+    """The line of the program that passes connections on."""
+    sql: list[str] = field(default_factory=list)
+    hba: list[str] = field(default_factory=list)
+    """Lines above those of pg_hba.conf that begin with local."""
+    after_restart: list[str] = field(default_factory=list)
+    """Commands of a shell."""
     all_lines: list[str] = field(default_factory=list)
 
     @classmethod
@@ -30,12 +39,21 @@ class Proposed:
         for change in changes:
             lines: list[str] = change["lines"]
             made.all_lines += lines
-            if change["where"].startswith("shell"):
+            where = change["where"]
+            if "after the restart" in where:
+                made.after_restart += lines
+            elif where.startswith("shell"):
                 for line in lines:
                     subprocess.run(["sh", "-ec", line], check=True)
             elif change["restarts"]:
                 made.server += lines
-            elif not change["where"].startswith("/etc/tmpfiles.d"):
+            elif where.startswith("first, in SQL"):
+                made.sql += lines
+            elif where.startswith("first, in pg_hba.conf"):
+                made.hba += lines
+            elif where.startswith(FORWARDERS):
+                made.forwarder = lines[-1]
+            elif not where.startswith("/etc/tmpfiles.d"):
                 made._of_client(lines)
         return made
 

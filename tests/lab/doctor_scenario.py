@@ -12,6 +12,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,14 +26,12 @@ import pymysql
 from howfar.errors import HowfarError
 from howfar.lab.certificates import make_certificates
 from howfar.lab.servers.kinds import DIALECTS, find_server
-from tests.lab.doctor_cases import CASES, Case, User
+from tests.lab.doctor_cases import CASES, FORWARDERS, Case, User
 from tests.lab.doctor_proposed import Proposed
 
 LOOKS = 3
 WATCH_S = 2.0
 _PATIENCE_S = 90.0
-_HBA = "local all postgres peer\nlocal all all trust\nhost all all 127.0.0.1/32 trust\n"
-"""The first line is that of Debian's package: root gets in as the account of the server only."""
 _PROGRAMS = {"redis": "redis-server", "memcached": "memcached"}
 
 
@@ -78,6 +77,8 @@ class Ward:
             self._until_up(self._spawn(*self._command(options), account=self.case.account))
         if self.case.removed and not self.proposed.server:
             Path(self.case.removed.format(**self.placeholders)).unlink()
+        if self.case.sql and not self.proposed.server:
+            self._run_sql(self.case.sql)
 
     def _spawn(self, *command: str, account: str = "root") -> subprocess.Popen[bytes]:
         with (self.base / "log").open("ab") as log:
@@ -97,13 +98,46 @@ class Ward:
             file.chmod(0o644)
             return ["redis-server", str(file)]
         if self.case.server == "postgresql":
-            (self.base / "hba.conf").write_text(_HBA)
+            (self.base / "hba.conf").write_text(self._hba())
             file = self.base / "postgresql.conf"
             file.write_text("\n".join([*options, f"hba_file = '{self.base}/hba.conf'"]) + "\n")
             return [str(find_server("postgresql").path), "-D", f"{self.base}/data", "-c", f"config_file={file}"]
         file = self.base / "my.cnf"
         file.write_text("\n".join(["[mysqld]", f"datadir = {self.base}/data", "user = root", *options]) + "\n")
         return [str(find_server(self.case.server).path), f"--defaults-file={file}"]
+
+    def _hba(self) -> str:
+        """With the proposed lines, as somebody copies them."""
+        lines = self.case.hba.splitlines()
+        first = next(at for at, line in enumerate(lines) if line.startswith("local"))
+        return "\n".join([*lines[:first], *map(self._filled, self.proposed.hba), *lines[first:]]) + "\n"
+
+    def _filled(self, line: str) -> str:
+        """A proposed line with what its reader knows."""
+        login = self.case.user.login if self.case.user is not None else ""
+        user, _, password = (login or "root:").partition(":")
+        database = "postgres" if self.case.server == "postgresql" else "test"
+        values = {"USER": user, "PASSWORD": password, "METHOD": "scram-sha-256", "DB": database}
+        if line.startswith(("local ", "DB ")):
+            return " ".join(values.get(word, word) for word in line.split())
+        return (
+            line.replace("'USER'", f"'{user}'").replace("'PASSWORD'", f"'{password}'").replace(" DB.", f" {database}.")
+        )
+
+    def accept_clients(self) -> None:
+        """Change what the server accepts, as proposed."""
+        if self.proposed.hba:
+            (self.base / "hba.conf").write_text(self._hba())
+            self.server.send_signal(signal.SIGHUP)
+        self._run_sql([self._filled(line) for line in self.proposed.sql])
+        for line in self.proposed.after_restart:
+            subprocess.run(["sh", "-ec", line], check=True)
+
+    def _run_sql(self, statements: Sequence[str]) -> None:
+        if statements:
+            with pymysql.connect(unix_socket=self.socket(), user="root") as connection, connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
 
     def _until_up(self, server: subprocess.Popen[bytes]) -> None:
         log = self.base / "log"
@@ -160,15 +194,8 @@ class Ward:
             self._start_cli(compressed=user.transport == "cli-compress")
             return
         where = f"unix:{path or self.socket()}" if path or user.transport == "unix" else self._address(user)
-        if user.transport == "socat":
-            end = f"UNIX-CONNECT:{path}" if path else f"TCP:127.0.0.1:{self.placeholders['port']}"
-            self.clients.append(
-                self._spawn("socat", f"TCP-LISTEN:{self.placeholders['tls']},fork,reuseaddr,bind=127.0.0.1", end)
-            )
-            _until(
-                lambda: int(self.placeholders["tls"]) in {int(fields[1].rpartition(":")[2], 16) for fields in _tcp()},
-                "socat",
-            )
+        if user.transport in FORWARDERS:
+            self._start_forwarder(user)
             where = f"tcp:{self.placeholders['tls']}"
         kind = "mysql" if self.case.server in DIALECTS else self.case.server
         self.report = self.base / f"report-{len(self.processes)}"
@@ -183,6 +210,7 @@ class Ward:
                 user.account,
                 str(self.report),
                 user.name,
+                user.login,
             )
         )
         _until(
@@ -190,6 +218,45 @@ class Ward:
             f"{self.case.name}: the client",
             self.base / "log",
         )
+
+    def _start_forwarder(self, user: User) -> None:
+        """On the port `tls`, to the server's port or as proposed."""
+        listen, port, line = self.placeholders["tls"], self.placeholders["port"], self._filled(self.proposed.forwarder)
+        file = self.base / f"{user.transport}.cfg"
+        (self.base / "chroot").mkdir(exist_ok=True)
+        (self.base / "users").write_text('"app" "secret"\n')
+        end = (
+            line
+            or {
+                "socat": f"TCP:127.0.0.1:{port}",
+                "haproxy": f"server db 127.0.0.1:{port}",
+                "pgbouncer": f"postgres = host=127.0.0.1 port={port}",
+            }[user.transport]
+        )
+        file.write_text(
+            {
+                "socat": "",
+                "haproxy": f"global\n chroot {self.base}/chroot\n user haproxy\n group haproxy\ndefaults\n mode tcp\n"
+                " timeout connect 5s\n timeout client 50s\n timeout server 50s\n"
+                f"listen mysql\n bind 127.0.0.1:{listen}\n {end}\n",
+                "pgbouncer": f"[databases]\n{end}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen}\n"
+                f"unix_socket_dir =\nauth_type = plain\nauth_file = {self.base}/users\n",
+            }[user.transport]
+        )
+        command = {
+            "socat": ["socat", f"TCP-LISTEN:{listen},fork,reuseaddr,bind=127.0.0.1", end],
+            "haproxy": ["haproxy", "-db", "-f", str(file)],
+            "pgbouncer": ["pgbouncer", str(file)],
+        }[user.transport]
+        account = "www-data" if user.transport == "pgbouncer" else "root"
+        forwarding = self._spawn(*command, account=account)
+        self.clients.append(forwarding)
+
+        def listens() -> bool:
+            assert forwarding.poll() is None, f"{user.transport} ended: {(self.base / 'log').read_text()[-800:]}"
+            return int(listen) in {int(fields[1].rpartition(":")[2], 16) for fields in _tcp()}
+
+        _until(listens, user.transport)
 
     def _address(self, user: User) -> str:
         """Redis has a port of its own for TLS."""
@@ -405,7 +472,7 @@ def _initialise_postgresql(program: Path, where: Path) -> None:
     account |= {"cwd": "/", "stdout": subprocess.DEVNULL}
     subprocess.run([program.parent / "initdb", "--no-sync", "--auth=trust", "-D", where], **account)
     single = [str(program), "--single", "-D", str(where), "postgres"]
-    subprocess.run(single, input=b"CREATE ROLE app LOGIN\n", **account)
+    subprocess.run(single, input=b"CREATE ROLE app LOGIN PASSWORD 'secret'\n", **account)
 
 
 def _change(wards: Sequence[Ward], looks: Mapping[str, Any]) -> None:
@@ -417,6 +484,7 @@ def _change(wards: Sequence[Ward], looks: Mapping[str, Any]) -> None:
             ward.stop_server()
             ward.options = ward.proposed.applied(ward.options)
             ward.start_server()
+        ward.accept_clients()
         ward.start_client()
 
 

@@ -95,6 +95,14 @@ def test_nothing_else_is_a_server(seen: dict[str, Any]) -> None:
     assert seen["strangers"] == []
 
 
+def test_what_is_so_already_needs_no_restart(seen: dict[str, Any]) -> None:
+    """[doc-3] Only the client's group was missing: the server keeps running, and a cache keeps its data."""
+    case = next(case for case in WRONG if case.name == "redis whose group the client lacks")
+    before, after = of(seen, "first", case), of(seen, "second", case)
+    assert before["pid"] == after["pid"]
+    assert not any("unixsocket" in line for line in seen["lines"][case.name] if not line.startswith("'"))
+
+
 MOVED = [case for case in WRONG if case.finds & {"loopback-tcp", "socket-off", "socket-out-of-reach"}]
 
 

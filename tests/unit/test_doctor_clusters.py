@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.unit.test_doctor import looked, server
+from tests.unit.made_doctor import looked, server
 
 from howfar.doctor.clusters import read_cluster
 from howfar.doctor.findings import Cluster, Finding, Severity

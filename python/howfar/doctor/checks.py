@@ -20,7 +20,6 @@ from howfar.doctor.findings import (
     Floor,
     Gain,
     Kind,
-    Listener,
     Median,
     Server,
     Severity,
@@ -31,15 +30,14 @@ from howfar.doctor.floors import savings
 from howfar.doctor.peer_location import FORWARDERS
 from howfar.doctor.procfs import CLEANED
 from howfar.doctor.proposals import (
-    by_socket,
     commands_without,
     family,
     file_of,
+    is_movable,
     keeping_connections,
+    moved,
     naming_an_authority,
     socket_again,
-    socket_on,
-    with_socket,
 )
 from howfar.services import SERVICES
 
@@ -159,17 +157,6 @@ def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
     return "; ".join(parts)
 
 
-_FORWARDER_LINES = {
-    "socat": "UNIX-CONNECT:{path}   instead of TCP:…",
-    "haproxy": "server db unix@{path}",
-    "nginx": "server unix:{path};",
-    "proxysql": "INSERT INTO mysql_servers (hostname, port) VALUES ('{path}', 0);",
-    "maxscale": "socket={path}",
-    "stunnel": "connect = {path}",
-    "stunnel4": "connect = {path}",
-    "pgbouncer": "DB = host={folder} port={port}   ; in [databases]",
-}
-"""Forwarders that can connect to a socket."""
 _IGNORED = {
     "-p": "nothing listens on that port",
     "-l": "nothing listens on that address",
@@ -186,7 +173,7 @@ def loopback_tcp(context: Context) -> list[Draft]:
     assert socket.path is not None, "a socket has a path"
     unsure = "" if all(client.may_use_socket for client in using) else " (whether it has access is unknown)"
     says = f"{do(using, 'connects', 'connect')} over TCP from this machine, although there is the socket {socket.path}{unsure}"
-    changes = by_socket(context.server.kind, socket.path, using)
+    changes = moved(context.server, using, context.path)
     return [Draft(says, changes, socket_gain(context, using), severity_for(using))]
 
 
@@ -201,11 +188,11 @@ def socket_off(context: Context) -> list[Draft]:
         # With -s it listens nowhere else, which would cut them off.
         says = f"{says}; but memcached serves either a socket or TCP, and TCP also serves {others}"
         return [Draft(says, (), gain, Severity.NOTE)]
-    changes = socket_on(server, using, context.path)
+    changes = moved(server, using, context.path)
     if server.kind is Kind.MEMCACHED:
         removed = ("# remove -p, -l and -Z, which it ignores with -s",)
         changes = (Change(where=file_of(server), lines=removed, restarts=True), *changes)
-    return [Draft(says, (*changes, *by_socket(server.kind, context.path, using)), gain, severity_for(using))]
+    return [Draft(says, changes, gain, severity_for(using))]
 
 
 def _others(context: Context) -> str:
@@ -223,17 +210,9 @@ def socket_out_of_reach(context: Context) -> list[Draft]:
     using = [client for client in context.by_tcp() if client.may_use_socket is False]
     if socket is None or not using or socket.file is None:
         return []
-    assert socket.path is not None, "a socket has a path"
-    path = _accessible_path(context, socket)
     says = f"{named(using)} may not use the socket {socket.path} (open to {socket.file.who}) and so uses TCP"
-    changes = (*socket_on(context.server, using, path), *by_socket(context.server.kind, path, using))
+    changes = moved(context.server, using, context.path)
     return [Draft(says, changes, socket_gain(context, using), severity_for(using))]
-
-
-def _accessible_path(context: Context, socket: Listener) -> str:
-    """A socket in a closed directory, often the data directory, moves out of it; the directory stays closed."""
-    assert socket.path is not None and socket.file is not None, "a socket with a file"
-    return context.path if socket.file.in_closed_directory or socket.file.mode & 0o002 else socket.path
 
 
 def socket_gone(context: Context) -> list[Draft]:
@@ -259,18 +238,12 @@ def forwarder(context: Context) -> list[Draft]:
     using = [
         client
         for client in server.clients
-        if client.local and client.by == "tcp" and forwards(client) and client.program in _FORWARDER_LINES
+        if client.local and client.by == "tcp" and forwards(client) and is_movable(client)
     ]
-    if not using or (server.kind is Kind.MEMCACHED and not server.sockets):
+    if not using or not (server.sockets or (server.listeners_complete and server.kind is not Kind.MEMCACHED)):
         return []
-    socket = server.socket()
-    path = socket.path if socket is not None and socket.path is not None else context.path
-    changes = () if socket is not None else socket_on(server, using, path)
-    for client in using:
-        line = with_socket(_FORWARDER_LINES[client.program], path)
-        changes += (Change(where=client.program, lines=(line,), restarts=False),)
     says = f"{do(using, 'forwards', 'forward')} to it over TCP on this machine"
-    return [Draft(says, changes, socket_gain(context, using))]
+    return [Draft(says, moved(server, using, context.path), socket_gain(context, using))]
 
 
 def options_ignored(context: Context) -> list[Draft]:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from howfar.doctor import procfs
 from howfar.doctor.candidates import Candidate, ListenAddress, Search, program_of, search, socket_file
-from howfar.doctor.findings import CLOSED_DIRECTORY, SHORT, UNSEEN, Client, Listener, SocketFile, Transport, Unseen
+from howfar.doctor.findings import ANOTHER_ROOT, SHORT, UNSEEN, Client, Listener, SocketFile, Transport, Unseen
 from howfar.doctor.kind import Kind
 from howfar.doctor.procfs import CLEANED, ESTABLISHED, Address, Process, TcpRow, account, may_use
 from howfar.doctor.protocols import PROTOCOLS
@@ -186,7 +186,7 @@ def _who(path: str, seen: os.stat_result) -> str:
         if closed is None:
             return "every account"
         owner, mode = account(closed.stat().st_uid), stat.S_IMODE(closed.stat().st_mode)
-        return f"{CLOSED_DIRECTORY}{closed} (owner {owner}, mode {mode:04o})"
+        return f"accounts that may enter {closed} (owner {owner}, mode {mode:04o})"
     if seen.st_mode & 0o020:
         return f"{account(seen.st_uid)}, the group {_group(seen.st_gid)}, and root"
     return "root" if seen.st_uid == 0 else f"{account(seen.st_uid)} and root"
@@ -517,6 +517,10 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
     process = programs.get(holder.pid) if holder.pid is not None else None
     uid = process.uid if process is not None else holder.uid
     listed = [session for session in sight.sessions if session.port in holder.ports]
+    root = _root(holder.pid)
+    usable = may_use(sight.socket, uid, holder.pid) if sight.socket is not None and uid is not None else None
+    if usable and root == "/" and holder.pid is not None and not procfs.sees(holder.pid, str(sight.socket)):
+        usable = False  # hidden from it, as by PrivateTmp
     return Client(
         program=process.shown if process is not None else SHORT if os.geteuid() in (0, uid) else UNSEEN,
         pids=(holder.pid,) if holder.pid is not None else (),
@@ -528,9 +532,16 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
         connects_seen=len(holder.ports),
         tls=_tls(holder, listed, sight),
         compressed=_any([session.compressed for session in listed]),
-        may_use_socket=may_use(sight.socket, uid, holder.pid) if sight.socket is not None and uid is not None else None,
+        may_use_socket=usable,
+        root=root,
         **{name: getattr(holder, name) for name in _BUNDLE_COUNTS},
     )
+
+
+def _root(pid: int | None) -> str | None:
+    """Where the paths of a process begin, for `Client.root`."""
+    root = procfs.root(pid) if pid is not None else None
+    return ANOTHER_ROOT if root == "" else root
 
 
 def _tls(holder: Holder, listed: Sequence[ListedSession], sight: Sight) -> bool | None:
@@ -563,6 +574,7 @@ def _by_socket(sight: Sight) -> list[Client]:
             tls=session.tls,
             compressed=session.compressed,
             may_use_socket=True,
+            root=_root(session.pid),
             **dict.fromkeys(_BUNDLE_COUNTS, 0),
         )
         found.append(made)

@@ -24,9 +24,10 @@ FORMAT = 1
 """Raised when a field changes its meaning."""
 
 
-CLOSED_DIRECTORY = "accounts that may enter "
 UNSEEN = "unseen"
 """Instead of the name of another account's program, whose open files may not be read."""
+ANOTHER_ROOT = "another file system"
+"""Instead of the root of a program that sees other files, as in a container."""
 SHORT = "not caught"
 """Instead of the name of a program whose connection ended before it was looked up."""
 
@@ -100,10 +101,6 @@ class SocketFile(_Value):
     who: str
     """Who may connect."""
 
-    @property
-    def in_closed_directory(self) -> bool:
-        return self.who.startswith(CLOSED_DIRECTORY)
-
 
 class Listener(_Value):
     """One address on which a server listens."""
@@ -142,6 +139,8 @@ class Client(_Value):
     compressed: bool | None
     may_use_socket: bool | None
     """None: there is no socket, or the process is unknown."""
+    root: str | None = None
+    """Where its paths begin: `/`, its chroot, or ANOTHER_ROOT; None where that is not known."""
     bundle_looks: int
     """Looks at which it was reading the system's CA bundle, all its processes together."""
     bundle_reads: int

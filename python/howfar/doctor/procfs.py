@@ -202,6 +202,28 @@ def namespace(pid: int | None, kind: str) -> str | None:
         return None
 
 
+def root(pid: int) -> str | None:
+    """The directory that a process takes for `/`: its chroot, or empty where it has another file system; None where that may not
+    be read."""
+    try:
+        seen = (PROC / str(pid) / "root").readlink()
+        same = os.path.samestat((PROC / str(pid) / "root").stat(), seen.stat())
+    except OSError:
+        return None
+    return str(seen) if same else ""
+
+
+def sees(pid: int, path: str) -> bool:
+    """Whether a process finds the same file at a path as this one. True also where that may not be read."""
+    own = Path(path)
+    try:
+        return os.path.samestat(own.stat(), Path(f"{PROC}/{pid}/root{path}").stat())
+    except FileNotFoundError:
+        return root(pid) is None or not own.exists()
+    except OSError:
+        return True
+
+
 def may_use(path: str, uid: int, pid: int | None) -> bool | None:
     """Whether an account may connect, by file modes; ACLs and confinement are not considered."""
     if uid == 0:

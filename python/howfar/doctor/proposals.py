@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Literal
 
-from howfar.doctor.findings import SHORT, UNSEEN, Change, Client, Kind, Server
+from howfar.doctor.findings import ANOTHER_ROOT, SHORT, UNSEEN, Change, Client, Kind, Server
 from howfar.doctor.procfs import may_use
 from howfar.services import SERVICES
 
@@ -24,10 +24,18 @@ _CLIENT_LINES: dict[str, dict[str, dict[str, list[list[str]]]]] = tomllib.loads(
     (resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8")
 )
 """Lines by purpose, kind of server and language. Read at import: doctor may give up the rights to read its own files later."""
+_FORWARDER_LINES = _CLIENT_LINES["socket"].pop("forwarder")
 
 
 def _is_there(path: str) -> bool:
     return os.access(path, os.F_OK)  # Path's own raises where it may not look
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return False
 
 
 def file_of(server: Server) -> str:
@@ -83,17 +91,60 @@ def socket_again(server: Server, path: str) -> tuple[Change, ...]:
     return Change(where=where, lines=lines, restarts=True), *_folder(server, path)
 
 
-def socket_on(server: Server, using: Iterable[Client], path: str) -> tuple[Change, ...]:
+def moved(server: Server, using: Sequence[Client], own_path: str) -> tuple[Change, ...]:
+    """All that clients need to change over to the server's socket: the socket and their access to it, then that the server accepts
+    them over it, then their own lines. `own_path`: for a new socket."""
+    path, opened = _opened_to(server, using, own_path)
+    return (*opened, *by_socket(server.kind, path, using))
+
+
+def _opened_to(server: Server, using: Sequence[Client], own_path: str) -> tuple[str, tuple[Change, ...]]:
+    """A socket that all of `using` can reach, and what it takes, without what is so already."""
+    socket = server.socket()
+    if socket is None or socket.path is None:
+        return own_path, _socket_for(server, using, own_path)
+    kept_out = [client for client in using if client.may_use_socket is False]
+    if not kept_out:
+        return socket.path, ()
+    file = socket.file
+    if file is None or file.mode & 0o002:  # a directory above it keeps them out, and stays closed
+        return own_path, (*_socket_for(server, using, own_path), _old_path(socket.path, own_path))
+    if file.mode & 0o020 and file.group != "root" and _lets_in(socket.path, file.group):
+        return socket.path, tuple(_joining(file.group, other_accounts(server, kept_out)))
+    path = socket.path if _lets_in(socket.path, group_of(server.user)) else own_path
+    moves = () if path == socket.path else (_old_path(socket.path, path),)
+    return path, (*_socket_for(server, using, path), *moves)
+
+
+def _lets_in(path: str, group: str) -> bool:
+    """Whether members of the group may enter every directory above the path."""
+    try:
+        above = [folder.stat() for folder in Path(path).parents]
+        gid = grp.getgrnam(group).gr_gid
+    except (OSError, KeyError):
+        return False
+    return all(seen.st_mode & 0o001 or (seen.st_gid == gid and seen.st_mode & 0o010) for seen in above)
+
+
+def _old_path(old: str, new: str) -> Change:
+    where = "shell, as root, after the restart, for clients that use the old path"
+    return Change(where=where, lines=(f"ln -sf {quote(new)} {quote(old)}",), restarts=False)
+
+
+def _socket_for(server: Server, using: Iterable[Client], path: str) -> tuple[Change, ...]:
     """Changes for a socket that all of `using` can reach: open to all accounts, or to a group that they join."""
     others = other_accounts(server, using)
-    mode = "0700"
+    mode = 0o700
     if others:  # nobody should join root's group, and every local account can use the loopback anyway
-        mode = "0777" if server.user in (None, "root") else "0770"
-    lines = _socket_lines(server.kind, path)
-    lines += tuple(line.format(mode=mode.removeprefix("0")) for line in SERVICES[server.kind].mode_lines)
-    changes = [Change(where=file_of(server), lines=lines, restarts=True), *_folder(server, path)]
-    if server.kind in (Kind.REDIS, Kind.MEMCACHED) and mode == "0770":  # the others' sockets are open to all
-        changes += _joining(server, others)
+        mode = 0o777 if server.user in (None, "root") else 0o770
+    there = next((found for found in server.sockets if found.path == path and found.state == "works"), None)
+    lines = () if there is not None else _socket_lines(server.kind, path)
+    if there is None or there.file is None or there.file.mode & 0o777 != mode:
+        lines += tuple(line.format(mode=f"{mode:o}") for line in SERVICES[server.kind].mode_lines)
+    changes = [Change(where=file_of(server), lines=lines, restarts=True)] if lines else []
+    changes += _folder(server, path)
+    if server.kind in (Kind.REDIS, Kind.MEMCACHED) and mode == 0o770:  # the others' sockets are open to all
+        changes += _joining(group_of(server.user), others)
     return tuple(changes)
 
 
@@ -108,8 +159,7 @@ def other_accounts(server: Server, using: Iterable[Client]) -> tuple[str, ...]:
     return tuple(sorted(users - {server.user or "", "root"}))
 
 
-def _joining(server: Server, users: Iterable[str]) -> list[Change]:
-    group = group_of(server.user)
+def _joining(group: str, users: Iterable[str]) -> list[Change]:
     lines = tuple(f"usermod -a -G {group} {user}" for user in users)
     return [Change(where="shell, as root; then restart the client", lines=lines, restarts=False)] if lines else []
 
@@ -173,10 +223,38 @@ def family(program: str) -> str | None:
     return next((found for found, begins in FAMILIES.items() if name.startswith(begins)), "native")
 
 
-def by_socket(kind: Kind, path: str, using: Iterable[Client]) -> tuple[Change, ...]:
-    rows = _rows("socket", kind, using, path)
+def is_movable(forwarder: Client) -> bool:
+    """Whether a forwarder can connect to a socket, and how is known."""
+    return forwarder.program in _FORWARDER_LINES
+
+
+def by_socket(kind: Kind, path: str, using: Sequence[Client]) -> tuple[Change, ...]:
+    """What the server needs to accept clients over the socket, what they need to see its path, and their own lines."""
     first = SERVICES[kind].accounts
-    return (_change(*first, path=path), *rows) if first else rows
+    accepted = (_change(*first, path=path),) if first else ()
+    forwarders = dict.fromkeys(client.program for client in using if is_movable(client))
+    rows = tuple(_change(*row, path=path) for program in forwarders for row in _FORWARDER_LINES[program])
+    others = [client for client in using if not is_movable(client)]
+    if others or not using:
+        rows += _rows("socket", kind, others, path)
+    return (*accepted, *_seen_by(using, path.rpartition("/")[0]), *rows)
+
+
+def _seen_by(using: Iterable[Client], folder: str) -> Iterator[Change]:
+    """Changes that show a folder to the clients that have another root."""
+    for root, program in sorted({(client.root, client.program) for client in using if client.root not in (None, "/")}):
+        if root == ANOTHER_ROOT:
+            where = f"{program} sees another file system, as in a container: share the folder with it"
+            yield Change(where=where, lines=(f"volume {folder}:{folder}",), restarts=False)
+            continue
+        if _is_same_file(f"{root}{folder}", folder):
+            continue
+        inside = quote(f"{root}{folder}")
+        where = (
+            f"shell, as root, because {program} sees only what is below its chroot; again at each start of the machine"
+        )
+        lines = (f"install -d {inside}", f"mount --bind {quote(folder)} {inside}")
+        yield Change(where=where, lines=lines, restarts=False)
 
 
 def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ...]:

@@ -33,8 +33,10 @@ MYSQL = Service(
     ),
     fewer_round_trips="one query with IN or JOIN instead of many, multi-row INSERT",
     accounts=(
-        "First, in SQL: over the socket, the account is 'USER'@'localhost', which may differ from the one used over TCP",
-        "SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with its password and privileges, before {path} is used",
+        "first, in SQL: over the socket the client's account is 'USER'@'localhost', which 'USER'@'%' also serves",
+        "SELECT user, host FROM mysql.user WHERE user = 'USER';  -- where neither host is listed:",
+        "CREATE USER IF NOT EXISTS 'USER'@'localhost' IDENTIFIED BY 'PASSWORD';",
+        "GRANT ALL ON DB.* TO 'USER'@'localhost';  -- or what SHOW GRANTS FOR 'USER'@'127.0.0.1' lists",
     ),
     php=("pdo_mysql", "host=localhost, not 127.0.0.1", "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop"),
 )

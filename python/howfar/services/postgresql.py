@@ -26,8 +26,8 @@ POSTGRESQL = Service(
     names_folder=True,
     asks_for_tls=True,
     accounts=(
-        "First, in pg_hba.conf: Debian's has peer for the socket, which rejects a role not named like the account; then reload",
-        "local   DB   USER   scram-sha-256   # above the line 'local all all peer'",
+        "first, in pg_hba.conf above the lines that begin with local, such as 'local all all peer'; then reload",
+        "local   DB   USER   METHOD   # METHOD of the host line that serves the client now, such as scram-sha-256",
     ),
     php=("pdo_pgsql", "host=/run/postgresql, not localhost", "pgsql:host=/run/postgresql;dbname=shop"),
 )
