@@ -51,6 +51,8 @@ class Case:
     """Another server of the same options is started after the first, and takes its socket."""
     sql: tuple[str, ...] = ()
     """Statements of MySQL's administrator, once the server is up."""
+    program: str = ""
+    """Another name for the server's program, by which it is started."""
     hba: str = TRUSTING
     """PostgreSQL's rules for logins."""
 
@@ -124,6 +126,8 @@ CASES: tuple[Case, ...] = (
          _sets("loopback-tcp"), user=User("tcp", login="app:secret"), account="postgres", hba=DEBIAN),
     Case("postgresql behind pgbouncer with Debian's rules", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"),
          _sets("forwarder"), user=User("pgbouncer", login="app:secret"), account="postgres", hba=DEBIAN),
+    Case("postgresql as postmaster", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"), _sets("loopback-tcp"),
+         user=_TCP, account="postgres", program="postmaster"),
     Case("postgresql for itself alone", "postgresql",
          (*_POSTGRESQL, "unix_socket_directories = '{base}'", "unix_socket_permissions = 0700"), _sets("socket-out-of-reach"),
          user=_TCP, account="postgres"),

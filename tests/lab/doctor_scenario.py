@@ -101,7 +101,12 @@ class Ward:
             (self.base / "hba.conf").write_text(self._hba())
             file = self.base / "postgresql.conf"
             file.write_text("\n".join([*options, f"hba_file = '{self.base}/hba.conf'"]) + "\n")
-            return [str(find_server("postgresql").path), "-D", f"{self.base}/data", "-c", f"config_file={file}"]
+            program = find_server("postgresql").path
+            if self.case.program:
+                program = self.base / self.case.program
+                program.unlink(missing_ok=True)
+                program.symlink_to(find_server("postgresql").path)
+            return [str(program), "-D", f"{self.base}/data", "-c", f"config_file={file}"]
         file = self.base / "my.cnf"
         file.write_text("\n".join(["[mysqld]", f"datadir = {self.base}/data", "user = root", *options]) + "\n")
         return [str(find_server(self.case.server).path), f"--defaults-file={file}"]

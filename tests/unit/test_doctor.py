@@ -19,7 +19,7 @@ from tests.unit.made_doctor import PORT, SOCKET, client, found, looked, server
 from howfar.cli.doctor import _named as named_server
 from howfar.cli.doctor import screen
 from howfar.doctor import procfs
-from howfar.doctor.candidates import Candidate, ListenAddress
+from howfar.doctor.candidates import Candidate, ListenAddress, kind_of
 from howfar.doctor.checks import CHECKS
 from howfar.doctor.discovery import (
     Holder,
@@ -52,6 +52,7 @@ from howfar.doctor.protocols.mysql import named
 from howfar.doctor.protocols.session import Counters, Elsewhere, Endpoint, Greeting, NotThis, Owner
 from howfar.doctor.targets import Consent, Login, Logins
 from howfar.errors import UsageError
+from howfar.services import SERVICES
 
 ROOT = Path(__file__).parents[2]
 
@@ -334,6 +335,18 @@ def test_of_a_command_line_only_name_and_script_are_shown() -> None:
     assert shown("python3", "/srv/app/worker.py", "--password=secret") == "python3 worker.py"
     assert shown("python3", "-c", "connect(password='secret')") == "python3"
     assert shown("mysql", "-psecret") == "python3"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, Kind(service.name)) for service in SERVICES.values() for name in service.programs]
+    + [("postmaster", Kind.POSTGRESQL)],
+)
+def test_a_server_is_recognised_by_each_of_its_names(name: str, kind: Kind) -> None:
+    """[doc-6] By the kernel's name, or by that of its program where a loader starts it."""
+    assert kind_of(Process(1, name, 0, (f"/usr/bin/{name}", "-D", "/srv"))) is kind
+    assert kind_of(Process(1, "ld-linux-x86-64", 0, ("ld-linux-x86-64.so.2", f"/opt/{name}"))) is kind
+    assert kind_of(Process(1, f"{name}-exporter", 0, ())) is None
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from howfar.cli.target import (
     read_option_file,
     variable,
 )
+from howfar.doctor.candidates import PROGRAMS
 from howfar.doctor.findings import (
     Change,
     Client,
@@ -147,10 +148,7 @@ def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_fi
 
 # ---------------------------------------------------------------- the report as text
 
-NOWHERE = (
-    "Looked for mysqld, mariadbd, postgres, redis-server, valkey-server and memcached among the processes, and at their usual "
-    "ports and sockets."
-)
+NOWHERE = f"Looked for {', '.join(PROGRAMS)} among the processes, and at their usual ports and sockets."
 _INDENT = 12
 _TLS = {"none": "no TLS", "offered": "TLS offered", "always": "TLS only", "unknown": "TLS unknown"}
 _STATE = {"works": "", "gone": ", path does not exist any more", "elsewhere": ", path belongs to another process",

@@ -97,7 +97,7 @@ def search() -> Search:
         kind = kind_of(process)
         assert kind is not None, "only such were kept"
         parent = servers.get(process.parent)
-        if parent is not None and program_of(parent) == program_of(process):
+        if parent is not None and kind_of(parent) is kind:
             continue  # a process of a server, such as PostgreSQL's for a session
         own = procfs.socket_inodes(process.pid)
         if own is None:

@@ -20,7 +20,7 @@ class Service:
     """Kinds of server that provide it."""
     port: int
     programs: tuple[str, ...]
-    """Names of its servers' processes."""
+    """Names of its servers' processes, as every package and relative starts them: Red Hat's PostgreSQL is `postmaster` up to 15."""
     sockets: tuple[str, ...]
     """Where a server's socket usually is; first where Debian's package has it, whose directory it creates."""
     socket_names: tuple[str, ...]
