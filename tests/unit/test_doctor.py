@@ -42,6 +42,7 @@ from howfar.doctor.findings import (
     Server,
     Severity,
     Transport,
+    Unseen,
     schema_text,
 )
 from howfar.doctor.floors import interval, savings
@@ -254,6 +255,24 @@ def test_no_name_moves_a_terminals_cursor() -> None:
         servers=(server(client(program="a\x1b[2Jb")),),
     )  # fmt: skip
     assert "a?[2Jb" in screen(seen, 100) and "\x1b" not in screen(seen, 100)
+
+
+def _head(*servers: Server, unseen: tuple[Unseen, ...] = ()) -> str:
+    seen = Examination(
+        format=1, howfar_version="1", unix_ns=0, watched_s=1, looks=1, load_average=0, cpus=1, pure_floors=(), unseen=unseen,
+        servers=servers,
+    )  # fmt: skip
+    return screen(seen, 100).splitlines()[0]
+
+
+def test_an_all_clear_covers_only_what_was_examined() -> None:
+    """[doc-8] How many servers let the doctor in, and how much it did not see, stand in the first line."""
+    hidden = Unseen(what="its counters", why="no login", how="")
+    closed = server(unseen=(hidden,), logged_in=False)
+    assert _head(server()) == "1 server, nothing to change."
+    for head in (_head(server(), closed), _head(server(), unseen=(hidden,))):
+        assert "nothing to change in what could be seen" in head and "1 thing" in head
+    assert "1 accepted a login" in _head(server(), closed)
 
 
 def test_no_certificate_is_said_to_be_verified() -> None:

@@ -179,11 +179,21 @@ def _head(seen: Examination, width: int) -> Iterator[str]:
         yield "No MySQL, MariaDB, PostgreSQL, Redis or Memcached server was found that can be reached from here."
         yield from textwrap.wrap(NOWHERE, width)
         return
-    changes = counted(seen.to_change, "change") if seen.to_change else "nothing to change"
-    yield f"{counted(len(seen.servers), 'server')}, {changes}."
+    yield f"{counted(len(seen.servers), 'server')}, {_verdict(seen)}."
     load = f"load average {seen.load_average:.1f} on {counted(seen.cpus, 'CPU')}"
     about = f"Connections were watched for {seen.watched_s:.1f} s ({seen.looks} looks); {load}."
     yield from textwrap.wrap(f"{about} Times are medians with 95 % intervals.", width)
+
+
+def _verdict(seen: Examination) -> str:
+    """The number of changes, or an all-clear for what was examined."""
+    if seen.to_change:
+        return counted(seen.to_change, "change")
+    unseen = len(seen.unseen) + sum(len(server.unseen) for server in seen.servers)
+    if not unseen:
+        return "nothing to change"
+    logins = sum(server.logged_in for server in seen.servers)
+    return f"nothing to change in what could be seen: {logins} accepted a login, {counted(unseen, 'thing')} stayed unseen"
 
 
 def _server_lines(server: Server, width: int) -> Iterator[str]:
