@@ -193,7 +193,9 @@ def _verdict(seen: Examination) -> str:
     if not unseen:
         return "nothing to change"
     logins = sum(server.logged_in for server in seen.servers)
-    return f"nothing to change in what could be seen: {logins} accepted a login, {counted(unseen, 'thing')} stayed unseen"
+    return (
+        f"nothing to change in what could be seen: {logins} accepted a login, {counted(unseen, 'thing')} stayed unseen"
+    )
 
 
 def _server_lines(server: Server, width: int) -> Iterator[str]:

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 
 from howfar.doctor import clusters
 from howfar.doctor.findings import (
+    SHORT,
     UNSEEN,
     Change,
     Client,
@@ -103,12 +104,14 @@ def _name(client: Client) -> str:
 
 def severity_for(using: Iterable[Client]) -> Severity:
     """A hidden program may be one that needs TCP, such as a replica: then it is only a note."""
-    return Severity.NOTE if all(client.program == UNSEEN for client in using) else Severity.CHANGE
+    known = [client for client in using if client.program != UNSEEN and (client.program != SHORT or client.user)]
+    return Severity.CHANGE if known else Severity.NOTE
 
 
 def do(using: Sequence[Client], one: str, several: str) -> str:
     """Subject and verb."""
-    return f"{named(using)} {one if len(using) == 1 else several}"
+    is_one = len(using) == 1 and using[0].program != SHORT
+    return f"{named(using)} {one if is_one else several}"
 
 
 def named(using: Iterable[Client]) -> str:
@@ -284,13 +287,14 @@ def connect_churn(context: Context) -> list[Draft]:
     if share < HANDSHAKE_SHARE or rates.statements / rates.connects > _MOST_STATEMENTS:
         return []
     using = _reconnecting(context)
-    who = do(using, "opens", "open") if using else "clients open"
+    caught = [client for client in using if client.program != SHORT]
+    who = do(caught, "opens", "open") if caught else "clients open"
     work = f"{rates.statements:.3g} {context.server.kind.counts}/s"
     by = f"{floor.connect_ns.text} per connect over {_NAMES[floor.transport]}"
     return [
         Draft(
             f"{who} a new connection for each use: {rates.connects:.3g} connects/s and {work}",
-            keeping_connections(context.server.kind, using),
+            keeping_connections(context.server.kind, caught),
             Gain(
                 says=f"handshakes take about {share * 100:.2g} % of one CPU or of a client's waiting time",
                 basis=f"{by} with howfar's own client, without a network",

@@ -20,7 +20,7 @@ from howfar.doctor import procfs
 from howfar.doctor.candidates import Candidate, ListenAddress, Search, program_of, search, socket_file
 from howfar.doctor.findings import ANOTHER_ROOT, SHORT, UNSEEN, Client, Listener, SocketFile, Transport, Unseen
 from howfar.doctor.kind import Kind
-from howfar.doctor.procfs import CLEANED, ESTABLISHED, Address, Process, TcpRow, account, may_use
+from howfar.doctor.procfs import CLEANED, ESTABLISHED, LISTEN, TIME_WAIT, Address, Process, TcpRow, account, may_use
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import (
     Elsewhere,
@@ -366,6 +366,10 @@ class Watch:
         self.programs: dict[int, procfs.Process] = {}
         """Each process that held a connection, kept because it may be gone at the end."""
         self._searched = float("-inf")
+        self._pids_of_account: dict[int, set[int]] = {}
+        """As of the last search of all processes."""
+        self._closing_before: frozenset[tuple[Address, Address]] | None = None
+        """Connections that were ending at the first look: the doctor's own logins may be among them."""
         self._own = os.getpid()
         self._seen = Watched({s.key: {} for s in servers}, {s.key: 0 for s in servers}, 0, 0.0)
 
@@ -383,7 +387,8 @@ class Watch:
             time.sleep(max(_LOOK_S, worked / _CPU_SHARE - worked))
 
     def _look(self, now: float) -> None:
-        rows = [row for row in procfs.tcp_rows() if row.state == ESTABLISHED]
+        all_rows = procfs.tcp_rows()
+        rows = [row for row in all_rows if row.state == ESTABLISHED]
         by_ends = {(row.local, row.remote): row for row in rows}
         pairs = [
             (server, row, by_ends.get((row.remote, row.local)))
@@ -391,7 +396,9 @@ class Watch:
             for row in rows
             if _is_at(server, row.local)
         ]
-        self._find_owners({client.inode for _, _, client in pairs if client is not None and client.inode}, now)
+        self._find_owners(
+            {client.inode: client.uid for _, _, client in pairs if client is not None and client.inode}, now
+        )
         held: dict[tuple[int, int], list[Holder]] = {}
         for server, row, client in pairs:
             if (holder := self._holder(server.key, row, client)) is None:
@@ -402,9 +409,31 @@ class Watch:
             holder.server_ports.add(row.local[1])
             held.setdefault((server.key, id(holder)), []).append(holder)
         self._count(held)
+        self._count_ended(all_rows)
         if self._seen.looks % _SOCKETS_EVERY == 0:
             self._count_on_sockets()
         self._look_for_bundles()
+
+    def _count_ended(self, rows: Sequence[TcpRow]) -> None:
+        """Count connections that came and went between two looks: the kernel lists them for a minute, without their account."""
+        if self._closing_before is None:
+            self._closing_before = frozenset(
+                (row.local, row.remote) for row in rows if row.state not in (ESTABLISHED, LISTEN)
+            )
+        ended = [row for row in rows if row.state == TIME_WAIT and (row.local, row.remote) not in self._closing_before]
+        for server in self._servers if ended else ():
+            holders = self._seen.holders[server.key]
+            known = {port for holder in holders.values() for port in holder.ports}
+            for row in ended:
+                client, its = (row.remote, row.local) if _is_at(server, row.local) else (row.local, row.remote)
+                if not _is_at(server, its) or not procfs.is_of_this_machine(its[0]) or client[1] in known:
+                    continue
+                remote = None if procfs.is_of_this_machine(client[0]) else client[0]
+                holder = holders.setdefault(
+                    ("remote", remote) if remote else "ended", Holder(None, None, remote, 1, at_once=1)
+                )
+                holder.ports.add(client[1])
+                holder.server_ports.add(its[1])
 
     def _count(self, held: Mapping[tuple[int, int], Sequence[Holder]]) -> None:
         """Count each holder's connections at this look (one entry each), and those of its program and account together."""
@@ -448,14 +477,20 @@ class Watch:
             return None
         return holders.setdefault(("remote", row.remote[0]), Holder(None, None, row.remote[0]))
 
-    def _find_owners(self, inodes: set[int], now: float) -> None:
-        """Find owners of sockets, first among the processes that had connections before, then, not too often, among all."""
-        missing = inodes - self._pid_of.keys()
+    def _find_owners(self, accounts: Mapping[int, int], now: float) -> None:
+        """Find owners of sockets, whose accounts are known: first among the processes that had connections before, then among those
+        of the account, and not too often among all."""
+        missing = accounts.keys() - self._pid_of.keys()
         if missing:
             missing -= self._take(set(self._pid_of.values()), missing)
+        for uid in {accounts[inode] for inode in missing}:
+            missing -= self._take(self._pids_of_account.get(uid, set()), missing)
         if missing and now - self._searched >= _FULL_SEARCH_S:
             self._searched = now
-            self._take({process.pid for process in procfs.processes()}, missing)
+            self._pids_of_account.clear()
+            for process in procfs.processes():
+                self._pids_of_account.setdefault(process.uid, set()).add(process.pid)
+            self._take({pid for pids in self._pids_of_account.values() for pid in pids}, missing)
 
     def _take(self, pids: set[int], missing: set[int]) -> set[int]:
         found: set[int] = set()
@@ -522,7 +557,7 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
     if usable and root == "/" and holder.pid is not None and not procfs.sees(holder.pid, str(sight.socket)):
         usable = False  # hidden from it, as by PrivateTmp
     return Client(
-        program=process.shown if process is not None else SHORT if os.geteuid() in (0, uid) else UNSEEN,
+        program=process.shown if process is not None else SHORT if uid is None or os.geteuid() in (0, uid) else UNSEEN,
         pids=(holder.pid,) if holder.pid is not None else (),
         user=procfs.account(uid) if uid is not None else None,
         local=holder.remote is None,

@@ -28,6 +28,7 @@ from howfar.doctor.discovery import (
 )
 from howfar.doctor.findings import (
     FORMAT,
+    Client,
     Examination,
     IdleCost,
     Kind,
@@ -48,6 +49,8 @@ from howfar.lab.idle import cannot_poll
 Answer = TypeVar("Answer")
 _NO_REPORT = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
+_FEWEST_COUNTED = 5
+"""Connections that a server counted, from which it matters that none was seen."""
 _MOST_OF_A_USER = 16
 """Most processes of one user that are examined without being named: anybody may name processes mysqld, and each takes time."""
 
@@ -261,8 +264,23 @@ def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int,
         bundle_ns=_bundle() if any(client.bundle_looks for client in using) else None,
         ignored=ignored_options(known),
         findings=(),
-        unseen=(*known.unseen, *_unseen(state, reasons)),
+        unseen=(*known.unseen, *_unseen(state, reasons), *_uncaught(rates, using, watched.seconds)),
     )
+
+
+def _uncaught(rates: Rates | None, using: Sequence[Client], seconds: float) -> list[Unseen]:
+    """New connections that the server counted and nobody saw, where they are most of them."""
+    counted = round(rates.connects * seconds) if rates is not None else 0
+    missed = counted - sum(client.connects_seen for client in using)
+    if counted < _FEWEST_COUNTED or 2 * missed < counted:
+        return []
+    return [
+        Unseen(
+            what=f"which programs opened {missed} of the {counted} connections that the server counted",
+            why="they are over the socket, or ended between two looks",
+            how=f"howfar doctor --watch {max(10 * seconds, 30):.0f}",
+        )
+    ]
 
 
 def _idle_cost(known: Known, measured: Sequence[Transport]) -> IdleCost | None:

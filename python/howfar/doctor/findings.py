@@ -29,7 +29,7 @@ UNSEEN = "unseen"
 ANOTHER_ROOT = "another file system"
 """Instead of the root of a program that sees other files, as in a container."""
 SHORT = "not caught"
-"""Instead of the name of a program whose connection ended before it was looked up."""
+"""Instead of the name of a program whose connections ended before they were looked up."""
 
 
 def address_text(host: str | None, port: int | None) -> str:
@@ -153,7 +153,10 @@ class Client(_Value):
         """`php-fpm8.2 (www-data, pid 812, 815)`."""
         pids = ", ".join(map(str, self.pids[:4])) + (", …" if len(self.pids) > 4 else "")
         owner = [self.user or self.address or "", f"pid {pids}" if self.pids else ""]
-        hidden = {UNSEEN: "a process that cannot be identified", SHORT: "a process that ended before it was identified"}
+        hidden = {
+            UNSEEN: "a process that cannot be identified",
+            SHORT: "connections that ended before they were identified",
+        }
         known = ", ".join(part for part in owner if part)
         return hidden.get(self.program, self.program) + (f" ({known})" if known else "")
 
