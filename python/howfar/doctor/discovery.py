@@ -88,11 +88,22 @@ class Known:
     """Paths of the server's sockets, as it bound them."""
     refusals: dict[str, str] = field(default_factory=dict)
     """Why a login was refused, by address."""
+    remedy: str | None = None
+    """What would end the first refusal; None: another login may."""
     unseen: list[Unseen] = field(default_factory=list)
 
 
 def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
     """The server that answers. None when a guess was wrong: nothing there answers as such a server would."""
+    known = _identified(candidate, logins, target)
+    if known is None or not candidate.kind.knows_accounts or target is not None or not known.refusals:
+        return known
+    # A user that was named for servers of another kind: this kind has an account that its package sets up.
+    own = _identified(candidate, replace(logins, postgresql=Login("", "")), None) if logins.postgresql.user else None
+    return own if own is not None and not own.refusals else known
+
+
+def _identified(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
     trusted = target is not None or candidate.is_trusted
     login = _login(candidate, logins, target, trusted)
     known = Known(candidate.kind, candidate.process, target, login, certain=candidate.certain, trusted=trusted)
@@ -144,6 +155,7 @@ def _greeted(known: Known, address: ListenAddress) -> bool:
     known.name = max(known.name, greeting.name, key=len)
     known.compression = greeting.compression
     if greeting.refused is not None:
+        known.remedy = known.remedy if known.refusals else greeting.remedy
         known.refusals[known.listeners[-1].where] = greeting.refused
     for transport, found in _endpoints(known.kind, endpoint, greeting).items():
         known.endpoints.setdefault(transport, found)  # in the order of the addresses: the cheapest is the first

@@ -6,7 +6,7 @@ import os
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -344,6 +344,8 @@ def _how_to_log_in(known: Known) -> str:
         return f"HOWFAR_REDIS_PASSWORD=… howfar doctor{named}"
     if known.kind is Kind.MEMCACHED:
         return ""
+    if known.trusted and known.login.password:
+        return "another account or password for --user and --password-file"
     if known.trusted:
         return "howfar doctor --user USER --password-file FILE"
     scheme, query = known.kind.value, "?user=USER"
@@ -354,13 +356,13 @@ def _how_to_log_in(known: Known) -> str:
     return f"howfar doctor {dsn} --password-file FILE"
 
 
-def _unseen(state: _ServerState, reasons: dict[Transport, str]) -> list[Unseen]:
+def _unseen(state: _ServerState, reasons: Mapping[Transport, tuple[str, str]]) -> list[Unseen]:
     known = state.known
     hidden = list(state.reported.hidden)
     if state.session is None and known.endpoints:
         why = next(iter(known.refusals.values()), "no login").rstrip(".")
-        hidden.insert(0, ("its counters, its sessions and its floor", why, _how_to_log_in(known)))
+        how = _how_to_log_in(known) if known.remedy is None else known.remedy
+        hidden.insert(0, ("its counters, its sessions and its floor", why, how))
     else:
-        account = "an account that may log in there"
-        hidden = [(f"the floor of {transport.value}", why, account) for transport, why in reasons.items()] + hidden
+        hidden = [(f"the floor of {transport.value}", *reason) for transport, reason in reasons.items()] + hidden
     return [Unseen(what=what, why=why, how=how) for what, why, how in hidden]

@@ -38,14 +38,14 @@ _MOST_S = 30.0
 
 def measure(
     protocol: Guarded, endpoints: Mapping[Transport, Endpoint], login: Login
-) -> tuple[tuple[Floor, ...], dict[Transport, str]]:
-    """The floors, and for each transport that could not be measured the reason.
+) -> tuple[tuple[Floor, ...], dict[Transport, tuple[str, str]]]:
+    """The floors, and for each transport that could not be measured the reason and what would end it, if that is known.
 
     Each round opens a new connection: where the kernel places the server's thread is part of the variation.
     """
     round_trips: dict[Transport, list[float]] = {transport: [] for transport in endpoints}
     connects: dict[Transport, list[float]] = {transport: [] for transport in endpoints}
-    reasons: dict[Transport, str] = {}
+    reasons: dict[Transport, tuple[str, str]] = {}
     pings = PINGS
     began = time.monotonic()
     for number in range(ROUNDS):
@@ -58,14 +58,15 @@ def measure(
             try:
                 trip, connect = _round(protocol, endpoints[transport], login, pings, left_s)
             except (Refused, NotThis, OSError) as why:
-                reasons[transport] = str(why)
+                remedy = why.remedy if isinstance(why, Refused) else ""
+                reasons[transport] = str(why), "an account that may log in there" if remedy is None else remedy
                 continue
             round_trips[transport].append(trip)
             connects[transport].append(connect)
         if number == 0 and any(connect[0] > _FAR_NS for connect in connects.values() if connect):
             pings = _FAR_PINGS
     reasons |= {
-        name: f"it kept the rounds waiting for {_MOST_S:g} s" for name in endpoints if not round_trips[name]
+        name: (f"it kept the rounds waiting for {_MOST_S:g} s", "") for name in endpoints if not round_trips[name]
     } | reasons
     measured = [name for name in endpoints if name not in reasons]
     return tuple(_floor(name, endpoints[name], pings, round_trips[name], connects[name]) for name in measured), reasons

@@ -112,7 +112,7 @@ class Redis:
             session.log_in(login)
             info = session.info("server")
         except Refused as refused:
-            return Greeting("Redis", tls, "none", str(refused))
+            return Greeting("Redis", tls, "none", str(refused), remedy=refused.remedy)
         finally:
             session.close()
         name = "Valkey" if "valkey_version" in info else "Redis"

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pymysql
 from pymysql import _auth, err
-from pymysql.constants import CLIENT, CR
+from pymysql.constants import CLIENT, CR, ER
 from pymysql.protocol import MysqlPacket
 
 from howfar.doctor.clusters import read_cluster
@@ -36,9 +36,20 @@ from howfar.lab.servers.peer import SILENCE_S, Peer, PeerError
 _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
 """CLIENT_ZSTD_COMPRESSION_ALGORITHM; PyMySQL does not name it."""
+_NO_PASSWORD_ERROR, _LOCKED = 1698, 3118
+"""ER_ACCESS_DENIED_NO_PASSWORD_ERROR, ER_ACCOUNT_HAS_BEEN_LOCKED; PyMySQL does not name them."""
 _FIRST_BYTES = ((0, 0x0A), (0, 0xFF))
 """Packet number, then protocol version or an error (too many connections, host blocked). The X protocol has others."""
 _CLIENTS_OWN_ERRORS = range(2000, 3000)
+_OF_LOGINS = (
+    ER.DBACCESS_DENIED_ERROR,
+    ER.ACCESS_DENIED_ERROR,
+    ER.HOST_NOT_PRIVILEGED,
+    ER.PASSWORD_NO_MATCH,
+    _NO_PASSWORD_ERROR,
+    _LOCKED,
+)
+"""Errors that another account or password may end."""
 _VARIABLES = (
     "socket", "port", "skip_networking", "bind_address", "have_ssl", "tls_version", "require_secure_transport",
     "performance_schema", "protocol_compression_algorithms", "skip_name_resolve",
@@ -192,26 +203,27 @@ _PLUGINS: dict[Any, Any] = {
 
 class Mysql:
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        connection, refused = _connected(endpoint, login)
+        connection, refusal = _connected(endpoint, login)
+        refused, remedy = (str(refusal), refusal.remedy) if refusal is not None else (None, None)
         with contextlib.suppress(err.MySQLError):
             connection.close()
         if not getattr(connection, "server_version", ""):
             # Instead of a greeting: too many connections, or the host is blocked. The brand is not known then.
-            return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused)
+            return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused, remedy=remedy)
         able: int = getattr(connection, "server_capabilities", 0)
         names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if able & bit]
         tls: Tls = "offered" if able & CLIENT.SSL else "none"
-        return Greeting(named(connection.server_version), tls, " and ".join(names) or "none", refused)
+        return Greeting(named(connection.server_version), tls, " and ".join(names) or "none", refused, remedy=remedy)
 
     def open(self, endpoint: Endpoint, login: Login) -> MysqlSession:
-        connection, refused = _connected(endpoint, login)
-        if refused is not None:
-            raise Refused(refused)
+        connection, refusal = _connected(endpoint, login)
+        if refusal is not None:
+            raise refusal
         return MysqlSession(connection)
 
 
-def _connected(endpoint: Endpoint, login: Login) -> tuple[_Connection, str | None]:
-    """PyMySQL's connection, and why the server refused it. Raises NotThis."""
+def _connected(endpoint: Endpoint, login: Login) -> tuple[_Connection, Refused | None]:
+    """PyMySQL's connection, and why the login was refused. Raises NotThis."""
     connection = _undialled(endpoint, login)
     connection.peer = _greeted(endpoint)
     connection.ctx = _Tls(endpoint)
@@ -220,8 +232,16 @@ def _connected(endpoint: Endpoint, login: Login) -> tuple[_Connection, str | Non
     except err.MySQLError as error:
         if not _is_servers(error) and not getattr(connection, "server_version", ""):
             raise NotThis(_message(error)) from error
-        return connection, _message(error)
+        return connection, Refused(_message(error), _remedy(error))
     return connection, None
+
+
+def _remedy(error: err.MySQLError) -> str | None:
+    """What would end the refusal of a login."""
+    number = error.args[0] if error.args else None
+    if number == CR.CR_AUTH_PLUGIN_CANNOT_LOAD:
+        return "an account with another plugin: howfar doctor does not have this one"
+    return None if number in _OF_LOGINS else ""
 
 
 def _is_servers(error: err.MySQLError) -> bool:

@@ -112,7 +112,7 @@ class Postgresql:
         try:
             connection = _connected(endpoint, login)
         except Refused as refused:
-            return Greeting("PostgreSQL", tls, "none", str(refused))
+            return Greeting("PostgreSQL", tls, "none", str(refused), remedy=refused.remedy)
         version = named(connection.parameter_statuses.get("server_version", ""))
         connection.close()
         return Greeting(version, tls, "none", None)
@@ -149,9 +149,9 @@ def _connected(endpoint: Endpoint, login: Login) -> _Connection:
         allowed = endpoint.path is not None or (endpoint.tls and login.consent.cleartext_password)
         return _Connection(peer, login, allowed)
     except DatabaseError as error:
-        raise Refused(_message(error)) from error
+        raise Refused(_message(error), _remedy(error)) from error
     except InterfaceError as error:
-        raise Refused(str(error)) from error
+        raise Refused(str(error), "") from error
     except Exception:
         peer.close()
         raise
@@ -221,9 +221,21 @@ class PostgresqlSession:
         self._connection.close()
 
 
+def _remedy(error: DatabaseError) -> str | None:
+    """What would end the refusal of a login, by the class of its SQLSTATE."""
+    state = str(_fields(error).get("C", ""))
+    if state.startswith("28"):
+        return None
+    return "a DSN that names a database of the server" if state.startswith("3D") else ""
+
+
+def _fields(error: DatabaseError) -> dict[str, str]:
+    return error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+
+
 def _message(error: DatabaseError) -> str:
     """An error's message and SQLSTATE; pg8000 gives all fields."""
-    fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+    fields = _fields(error)
     return f"{fields.get('M', 'no message')} ({fields.get('C', 'no code')})"
 
 

@@ -29,10 +29,12 @@ Tls = Literal["none", "offered", "always", "unknown"]
 
 
 class Refused(Exception):
-    """The server answered and refused a login or a request. The message is the server's."""
+    """The server answered and refused a login or a request, or a library refused what the server asked for. The message is theirs."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, remedy: str | None = None) -> None:
+        """`remedy`: what would end it, empty where nothing of the doctor's does; None: another login may."""
         super().__init__(message[:LONGEST_TEXT])
+        self.remedy = remedy
 
 
 class NotThis(Exception):
@@ -97,6 +99,8 @@ class Greeting:
     """Why the login was refused; None when it was not."""
     pid: int | None = None
     """The server's PID, as it reports it."""
+    remedy: str | None = None
+    """Of a refusal, as in `Refused`."""
 
 
 @dataclass(frozen=True)

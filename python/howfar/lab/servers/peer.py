@@ -141,10 +141,13 @@ class Peer:
     # ------------------------------------------------------------ sending
 
     def sendall(self, data: bytes) -> None:
-        """Send. Raises PeerError."""
+        """Send. Raises PeerError, but not where the peer said something before it closed, which is then read."""
         try:
             self.socket.sendall(data)
         except OSError as error:
+            with contextlib.suppress(PeerError):
+                self._receive()
+                return
             raise PeerError(f"{self._name} did not take a request: {error.strerror or error}") from error
 
     def exchange(self, request: bytes, at_most: int = 512) -> bytes:

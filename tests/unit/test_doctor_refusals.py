@@ -1,0 +1,130 @@
+"""What the doctor says of a refused login: the reason that the server or a library gave, and what ends it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from howfar.doctor import floors
+from howfar.doctor.candidates import Candidate, ListenAddress
+from howfar.doctor.discovery import Known, identify
+from howfar.doctor.examine import _how_to_log_in, _ServerState, _unseen
+from howfar.doctor.findings import Kind, Transport
+from howfar.doctor.procfs import Process
+from howfar.doctor.protocols import PROTOCOLS
+from howfar.doctor.protocols.session import Endpoint, Greeting, Guarded, NotThis, Refused
+from howfar.doctor.targets import Login, Logins
+
+_PLUGIN_LACKING = b"\xfeparsec\0salt"
+_CAPABILITIES = (1 << 9 | 1 << 15 | 1 << 19).to_bytes(4, "little")
+
+
+def _mysql_packet(number: int, body: bytes) -> bytes:
+    return len(body).to_bytes(3, "little") + bytes([number]) + body
+
+
+def _mysql_greeting() -> bytes:
+    rest = b"\xff\x02\0" + _CAPABILITIES[2:] + b"\x15" + bytes(10) + b"pepperpepper\0mysql_native_password\0"
+    return _mysql_packet(0, b"\x0a11.8.6-MariaDB\0\x01\0\0\0saltsalt\0" + _CAPABILITIES[:2] + rest)
+
+
+@contextmanager
+def _server(*connections: list[bytes]) -> Iterator[int]:
+    """Serve one connection after another: of each list the first part at once, the others after a request each; then it closes."""
+
+    def serve() -> None:
+        for parts in connections:
+            with suppress(OSError):
+                made, _ = listening.accept()
+                with made:
+                    made.sendall(parts[0])
+                    for part in parts[1:]:
+                        made.recv(4096)
+                        made.sendall(part)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join(5)
+
+
+def _unseen_of(known: Known) -> tuple[str, str]:
+    (row,) = _unseen(_ServerState(known, None), {})
+    return row.why, row.how
+
+
+def _found(kind: Kind, port: int, login: Login) -> Known:
+    process = Process(os.getpid(), "server", os.geteuid(), ())
+    candidate = Candidate(kind, process, (ListenAddress(None, "127.0.0.1", port),), True)
+    known = identify(candidate, Logins(login, login, login), None)
+    assert known is not None
+    return known
+
+
+def test_a_plugin_that_the_library_lacks_is_named_with_what_helps() -> None:
+    """[doc-7] Not a user and a password, which were given."""
+    with _server([_mysql_greeting(), _mysql_packet(2, _PLUGIN_LACKING)]) as port:
+        why, how = _unseen_of(_found(Kind.MYSQL, port, Login("doctor", "hush")))
+    assert "parsec" in why and how == "an account with another plugin: howfar doctor does not have this one"
+
+
+def test_a_wrong_password_that_was_given_is_not_asked_for_again() -> None:
+    """[doc-7] Another one is needed."""
+    denied = _mysql_packet(2, b"\xff" + (1045).to_bytes(2, "little") + b"#28000Access denied")
+    for password, says in (("hush", "another account or password"), ("", "howfar doctor --user USER")):
+        with _server([_mysql_greeting(), denied]) as port:
+            why, how = _unseen_of(_found(Kind.MYSQL, port, Login("doctor", password)))
+        assert "Access denied" in why and how.startswith(says)
+
+
+def test_a_refusal_of_postgresql_is_told_although_it_closes_early() -> None:
+    """[doc-7] Its words, not a network error."""
+    body = b'SFATAL\0VFATAL\0C28000\0Mrole "doctor" does not exist\0\0'
+    error = b"E" + (len(body) + 4).to_bytes(4, "big") + body
+    with _server([b"N"], [error]) as port:
+        greeting = PROTOCOLS[Kind.POSTGRESQL].greet(Endpoint(None, "127.0.0.1", port), Login("doctor", ""))
+    assert greeting.refused == 'role "doctor" does not exist (28000)' and greeting.remedy is None
+
+
+@pytest.mark.parametrize(
+    ("why", "remedy"),
+    [
+        (NotThis("no TLS: handshake failure"), ""),
+        (OSError("reset"), ""),
+        (Refused("access denied"), "an account that may log in there"),
+        (Refused("too many connections", ""), ""),
+    ],
+    ids=["no TLS", "broken", "login", "full"],
+)
+def test_another_account_is_advised_only_where_it_would_help(why: Exception, remedy: str) -> None:
+    """[doc-7] A floor that is lacking because of TLS is not lacking for want of an account."""
+
+    class Closed:
+        def open(self, endpoint: Endpoint, login: Login) -> None:
+            raise why
+
+    endpoints = {Transport.TLS: Endpoint(None, "127.0.0.1", 1)}
+    _, reasons = floors.measure(Guarded(Kind.MYSQL, Closed()), endpoints, Login("", ""))  # type: ignore[arg-type]
+    assert reasons[Transport.TLS][1] == remedy
+
+
+def test_a_user_of_another_kind_of_server_gives_way_to_the_own_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[doc-7] `--user doctor` may be an account of MySQL alone; PostgreSQL then gets the one that its package sets up."""
+
+    class Postgresql:
+        def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+            refused = None if login.of_server else f"role {login.user} does not exist"
+            return Greeting("PostgreSQL 15", "none", "none", refused)
+
+    monkeypatch.setitem(PROTOCOLS, Kind.POSTGRESQL, Guarded(Kind.POSTGRESQL, Postgresql()))  # type: ignore[arg-type]
+    known = _found(Kind.POSTGRESQL, 5432, Login("doctor", "hush"))
+    assert not known.refusals and known.login.of_server and known.login.user != "doctor"
+    assert "hush" not in known.login.password
+    assert _how_to_log_in(replace(known, login=Login("x", "hush"))).startswith("another account")
