@@ -19,12 +19,11 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.cli.main import cli
-from howfar.engine.messages import FixedSize, KeyValue, RecordEnded, TcpListen, TcpTarget, UnixTarget
+from howfar.engine.messages import FixedSize, KeyValue, RecordEnded, Target, TcpListen, TcpTarget, UnixTarget
 from howfar.lab.servers import DATABASE, USER
 from howfar.recording.collecting import Collected, collect
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Recording, RecordingFile, read
-from howfar.recording.tap import Target
 from tests.lab import certificates, stores_here
 from tests.lab.servers_here import Running, prepared, short_directory, started
 

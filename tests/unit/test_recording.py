@@ -22,7 +22,6 @@ from howfar.engine.messages import (
     RecordedConnection,
     RecordedDigest,
     RecordedRoundTrip,
-    TcpTarget,
 )
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError, UsageError
 from howfar.paths import find_path
@@ -34,7 +33,6 @@ from howfar.recording.marks import VARIABLE, Marks, page_of, send
 from howfar.recording.on_path import speech_on, whole_pages
 from howfar.recording.recording import KILLED, Connection, Digest, Page, RecordingFile, RoundTrip, read
 from howfar.recording.summary import document, summarize, waiting_ns
-from howfar.recording.tap import insertion
 from howfar.report.document import Answer
 
 
@@ -252,20 +250,6 @@ def test_a_replay_takes_the_first_pages_that_are_surely_their_own(tmp_path: Path
     assert [page.id for page in chosen.pages] == [2, 3, 5], "/a twice and /b once: 1 is contested, 4 has no answer"
     with pytest.raises(UsageError, match="no page of this recording has round trips that are surely its own"):
         first_pages(replace(recording, pages=(doubtful[0], doubtful[3])), 2)
-
-
-def test_host_and_port_of_variables_that_come_in_pairs_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "PGHOST": "10.0.0.2",
-        "PGPORT": "5432",
-        "MYSQL_HOST": "10.0.0.3",
-        "MYSQL_TCP_PORT": "5432",
-    }.items():
-        monkeypatch.setenv(name, value)
-    inserted = insertion(TcpTarget(host="10.0.0.2", port=5432), TcpTarget(host="127.0.0.1", port=17))
-    found = inserted.environment()
-    assert [found[name] for name in ("PGHOST", "PGPORT")] == ["127.0.0.1", "17"]
-    assert [found[name] for name in ("MYSQL_HOST", "MYSQL_TCP_PORT")] == ["10.0.0.3", "5432"]
 
 
 def test_a_file_that_cannot_be_begun_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

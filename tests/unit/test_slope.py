@@ -21,6 +21,7 @@ import pytest
 from howfar.engine.messages import UnixTarget
 from howfar.errors import UsageError
 from howfar.recording import slope
+from howfar.recording.insertion import NamedServer
 from howfar.recording.slope import Costs, Observation, Requested, Slope, WarmUp, analyze, document
 from howfar.recording.tap import Tap
 from howfar.report import terminal
@@ -122,7 +123,7 @@ def test_pages_warm_up_until_their_times_stop_falling(noise: float) -> None:
         asked += 1
         return (0.010 + 0.050 * 0.97**asked) * (1 + noise * chance.expovariate(1))
 
-    requested = Requested(UnixTarget(path="/a"), url="http://127.0.0.1/")
+    requested = Requested(NamedServer(UnixTarget(path="/a")), url="http://127.0.0.1/")
     warm = slope._warm_up(requested, timer)
     assert warm.pages == asked + 1 and not warm.still_falling
     assert 0.010 + 0.050 * 0.97**asked < 0.013
@@ -164,7 +165,7 @@ def screen(found: Slope) -> str:
     return terminal.render(document(found, "page.php"), 100)
 
 
-SERVER, OWN = UnixTarget(path="/s"), UnixTarget(path="/tap")
+SERVER, OWN = NamedServer(UnixTarget(path="/s")), UnixTarget(path="/tap")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ def test_a_url_may_have_characters_of_any_language() -> None:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/gr\u00f6\u00dfe?a=b%20c"
-        timer = slope._page_timer(Requested(UnixTarget(path="/s"), ("true",), url))
+        timer = slope._page_timer(Requested(SERVER, ("true",), url))
         assert timer() > 0
         thread.join(10)
     assert asked == ["/gr%C3%B6%C3%9Fe?a=b%20c"]

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, get_args
 
 import click
@@ -70,6 +69,7 @@ from howfar.load.result import (
 from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, judged, next_rate, parse_goal, sentence
 from howfar.load.verdict import Stamp
 from howfar.services import SqlProtocol
+from howfar.stopping import on_request
 from howfar.store.partial import stays, write_whole
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ DIED_OF_SIGINT = "(signal 2)"
 
 
 class Stopped(Exception):
-    """SIGINT or SIGTERM came while the engine worked."""
+    """A request to end came while the engine worked."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"signal {signal_number}")
@@ -92,22 +92,19 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `Stopped`; the engine is ended when it propagates."""
+    """Turn requests to end into `Stopped`; the engine is ended when it propagates."""
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def stop(number: int) -> None:
         raise Stopped(number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        with on_request(stop):
+            yield
     except EngineError as error:
         # A terminal's Ctrl-C also reaches the engine, and its end may be seen first.
         if DIED_OF_SIGINT in error.message:
             raise Stopped(signal.SIGINT) from error
         raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _echo(lines: list[str]) -> None:

@@ -19,6 +19,7 @@ from howfar.cli.memory import check_room_for_libraries, lacks_memory
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
 from howfar.cli.suggest import LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
 from howfar.errors import Explanation, FailedCommand, HowfarError, MissingError, RunFileError, UsageError
+from howfar.stopping import Ended, ended_by_request
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -244,17 +245,17 @@ def _run(words: list[str], completion: str | None) -> int | FailedCommand:
 
             return shell_complete(cli, {}, "howfar", COMPLETE, completion)
         # Not `cli.main`: it answers a broken pipe by itself, with an exit code of its own.
-        with cli.make_context("howfar", list(words)) as context:
+        with ended_by_request(), cli.make_context("howfar", list(words)) as context:
             result = cli.invoke(context)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (HowfarError, click.ClickException) as error:
         return _failed(error.exit_code, *explain(error, words), code=getattr(error, "code", None))
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as ended:
         if _lacks_threads():
             return _short_of("threads", "Raise the limit on processes (`ulimit -u`), or end some.")
-        return _failed(INTERRUPTED, "interrupted", "")
+        return _failed(ended.exit_code if isinstance(ended, Ended) else INTERRUPTED, "interrupted", "", "interrupted")
     except MemoryError:
         return _short_of_memory()
     except OSError as error:

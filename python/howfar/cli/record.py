@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.screen import json_option, no_colour_option, note, show_found
-from howfar.cli.target import of_laboratory, server_at, usual_server
+from howfar.cli.screen import json_option, no_colour_option, show_found, try_note
+from howfar.cli.target import named_server_at, of_laboratory, server_at, usual_server
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.store.database import kind_of
@@ -98,8 +98,8 @@ def record(
     elif not command:
         raise UsageError("nothing to record", "Give the command that starts your application after --.")
     else:
-        target = server_at(server or usual_server())
-        code = record(Requested(target, command, out, php, gaps, _http(http), output), note)
+        named = named_server_at(server or usual_server())
+        code = record(Requested(named, command, out, php, gaps, _http(http), output), try_note)
     found = summarize(read(out))
     show_found(found, document(found, str(out)), as_json, no_colour)
     return code
@@ -141,7 +141,7 @@ def _service(unit: str, server: str | None, out: Path, seconds: float | None, ye
     target = server_at(server or usual_server())
     if not isinstance(target, UnixTarget):
         raise UsageError("--service needs a server on a Unix socket", "For a server on TCP, use --interface.")
-    record_service(ServiceRequested(unit, target, out, seconds, gaps), note, lambda text: _agreed(text, yes))
+    record_service(ServiceRequested(unit, target, out, seconds, gaps), try_note, lambda text: _agreed(text, yes))
 
 
 def _packets(
@@ -166,9 +166,9 @@ def _packets(
             "packets can be recorded only for a server's TCP port",
             "For example: --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
         )
-    return record(Requested(target.port, target.host, out, interface, file, command, seconds, gaps, output), note)
+    return record(Requested(target.port, target.host, out, interface, file, command, seconds, gaps, output), try_note)
 
 
 def _agreed(text: str, yes: bool) -> bool:
-    note(text.rstrip())
+    try_note(text.rstrip())
     return yes or click.confirm("Write this and restart the service?", err=True)

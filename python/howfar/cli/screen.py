@@ -6,6 +6,7 @@ sequences of their own around texts that have none.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shlex
@@ -199,6 +200,12 @@ def note(text: str) -> None:
     """Write a message to stderr. Further lines of it are indented, so that none looks like a message of its own."""
     indented = "\n  ".join(text.split("\n"))
     click.echo(f"howfar: {indented}", err=True)
+
+
+def try_note(text: str) -> None:
+    """The same for work that goes on when nobody reads its messages any more, as on a terminal that was closed."""
+    with contextlib.suppress(OSError):
+        note(text)
 
 
 def open_streams() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from howfar.cli.screen import blocks_option, json_option, no_colour_option, note, show_found
-from howfar.cli.target import server_at, usual_server
+from howfar.cli.target import named_server_at, server_at, usual_server
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
 
@@ -68,7 +68,7 @@ def slope(
             "Give the command that starts it after --, or --listen and configure it to connect there.",
         )
     requested = Requested(
-        server=server_at(server or usual_server()),
+        server=named_server_at(server or usual_server()),
         command=command,
         url=url,
         listen=None if listen is None else server_at(listen, "--listen"),

@@ -35,6 +35,7 @@ from howfar.cli.screen import note, read_text
 from howfar.distance.resolve import as_number, resolved, unknown_host
 from howfar.engine.messages import Target, TcpTarget, UnixTarget
 from howfar.errors import EngineError, UsageError
+from howfar.recording.insertion import NamedServer
 from howfar.services import SERVICES
 
 MAX_FILE_BYTES = 65_536
@@ -501,9 +502,17 @@ def usual_server() -> str:
 
 def server_at(text: str, option: str = "--server") -> UnixTarget | TcpTarget:
     """The numeric address that an option names, in any form of a target; its account is not used. Raises UsageError, EngineError."""
+    return named_server_at(text, option).target
+
+
+def named_server_at(text: str, option: str = "--server") -> NamedServer:
+    """The same, with its name and what it speaks, as far as they are said. Raises UsageError, EngineError."""
     login = find_server(text)
     for remark in login.notes:
         note(remark)
     if login.address.socket is None and login.address.port is None:
         raise UsageError(f"{option} names a host without a port", "Write HOST:PORT, or the path of a socket.")
-    return numeric(login.address, note)
+    address = login.address
+    is_name = address.socket is None and address.host is not None and as_number(address.host) is None
+    protocol = address.protocol or protocol_by_port(address.port)
+    return NamedServer(numeric(address, note), address.host if is_name else None, protocol)

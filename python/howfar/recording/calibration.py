@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from howfar.engine.messages import (
     ReplayJob,
     ReplayPage,
     ReplayStep,
+    Target,
     TcpListen,
     TcpTarget,
     UnixTarget,
@@ -32,13 +32,19 @@ from howfar.errors import LabError
 from howfar.lab.network import format_cpus
 from howfar.recording.costs import SMALLEST, trimmed_mean
 from howfar.recording.record_tap import RecordTap
-from howfar.recording.tap import Target
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import mean_interval
+from howfar.stopping import temporary_folder
 
 _ROUNDS = 8
 _ROUND_NS = 60_000_000
 _FEWEST, _MOST, _SETTLE = 20, 200, 5
+_LONGEST_ROUND_NS, _LEAST = 130_000_000, 3
+"""Time above which a round has fewer round trips, and how few at least: an answer of megabytes takes tens of milliseconds."""
+_BYTE_NS = 1.5
+"""Time of a byte through the tap, to foresee how long a round takes."""
+_START_S = 0.05
+"""Time to start the program of a round."""
 _LONGEST_NS = 3_000_000
 """Sleep after which a processor sleeps as deeply as it ever does."""
 _LEAST_SERVER_NS = 5_000
@@ -149,10 +155,10 @@ def calibrate(
     on_socket: bool, rhythm: Rhythm, placement: Placement, on: Callable[[tuple[int, ...] | None], Launcher] = on_cpus
 ) -> Calibration:
     """Measure in rounds that alternate between a tap and none. `on`: starts a process on CPUs. Raises LabError, EngineError."""
-    rounds = max(_FEWEST, min(_MOST, _ROUND_NS // (rhythm.each_ns + 100_000)))
-    page = ReplayPage(steps=(rhythm.step(),) * (_SETTLE + rounds))
+    settle, rounds = _round_trips(rhythm)
+    page = ReplayPage(steps=(rhythm.step(),) * (settle + rounds))
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True))
+        folder = stack.enter_context(temporary_folder())
         client = on(placement.application)
         plain = _answering(stack, f"{folder}/answers" if on_socket else None, on(placement.server))
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host="127.0.0.1", port=0)
@@ -162,7 +168,7 @@ def calibrate(
         for number in range(_ROUNDS):
             targets = {"plain": plain, "tapped": tap.address}
             order = sorted(targets, reverse=bool(number % 2))
-            cost_ns = {name: _cost_ns(targets[name], page, rhythm, client) for name in order}
+            cost_ns = {name: _cost_ns(targets[name], page, settle, rhythm, client) for name in order}
             added.append(cost_ns["tapped"] - cost_ns["plain"])
             plainly.append(cost_ns["plain"])
         tap.finish()
@@ -170,6 +176,22 @@ def calibrate(
     upstream = [one.ended_ns - one.sent_ns - rhythm.server_ns for event in events for one in event.round_trips]
     floor_ns, path_ns = (max(round(trimmed_mean(times)), 0) for times in (upstream, plainly))
     return Calibration(floor_ns=floor_ns, tap_ns=mean_interval(added), path_ns=path_ns)
+
+
+def _round_trips(rhythm: Rhythm) -> tuple[int, int]:
+    """Round trips of a round: those before it is settled, and those that count."""
+    each_ns = _expected_ns(rhythm)
+    rounds = max(_LEAST, min(_FEWEST, int(_LONGEST_ROUND_NS / each_ns)), min(_MOST, int(_ROUND_NS / each_ns)))
+    return min(_SETTLE, rounds), rounds
+
+
+def _expected_ns(rhythm: Rhythm) -> float:
+    return rhythm.each_ns + 100_000 + _BYTE_NS * (rhythm.to_server + rhythm.to_client)
+
+
+def calibration_s(rhythm: Rhythm) -> float:
+    """About how long a calibration takes on a quiet machine."""
+    return 2 * _ROUNDS * (sum(_round_trips(rhythm)) * _expected_ns(rhythm) / 1e9 + _START_S)
 
 
 def _answering(stack: ExitStack, socket: str | None, where: Launcher) -> Target:
@@ -182,8 +204,8 @@ def _answering(stack: ExitStack, socket: str | None, where: Launcher) -> Target:
     return listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or 0)
 
 
-def _cost_ns(target: Target, page: ReplayPage, rhythm: Rhythm, where: Launcher) -> float:
+def _cost_ns(target: Target, page: ReplayPage, settle: int, rhythm: Rhythm, where: Launcher) -> float:
     with EngineProcess(ReplayJob(target=target, pages=(page,)), where) as engine:
         done = engine.read()
     assert isinstance(done, Replayed), "a replay says what each page took"
-    return trimmed_mean(done.round_trips_ns[_SETTLE:]) - rhythm.server_ns
+    return trimmed_mean(done.round_trips_ns[settle:]) - rhythm.server_ns

@@ -18,14 +18,16 @@ from typing import Any, Protocol
 import howfar
 from howfar.engine.messages import PacketsEnded, Recorded, RecordEnded
 from howfar.errors import EngineError, HowfarError, RunFileError
-from howfar.recording.calibration import Placement, calibrate, rhythm_of
+from howfar.recording.calibration import Placement, Rhythm, calibrate, calibration_s, rhythm_of
 from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Connection, Digest, Page, RecordingFile, RoundTrip
+from howfar.stopping import ended_by_request, on_request
 
 _MALFORMED = "marks that were not understood"
 _UNTIL_INTERRUPTED_S = 365 * 86_400.0
+_WORTH_A_WORD_S = 1.0
 _LATE_NS = 10_000_000_000
 """Twice as long as the tap keeps its events."""
 _LOST = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
@@ -116,28 +118,21 @@ def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
 
 
 def let_pass(seconds: float | None) -> None:
-    """Wait this long, or until SIGINT or SIGTERM; None: until one of them."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            time.sleep(_UNTIL_INTERRUPTED_S if seconds is None else seconds)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    """Wait this long, or until a request to end; None: until one."""
+    with contextlib.suppress(KeyboardInterrupt), ended_by_request():
+        time.sleep(_UNTIL_INTERRUPTED_S if seconds is None else seconds)
 
 
 @contextmanager
 def signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """While inside, pass a request to end on to the command; the terminal interrupts it directly. We end after it."""
-    handlers = {
-        signal.SIGINT: lambda *_: None,
-        signal.SIGTERM: lambda *_: process.send_signal(signal.SIGTERM),
-    }
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+
+    def pass_on(number: int) -> None:
+        if number != signal.SIGINT:
+            process.send_signal(number)
+
+    with on_request(pass_on):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:
@@ -199,17 +194,39 @@ def ending(file: RecordingFile, say: Callable[[str], None]) -> Iterator[None]:
         file.close()
 
 
-def finish(file: RecordingFile, collected: Collected, unknown: Mapping[str, int], code: int) -> None:
-    """Write the last facts of a recording by tap."""
+def finish(
+    file: RecordingFile,
+    collected: Collected,
+    unknown: Mapping[str, int],
+    code: int,
+    say: Callable[[str], None],
+    more: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """Complete a recording by tap. Then measure what the tap itself costs, and `more` facts, which a request to end leaves out."""
     ended = collected.ended
-    more = _tap_facts(file, ended) if isinstance(ended, RecordEnded) else {}
-    file.finish({**collected.facts(unknown, code), **more})
+    facts = collected.facts(unknown, code)
+    if not isinstance(ended, RecordEnded):
+        file.finish(facts)
+        return
+    file.set_facts({"stopped": None, **facts, **_tap_facts(ended)})
+    placement = Placement.of_processes(ended.server_pid)
+    rhythm = rhythm_of(file.timings())
+    seconds = 2 * calibration_s(rhythm)
+    try:
+        if seconds > _WORTH_A_WORD_S:
+            say(f"the recording is complete; measuring what the tap costs takes about {seconds:.0f} s")
+        file.set_facts(more())
+        file.set_facts(_own_cost(rhythm, file.facts["transport"] == "unix", placement))
+    except KeyboardInterrupt:
+        say("what the tap costs was not measured: interrupted")
+    file.close()
 
 
-def _tap_facts(file: RecordingFile, ended: RecordEnded) -> dict[str, Any]:
-    """The facts that only a tap knows: its own cost, measured now, and the bytes that it passed on."""
+def _tap_facts(ended: RecordEnded) -> dict[str, Any]:
+    """The facts that only a tap knows: the bytes that it passed on, and its own cost, which is not measured yet."""
     return {
-        **_own_cost(file, file.facts["transport"] == "unix", Placement.of_processes(ended.server_pid)),
+        "tap_ns": None,
+        "tap_unknown": "its measurement after the command was interrupted",
         "refused": ended.refused,
         "bytes": {
             "to_server": ended.passed_to_server,
@@ -222,9 +239,8 @@ def _tap_facts(file: RecordingFile, ended: RecordEnded) -> dict[str, Any]:
     }
 
 
-def _own_cost(file: RecordingFile, on_socket: bool, placement: Placement) -> dict[str, Any]:
+def _own_cost(rhythm: Rhythm, on_socket: bool, placement: Placement) -> dict[str, Any]:
     """Cost of the tap, measured with the rhythm of what was recorded. Without it the recording is good for all but predictions."""
-    rhythm = rhythm_of(file.timings())
     try:
         # The first time to learn what of the observed is the server's: as long as it works, the application's processor sleeps.
         rhythm = rhythm.without(calibrate(on_socket, rhythm, placement).floor_ns)
@@ -233,6 +249,7 @@ def _own_cost(file: RecordingFile, on_socket: bool, placement: Placement) -> dic
         return {"tap_ns": None, "tap_unknown": error.message}
     limits = [found.tap_ns.low, found.tap_ns.high]
     return {
+        "tap_unknown": None,
         "rhythm": rhythm.model_dump(),
         "cpus": placement.model_dump(),
         "floor_ns": found.floor_ns,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 
@@ -16,6 +17,8 @@ NOT_MOUNTED, NOT_STARTED = 125, 127
 
 
 def main() -> int:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # to end without a word
     report, leave, source, target, *command = sys.argv[1:]
     for descriptor in (int(report), int(leave)):
         os.set_inheritable(descriptor, False)

@@ -11,12 +11,12 @@ from howfar.engine.messages import (
     RecordFor,
     RecordJob,
     TapReady,
+    Target,
     TcpListen,
     TcpTarget,
     UnixTarget,
 )
 from howfar.engine.process import EngineProcess, Launcher
-from howfar.recording.tap import Target
 
 _DETACHED = Launcher(prefix=("setsid",))
 """A terminal's signals are for the application, and so is its end."""

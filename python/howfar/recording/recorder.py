@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from howfar.distance.resolve import lookup
 from howfar.engine.messages import (
     Recorded,
     RecordedRoundTrip,
@@ -31,7 +34,7 @@ from howfar.engine.messages import (
     TcpTarget,
     UnixTarget,
 )
-from howfar.errors import EngineError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
+from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
 from howfar.recording.collecting import (
     Collected,
     add_pages,
@@ -43,11 +46,15 @@ from howfar.recording.collecting import (
     new_recording,
     signals_for,
 )
+from howfar.recording.insertion import Insertion, NamedServer, insertion, own_mounts
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Page, RecordingFile
-from howfar.recording.tap import Insertion, Target, insertion, listening, tap_folder
+from howfar.recording.tap import listening, tap_folder
+from howfar.stopping import withheld
+from howfar.units import format_duration_ns
 
+_LOOKUP_S = 2.0
 _PHP = Path(__file__).parent / "php"
 _BODY = "data"
 """Name for what follows a request whose body the server has asked for (`100 Continue`)."""
@@ -57,7 +64,7 @@ _BODY = "data"
 class Requested:
     """What to record, and where to write it."""
 
-    server: Target
+    server: NamedServer
     command: tuple[str, ...]
     out: Path
     php: bool = False
@@ -71,7 +78,7 @@ class Requested:
 
 def record(requested: Requested, say: Callable[[str], None]) -> int:
     """Run the command and record it; returns its exit code. Raises UsageError, LabError, EngineError, RunFileError."""
-    kind = "unix" if isinstance(requested.server, UnixTarget) else "tcp"
+    kind = "unix" if isinstance(requested.server.target, UnixTarget) else "tcp"
     facts = new_facts("tap", kind, Path(requested.command[0]).name)
     with new_recording(requested.out, facts) as file:
         return _record(requested, file, say)
@@ -83,14 +90,15 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
         tap, page = None, None
         http = stack.enter_context(_http_tap(requested.http, marks)) if requested.http else None
         try:
-            with tap_folder(requested.server) as folder:
-                tap = RecordTap(requested.server, listening(requested.server, folder))
+            with tap_folder(requested.server.target) as folder:
+                tap = RecordTap(requested.server.target, listening(requested.server.target, folder))
                 collector = threading.Thread(
                     target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
                 )
                 collector.start()
                 say("recording" if http is None else f"recording; requests to http://{_text(http)}/ are pages")
-                code, page = _run(requested, tap, marks, http)
+                inserted = insertion(requested.server, tap.address)
+                code, page = _run(requested, inserted, (tap, http), marks)
             with contextlib.suppress(EngineError):
                 tap.finish()
             collector.join()
@@ -105,13 +113,40 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             f"the tap could not connect to the server for the application: {refusal}"
             if refusal
             else f"the command (exit code {code}) made no round trip through the tap",
-            "Is --server the address that it uses? A TCP address is replaced only where HOST:PORT, {host} or {port} stands in the "
-            "command or its environment. Else record its packets with --interface.",
+            inserted.advice(requested.command),
         )
     with ending(file, say):
         unknown = {**add_pages(file, marks, page, requested.gaps), **_unmarked(requested, marks)}
-        finish(file, collected, unknown, code)
+        finish(file, collected, unknown, code, say, lambda: _name_costs(requested, inserted, say))
     return code
+
+
+def _name_costs(requested: Requested, inserted: Insertion, say: Callable[[str], None]) -> dict[str, Any]:
+    """What names cost that the tap's address replaced: their lookups, and a first address that does not answer, as here and now."""
+    found: dict[str, Any] = {}
+    for name in inserted.replaced_names(requested.command):
+        assert isinstance(requested.server.target, TcpTarget), "only a server on TCP has a name"
+        port = requested.server.target.port
+        try:
+            took_ns, addresses = lookup(name, port, _LOOKUP_S)
+        except HowfarError as error:
+            say(f"the name {name} was replaced by the tap's address, and its lookup failed just now: {error.message}")
+            continue
+        found[name] = {"lookup_ns": took_ns, "addresses": addresses, "first_address_ns": 0}
+        says = f"the recording leaves out the lookup of {name}, which takes {format_duration_ns(took_ns)} here"
+        if addresses[0] != requested.server.target.host:
+            found[name]["first_address_ns"] = lost_ns = _lost_ns(addresses[0], port)
+            says += f", and the attempt at its first address, {addresses[0]}, which took {format_duration_ns(lost_ns)}"
+        say(f"{says}; an application pays it at each connect")
+    return {"names": found} if found else {}
+
+
+def _lost_ns(address: str, port: int) -> int:
+    """How long a connection to an address takes, or fails to be made."""
+    began = time.monotonic_ns()
+    with contextlib.suppress(OSError), socket.create_connection((address, port), _LOOKUP_S):
+        pass
+    return time.monotonic_ns() - began
 
 
 def _unmarked(requested: Requested, marks: Marks) -> dict[str, int]:
@@ -186,11 +221,13 @@ def _environment(inserted: Insertion, marks: Marks, php: bool, http: RecordTap |
     return environment
 
 
-def _run(requested: Requested, tap: RecordTap, marks: Marks, http: RecordTap | None) -> tuple[int, Page]:
+def _run(
+    requested: Requested, inserted: Insertion, taps: tuple[RecordTap, RecordTap | None], marks: Marks
+) -> tuple[int, Page]:
     """Run the command to its end."""
-    inserted = insertion(requested.server, tap.address)
+    http = taps[1]
     # A mount namespace also where nothing is mounted: by it the tap knows whom it serves.
-    prefix = insertion(UnixTarget(path="/"), None).prefix
+    prefix = own_mounts()
     report, report_theirs = os.pipe()
     leave_theirs, leave = os.pipe()
     helper = [sys.executable, "-I", str(Path(__file__).parent / "enter.py"), str(report_theirs), str(leave_theirs)]
@@ -216,7 +253,7 @@ def _run(requested: Requested, tap: RecordTap, marks: Marks, http: RecordTap | N
                 "a mount namespace for the application could not be made",
                 "Run as root, or permit user namespaces; what was said about it stands above.",
             )
-        for one in filter(None, (tap, http)):
+        for one in filter(None, taps):
             one.serve(int(namespace))
         with signals_for(process):
             begun_ns = time.monotonic_ns()
@@ -356,10 +393,12 @@ def _record_service(
     requested: ServiceRequested, file: RecordingFile, say: Callable[[str], None], agreed: Callable[[str], bool]
 ) -> None:
     collected = Collected()
-    folder = Path(tempfile.mkdtemp(prefix="howfar-", dir="/run"))
-    folder.chmod(0o711)
+    folder = Path()
     tap: RecordTap | None = None
     try:
+        with withheld():
+            folder = Path(tempfile.mkdtemp(prefix="howfar-", dir="/run"))
+            folder.chmod(0o711)
         with Marks() as marks:
             tap = RecordTap(requested.server, UnixTarget(path=str(folder / "tap.sock")))
             drop_in = DropIn(requested.unit, str(folder / "tap.sock"), requested.server.path, marks.address)
@@ -375,7 +414,7 @@ def _record_service(
                 tap.finish()
             collector.join()
         with ending(file, say):
-            finish(file, collected, add_pages(file, marks, page, requested.gaps), 0)
+            finish(file, collected, add_pages(file, marks, page, requested.gaps), 0, say)
         say(f"the drop-in is gone; until its next restart {drop_in.unit} goes through the tap, unrecorded")
     finally:
         if tap is not None:

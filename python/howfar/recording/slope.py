@@ -13,7 +13,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,13 +22,15 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
-from howfar.engine.messages import TcpListen, TcpTarget, UnixTarget
+from howfar.engine.messages import Target, TcpListen, TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab.idle import cannot_poll, polling
-from howfar.recording.tap import Application, Tap, Target, insertion, listening, tap_folder
+from howfar.recording.insertion import NamedServer, insertion
+from howfar.recording.tap import Application, Tap, listening, tap_folder
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets, mean_interval
+from howfar.stopping import temporary_folder
 from howfar.units import format_duration_ns
 
 RTTS_NS = (200_000, 500_000, 1_000_000, 5_000_000, 20_000_000, 85_000_000)
@@ -129,7 +130,7 @@ class Costs(Part):
 class Requested:
     """What to time, and its server."""
 
-    server: Target
+    server: NamedServer
     command: tuple[str, ...] = ()
     url: str | None = None
     """URL requested for each page; with it, the command is a web server that is started once."""
@@ -148,13 +149,13 @@ def measure(requested: Requested, say: Callable[[str], None]) -> Slope:
     with ExitStack() as stack:
         if can_poll := cannot_poll() is None:
             stack.enter_context(polling())
-        folder = stack.enter_context(tap_folder(requested.listen or requested.server))
-        tap = stack.enter_context(Tap(requested.server, _listen(requested, folder)))
+        folder = stack.enter_context(tap_folder(requested.listen or requested.server.target))
+        tap = stack.enter_context(Tap(requested.server.target, _listen(requested, folder)))
         timers = _timers(requested, tap, stack)
         say(f"{'pages' if requested.url else 'a run'} to warm up")
         _first(requested, tap, timers[0])
         warm = _warm_up(requested, timers[0])
-        echo = Echo(stack, isinstance(requested.server, UnixTarget))
+        echo = Echo(stack, isinstance(requested.server.target, UnixTarget))
         observations = list(_blocks(requested, tap, echo, timers, say))
         costs = echo.costs("polling" if can_poll else "as-found")
     return analyze(observations, costs, warm)
@@ -166,7 +167,7 @@ def _listen(requested: Requested, folder: Path) -> UnixTarget | TcpListen:
         return requested.listen
     if isinstance(requested.listen, TcpTarget):
         return TcpListen(host=requested.listen.host, port=requested.listen.port)
-    return listening(requested.server, folder)
+    return listening(requested.server.target, folder)
 
 
 Timer = Callable[[], float]
@@ -283,8 +284,8 @@ def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
     if not counts.connections and not counts.open:
         raise UsageError(
             "the application made no connection through the tap, so its round trips cannot be seen",
-            "Is --server the address that it uses? A TCP address is replaced only where HOST:PORT, {host} or {port} stands in the "
-            "command or its environment. A service that runs already: --listen, and configure it to connect there.",
+            f"{insertion(requested.server, tap.address).advice(requested.command)} A service that runs already: --listen, and "
+            "configure it to connect there.",
         )
 
 
@@ -332,7 +333,7 @@ class Echo:
     """An echo behind a tap of its own: what a round trip takes here with a delay, without any application. Medians, µs."""
 
     def __init__(self, stack: ExitStack, on_socket: bool) -> None:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True))
+        folder = stack.enter_context(temporary_folder())
         tcp = stack.enter_context(echo(f"{folder}/echo"))
         plain: Target = UnixTarget(path=f"{folder}/echo") if on_socket else tcp
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host=tcp.host, port=0)

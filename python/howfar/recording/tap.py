@@ -1,24 +1,21 @@
-"""The tap: a program of the engine between the application and its server, and how the application reaches it."""
+"""The tap: a program of the engine between the application and its server."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from howfar.engine.messages import TapCounts, TapDelay, TapJob, TapReady, TcpListen, TcpTarget, UnixTarget
+from howfar.engine.messages import TapCounts, TapDelay, TapJob, TapReady, Target, TcpListen, TcpTarget, UnixTarget
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, LabError, SandboxForbidden, UsageError
-
-Target = UnixTarget | TcpTarget
+from howfar.recording.insertion import Insertion
+from howfar.stopping import temporary_folder
 
 
 class Tap:
@@ -53,42 +50,6 @@ class Tap:
         self._process.__exit__(kind, value, trace)
 
 
-_PAIRS = (
-    ("HOWFAR_HOST", "HOWFAR_PORT"),
-    ("PGHOST", "PGPORT"),
-    ("PGHOSTADDR", "PGPORT"),
-    ("MYSQL_HOST", "MYSQL_TCP_PORT"),
-)
-"""Variables of the laboratory and of clients that name the server."""
-
-
-@dataclass(frozen=True)
-class Insertion:
-    """How a command reaches the tap: a mount that only it sees, or replaced words in its arguments and environment."""
-
-    prefix: tuple[str, ...] = ()
-    bind: tuple[str, str] | None = None
-    words: Mapping[str, str] | None = None
-    """Words that name the server in arguments and environment, and what replaces them."""
-
-    def argv(self, command: Sequence[str]) -> list[str]:
-        """The command with the words replaced."""
-        return [self._replaced(word) for word in command]
-
-    def environment(self) -> dict[str, str]:
-        """Our environment with the words replaced, and the host and the port of variables that come in pairs."""
-        found = {name: self._replaced(value) for name, value in os.environ.items()}
-        for host, port in _PAIRS:
-            if (old := f"{os.environ.get(host)}:{os.environ.get(port)}") in (self.words or {}):
-                found[host], _, found[port] = self._replaced(old).rpartition(":")
-        return found
-
-    def _replaced(self, text: str) -> str:
-        for old, new in (self.words or {}).items():
-            text = text.replace(old, new)
-        return text
-
-
 def listening(server: Target, folder: Path) -> UnixTarget | TcpListen:
     """Where a tap before `server` listens: at an address of the same kind, a socket being in `folder`."""
     if isinstance(server, UnixTarget):
@@ -102,42 +63,9 @@ def tap_folder(server: Target) -> Iterator[Path]:
     if not isinstance(server, UnixTarget):
         yield Path()
         return
-    with tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         folder.chmod(0o711)
         yield folder
-
-
-def insertion(server: Target, tap: Target | None) -> Insertion:
-    """Direct a command to `tap` instead of `server`; without a tap, the same namespaces and no mount. Raises UsageError."""
-    if isinstance(server, UnixTarget):
-        user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
-        prefix = ("unshare", *user, "--mount", "--propagation", "private", "--")
-        bind = None if tap is None else (_path(tap), _socket(server.path))
-        return Insertion(prefix, bind)
-    if tap is None:
-        return Insertion(words={"{host}": server.host, "{port}": str(server.port)})
-    assert isinstance(tap, TcpTarget), "a TCP server has a TCP tap"
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    names = [host, "localhost"] if server.host in ("127.0.0.1", "::1") else [host]
-    words = {f"{name}:{server.port}": f"{tap.host}:{tap.port}" for name in names}
-    return Insertion(words={**words, "{host}": tap.host, "{port}": str(tap.port)})
-
-
-def _socket(path: str) -> str:
-    """The path of a socket, checked. Raises UsageError."""
-    found = Path(path).resolve()
-    if not found.is_socket():
-        raise UsageError(
-            f"{path} {'is not a socket' if found.exists() else 'does not exist'}",
-            "Is the server running? Name its socket, or HOST:PORT, with --server.",
-        )
-    return str(found)
-
-
-def _path(target: Target) -> str:
-    assert isinstance(target, UnixTarget), "a server on a Unix socket has a tap on one"
-    return target.path
 
 
 class Application:

@@ -1,0 +1,295 @@
+"""How an application reaches the tap: by a mount that only it sees, or by the tap's address where it names the server.
+
+A text is changed only where it names exactly this server, in any form of `howfar.address`; the result names the tap and says the same
+otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from howfar.address import ServerAddress, libpq, parse
+from howfar.engine.messages import Target, TcpTarget, UnixTarget
+from howfar.errors import UsageError
+from howfar.services import SERVICES
+
+Source = TypeVar("Source")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class NamedServer:
+    """The application's server: where it is, and how it was named."""
+
+    target: Target
+    name: str | None = None
+    """The host as it was given; None where that was a number or a socket."""
+    protocol: str | None = None
+
+
+_BEFORE, _AFTER = r"(?<![\w.\-])", r"(?![\w\-]|\.\w)"
+"""What may not stand beside a word: a part of another name or number."""
+_HOST_SUFFIX = re.compile(r"(HOSTNAME|HOSTADDR|HOST|SERVER|ADDRESS|ADDR)$")
+_PORT_SUFFIXES = ("PORT", "TCP_PORT")
+_END = "\0"
+"""Between arguments while they are searched together: an option and its value may be one of them, or two."""
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """Replaces the address of a server by that of its tap, in arguments and in an environment."""
+
+    hosts: tuple[str, ...]
+    """All that name the server: the number, the name that was given, and `localhost` for the loopback; without brackets."""
+    port: int
+    protocol: str | None
+    tap: TcpTarget
+
+    # ------------------------------------------------------------ arguments
+
+    def arguments(self, words: Sequence[str]) -> list[str]:
+        """The arguments, with `{host}` and `{port}` replaced too."""
+        own = {"{host}": self.tap.host, "{port}": str(self.tap.port)}
+        found = [self._of_options(word) for word in words]
+        found = self._of_flags(_END.join(found)).split(_END)
+        return [re.sub(r"\{(?:host|port)\}", lambda match: own[match[0]], word) for word in found]
+
+    def _of_options(self, word: str) -> str:
+        """One argument, or what stands after its first `=`, as in `--dsn=…` and `env NAME=…`."""
+        changed = self.text(word)
+        name, equals, value = word.partition("=")
+        if changed == word and equals and re.fullmatch(r"-{0,2}\w[\w-]*", name):
+            return f"{name}={self.text(value)}"
+        return changed
+
+    def _of_flags(self, words: str) -> str:
+        """Arguments with the values of `-h HOST -P PORT` and `--host HOST --port PORT` replaced, where both are given."""
+        space = rf"[{_END}\s]"
+        end = rf"(?={space}|['\";]|$)"
+        host = rf"(?<![^{_END}\s'\"])(-h{space}*|--host(?:name)?(?:=|{space}+)){self._any_host(in_two=True)}{end}"
+        port = rf"(?<![^{_END}\s'\"])(-P{space}*|-p{space}+|--port(?:=|{space}+)){self.port}{end}"
+        if not re.search(host, words, re.IGNORECASE) or not re.search(port, words):
+            return words
+        words = re.sub(host, lambda match: match[1] + self.tap.host, words, flags=re.IGNORECASE)
+        return re.sub(port, lambda match: match[1] + str(self.tap.port), words)
+
+    # ------------------------------------------------------------ the environment
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """The variables, with the host and the port of those that come in pairs."""
+        found = {name: self.text(value) for name, value in variables.items()}
+        for host, port in self._pairs(variables):
+            found[host], found[port] = self.tap.host, str(self.tap.port)
+        of_libpq = {name: variables[name] for name in ("PGHOST", "PGHOSTADDR", "PGPORT") if name in variables}
+        if of_libpq and self._is_ours(_read(libpq.of_environment, of_libpq), default=SERVICES["postgresql"].port):
+            found |= dict.fromkeys(of_libpq, self.tap.host)
+            found["PGPORT"] = str(self.tap.port)
+        return found
+
+    def _pairs(self, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Variables such as DB_HOST and DB_PORT that name the server."""
+        for name, value in variables.items():
+            suffix = _HOST_SUFFIX.search(name)
+            if suffix is None or not re.fullmatch(self._any_host(in_two=True), value, re.IGNORECASE):
+                continue
+            ports = (name[: suffix.start()] + port for port in _PORT_SUFFIXES)
+            yield from ((name, port) for port in ports if variables.get(port) == str(self.port))
+
+    # ------------------------------------------------------------ one text
+
+    def text(self, text: str) -> str:
+        """A text with the server's address replaced: HOST:PORT as a whole word, or the one address that the text is."""
+        if re.search(self._any_host(), text, re.IGNORECASE) is None:
+            return text
+        whole = rf"{_BEFORE}{self._any_host(brackets=True)}:{self.port}{_AFTER}"
+        changed = re.sub(whole, self._at_tap, text, flags=re.IGNORECASE)
+        return changed if changed != text else self._address(text)
+
+    def _address(self, text: str) -> str:
+        """A text that is an address in another form than HOST:PORT: its parts stand apart, or the port is the default."""
+        given = _read(parse, text)
+        if given is None or not self._is_ours(given.address):
+            return text
+        wanted = self._of_tap(given.address)
+        for changed in (self._in_url(text), self._in_pairs(text)):
+            found = _read(parse, changed)
+            if found is not None and (found.address, found.password) == (wanted, given.password):
+                return changed
+        return text
+
+    def _in_url(self, text: str) -> str:
+        """A URL with the port that it leaves out."""
+        pattern = rf"(://(?:[^/?#\s]*@)?){self._any_host(brackets=True)}(?=[/?#]|$)"
+        return re.sub(pattern, lambda match: match[1] + self._at_tap(), text, count=1, flags=re.IGNORECASE)
+
+    def _in_pairs(self, text: str) -> str:
+        """Keywords, as in `host=… port=…` and PDO's `mysql:host=…;port=…`."""
+        key = r"(\b(?:host|hostaddr|server|unix_host|data source|address|addr)\s*=\s*'?)"
+        changed = re.sub(rf"{key}{self._any_host()}{_AFTER}", rf"\g<1>{self.tap.host}", text, flags=re.IGNORECASE)
+        if re.search(r"\bport\s*=", changed, re.IGNORECASE):
+            return re.sub(rf"(\bport\s*=\s*'?){self.port}\b", rf"\g<1>{self.tap.port}", changed, flags=re.IGNORECASE)
+        first = re.search(rf"\b(?:host|hostaddr|server)\s*=\s*'?{re.escape(self.tap.host)}'?", changed, re.IGNORECASE)
+        if first is None:
+            return text
+        mark = ";" if ";" in text or (not re.search(r"\s\w+=", text) and ":" in text[: first.start()]) else " "
+        return f"{changed[: first.end()]}{mark}port={self.tap.port}{changed[first.end() :]}"
+
+    def _is_ours(self, address: ServerAddress | None, default: int | None = None) -> bool:
+        """Whether an address is the server's: a default port only where the protocol is known."""
+        if address is None:
+            return False
+        host = address.hostaddr or address.host
+        if host is None or address.socket is not None or host.strip("[]").lower() not in self.hosts:
+            return False
+        if address.localhost_is_socket and host == "localhost":
+            return False
+        of_protocol = SERVICES[address.protocol].port if address.protocol is not None else default
+        return (address.port or of_protocol) == self.port
+
+    def _of_tap(self, address: ServerAddress) -> ServerAddress:
+        is_named = address.host is not None and address.host.lower() in self.hosts
+        return replace(
+            address,
+            port=self.tap.port,
+            host=self.tap.host if is_named else address.host,
+            hostaddr=self.tap.host if address.hostaddr is not None else None,
+        )
+
+    def _any_host(self, *, brackets: bool = False, in_two: bool = False) -> str:
+        """A pattern of the server's hosts. `in_two`: where host and port stand apart, `localhost` is the socket to MySQL's clients."""
+        hosts = [host for host in self.hosts if not (in_two and host == "localhost" and self.protocol == "mysql")]
+        shown = [rf"\[{re.escape(host)}\]" if brackets and ":" in host else re.escape(host) for host in hosts]
+        return f"(?:{'|'.join(shown) or '(?!)'})"
+
+    def _at_tap(self, _match: object = None) -> str:
+        host = f"[{self.tap.host}]" if ":" in self.tap.host else self.tap.host
+        return f"{host}:{self.tap.port}"
+
+    # ------------------------------------------------------------ what was done, and what was not
+
+    def names(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """Names of the server that were replaced: a lookup that the application does not make any more."""
+        changed = [old for old, new in zip(words, self.arguments(words), strict=True) if old != new]
+        after = self.environment(variables)
+        changed += [value for name, value in variables.items() if after[name] != value]
+        names = [host for host in self.hosts if re.search(r"[a-z]", host) and ":" not in host]
+        return [name for name in names if any(_has_word(text, name) for text in changed)]
+
+    def left(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """Where the server's host stands and was not replaced: names of variables, and `an argument`. No value is repeated."""
+        alone = rf"{_BEFORE}{self._any_host()}\]?(?!:\d){_AFTER}"
+
+        def stays(old: str, new: str) -> bool:
+            return old == new and re.search(alone, old, re.IGNORECASE) is not None
+
+        after = self.environment(variables)
+        found = [name for name, value in variables.items() if stays(value, after[name])][:_MOST_NAMED]
+        is_argument = any(stays(old, new) for old, new in zip(words, self.arguments(words), strict=True))
+        return [*found, *(["an argument"] if is_argument else [])]
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(f"{_BEFORE}{re.escape(word)}{_AFTER}", text, re.IGNORECASE) is not None
+
+
+def _read(grammar: Callable[[Source], Found], source: Source) -> Found | None:
+    """What a grammar finds in a source; None where it is not of that grammar."""
+    try:
+        return grammar(source)
+    except UsageError:
+        return None
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """How a command reaches the tap."""
+
+    prefix: tuple[str, ...] = ()
+    bind: tuple[str, str] | None = None
+    rewriting: Rewriting | None = None
+    plain: Mapping[str, str] | None = None
+    """What `{host}` and `{port}` stand for in arguments where there is no tap."""
+
+    def argv(self, command: Sequence[str]) -> list[str]:
+        if self.rewriting is not None:
+            return self.rewriting.arguments(command)
+        return [_filled(word, self.plain or {}) for word in command]
+
+    def environment(self) -> dict[str, str]:
+        """Our environment as the command gets it."""
+        return self.rewriting.environment(os.environ) if self.rewriting is not None else dict(os.environ)
+
+    def replaced_names(self, command: Sequence[str]) -> list[str]:
+        """Names of the server that were replaced in a command or in our environment."""
+        return self.rewriting.names(command, os.environ) if self.rewriting is not None else []
+
+    def advice(self, command: Sequence[str]) -> str:
+        """What to do where the command made no connection to the tap."""
+        left = self.rewriting.left(command, os.environ) if self.rewriting is not None else []
+        if not left:
+            return (
+                "Is --server the address that it uses? In arguments and variables the tap replaces HOST:PORT, addresses as in "
+                "docs/addresses.md, {host} and {port} in arguments, and pairs such as DB_HOST and DB_PORT. "
+                "Else record its packets with --interface."
+            )
+        stand = "stands" if len(left) == 1 else "stand"
+        return (
+            f"The server's host {stand} in {_listed(left)} without its port, or where it may mean a socket, so it was not replaced: "
+            "write 127.0.0.1:PORT, set the port's variable too, or write {host} and {port} in an argument."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
+
+
+def insertion(server: NamedServer, tap: Target | None) -> Insertion:
+    """Direct a command to `tap` instead of `server`; without a tap, the same namespaces and no mount. Raises UsageError."""
+    target = server.target
+    if isinstance(target, UnixTarget):
+        bind = None if tap is None else (_path(tap), _socket(target.path))
+        return Insertion(own_mounts(), bind)
+    if tap is None:
+        return Insertion(plain={"{host}": target.host, "{port}": str(target.port)})
+    assert isinstance(tap, TcpTarget), "a TCP server has a TCP tap"
+    hosts = [target.host, *([server.name.strip("[]").lower()] if server.name else [])]
+    hosts += ["localhost"] if target.host in ("127.0.0.1", "::1") else []
+    return Insertion(rewriting=Rewriting(_once(hosts), target.port, server.protocol, tap))
+
+
+def own_mounts() -> tuple[str, ...]:
+    """What starts a command in a mount namespace of its own."""
+    user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
+    return ("unshare", *user, "--mount", "--propagation", "private", "--")
+
+
+def _once(hosts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(hosts))
+
+
+def _socket(path: str) -> str:
+    """The path of a socket, checked. Raises UsageError."""
+    found = Path(path).resolve()
+    if not found.is_socket():
+        raise UsageError(
+            f"{path} {'is not a socket' if found.exists() else 'does not exist'}",
+            "Is the server running? Name its socket, or HOST:PORT, with --server.",
+        )
+    return str(found)
+
+
+def _path(target: Target) -> str:
+    assert isinstance(target, UnixTarget), "a server on a Unix socket has a tap on one"
+    return target.path

@@ -1,0 +1,97 @@
+"""Requests to end: SIGINT, SIGTERM and SIGHUP, which every command treats alike.
+
+A signal that was ignored at the start, as by nohup, stays ignored.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_UNDOING_S = 10.0
+"""After a request, others are ignored for so long: a group's signal comes twice, and must not disturb the cleaning up."""
+
+
+_holders: list[bool] = []
+_held: list[Callable[[], None]] = []
+"""Requests that came while they were withheld."""
+
+
+class Ended(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: handled as Ctrl-C, with an exit code of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def on_request(handler: Callable[[int], None]) -> Iterator[None]:
+    """Call `handler` with the number of each request while inside. It does nothing outside the main thread, which gets no signal."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    chosen = [number for number in REQUESTS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda got, _frame: _take(handler, got)) for number in chosen}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _take(handler: Callable[[int], None], number: int) -> None:
+    if _holders:
+        _held.append(lambda: handler(number))
+    else:
+        handler(number)
+
+
+@contextmanager
+def ended_by_request() -> Iterator[None]:
+    """Raise KeyboardInterrupt for SIGINT and `Ended` for the other requests, so that what was made is undone."""
+    last_at = float("-inf")
+
+    def end(number: int) -> None:
+        nonlocal last_at
+        now = time.monotonic()
+        if now - last_at < _UNDOING_S and number != signal.SIGINT:
+            return
+        last_at = now
+        raise KeyboardInterrupt if number == signal.SIGINT else Ended(number)
+
+    with on_request(end):
+        yield
+
+
+@contextmanager
+def withheld() -> Iterator[None]:
+    """Withhold requests to end until this is left, so that what is made is known to what undoes it. A mask of signals would not do:
+    another thread takes what this one blocks, and the handler runs in the main thread all the same."""
+    _holders.append(True)
+    try:
+        yield
+    finally:
+        _holders.pop()
+        while _held and not _holders:
+            _held.pop(0)()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder that is removed on leaving, whenever a request to end comes."""
+    made: tempfile.TemporaryDirectory[str] | None = None
+    try:
+        with withheld():
+            made = tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True)
+        yield Path(made.name)
+    finally:
+        with withheld():
+            if made is not None:
+                made.cleanup()

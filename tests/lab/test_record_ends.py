@@ -1,0 +1,123 @@
+"""`howfar record` when it is asked to end: what was recorded is kept, whatever the signal and whenever it comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from howfar.recording.recording import read
+
+pytestmark = pytest.mark.usefixtures("namespaces")
+_LONGEST_S = 120.0
+_PINGS = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as line:
+    for number in range(int(sys.argv[3])):
+        line.sendall(b"*1\\r\\n$4\\r\\nPING\\r\\n")
+        assert line.recv(100)
+        time.sleep(0.005)
+        if number == 20:
+            print("begun", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """Where something answers each PING."""
+
+    def answer(line: socket.socket) -> None:
+        with line:
+            while line.recv(4096):
+                line.sendall(b"+PONG\r\n")
+
+    def accept() -> None:
+        while True:
+            try:
+                threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
+            except OSError:
+                return
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listening.getsockname()[1]
+
+
+def _recording(port: int, out: Path, pings: int) -> subprocess.Popen[str]:
+    """In a session of its own, with its own folder for temporary files."""
+    out.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", _PINGS, "{host}", "{port}", str(pings)]
+    howfar = [
+        str(Path(sys.executable).with_name("howfar")),
+        "record",
+        "--server",
+        f"127.0.0.1:{port}",
+        "--out",
+        str(out),
+    ]
+    return subprocess.Popen(
+        [*howfar, "--", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(out.parent)},
+    )
+
+
+def _line(stream: object, beginning: str) -> str:
+    """The first line that begins so, or holds it."""
+    for line in stream:  # type: ignore[attr-defined]
+        if beginning in line:
+            return str(line)
+    raise AssertionError(f"no line has {beginning!r}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_pages_so_far_are_kept_when_a_signal_ends_the_command(
+    number: signal.Signals, port: int, tmp_path: Path
+) -> None:
+    """[rec-15] A closed terminal is no other end than SIGTERM."""
+    process = _recording(port, tmp_path / "f" / "a.recording", 100_000)
+    _line(process.stdout, "begun")
+    process.send_signal(number)
+    process.communicate(timeout=_LONGEST_S)
+    found = read(tmp_path / "f" / "a.recording")
+    assert process.returncode == 128 + number
+    assert found.facts["complete"] and len(found.pages) == 1 and found.facts["round_trips"] >= 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_recording_is_safe_before_the_taps_cost_is_measured(
+    number: signal.Signals, port: int, tmp_path: Path
+) -> None:
+    """[rec-14] What takes more than a second is announced; a signal meanwhile leaves it out, and nothing else."""
+    process = _recording(port, tmp_path / "f" / "a.recording", 60)
+    assert "the recording is complete" in _line(process.stderr, "measuring what the tap costs")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=_LONGEST_S)
+    found = read(tmp_path / "f" / "a.recording")
+    assert found.facts["complete"] and len(found.pages) == 1 and found.facts["round_trips"] >= 60
+    assert found.facts["tap_ns"] is None and "interrupted" in found.facts["tap_unknown"]
+    if number != signal.SIGKILL:
+        assert process.returncode == 0, said
+        assert [path.name for path in (tmp_path / "f").iterdir()] == ["a.recording"]
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.3, 0.6, 0.9, 1.2, 1.8])
+def test_nothing_stays_wherever_a_signal_comes(after_s: float, port: int, tmp_path: Path) -> None:
+    """[rec-16] Folders for sockets are made and removed at many moments; none outlives the command."""
+    process = _recording(port, tmp_path / "f" / "a.recording", 60)
+    time.sleep(after_s)  # any moment will do
+    process.terminate()
+    process.communicate(timeout=_LONGEST_S)
+    assert [path.name for path in (tmp_path / "f").iterdir() if path.name.startswith("howfar-")] == []
