@@ -1,4 +1,4 @@
-// Middleware for Express: marks each page for `howfar record`.
+// Middleware for Express: marks each page for `howfar record`. app.use(require("./marked.js"))
 const dgram = require("node:dgram");
 const line = dgram.createSocket("udp4").unref();
 const [host, port] = (process.env.HOWFAR_MARKS || "").split(":");
@@ -12,3 +12,5 @@ function marked(request, response, next) {
   });
   next();
 }
+
+module.exports = marked;
