@@ -383,6 +383,88 @@ def runs(pid: str) -> bool:
         return False
 
 
+_CONTROLLER = """<?php
+$db = new mysqli(null, getenv("DB_USER"), getenv("DB_PASSWORD"), getenv("DB"), 0, getenv("TO"));
+for ($i = 0; $i < ($_GET["page"] === "list" ? 9 : 2); $i++) { $db->query("SELECT $i")->fetch_all(); }
+http_response_code($_GET["page"] === "broken" ? 500 : 200);
+"""
+_REQUESTS = """
+import subprocess, sys, time, urllib.error, urllib.request
+port, folder, *addresses = sys.argv[1:]
+server = subprocess.Popen(["php", "-S", f"127.0.0.1:{port}", *folder.split()], stderr=subprocess.DEVNULL)
+for address in addresses:
+    for _ in range(400):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/{address}").read()
+        except urllib.error.HTTPError:
+            pass
+        except OSError:
+            time.sleep(0.05)
+            continue
+        break
+server.terminate()
+"""
+
+
+def _php_pages(server: Running, out: Path, folder: str, addresses: list[str], *options: str) -> tuple[Recording, str]:
+    """Pages of PHP's own server, as they were requested."""
+    if shutil.which("php") is None:
+        pytest.skip("php is not installed")
+    command = (sys.executable, "-c", _REQUESTS, str(free_port()), folder, *addresses)
+    done = record(server, address(server, "socket"), out, *command, options=("--php", *options))
+    assert done.returncode == 0, done.stderr
+    return read(out), done.stderr
+
+
+def test_pages_of_a_front_controller_are_told_apart_and_a_server_error_is_known(
+    server: Running, tmp_path: Path
+) -> None:
+    """[app-9] [app-10] By a parameter that was named; other parameters leave no trace."""
+    (tmp_path / "index.php").write_text(_CONTROLLER)
+    addresses = [f"index.php?page={name}&key=Xylophon77" for name in ("list", "item", "item", "broken")]
+    pages, said = _php_pages(server, tmp_path / "a.recording", f"-t {tmp_path}", addresses, "--page-by", "page,title")
+    counted = Counter((page.name, page.failed) for page in pages.pages)
+    assert counted == {
+        ("/index.php?page=list", False): 1,
+        ("/index.php?page=item", False): 2,
+        ("/index.php?page=broken", True): 1,
+    }
+    assert "1 of 1 pages /index.php?page=broken" in said
+    assert b"Xylophon77" not in (tmp_path / "a.recording").read_bytes()
+
+
+def test_a_router_script_of_phps_own_server_is_named_as_the_reason(server: Running, tmp_path: Path) -> None:
+    """[app-16] Only what was observed is claimed, with what works."""
+    (tmp_path / "router.php").write_text(_CONTROLLER)
+    pages, _ = _php_pages(server, tmp_path / "a.recording", f"{tmp_path}/router.php", ["x?page=list"])
+    (unknown,) = [reason for reason in pages.facts["unknown"] if "--php" in reason]
+    assert "no script marked one" in unknown and "--http" in unknown
+    assert [page.method for page in pages.pages] == ["command"]
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        pytest.param("register_shutdown_function(function () { exit; });", 0, id="app-15"),
+        pytest.param("exit(3);", 3, id="exit"),
+        pytest.param("throw new Exception('x');", 255, id="exception"),
+    ],
+)
+def test_a_php_page_is_marked_however_it_ends(code: str, exit_code: int, server: Running, tmp_path: Path) -> None:
+    """[app-15] Once, and with its round trips."""
+    if shutil.which("php") is None:
+        pytest.skip("php is not installed")
+    queries = _CONTROLLER.replace('$_GET["page"]', '"item"')
+    (tmp_path / "page.php").write_text(f"{queries}\n{code}\n")
+    out = tmp_path / "a.recording"
+    done = record(
+        server, address(server, "socket"), out, "php", str(tmp_path / "page.php"), options=("--php", "--json")
+    )
+    assert done.returncode == exit_code, done.stderr
+    (page,) = read(out).pages
+    assert page.method == "php" and [one.command for one in page.round_trips].count("select") == 2
+
+
 def test_a_php_page_marks_itself(server: Running, tmp_path: Path) -> None:
     if shutil.which("php") is None:
         pytest.skip("php is not installed")

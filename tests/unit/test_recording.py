@@ -281,6 +281,45 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "new")
 
 
+@pytest.mark.parametrize(
+    ("address", "by", "name"),
+    [
+        ("/index.php?page=list&id=7", ("page",), "/index.php?page=list"),
+        ("/index.php?page=list&id=7", (), "/index.php"),
+        ("/index.php?id=7", ("page",), "/index.php"),
+        ("/v/1?title=A+b&page=x", ("page", "title"), "/v/*?title=A+b&page=x"),
+    ],
+)
+def test_parameters_that_tell_pages_apart_stay_if_they_are_asked_for(
+    address: str, by: tuple[str, ...], name: str
+) -> None:
+    """[app-10] Off by default, because of what they may hold."""
+    page = page_of(1, f"page 41 100 200 php:200 {address}", by)
+    assert page is not None and page.name == name
+
+
+@pytest.mark.parametrize(
+    ("method", "failed"),
+    [
+        ("php:500", True),
+        ("php:404", False),
+        ("php:000", None),
+        ("http:5xx", True),
+        ("http:2xx", False),
+        ("http", None),
+        ("mark", None),
+    ],
+)
+def test_a_page_that_a_server_error_answered_has_failed(method: str, failed: bool | None, tmp_path: Path) -> None:
+    """[app-9] As its sender says, also after it was stored."""
+    page = page_of(1, f"page 41 100 200 {method} /shop")
+    assert page is not None and page.failed is failed and page.name == "/shop"
+    file = RecordingFile(tmp_path / "a", {})
+    file.add_pages([page])
+    file.finish({})
+    assert [one.failed for one in read(tmp_path / "a").pages] == [failed]
+
+
 def test_a_mark_groups_by_what_is_the_same_and_keeps_no_query() -> None:
     marked = page_of(1, "page 41 100 200 php /post/4711/comments?token=secret")
     assert marked is not None

@@ -44,6 +44,11 @@ _STDERR = 2
 )
 @click.option("--php", is_flag=True, help="Mark each PHP page with a file that PHP runs first (auto_prepend_file).")
 @click.option(
+    "--page-by",
+    metavar="NAMES",
+    help="With --php, tell pages apart by these parameters of the query: title,route. Their values are recorded.",
+)
+@click.option(
     "--gaps",
     is_flag=True,
     help="Where nothing marks pages, end a page when the application pauses between round trips.",
@@ -61,6 +66,7 @@ def record(
     duration: str | None,
     http: str | None,
     php: bool,
+    page_by: str | None,
     gaps: bool,
     as_json: bool,
     no_colour: bool,
@@ -90,6 +96,11 @@ def record(
     _check(command, duration, service, interface, pcap, "--php" if php else "--http" if http else None)
     if yes and not service:
         raise UsageError("--yes confirms the drop-in file of --service", "Omit it, or name the service.")
+    if page_by and not php:
+        raise UsageError(
+            "--page-by names parameters that a PHP page reports", "Add --php, or name pages with `howfar mark`."
+        )
+    by = tuple(filter(None, (name.strip() for name in (page_by or "").split(","))))
     code = 0
     if service:
         _service(service, server, out, seconds, yes, gaps)
@@ -99,7 +110,7 @@ def record(
         raise UsageError("nothing to record", "Give the command that starts your application after --.")
     else:
         named = named_server_at(server or usual_server())
-        code = record(Requested(named, command, out, php, gaps, _http(http), output), try_note)
+        code = record(Requested(named, command, out, php, gaps, _http(http), by, output), try_note)
     found = summarize(read(out))
     show_found(found, document(found, str(out)), as_json, no_colour)
     return code

@@ -1,7 +1,7 @@
 """Pages that report their begin and end: one datagram per page to the address in $HOWFAR_MARKS.
 
-`page PID BEGUN_NS ENDED_NS METHOD NAME`, times of CLOCK_MONOTONIC, PID 0 for all processes. Whoever sends it sends it at the end and
-waits for nothing, so a page never fails for lack of a recorder.
+`page PID BEGUN_NS ENDED_NS METHOD[:STATUS] NAME`: times of CLOCK_MONOTONIC, PID 0 for all processes, STATUS as in HTTP. It is sent at
+the page's end, and nothing waits for it, so a page never fails for lack of a recorder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import re
 import socket
 import threading
 from collections import deque
+from collections.abc import Collection
 from types import TracebackType
+from urllib.parse import parse_qsl, urlencode
 
 from howfar.recording.recording import Page
 from howfar.terminal_text import one_line
@@ -21,11 +23,13 @@ VARIABLE = "HOWFAR_MARKS"
 HTTP_VARIABLE = "HOWFAR_HTTP"
 _LONGEST = 2048
 _LONGEST_NAME = 120
+_MOST_FIELDS = 2048
+"""As many as fit into the longest mark."""
 _MOST = 1_000_000
 _ROOM = 4 << 20
 _LOOK_S = 0.1
 """Interval of reading. The kernel's buffer for a user's socket holds some 500 marks, so 5,000 pages a second."""
-_FORM = re.compile(r"page (\d{1,10}) (\d{1,19}) (\d{1,19}) (mark|php|http) (.+)", re.DOTALL)
+_FORM = re.compile(r"page (\d{1,10}) (\d{1,19}) (\d{1,19}) (mark|php|http)(?::(\d(?:\d\d|xx)))? (.+)", re.DOTALL)
 _NUMBERED = re.compile(r"[^/]*\d[^/]*")
 
 
@@ -39,21 +43,27 @@ def send(pid: int, begun_ns: int, ended_ns: int, method: str, name: str) -> bool
     return True
 
 
-def page_of(number: int, text: str) -> Page | None:
+def page_of(number: int, text: str, page_by: Collection[str] = ()) -> Page | None:
     """The page that a datagram marks, or None.
 
-    A name is what groups pages: of an address the query goes, and each part with a digit, which stands for one thing among many.
+    A name is what groups pages: of an address the query goes, but for the parameters of `page_by`, and each part with a digit, which
+    stands for one thing among many.
     """
     found = _FORM.fullmatch(text)
     if found is None:
         return None
-    pid, begun_ns, ended_ns, method, name = found.groups()
+    pid, begun_ns, ended_ns, method, status, name = found.groups()
     if method != "mark":
-        name = _NUMBERED.sub("*", name.split("?")[0].split("#")[0])
+        path, _, query = name.partition("?")
+        kept = urlencode(
+            [pair for pair in parse_qsl(query, max_num_fields=_MOST_FIELDS) if pair[0] in page_by] if page_by else []
+        )
+        name = _NUMBERED.sub("*", path.split("#")[0]) + (f"?{kept}" if kept else "")
     name = one_line(name.strip())[:_LONGEST_NAME] or "page"
     if int(ended_ns) < int(begun_ns) or int(ended_ns) >= 1 << 63:
         return None
-    return Page(number, name, method, 1.0, int(pid) or None, int(begun_ns), int(ended_ns))  # type: ignore[arg-type]
+    failed = None if status in (None, "000") else status[0] == "5"
+    return Page(number, name, method, 1.0, int(pid) or None, int(begun_ns), int(ended_ns), failed)  # type: ignore[arg-type]
 
 
 class Marks:
@@ -62,7 +72,9 @@ class Marks:
     The kernel keeps marks until somebody looks: to take each at once would wake this process in the first moments of the next page.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, page_by: Collection[str] = ()) -> None:
+        """`page_by`: parameters of a query that stay in a page's name."""
+        self._page_by = page_by
         self.pages: list[Page] = []
         self.malformed = 0
         self._texts: deque[bytes] = deque()
@@ -76,9 +88,10 @@ class Marks:
         self.address = f"{host}:{port}"
         self._thread = threading.Thread(target=self._take, name="marks", daemon=True)
 
-    def add(self, name: str, begun_ns: int, ended_ns: int) -> None:
-        """A page that was seen from outside, whichever process made it."""
-        self._texts.append(f"page 0 {begun_ns} {ended_ns} http {name}".encode())
+    def add(self, name: str, begun_ns: int, ended_ns: int, failed: bool) -> None:
+        """A page that was seen from outside, whichever process made it. `failed`: it was answered with a server's error."""
+        status = "5xx" if failed else "2xx"
+        self._texts.append(f"page 0 {begun_ns} {ended_ns} http:{status} {name}".encode())
 
     def _take(self) -> None:
         while not self._left.wait(_LOOK_S):
@@ -98,7 +111,8 @@ class Marks:
         """Read what was received since the last call, by one thread at a time; `pages` has all."""
         found: list[Page] = []
         while self._texts:
-            page = page_of(len(self.pages) + len(found) + 1, self._texts.popleft().decode(errors="replace"))
+            text = self._texts.popleft().decode(errors="replace")
+            page = page_of(len(self.pages) + len(found) + 1, text, self._page_by)
             if page is None:
                 self.malformed += 1
             else:

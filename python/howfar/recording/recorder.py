@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -55,6 +56,10 @@ from howfar.stopping import withheld
 from howfar.units import format_duration_ns
 
 _LOOKUP_S = 2.0
+_MOST_NAMED = 5
+_UNMARKED_PHP = (
+    "pages of --php: no script marked one (PHP's own server prepends to no router script: use --http HOST:PORT there)"
+)
 _PHP = Path(__file__).parent / "php"
 _BODY = "data"
 """Name for what follows a request whose body the server has asked for (`100 Continue`)."""
@@ -72,6 +77,8 @@ class Requested:
     """Whether to look for rests between round trips where nothing marks pages."""
     http: TcpTarget | None = None
     """Address where the command serves HTTP: each request that comes through a tap before it is a page."""
+    page_by: tuple[str, ...] = ()
+    """Parameters of the query that tell pages of `php` apart."""
     output: int | None = None
     """File for the command's standard output; None: ours."""
 
@@ -86,7 +93,7 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
 
 def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None]) -> int:
     collected = Collected()
-    with Marks() as marks, ExitStack() as stack:
+    with Marks(requested.page_by) as marks, ExitStack() as stack:
         tap, page = None, None
         http = stack.enter_context(_http_tap(requested.http, marks)) if requested.http else None
         try:
@@ -115,6 +122,8 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             else f"the command (exit code {code}) made no round trip through the tap",
             inserted.advice(requested.command),
         )
+    if (failed := _failed(marks)) is not None:
+        say(failed)
     with ending(file, say):
         unknown = {**add_pages(file, marks, page, requested.gaps), **_unmarked(requested, marks)}
         finish(file, collected, unknown, code, say, lambda: _name_costs(requested, inserted, say))
@@ -153,11 +162,21 @@ def _unmarked(requested: Requested, marks: Marks) -> dict[str, int]:
     """Requested markers of pages, with 1 for those that marked none."""
     methods = {page.method for page in marks.pages}
     return {
-        "pages of --php: no PHP script ran": int(requested.php and "php" not in methods),
+        _UNMARKED_PHP: int(requested.php and "php" not in methods),
         "pages of --http: no HTTP/1 request came through the tap": int(
             requested.http is not None and "http" not in methods
         ),
     }
+
+
+def _failed(marks: Marks) -> str | None:
+    """A sentence about pages that were answered with a server's error."""
+    failed = Counter(page.name for page in marks.pages if page.failed)
+    if not failed:
+        return None
+    all_of = Counter(page.name for page in marks.pages)
+    named = [f"{count} of {all_of[name]} pages {name}" for name, count in failed.most_common(_MOST_NAMED)]
+    return f"answered with a server's error (5xx), so their times are those of a failure: {', '.join(named)}"
 
 
 @contextmanager
@@ -178,7 +197,7 @@ def _http_tap(target: TcpTarget, marks: Marks) -> Iterator[RecordTap]:
 def _mark_requests(tap: RecordTap, marks: Marks) -> None:
     """Add each HTTP request that passes the tap as a page, to the tap's end."""
     names: dict[int | None, str] = {}
-    spans: dict[int, tuple[str, int, int]] = {}
+    spans: dict[int, tuple[str, int, int, bool]] = {}
     """The last request of each connection: the next bytes may be its body."""
     with contextlib.suppress(EngineError):  # killed: the requests until then are marked
         for event in tap.events():
@@ -193,15 +212,17 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
         marks.add(*span)
 
 
-def _follow(spans: dict[int, tuple[str, int, int]], trip: RecordedRoundTrip, name: str | None, marks: Marks) -> None:
+def _follow(
+    spans: dict[int, tuple[str, int, int, bool]], trip: RecordedRoundTrip, name: str | None, marks: Marks
+) -> None:
     """Begin a request, after marking the previous one on its connection, or continue that one. `name` None: it is not HTTP."""
     before = spans.get(trip.connection_id)
     if name == _BODY and before is not None:
-        spans[trip.connection_id] = (*before[:2], trip.ended_ns)
+        spans[trip.connection_id] = (*before[:2], trip.ended_ns, before[3] or trip.failed)
     elif name not in (None, _BODY):
         if before is not None:
             marks.add(*before)
-        spans[trip.connection_id] = (name, trip.begun_ns, trip.ended_ns)
+        spans[trip.connection_id] = (name, trip.begun_ns, trip.ended_ns, trip.failed)
 
 
 def _text(tap: RecordTap) -> str:
@@ -210,7 +231,8 @@ def _text(tap: RecordTap) -> str:
     return f"{host}:{tap.address.port}"
 
 
-def _environment(inserted: Insertion, marks: Marks, php: bool, http: RecordTap | None) -> Mapping[str, str]:
+def _environment(requested: Requested, inserted: Insertion, marks: Marks, http: RecordTap | None) -> Mapping[str, str]:
+    php, page_by = requested.php, requested.page_by
     environment = {**inserted.environment(), VARIABLE: marks.address}
     if http is not None:
         environment[HTTP_VARIABLE] = _text(http)
@@ -218,6 +240,7 @@ def _environment(inserted: Insertion, marks: Marks, php: bool, http: RecordTap |
         # An empty entry is PHP's own directory.
         environment["PHP_INI_SCAN_DIR"] = f"{os.environ.get('PHP_INI_SCAN_DIR', '')}:{_PHP}"
         environment["HOWFAR_PREPEND"] = str(_PHP / "prepend.php")
+        environment["HOWFAR_PAGE_BY"] = ",".join(page_by)
     return environment
 
 
@@ -238,7 +261,7 @@ def _run(
             process = subprocess.Popen(
                 [*prefix, *helper, *(inserted.bind or ("", "")), *inserted.argv(requested.command)],
                 stdout=requested.output,
-                env=_environment(inserted, marks, requested.php, http),
+                env=_environment(requested, inserted, marks, http),
                 pass_fds=(report_theirs, leave_theirs),
             )
         except OSError as error:

@@ -34,7 +34,7 @@ from howfar.store.database import (
 )
 
 FORMAT = 2
-"""Since 2, a complete recording has the fact `checksum`."""
+"""Since 2, a complete recording has the fact `checksum`, and a page says whether it failed."""
 SUFFIX = RECORDING.suffix
 _COLD, _FEWEST_FOR_COLD = 2, 3
 """A first page is cold that takes so many times longer than the others; it needs a few to be compared with."""
@@ -60,9 +60,14 @@ CREATE TABLE round_trips (
 ) STRICT;
 CREATE TABLE pages (
     id INTEGER PRIMARY KEY, name TEXT NOT NULL, method TEXT NOT NULL, confidence REAL NOT NULL, pid INTEGER,
-    begun_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL
+    begun_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL{pages_since_2}
 ) STRICT;
 """
+
+
+def _tables(version: int = FORMAT) -> str:
+    """The statements that make the tables of a format."""
+    return _TABLES.format(pages_since_2=", failed INTEGER" if version > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,8 @@ class Page:
     pid: int | None
     begun_ns: int
     ended_ns: int
+    failed: bool | None = None
+    """Whether it was answered with a server's error (5xx); None where that is not known, as in recordings of format 1."""
     round_trips: tuple[RoundTrip, ...] = ()
     """Round trips in the order of their beginning."""
     contested: int = 0
@@ -216,7 +223,7 @@ class RecordingFile:
                 self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
                 self._db.executescript(
                     f"PRAGMA application_id = {RECORDING.application_id}; PRAGMA user_version = {FORMAT}; PRAGMA journal_mode = WAL;"
-                    f"PRAGMA synchronous = OFF; BEGIN; {_TABLES} COMMIT;"
+                    f"PRAGMA synchronous = OFF; BEGIN; {_tables()} COMMIT;"
                 )
             self.set_facts({"format": FORMAT, **facts, "complete": False, "stopped": KILLED})
         except RunFileError:
@@ -353,7 +360,7 @@ class _Claims:
 def read(path: Path) -> Recording:
     """Read a recording. Raises NotARunFile, NewerRunFile, RunFileError."""
     with opened(path, RECORDING, FORMAT) as (db, version):
-        check_schema(db, path, _schema())
+        check_schema(db, path, _schema(version))
         facts = {name: loads(value) for name, value in db.execute("SELECT name, value FROM facts")}
         sealed = facts.pop(_CHECKSUM, None)
         if sealed is not None and sealed != _checksum(db):
@@ -371,7 +378,7 @@ def read(path: Path) -> Recording:
         trips = [
             (*row[:-1], bool(row[-1])) for row in db.execute("SELECT * FROM round_trips ORDER BY begun_ns, sent_ns, id")
         ]
-        pages = [Page(*row) for row in db.execute("SELECT * FROM pages ORDER BY begun_ns, id")]
+        pages = [_page_of(row) for row in db.execute("SELECT * FROM pages ORDER BY begun_ns, id")]
         return replace(_joined(facts, connections, digests, trips, pages), is_verified=sealed is not None)
 
 
@@ -389,9 +396,9 @@ def _checksum(db: sqlite3.Connection) -> str:
 
 
 @cache
-def _schema() -> Schema:
+def _schema(version: int) -> Schema:
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(_TABLES)
+        db.executescript(_tables(version))
         return schema_of(db)
 
 
@@ -413,6 +420,12 @@ def _check_values(db: sqlite3.Connection, path: Path) -> None:
         found = db.execute(f"SELECT id {where} LIMIT 1").fetchone()
         if found is not None:
             raise damaged(path, f"{what} {found[0]} is impossible")
+
+
+def _page_of(row: Sequence[Any]) -> Page:
+    """A page as it is stored; one of format 1 does not say whether it failed."""
+    failed = row[7] if len(row) > 7 else None
+    return Page(*(*row[:7], None if failed is None else bool(failed)))
 
 
 def _joined(
