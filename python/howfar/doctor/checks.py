@@ -445,8 +445,10 @@ _POOLER = Change(
     where="a pooler between the clients and the server, pgbouncer.ini",
     lines=(
         "[pgbouncer]",
-        "pool_mode = transaction   # prepared statements need pgbouncer 1.21; SET and LISTEN need session",
-        "default_pool_size = 20   # sessions per user and database",
+        "; prepared statements need pgbouncer 1.21; SET and LISTEN need pool_mode = session",
+        "pool_mode = transaction",
+        "; sessions per user and database",
+        "default_pool_size = 20",
     ),
     restarts=False,
 )
