@@ -256,7 +256,9 @@ def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "below " in capsys.readouterr().out
 
 
-def test_an_interrupted_load_leaves_a_partial_answer_and_no_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_load_leaves_a_partial_answer_and_no_engine(number: signal.Signals, tmp_path: Path) -> None:
+    """[rec-15] Whatever the signal."""
     events = fake_load.events(fake_load.job())[:5]
     engine = fake_load.fake_engine(tmp_path, events, then="echo $$ > pid.new; mv pid.new pid; exec sleep 1000")
     source = "import sys; from howfar.cli.main import run_command_line; sys.exit(run_command_line(sys.argv[1:]))"
@@ -270,9 +272,9 @@ def test_an_interrupted_load_leaves_a_partial_answer_and_no_engine(tmp_path: Pat
     assert process.stdout is not None
     for _ in range(3):
         assert "transactions/s" in process.stdout.readline(), "three intervals are shown while it goes on"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + number, err
     assert "not a result" in err and "300 transactions" in err
     assert "Verdict" not in out
     if (tmp_path / "pid").exists():
