@@ -6,6 +6,7 @@ A signal that was ignored at the start, as by nohup, stays ignored.
 from __future__ import annotations
 
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -67,6 +68,19 @@ def ended_by_request() -> Iterator[None]:
         raise KeyboardInterrupt if number == signal.SIGINT else Ended(number)
 
     with on_request(end):
+        yield
+
+
+@contextmanager
+def passed_on_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Pass requests on to a command while inside, and end after it; a terminal's Ctrl-C reaches it directly. Nothing is raised: an
+    exception out of wait() can lose the exit code that it has just fetched."""
+
+    def pass_on(number: int) -> None:
+        if number != signal.SIGINT:
+            process.send_signal(number)
+
+    with on_request(pass_on):
         yield
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -54,6 +53,7 @@ from howfar.plan.load import Override, load_plan
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.plan.types import Plan
 from howfar.runner.preflight import lacking
+from howfar.stopping import passed_on_to
 from howfar.store.partial import stays
 from howfar.store.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
@@ -626,10 +626,8 @@ def _launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Lau
 def _run(launcher: Launcher, command: Sequence[str], variables: dict[str, str]) -> int:
     arguments = list(command) or [os.environ.get("SHELL", "/bin/sh")]
     process = launcher.popen(arguments, env={**os.environ, **variables})
-    # Handlers that do not raise: an exception out of wait() can lose the exit code that it has just fetched.
-    signal.signal(signal.SIGINT, lambda *_: None)  # from the terminal: the command got it too, and decides
-    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
-    code = process.wait()
+    with passed_on_to(process):
+        code = process.wait()
     return shell_code(code)
 
 

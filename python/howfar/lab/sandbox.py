@@ -77,15 +77,17 @@ def _arm() -> None:
 
 
 def heed_signals() -> None:
-    """Have SIGTERM raise `Terminated` and SIGINT, unless it is ignored, KeyboardInterrupt; also where `attended` withheld them."""
+    """Have SIGTERM raise `Terminated`, and SIGINT and SIGHUP, unless they are ignored, KeyboardInterrupt; also where `attended`
+    withheld them."""
     signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _interrupt)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _GUARDED)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle SIGINT and SIGTERM. A second signal soon after the first (a group's signal that the outside passes on too, an impatient
+    """Handle a request to end. A second signal soon after the first (a group's signal that the outside passes on too, an impatient
     key) must not disturb the cleaning up."""
     global _interrupted_at
     now = time.monotonic()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -23,7 +21,7 @@ from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Connection, Digest, Page, RecordingFile, RoundTrip
-from howfar.stopping import ended_by_request, on_request
+from howfar.stopping import ended_by_request
 
 _MALFORMED = "marks that were not understood"
 _UNTIL_INTERRUPTED_S = 365 * 86_400.0
@@ -121,18 +119,6 @@ def let_pass(seconds: float | None) -> None:
     """Wait this long, or until a request to end; None: until one."""
     with contextlib.suppress(KeyboardInterrupt), ended_by_request():
         time.sleep(_UNTIL_INTERRUPTED_S if seconds is None else seconds)
-
-
-@contextmanager
-def signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """While inside, pass a request to end on to the command; the terminal interrupts it directly. We end after it."""
-
-    def pass_on(number: int) -> None:
-        if number != signal.SIGINT:
-            process.send_signal(number)
-
-    with on_request(pass_on):
-        yield
 
 
 def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:

@@ -28,10 +28,10 @@ from howfar.recording.collecting import (
     let_pass,
     new_facts,
     new_recording,
-    signals_for,
 )
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.recording import Page, RecordingFile
+from howfar.stopping import passed_on_to
 
 _BEGIN_S = 10.0
 _DRAIN_S = 5.0
@@ -244,5 +244,5 @@ def _meanwhile(requested: Requested, marks: Marks) -> int:
         process = subprocess.Popen(requested.command, env=environment, stdout=requested.output)
     except OSError as error:
         raise UsageError(f"{requested.command[0]}: {error.strerror}", "Try the command alone first.") from error
-    with signals_for(process):
+    with passed_on_to(process):
         return shell_code(process.wait())

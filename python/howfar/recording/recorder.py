@@ -45,14 +45,13 @@ from howfar.recording.collecting import (
     let_pass,
     new_facts,
     new_recording,
-    signals_for,
 )
 from howfar.recording.insertion import Insertion, NamedServer, insertion, own_mounts
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Page, RecordingFile
 from howfar.recording.tap import listening, tap_folder
-from howfar.stopping import withheld
+from howfar.stopping import passed_on_to, withheld
 from howfar.units import format_duration_ns
 
 _LOOKUP_S = 2.0
@@ -278,7 +277,7 @@ def _run(
             )
         for one in filter(None, taps):
             one.serve(int(namespace))
-        with signals_for(process):
+        with passed_on_to(process):
             begun_ns = time.monotonic_ns()
             os.write(leave, b"!")
             code = process.wait()
