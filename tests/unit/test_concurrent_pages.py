@@ -42,7 +42,7 @@ def simulated(workers: list[list[Work]], rtt_ns: int, first: Work | None, last: 
             at = ask(connection, at, work)
         ends.append(at)
     end = ask(1, max(ends), last) if last else max(ends)
-    return Page(1, "front", "mark", 1.0, 7, 0, end, tuple(sorted(trips, key=lambda trip: trip.begun_ns)))
+    return Page(1, "front", "mark", 1.0, 7, 0, end, round_trips=tuple(sorted(trips, key=lambda trip: trip.begun_ns)))
 
 
 def recorded(*pages: Page) -> Recording:

@@ -479,8 +479,8 @@ _BORDER = re.compile(r"/\*|\*/")
 def count_values(sql: str, protocol: SqlProtocol) -> int:
     """The number of values of a statement: the `?` outside of quotes and comments, by the lexical rules of its server.
 
-    The engine has the same rules (`crates/wire/src/sql.rs`), and `tests/data/values.tsv` holds both to them. What `/*!` holds is run by
-    MySQL. PostgreSQL's operator `?` is written `??`, and is seen before a string; `?|` and `?&` are operators too.
+    The engine has the same rules (`crates/wire/src/sql.rs`), and `tests/data/values.tsv` holds both to them. MySQL runs what
+    `/*!` holds. PostgreSQL's operator `?` is written `??`, and is seen before a string; `?|` and `?&` are operators too.
     """
     rules = _POSTGRESQL if protocol == "postgresql" else _MYSQL
     count, at = 0, 0
