@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 from wordpress_pages import WARM
 
+from howfar.recording.recording import seal
 from howfar.stats.intervals import mean_interval
 
 HERE = Path(__file__).parent
@@ -148,6 +149,7 @@ def record(app: App, out: Path, pages: int) -> dict[str, int]:
             rank = "SELECT id, row_number() OVER (PARTITION BY name ORDER BY begun_ns) AS at FROM pages"
             db.execute(f"DELETE FROM pages WHERE id IN (SELECT id FROM ({rank}) WHERE at <= {WARM})")
             db.execute("UPDATE round_trips SET page_id = NULL WHERE page_id NOT IN (SELECT id FROM pages)")
+            seal(db)
     return counted
 
 

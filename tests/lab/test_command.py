@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from howfar.runner.run import conduct
+from howfar.store.records import FORMAT_VERSION
 from howfar.store.run_file import create
 from tests.lab.sandboxes import PATIENCE_S
 from tests.rarely import rarely_but
@@ -61,7 +62,7 @@ def where(tmp_path: Path) -> Path:
     create(tmp_path / "empty.howfar", fake_info()).close()
     shutil.copy(tmp_path / "good.howfar", tmp_path / "newer.howfar")
     with sqlite3.connect(tmp_path / "newer.howfar") as db:
-        db.execute("PRAGMA user_version = 7")
+        db.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     (tmp_path / "text.howfar").write_text("no SQLite")
     (tmp_path / "malformed.toml").write_text(MALFORMED)
     (tmp_path / "wrong.toml").write_text(WRONG_FIELD)
@@ -84,8 +85,8 @@ BAD = [
     (("run", "--out", "good.howfar"), 6, "already exists", "howfar resume good.howfar"),
     (("report", "text.howfar"), 6, "text.howfar is not a howfar run file", "howfar run"),
     (("resume", "text.howfar"), 6, "text.howfar is not a howfar run file", "howfar run"),
-    (("report", "newer.howfar"), 6, "newer.howfar has format 7", "newer howfar"),
-    (("resume", "newer.howfar"), 6, "newer.howfar has format 7", "newer howfar"),
+    (("report", "newer.howfar"), 6, f"newer.howfar has format {FORMAT_VERSION + 1}", "newer howfar"),
+    (("resume", "newer.howfar"), 6, f"newer.howfar has format {FORMAT_VERSION + 1}", "newer howfar"),
     (("lab", "--distances", "three-zones", "--", "true"), 2, "--distances applies to replicas", "Add --replication"),
     (("lab", "--replication", "foo", "--", "true"), 2, "'galera', 'group'", "--help"),
     (("lab", "--replication", "none", "--", "true"), 2, "means no replication", "galera"),

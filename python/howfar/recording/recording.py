@@ -301,9 +301,8 @@ class RecordingFile:
 
     def seal(self) -> None:
         """Write the checksum of all that is in the file, after the last change."""
-        with translated(self.path, "read", RECORDING):
-            sealed = _checksum(self._db)
-        self.set_facts({_CHECKSUM: sealed})
+        with translated(self.path, "write", RECORDING):
+            seal(self._db)
 
     def has_round_trips(self) -> bool:
         """Whether any round trip was recorded."""
@@ -384,6 +383,11 @@ def read(path: Path) -> Recording:
 
 _CHECKSUM = "checksum"
 """The fact that has the checksum of all others and of all rows."""
+
+
+def seal(db: sqlite3.Connection) -> None:
+    """Write the checksum of all that is in a recording, so that it counts as whole."""
+    db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (_CHECKSUM, json.dumps(_checksum(db))))
 
 
 def _checksum(db: sqlite3.Connection) -> str:
