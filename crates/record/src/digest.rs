@@ -9,6 +9,8 @@ const LONGEST: usize = 1024;
 const NEWEST_RUN: u32 = 50_699;
 /// Tokens that are looked at for a digest; literals beyond count as keys.
 const MOST_TOKENS: usize = 4096;
+/// What a statement without words is called.
+const EMPTY: &str = "empty query";
 
 const STATEMENTS: &[&str] = &[
     "select",
@@ -118,6 +120,7 @@ pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
         rest: sql,
         dialect,
         keys: salt.keys(),
+        comments_run: 0,
     };
     let mut tokens: Vec<Token> = Vec::new();
     let mut settings = Settings::default();
@@ -130,9 +133,16 @@ pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
             push(&mut tokens, token);
         }
     }
+    if tokens.is_empty() {
+        return Statement {
+            command: EMPTY,
+            text: EMPTY.to_owned(),
+            keys: lexer.keys.finish(),
+        };
+    }
     Statement {
         command: command(&tokens),
-        text: print(&fold(&tokens)),
+        text: print(&close(fold(&tokens))),
         keys: lexer.keys.finish(),
     }
 }
@@ -214,12 +224,20 @@ fn fold<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
         let token = tokens[at];
         let is_open = token == Token::Symbol(b"(");
         let in_list = is_open && is_word(folded.last(), b"in");
+        let in_row = is_open && in_values;
         if let Some(end) = in_list.then(|| list_end(tokens, at)).flatten() {
             folded.push(Token::List);
             at = end;
             continue;
         }
-        let in_row = is_open && in_values;
+        if in_row && group_end(tokens, at).is_none() && !last_row.is_empty() {
+            // The statement is cut in a row like those before.
+            folded.pop();
+            if folded.last() != Some(&Token::Rows) {
+                folded.push(Token::Rows);
+            }
+            return folded;
+        }
         if let Some(end) = in_row.then(|| group_end(tokens, at)).flatten() {
             if tokens[at..end] == tokens[last_row.clone()] {
                 // After the comma, which goes as well.
@@ -244,16 +262,38 @@ fn fold<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     folded
 }
 
+/// What a statement that was cut has left open is closed.
+fn close(mut tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
+    let mut open = 0_usize;
+    for token in &tokens {
+        match token {
+            Token::Symbol(b"(") => open += 1,
+            Token::Symbol(b")") => open = open.saturating_sub(1),
+            _ => {}
+        }
+    }
+    if tokens.last() == Some(&Token::Symbol(b",")) {
+        tokens.pop();
+    }
+    tokens.extend(std::iter::repeat_n(Token::Symbol(b")"), open));
+    tokens
+}
+
 fn is_word(token: Option<&Token>, word: &[u8]) -> bool {
     matches!(token, Some(Token::Word(found)) if found.eq_ignore_ascii_case(word))
 }
 
-/// Behind the bracket that closes the one at `open`, if there are only literals and commas between.
+/// Behind the bracket that closes the one at `open`, or at the end of a statement that was cut, if there are only literals and commas
+/// between.
 fn list_end(tokens: &[Token], open: usize) -> Option<usize> {
-    let end = tokens[open + 1..]
-        .iter()
-        .position(|token| !matches!(token, Token::Literal | Token::Symbol(b",")))?;
-    (end > 0 && tokens[open + 1 + end] == Token::Symbol(b")")).then_some(open + end + 2)
+    let inside = &tokens[open + 1..];
+    let is_inside = |token: &&Token| matches!(token, Token::Literal | Token::Symbol(b","));
+    let count = inside.iter().take_while(is_inside).count();
+    match inside.get(count) {
+        _ if count == 0 => None,
+        None => Some(tokens.len()),
+        Some(&end) => (end == Token::Symbol(b")")).then_some(open + count + 2),
+    }
 }
 
 fn group_end(tokens: &[Token], open: usize) -> Option<usize> {
@@ -315,6 +355,8 @@ struct Lexer<'a> {
     rest: &'a [u8],
     dialect: Dialect,
     keys: Keys,
+    /// Comments that are open and whose text the server runs.
+    comments_run: usize,
 }
 
 impl<'a> Lexer<'a> {
@@ -339,10 +381,10 @@ impl<'a> Lexer<'a> {
                     .iter()
                     .take_while(|byte| b"=<>!*/%&|^~:@".contains(byte))
                     .count();
-                // A comment may begin in the middle.
+                // A comment may begin, or one that is run may end, in the middle.
                 let length = self.rest[..length]
                     .windows(2)
-                    .position(|pair| pair == b"/*")
+                    .position(|pair| pair == b"/*" || (pair == b"*/" && self.comments_run > 0))
                     .unwrap_or(length)
                     .max(1);
                 self.symbol(length)
@@ -380,6 +422,9 @@ impl<'a> Lexer<'a> {
                 self.rest = &self.rest[end..];
             } else if self.rest.starts_with(b"/*") {
                 self.comment(mysql);
+            } else if self.comments_run > 0 && self.rest.starts_with(b"*/") {
+                self.comments_run -= 1;
+                self.rest = &self.rest[2..];
             } else if spaces == 0 {
                 return;
             }
@@ -387,7 +432,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// What stands in a comment is nobody's business. PostgreSQL nests them; MySQL runs those that begin with `!` and a version that it
-    /// has: of these, the beginning alone is skipped, and what closes them reads as punctuation.
+    /// has: of these, only the beginning and the end are skipped.
     fn comment(&mut self, mysql: bool) {
         if mysql && (self.rest.starts_with(b"/*!") || self.rest.starts_with(b"/*M!")) {
             let begins = self
@@ -405,6 +450,7 @@ impl<'a> Lexer<'a> {
                 .unwrap_or(0);
             if version <= NEWEST_RUN {
                 self.rest = &self.rest[begins + digits..];
+                self.comments_run += 1;
                 return;
             }
         }
@@ -584,7 +630,6 @@ mod tests {
                 "SELECT count(*), @@x, @y /* secret */ -- secret\n FROM t # secret",
                 "SELECT count(*), @@x, @y FROM t",
             ),
-            (MYSQL, "/*!40101 SET NAMES utf8 */", "SET NAMES utf8 */"),
             (MYSQL, "SELECT 1 /*!99999 , secret */", "SELECT ?"),
             (MYSQL, "SELECT 1 /*M!999999 , secret */, 2", "SELECT ?, ?"),
             (MYSQL, "SELECT 'unterminated secret", "SELECT ?"),
@@ -606,6 +651,36 @@ mod tests {
             ),
         ] {
             assert_eq!(text(sql, dialect), expected, "{sql}");
+        }
+    }
+
+    // [app-18]
+    #[test]
+    fn comments_that_are_run_leave_no_trace() {
+        for (sql, expected) in [
+            ("/*!40101 SET NAMES utf8 */", "SET NAMES utf8"),
+            (
+                "SELECT /*! STRAIGHT_JOIN */ a FROM t",
+                "SELECT STRAIGHT_JOIN a FROM t",
+            ),
+            ("SELECT a/*!50000>*/b", "SELECT a > b"),
+            ("SELECT /*M! a, /* secret */ b */ c", "SELECT a, b c"),
+            ("SELECT 2*/*! 3*/ + 4", "SELECT ? * ? + ?"),
+        ] {
+            assert_eq!(text(sql, MYSQL), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_statement_that_is_cut_has_the_name_of_the_whole() {
+        for whole in [
+            "SELECT LENGTH('secret')",
+            "INSERT INTO t(a, b) VALUES (1, 'x'), (2, 'y'), (3, 'z')",
+            "SELECT a FROM t WHERE id IN (1, 2, 3, 4)",
+        ] {
+            for cut in [whole.len() - 1, whole.len() - 2, whole.len() - 4] {
+                assert_eq!(text(&whole[..cut], MYSQL), text(whole, MYSQL), "{cut}");
+            }
         }
     }
 
@@ -672,7 +747,8 @@ mod tests {
             ("  (SELECT 1)", "select"),
             ("START TRANSACTION", "begin"),
             ("secret", "other"),
-            ("", "other"),
+            ("", "empty query"),
+            (" /* secret */ -- secret", "empty query"),
         ] {
             assert_eq!(
                 digest(sql.as_bytes(), MYSQL, &Salt::default()).command,
@@ -708,6 +784,17 @@ mod tests {
             };
             let found = text(&format!("SELECT {before} {quoted} {after}"), dialect);
             prop_assert!(!found.contains("Zq9"), "{found}");
+        }
+
+        /// What opens is closed.
+        #[test]
+        fn brackets_and_comments_that_are_run_are_closed(words in prop::collection::vec(0..9_usize, 0..12)) {
+            const WORDS: [&str; 9] = ["(", "1", ",", "a", "/*!", "/*!50000", "VALUES", "IN", "+"];
+            let all: Vec<&str> = words.iter().map(|&word| WORDS[word]).collect();
+            let ends = "*/".repeat(all.iter().filter(|word| word.starts_with("/*")).count());
+            let found = text(&format!("{} {ends}", all.join(" ")), MYSQL);
+            prop_assert_eq!(found.matches('(').count(), found.matches(')').count(), "{}", found);
+            prop_assert!(!found.contains("*/"), "{}", found);
         }
 
         #[test]
