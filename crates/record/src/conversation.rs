@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::frame::LONGEST_LINE;
 use crate::http::{self, Http};
 use crate::memcached::{self, Memcached};
 use crate::mysql::{self, Mysql};
 use crate::postgres::{self, Postgres};
 use crate::redis::{self, Redis};
 use crate::salt::Salt;
-use crate::{Dark, ENCRYPTED, Heard, NOT_UNDERSTOOD, Phase, Request};
+use crate::{Dark, ENCRYPTED, Heard, IN_THE_MIDDLE, NOT_UNDERSTOOD, Phase, Request};
 
 /// Bytes of a client by which its protocol is recognised.
 const GUESSED_BY: usize = 64;
@@ -18,6 +19,8 @@ const GUESSED_BY: usize = 64;
 const MOST_DIGESTS: usize = 4;
 const HANDSHAKE: u8 = 0x16;
 const CHANGE_CIPHER: u8 = 0x14;
+/// Round trips of the longest usual login, which TLS hides: PostgreSQL's by SCRAM.
+const MOST_HIDDEN: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -28,7 +31,7 @@ pub enum Direction {
 /// A run of bytes to the server, and the run that answers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoundTrip {
-    /// The first byte of the request.
+    /// The first byte of the request: of the first that will be answered, if any will.
     pub begun_ns: u64,
     /// The last byte of the request.
     pub sent_ns: u64,
@@ -51,6 +54,7 @@ pub struct RoundTrip {
 pub struct Summary {
     pub protocol: &'static str,
     pub tls: bool,
+    /// With TLS at least so many: what follows the handshake is hidden.
     pub login_round_trips: u32,
     /// From its opening to the end of the last of them.
     pub login_ns: u64,
@@ -58,7 +62,7 @@ pub struct Summary {
 
 #[derive(Debug)]
 enum Decoder {
-    /// Nothing has been recognised yet.
+    /// Nothing has been recognised yet in what the client (the server, if it began) said.
     Guessing(Vec<u8>),
     Mysql(Box<Mysql>),
     Postgres(Box<Postgres>),
@@ -77,8 +81,15 @@ struct Open {
     bytes_to_server: u64,
     bytes_to_client: u64,
     requests: Vec<Request>,
+    /// The name, if no request gives one.
+    name: Option<&'static str>,
+    /// Something in it will be answered.
+    awaits: bool,
+    /// It does not so far, and the next byte begins a request.
+    begins_anew: bool,
     phase: Phase,
     rows: Option<u64>,
+    misses_rows: bool,
     failed: bool,
 }
 
@@ -90,6 +101,10 @@ pub struct Conversation {
     decoder: Decoder,
     protocol: &'static str,
     open: Option<Open>,
+    /// Bytes of the server that may answer or be its own.
+    undecided_bytes: u64,
+    /// Round trips inside TLS that may still be login.
+    hidden: u32,
     login_round_trips: u32,
     login_ns: u64,
     commands: BTreeMap<&'static str, u64>,
@@ -105,6 +120,8 @@ impl Conversation {
             decoder: Decoder::Guessing(Vec::new()),
             protocol: "unknown",
             open: None,
+            undecided_bytes: 0,
+            hidden: MOST_HIDDEN,
             login_round_trips: 0,
             login_ns: 0,
             commands: BTreeMap::new(),
@@ -140,7 +157,10 @@ impl Conversation {
     ) -> Option<RoundTrip> {
         match direction {
             Direction::ToServer => self.client_said(at_ns, bytes, skipped, salt),
-            Direction::ToClient => self.server_said(at_ns, bytes, skipped),
+            Direction::ToClient => {
+                self.server_said(at_ns, bytes, skipped, salt);
+                None
+            }
         }
     }
 
@@ -155,70 +175,91 @@ impl Conversation {
             Some(open) if open.answered_ns.is_some() => self.finish(),
             _ => None,
         };
+        if matches!(self.decoder, Decoder::Dark(dark) if dark.is_stream()) {
+            return ended;
+        }
         if self.open.is_none() {
             self.turn();
         }
         let count = (bytes.len() + skipped) as u64;
         let phase = self.phase(bytes);
         let open = self.open.get_or_insert_with(|| Open::new(at_ns, phase));
+        if std::mem::take(&mut open.begins_anew) {
+            open.begun_ns = at_ns;
+        }
         open.sent_ns = at_ns;
         open.ended_ns = at_ns;
         open.bytes_to_server += count;
         let mut out = Heard::default();
         let outcome = self.decode_request(bytes, skipped, salt, &mut out);
-        for request in &out.requests {
-            *self.commands.entry(request.command).or_default() += 1;
+        let is_unanswered = out.requests.iter().any(|request| !request.is_answered);
+        self.add_requests(&mut out);
+        if let Some(open) = self.open.as_mut().filter(|open| !open.awaits) {
+            // What has ended will not be answered: what follows it, in this piece or the next, begins the round trip.
+            if is_unanswered {
+                open.begun_ns = at_ns;
+            }
+            open.begins_anew = out.is_between;
         }
-        if let Some(open) = &mut self.open {
-            open.requests.append(&mut out.requests);
-        }
-        self.count_unknown(&out.unknown);
         self.darken(outcome);
         ended
     }
 
-    fn server_said(&mut self, at_ns: u64, bytes: &[u8], skipped: usize) -> Option<RoundTrip> {
-        let count = (bytes.len() + skipped) as u64;
-        let idle = match &self.decoder {
-            Decoder::Postgres(postgres) => postgres.is_idle(),
-            Decoder::Redis(redis) => redis.is_idle(),
-            _ => false,
-        };
-        let mut out = Heard::default();
-        let outcome = self.decode_answer(bytes, skipped, &mut out);
-        self.darken(outcome);
-        if idle {
-            // Nobody asked: no round trip waits for it.
-            self.count_unknown(&["pushed by the server"]);
-            return None;
+    fn add_requests(&mut self, out: &mut Heard) {
+        for request in &out.requests {
+            *self.commands.entry(request.command).or_default() += 1;
         }
-        let is_first = self.open.is_none();
+        if let Some(open) = &mut self.open {
+            open.awaits |= out.awaits || out.requests.iter().any(|request| request.is_answered);
+            open.name = open.name.or(out.name);
+            open.requests.append(&mut out.requests);
+        }
+        self.count_unknown(&std::mem::take(&mut out.unknown));
+    }
+
+    fn server_said(&mut self, at_ns: u64, bytes: &[u8], skipped: usize, salt: &Salt) {
+        if self.open.is_none() && !self.is_new && matches!(self.decoder, Decoder::Guessing(_)) {
+            return self.count_unknown(&["answer to a request before the recording"]);
+        }
+        let mut out = Heard::default();
+        let outcome = self.decode_answer(bytes, skipped, salt, &mut out);
+        self.add_requests(&mut out);
+        self.darken(outcome);
+        let is_stream = matches!(self.decoder, Decoder::Dark(dark) if dark.is_stream());
+        let is_awaited = |open: &Open| open.answered_ns.is_none();
+        if is_stream && !self.open.as_ref().is_some_and(is_awaited) {
+            return;
+        }
+        if out.pushes > 0 {
+            *self.unknown.entry("pushed by the server").or_default() += out.pushes;
+        }
+        let count = (bytes.len() + skipped) as u64 + self.undecided_bytes;
+        self.undecided_bytes = out.undecided_bytes;
+        let count = count.saturating_sub(out.undecided_bytes + out.pushed_bytes);
+        if count == 0 {
+            return;
+        }
         let opened_ns = self.opened_ns;
         let open = self.open.get_or_insert_with(|| Open {
             requests: vec![Request::new("greeting").in_phase(Phase::Connect)],
             ..Open::new(opened_ns, Phase::Connect)
         });
-        if is_first && open.bytes_to_server == 0 && !self.is_new {
-            open.begun_ns = at_ns;
-            open.sent_ns = at_ns;
-        }
         open.answered_ns.get_or_insert(at_ns);
         open.ended_ns = at_ns;
         open.bytes_to_client += count;
         open.failed |= out.failed;
+        open.misses_rows |= out.misses_rows;
         if out.counts_rows {
             *open.rows.get_or_insert(0) += out.rows;
         } else if let Some(rows) = &mut open.rows {
             *rows += out.rows;
         }
-        None
     }
 
     /// The connection has ended, or the recording has: the round trip that was on its way, if it was answered or needs no answer.
     pub fn close(&mut self) -> Option<RoundTrip> {
         let open = self.open.as_ref()?;
-        let needs_answer =
-            open.requests.is_empty() || open.requests.iter().any(|request| request.leads);
+        let needs_answer = open.awaits || open.requests.is_empty();
         if open.answered_ns.is_none() && needs_answer {
             self.count_unknown(&["not answered when the connection or the recording ended"]);
             self.open = None;
@@ -230,13 +271,24 @@ impl Conversation {
     fn finish(&mut self) -> Option<RoundTrip> {
         let open = self.open.take()?;
         let (opened_ns, is_answered) = (self.opened_ns, open.answered_ns.is_some());
-        let is_dark = matches!(self.decoder, Decoder::Dark(_) | Decoder::Guessing(_));
-        if let Decoder::Dark(dark) = self.decoder {
-            if open.requests.is_empty() {
-                self.count_unknown(&[dark.0]);
-            }
+        let dark = match self.decoder {
+            Decoder::Dark(dark) => Some(dark),
+            Decoder::Guessing(_) => Some(self.not_recognised()),
+            _ => None,
+        };
+        if let Some(dark) = dark.filter(|_| open.requests.is_empty()) {
+            self.count_unknown(&[dark.0]);
         }
-        let ended = open.into_round_trip(is_dark);
+        let is_nameless = open.requests.is_empty();
+        let mut ended = open.into_round_trip(dark.is_some());
+        if is_nameless && ended.requests > 0 {
+            *self.commands.entry(ended.command).or_default() += 1;
+        }
+        if self.hidden > 0 && ended.phase == Phase::Operation && self.summary().tls {
+            self.hidden -= 1;
+            ended.phase = Phase::Hidden;
+            self.count_unknown(&["round trips inside TLS that may be login"]);
+        }
         if ended.phase == Phase::Connect {
             self.login_round_trips += u32::from(is_answered);
             self.login_ns = ended.ended_ns.saturating_sub(opened_ns);
@@ -252,6 +304,9 @@ impl Conversation {
 
     fn darken(&mut self, outcome: Result<(), Dark>) {
         if let Err(dark) = outcome {
+            if dark.is_stream() {
+                self.count_unknown(&[dark.0]);
+            }
             self.decoder = Decoder::Dark(dark);
         }
     }
@@ -289,7 +344,12 @@ impl Conversation {
                 http.turn();
                 Ok(())
             }
-            Decoder::Guessing(_) | Decoder::Dark(_) => Ok(()),
+            // In the middle of a connection a request may begin here.
+            Decoder::Guessing(so_far) => {
+                so_far.clear();
+                Ok(())
+            }
+            Decoder::Dark(_) => Ok(()),
         };
         self.darken(outcome);
     }
@@ -301,25 +361,29 @@ impl Conversation {
         salt: &Salt,
         out: &mut Heard,
     ) -> Result<(), Dark> {
-        let (guessed, kept);
+        let kept;
         let mut bytes = bytes;
         if let Decoder::Guessing(so_far) = &mut self.decoder {
-            if !so_far.is_empty() {
-                so_far.extend_from_slice(bytes);
-                kept = std::mem::take(so_far);
-                bytes = &kept;
-            }
-            guessed = guess(bytes);
-            match guessed {
-                Some(decoder) => {
-                    self.decoder = decoder;
-                    self.protocol = self.decoder.name();
+            so_far.extend_from_slice(bytes);
+            match guess(so_far) {
+                Guess::Known(decoder) => {
+                    kept = std::mem::take(so_far);
+                    bytes = &kept;
+                    self.recognise(decoder);
                 }
-                None if bytes.len() < GUESSED_BY && skipped == 0 => {
-                    self.decoder = Decoder::Guessing(bytes.to_vec());
+                Guess::Lines if skipped == 0 && so_far.len() <= LONGEST_LINE => return Ok(()),
+                // Only Memcached has values that are so long beside its lines.
+                Guess::Lines => {
+                    kept = std::mem::take(so_far);
+                    bytes = &kept;
+                    self.recognise(Decoder::Memcached(Box::new(Memcached::new(bytes[0]))));
+                }
+                Guess::More if so_far.len() < GUESSED_BY && skipped == 0 => return Ok(()),
+                Guess::More | Guess::Nothing if self.is_new => return Err(NOT_UNDERSTOOD),
+                Guess::More | Guess::Nothing => {
+                    out.awaits = true;
                     return Ok(());
                 }
-                None => return Err(self.not_recognised()),
             }
         }
         match &mut self.decoder {
@@ -329,34 +393,72 @@ impl Conversation {
             Decoder::Memcached(memcached) => memcached.client_said(bytes, skipped, salt, out),
             Decoder::Http(http) => {
                 http.client_said(bytes, skipped, out);
+                out.awaits = true;
                 Ok(())
             }
-            Decoder::Guessing(_) | Decoder::Dark(_) => Ok(()),
+            Decoder::Guessing(_) | Decoder::Dark(_) => {
+                out.awaits = true;
+                Ok(())
+            }
         }
     }
 
-    fn decode_answer(&mut self, bytes: &[u8], skipped: usize, out: &mut Heard) -> Result<(), Dark> {
+    fn recognise(&mut self, decoder: Decoder) {
+        self.protocol = decoder.name();
+        self.decoder = decoder;
+    }
+
+    /// Who answers the first requests, and in what way, says which protocol it is.
+    fn guess_by_answer(
+        &mut self,
+        requests: &[u8],
+        answer: &[u8],
+        salt: &Salt,
+        out: &mut Heard,
+    ) -> Result<(), Dark> {
+        if !matches!(guess(requests), Guess::Lines) {
+            return if self.is_new {
+                Err(NOT_UNDERSTOOD)
+            } else {
+                Ok(())
+            };
+        }
+        self.recognise(if redis::is_answer(answer) {
+            Decoder::Redis(Box::new(Redis::new()))
+        } else {
+            Decoder::Memcached(Box::new(Memcached::new(requests[0])))
+        });
+        self.decode_request(requests, 0, salt, out)
+    }
+
+    fn decode_answer(
+        &mut self,
+        bytes: &[u8],
+        skipped: usize,
+        salt: &Salt,
+        out: &mut Heard,
+    ) -> Result<(), Dark> {
         let greeting;
         let mut bytes = bytes;
+        let is_asked = self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.bytes_to_server > 0);
         if let Decoder::Guessing(so_far) = &mut self.decoder {
-            if self
-                .open
-                .as_ref()
-                .is_some_and(|open| open.bytes_to_server > 0)
-                || !self.is_new
-            {
-                return Err(self.not_recognised());
+            if is_asked {
+                let requests = std::mem::take(so_far);
+                self.guess_by_answer(&requests, bytes, salt, out)?;
+            } else {
+                so_far.extend_from_slice(bytes);
+                match mysql::is_greeting(so_far) {
+                    None if skipped == 0 => return Ok(()),
+                    Some(true) => {}
+                    _ => return Err(NOT_UNDERSTOOD),
+                }
+                greeting = std::mem::take(so_far);
+                bytes = &greeting;
+                self.recognise(Decoder::Mysql(Box::new(Mysql::new())));
             }
-            so_far.extend_from_slice(bytes);
-            match mysql::is_greeting(so_far) {
-                None if skipped == 0 => return Ok(()),
-                Some(true) => {}
-                _ => return Err(NOT_UNDERSTOOD),
-            }
-            greeting = std::mem::take(so_far);
-            bytes = &greeting;
-            self.decoder = Decoder::Mysql(Box::new(Mysql::new()));
-            self.protocol = "mysql";
         }
         match &mut self.decoder {
             Decoder::Mysql(mysql) => mysql.server_said(bytes, skipped, out),
@@ -381,32 +483,52 @@ impl Conversation {
         if self.is_new {
             NOT_UNDERSTOOD
         } else {
-            Dark("connection opened before the recording")
+            IN_THE_MIDDLE
         }
     }
 }
 
-/// What the first bytes of a client say; None when there are too few.
-fn guess(bytes: &[u8]) -> Option<Decoder> {
-    if matches!(bytes, [HANDSHAKE, 3, ..]) {
-        return Some(Decoder::Dark(ENCRYPTED));
+/// What the first bytes of a client say.
+enum Guess {
+    Known(Decoder),
+    /// Commands as lines, which Redis and Memcached both have: the answer decides.
+    Lines,
+    /// There are too few of them.
+    More,
+    Nothing,
+}
+
+fn guess(bytes: &[u8]) -> Guess {
+    if matches!(bytes, [HANDSHAKE, 3, 1..=4, ..]) {
+        return Guess::Known(Decoder::Dark(ENCRYPTED));
     }
-    if redis::begins(bytes) {
-        return Some(Decoder::Redis(Box::new(Redis::new())));
+    if memcached::begins_binary(bytes) {
+        return Guess::Known(Decoder::Memcached(Box::new(Memcached::new(bytes[0]))));
     }
-    if let Some(true) = postgres::begins(bytes) {
-        return Some(Decoder::Postgres(Box::new(Postgres::new())));
-    }
-    match http::begins(bytes) {
-        Some(true) => return Some(Decoder::Http(Box::default())),
-        // Memcached's commands are in small letters.
-        None => return None,
+    match redis::begins(bytes) {
+        Some(true) => return Guess::Known(Decoder::Redis(Box::new(Redis::new()))),
+        None => return Guess::More,
         Some(false) => {}
     }
-    match memcached::begins(bytes) {
-        Some(true) => Some(Decoder::Memcached(Box::new(Memcached::new(bytes[0])))),
-        Some(false) if bytes.len() >= 8 => Some(Decoder::Dark(NOT_UNDERSTOOD)),
-        _ => None,
+    if postgres::begins(bytes) == Some(true) {
+        return Guess::Known(Decoder::Postgres(Box::new(Postgres::new())));
+    }
+    match http::begins(bytes) {
+        Some(true) => return Guess::Known(Decoder::Http(Box::default())),
+        None => return Guess::More,
+        Some(false) => {}
+    }
+    let is_end = |byte: &u8| matches!(byte, b' ' | b'\r' | b'\n');
+    let Some(end) = bytes.iter().position(is_end) else {
+        return Guess::More;
+    };
+    let word = &bytes[..end];
+    if memcached::is_command(word) || redis::is_command(word) {
+        Guess::Lines
+    } else if bytes.len() >= 8 {
+        Guess::Nothing
+    } else {
+        Guess::More
     }
 }
 
@@ -433,24 +555,33 @@ impl Open {
             bytes_to_server: 0,
             bytes_to_client: 0,
             requests: Vec::new(),
+            name: None,
+            awaits: false,
+            begins_anew: false,
             phase,
             rows: None,
+            misses_rows: false,
             failed: false,
         }
     }
 
     fn into_round_trip(self, is_blind: bool) -> RoundTrip {
-        let leading: Vec<&Request> = self
-            .requests
-            .iter()
-            .filter(|request| request.leads)
-            .collect();
-        let named: Vec<&Request> = if leading.is_empty() {
-            self.requests.iter().collect()
-        } else {
-            leading
+        let of = |is_named: fn(&Request) -> bool| -> Vec<&Request> {
+            self.requests.iter().filter(|one| is_named(one)).collect()
         };
-        let nameless = if is_blind { "blind" } else { "data" };
+        let mut named = of(|one| one.leads);
+        if named.is_empty() {
+            named = of(|one| one.is_answered);
+        }
+        if named.is_empty() && !(self.awaits && self.name.is_some()) {
+            // Its times are those of the last.
+            named = self.requests.last().into_iter().collect();
+        }
+        let nameless = match self.name {
+            Some(name) => name,
+            None if is_blind => "blind",
+            None => "data",
+        };
         RoundTrip {
             begun_ns: self.begun_ns,
             sent_ns: self.sent_ns,
@@ -461,13 +592,13 @@ impl Open {
             requests: if self.bytes_to_server == 0 {
                 0
             } else {
-                named.len() as u32
+                named.len().max(usize::from(self.name.is_some())) as u32
             },
             command: named.first().map_or(nameless, |request| request.command),
             digest: join(&named).or_else(|| named.is_empty().then(|| nameless.to_owned())),
             keys: combine(&named),
             phase: named.first().map_or(self.phase, |request| request.phase),
-            rows: self.rows,
+            rows: self.rows.filter(|_| !self.misses_rows),
             failed: self.failed,
         }
     }

@@ -114,40 +114,20 @@ impl Framer {
         self.lost = true;
     }
 
-    /// `count` bytes went by that were not kept.
-    pub(crate) fn skip(&mut self, count: usize) {
-        if count == 0 {
-            return;
-        }
-        if self.header_len == self.style.header() && self.missing > count {
-            self.missing -= count;
-            self.has_hole = true;
-        } else {
-            self.lost = true;
-        }
+    /// Whether the next byte begins a message.
+    pub(crate) fn is_between(&self) -> bool {
+        self.header_len == 0 && !self.lost
     }
 
-    /// Take bytes off `input` until a message has ended; None when more must come.
-    pub(crate) fn next<'a>(&'a mut self, input: &mut &[u8]) -> Option<Message<'a>> {
-        if self.lost {
+    /// Take bytes off `input`, then off the `skipped` ones behind it that were not kept, until a message has ended; None when more must
+    /// come. A message with a hole keeps its beginning; where one begins in a hole is not known.
+    pub(crate) fn next<'a>(
+        &'a mut self,
+        input: &mut &[u8],
+        skipped: &mut usize,
+    ) -> Option<Message<'a>> {
+        if self.lost || !self.has_header(input, skipped) {
             return None;
-        }
-        let size = self.style.header();
-        if self.header_len < size {
-            let part = (size - self.header_len).min(input.len());
-            self.header[self.header_len..self.header_len + part].copy_from_slice(&input[..part]);
-            self.header_len += part;
-            *input = &input[part..];
-            if self.header_len < size {
-                return None;
-            }
-            let Some((kind, length)) = self.style.parse(&self.header[..size]) else {
-                self.lost = true;
-                return None;
-            };
-            (self.kind, self.length, self.missing) = (kind, length, length);
-            self.head.clear();
-            self.has_hole = false;
         }
         let part = self.missing.min(input.len());
         if !self.has_hole {
@@ -156,6 +136,12 @@ impl Framer {
         }
         self.missing -= part;
         *input = &input[part..];
+        if self.missing > 0 && *skipped > 0 {
+            let part = self.missing.min(*skipped);
+            self.has_hole = true;
+            self.missing -= part;
+            *skipped -= part;
+        }
         if self.missing > 0 {
             return None;
         }
@@ -165,6 +151,29 @@ impl Framer {
             length: self.length,
             head: &self.head,
         })
+    }
+
+    fn has_header(&mut self, input: &mut &[u8], skipped: &mut usize) -> bool {
+        let size = self.style.header();
+        if self.header_len == size {
+            return true;
+        }
+        let part = (size - self.header_len).min(input.len());
+        self.header[self.header_len..self.header_len + part].copy_from_slice(&input[..part]);
+        self.header_len += part;
+        *input = &input[part..];
+        if self.header_len < size {
+            self.lost |= std::mem::take(skipped) > 0;
+            return false;
+        }
+        let Some((kind, length)) = self.style.parse(&self.header[..size]) else {
+            self.lost = true;
+            return false;
+        };
+        (self.kind, self.length, self.missing) = (kind, length, length);
+        self.head.clear();
+        self.has_hole = false;
+        true
     }
 
     /// The header of the message that [`Framer::next`] gave last.

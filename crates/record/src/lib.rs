@@ -12,6 +12,7 @@ mod frame;
 mod http;
 mod memcached;
 mod mysql;
+mod parameters;
 mod postgres;
 mod redis;
 mod salt;
@@ -29,6 +30,8 @@ pub enum Phase {
     Connect,
     #[default]
     Operation,
+    /// Inside TLS, soon after the handshake: login or operation.
+    Hidden,
     Close,
 }
 
@@ -40,8 +43,9 @@ pub(crate) struct Request {
     pub(crate) digest: Option<String>,
     pub(crate) keys: Option<u64>,
     pub(crate) phase: Phase,
-    /// It gives the round trip its name: it does something by itself and is answered.
+    /// It gives the round trip its name: it does something by itself.
     pub(crate) leads: bool,
+    pub(crate) is_answered: bool,
 }
 
 impl Request {
@@ -52,6 +56,7 @@ impl Request {
             keys: None,
             phase: Phase::Operation,
             leads: true,
+            is_answered: true,
         }
     }
 
@@ -59,6 +64,14 @@ impl Request {
         Self {
             leads: false,
             ..Self::new(command)
+        }
+    }
+
+    /// No server answers it, so nobody waits for it.
+    pub(crate) fn unanswered(command: &'static str) -> Self {
+        Self {
+            is_answered: false,
+            ..Self::follows(command)
         }
     }
 
@@ -81,10 +94,23 @@ impl Request {
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) requests: Vec<Request>,
+    /// What the client sent will be answered, also beside `requests`; without a decoder that is not known, and assumed.
+    pub(crate) awaits: bool,
+    /// The client's bytes end where a message ends.
+    pub(crate) is_between: bool,
+    /// The name of what was sent, if nothing else gives one.
+    pub(crate) name: Option<&'static str>,
     pub(crate) failed: bool,
     /// Rows that came; only where [`Heard::counts_rows`].
     pub(crate) rows: u64,
     pub(crate) counts_rows: bool,
+    /// A part of the answer was not seen, and with it perhaps rows.
+    pub(crate) misses_rows: bool,
+    /// Messages, and bytes of them, that the server sent of its own accord.
+    pub(crate) pushes: u64,
+    pub(crate) pushed_bytes: u64,
+    /// Bytes so far of a message that may be such a one or an answer.
+    pub(crate) undecided_bytes: u64,
     /// Reasons why something is not known.
     pub(crate) unknown: Vec<&'static str>,
 }
@@ -95,8 +121,21 @@ pub(crate) struct Dark(pub(crate) &'static str);
 
 pub(crate) const ENCRYPTED: Dark = Dark("encrypted");
 pub(crate) const COMPRESSED: Dark = Dark("compressed");
+/// The server sends of its own accord from here on, and the client answers.
 pub(crate) const REPLICATION: Dark = Dark("replication stream");
+/// The same, of Memcached's `watch`.
+pub(crate) const LOG: Dark = Dark("stream of log lines");
 pub(crate) const NOT_UNDERSTOOD: Dark = Dark("protocol not understood");
+pub(crate) const IN_THE_MIDDLE: Dark = Dark("connection opened before the recording");
+/// Requests that were not seen whole, so that there may be more of them than are counted.
+pub(crate) const REQUESTS_MISSED: &str = "requests in bytes that were not kept or captured";
+
+impl Dark {
+    /// The connection carries no round trips any more.
+    pub(crate) fn is_stream(self) -> bool {
+        self == REPLICATION || self == LOG
+    }
+}
 
 /// The member of `names` that `word` is, whatever its case, else "other": what is stored is ours and never the client's.
 pub(crate) fn known(names: &[&'static str], word: &[u8]) -> &'static str {

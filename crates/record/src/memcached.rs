@@ -2,7 +2,7 @@
 
 use crate::frame::{Framer, LONGEST_LINE, Style, number, take_line};
 use crate::salt::Salt;
-use crate::{Dark, Heard, Request, known};
+use crate::{Dark, Heard, LOG, Request, known};
 
 /// Bytes of a binary message that are kept: of a request up to the end of the longest key.
 const KEPT: usize = 512;
@@ -77,6 +77,11 @@ const BINARY: [&str; 37] = [
     "login",
     "other",
     "other",
+];
+
+/// Codes of requests that are answered only if a key was found, or if they failed.
+const QUIET: [u8; 14] = [
+    0x09, 0x0D, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1E, 0x24,
 ];
 
 #[derive(Debug)]
@@ -155,9 +160,12 @@ impl Memcached {
                     take_text(&mut rest, line, body, salt, out)?;
                 }
                 skip(body, skipped, lost);
+                out.awaits |= *lost;
+                out.is_between = line.is_empty() && *body == 0 && !*lost;
             }
             Self::Binary { to_server, .. } => {
-                while let Some(message) = to_server.next(&mut rest) {
+                let mut skipped = skipped;
+                while let Some(message) = to_server.next(&mut rest, &mut skipped) {
                     let name = BINARY
                         .get(usize::from(message.kind))
                         .copied()
@@ -166,10 +174,12 @@ impl Memcached {
                     out.requests.push(Request {
                         keys,
                         digest: Some(name.to_owned()),
+                        is_answered: !QUIET.contains(&message.kind),
                         ..Request::new(name)
                     });
                 }
-                to_server.skip(skipped);
+                out.awaits |= to_server.is_lost();
+                out.is_between = to_server.is_between();
             }
         }
         Ok(())
@@ -190,12 +200,12 @@ impl Memcached {
                 skip(answer_body, skipped, lost);
             }
             Self::Binary { to_client, .. } => {
-                while to_client.next(&mut rest).is_some() {
+                let mut skipped = skipped;
+                while to_client.next(&mut rest, &mut skipped).is_some() {
                     let header = to_client.last_header();
                     // 1: no such key, which is no failure.
                     out.failed |= !matches!((header[6], header[7]), (0, 0 | 1));
                 }
-                to_client.skip(skipped);
             }
         }
     }
@@ -251,7 +261,7 @@ fn take_text(
     }
     let quiet = arguments.last() == Some(&b"noreply".as_slice()) || name == "quit";
     let request = if quiet {
-        Request::follows(name)
+        Request::unanswered(name)
     } else {
         Request::new(name)
     };
@@ -260,7 +270,7 @@ fn take_text(
         digest: Some(name.to_owned()),
         ..request
     });
-    Ok(())
+    if name == "watch" { Err(LOG) } else { Ok(()) }
 }
 
 /// Bytes of a value of this size, with its line end; 0: none follows.
@@ -292,13 +302,12 @@ fn take_answer(rest: &mut &[u8], line: &mut Vec<u8>, body: &mut usize, out: &mut
     }
 }
 
-/// Whether the first bytes of a client begin this protocol. None: too few.
-pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
-    if bytes.first() == Some(&0x80) {
-        return Some(true);
-    }
-    let end = bytes
-        .iter()
-        .position(|byte| matches!(byte, b' ' | b'\r' | b'\n'))?;
-    Some(known(TEXT, &bytes[..end]) != "other")
+/// Whether a client that begins like this may speak the binary protocol.
+pub(crate) fn begins_binary(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&0x80)
+}
+
+/// Whether the word, with which a client begins, is a command; the server knows them in small letters alone.
+pub(crate) fn is_command(word: &[u8]) -> bool {
+    TEXT.iter().any(|name| name.as_bytes() == word)
 }

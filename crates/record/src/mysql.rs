@@ -11,8 +11,9 @@ use howfar_wire::mysql::reply::{
 
 use crate::digest::{Dialect, digest};
 use crate::frame::{Framer, Message, Style};
+use crate::parameters;
 use crate::salt::Salt;
-use crate::{COMPRESSED, Dark, ENCRYPTED, Heard, Phase, REPLICATION, Request};
+use crate::{COMPRESSED, Dark, ENCRYPTED, Heard, Phase, REPLICATION, REQUESTS_MISSED, Request};
 
 const PROTOCOL_41: u64 = 1 << 9;
 const SSL: u64 = 1 << 11;
@@ -30,6 +31,8 @@ const ANSWER_KEPT: usize = 64;
 /// Prepared statements of a connection that are remembered.
 const MOST_STATEMENTS: usize = 16_384;
 const MOST_PENDING: usize = 4096;
+/// MariaDB's report of how far a statement has come looks like an error with this number.
+const PROGRESS: [u8; 3] = [ERR, 0xFF, 0xFF];
 /// "The statement that was prepared last", in MariaDB's protocol.
 const LAST: u32 = u32::MAX;
 
@@ -68,6 +71,13 @@ enum Pending {
     Fetch,
 }
 
+/// One that was prepared.
+#[derive(Debug)]
+struct Statement {
+    digest: Option<String>,
+    parameters: u16,
+}
+
 #[derive(Debug)]
 pub(crate) struct Mysql {
     stage: Stage,
@@ -77,11 +87,14 @@ pub(crate) struct Mysql {
     can: u64,
     backslash: bool,
     continued: bool,
-    statements: HashMap<u32, Option<String>>,
+    statements: HashMap<u32, Statement>,
     last: Option<String>,
     pending: VecDeque<Pending>,
     expect: Expect,
     parameters_then: Option<u64>,
+    /// The message that comes now began when nothing was awaited; bytes of it so far.
+    is_own: bool,
+    own_bytes: u64,
 }
 
 impl Mysql {
@@ -99,6 +112,8 @@ impl Mysql {
             pending: VecDeque::new(),
             expect: Expect::First,
             parameters_then: None,
+            is_own: false,
+            own_bytes: 0,
         }
     }
 
@@ -124,20 +139,25 @@ impl Mysql {
     pub(crate) fn client_said(
         &mut self,
         mut bytes: &[u8],
-        skipped: usize,
+        mut skipped: usize,
         salt: &Salt,
         out: &mut Heard,
     ) -> Result<(), Dark> {
         // One at a time, as a message borrows the framer.
         let mut framer = std::mem::replace(&mut self.to_server, Framer::new(Style::Mysql, 0));
+        let was_lost = framer.is_lost();
         let mut outcome = Ok(());
-        while let Some(message) = framer.next(&mut bytes) {
+        while let Some(message) = framer.next(&mut bytes, &mut skipped) {
             outcome = self.request(&message, salt, out);
             if outcome.is_err() {
                 break;
             }
         }
-        framer.skip(skipped);
+        if framer.is_lost() && !was_lost {
+            out.unknown.push(REQUESTS_MISSED);
+        }
+        out.awaits |= framer.is_lost();
+        out.is_between = framer.is_between();
         self.to_server = framer;
         outcome
     }
@@ -155,6 +175,8 @@ impl Mysql {
         let continues = std::mem::replace(&mut self.continued, message.length == FULL);
         // Other numbers than 0: the file of LOAD DATA LOCAL.
         if continues || message.kind != 0 {
+            out.awaits = true;
+            out.name = Some("local file");
             return Ok(());
         }
         let Some((&code, body)) = message.head.split_first() else {
@@ -196,14 +218,14 @@ impl Mysql {
         salt: &Salt,
         out: &mut Heard,
     ) -> Result<(), Dark> {
-        let unanswered = match code {
-            code::QUIT => Request::follows("quit").in_phase(Phase::Close),
-            code::SEND_LONG_DATA => Request::follows("send_long_data"),
+        let request = match code {
+            code::QUIT => Request::unanswered("quit").in_phase(Phase::Close),
+            code::SEND_LONG_DATA => Request::unanswered("send_long_data"),
             code::CLOSE => {
                 if let Some(id) = id_of(body) {
                     self.statements.remove(&id);
                 }
-                Request::follows("close_statement")
+                Request::unanswered("close_statement")
             }
             code::CHANGE_USER => {
                 self.stage = Stage::Proving;
@@ -222,7 +244,7 @@ impl Mysql {
                 return Ok(());
             }
             code::EXECUTE | code::BULK_EXECUTE => {
-                self.execute(body, whole, salt, out);
+                self.execute(code, body, whole, salt, out);
                 return Ok(());
             }
             _ => {
@@ -230,7 +252,7 @@ impl Mysql {
                 return Ok(());
             }
         };
-        out.requests.push(unanswered);
+        out.requests.push(request);
         Ok(())
     }
 
@@ -275,8 +297,7 @@ impl Mysql {
         let sql = if self.can & QUERY_ATTRIBUTES == 0 {
             Some(body)
         } else {
-            // None given: a count of 0 and one set.
-            body.strip_prefix(&[0, 1])
+            parameters::statement(body)
         };
         if let Some(sql) = sql {
             let mut request = Request::of(digest(sql, self.dialect(), salt));
@@ -300,41 +321,71 @@ impl Mysql {
         self.wait_for(Pending::Prepare(Some(statement.text)));
     }
 
-    fn execute(&mut self, body: &[u8], whole: bool, salt: &Salt, out: &mut Heard) {
+    fn execute(&mut self, code: u8, body: &[u8], whole: bool, salt: &Salt, out: &mut Heard) {
         let id = id_of(body).unwrap_or(0);
+        let named = self.can & QUERY_ATTRIBUTES != 0;
+        let values = body.get(4..).filter(|_| whole);
+        let known = self.statements.get(&id);
+        let keys = match known {
+            Some(known) if code == code::EXECUTE => {
+                values.and_then(|body| parameters::keys(body, known.parameters, named, salt))
+            }
+            _ => values.map(|body| salt.of(body)),
+        };
         let digest = if id == LAST {
             self.last.clone()
         } else {
-            self.statements.get(&id).cloned().flatten()
+            known.and_then(|known| known.digest.clone())
         };
         if digest.is_none() {
             out.unknown.push("statement prepared before the recording");
         }
         out.requests.push(Request {
             digest,
-            keys: whole.then(|| salt.of(body.get(4..).unwrap_or_default())),
+            keys,
             ..Request::new("execute")
         });
         self.wait_for(Pending::Result);
     }
 
+    /// Nothing is awaited: an error that comes now, as after a time without requests, is the server's own.
+    fn is_idle(&self) -> bool {
+        self.stage == Stage::Commands && self.pending.is_empty() && !self.to_server.is_lost()
+    }
+
     pub(crate) fn server_said(
         &mut self,
         mut bytes: &[u8],
-        skipped: usize,
+        mut skipped: usize,
         out: &mut Heard,
     ) -> Result<(), Dark> {
         let mut framer = std::mem::replace(&mut self.to_client, Framer::new(Style::Mysql, 0));
         let mut outcome = Ok(());
-        while let Some(message) = framer.next(&mut bytes) {
+        loop {
+            if framer.is_between() {
+                (self.own_bytes, self.is_own) = (0, self.is_idle());
+            }
+            let before = bytes.len() + skipped;
+            let message = framer.next(&mut bytes, &mut skipped);
+            self.own_bytes += (before - bytes.len() - skipped) as u64;
+            let Some(message) = message else {
+                break;
+            };
+            if self.is_own && message.head.first() == Some(&ERR) {
+                out.pushes += 1;
+                out.pushed_bytes += self.own_bytes;
+                continue;
+            }
             outcome = self.answer(&message, out);
             if outcome.is_err() {
                 break;
             }
             framer.keep = ANSWER_KEPT;
         }
-        framer.skip(skipped);
-        out.counts_rows &= !framer.is_lost();
+        if self.is_own && !framer.is_lost() && !framer.is_between() {
+            out.undecided_bytes = self.own_bytes;
+        }
+        out.misses_rows |= framer.is_lost();
         self.to_client = framer;
         outcome
     }
@@ -367,6 +418,9 @@ impl Mysql {
     }
 
     fn result(&mut self, first: u8, message: &Message, out: &mut Heard) {
+        if message.head.starts_with(&PROGRESS) {
+            return;
+        }
         if first == ERR && !matches!(self.expect, Expect::Definitions { .. }) {
             out.failed = true;
             return self.next_pending();
@@ -436,7 +490,11 @@ impl Mysql {
             return self.next_pending();
         };
         if self.statements.len() < MOST_STATEMENTS {
-            self.statements.insert(prepared.statement, digest);
+            let known = Statement {
+                digest,
+                parameters: prepared.parameters,
+            };
+            self.statements.insert(prepared.statement, known);
         }
         match (prepared.parameters.into(), prepared.columns.into()) {
             (0, 0) => self.next_pending(),

@@ -8,7 +8,7 @@ use howfar_wire::postgres::request::{CANCEL_REQUEST, GSS_REQUEST, SSL_REQUEST};
 use crate::digest::{Dialect, Statement, digest};
 use crate::frame::{Framer, Message, Style};
 use crate::salt::Salt;
-use crate::{Dark, ENCRYPTED, Heard, NOT_UNDERSTOOD, Phase, REPLICATION, Request};
+use crate::{Dark, ENCRYPTED, Heard, NOT_UNDERSTOOD, Phase, REPLICATION, REQUESTS_MISSED, Request};
 
 const VERSION_3: u32 = 3;
 const REQUEST_KEPT: usize = 1 << 20;
@@ -39,6 +39,8 @@ pub(crate) struct Postgres {
     ready_awaited: u32,
     /// Messages that no Sync has followed yet.
     unsynced: u32,
+    /// The message that comes now is the server's own.
+    is_own: bool,
 }
 
 impl Postgres {
@@ -54,6 +56,7 @@ impl Postgres {
             portals: HashMap::new(),
             ready_awaited: 0,
             unsynced: 0,
+            is_own: false,
         }
     }
 
@@ -62,11 +65,10 @@ impl Postgres {
     }
 
     /// Nothing is awaited: what the server says now, it says by itself.
-    pub(crate) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.phase == Phase::Operation
             && self.ready_awaited == 0
             && self.unsynced == 0
-            && !self.to_client.is_lost()
             && !self.to_server.is_lost()
     }
 
@@ -88,15 +90,16 @@ impl Postgres {
     pub(crate) fn client_said(
         &mut self,
         mut bytes: &[u8],
-        skipped: usize,
+        mut skipped: usize,
         salt: &Salt,
         out: &mut Heard,
     ) -> Result<(), Dark> {
         let mut framer = std::mem::replace(&mut self.to_server, Framer::new(Style::Postgres, 0));
+        let was_lost = framer.is_lost();
         let mut outcome = Ok(());
         loop {
             let style = framer.style;
-            let Some(message) = framer.next(&mut bytes) else {
+            let Some(message) = framer.next(&mut bytes, &mut skipped) else {
                 break;
             };
             let next = if style == Style::PostgresStartup {
@@ -112,7 +115,11 @@ impl Postgres {
                 }
             }
         }
-        framer.skip(skipped);
+        if framer.is_lost() && !was_lost {
+            out.unknown.push(REQUESTS_MISSED);
+        }
+        out.awaits |= framer.is_lost();
+        out.is_between = framer.is_between();
         self.to_server = framer;
         outcome
     }
@@ -154,12 +161,20 @@ impl Postgres {
             b'D' => Request::follows("describe"),
             b'F' => Request::new("function"),
             b'p' => Request::new("login").in_phase(Phase::Connect),
-            b'X' => Request::follows("quit").in_phase(Phase::Close),
-            b'B' => {
-                self.bind(body, whole, salt);
+            b'X' => Request::unanswered("quit").in_phase(Phase::Close),
+            b'B' | b'S' | b'H' | b'd' | b'c' | b'f' => {
+                if message.kind == b'B' {
+                    self.bind(body, whole, salt);
+                }
+                out.awaits = true;
+                out.name = out.name.or(match message.kind {
+                    b'S' => Some("sync"),
+                    b'H' => Some("flush"),
+                    b'd' | b'c' | b'f' => Some("copy data"),
+                    _ => None,
+                });
                 return Ok(());
             }
-            b'S' | b'H' | b'd' | b'c' | b'f' => return Ok(()),
             _ => return Err(NOT_UNDERSTOOD),
         };
         out.requests.push(request);
@@ -253,7 +268,7 @@ impl Postgres {
     pub(crate) fn server_said(
         &mut self,
         mut bytes: &[u8],
-        skipped: usize,
+        mut skipped: usize,
         out: &mut Heard,
     ) -> Result<(), Dark> {
         let first = bytes.split_first().filter(|_| self.byte_awaited);
@@ -267,16 +282,30 @@ impl Postgres {
         }
         let mut framer = std::mem::replace(&mut self.to_client, Framer::new(Style::Postgres, 0));
         let mut outcome = Ok(());
-        while let Some(message) = framer.next(&mut bytes) {
+        loop {
+            if framer.is_between() {
+                let is_notification = bytes.first() == Some(&b'A');
+                self.is_own = self.is_idle() || is_notification;
+            }
+            let before = bytes.len() + skipped;
+            let message = framer.next(&mut bytes, &mut skipped);
+            if self.is_own {
+                out.pushed_bytes += (before - bytes.len() - skipped) as u64;
+            }
+            let Some(message) = message else {
+                break;
+            };
+            if self.is_own {
+                out.pushes += 1;
+                self.setting(&message);
+                continue;
+            }
             outcome = self.answer(&message, out);
             if outcome.is_err() {
                 break;
             }
         }
-        framer.skip(skipped);
-        if framer.is_lost() {
-            out.counts_rows = false;
-        }
+        out.misses_rows |= framer.is_lost();
         self.to_client = framer;
         outcome
     }
@@ -288,22 +317,26 @@ impl Postgres {
                 self.failed = true;
             }
             b'D' => out.rows += 1,
-            b'T' | b'C' => out.counts_rows = true,
+            b'T' | b'C' | b's' | b'I' => out.counts_rows = true,
             b'Z' => {
                 self.ready_awaited = self
                     .ready_awaited
                     .saturating_sub(u32::from(self.phase == Phase::Operation));
                 self.phase = Phase::Operation;
             }
-            b'S' => {
-                if let Ok((b"standard_conforming_strings", value)) = parameter(message.head) {
-                    self.backslash = value == b"off";
-                }
-            }
+            b'S' => self.setting(message),
             b'W' => return Err(REPLICATION),
             _ => {}
         }
         Ok(())
+    }
+
+    fn setting(&mut self, message: &Message) {
+        if let (b'S', Ok((b"standard_conforming_strings", value))) =
+            (message.kind, parameter(message.head))
+        {
+            self.backslash = value == b"off";
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! Redis's commands, as arrays of strings or as lines, and how many replies came.
 
-use howfar_wire::redis::{Kind, Scanner};
+use std::collections::VecDeque;
+
+use howfar_wire::redis::{Kind, Scanner, Token};
 
 use crate::frame::{number, take_line};
 use crate::salt::{Keys, Salt};
-use crate::{Dark, Heard, NOT_UNDERSTOOD, Phase, Request, known};
+use crate::{Dark, Heard, NOT_UNDERSTOOD, Phase, REPLICATION, REQUESTS_MISSED, Request, known};
 
-/// Bytes of a command's name.
+/// Bytes of a word that are looked at.
 const NAME: usize = 24;
 
 /// Names that may be stored; what is not here is "other".
@@ -260,17 +262,18 @@ const COMMANDS: &[&str] = &[
 ];
 /// They belong to connecting.
 const OPENING: [&str; 5] = ["auth", "hello", "select", "client", "readonly"];
-/// From here on the server speaks by itself.
-const STREAMS: [&str; 8] = [
+/// A server answers them with one message for each channel.
+const SUBSCRIBES: [&str; 6] = [
     "subscribe",
     "psubscribe",
     "ssubscribe",
-    "monitor",
-    "sync",
-    "psync",
     "unsubscribe",
     "punsubscribe",
+    "sunsubscribe",
 ];
+/// How messages to subscribers begin.
+const MESSAGES: [&str; 3] = ["message", "pmessage", "smessage"];
+const MOST_PENDING: usize = 65_536;
 
 #[derive(Debug)]
 enum Reading {
@@ -286,26 +289,99 @@ struct Commands {
     reading: Reading,
     /// Arguments of the present command that are still to come.
     arguments: usize,
+    /// Words of it so far.
+    words: usize,
+    /// Its name; of CLIENT all that fits.
     name: Vec<u8>,
-    is_name: bool,
     keys: Option<Keys>,
     lost: bool,
 }
 
-/// Counts what a server sends.
+/// A command that has ended.
+#[derive(Debug)]
+struct Command {
+    name: &'static str,
+    keys: u64,
+    words: usize,
+}
+
+/// Reads what a server sends.
 #[derive(Debug, Default)]
 struct Replies {
     scanner: Scanner,
+    top: Top,
+    /// The first byte of the present value.
+    first: Option<u8>,
+    /// Bytes of the present value of which it is not known yet whether they answer a request.
+    undecided: u64,
+    /// The present value is the server's own.
+    is_own: Option<bool>,
     lost: bool,
+}
+
+/// The beginning of the value that a server sends: what says whether it answers a request.
+#[derive(Debug, Default)]
+struct Top {
+    word: Vec<u8>,
+    has_word: bool,
+    /// The last number in it: of a confirmation, how many subscriptions there are.
+    number: i64,
+}
+
+/// Values that a request, or several equal ones, will get.
+#[derive(Debug)]
+struct Awaited {
+    count: usize,
+    /// They confirm subscriptions.
+    confirm: bool,
+}
+
+/// Whether requests are answered, as CLIENT REPLY says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    On,
+    Off,
+    /// The next is not.
+    Skip,
 }
 
 #[derive(Debug)]
 pub(crate) struct Redis {
     commands: Commands,
     replies: Replies,
-    awaited: u64,
-    streams: bool,
+    awaited: VecDeque<Awaited>,
+    answers: Answers,
+    /// Subscriptions: to channels and patterns, and to shard channels.
+    subscribed: [i64; 2],
+    monitors: bool,
     opened: bool,
+}
+
+impl Top {
+    fn see(&mut self, token: Token<'_>) {
+        match token {
+            Token::Open(_, count) => self.has_word |= count == 0,
+            Token::Block(..) => {}
+            Token::Line(_, text) => {
+                self.number = number(text).unwrap_or(self.number);
+                self.add(text);
+                self.has_word = true;
+            }
+            Token::Part(text) => self.add(text),
+            Token::Close(_) => self.has_word = true,
+        }
+    }
+
+    fn add(&mut self, text: &[u8]) {
+        if !self.has_word {
+            let room = NAME.saturating_sub(self.word.len()).min(text.len());
+            self.word.extend_from_slice(&text[..room]);
+        }
+    }
+
+    fn is_one_of(&self, names: &[&'static str]) -> bool {
+        known(names, &self.word) != "other"
+    }
 }
 
 impl Redis {
@@ -314,14 +390,16 @@ impl Redis {
             commands: Commands {
                 reading: Reading::Line(Vec::new()),
                 arguments: 0,
+                words: 0,
                 name: Vec::new(),
-                is_name: false,
                 keys: None,
                 lost: false,
             },
             replies: Replies::default(),
-            awaited: 0,
-            streams: false,
+            awaited: VecDeque::new(),
+            answers: Answers::On,
+            subscribed: [0; 2],
+            monitors: false,
             opened: false,
         }
     }
@@ -334,17 +412,13 @@ impl Redis {
         }
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
-        self.awaited == 0 && !self.streams && !self.replies.lost && !self.commands.lost
-    }
-
     pub(crate) fn turn(&mut self) {
         if self.commands.lost || self.replies.lost {
             self.commands.lost = false;
             self.commands.reading = Reading::Line(Vec::new());
             self.commands.arguments = 0;
             self.replies = Replies::default();
-            self.awaited = 0;
+            self.awaited.clear();
         }
     }
 
@@ -357,11 +431,11 @@ impl Redis {
     ) -> Result<(), Dark> {
         let mut rest = bytes;
         while !rest.is_empty() && !self.commands.lost {
-            if let Some((name, keys)) = self.commands.next(&mut rest, salt)? {
-                self.request(name, keys, out);
+            if let Some(command) = self.commands.next(&mut rest, salt)? {
+                self.request(&command, out)?;
             }
         }
-        if skipped > 0 {
+        if skipped > 0 && !self.commands.lost {
             match &mut self.commands.reading {
                 Reading::Body { left, .. } if *left > skipped => {
                     *left -= skipped;
@@ -369,43 +443,172 @@ impl Redis {
                         keys.mark(u64::MAX);
                     }
                 }
-                _ => self.commands.lost = true,
+                _ => {
+                    self.commands.lost = true;
+                    out.unknown.push(REQUESTS_MISSED);
+                }
             }
+        }
+        out.awaits |= self.commands.lost;
+        out.is_between = self.commands.is_between();
+        Ok(())
+    }
+
+    fn request(&mut self, command: &Command, out: &mut Heard) -> Result<(), Dark> {
+        let name = command.name;
+        self.opened |= !OPENING.contains(&name);
+        self.monitors |= name == "monitor";
+        let is_answered = self.is_answered();
+        if is_answered {
+            let confirm = SUBSCRIBES.contains(&name);
+            let count = if confirm {
+                (command.words - 1).max(1)
+            } else {
+                1
+            };
+            self.wait_for(Awaited { count, confirm });
+        }
+        out.requests.push(Request {
+            digest: Some(name.to_ascii_uppercase()),
+            keys: Some(command.keys),
+            phase: self.phase(),
+            is_answered,
+            ..Request::new(name)
+        });
+        if matches!(name, "sync" | "psync") {
+            return Err(REPLICATION);
         }
         Ok(())
     }
 
-    fn request(&mut self, name: &'static str, keys: u64, out: &mut Heard) {
-        self.streams |= STREAMS.contains(&name);
-        self.opened |= !OPENING.contains(&name);
-        self.awaited += 1;
-        out.requests.push(Request {
-            digest: Some(name.to_ascii_uppercase()),
-            keys: Some(keys),
-            phase: self.phase(),
-            ..Request::new(name)
-        });
+    /// CLIENT REPLY ON is answered, OFF and SKIP are not.
+    fn is_answered(&mut self) -> bool {
+        let said = self.commands.name.to_ascii_lowercase();
+        match said.strip_prefix(b"client reply ") {
+            Some(b"off") => self.answers = Answers::Off,
+            Some(b"skip") if self.answers == Answers::On => {
+                self.answers = Answers::Skip;
+                return false;
+            }
+            Some(b"on") => self.answers = Answers::On,
+            _ => {}
+        }
+        let is_answered = self.answers == Answers::On;
+        if self.answers == Answers::Skip {
+            self.answers = Answers::On;
+        }
+        is_answered
+    }
+
+    fn wait_for(&mut self, one: Awaited) {
+        let is_full = self.awaited.len() == MOST_PENDING;
+        match self.awaited.back_mut() {
+            Some(last) if !last.confirm && !one.confirm => last.count += one.count,
+            _ if is_full => self.replies.lost = true,
+            _ => self.awaited.push_back(one),
+        }
     }
 
     pub(crate) fn server_said(&mut self, bytes: &[u8], skipped: usize, out: &mut Heard) {
-        let (replies, mut rest) = (&mut self.replies, bytes);
-        while !rest.is_empty() && !replies.lost {
-            match replies.scanner.next(&mut rest, &mut |_| Ok(())) {
-                Ok(None | Some(Kind::Push)) => {}
+        let mut rest = bytes;
+        while !rest.is_empty() && !self.replies.lost {
+            let before = rest.len();
+            let first = *self.replies.first.get_or_insert(rest[0]);
+            let (scanner, top) = (&mut self.replies.scanner, &mut self.replies.top);
+            let ended = scanner.next(&mut rest, &mut |token| {
+                top.see(token);
+                Ok(())
+            });
+            self.replies.undecided += (before - rest.len()) as u64;
+            match ended {
+                Ok(None) => self.decide(first),
                 Ok(Some(kind)) => {
-                    out.failed |= matches!(kind, Kind::Error | Kind::BulkError);
-                    self.awaited = self.awaited.saturating_sub(1);
+                    self.replies.top.has_word = true;
+                    self.decide(first);
+                    self.value(kind, out);
                 }
-                Err(_) => replies.lost = true,
+                Err(_) => self.replies.lost = true,
+            }
+            if let Some(is_own) = self.replies.is_own {
+                let bytes = std::mem::take(&mut self.replies.undecided);
+                out.pushed_bytes += if is_own { bytes } else { 0 };
+            }
+            if matches!(ended, Ok(Some(_))) {
+                (self.replies.top, self.replies.first) = (Top::default(), None);
+                self.replies.is_own = None;
             }
         }
-        replies.lost |= !replies.scanner.skip(skipped);
+        if skipped > 0 && !self.replies.lost {
+            self.replies.lost = !self.replies.scanner.skip(skipped);
+            out.pushed_bytes += if self.replies.is_own == Some(true) && !self.replies.lost {
+                skipped as u64
+            } else {
+                0
+            };
+        }
+        if !self.replies.lost {
+            out.undecided_bytes = self.replies.undecided;
+        }
+    }
+
+    /// Whether the present value, which begins with `first`, is the server's own, as soon as that can be told.
+    fn decide(&mut self, first: u8) {
+        let top = &self.replies.top;
+        let confirms = self.awaited.front().is_some_and(|one| one.confirm);
+        let listens = confirms || self.subscribed != [0; 2];
+        let is_own = match first {
+            b'>' if top.has_word => Some(!(confirms && top.is_one_of(&SUBSCRIBES))),
+            b'>' => None,
+            _ if self.awaited.is_empty() => Some(true),
+            b'*' if listens => top.has_word.then(|| top.is_one_of(&MESSAGES)),
+            b'+' if self.monitors => top
+                .has_word
+                .then(|| top.word.first().is_some_and(u8::is_ascii_digit)),
+            _ => Some(false),
+        };
+        self.replies.is_own = self.replies.is_own.or(is_own);
+    }
+
+    /// A value has ended.
+    fn value(&mut self, kind: Kind, out: &mut Heard) {
+        let top = &self.replies.top;
+        let confirms = matches!(kind, Kind::Push | Kind::Array) && top.is_one_of(&SUBSCRIBES);
+        if confirms {
+            let of_shards = top.word.first().is_some_and(|first| b"sS".contains(first))
+                && known(&["ssubscribe", "sunsubscribe"], &top.word) != "other";
+            self.subscribed[usize::from(of_shards)] = top.number;
+        }
+        if self.replies.is_own == Some(true) {
+            // UNSUBSCRIBE without channels is confirmed for each that there was.
+            out.pushes += u64::from(!confirms);
+            return;
+        }
+        if kind == Kind::Simple && top.word.eq_ignore_ascii_case(b"RESET") {
+            (self.subscribed, self.monitors) = ([0; 2], false);
+        }
+        let failed = matches!(kind, Kind::Error | Kind::BulkError);
+        out.failed |= failed;
+        if let Some(first) = self.awaited.front_mut() {
+            first.count -= if first.confirm && failed {
+                first.count
+            } else {
+                1
+            };
+            if first.count == 0 {
+                self.awaited.pop_front();
+            }
+        }
     }
 }
 
 impl Commands {
+    fn is_between(&self) -> bool {
+        let is_begun = !matches!(&self.reading, Reading::Line(line) if line.is_empty());
+        self.arguments == 0 && !is_begun && !self.lost
+    }
+
     /// A command that has ended.
-    fn next(&mut self, rest: &mut &[u8], salt: &Salt) -> Result<Option<(&'static str, u64)>, Dark> {
+    fn next(&mut self, rest: &mut &[u8], salt: &Salt) -> Result<Option<Command>, Dark> {
         match &mut self.reading {
             Reading::Line(line) => {
                 let Some(line) = take_line(rest, line)? else {
@@ -414,24 +617,20 @@ impl Commands {
                 self.line(&line, salt)
             }
             Reading::Body { left, of } => {
-                let taken = (*left).min(rest.len());
+                let (of, taken) = (*of, (*left).min(rest.len()));
                 // Without the line end behind it.
                 let of_value = (*left).saturating_sub(2).min(taken);
-                if self.is_name {
-                    let room = NAME.saturating_sub(self.name.len()).min(of_value);
-                    self.name.extend_from_slice(&rest[..room]);
-                } else if let Some(keys) = &mut self.keys {
-                    keys.piece(&rest[..of_value]);
-                }
-                *rest = &rest[taken..];
                 *left -= taken;
-                if *left > 0 {
+                let is_whole = *left == 0;
+                self.piece(&rest[..of_value]);
+                *rest = &rest[taken..];
+                if !is_whole {
                     return Ok(None);
                 }
                 if let Some(keys) = &mut self.keys {
-                    keys.mark(*of as u64);
+                    keys.mark(of as u64);
                 }
-                self.is_name = false;
+                self.words += 1;
                 self.arguments -= 1;
                 self.reading = Reading::Line(Vec::new());
                 Ok((self.arguments == 0).then(|| self.ended()))
@@ -439,17 +638,41 @@ impl Commands {
         }
     }
 
-    fn ended(&mut self) -> (&'static str, u64) {
-        let keys = self.keys.take().map_or(0, |keys| keys.finish());
-        (known(COMMANDS, &self.name), keys)
+    /// A piece of a word: of the name, or of a value, whose bytes are kept of CLIENT alone.
+    fn piece(&mut self, piece: &[u8]) {
+        if self.words == 0 || self.is_client() {
+            let room = NAME.saturating_sub(self.name.len()).min(piece.len());
+            self.name.extend_from_slice(&piece[..room]);
+        }
+        if let (Some(keys), true) = (&mut self.keys, self.words > 0) {
+            keys.piece(piece);
+        }
     }
 
-    fn line(&mut self, line: &[u8], salt: &Salt) -> Result<Option<(&'static str, u64)>, Dark> {
+    fn is_client(&self) -> bool {
+        self.name
+            .get(..6)
+            .is_some_and(|name| name.eq_ignore_ascii_case(b"client"))
+    }
+
+    fn ended(&mut self) -> Command {
+        let name = self.name.split(|&byte| byte == b' ').next();
+        Command {
+            name: known(COMMANDS, name.unwrap_or_default()),
+            keys: self.keys.take().map_or(0, |keys| keys.finish()),
+            words: self.words,
+        }
+    }
+
+    fn line(&mut self, line: &[u8], salt: &Salt) -> Result<Option<Command>, Dark> {
         if self.arguments > 0 {
             let length: usize = line
                 .strip_prefix(b"$")
                 .and_then(number)
                 .ok_or(NOT_UNDERSTOOD)?;
+            if self.words > 0 && self.is_client() {
+                self.name.push(b' ');
+            }
             self.reading = Reading::Body {
                 left: length.saturating_add(2),
                 of: length,
@@ -457,27 +680,53 @@ impl Commands {
             return Ok(None);
         }
         self.name.clear();
+        self.words = 0;
         self.keys = Some(salt.keys());
         if let Some(count) = line.strip_prefix(b"*") {
             let count: i64 = number(count).ok_or(NOT_UNDERSTOOD)?;
             self.arguments = usize::try_from(count).unwrap_or(0);
-            self.is_name = true;
             return Ok(None);
         }
-        let mut words = line.splitn(2, u8::is_ascii_whitespace);
-        let name = words.next().unwrap_or_default();
-        if name.is_empty() {
-            return Ok(None);
+        for word in line.split(u8::is_ascii_whitespace) {
+            if word.is_empty() {
+                continue;
+            }
+            if self.words > 0 && self.is_client() {
+                self.name.push(b' ');
+            }
+            self.piece(word);
+            if let (Some(keys), true) = (&mut self.keys, self.words > 0) {
+                keys.mark(word.len() as u64);
+            }
+            self.words += 1;
         }
-        self.name.extend_from_slice(&name[..name.len().min(NAME)]);
-        if let Some(keys) = &mut self.keys {
-            keys.add(words.next().unwrap_or_default());
-        }
-        Ok(Some(self.ended()))
+        Ok((self.words > 0).then(|| self.ended()))
     }
 }
 
-/// Whether the first byte of a client begins this protocol.
-pub(crate) fn begins(bytes: &[u8]) -> bool {
-    bytes.first() == Some(&b'*')
+/// Whether the bytes of a client begin with a command as an array. None: too few.
+pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
+    let Some(digits) = bytes.strip_prefix(b"*") else {
+        return Some(false);
+    };
+    let count = digits
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    match digits.get(count) {
+        None if count <= 10 => None,
+        end => Some(count > 0 && end == Some(&b'\r')),
+    }
+}
+
+/// Whether the word, with which a client begins, is a command, in whatever case.
+pub(crate) fn is_command(word: &[u8]) -> bool {
+    known(COMMANDS, word) != "other"
+}
+
+/// Whether a server that answers like this speaks this protocol.
+pub(crate) fn is_answer(bytes: &[u8]) -> bool {
+    bytes
+        .first()
+        .is_some_and(|first| b"+-:$*_#,(!=~%|>".contains(first))
 }

@@ -37,6 +37,7 @@ fn shown(found: &[RoundTrip]) -> Vec<String> {
             let phase = match one.phase {
                 Phase::Connect => "connect ",
                 Phase::Operation => "",
+                Phase::Hidden => "hidden ",
                 Phase::Close => "close ",
             };
             let rows = one
@@ -188,7 +189,7 @@ fn encryption_makes_a_connection_blind_and_it_is_counted_on() {
         [
             "connect greeting x0: -",
             "connect login x1: -",
-            "blind x0: blind"
+            "hidden blind x0: blind"
         ]
     );
     assert!(conversation.summary().tls);
@@ -257,7 +258,7 @@ fn postgresql_is_understood_simple_extended_in_a_pipeline_and_with_copy() {
             "prepare x1: UPDATE t SET a = ?",
             "update x3: UPDATE t SET a = ? rows 0",
             "copy x1: COPY t FROM STDIN",
-            "data x0: data failed",
+            "copy data x1: copy data failed",
             "close quit x1: -",
         ]
     );

@@ -117,6 +117,8 @@ pub(crate) enum RecordCommand {
 pub(crate) enum Phase {
     Connect,
     Operation,
+    /// Inside TLS, soon after the handshake: login or operation.
+    Hidden,
     Close,
 }
 
@@ -125,6 +127,7 @@ impl From<howfar_record::Phase> for Phase {
         match phase {
             howfar_record::Phase::Connect => Self::Connect,
             howfar_record::Phase::Operation => Self::Operation,
+            howfar_record::Phase::Hidden => Self::Hidden,
             howfar_record::Phase::Close => Self::Close,
         }
     }

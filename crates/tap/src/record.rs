@@ -36,6 +36,8 @@ const BEHIND_BYTES: u64 = MOST_BYTES / 4;
 /// Bytes of one turn that are looked at: of a request, of an answer.
 const REQUEST_KEPT: usize = 1 << 20;
 const ANSWER_KEPT: usize = 64 * 1024;
+/// Of a request beyond that the end of each piece is kept: behind a long value stand the messages that run it.
+const END_KEPT: usize = 256;
 const PIECE: usize = 64 * 1024;
 /// The queue is looked at this often, so that a note wakes nobody. Traffic that stops for so long is at rest.
 const REST: Duration = Duration::from_millis(100);
@@ -163,22 +165,28 @@ impl Recorder {
             turn.direction = direction;
             turn.kept = 0;
         }
-        let (most, sum) = match direction {
-            Direction::ToServer => (REQUEST_KEPT, 0),
-            Direction::ToClient => (ANSWER_KEPT, 1),
+        let (most, end, sum) = match direction {
+            Direction::ToServer => (REQUEST_KEPT, END_KEPT, 0),
+            Direction::ToClient => (ANSWER_KEPT, 0, 1),
         };
         let bytes = &self.buffer[..count];
         turn.sums[sum].update(bytes);
         let kept = count.min(most - turn.kept);
         turn.kept += kept;
+        let end: Box<[u8]> = bytes[kept.max(count.saturating_sub(end))..].into();
         let bytes: Box<[u8]> = bytes[..kept].into();
-        self.note(Note::Bytes {
-            id,
-            direction,
-            at_ns,
-            bytes,
-            skipped: count - kept,
-        });
+        let skipped = count - kept - end.len();
+        for (bytes, skipped) in [(bytes, skipped), (end, 0)] {
+            if bytes.len() + skipped > 0 {
+                self.note(Note::Bytes {
+                    id,
+                    direction,
+                    at_ns,
+                    bytes,
+                    skipped,
+                });
+            }
+        }
     }
 
     pub(crate) fn closed(&mut self, id: u64, at_ns: u64) {

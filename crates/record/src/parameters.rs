@@ -1,0 +1,204 @@
+//! Values that MySQL's clients send in binary form: attributes of a statement, and parameters of a prepared one.
+
+use crate::salt::Salt;
+
+/// Flag of an execution: the number of values stands in front, as there may be attributes among them.
+const COUNTED: u8 = 8;
+const MOST: usize = 65_535;
+
+/// The head of a row of values.
+struct Head<'a> {
+    count: usize,
+    /// A bit for each that is NULL, and so has no bytes.
+    nulls: &'a [u8],
+    /// None: those that were sent before.
+    types: Option<Vec<u8>>,
+}
+
+/// The statement behind the attributes of a COM_QUERY. None: that is no such form.
+pub(crate) fn statement(body: &[u8]) -> Option<&[u8]> {
+    let mut rest = body;
+    let count = length(&mut rest)?;
+    if length(&mut rest)? != 1 {
+        return None;
+    }
+    let head = head(&mut rest, count, true)?;
+    head.skip(&mut rest, count)?;
+    Some(rest)
+}
+
+/// A hash of the parameters in a COM_STMT_EXECUTE, whose `body` begins behind the statement's number. `own`: how many the statement has;
+/// `is_named`: both sides know attributes, which follow them. None: what is a parameter cannot be told.
+pub(crate) fn keys(body: &[u8], own: u16, is_named: bool, salt: &Salt) -> Option<u64> {
+    // Flags, and how often to run it.
+    let (flags, mut rest) = (*body.first()?, body.get(5..)?);
+    let own = usize::from(own);
+    let count = if is_named && flags & COUNTED != 0 {
+        length(&mut rest)?
+    } else {
+        own
+    };
+    let head = head(&mut rest, count, is_named)?;
+    let mut values = rest;
+    if count != own {
+        head.skip(&mut rest, own)?;
+        values = &values[..values.len() - rest.len()];
+    }
+    let mut keys = salt.keys();
+    for at in 0..own {
+        keys.mark(head.is_null(at).into());
+    }
+    keys.add(values);
+    Some(keys.finish())
+}
+
+fn head<'a>(rest: &mut &'a [u8], count: usize, is_named: bool) -> Option<Head<'a>> {
+    if count > MOST {
+        return None;
+    }
+    let nulls = take(rest, count.div_ceil(8))?;
+    let has_types = count > 0 && take(rest, 1)? == [1];
+    let types = has_types.then(|| {
+        let kinds = (0..count).map(|_| {
+            let kind = take(rest, 2)?[0];
+            if is_named {
+                string(rest)?;
+            }
+            Some(kind)
+        });
+        kinds.collect::<Option<Vec<u8>>>()
+    });
+    Some(Head {
+        count,
+        nulls,
+        types: match types {
+            Some(types) => Some(types?),
+            None => None,
+        },
+    })
+}
+
+impl Head<'_> {
+    fn is_null(&self, at: usize) -> bool {
+        self.nulls[at / 8] & (1 << (at % 8)) != 0
+    }
+
+    /// Leave out the first `count` values.
+    fn skip(&self, rest: &mut &[u8], count: usize) -> Option<()> {
+        if count > self.count {
+            return None;
+        }
+        for at in (0..count).filter(|&at| !self.is_null(at)) {
+            match self.types.as_ref()?[at] {
+                0x06 => &[],
+                0x01 => take(rest, 1)?,
+                0x02 | 0x0D => take(rest, 2)?,
+                0x03 | 0x04 | 0x09 => take(rest, 4)?,
+                0x05 | 0x08 => take(rest, 8)?,
+                // Times, without their zeros.
+                0x07 | 0x0A..=0x0C => {
+                    let count = usize::from(take(rest, 1)?[0]);
+                    take(rest, count)?
+                }
+                _ => string(rest)?,
+            };
+        }
+        Some(())
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (head, tail) = rest.split_at_checked(count)?;
+    *rest = tail;
+    Some(head)
+}
+
+fn length(rest: &mut &[u8]) -> Option<usize> {
+    let first = take(rest, 1)?[0];
+    let width = match first {
+        0xFC => 2,
+        0xFD => 3,
+        0xFE => 8,
+        small => return (small < 0xFB).then_some(usize::from(small)),
+    };
+    let bytes = take(rest, width)?;
+    let number = |sum: u64, &byte: &u8| (sum << 8) | u64::from(byte);
+    usize::try_from(bytes.iter().rev().fold(0, number)).ok()
+}
+
+fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let count = length(rest)?;
+    take(rest, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn short(text: &[u8]) -> Vec<u8> {
+        [&[text.len() as u8], text].concat()
+    }
+
+    /// A number, a string, a time and a NULL.
+    fn typed(which: u8) -> (u8, Vec<u8>) {
+        match which {
+            0 => (0x03, vec![1, 2, 3, 4]),
+            1 => (0xFE, short(b"SELECT 1")),
+            2 => (0x0C, short(&[0xE8, 7, 1, 2])),
+            _ => (0x06, Vec::new()),
+        }
+    }
+
+    fn row(kinds: &[u8], names: &[&[u8]]) -> Vec<u8> {
+        let all: Vec<(u8, Vec<u8>)> = kinds.iter().map(|&which| typed(which)).collect();
+        let mut nulls = vec![0; all.len().div_ceil(8)];
+        for (at, (kind, _)) in all.iter().enumerate() {
+            nulls[at / 8] |= u8::from(*kind == 0x06) << (at % 8);
+        }
+        let types = all.iter().zip(names);
+        let types = types.flat_map(|((kind, _), name)| [&[*kind, 0][..], &short(name)].concat());
+        let mut out = nulls;
+        out.extend((!all.is_empty()).then_some(1));
+        out.extend(types.collect::<Vec<u8>>());
+        out.extend(all.iter().flat_map(|(_, value)| value.clone()));
+        out
+    }
+
+    proptest! {
+        // [cap-7]
+        #[test]
+        fn a_statement_is_found_behind_any_attributes(kinds in prop::collection::vec(0..4_u8, 0..20)) {
+            let names = vec![&b"traceparent"[..]; kinds.len()];
+            let body = [&[kinds.len() as u8, 1][..], &row(&kinds, &names), b"SELECT 2"].concat();
+            prop_assert_eq!(statement(&body), Some(&b"SELECT 2"[..]));
+        }
+
+        #[test]
+        fn attributes_are_no_part_of_the_keys(own in prop::collection::vec(0..4_u8, 0..10), more in prop::collection::vec(0..4_u8, 0..10)) {
+            let salt = Salt::default();
+            let all = [own.clone(), more.clone()].concat();
+            let names: Vec<&[u8]> = (0..all.len()).map(|at| if at < own.len() { &b""[..] } else { b"a" }).collect();
+            let plain = [&[0, 1, 0, 0, 0][..], &row(&own, &names)].concat();
+            let with = [&[COUNTED, 1, 0, 0, 0, all.len() as u8][..], &row(&all, &names)].concat();
+            let count = own.len() as u16;
+            prop_assert_eq!(keys(&plain, count, true, &salt), keys(&with, count, true, &salt));
+            prop_assert!(keys(&with, count, true, &salt).is_some());
+        }
+
+        #[test]
+        fn any_bytes_may_come(body in prop::collection::vec(any::<u8>(), 0..60), own in 0..20_u16, is_named in any::<bool>()) {
+            statement(&body);
+            keys(&body, own, is_named, &Salt::default());
+        }
+    }
+
+    /// Types come with the first execution alone.
+    #[test]
+    fn equal_values_have_equal_keys_with_and_without_types() {
+        let salt = Salt::default();
+        let first = keys(b"\0\x01\0\0\0\0\x01\x03\0\x07\0\0\0", 1, false, &salt);
+        assert_eq!(first, keys(b"\0\x01\0\0\0\0\0\x07\0\0\0", 1, false, &salt));
+        assert_ne!(first, keys(b"\0\x01\0\0\0\0\0\x08\0\0\0", 1, false, &salt));
+    }
+}

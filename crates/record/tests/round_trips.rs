@@ -1,0 +1,658 @@
+//! What a round trip is, as rules over conversations that are made up: when it begins, what belongs to it, what is counted.
+
+use howfar_record::{Conversation, Direction, RoundTrip, Salt};
+use proptest::prelude::*;
+
+use Direction::{ToClient, ToServer};
+
+type Script = Vec<(Direction, Vec<u8>)>;
+
+fn packet(sequence: u8, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_le_bytes();
+    [&length[..3], &[sequence], payload].concat()
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
+}
+
+fn words(all: &[&str]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", all.len());
+    for word in all {
+        out += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    out.into_bytes()
+}
+
+const OK: &[u8] = b"\0\0\0\x02\0\0\0";
+
+/// What one protocol is made of here.
+struct Language {
+    login: Script,
+    asked: (Vec<u8>, Vec<u8>),
+    /// A request that no server answers.
+    unanswered: Option<Vec<u8>>,
+    /// What a server sends of its own accord, at rest; and while a request waits.
+    pushed: Option<Vec<u8>>,
+    pushed_meanwhile: Option<Vec<u8>>,
+}
+
+fn mysql_login(can: u32) -> Script {
+    let mut greeting = b"\x0a8.0\0".to_vec();
+    greeting.extend_from_slice(&[1, 0, 0, 0]);
+    greeting.extend_from_slice(b"saltsalt\0\xff\xff\x08\x02\x00\xff\xff\x15");
+    greeting.extend_from_slice(&[0; 10]);
+    greeting.extend_from_slice(b"saltsaltsalt\0mysql_native_password\0");
+    let mut login = (can | 0x200 | 0x8000).to_le_bytes().to_vec();
+    login.extend_from_slice(&[0; 28]);
+    login.extend_from_slice(b"user\0\0");
+    vec![
+        (ToClient, packet(0, &greeting)),
+        (ToServer, packet(1, &login)),
+        (ToClient, packet(2, OK)),
+    ]
+}
+
+fn postgres_login() -> Script {
+    let startup = b"\0\0\0\x15\0\x03\0\0user\0me\0\0xxxx".to_vec();
+    let welcome = [message(b'R', &[0; 4]), message(b'Z', b"I")].concat();
+    vec![(ToServer, startup), (ToClient, welcome)]
+}
+
+fn language(which: usize) -> Language {
+    match which {
+        0 => Language {
+            login: mysql_login(0),
+            asked: (packet(0, b"\x03DO 1"), packet(1, OK)),
+            unanswered: Some(packet(0, b"\x19\x07\0\0\0")),
+            pushed: Some(packet(0, b"\xff\x47\x04#08S01too long at rest")),
+            pushed_meanwhile: None,
+        },
+        1 => Language {
+            login: postgres_login(),
+            asked: (
+                message(b'Q', b"DO 1\0"),
+                [message(b'C', b"DO\0"), message(b'Z', b"I")].concat(),
+            ),
+            unanswered: None,
+            pushed: Some(message(b'N', b"M a notice\0\0")),
+            pushed_meanwhile: Some(message(b'A', b"\0\0\0\x01news\0\0")),
+        },
+        2 => Language {
+            login: vec![
+                (ToServer, words(&["HELLO", "3"])),
+                (ToClient, b"%1\r\n+proto\r\n:3\r\n".to_vec()),
+            ],
+            asked: (words(&["GET", "k"]), b"$1\r\nv\r\n".to_vec()),
+            unanswered: Some(
+                [
+                    words(&["CLIENT", "REPLY", "SKIP"]),
+                    words(&["SET", "k", "v"]),
+                ]
+                .concat(),
+            ),
+            pushed: Some(b">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\nm\r\n".to_vec()),
+            pushed_meanwhile: Some(b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n".to_vec()),
+        },
+        _ => Language {
+            login: Vec::new(),
+            asked: (
+                b"get k\r\n".to_vec(),
+                b"VALUE k 0 1\r\nv\r\nEND\r\n".to_vec(),
+            ),
+            unanswered: Some(b"set k 0 0 1 noreply\r\nv\r\n".to_vec()),
+            pushed: None,
+            pushed_meanwhile: None,
+        },
+    }
+}
+
+/// A part of a conversation, and where its bytes are cut (in 16ths), with a pause there.
+#[derive(Debug, Clone)]
+enum Act {
+    Ask {
+        cut: usize,
+        pushed: bool,
+    },
+    /// With the next request right behind it.
+    Unanswered {
+        cut: usize,
+        joins: bool,
+    },
+    Push {
+        cut: usize,
+    },
+}
+
+/// A conversation and the times of its answered round trips as they have to be found: begun, sent, answered, ended.
+struct Played {
+    conversation: Conversation,
+    now: u64,
+    found: Vec<RoundTrip>,
+    expected: Vec<(u64, u64, u64, u64)>,
+    pushes: u64,
+}
+
+impl Played {
+    /// In two pieces, or one; the times of both.
+    fn say(&mut self, direction: Direction, bytes: &[u8], cut: usize, salt: &Salt) -> (u64, u64) {
+        let (first, rest) = bytes.split_at(bytes.len() * cut / 16);
+        let mut times = Vec::new();
+        for piece in [first, rest] {
+            if !piece.is_empty() {
+                self.now += 1_000;
+                times.push(self.now);
+                let ended = self.conversation.feed(direction, self.now, piece, 0, salt);
+                self.found.extend(ended);
+            }
+        }
+        (times[0], *times.last().expect("a piece"))
+    }
+
+    fn act(&mut self, act: &Act, before: &mut Vec<u8>, language: &Language, salt: &Salt) {
+        match act {
+            Act::Ask { cut, pushed } => {
+                let (request, answer) = &language.asked;
+                let joined = [before.as_slice(), request].concat();
+                let is_joined = !std::mem::take(before).is_empty();
+                let (begun, sent) =
+                    self.say(ToServer, &joined, if is_joined { 0 } else { *cut }, salt);
+                if let (true, Some(push)) = (*pushed, &language.pushed_meanwhile) {
+                    self.say(ToClient, push, *cut, salt);
+                    self.pushes += 1;
+                }
+                let (answered, ended) = self.say(ToClient, answer, 16 - cut, salt);
+                self.expected.push((begun, sent, answered, ended));
+            }
+            Act::Unanswered { cut, joins } => {
+                let Some(request) = &language.unanswered else {
+                    return;
+                };
+                if *joins {
+                    before.extend_from_slice(request);
+                } else if before.is_empty() {
+                    self.say(ToServer, request, *cut, salt);
+                }
+            }
+            Act::Push { cut } => {
+                if let Some(push) = language.pushed.as_ref().filter(|_| before.is_empty()) {
+                    self.say(ToClient, push, *cut, salt);
+                    self.pushes += 1;
+                }
+            }
+        }
+    }
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let cut = 0_usize..16;
+    prop::collection::vec(
+        prop_oneof![
+            (cut.clone(), any::<bool>()).prop_map(|(cut, pushed)| Act::Ask { cut, pushed }),
+            (cut.clone(), any::<bool>()).prop_map(|(cut, joins)| Act::Unanswered { cut, joins }),
+            cut.prop_map(|cut| Act::Push { cut }),
+        ],
+        1..20,
+    )
+}
+
+fn times(one: &RoundTrip) -> (u64, u64, u64, u64) {
+    (one.begun_ns, one.sent_ns, one.answered_ns, one.ended_ns)
+}
+
+proptest! {
+    // [rec-1] [rec-3]
+    /// A round trip begins with the first byte of a request that will be answered, and ends with its answer: what has no answer, and
+    /// what a server sends of its own accord, changes none of its times, however the bytes are cut.
+    #[test]
+    fn only_requests_and_their_answers_have_times(which in 0_usize..4, acts in acts()) {
+        let (language, salt) = (language(which), Salt::default());
+        let mut played = Played {
+            conversation: Conversation::new(0, true), now: 0, found: Vec::new(), expected: Vec::new(), pushes: 0,
+        };
+        // A protocol is recognised by its first request.
+        let first = Act::Ask { cut: 0, pushed: false };
+        for (direction, bytes) in &language.login {
+            played.say(*direction, bytes, 0, &salt);
+        }
+        let mut before = Vec::new();
+        for act in [first].iter().chain(&acts) {
+            played.act(act, &mut before, &language, &salt);
+        }
+        let Played { mut conversation, mut found, expected, pushes, .. } = played;
+        found.extend(conversation.close());
+        let asked: Vec<_> = found
+            .iter()
+            .filter(|one| one.phase == howfar_record::Phase::Operation && one.ended_ns > one.sent_ns)
+            .map(times)
+            .collect();
+        prop_assert_eq!(asked, expected);
+        let counted = conversation.take_counts().1.get("pushed by the server").copied().unwrap_or(0);
+        prop_assert_eq!(counted, pushes);
+        prop_assert!(found.iter().all(|one| !one.failed));
+    }
+}
+
+/// The connection after a login, told what is said; times are a microsecond apart.
+struct Session {
+    conversation: Conversation,
+    salt: Salt,
+    now: u64,
+    found: Vec<RoundTrip>,
+}
+
+impl Session {
+    fn new(login: &Script) -> Self {
+        let mut session = Self {
+            conversation: Conversation::new(0, true),
+            salt: Salt::default(),
+            now: 0,
+            found: Vec::new(),
+        };
+        for (direction, bytes) in login {
+            session.say(*direction, bytes, 0);
+        }
+        session
+    }
+
+    fn say(&mut self, direction: Direction, bytes: &[u8], skipped: usize) {
+        self.now += 1_000;
+        let ended = self
+            .conversation
+            .feed(direction, self.now, bytes, skipped, &self.salt);
+        self.found.extend(ended);
+    }
+
+    /// `kept` bytes and a hole, then what lies behind the hole.
+    fn say_with_hole(&mut self, direction: Direction, bytes: &[u8], hole: std::ops::Range<usize>) {
+        self.say(direction, &bytes[..hole.start], hole.len());
+        if hole.end < bytes.len() {
+            self.say(direction, &bytes[hole.end..], 0);
+        }
+    }
+
+    fn ask(&mut self, request: &[u8], answer: &[u8]) {
+        self.say(ToServer, request, 0);
+        self.say(ToClient, answer, 0);
+    }
+
+    /// Command, statement, requests, rows and how long each waited; then what is not known.
+    fn end(mut self) -> (Vec<(String, u32, Option<u64>, u64)>, Vec<&'static str>) {
+        self.found.extend(self.conversation.close());
+        let found = self.found.iter().map(|one| {
+            let name = one.digest.clone().unwrap_or_else(|| one.command.to_owned());
+            (name, one.requests, one.rows, one.ended_ns - one.sent_ns)
+        });
+        let unknown = self.conversation.take_counts().1.into_keys().collect();
+        (found.collect(), unknown)
+    }
+}
+
+fn confirmed(protocol: u8, word: &str, count: u8) -> Vec<u8> {
+    let mark = if protocol == 2 { '*' } else { '>' };
+    format!(
+        "{mark}3\r\n${}\r\n{word}\r\n$4\r\nnews\r\n:{count}\r\n",
+        word.len()
+    )
+    .into_bytes()
+}
+
+// [rec-3]
+#[test]
+fn a_subscriber_waits_for_confirmations_and_not_for_messages() {
+    for protocol in [2, 3] {
+        let mark = if protocol == 2 { '*' } else { '>' };
+        let text = format!("{mark}3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$2\r\nm1\r\n");
+        let pong = if protocol == 2 {
+            "*2\r\n$4\r\npong\r\n$0\r\n\r\n"
+        } else {
+            "+PONG\r\n"
+        };
+        let mut session = Session::new(&vec![]);
+        session.ask(
+            &words(&["SUBSCRIBE", "news", "more"]),
+            &confirmed(protocol, "subscribe", 1),
+        );
+        session.say(ToClient, &confirmed(protocol, "subscribe", 2), 0);
+        session.say(ToClient, text.as_bytes(), 0);
+        session.say(ToServer, &words(&["PING"]), 0);
+        session.say(ToClient, text.as_bytes(), 0);
+        session.say(ToClient, pong.as_bytes(), 0);
+        session.say(ToClient, text.as_bytes(), 0);
+        session.ask(
+            &words(&["UNSUBSCRIBE"]),
+            &confirmed(protocol, "unsubscribe", 1),
+        );
+        session.say(ToClient, &confirmed(protocol, "unsubscribe", 0), 0);
+        // An ordinary connection again: an answer may look like a message.
+        session.ask(
+            &words(&["LRANGE", "a", "0", "1"]),
+            b"*2\r\n$7\r\nmessage\r\n$1\r\na\r\n",
+        );
+        let (found, unknown) = session.end();
+        let expected = [
+            ("SUBSCRIBE", 2_000),
+            ("PING", 2_000),
+            ("UNSUBSCRIBE", 1_000),
+            ("LRANGE", 1_000),
+        ];
+        let found: Vec<(&str, u64)> = found.iter().map(|one| (one.0.as_str(), one.3)).collect();
+        assert_eq!(found, expected, "RESP{protocol}");
+        assert_eq!(unknown, ["pushed by the server"]);
+    }
+}
+
+// [rec-3]
+#[test]
+fn a_stream_of_the_server_belongs_to_no_round_trip() {
+    let logs = [
+        (
+            vec![],
+            &b"*1\r\n$5\r\nPSYNC\r\n"[..],
+            "PSYNC",
+            "replication stream",
+        ),
+        (
+            mysql_login(0),
+            b"\x01\0\0\0\x12",
+            "binlog_dump",
+            "replication stream",
+        ),
+        (
+            vec![],
+            b"watch fetchers\r\n",
+            "watch",
+            "stream of log lines",
+        ),
+    ];
+    for (login, request, name, reason) in logs {
+        let mut session = Session::new(&login);
+        let answer: &[u8] = if name == "watch" {
+            b"OK\r\n"
+        } else {
+            b"+OK\r\n"
+        };
+        session.ask(request, answer);
+        for _ in 0..9 {
+            session.say(ToClient, b"+what comes\r\n", 0);
+            session.say(ToServer, b"REPLCONF ACK 1\r\n", 0);
+        }
+        let (found, unknown) = session.end();
+        let last = found.last().expect("a round trip");
+        assert_eq!((last.0.as_str(), last.3), (name, 1_000));
+        assert_eq!(unknown, [reason]);
+    }
+    let mut session = Session::new(&vec![]);
+    session.ask(&words(&["MONITOR"]), b"+OK\r\n");
+    session.say(ToClient, b"+1700000000.1 [0 a:1] \"GET\"\r\n", 0);
+    session.say(ToServer, &words(&["RESET"]), 0);
+    session.say(ToClient, b"+1700000000.2 [0 a:1] \"GET\"\r\n", 0);
+    session.say(ToClient, b"+RESET\r\n", 0);
+    let (found, _) = session.end();
+    let found: Vec<(&str, u64)> = found.iter().map(|one| (one.0.as_str(), one.3)).collect();
+    assert_eq!(found, [("MONITOR", 1_000), ("RESET", 2_000)]);
+}
+
+fn rows(which: usize, count: usize) -> (Vec<u8>, Vec<u8>) {
+    let row = [b'x'; 40];
+    if which == 0 {
+        let mut answer = [
+            packet(1, b"\x01"),
+            packet(2, b"column"),
+            packet(3, b"\xfe\0\0\x02\0"),
+        ]
+        .concat();
+        for number in 0..count {
+            answer.extend(packet(number as u8, &[&[40][..], &row].concat()));
+        }
+        answer.extend(packet(9, b"\xfe\0\0\x02\0"));
+        return (packet(0, b"\x03SELECT a FROM t"), answer);
+    }
+    let mut answer = message(b'T', b"x");
+    for _ in 0..count {
+        answer.extend(message(b'D', &row));
+    }
+    answer.extend([message(b'C', b"SELECT 9\0"), message(b'Z', b"I")].concat());
+    (message(b'Q', b"SELECT a FROM t\0"), answer)
+}
+
+proptest! {
+    // [rec-8]
+    /// A count of which a part was not seen is unknown, not smaller.
+    #[test]
+    fn rows_are_right_or_unknown(which in 0_usize..2, count in 0_usize..30, from in 0_usize..2_000, length in 0_usize..2_000) {
+        let (request, answer) = rows(which, count);
+        let start = from.min(answer.len());
+        let hole = start..(start + length).min(answer.len());
+        let is_whole = hole.is_empty();
+        let mut session = Session::new(&if which == 0 { mysql_login(0) } else { postgres_login() });
+        session.say(ToServer, &request, 0);
+        session.say_with_hole(ToClient, &answer, hole);
+        let found = session.end().0.pop().expect("a round trip").2;
+        prop_assert!(found == Some(count as u64) || (found.is_none() && !is_whole), "{:?} of {}", found, count);
+    }
+
+    // [rec-10]
+    /// A message with a hole keeps its beginning, its place and its count, wherever the hole ends.
+    #[test]
+    fn a_long_statement_has_its_name_and_is_counted_once(which in 0_usize..3, from in 100_usize..3_000, tail in 0_usize..60) {
+        let value = vec![b'y'; 4_000];
+        let text = [&b"SELECT LENGTH('"[..], &value, b"')"].concat();
+        let mut session = Session::new(&if which == 0 { mysql_login(0) } else { postgres_login() });
+        let long = match which {
+            0 => packet(0, &[b"\x03", text.as_slice()].concat()),
+            1 => message(b'Q', &[text.as_slice(), b"\0"].concat()),
+            _ => {
+                let bind = [b"\0\0\0\0\0\x01\0\0\x0f\xa0", value.as_slice(), b"\0\0"].concat();
+                let parts = [
+                    message(b'P', b"\0SELECT LENGTH($1)\0\0\0"), message(b'B', &bind),
+                    message(b'E', b"\0\0\0\0\0"), message(b'S', b""),
+                ];
+                parts.concat()
+            }
+        };
+        // As the tap keeps the end of a flight, where short messages follow.
+        let end = long.len() - if which == 2 { tail.max(25) } else { tail };
+        session.say_with_hole(ToServer, &long, from..end);
+        let answer = if which == 0 { packet(1, OK) } else { message(b'Z', b"I") };
+        session.say(ToClient, &answer, 0);
+        let (mut found, unknown) = session.end();
+        let last = found.pop().expect("a round trip");
+        prop_assert_eq!((last.0.as_str(), last.1), ("SELECT LENGTH(?)", 1));
+        prop_assert!(unknown.contains(&"statement longer than kept"));
+    }
+}
+
+// [rec-9]
+#[test]
+fn a_portal_that_is_suspended_has_its_rows() {
+    let mut session = Session::new(&postgres_login());
+    let rows = [
+        message(b'D', b"x"),
+        message(b'D', b"x"),
+        message(b's', b""),
+        message(b'Z', b"T"),
+    ];
+    let execute = [message(b'E', b"\0\0\0\0\x02"), message(b'S', b"")].concat();
+    session.ask(&execute, &rows.concat());
+    assert_eq!(session.end().0.pop().expect("it").2, Some(2));
+}
+
+// [rec-17]
+#[test]
+fn a_sync_alone_and_an_empty_query_have_names() {
+    let mut session = Session::new(&postgres_login());
+    let ready = message(b'Z', b"I");
+    session.ask(&message(b'S', b""), &ready);
+    let empty = [message(b'I', b""), ready.clone()].concat();
+    session.ask(&message(b'Q', b"\0"), &empty);
+    let extended = [
+        message(b'P', b"\0\0\0\0"),
+        message(b'B', b"\0\0\0\0\0\0\0\0"),
+        message(b'E', b"\0\0\0\0\0"),
+        message(b'S', b""),
+    ];
+    session.ask(&extended.concat(), &empty);
+    let names: Vec<(String, u32)> = session
+        .end()
+        .0
+        .into_iter()
+        .map(|one| (one.0, one.1))
+        .collect();
+    assert_eq!(
+        names[1..],
+        [
+            ("sync".to_owned(), 1),
+            ("empty query".to_owned(), 1),
+            ("empty query".to_owned(), 1)
+        ]
+    );
+}
+
+// [rec-12]
+#[test]
+fn what_tls_hides_after_its_handshake_may_be_login() {
+    let mut session = Session::new(&vec![]);
+    session.ask(&[0, 0, 0, 8, 4, 210, 22, 47], b"S");
+    session.ask(b"\x16\x03\x01 hello", b"\x16\x03\x03 again");
+    session.ask(b"\x14\x03\x03 hello", b"\x16\x03\x03 hello");
+    for _ in 0..4 {
+        session.ask(b"\x17\x03\x03 secret", b"\x17\x03\x03 secret");
+    }
+    session.found.extend(session.conversation.close());
+    let phases: Vec<howfar_record::Phase> = session.found.iter().map(|one| one.phase).collect();
+    use howfar_record::Phase::{Connect, Hidden, Operation};
+    assert_eq!(
+        phases,
+        [Connect, Connect, Connect, Hidden, Hidden, Hidden, Operation]
+    );
+    assert_eq!(session.conversation.summary().login_round_trips, 3);
+    assert_eq!(
+        session.conversation.take_counts().1["round trips inside TLS that may be login"],
+        3
+    );
+}
+
+// [cap-3]
+#[test]
+fn an_answer_without_its_request_is_no_round_trip() {
+    let first = [
+        (
+            b"$3\r\npen\r\n".to_vec(),
+            words(&["GET", "k"]),
+            "GET",
+            "redis",
+        ),
+        (
+            packet(1, OK),
+            packet(0, b"\x03SELECT 1 AS answer_to_everything"),
+            "blind",
+            "unknown",
+        ),
+        // Its length is the star that begins Redis' commands, and then the mark of TLS.
+        (
+            packet(1, OK),
+            packet(0, &[b"\x03SELECT ", [b'1'; 34].as_slice()].concat()),
+            "blind",
+            "unknown",
+        ),
+        (
+            packet(1, OK),
+            packet(0, &[b"\x03SELECT ", [b'1'; 782].as_slice()].concat()),
+            "blind",
+            "unknown",
+        ),
+        (
+            message(b'Z', b"I"),
+            message(b'Q', b"SELECT 1\0"),
+            "blind",
+            "unknown",
+        ),
+        (
+            b"END\r\n".to_vec(),
+            b"get k\r\n".to_vec(),
+            "get",
+            "memcached",
+        ),
+    ];
+    for (half, request, name, protocol) in first {
+        let mut session = Session::new(&vec![]);
+        session.conversation = Conversation::new(0, false);
+        session.say(ToClient, &half, 0);
+        let mut tail = words(&["SET", "k", "value"]);
+        tail.drain(..9);
+        if protocol == "redis" {
+            session.ask(&tail, b"+OK\r\n");
+        }
+        session.ask(&request, &half);
+        assert_eq!(session.conversation.summary().protocol, protocol);
+        assert_eq!(session.conversation.summary().login_round_trips, 0);
+        let found = session.end().0;
+        assert_eq!(found.last().map(|one| one.0.as_str()), Some(name));
+        assert_eq!(found.len(), if protocol == "redis" { 2 } else { 1 });
+    }
+}
+
+// [cap-8]
+#[test]
+fn lines_of_two_protocols_are_told_apart_by_the_answer() {
+    for (request, answer, protocol, name, requests) in [
+        (
+            &b"SET key0 value\r\n"[..],
+            &b"+OK\r\n"[..],
+            "redis",
+            "SET",
+            1,
+        ),
+        (
+            b"PING\r\nPING\r\nPING\r\n",
+            b"+PONG\r\n+PONG\r\n+PONG\r\n",
+            "redis",
+            "PING",
+            3,
+        ),
+        (b"get key\r\n", b"$-1\r\n", "redis", "GET", 1),
+        (b"get key\r\n", b"END\r\n", "memcached", "get", 1),
+        (
+            b"set key 0 0 5\r\nvalue\r\n",
+            b"STORED\r\n",
+            "memcached",
+            "set",
+            1,
+        ),
+        (b"hgetall key\r\n", b"*0\r\n", "redis", "HGETALL", 1),
+        (b"mg key v\r\n", b"EN\r\n", "memcached", "mg", 1),
+    ] {
+        for cut in [0, 4, request.len()] {
+            let mut session = Session::new(&vec![]);
+            for piece in [&request[..cut], &request[cut..]] {
+                if !piece.is_empty() {
+                    session.say(ToServer, piece, 0);
+                }
+            }
+            session.say(ToClient, answer, 0);
+            assert_eq!(session.conversation.summary().protocol, protocol);
+            let (found, unknown) = session.end();
+            assert_eq!((found[0].0.as_str(), found[0].1), (name, requests));
+            assert_eq!((found.len(), unknown.len()), (1, 0));
+        }
+    }
+}
+
+// [cap-7]
+#[test]
+fn statements_with_attributes_have_their_names() {
+    let login = mysql_login(1 << 27);
+    let mut session = Session::new(&login);
+    for attributes in [&b"\0\x01"[..], b"\x01\x01\0\x01\xfe\0\x0btraceparent\x0200"] {
+        let request = [b"\x03", attributes, b"SELECT name FROM item WHERE id = 1"].concat();
+        session.ask(&packet(0, &request), &packet(1, OK));
+    }
+    let (found, unknown) = session.end();
+    assert!(
+        found[2..]
+            .iter()
+            .all(|one| one.0 == "SELECT name FROM item WHERE id = ?")
+    );
+    assert_eq!((found.len(), unknown.len()), (4, 0));
+}
