@@ -8,24 +8,31 @@ const LONGEST: usize = 1 << 20;
 /// How the packets of an interface begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
+    /// The loopback of the BSDs and of macOS.
     Null,
     Ethernet,
     Raw,
     /// Linux's "any" interface, first and second edition.
     Cooked,
     Cooked2,
+    Ppp,
+    /// One that is not known, by its number.
+    Other(u16),
+    /// The file has no time for its packets.
+    Timeless,
 }
 
 impl Link {
-    const fn of(number: u32) -> Option<Self> {
-        Some(match number & 0xFFFF {
-            0 => Self::Null,
+    const fn of(number: u32) -> Self {
+        match number as u16 {
+            0 | 108 => Self::Null,
             1 => Self::Ethernet,
+            9 | 50 => Self::Ppp,
             12 | 14 | 101 | 228 | 229 => Self::Raw,
             113 => Self::Cooked,
             276 => Self::Cooked2,
-            _ => return None,
-        })
+            other => Self::Other(other),
+        }
     }
 }
 
@@ -39,7 +46,7 @@ pub struct Packet {
 
 #[derive(Debug, Clone, Copy)]
 struct Interface {
-    link: Option<Link>,
+    link: Link,
     ticks_per_s: u64,
 }
 
@@ -84,7 +91,7 @@ impl<R: Read> Capture<R> {
         Ok(capture)
     }
 
-    /// The next packet of a kind that is understood; None at the end, also in the middle of a packet, as a killed capture leaves it.
+    /// The next packet; None at the end, also in the middle of a packet, as a killed capture leaves it.
     pub fn packet(&mut self) -> io::Result<Option<Packet>> {
         loop {
             let found = if self.is_pcapng {
@@ -108,7 +115,7 @@ impl<R: Read> Capture<R> {
         let Interface { link, ticks_per_s } = self.interfaces[0];
         let at_ns =
             u64::from(seconds) * 1_000_000_000 + u64::from(ticks) * (1_000_000_000 / ticks_per_s);
-        Ok(link.map(|link| Packet { at_ns, link, bytes }))
+        Ok(Some(Packet { at_ns, link, bytes }))
     }
 
     fn section(&mut self) -> io::Result<()> {
@@ -136,19 +143,26 @@ impl<R: Read> Capture<R> {
                 self.interfaces.push(Interface { link, ticks_per_s });
                 Ok(None)
             }
-            6 if body.len() >= 20 => Ok(self.enhanced(&body)),
+            6 if body.len() >= 20 => Ok(self.enhanced(&body, self.number(&body, 0) as usize)),
+            // Its older form.
+            2 if body.len() >= 20 => Ok(self.enhanced(&body, self.half(&body, 0).into())),
+            3 => Ok(Some(Packet {
+                at_ns: 0,
+                link: Link::Timeless,
+                bytes: Vec::new(),
+            })),
             _ => Ok(None),
         }
     }
 
-    fn enhanced(&self, body: &[u8]) -> Option<Packet> {
-        let Interface { link, ticks_per_s } = *self.interfaces.get(self.number(body, 0) as usize)?;
+    fn enhanced(&self, body: &[u8], interface: usize) -> Option<Packet> {
+        let Interface { link, ticks_per_s } = *self.interfaces.get(interface)?;
         let ticks = (u64::from(self.number(body, 4)) << 32) | u64::from(self.number(body, 8));
         let bytes = body.get(20..20 + self.number(body, 12) as usize)?.to_vec();
         let at_ns = u128::from(ticks) * 1_000_000_000 / u128::from(ticks_per_s);
         Some(Packet {
             at_ns: at_ns as u64,
-            link: link?,
+            link,
             bytes,
         })
     }

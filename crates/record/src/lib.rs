@@ -2,7 +2,7 @@
 //!
 //! Start at [`Conversation`]. `digest` replaces the literals of statements; `frame` finds messages, also where bytes between them
 //! were not kept; `mysql`, `postgres`, `redis` and `memcached` read commands, and packets of answers as `howfar_wire` has them; `http` reads
-//! paths. `capture` and `segments` make the same of captured packets. No literal leaves this crate: a statement is words and punctuation, a
+//! paths. `capture`, `layers` and `segments` make the same of captured packets. No literal leaves this crate: a statement is words and punctuation, a
 //! command one of a list, a path has no query, and values leave as a salted hash.
 
 mod capture;
@@ -10,6 +10,7 @@ mod conversation;
 mod digest;
 mod frame;
 mod http;
+mod layers;
 mod memcached;
 mod mysql;
 mod parameters;

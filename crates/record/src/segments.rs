@@ -1,20 +1,21 @@
 //! Packets into the bytes of connections: in order, each once, and what was not captured counted.
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
 
 use crate::Direction;
-use crate::capture::{Link, Packet};
+use crate::capture::Packet;
+use crate::layers::{self, End, Reason, Segment};
 
 /// Bytes of a direction that may wait for a packet that is missing.
 const MOST_BYTES: usize = 4 << 20;
 const MOST_FLOWS: usize = 65_536;
+/// Packets of a connection that has ended may come again for so long: TCP's own time for that.
+const REMEMBERED_NS: u64 = 60_000_000_000;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
-
-type End = (IpAddr, u16);
 
 /// What packets came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,26 +40,18 @@ pub enum Event {
     },
 }
 
-struct Segment<'a> {
-    at_ns: u64,
-    from: End,
-    to: End,
-    sequence: u32,
-    acknowledged: u32,
-    flags: u8,
-    payload: &'a [u8],
-    /// Bytes of the payload that were cut.
-    cut: usize,
-}
-
 #[derive(Debug, Default)]
 struct Half {
+    /// The number that it began with, if that was seen.
+    first: Option<u32>,
     next: Option<u32>,
     /// By distance from `next` at the time; sequence number, time, bytes, cut.
     waiting: BTreeMap<u64, (u64, Vec<u8>, usize)>,
     waiting_bytes: usize,
     /// Bytes so far: sequence numbers without their turning over.
     position: u64,
+    /// Where it ends.
+    end: Option<u64>,
     ended: bool,
 }
 
@@ -66,6 +59,7 @@ struct Half {
 struct Flow {
     id: u64,
     halves: [Half; 2],
+    is_closed: bool,
 }
 
 /// The connections to a server's port.
@@ -74,10 +68,15 @@ pub struct Segments {
     port: u16,
     address: Option<IpAddr>,
     flows: HashMap<(End, End), Flow>,
+    /// When those that have ended did.
+    closed: VecDeque<(u64, (End, End), u64)>,
     next_id: u64,
     /// Bytes that were not captured.
     pub missing: u64,
+    /// Packets of the connections.
     pub packets: u64,
+    /// All others, by what they are.
+    pub skipped: BTreeMap<Reason, u64>,
 }
 
 impl Segments {
@@ -87,9 +86,11 @@ impl Segments {
             port,
             address,
             flows: HashMap::new(),
+            closed: VecDeque::new(),
             next_id: 1,
             missing: 0,
             packets: 0,
+            skipped: BTreeMap::new(),
         }
     }
 
@@ -99,58 +100,110 @@ impl Segments {
 
     /// Take a packet.
     pub fn take(&mut self, packet: &Packet, out: &mut Vec<Event>) {
-        let Some(segment) = parse(packet) else {
-            return;
-        };
-        let (key, to_server) = if self.is_server(segment.to) {
-            ((segment.from, segment.to), true)
-        } else if self.is_server(segment.from) {
-            ((segment.to, segment.from), false)
-        } else {
-            return;
-        };
+        let found = layers::segment(packet).and_then(|segment| {
+            let (from, to) = (segment.from, segment.to);
+            if self.is_server(to) {
+                Ok((segment, (from, to), true))
+            } else if self.is_server(from) {
+                Ok((segment, (to, from), false))
+            } else {
+                Err("TCP of another port or address".into())
+            }
+        });
+        match found {
+            Ok((segment, key, to_server)) => self.segment(&segment, key, to_server, out),
+            Err(reason) => *self.skipped.entry(reason).or_default() += 1,
+        }
+    }
+
+    fn segment(
+        &mut self,
+        segment: &Segment,
+        key: (End, End),
+        to_server: bool,
+        out: &mut Vec<Event>,
+    ) {
         self.packets += 1;
+        self.forget(segment.at_ns);
         let opens = to_server && segment.flags & (SYN | ACK) == SYN;
-        let reopened = opens.then(|| self.flows.remove(&key)).flatten();
-        if let Some(old) = reopened {
+        if opens {
+            self.reopened(segment, key, out);
+        }
+        if !self.flows.contains_key(&key) && !self.opened(segment, key, opens, out) {
+            return;
+        }
+        let flow = self.flows.get_mut(&key).expect("made above");
+        if flow.is_closed {
+            return;
+        }
+        self.missing += flow.segment(segment, to_server, out);
+        let [up, down] = &flow.halves;
+        if segment.flags & RST != 0 || (up.ended && down.ended) {
+            flow.is_closed = true;
+            let (id, at_ns) = (flow.id, segment.at_ns);
+            out.push(Event::Closed { id, at_ns });
+            self.closed.push_back((at_ns, key, id));
+        }
+    }
+
+    /// Forget connections that have ended long ago, or of which there are too many.
+    fn forget(&mut self, now_ns: u64) {
+        while let Some(&(at_ns, key, id)) = self.closed.front() {
+            let is_old = now_ns.saturating_sub(at_ns) > REMEMBERED_NS;
+            if !is_old && self.flows.len() < MOST_FLOWS && self.closed.len() < MOST_FLOWS {
+                return;
+            }
+            self.closed.pop_front();
+            if self.flows.get(&key).is_some_and(|flow| flow.id == id) {
+                self.flows.remove(&key);
+            }
+        }
+    }
+
+    /// The same numbers of another beginning: another connection. Of the same beginning, the packet has been sent again.
+    fn reopened(&mut self, segment: &Segment, key: (End, End), out: &mut Vec<Event>) {
+        let is_again = |flow: &mut Flow| {
+            flow.halves[0]
+                .first
+                .is_some_and(|first| first == segment.sequence)
+        };
+        if self.flows.get_mut(&key).is_none_or(is_again) {
+            return;
+        }
+        if let Some(old) = self.flows.remove(&key).filter(|old| !old.is_closed) {
             out.push(Event::Closed {
                 id: old.id,
                 at_ns: segment.at_ns,
             });
         }
-        if !self.flows.contains_key(&key) {
-            // What follows the end of a connection opens none.
-            if self.flows.len() >= MOST_FLOWS
-                || segment.flags & (RST | FIN) != 0
-                || (segment.payload.is_empty() && !opens)
-            {
-                return;
-            }
-            let id = self.next_id;
-            self.next_id += 1;
-            self.flows.insert(
-                key,
-                Flow {
-                    id,
-                    halves: Default::default(),
-                },
-            );
-            out.push(Event::Opened {
+    }
+
+    /// Whether the packet is the first of a connection. What follows the end of one opens none.
+    fn opened(
+        &mut self,
+        segment: &Segment,
+        key: (End, End),
+        is_new: bool,
+        out: &mut Vec<Event>,
+    ) -> bool {
+        let ends = segment.flags & (RST | FIN) != 0;
+        let is_empty = segment.payload.is_empty() && !is_new;
+        if self.flows.len() >= MOST_FLOWS || ends || is_empty {
+            return false;
+        }
+        let (id, at_ns) = (self.next_id, segment.at_ns);
+        self.next_id += 1;
+        let halves = Default::default();
+        self.flows.insert(
+            key,
+            Flow {
                 id,
-                at_ns: segment.at_ns,
-                is_new: opens,
-            });
-        }
-        let flow = self.flows.get_mut(&key).expect("made above");
-        self.missing += flow.segment(&segment, to_server, out);
-        let [up, down] = &flow.halves;
-        if segment.flags & RST != 0 || (up.ended && down.ended) {
-            out.push(Event::Closed {
-                id: flow.id,
-                at_ns: segment.at_ns,
-            });
-            self.flows.remove(&key);
-        }
+                halves,
+                is_closed: false,
+            },
+        );
+        out.push(Event::Opened { id, at_ns, is_new });
+        true
     }
 }
 
@@ -174,18 +227,20 @@ impl Flow {
         }
         let half = &mut self.halves[usize::from(!to_server)];
         if segment.flags & SYN != 0 {
-            half.next = Some(segment.sequence.wrapping_add(1));
+            half.begin(segment.sequence);
             return missing;
         }
         let next = *half.next.get_or_insert(segment.sequence);
         let distance = segment.sequence.wrapping_sub(next) as i32;
         let length = segment.payload.len() + segment.cut;
+        if segment.flags & FIN != 0 {
+            let end = half.position as i64 + i64::from(distance) + length as i64;
+            half.end = half.end.or(u64::try_from(end).ok());
+        }
         if length > 0 {
             missing += half.data(segment, distance, id, direction(to_server), out);
         }
-        if segment.flags & FIN != 0
-            && half.next == Some(segment.sequence.wrapping_add(length as u32))
-        {
+        if half.end == Some(half.position) && !half.ended {
             half.ended = true;
             half.advance(1);
         }
@@ -194,6 +249,15 @@ impl Flow {
 }
 
 impl Half {
+    /// The number of its beginning, which may come again, or be another one if nobody has answered the first.
+    fn begin(&mut self, sequence: u32) {
+        let is_other = self.position == 0 && self.first.is_some_and(|first| first != sequence);
+        if self.next.is_none() || is_other {
+            self.first = Some(sequence);
+            self.next = Some(sequence.wrapping_add(1));
+        }
+    }
+
     fn advance(&mut self, count: usize) {
         self.position += count as u64;
         self.next = self.next.map(|next| next.wrapping_add(count as u32));
@@ -209,13 +273,18 @@ impl Half {
     ) -> u64 {
         let length = segment.payload.len() + segment.cut;
         if distance > 0 {
-            let bytes = segment.payload.to_vec();
+            let at = self.position + distance as u64;
+            let known = self
+                .waiting
+                .get(&at)
+                .map_or(0, |(_, bytes, cut)| bytes.len() + cut);
+            if length <= known {
+                return 0;
+            }
             if self.waiting_bytes + length <= MOST_BYTES {
-                self.waiting_bytes += length;
-                let at = self.position + distance as u64;
-                self.waiting
-                    .entry(at)
-                    .or_insert((segment.at_ns, bytes, segment.cut));
+                self.waiting_bytes += length - known;
+                let bytes = segment.payload.to_vec();
+                self.waiting.insert(at, (segment.at_ns, bytes, segment.cut));
                 return 0;
             }
             let until = self.position + distance as u64;
@@ -335,108 +404,4 @@ impl Half {
         }
         missing
     }
-}
-
-/// Where a packet goes, how long its TCP part is, and as much of that as was captured.
-struct Ip<'a> {
-    from: IpAddr,
-    to: IpAddr,
-    length: usize,
-    tcp: &'a [u8],
-}
-
-const TCP: u8 = 6;
-
-fn big(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
-}
-
-fn network(packet: &Packet) -> Option<Ip<'_>> {
-    let bytes = packet.bytes.as_slice();
-    let ip = match packet.link {
-        Link::Raw => bytes,
-        Link::Null => bytes.get(4..)?,
-        Link::Cooked => bytes.get(16..)?,
-        Link::Cooked2 => bytes.get(20..)?,
-        Link::Ethernet => {
-            let mut at = 12;
-            while matches!(bytes.get(at..at + 2)?, [0x81, 0x00] | [0x88, 0xA8]) {
-                at += 4;
-            }
-            bytes.get(at + 2..)?
-        }
-    };
-    match ip.first()? >> 4 {
-        4 => version_4(ip),
-        6 => version_6(ip),
-        _ => None,
-    }
-}
-
-/// A length of 0: a super-packet, longer than the field can say.
-fn version_4(ip: &[u8]) -> Option<Ip<'_>> {
-    let header = usize::from(ip[0] & 15) * 4;
-    let is_fragment = big(ip, 6)? & 0x3FFF != 0;
-    if *ip.get(9)? != TCP || is_fragment {
-        return None;
-    }
-    let address = |at: usize| {
-        let four = <[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?;
-        Some(IpAddr::V4(Ipv4Addr::from(four)))
-    };
-    let total = usize::from(big(ip, 2)?);
-    let total = if total == 0 { ip.len() } else { total };
-    Some(Ip {
-        from: address(12)?,
-        to: address(16)?,
-        length: total.checked_sub(header)?,
-        tcp: ip.get(header..)?,
-    })
-}
-
-fn version_6(ip: &[u8]) -> Option<Ip<'_>> {
-    if *ip.get(6)? != TCP {
-        return None;
-    }
-    let address = |at: usize| {
-        let sixteen = <[u8; 16]>::try_from(ip.get(at..at + 16)?).ok()?;
-        Some(IpAddr::V6(Ipv6Addr::from(sixteen)))
-    };
-    let tcp = ip.get(40..)?;
-    let total = usize::from(big(ip, 4)?);
-    Some(Ip {
-        from: address(8)?,
-        to: address(24)?,
-        length: if total == 0 { tcp.len() } else { total },
-        tcp,
-    })
-}
-
-/// The TCP segment in a packet. None: something else, a fragment, or cut before its payload.
-fn parse(packet: &Packet) -> Option<Segment<'_>> {
-    let Ip {
-        from,
-        to,
-        length,
-        tcp,
-    } = network(packet)?;
-    let number = |at: usize| {
-        let four = <[u8; 4]>::try_from(tcp.get(at..at + 4)?).ok()?;
-        Some(u32::from_be_bytes(four))
-    };
-    let header = usize::from(*tcp.get(12)? >> 4) * 4;
-    let whole = length.checked_sub(header)?;
-    let captured = tcp.get(header..)?;
-    // Short frames are padded.
-    let payload = &captured[..captured.len().min(whole)];
-    Some(Segment {
-        at_ns: packet.at_ns,
-        from: (from, big(tcp, 0)?),
-        to: (to, big(tcp, 2)?),
-        sequence: number(4)?,
-        acknowledged: number(8)?,
-        flags: *tcp.get(13)?,
-        payload,
-        cut: whole - payload.len(),
-    })
 }

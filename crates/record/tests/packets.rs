@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;
+const RST: u8 = 4;
 const ACK: u8 = 16;
 
 fn packet(to_server: bool, sequence: u32, acknowledged: u32, flags: u8, payload: &[u8]) -> Packet {
@@ -218,9 +219,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_packets_or_not(all in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..10), which in 0..5) {
+    fn any_bytes_are_packets_or_not(all in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..10), which in 0..6) {
         let (mut segments, mut events) = (Segments::new(3306, None), Vec::new());
-        let link = [Link::Null, Link::Ethernet, Link::Raw, Link::Cooked, Link::Cooked2][which as usize];
+        let link = [Link::Null, Link::Ethernet, Link::Raw, Link::Cooked, Link::Cooked2, Link::Ppp][which as usize];
         for bytes in &all {
             segments.take(&Packet { at_ns: 1, link, bytes: bytes.clone() }, &mut events);
             if let Ok(mut capture) = Capture::open(bytes.as_slice()) {
@@ -228,4 +229,275 @@ proptest! {
             }
         }
     }
+}
+
+fn at(at_ns: u64, one: Packet) -> Packet {
+    Packet { at_ns, ..one }
+}
+
+/// A whole connection: requests and answers of these lengths in turn, a microsecond between packets, its end.
+fn whole(lengths: &[usize], resets: bool) -> Vec<Packet> {
+    let (mut up, mut down) = (u32::MAX - 9, 500_u32);
+    let mut packets = vec![
+        packet(true, up, 0, SYN, b""),
+        packet(false, down, up.wrapping_add(1), SYN | ACK, b""),
+    ];
+    (up, down) = (up.wrapping_add(1), down + 1);
+    for (number, &length) in lengths.iter().enumerate() {
+        let (payload, to_server) = (vec![number as u8; length], number % 2 == 0);
+        let (sequence, acknowledged) = if to_server { (up, down) } else { (down, up) };
+        packets.push(packet(to_server, sequence, acknowledged, ACK, &payload));
+        let of = if to_server { &mut up } else { &mut down };
+        *of = of.wrapping_add(length as u32);
+    }
+    if resets {
+        packets.push(packet(true, up, down, RST, b""));
+    } else {
+        packets.push(packet(true, up, down, FIN | ACK, b""));
+        packets.push(packet(false, down, up.wrapping_add(1), FIN | ACK, b""));
+    }
+    (1_000..)
+        .step_by(1_000)
+        .zip(packets)
+        .map(|(at_ns, one)| at(at_ns, one))
+        .collect()
+}
+
+/// Times do not go back.
+fn in_order(packets: &mut [Packet]) {
+    let mut now = 0;
+    for one in packets {
+        now = now.max(one.at_ns);
+        one.at_ns = now;
+    }
+}
+
+fn copy(one: &Packet) -> Packet {
+    Packet {
+        at_ns: one.at_ns,
+        link: one.link,
+        bytes: one.bytes.clone(),
+    }
+}
+
+proptest! {
+    // [cap-1]
+    /// A repeated packet changes nothing, whichever packet it is, wherever it comes again.
+    #[test]
+    fn what_is_repeated_changes_nothing(
+        lengths in prop::collection::vec(1_usize..9, 1..12), resets in any::<bool>(),
+        again in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..20), 0..20), swapped in any::<bool>(),
+    ) {
+        let mut packets = whole(&lengths, resets);
+        if swapped && lengths.len() > 1 {
+            // Two requests, of which the second came first.
+            packets.retain(|one| one.bytes[20..22] == 40_000_u16.to_be_bytes() || one.bytes[33] & SYN != 0);
+            let last = packets.len() - 2;
+            packets.swap(2, last.max(2));
+        }
+        in_order(&mut packets);
+        let expected = played(&packets).3;
+        let mut repeated: Vec<Packet> = packets.iter().map(copy).collect();
+        for (which, behind) in again {
+            let which = which.index(repeated.len());
+            let again = copy(&repeated[which]);
+            repeated.insert((which + 1 + behind).min(repeated.len()), again);
+        }
+        in_order(&mut repeated);
+        prop_assert_eq!(played(&repeated).3, expected);
+    }
+}
+
+// [cap-1]
+#[test]
+fn a_connection_begins_at_its_first_packet_though_that_was_lost_on_the_way() {
+    let mut packets = whole(&[4, 4], false);
+    let first = copy(&packets[0]);
+    for one in &mut packets {
+        one.at_ns += 1_000_000_000;
+    }
+    packets.insert(0, first);
+    let (_, _, _, events) = played(&packets);
+    let opened: Vec<&Event> = events
+        .iter()
+        .filter(|event| matches!(event, Event::Opened { .. }))
+        .collect();
+    assert_eq!(
+        opened,
+        [&Event::Opened {
+            id: 1,
+            at_ns: 1_000,
+            is_new: true
+        }]
+    );
+}
+
+/// The numbers of a connection that has ended may be used again.
+#[test]
+fn another_beginning_is_another_connection() {
+    let mut packets = whole(&[4, 4], true);
+    packets.push(at(9_000, packet(true, 7, 0, SYN, b"")));
+    packets.push(at(9_001, packet(true, 8, 1, ACK, b"again")));
+    // Long after its end, in the middle of one that was not seen from its beginning.
+    packets.push(at(9_002, packet(true, 13, 1, RST, b"")));
+    packets.push(at(90_000_000_000, packet(true, 99, 1, ACK, b"late")));
+    let opened = played(&packets)
+        .3
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::Opened { is_new, .. } => Some(is_new),
+            _ => None,
+        });
+    assert_eq!(opened.collect::<Vec<bool>>(), [true, true, false]);
+}
+
+fn ethernet(kind: u16, inner: &[u8]) -> Vec<u8> {
+    [&[2; 12][..], &kind.to_be_bytes(), inner].concat()
+}
+
+fn ip_4(protocol: u8, inner: &[u8]) -> Vec<u8> {
+    let mut out = vec![0x45, 0];
+    out.extend_from_slice(&(20 + inner.len() as u16).to_be_bytes());
+    out.extend_from_slice(&[0, 0, 0, 0, 64, protocol, 0, 0, 10, 9, 9, 1, 10, 9, 9, 2]);
+    [out.as_slice(), inner].concat()
+}
+
+fn udp(port: u16, head: &[u8], inner: &[u8]) -> Vec<u8> {
+    let length = (8 + head.len() + inner.len()) as u16;
+    let ports = [
+        &50_000_u16.to_be_bytes()[..],
+        &port.to_be_bytes(),
+        &length.to_be_bytes(),
+        &[0; 2],
+    ];
+    ip_4(17, &[&ports.concat(), head, inner].concat())
+}
+
+/// Ways to wrap a packet of IP into one of IP.
+fn tunnel(which: usize, inner: &[u8]) -> Vec<u8> {
+    let frame = ethernet(0x0800, inner);
+    match which {
+        0 => udp(4789, &[8, 0, 0, 0, 0, 0, 77, 0], &frame),
+        1 => udp(8472, &[8, 0, 0, 0, 0, 0, 77, 0], &frame),
+        2 => udp(6081, &[1, 0, 0x65, 0x58, 0, 0, 77, 0, 9, 9, 9, 9], &frame),
+        3 => ip_4(47, &[&[0, 0, 8, 0][..], inner].concat()),
+        4 => ip_4(47, &[&[0xB0, 0, 8, 0][..], &[9; 12], inner].concat()),
+        5 => ip_4(47, &[&[0x10, 0, 0x88, 0xBE][..], &[9; 12], &frame].concat()),
+        6 => ip_4(4, inner),
+        _ => {
+            let mut out = vec![0x60, 0, 0, 0];
+            out.extend_from_slice(&(8 + inner.len() as u16).to_be_bytes());
+            out.extend_from_slice(&[60, 64]);
+            out.extend_from_slice(&[3; 32]);
+            [out.as_slice(), &[4, 0, 0, 0, 0, 0, 0, 0], inner].concat()
+        }
+    }
+}
+
+/// Ways to send it on an interface.
+fn framed(which: usize, inner: &[u8]) -> (Link, Vec<u8>) {
+    match which {
+        0 => (Link::Ethernet, ethernet(0x0800, inner)),
+        1 => (
+            Link::Ethernet,
+            ethernet(0x8100, &[&[0, 5, 8, 0][..], inner].concat()),
+        ),
+        2 => (
+            Link::Ethernet,
+            ethernet(0x9100, &[&[0, 5, 0x81, 0, 0, 6, 8, 0][..], inner].concat()),
+        ),
+        3 => (
+            Link::Ethernet,
+            ethernet(
+                0x8864,
+                &[&[0x11, 0, 0, 1, 0, 9, 0, 0x21][..], inner].concat(),
+            ),
+        ),
+        4 => (
+            Link::Ethernet,
+            ethernet(
+                0x8847,
+                &[&[0, 6, 0x40, 64, 0, 6, 0x41, 64][..], inner].concat(),
+            ),
+        ),
+        5 => (
+            Link::Cooked,
+            [&[0; 14][..], &[0x81, 0, 0, 5, 8, 0], inner].concat(),
+        ),
+        6 => (Link::Cooked2, [&[8, 0][..], &[0; 18], inner].concat()),
+        7 => (Link::Null, [&[0, 0, 0, 2][..], inner].concat()),
+        8 => (Link::Ppp, [&[0xFF, 3, 0, 0x21][..], inner].concat()),
+        _ => (Link::Raw, inner.to_vec()),
+    }
+}
+
+proptest! {
+    // [cap-4] [cap-5]
+    #[test]
+    fn a_connection_is_found_below_every_common_wrapping(
+        lengths in prop::collection::vec(1_usize..9, 1..6), tunnels in prop::collection::vec(0_usize..8, 0..3), frame in 0_usize..10,
+        cut in 1_usize..60,
+    ) {
+        let packets = whole(&lengths, false);
+        let wrap = |one: &Packet| {
+            let inner = tunnels.iter().fold(one.bytes.clone(), |inner, &which| tunnel(which, &inner));
+            let inner = if frame == 9 || inner[0] >> 4 == 4 { framed(frame, &inner) } else { framed(9, &inner) };
+            Packet { at_ns: one.at_ns, link: inner.0, bytes: inner.1 }
+        };
+        let wrapped: Vec<Packet> = packets.iter().map(wrap).collect();
+        prop_assert_eq!(played(&wrapped).3, played(&packets).3);
+        // What is not read is counted, wherever it ends.
+        let (mut segments, mut events) = (Segments::new(3306, None), Vec::new());
+        for mut one in wrapped {
+            one.bytes.truncate(one.bytes.len().saturating_sub(cut));
+            segments.take(&one, &mut events);
+        }
+        prop_assert_eq!(segments.packets + segments.skipped.values().sum::<u64>(), packets.len() as u64);
+    }
+}
+
+// [cap-5]
+#[test]
+fn what_is_left_out_is_counted_by_reason() {
+    let inner = packet(true, 1, 0, ACK, b"x").bytes;
+    let mut fragment = inner.clone();
+    fragment[6] = 0x20;
+    let mut elsewhere = inner.clone();
+    elsewhere[23] ^= 1;
+    let (mut segments, mut events) = (Segments::new(3306, None), Vec::new());
+    for (link, bytes) in [
+        (Link::Other(147), inner.clone()),
+        (Link::Timeless, Vec::new()),
+        (Link::Ethernet, ethernet(0x0806, b"who has")),
+        (Link::Ethernet, ethernet(0x88CC, b"")),
+        (Link::Raw, udp(53, b"", b"")),
+        (Link::Raw, ip_4(50, b"secret")),
+        (Link::Raw, fragment),
+        (Link::Raw, elsewhere),
+        (Link::Raw, inner[..30].to_vec()),
+        (Link::Raw, inner),
+    ] {
+        segments.take(
+            &Packet {
+                at_ns: 1,
+                link,
+                bytes,
+            },
+            &mut events,
+        );
+    }
+    let reasons: Vec<&str> = segments.skipped.keys().map(AsRef::as_ref).collect();
+    let expected = [
+        "ARP",
+        "TCP of another port or address",
+        "UDP",
+        "cut before the end of their headers",
+        "encrypted by IPsec",
+        "fragments of IP",
+        "of Ethernet's type 0x88cc",
+        "of link type 147",
+        "without a time",
+    ];
+    assert_eq!(reasons, expected);
+    assert_eq!(segments.packets, 1);
 }

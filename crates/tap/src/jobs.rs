@@ -251,6 +251,8 @@ pub(crate) struct PacketsEnded {
     pub(crate) unknown: BTreeMap<&'static str, u64>,
     /// Packets of the server's connections.
     pub(crate) packets: u64,
+    /// All other packets, by what they are, as "packets are" may stand before it.
+    pub(crate) skipped: BTreeMap<String, u64>,
     /// Bytes that passed and were not captured.
     pub(crate) missing: u64,
 }

@@ -1,12 +1,13 @@
 //! A recording from packets instead of from a tap: nothing is added to the application's path.
 
 use std::fs::File;
-use std::io::{BufReader, Error};
+use std::io::{self, BufRead, BufReader, Error, Read};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use flate2::bufread::MultiGzDecoder;
 use howfar_contract::{FailCode, Failed, emit, read_job, tell};
 use howfar_record::{Capture, Event, Packet, Segments};
 
@@ -15,6 +16,16 @@ use crate::record::Writer;
 
 /// Events are written at least this often.
 const REST: Duration = Duration::from_millis(200);
+
+const BUFFER: usize = 1 << 18;
+/// Forms of compression that are not read, by how they begin.
+const COMPRESSED: [(&[u8], &str); 5] = [
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\xfd7zXZ", "xz"),
+    (b"BZh", "bzip2"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"PK\x03\x04", "zip"),
+];
 
 /// Up to the file's end.
 pub(crate) fn run() -> Result<(), Failed> {
@@ -30,9 +41,7 @@ pub(crate) fn run() -> Result<(), Failed> {
             "Give it a file that tcpdump or Wireshark wrote.",
         )
     };
-    let mut capture = File::open(&job.path)
-        .and_then(|file| Capture::open(BufReader::with_capacity(1 << 18, file)))
-        .map_err(refused)?;
+    let mut capture = opened(&job.path).and_then(Capture::open).map_err(refused)?;
     let mut segments = Segments::new(job.port, address);
     let mut writer = Writer::new(Arc::new(AtomicU64::new(0)));
     let mut written = Instant::now();
@@ -53,11 +62,33 @@ pub(crate) fn run() -> Result<(), Failed> {
         commands,
         unknown,
         packets: segments.packets,
+        skipped: segments
+            .skipped
+            .into_iter()
+            .map(|(reason, count)| (reason.into_owned(), count))
+            .collect(),
         missing: segments.missing,
     };
     // A reader that has gone hears nothing.
     let _ = writer.write().and_then(|()| emit(&ended));
     Ok(())
+}
+
+/// The file's bytes, as they were before gzip. A piece at a time: what it grows to takes no memory.
+fn opened(path: &str) -> io::Result<Box<dyn Read>> {
+    let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
+    let head = file.fill_buf()?;
+    if let Some((_, name)) = COMPRESSED.iter().find(|(begin, _)| head.starts_with(begin)) {
+        let reason =
+            format!("it is compressed with {name}; decompress it first, only gzip is read");
+        return Err(Error::other(reason));
+    }
+    Ok(if head.starts_with(&[0x1F, 0x8B]) {
+        let plain = MultiGzDecoder::new(file);
+        Box::new(BufReader::with_capacity(BUFFER, plain))
+    } else {
+        Box::new(file)
+    })
 }
 
 /// False when nobody reads the events any more.

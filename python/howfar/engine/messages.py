@@ -1027,7 +1027,7 @@ class RecordedRoundTrip(Message):
     digest_id: int | None = Field(ge=0)
     keys: int | None
     """A salted hash of the literals."""
-    phase: Literal["connect", "operation", "close"]
+    phase: Literal["connect", "operation", "close", "hidden"]
     rows: int | None = Field(ge=0)
     failed: bool
 
@@ -1495,6 +1495,8 @@ class PacketsEnded(Message):
     unknown: dict[str, int]
     packets: int
     """Packets of the server's connections."""
+    skipped: dict[str, int]
+    """All other packets, by what they are, as "packets are" may stand before it."""
     missing: int
     """Bytes that passed and were not captured."""
 

@@ -1,0 +1,262 @@
+//! The TCP segment in a packet, below whatever else that is wrapped in.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::capture::{Link, Packet};
+
+/// Wrappings inside each other.
+const MOST_LAYERS: usize = 12;
+const IP_4: u16 = 0x0800;
+const IP_6: u16 = 0x86DD;
+const ETHERNET: u16 = 0x6558;
+const TCP: u8 = 6;
+const VXLAN: [u16; 2] = [4789, 8472];
+const GENEVE: u16 = 6081;
+
+/// An address and a port.
+pub(crate) type End = (IpAddr, u16);
+
+/// Why a packet is left out, as "packets are" may stand before it.
+pub(crate) type Reason = Cow<'static, str>;
+
+const CUT: Reason = Cow::Borrowed("cut before the end of their headers");
+const FRAGMENT: Reason = Cow::Borrowed("fragments of IP");
+const DEEP: Reason = Cow::Borrowed("wrapped too many times");
+
+pub(crate) struct Segment<'a> {
+    pub(crate) at_ns: u64,
+    pub(crate) from: End,
+    pub(crate) to: End,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledged: u32,
+    pub(crate) flags: u8,
+    pub(crate) payload: &'a [u8],
+    /// Bytes of the payload that were cut.
+    pub(crate) cut: usize,
+}
+
+/// What comes next in a packet.
+enum Layer<'a> {
+    /// By the numbers of Ethernet's types.
+    Typed(u16, &'a [u8]),
+    Ethernet(&'a [u8]),
+    /// Of a version that its first byte says.
+    Ip(&'a [u8]),
+    Ppp(&'a [u8]),
+    Tcp(Tcp<'a>),
+}
+
+/// Where a segment goes, how long it is, and as much of it as was captured.
+struct Tcp<'a> {
+    from: IpAddr,
+    to: IpAddr,
+    length: usize,
+    bytes: &'a [u8],
+}
+
+/// The TCP segment in a packet, or why there is none.
+pub(crate) fn segment(packet: &Packet) -> Result<Segment<'_>, Reason> {
+    let bytes = packet.bytes.as_slice();
+    let mut layer = match packet.link {
+        Link::Raw => Layer::Ip(bytes),
+        Link::Null => Layer::Ip(behind(bytes, 4)?),
+        Link::Cooked => Layer::Typed(big(bytes, 14)?, behind(bytes, 16)?),
+        Link::Cooked2 => Layer::Typed(big(bytes, 0)?, behind(bytes, 20)?),
+        Link::Ethernet => Layer::Ethernet(bytes),
+        Link::Ppp => Layer::Ppp(bytes),
+        Link::Timeless => return Err("without a time".into()),
+        Link::Other(number) => return Err(format!("of link type {number}").into()),
+    };
+    for _ in 0..MOST_LAYERS {
+        layer = match layer {
+            Layer::Ethernet(bytes) => Layer::Typed(big(bytes, 12)?, behind(bytes, 14)?),
+            Layer::Typed(kind, bytes) => typed(kind, bytes)?,
+            Layer::Ppp(bytes) => ppp(bytes)?,
+            Layer::Ip(bytes) => ip(bytes)?,
+            Layer::Tcp(tcp) => return tcp.segment(packet.at_ns),
+        };
+    }
+    Err(DEEP)
+}
+
+fn array<const COUNT: usize>(bytes: &[u8], at: usize) -> Result<[u8; COUNT], Reason> {
+    let found = bytes.get(at..at + COUNT).ok_or(CUT)?;
+    Ok(found.try_into().expect("as many bytes"))
+}
+
+fn big(bytes: &[u8], at: usize) -> Result<u16, Reason> {
+    Ok(u16::from_be_bytes(array(bytes, at)?))
+}
+
+fn byte(bytes: &[u8], at: usize) -> Result<u8, Reason> {
+    bytes.get(at).copied().ok_or(CUT)
+}
+
+fn behind(bytes: &[u8], count: usize) -> Result<&[u8], Reason> {
+    bytes.get(count..).ok_or(CUT)
+}
+
+fn typed(kind: u16, bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+    Ok(match kind {
+        IP_4 | IP_6 => Layer::Ip(bytes),
+        ETHERNET => Layer::Ethernet(bytes),
+        // Virtual networks, also inside each other.
+        0x8100 | 0x88A8 | 0x9100 | 0x9200 | 0x9300 => {
+            Layer::Typed(big(bytes, 2)?, behind(bytes, 4)?)
+        }
+        0x8864 => Layer::Ppp(behind(bytes, 6)?),
+        0x8847 | 0x8848 => labelled(bytes)?,
+        0x0806 => return Err("ARP".into()),
+        0..0x0600 => return Err("frames of Ethernet without a type".into()),
+        _ => return Err(format!("of Ethernet's type {kind:#06x}").into()),
+    })
+}
+
+/// MPLS: labels up to the one that says that it is the last.
+fn labelled(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+    let mut at = 0;
+    while byte(bytes, at + 2)? & 1 == 0 {
+        at += 4;
+    }
+    let inner = behind(bytes, at + 4)?;
+    match byte(inner, 0)? >> 4 {
+        4 | 6 => Ok(Layer::Ip(inner)),
+        // A control word.
+        0 => Ok(Layer::Ethernet(behind(inner, 4)?)),
+        _ => Err("MPLS with neither IP nor Ethernet".into()),
+    }
+}
+
+fn ppp(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+    let bytes = bytes.strip_prefix(&[0xFF, 0x03]).unwrap_or(bytes);
+    // A zero in front may be left out.
+    let (kind, size) = match byte(bytes, 0)? {
+        odd if odd & 1 == 1 => (u16::from(odd), 1),
+        _ => (big(bytes, 0)?, 2),
+    };
+    match kind {
+        0x21 | 0x57 => Ok(Layer::Ip(behind(bytes, size)?)),
+        _ => Err("PPP without IP".into()),
+    }
+}
+
+fn ip(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+    match byte(bytes, 0)? >> 4 {
+        4 => version_4(bytes),
+        6 => version_6(bytes),
+        _ => Err("neither IPv4 nor IPv6".into()),
+    }
+}
+
+/// A length of 0: a super-packet, longer than the field can say.
+fn version_4(ip: &[u8]) -> Result<Layer<'_>, Reason> {
+    let header = usize::from(ip[0] & 15) * 4;
+    if big(ip, 6)? & 0x3FFF != 0 {
+        return Err(FRAGMENT);
+    }
+    let total = usize::from(big(ip, 2)?);
+    let total = if total == 0 { ip.len() } else { total };
+    let tcp = Tcp {
+        from: IpAddr::V4(Ipv4Addr::from(array::<4>(ip, 12)?)),
+        to: IpAddr::V4(Ipv4Addr::from(array::<4>(ip, 16)?)),
+        length: total.checked_sub(header).ok_or(CUT)?,
+        bytes: behind(ip, header)?,
+    };
+    carried(byte(ip, 9)?, tcp)
+}
+
+fn version_6(ip: &[u8]) -> Result<Layer<'_>, Reason> {
+    let (mut next, mut rest) = (byte(ip, 6)?, behind(ip, 40)?);
+    let total = usize::from(big(ip, 4)?);
+    let mut length = if total == 0 { rest.len() } else { total };
+    // Headers that say nothing of interest; of fragments, one that is the whole.
+    while matches!(next, 0 | 43 | 44 | 60) {
+        if next == 44 && big(rest, 2)? & 0xFFF9 != 0 {
+            return Err(FRAGMENT);
+        }
+        let size = match next {
+            44 => 8,
+            _ => usize::from(byte(rest, 1)?) * 8 + 8,
+        };
+        next = byte(rest, 0)?;
+        rest = behind(rest, size)?;
+        length = length.checked_sub(size).ok_or(CUT)?;
+    }
+    let tcp = Tcp {
+        from: IpAddr::V6(Ipv6Addr::from(array::<16>(ip, 8)?)),
+        to: IpAddr::V6(Ipv6Addr::from(array::<16>(ip, 24)?)),
+        length,
+        bytes: rest,
+    };
+    carried(next, tcp)
+}
+
+/// What IP carries: `tcp` if it is that.
+fn carried(protocol: u8, tcp: Tcp<'_>) -> Result<Layer<'_>, Reason> {
+    match protocol {
+        TCP => Ok(Layer::Tcp(tcp)),
+        4 | 41 => Ok(Layer::Ip(tcp.bytes)),
+        47 => routed(tcp.bytes),
+        17 => {
+            let inner = || behind(tcp.bytes, 8);
+            match big(tcp.bytes, 2)? {
+                port if VXLAN.contains(&port) => Ok(Layer::Ethernet(behind(inner()?, 8)?)),
+                GENEVE => {
+                    let options = usize::from(byte(inner()?, 0)? & 0x3F) * 4;
+                    Ok(Layer::Typed(
+                        big(inner()?, 2)?,
+                        behind(inner()?, 8 + options)?,
+                    ))
+                }
+                _ => Err("UDP".into()),
+            }
+        }
+        1 | 58 => Err("ICMP".into()),
+        50 => Err("encrypted by IPsec".into()),
+        _ => Err(format!("of IP's protocol {protocol}").into()),
+    }
+}
+
+/// GRE, also with a mirror's frames (ERSPAN) and with PPP.
+fn routed(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+    let (flags, kind) = (big(bytes, 0)?, big(bytes, 2)?);
+    let is_set = |bit: u16| usize::from(flags & bit != 0);
+    let size = 4 + 4 * (is_set(0xC000) + is_set(0x2000) + is_set(0x1000) + is_set(0x0080));
+    let inner = behind(bytes, size)?;
+    match kind {
+        0x880B => Ok(Layer::Ppp(inner)),
+        0x88BE => Ok(Layer::Ethernet(behind(inner, 8 * is_set(0x1000))?)),
+        0x22EB => {
+            let more = if byte(inner, 11)? & 1 == 1 { 8 } else { 0 };
+            Ok(Layer::Ethernet(behind(inner, 12 + more)?))
+        }
+        _ => Ok(Layer::Typed(kind, inner)),
+    }
+}
+
+impl<'a> Tcp<'a> {
+    fn segment(self, at_ns: u64) -> Result<Segment<'a>, Reason> {
+        let Self {
+            from,
+            to,
+            length,
+            bytes,
+        } = self;
+        let header = usize::from(byte(bytes, 12)? >> 4) * 4;
+        let whole = length.checked_sub(header).ok_or(CUT)?;
+        let captured = behind(bytes, header)?;
+        // Short frames are padded.
+        let payload = &captured[..captured.len().min(whole)];
+        Ok(Segment {
+            at_ns,
+            from: (from, big(bytes, 0)?),
+            to: (to, big(bytes, 2)?),
+            sequence: u32::from_be_bytes(array(bytes, 4)?),
+            acknowledged: u32::from_be_bytes(array(bytes, 8)?),
+            flags: byte(bytes, 13)?,
+            payload,
+            cut: whole - payload.len(),
+        })
+    }
+}
