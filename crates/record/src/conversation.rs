@@ -11,7 +11,7 @@ use crate::mysql::{self, Mysql};
 use crate::postgres::{self, Postgres};
 use crate::redis::{self, Redis};
 use crate::salt::Salt;
-use crate::{Dark, ENCRYPTED, Heard, IN_THE_MIDDLE, NOT_UNDERSTOOD, Phase, Request};
+use crate::{Dark, ENCRYPTED, Heard, IN_THE_MIDDLE, NOT_UNDERSTOOD, Phase, Request, Rows};
 
 /// Bytes of a client by which its protocol is recognised.
 const GUESSED_BY: usize = 64;
@@ -72,6 +72,16 @@ enum Decoder {
     Dark(Dark),
 }
 
+/// Whether what was sent will be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaits {
+    /// No request that has ended will be.
+    Nothing,
+    /// The same, and the next byte begins a request.
+    NextRequest,
+    Answer,
+}
+
 #[derive(Debug)]
 struct Open {
     begun_ns: u64,
@@ -83,13 +93,9 @@ struct Open {
     requests: Vec<Request>,
     /// The name, if no request gives one.
     name: Option<&'static str>,
-    /// Something in it will be answered.
-    awaits: bool,
-    /// It does not so far, and the next byte begins a request.
-    begins_anew: bool,
+    awaits: Awaits,
     phase: Phase,
-    rows: Option<u64>,
-    misses_rows: bool,
+    rows: Rows,
     failed: bool,
 }
 
@@ -184,7 +190,7 @@ impl Conversation {
         let count = (bytes.len() + skipped) as u64;
         let phase = self.phase(bytes);
         let open = self.open.get_or_insert_with(|| Open::new(at_ns, phase));
-        if std::mem::take(&mut open.begins_anew) {
+        if open.awaits == Awaits::NextRequest {
             open.begun_ns = at_ns;
         }
         open.sent_ns = at_ns;
@@ -194,12 +200,17 @@ impl Conversation {
         let outcome = self.decode_request(bytes, skipped, salt, &mut out);
         let is_unanswered = out.requests.iter().any(|request| !request.is_answered);
         self.add_requests(&mut out);
-        if let Some(open) = self.open.as_mut().filter(|open| !open.awaits) {
+        let unanswered = |open: &&mut Open| open.awaits != Awaits::Answer;
+        if let Some(open) = self.open.as_mut().filter(unanswered) {
             // What has ended will not be answered: what follows it, in this piece or the next, begins the round trip.
             if is_unanswered {
                 open.begun_ns = at_ns;
             }
-            open.begins_anew = out.is_between;
+            open.awaits = if out.is_between {
+                Awaits::NextRequest
+            } else {
+                Awaits::Nothing
+            };
         }
         self.darken(outcome);
         ended
@@ -210,7 +221,9 @@ impl Conversation {
             *self.commands.entry(request.command).or_default() += 1;
         }
         if let Some(open) = &mut self.open {
-            open.awaits |= out.awaits || out.requests.iter().any(|request| request.is_answered);
+            if out.awaits || out.requests.iter().any(|request| request.is_answered) {
+                open.awaits = Awaits::Answer;
+            }
             open.name = open.name.or(out.name);
             open.requests.append(&mut out.requests);
         }
@@ -248,18 +261,13 @@ impl Conversation {
         open.ended_ns = at_ns;
         open.bytes_to_client += count;
         open.failed |= out.failed;
-        open.misses_rows |= out.misses_rows;
-        if out.counts_rows {
-            *open.rows.get_or_insert(0) += out.rows;
-        } else if let Some(rows) = &mut open.rows {
-            *rows += out.rows;
-        }
+        open.rows = open.rows.and(out.rows);
     }
 
     /// The connection has ended, or the recording has: the round trip that was on its way, if it was answered or needs no answer.
     pub fn close(&mut self) -> Option<RoundTrip> {
         let open = self.open.as_ref()?;
-        let needs_answer = open.awaits || open.requests.is_empty();
+        let needs_answer = open.awaits == Awaits::Answer || open.requests.is_empty();
         if open.answered_ns.is_none() && needs_answer {
             self.count_unknown(&["not answered when the connection or the recording ended"]);
             self.open = None;
@@ -556,11 +564,9 @@ impl Open {
             bytes_to_client: 0,
             requests: Vec::new(),
             name: None,
-            awaits: false,
-            begins_anew: false,
+            awaits: Awaits::Nothing,
             phase,
-            rows: None,
-            misses_rows: false,
+            rows: Rows::Uncounted,
             failed: false,
         }
     }
@@ -573,7 +579,7 @@ impl Open {
         if named.is_empty() {
             named = of(|one| one.is_answered);
         }
-        if named.is_empty() && !(self.awaits && self.name.is_some()) {
+        if named.is_empty() && !(self.awaits == Awaits::Answer && self.name.is_some()) {
             // Its times are those of the last.
             named = self.requests.last().into_iter().collect();
         }
@@ -598,7 +604,10 @@ impl Open {
             digest: join(&named).or_else(|| named.is_empty().then(|| nameless.to_owned())),
             keys: combine(&named),
             phase: named.first().map_or(self.phase, |request| request.phase),
-            rows: self.rows.filter(|_| !self.misses_rows),
+            rows: match self.rows {
+                Rows::Counted(count) => Some(count),
+                Rows::Uncounted | Rows::Missed => None,
+            },
             failed: self.failed,
         }
     }

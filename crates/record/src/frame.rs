@@ -79,6 +79,8 @@ pub(crate) struct Framer {
     /// Bytes of the message's middle were not seen.
     has_hole: bool,
     lost: bool,
+    /// The message at hand is one that a server sends of its own accord, says who reads them.
+    pub(crate) is_own: bool,
 }
 
 impl Framer {
@@ -95,6 +97,7 @@ impl Framer {
             head: Vec::new(),
             has_hole: false,
             lost: false,
+            is_own: false,
         }
     }
 

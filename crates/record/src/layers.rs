@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::capture::{Link, Packet};
 
 /// Wrappings inside each other.
-const MOST_LAYERS: usize = 12;
+const MOST_LAYERS: usize = 32;
 const IP_4: u16 = 0x0800;
 const IP_6: u16 = 0x86DD;
 const ETHERNET: u16 = 0x6558;
@@ -23,6 +23,15 @@ pub(crate) type Reason = Cow<'static, str>;
 const CUT: Reason = Cow::Borrowed("cut before the end of their headers");
 const FRAGMENT: Reason = Cow::Borrowed("fragments of IP");
 const DEEP: Reason = Cow::Borrowed("wrapped too many times");
+
+/// What is known to be no TCP of the server's.
+const OTHERS: [&str; 4] = [ELSEWHERE, "ARP", "ICMP", "UDP"];
+pub(crate) const ELSEWHERE: &str = "TCP of another port or address";
+
+/// Whether packets that were left out for this reason were understood.
+pub(crate) fn is_understood(reason: &str) -> bool {
+    OTHERS.contains(&reason)
+}
 
 pub(crate) struct Segment<'a> {
     pub(crate) at_ns: u64,

@@ -102,11 +102,7 @@ pub(crate) struct Heard {
     /// The name of what was sent, if nothing else gives one.
     pub(crate) name: Option<&'static str>,
     pub(crate) failed: bool,
-    /// Rows that came; only where [`Heard::counts_rows`].
-    pub(crate) rows: u64,
-    pub(crate) counts_rows: bool,
-    /// A part of the answer was not seen, and with it perhaps rows.
-    pub(crate) misses_rows: bool,
+    pub(crate) rows: Rows,
     /// Messages, and bytes of them, that the server sent of its own accord.
     pub(crate) pushes: u64,
     pub(crate) pushed_bytes: u64,
@@ -114,6 +110,30 @@ pub(crate) struct Heard {
     pub(crate) undecided_bytes: u64,
     /// Reasons why something is not known.
     pub(crate) unknown: Vec<&'static str>,
+}
+
+/// Rows of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Rows {
+    #[default]
+    Uncounted,
+    Counted(u64),
+    /// A part was not seen, and with it perhaps some.
+    Missed,
+}
+
+impl Rows {
+    pub(crate) fn add(&mut self, count: u64) {
+        *self = self.and(Self::Counted(count));
+    }
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Missed, _) | (_, Self::Missed) => Self::Missed,
+            (Self::Uncounted, only) | (only, Self::Uncounted) => only,
+            (Self::Counted(one), Self::Counted(more)) => Self::Counted(one + more),
+        }
+    }
 }
 
 /// From here on nothing of the connection can be read, and why.

@@ -13,7 +13,9 @@ use crate::digest::{Dialect, digest};
 use crate::frame::{Framer, Message, Style};
 use crate::parameters;
 use crate::salt::Salt;
-use crate::{COMPRESSED, Dark, ENCRYPTED, Heard, Phase, REPLICATION, REQUESTS_MISSED, Request};
+use crate::{
+    COMPRESSED, Dark, ENCRYPTED, Heard, Phase, REPLICATION, REQUESTS_MISSED, Request, Rows,
+};
 
 const PROTOCOL_41: u64 = 1 << 9;
 const SSL: u64 = 1 << 11;
@@ -92,9 +94,8 @@ pub(crate) struct Mysql {
     pending: VecDeque<Pending>,
     expect: Expect,
     parameters_then: Option<u64>,
-    /// The message that comes now began when nothing was awaited; bytes of it so far.
-    is_own: bool,
-    own_bytes: u64,
+    /// Bytes so far of the server's message.
+    message_bytes: u64,
 }
 
 impl Mysql {
@@ -112,8 +113,7 @@ impl Mysql {
             pending: VecDeque::new(),
             expect: Expect::First,
             parameters_then: None,
-            is_own: false,
-            own_bytes: 0,
+            message_bytes: 0,
         }
     }
 
@@ -363,17 +363,17 @@ impl Mysql {
         let mut outcome = Ok(());
         loop {
             if framer.is_between() {
-                (self.own_bytes, self.is_own) = (0, self.is_idle());
+                (self.message_bytes, framer.is_own) = (0, self.is_idle());
             }
-            let before = bytes.len() + skipped;
+            let (before, is_own) = (bytes.len() + skipped, framer.is_own);
             let message = framer.next(&mut bytes, &mut skipped);
-            self.own_bytes += (before - bytes.len() - skipped) as u64;
+            self.message_bytes += (before - bytes.len() - skipped) as u64;
             let Some(message) = message else {
                 break;
             };
-            if self.is_own && message.head.first() == Some(&ERR) {
+            if is_own && message.head.first() == Some(&ERR) {
                 out.pushes += 1;
-                out.pushed_bytes += self.own_bytes;
+                out.pushed_bytes += self.message_bytes;
                 continue;
             }
             outcome = self.answer(&message, out);
@@ -382,10 +382,12 @@ impl Mysql {
             }
             framer.keep = ANSWER_KEPT;
         }
-        if self.is_own && !framer.is_lost() && !framer.is_between() {
-            out.undecided_bytes = self.own_bytes;
+        if framer.is_own && !framer.is_lost() && !framer.is_between() {
+            out.undecided_bytes = self.message_bytes;
         }
-        out.misses_rows |= framer.is_lost();
+        if framer.is_lost() {
+            out.rows = Rows::Missed;
+        }
         self.to_client = framer;
         outcome
     }
@@ -461,7 +463,7 @@ impl Mysql {
             // The client sends a file now.
             (_, LOCAL_INFILE) => {}
             _ => {
-                out.counts_rows = true;
+                out.rows.add(0);
                 let caches = self.can & CACHE_METADATA != 0;
                 let Ok(result) = ResultHead::parse(head, caches) else {
                     return self.to_client.lose();
@@ -543,8 +545,7 @@ impl Mysql {
             is_eof(message.length, first)
         };
         if !ends {
-            out.counts_rows = true;
-            out.rows += 1;
+            out.rows.add(1);
         } else if deprecated {
             self.ended(status_of_ok(message.head));
         } else {

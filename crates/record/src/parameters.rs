@@ -15,7 +15,7 @@ struct Head<'a> {
     types: Option<Vec<u8>>,
 }
 
-/// The statement behind the attributes of a COM_QUERY. None: that is no such form.
+/// The statement behind the attributes of a `COM_QUERY`. None: that is no such form.
 pub(crate) fn statement(body: &[u8]) -> Option<&[u8]> {
     let mut rest = body;
     let count = length(&mut rest)?;
@@ -27,7 +27,7 @@ pub(crate) fn statement(body: &[u8]) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// A hash of the parameters in a COM_STMT_EXECUTE, whose `body` begins behind the statement's number. `own`: how many the statement has;
+/// A hash of the parameters in a `COM_STMT_EXECUTE`, whose `body` begins behind the statement's number. `own`: how many the statement has;
 /// `is_named`: both sides know attributes, which follow them. None: what is a parameter cannot be told.
 pub(crate) fn keys(body: &[u8], own: u16, is_named: bool, salt: &Salt) -> Option<u64> {
     // Flags, and how often to run it.

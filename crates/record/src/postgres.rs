@@ -8,7 +8,9 @@ use howfar_wire::postgres::request::{CANCEL_REQUEST, GSS_REQUEST, SSL_REQUEST};
 use crate::digest::{Dialect, Statement, digest};
 use crate::frame::{Framer, Message, Style};
 use crate::salt::Salt;
-use crate::{Dark, ENCRYPTED, Heard, NOT_UNDERSTOOD, Phase, REPLICATION, REQUESTS_MISSED, Request};
+use crate::{
+    Dark, ENCRYPTED, Heard, NOT_UNDERSTOOD, Phase, REPLICATION, REQUESTS_MISSED, Request, Rows,
+};
 
 const VERSION_3: u32 = 3;
 const REQUEST_KEPT: usize = 1 << 20;
@@ -39,8 +41,6 @@ pub(crate) struct Postgres {
     ready_awaited: u32,
     /// Messages that no Sync has followed yet.
     unsynced: u32,
-    /// The message that comes now is the server's own.
-    is_own: bool,
 }
 
 impl Postgres {
@@ -56,7 +56,6 @@ impl Postgres {
             portals: HashMap::new(),
             ready_awaited: 0,
             unsynced: 0,
-            is_own: false,
         }
     }
 
@@ -285,17 +284,16 @@ impl Postgres {
         loop {
             if framer.is_between() {
                 let is_notification = bytes.first() == Some(&b'A');
-                self.is_own = self.is_idle() || is_notification;
+                framer.is_own = self.is_idle() || is_notification;
             }
-            let before = bytes.len() + skipped;
+            let (before, is_own) = (bytes.len() + skipped, framer.is_own);
             let message = framer.next(&mut bytes, &mut skipped);
-            if self.is_own {
-                out.pushed_bytes += (before - bytes.len() - skipped) as u64;
-            }
+            let taken = (before - bytes.len() - skipped) as u64;
+            out.pushed_bytes += if is_own { taken } else { 0 };
             let Some(message) = message else {
                 break;
             };
-            if self.is_own {
+            if is_own {
                 out.pushes += 1;
                 self.setting(&message);
                 continue;
@@ -305,7 +303,9 @@ impl Postgres {
                 break;
             }
         }
-        out.misses_rows |= framer.is_lost();
+        if framer.is_lost() {
+            out.rows = Rows::Missed;
+        }
         self.to_client = framer;
         outcome
     }
@@ -316,8 +316,8 @@ impl Postgres {
                 out.failed = true;
                 self.failed = true;
             }
-            b'D' => out.rows += 1,
-            b'T' | b'C' | b's' | b'I' => out.counts_rows = true,
+            b'D' => out.rows.add(1),
+            b'T' | b'C' | b's' | b'I' => out.rows.add(0),
             b'Z' => {
                 self.ready_awaited = self
                     .ready_awaited

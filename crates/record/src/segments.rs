@@ -94,6 +94,15 @@ impl Segments {
         }
     }
 
+    /// Packets that were left out and may have been the server's, by what they are.
+    pub fn not_understood(&self) -> impl Iterator<Item = (&str, u64)> {
+        let all = self
+            .skipped
+            .iter()
+            .map(|(reason, &count)| (reason.as_ref(), count));
+        all.filter(|(reason, _)| !layers::is_understood(reason))
+    }
+
     fn is_server(&self, end: End) -> bool {
         end.1 == self.port && self.address.is_none_or(|address| address == end.0)
     }
@@ -107,7 +116,7 @@ impl Segments {
             } else if self.is_server(from) {
                 Ok((segment, (to, from), false))
             } else {
-                Err("TCP of another port or address".into())
+                Err(layers::ELSEWHERE.into())
             }
         });
         match found {

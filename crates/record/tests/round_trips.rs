@@ -1,9 +1,10 @@
 //! What a round trip is, as rules over conversations that are made up: when it begins, what belongs to it, what is counted.
 
-use howfar_record::{Conversation, Direction, RoundTrip, Salt};
+use howfar_record::{Conversation, Direction, Phase, RoundTrip, Salt};
 use proptest::prelude::*;
 
 use Direction::{ToClient, ToServer};
+use Phase::{Connect, Hidden, Operation};
 
 type Script = Vec<(Direction, Vec<u8>)>;
 
@@ -19,7 +20,7 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 fn words(all: &[&str]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", all.len());
     for word in all {
-        out += &format!("${}\r\n{word}\r\n", word.len());
+        out.extend([format!("${}\r\n{word}\r\n", word.len())]);
     }
     out.into_bytes()
 }
@@ -223,7 +224,7 @@ proptest! {
         found.extend(conversation.close());
         let asked: Vec<_> = found
             .iter()
-            .filter(|one| one.phase == howfar_record::Phase::Operation && one.ended_ns > one.sent_ns)
+            .filter(|one| one.phase == Operation && one.ended_ns > one.sent_ns)
             .map(times)
             .collect();
         prop_assert_eq!(asked, expected);
@@ -232,6 +233,9 @@ proptest! {
         prop_assert!(found.iter().all(|one| !one.failed));
     }
 }
+
+/// Statement or command, requests, rows, and how long it waited.
+type Shown = (String, u32, Option<u64>, u64);
 
 /// The connection after a login, told what is said; times are a microsecond apart.
 struct Session {
@@ -276,8 +280,8 @@ impl Session {
         self.say(ToClient, answer, 0);
     }
 
-    /// Command, statement, requests, rows and how long each waited; then what is not known.
-    fn end(mut self) -> (Vec<(String, u32, Option<u64>, u64)>, Vec<&'static str>) {
+    /// The round trips, then what is not known.
+    fn end(mut self) -> (Vec<Shown>, Vec<&'static str>) {
         self.found.extend(self.conversation.close());
         let found = self.found.iter().map(|one| {
             let name = one.digest.clone().unwrap_or_else(|| one.command.to_owned());
@@ -520,8 +524,7 @@ fn what_tls_hides_after_its_handshake_may_be_login() {
         session.ask(b"\x17\x03\x03 secret", b"\x17\x03\x03 secret");
     }
     session.found.extend(session.conversation.close());
-    let phases: Vec<howfar_record::Phase> = session.found.iter().map(|one| one.phase).collect();
-    use howfar_record::Phase::{Connect, Hidden, Operation};
+    let phases: Vec<Phase> = session.found.iter().map(|one| one.phase).collect();
     assert_eq!(
         phases,
         [Connect, Connect, Connect, Hidden, Hidden, Hidden, Operation]

@@ -248,7 +248,7 @@ pub(crate) struct PacketsJob {
 #[schemars(title = "PacketsEnded")]
 pub(crate) struct PacketsEnded {
     pub(crate) commands: BTreeMap<&'static str, u64>,
-    pub(crate) unknown: BTreeMap<&'static str, u64>,
+    pub(crate) unknown: BTreeMap<String, u64>,
     /// Packets of the server's connections.
     pub(crate) packets: u64,
     /// All other packets, by what they are, as "packets are" may stand before it.

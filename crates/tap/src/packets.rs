@@ -58,6 +58,12 @@ pub(crate) fn run() -> Result<(), Failed> {
         }
     }
     let (commands, unknown) = writer.close_all();
+    let unknown = unknown
+        .into_iter()
+        .map(|(reason, count)| (reason.to_owned(), count));
+    let skipped = segments.not_understood();
+    let skipped = skipped.map(|(reason, count)| (format!("packets that are {reason}"), count));
+    let unknown = unknown.chain(skipped).collect();
     let ended = PacketsEnded {
         commands,
         unknown,

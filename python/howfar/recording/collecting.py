@@ -110,7 +110,8 @@ def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
     file.add_digests([Digest(**vars(one)) for one in event.digests])
     file.add_round_trips([RoundTrip(page_id=None, **vars(one)) for one in event.round_trips])
     file.add_connections([Connection(**vars(one)) for one in event.connections])
-    into.protocols.update(one.protocol for one in event.connections)
+    # What was not understood, a connection without data among it, has no vote.
+    into.protocols.update(one.protocol for one in event.connections if one.protocol != "unknown")
     into.tls |= any(one.tls for one in event.connections)
     into.round_trips += len(event.round_trips)
 

@@ -98,7 +98,15 @@ def speech_on(path: Path, recording: Recording) -> Speech:
 
 
 def whole_pages(recording: Recording) -> Recording:
-    """A recording that stopped early, without the pages that continued after that. Raises UsageError."""
+    """A recording without the pages whose figures cannot be true and, if it stopped early, those that continued after that. Raises
+    UsageError."""
+    faults = {page.fault for page in recording.pages}
+    if faults - {None}:
+        recording = replace(recording, pages=tuple(page for page in recording.pages if page.fault is None))
+        if not recording.pages:
+            raise UsageError(
+                f"no page of the recording can be right: {' and '.join(filter(None, faults))}", "Record again."
+            )
     stopped = recording.facts.get("stopped")
     if stopped is None:
         return recording

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,10 +33,20 @@ from howfar.recording.collecting import (
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.recording import Page, RecordingFile
 from howfar.stopping import passed_on_to
+from howfar.units import counted
 
 _BEGIN_S = 10.0
 _DRAIN_S = 5.0
 _BUFFER_KIB = 65_536
+_TUNNELS = " or ".join(
+    [
+        *(f"udp dst port {port}" for port in (4789, 8472, 6081)),
+        *(f"{protocol} proto {number}" for protocol in ("ip", "ip6") for number in (4, 41, 47)),
+        *(f"ether proto {kind:#x}" for kind in (0x8100, 0x88A8, 0x9100, 0x8864, 0x8847, 0x8848)),
+    ]
+)
+"""What may have a connection inside, where `tcp port` does not look: VXLAN, GENEVE, IP in IP, GRE, VLANs, PPPoE, MPLS."""
+_MOST_REASONS = 5
 _COUNTED = re.compile(
     rb"(\d+) packets? captured.*?(\d+) packets? received by filter.*?(\d+) packets? dropped", re.DOTALL
 )
@@ -89,7 +100,7 @@ class Dump:
         # only writes packets down, it parses nothing as root.
         command = ["setpriv", "--pdeathsig", "TERM", "--", "tcpdump", "-i", str(requested.interface), "-n", "-s", "0"]
         command += [*(("-Z", "root") if os.geteuid() == 0 else ()), "-U", "-B", str(_BUFFER_KIB), "-w", "-"]
-        command += ["--time-stamp-precision=nano", f"tcp port {requested.port}{host}"]
+        command += ["--time-stamp-precision=nano", f"(tcp port {requested.port}{host}) or {_TUNNELS}"]
         if shutil.which("tcpdump") is None:
             raise MissingError("tcpdump was not found", "Install Debian's tcpdump, or use --pcap.")
         try:
@@ -129,10 +140,10 @@ class Dump:
         deadline, dropped = time.monotonic() + _DRAIN_S, 0
         while time.monotonic() < deadline and self._process.poll() is None:
             self._process.send_signal(signal.SIGUSR1)
-            counted = _COUNTED.search(self._said(b"dropped", 1.0))
-            if counted is None:
+            totals = _COUNTED.search(self._said(b"dropped", 1.0))
+            if totals is None:
                 continue
-            captured, received, dropped = (int(number) for number in counted.groups())
+            captured, received, dropped = (int(number) for number in totals.groups())
             if captured >= received - dropped:
                 break
             time.sleep(0.05)  # it is asked again, not waited for
@@ -170,12 +181,26 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
             )
         if not collected.round_trips:
             raise UsageError(
-                f"no round trip to port {requested.port} was seen",
+                f"no round trip to port {requested.port} was seen{_seen(collected)}",
                 "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
             )
         with ending(file, say):
             _finish(file, requested, collected, live)
         return live.code
+
+
+def _seen(collected: Collected) -> str:
+    """What the packets were, by how many."""
+    ended = collected.ended
+    if not isinstance(ended, PacketsEnded):
+        return ""
+    counts = Counter(ended.skipped)
+    if ended.packets:
+        counts["of its connections, without an answered request"] = ended.packets
+    named = [f"{count:,} are {reason}" for reason, count in counts.most_common(_MOST_REASONS)]
+    more = counts.total() - sum(count for _, count in counts.most_common(_MOST_REASONS))
+    named += [f"{more:,} are others"] if more else []
+    return f": of {counted(counts.total(), 'packet', ',')}, {', '.join(named)}" if named else ": there were no packets"
 
 
 def _finish(file: RecordingFile, requested: Requested, collected: Collected, live: _Live) -> None:

@@ -41,7 +41,8 @@ _COLD, _FEWEST_FOR_COLD = 2, 3
 _SMALL_REQUEST = 1448
 """Bytes of one segment; Nagle's algorithm holds nothing larger back."""
 _ACK_WAIT_NS = (38_000_000, 60_000_000)
-Phase = Literal["connect", "operation", "close"]
+Phase = Literal["connect", "operation", "hidden", "close"]
+"""`hidden`: inside TLS, soon after its handshake, where a login cannot be told from an operation."""
 PageMethod = Literal["mark", "php", "http", "command", "gap"]
 KILLED = "the recorder ended before it could complete the recording"
 
@@ -82,7 +83,7 @@ class Connection:
     uid: int | None
     tls: bool
     login_round_trips: int
-    """Round trips of phase `connect`, what the server sends first included."""
+    """Round trips of phase `connect`, what the server sends first included; with TLS at least so many."""
     login_ns: int
 
 
@@ -97,7 +98,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """A run of bytes to the server and the run of bytes that came back; without an answer, all four times are the request's."""
+    """A run of bytes to the server and the run of bytes that came back; without an answer, all four times are the last request's."""
 
     id: int
     connection_id: int
@@ -132,6 +133,10 @@ class RoundTrip:
         is_nagle = self.bytes_to_server <= _SMALL_REQUEST and _ACK_WAIT_NS[0] <= waited_ns <= _ACK_WAIT_NS[1]
         return waited_ns if is_nagle else 0
 
+    @property
+    def is_in_order(self) -> bool:
+        return self.begun_ns <= self.sent_ns <= self.answered_ns <= self.ended_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -155,6 +160,15 @@ class Page:
     @property
     def took_ns(self) -> int:
         return self.ended_ns - self.begun_ns
+
+    @property
+    def fault(self) -> str | None:
+        """Why its figures cannot be true, as when the clock of a capture was set meanwhile; None: no reason is known."""
+        if self.took_ns < 0:
+            return "it ends before it begins"
+        if not all(one.is_in_order for one in self.round_trips):
+            return "a round trip in it ends before it begins"
+        return None
 
 
 def unsure(name: str, pages: Sequence[Page]) -> str | None:
