@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.made_recording import costs
 
 from howfar.cli.predict import predict
@@ -31,9 +33,9 @@ from howfar.recording.collecting import Collected, collect
 from howfar.recording.layout import lay_out
 from howfar.recording.marks import VARIABLE, Marks, page_of, send
 from howfar.recording.on_path import speech_on, whole_pages
-from howfar.recording.recording import KILLED, Connection, Digest, Page, RecordingFile, RoundTrip, read
-from howfar.recording.summary import document, summarize, waiting_ns
-from howfar.report.document import Answer
+from howfar.recording.recording import KILLED, Connection, Digest, Page, Recording, RecordingFile, RoundTrip, read
+from howfar.recording.summary import Summary, covered_ns, document, summarize
+from howfar.report.document import Answer, Warnings
 
 
 def trip(number: int, begun_ns: int, connection: int = 1, took_ns: int = 100) -> RoundTrip:
@@ -167,7 +169,7 @@ def test_a_capture_that_ended_early_says_so(ends_early: bool, tmp_path: Path, mo
     class Reader(SimpleNamespace):
         def __init__(self, *_: object) -> None:
             seen = Recorded(connections=(), digests=(), round_trips=(_told(trip(1, 1_050)),))
-            ended = PacketsEnded(packets=9, missing=0, unknown={}, commands={})
+            ended = PacketsEnded(packets=9, skipped={}, missing=0, unknown={}, commands={})
             super().__init__(events=lambda: iter([seen, ended]), cpu_s=lambda: 0.0)
 
     class Dump(nullcontext["Dump"]):
@@ -354,5 +356,134 @@ def test_the_first_line_says_what_recording_cost_where_it_was_much(
     assert isinstance(head, Answer) and head.text.startswith(said)
 
 
-def test_waiting_counts_overlapping_round_trips_once() -> None:
-    assert waiting_ns([trip(1, 0), trip(2, 50, 2), trip(3, 400)]) == 250
+def test_overlapping_times_count_once_and_end_with_the_page() -> None:
+    page = Page(1, "/", "http", 1.0, 41, 20, 450)
+    assert covered_ns([(0, 100), (50, 150), (400, 500)], page) == 180
+
+
+def _summarized(path: Path, pages: tuple[Page, ...], trips: tuple[RoundTrip, ...], **facts: object) -> Summary:
+    file = recorded(path, pages, trips)
+    file.assign_pages()
+    file.finish({"unknown": {}, "tap_ns": 0, **facts})
+    return summarize(read(path))
+
+
+def test_a_wait_that_goes_on_after_the_page_is_the_pages_up_to_its_end(tmp_path: Path) -> None:
+    """[rec-2]"""
+    pages = (Page(1, "/page", "http", 1.0, 41, 1_000, 2_000), Page(2, "/user", "http", 1.0, 41, 900_000, 902_000))
+    found = _summarized(tmp_path / "a", pages, (trip(1, 1_500, took_ns=800_000), trip(2, 900_000, took_ns=1_010)))
+    assert [page.waiting.value for page in found.pages] == [0.49, 0.5]
+
+
+def test_a_page_that_cannot_be_true_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    """[rec-2]"""
+    pages = tuple(
+        Page(number, name, "http", 1.0, 41, 10_000 * number, 10_000 * number + took)
+        for number, name, took in ((1, "/good", 1_000), (2, "/set", 1_000), (3, "/back", -1_000), (4, "/tap", 5))
+    )
+    backwards = replace(trip(2, 20_100), sent_ns=20_000)
+    found = _summarized(tmp_path / "a", pages, (trip(1, 10_100), backwards, trip(3, 40_000)), tap_ns=10)
+    assert [page.name for page in found.pages] == ["/good"]
+    assert {one.name: one.reason for one in found.left_out} == {
+        "/set": "a round trip in it ends before it begins",
+        "/back": "it ends before it begins",
+        "/tap": "by its own measure the tap added more than the page took",
+    }
+    assert "/set left out" in _said(found)
+    assert [page.name for page in whole_pages(read(tmp_path / "a")).pages] == ["/good", "/tap"]
+
+
+def _said(found: Summary) -> str:
+    return " ".join(
+        text for block in document(found, "a").blocks if isinstance(block, Warnings) for text in block.lines
+    )
+
+
+def test_the_time_to_send_is_shown_apart_and_nagle_is_named(tmp_path: Path) -> None:
+    """[rec-11]"""
+    ms = 1_000_000
+    page = Page(1, "/", "http", 1.0, 41, 0, 100 * ms)
+    slow = replace(trip(1, 10 * ms), sent_ns=50 * ms, answered_ns=50 * ms, ended_ns=51 * ms, bytes_to_server=40)
+    found = _summarized(tmp_path / "a", (page,), (slow, replace(slow, id=2, bytes_to_server=100_000)))
+    (only,) = found.pages
+    assert (only.waiting.value, only.sending.value, found.nagle) == (0.01, 0.4, 1)
+    assert found.statements[0].waited_ms == 2
+    assert "Nagle" in _said(found) and "40 %" in _said(found)
+
+
+def test_a_goodbye_is_no_round_trip(tmp_path: Path) -> None:
+    """[rec-13]"""
+    quit = RoundTrip(2, 1, None, 1_500, 1_500, 1_500, 1_500, 5, 0, 1, "quit", None, None, "close", None, False)
+    found = _summarized(tmp_path / "a", (Page(1, "/", "http", 1.0, 41, 0, 9_000),), (trip(1, 1_050), quit))
+    assert found.round_trips == found.pages[0].round_trips.value == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 900), *[st.integers(0, 500)] * 3, st.integers(1, 2)), max_size=8),
+    st.integers(-10, 1_000),
+)
+def test_no_share_exceeds_its_whole(times: list[tuple[int, int, int, int, int]], took: int) -> None:
+    """[rec-2] Of whatever round trips, whenever they begin and end."""
+    trips = tuple(
+        replace(
+            trip(number, begun, connection), sent_ns=begun + a, answered_ns=begun + a + b, ended_ns=begun + a + b + c
+        )
+        for number, (begun, a, b, c, connection) in enumerate(times, 1)
+    )
+    page = Page(1, "/", "mark", 1.0, None, 100, 100 + took, tuple(sorted(trips, key=lambda one: one.begun_ns)))
+    facts = {"method": "tap", "tap_ns": 40, "protocol": "mysql"}
+    found = summarize(Recording(facts=facts, round_trips=trips, pages=(page,)))
+    assert len(found.pages) + len(found.left_out) == 1
+    for one in found.pages:
+        assert one.recording is not None
+        shares = (one.waiting.value, one.sending.value, one.recording.value)
+        assert all(0 <= share <= 1 for share in shares) and shares[0] + shares[1] <= 1
+
+
+def test_a_connection_that_was_not_understood_has_no_vote(tmp_path: Path) -> None:
+    """[cap-2]"""
+    unknown = RecordedConnection(
+        id=1,
+        protocol="unknown",
+        opened_ns=0,
+        closed_ns=1,
+        pid=None,
+        uid=None,
+        tls=False,
+        login_round_trips=0,
+        login_ns=0,
+    )
+    for others, expected in (((), "unknown"), ((replace_protocol(unknown, "postgresql"),), "postgresql")):
+        event = Recorded(connections=(unknown, unknown, *others), digests=(), round_trips=())
+        into, file = Collected(), RecordingFile(tmp_path / expected, {})
+        source = SimpleNamespace(events=lambda event=event: iter([event]))
+        collector = threading.Thread(target=collect, args=(source, file, into))
+        collector.start()
+        collector.join()
+        file.close()
+        assert into.facts({}, 0)["protocol"] == expected
+
+
+def replace_protocol(connection: RecordedConnection, protocol: str) -> RecordedConnection:
+    return connection.model_copy(update={"protocol": protocol})
+
+
+@pytest.mark.parametrize(
+    ("skipped", "seen", "said"),
+    [
+        ({"UDP": 1474, "ARP": 3}, 0, "of 1,477 packets, 1,474 are UDP, 3 are ARP"),
+        ({"of link type 147": 9}, 2, "of 11 packets, 9 are of link type 147, 2 are of its connections"),
+        ({f"reason {number}": number for number in range(1, 8)}, 0, "3 are others"),
+        ({}, 0, "there were no packets"),
+    ],
+)
+def test_what_was_seen_instead_is_named_by_count(
+    skipped: dict[str, int], seen: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[cap-4] [cap-5]"""
+    ended = PacketsEnded(packets=seen, skipped=skipped, missing=0, unknown={}, commands={})
+    reader = SimpleNamespace(events=lambda: iter([ended]), cpu_s=lambda: 0.0)
+    monkeypatch.setattr(packets, "Reader", lambda *_: reader)
+    with pytest.raises(UsageError, match="no round trip to port 3306 was seen") as refused:
+        packets.record(packets.Requested(3306, None, tmp_path / "a", file=tmp_path / "b"), lambda _: None)
+    assert said in str(refused.value)

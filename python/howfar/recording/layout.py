@@ -304,7 +304,7 @@ def _trip(
         to_client=one.bytes_to_client,
         rounds=rounds.get(one.id, ()),
         failed=one.failed,
-        ack_wait_ns=0 if recording.facts.get("transport") == "unix" else one.ack_wait_ns,
+        ack_wait_ns=recording.ack_wait_ns(one),
     )
 
 

@@ -126,14 +126,6 @@ class RoundTrip:
         return self.ended_ns > self.sent_ns
 
     @property
-    def ack_wait_ns(self) -> int:
-        """Over TCP, how long the rest of a small request waited for the acknowledgement of its beginning: it was sent in two writes
-        without TCP_NODELAY, and the server's kernel delays an acknowledgement by 40 ms. 0: it was not."""
-        waited_ns = self.sent_ns - self.begun_ns
-        is_nagle = self.bytes_to_server <= _SMALL_REQUEST and _ACK_WAIT_NS[0] <= waited_ns <= _ACK_WAIT_NS[1]
-        return waited_ns if is_nagle else 0
-
-    @property
     def is_in_order(self) -> bool:
         return self.begun_ns <= self.sent_ns <= self.answered_ns <= self.ended_ns
 
@@ -210,6 +202,13 @@ class Recording:
     connection_by_id: Mapping[int, Connection] = field(default_factory=dict)
     is_verified: bool = True
     """Whether all of it was checked against the checksum that was written at its end. Without an end there is none."""
+
+    def ack_wait_ns(self, one: RoundTrip) -> int:
+        """How long the rest of a small request waited for the acknowledgement of its beginning: over TCP it was sent in two writes
+        without TCP_NODELAY, and the server's kernel delays an acknowledgement by 40 ms. 0: it was not."""
+        waited_ns = one.sent_ns - one.begun_ns
+        is_small = one.bytes_to_server <= _SMALL_REQUEST and self.facts.get("transport") != "unix"
+        return waited_ns if is_small and _ACK_WAIT_NS[0] <= waited_ns <= _ACK_WAIT_NS[1] else 0
 
 
 # Many times quicker than `dataclasses.astuple`, which copies; the application runs beside it.

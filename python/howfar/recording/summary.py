@@ -10,6 +10,7 @@ from howfar.recording.recording import Page, Recording, RoundTrip, cold_start, u
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import brackets, in_brackets, mean_interval, median_interval
+from howfar.units import counted
 
 _TOP = 10
 _COST_SAID_FIRST = 0.05
@@ -17,6 +18,8 @@ _COST_SAID_FIRST = 0.05
 _CAPTURE_SAID_FIRST = 0.03
 """Where packets were captured, share of a CPU beyond which the cost is reported first."""
 _CLIPPED = 78
+_SENDING_SAID = 0.01
+"""Share of a page's time from which the time to send requests is reported."""
 
 
 class PageSummary(Part):
@@ -29,13 +32,24 @@ class PageSummary(Part):
     round_trips: Estimate
     connections: Estimate
     waiting: Estimate
-    """Share of the time in which a round trip was on its way."""
+    """Share of the time between the last byte of a request and the last of its answer."""
+    sending: Estimate
+    """Share of the time between the first byte of a request and its last, if nothing was waited for meanwhile."""
     unsure: str | None
     """A note about the page's borders, where nobody marked them."""
     cold: str | None
     """A note about a first page that took much longer."""
     recording: Estimate | None
     """Share of the time that recording added, by the cost of a round trip through the tap. None: not by a tap, or not known."""
+
+
+class LeftOut(Part):
+    """Pages that are in no figure."""
+
+    name: str
+    method: str
+    count: int
+    reason: str
 
 
 class Statement(Part):
@@ -56,8 +70,10 @@ class Summary(Part):
     transport: str
     tls: bool
     round_trips: int
+    """Round trips with an answer."""
     connections: int
     pages: tuple[PageSummary, ...]
+    left_out: tuple[LeftOut, ...]
     statements: tuple[Statement, ...]
     unknown: dict[str, int]
     tap_us: Estimate | None
@@ -67,6 +83,8 @@ class Summary(Part):
     """CPUs that capturing packets kept busy. None: not recorded by packets, or not known."""
     no_page: int
     """Round trips that belong to no page."""
+    nagle: int
+    """Small requests that took as long to send as a delayed ACK does."""
     complete: bool
     stopped: str | None
     all_passed_on: bool | None
@@ -76,26 +94,36 @@ class Summary(Part):
 def summarize(recording: Recording) -> Summary:
     """The figures of a recording."""
     facts = recording.facts
-    by_name: dict[tuple[str, str], list[Page]] = defaultdict(list)
-    for page in recording.pages:
-        by_name[page.name, page.method].append(page)
     added_us = tap_us(facts)
     is_tapped = added_us is not None and facts.get("method") == "tap"
     tap_ns = max(added_us.value, 0.0) * 1e3 if added_us is not None and is_tapped else None
+    by_name: dict[tuple[str, str], list[Page]] = defaultdict(list)
+    left_out: Counter[tuple[str, str, str]] = Counter()
+    for page in recording.pages:
+        if reason := _fault(page, tap_ns):
+            left_out[page.name, page.method, reason] += 1
+        else:
+            by_name[page.name, page.method].append(page)
+    answered = [one for one in recording.round_trips if one.is_answered]
     passed = facts.get("bytes")
     return Summary(
         protocol=facts.get("protocol", "unknown"),
         transport=facts.get("transport", "unknown"),
         tls=bool(facts.get("tls")),
-        round_trips=len(recording.round_trips),
+        round_trips=len(answered),
         connections=len(recording.connections),
         pages=tuple(_page(name, method, pages, tap_ns) for (name, method), pages in by_name.items()),
+        left_out=tuple(
+            LeftOut(name=name, method=method, count=count, reason=reason)
+            for (name, method, reason), count in left_out.items()
+        ),
         statements=_statements(recording),
         unknown=facts.get("unknown", {}),
         tap_us=added_us,
         floor_us=int(facts.get("floor_ns") or 0) / 1e3,
         capture_cpus=facts.get("capture_cpus"),
-        no_page=sum(one.page_id is None and one.is_answered for one in recording.round_trips),
+        no_page=sum(one.page_id is None for one in answered),
+        nagle=sum(recording.ack_wait_ns(one) > 0 for one in answered),
         complete=bool(facts.get("complete")),
         stopped=facts.get("stopped"),
         all_passed_on=passed.get("all_passed_on") if passed else None,
@@ -111,9 +139,27 @@ def tap_us(facts: Mapping[str, Any]) -> Estimate | None:
     return Estimate(value=facts["tap_ns"] / 1e3, low=low, high=high)
 
 
+def _fault(page: Page, tap_ns: float | None) -> str | None:
+    """Why the page's figures cannot be true; a share of a page is at most the whole."""
+    if page.fault is not None:
+        return page.fault
+    if tap_ns is not None and _trips(page) * tap_ns > max(page.took_ns, 1):
+        return "by its own measure the tap added more than the page took"
+    return None
+
+
+def _trips(page: Page) -> int:
+    return sum(one.is_answered for one in page.round_trips)
+
+
 def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float | None) -> PageSummary:
     took = [max(page.took_ns, 1) for page in pages]
-    trips = [sum(one.is_answered for one in page.round_trips) for page in pages]
+    trips = [_trips(page) for page in pages]
+    spans = [_waiting_and_sending_ns(page) for page in pages]
+    shares = [(waiting / ns, sending / ns) for (waiting, sending), ns in zip(spans, took, strict=True)]
+    assert all(waiting + sending <= 1 for waiting, sending in shares), (
+        "what is cut to a page is no longer than the page"
+    )
     return PageSummary(
         name=name,
         method=method,
@@ -123,19 +169,30 @@ def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float | None) -
         took_ms=median_interval([ns / 1e6 for ns in took]),
         round_trips=mean_interval(trips),
         connections=mean_interval([len({one.connection_id for one in page.round_trips}) for page in pages]),
-        waiting=median_interval([waiting_ns(page.round_trips) / ns for page, ns in zip(pages, took, strict=True)]),
+        waiting=median_interval([waiting for waiting, _ in shares]),
+        sending=median_interval([sending for _, sending in shares]),
         recording=None
         if tap_ns is None
         else median_interval([count * tap_ns / ns for count, ns in zip(trips, took, strict=True)]),
     )
 
 
-def waiting_ns(round_trips: Iterable[RoundTrip]) -> int:
-    """The time in which at least one round trip was in progress."""
-    total, until = 0, 0
-    for one in sorted(round_trips, key=lambda one: one.begun_ns):
-        total += max(one.ended_ns - max(one.begun_ns, until), 0)
-        until = max(until, one.ended_ns)
+def _waiting_and_sending_ns(page: Page) -> tuple[int, int]:
+    """How long the page waited for an answer, and how long it sent while it waited for none."""
+    answered = [one for one in page.round_trips if one.is_answered]
+    waits = [(one.sent_ns, one.ended_ns) for one in answered]
+    sends = [(one.begun_ns, one.sent_ns) for one in answered]
+    waiting_ns = covered_ns(waits, page)
+    return waiting_ns, covered_ns(waits + sends, page) - waiting_ns
+
+
+def covered_ns(spans: Iterable[tuple[int, int]], page: Page) -> int:
+    """The part of the page's time that lies in at least one of the spans."""
+    total, until = 0, page.begun_ns
+    for begun_ns, ended_ns in sorted(spans):
+        ended_ns = min(ended_ns, page.ended_ns)
+        total += max(ended_ns - max(begun_ns, until), 0)
+        until = max(until, ended_ns)
     return total
 
 
@@ -146,7 +203,7 @@ def _statements(recording: Recording) -> tuple[Statement, ...]:
             continue
         digest = recording.digest_by_id.get(one.digest_id or 0)
         by_text[digest.text if digest else one.command].append(one)
-    waited = Counter({text: sum(one.ended_ns - one.begun_ns for one in trips) for text, trips in by_text.items()})
+    waited = Counter({text: sum(one.ended_ns - one.sent_ns for one in trips) for text, trips in by_text.items()})
     whole = max(waited.total(), 1)
     return tuple(
         Statement(
@@ -264,6 +321,20 @@ def _warnings(found: Summary) -> tuple[Warnings, ...]:
         lines.append(f"The command ended with exit code {found.exit_code}.")
     if found.pages and found.no_page:
         lines.append(f"{found.no_page:,} round trips belong to no page.")
+    lines += [
+        f"{counted(one.count, 'page', ',')} {one.name} left out, as the figures cannot be true: {one.reason}."
+        for one in found.left_out
+    ]
+    lines += [
+        f"{page.name} also sends requests for {_percent(page.sending.value)} of its time: from the first byte of each to the last."
+        for page in found.pages[:_TOP]
+        if page.sending.value >= _SENDING_SAID
+    ]
+    if found.nagle:
+        lines.append(
+            f"{counted(found.nagle, 'small request', ',')} took about 40 ms to send: Nagle's algorithm held the second part back "
+            "until a delayed ACK came. Set TCP_NODELAY, or send each request in one write."
+        )
     lines += [note for page in found.pages[:_TOP] for note in (page.unsure, page.cold) if note]
     lines += [f"Not known: {reason} ({count:,})." for reason, count in sorted(found.unknown.items())]
     return (Warnings(tuple(lines)),) if lines else ()
