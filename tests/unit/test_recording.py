@@ -389,8 +389,25 @@ def test_a_page_that_cannot_be_true_is_left_out_with_the_reason(tmp_path: Path) 
         "/back": "it ends before it begins",
         "/tap": "by its own measure the tap added more than the page took",
     }
-    assert "/set left out" in _said(found)
+    assert "/set: 1 page in no figure" in _said(found)
     assert [page.name for page in whole_pages(read(tmp_path / "a")).pages] == ["/good", "/tap"]
+
+
+def test_a_page_that_failed_is_in_no_figure_and_is_named(tmp_path: Path) -> None:
+    """[app-9]"""
+    pages = tuple(
+        Page(number, "/", "http", 1.0, 41, 10_000 * number, 10_000 * number + 1_000, failed=number == 2)
+        for number in (1, 2, 3)
+    )
+    trips = tuple(trip(number, 10_000 * number + 100) for number in (1, 2, 3))
+    found = _summarized(tmp_path / "a", pages, trips)
+    assert (found.pages[0].count, found.left_out[0].count, found.left_out[0].reason) == (
+        2,
+        1,
+        "answered with a server error, 5xx",
+    )
+    whole = whole_pages(read(tmp_path / "a"))
+    assert ([page.id for page in whole.pages], sum(whole.left_out.values())) == ([1, 3], 1)
 
 
 def _said(found: Summary) -> str:
@@ -430,7 +447,9 @@ def test_no_share_exceeds_its_whole(times: list[tuple[int, int, int, int, int]],
         )
         for number, (begun, a, b, c, connection) in enumerate(times, 1)
     )
-    page = Page(1, "/", "mark", 1.0, None, 100, 100 + took, tuple(sorted(trips, key=lambda one: one.begun_ns)))
+    page = Page(
+        1, "/", "mark", 1.0, None, 100, 100 + took, round_trips=tuple(sorted(trips, key=lambda one: one.begun_ns))
+    )
     facts = {"method": "tap", "tap_ns": 40, "protocol": "mysql"}
     found = summarize(Recording(facts=facts, round_trips=trips, pages=(page,)))
     assert len(found.pages) + len(found.left_out) == 1

@@ -195,15 +195,15 @@ def finish(
     if not isinstance(ended, RecordEnded):
         file.finish(facts)
         return
-    file.set_facts({"stopped": None, **facts, **_tap_facts(ended)})
+    file.seal({"stopped": None, **facts, **_tap_facts(ended)})
     placement = Placement.of_processes(ended.server_pid)
     rhythm = rhythm_of(file.timings())
     seconds = 2 * calibration_s(rhythm)
     try:
         if seconds > _WORTH_A_WORD_S:
             say(f"the recording is complete; measuring what the tap costs takes about {seconds:.0f} s")
-        file.set_facts(more())
-        file.set_facts(_own_cost(rhythm, file.facts["transport"] == "unix", placement))
+        file.seal(more())
+        file.seal(_own_cost(rhythm, file.facts["transport"] == "unix", placement))
     except KeyboardInterrupt:
         say("what the tap costs was not measured: interrupted")
     file.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -98,15 +99,13 @@ def speech_on(path: Path, recording: Recording) -> Speech:
 
 
 def whole_pages(recording: Recording) -> Recording:
-    """A recording without the pages whose figures cannot be true and, if it stopped early, those that continued after that. Raises
-    UsageError."""
-    faults = {page.fault for page in recording.pages}
-    if faults - {None}:
-        recording = replace(recording, pages=tuple(page for page in recording.pages if page.fault is None))
-        if not recording.pages:
-            raise UsageError(
-                f"no page of the recording can be right: {' and '.join(filter(None, faults))}", "Record again."
-            )
+    """A recording without unusable pages and, if it stopped early, those that continued after that. Raises UsageError."""
+    left_out = Counter(f"{page.name}: {page.unusable}" for page in recording.pages if page.unusable)
+    if left_out:
+        usable = tuple(page for page in recording.pages if not page.unusable)
+        if not usable:
+            raise UsageError(f"no page of the recording is usable ({'; '.join(left_out)})", "Record again.")
+        recording = replace(recording, pages=usable, left_out=left_out)
     stopped = recording.facts.get("stopped")
     if stopped is None:
         return recording

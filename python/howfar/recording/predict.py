@@ -153,6 +153,8 @@ class Prediction(Part):
     """Why blocks of costs were left out, one reason each."""
     contested: dict[str, int]
     """Pages that are left out because they share round trips with another page, by name."""
+    left_out: dict[str, int]
+    """Pages that failed or cannot be right, by name and reason."""
 
     @property
     def missed(self) -> tuple[PagePrediction, ...]:
@@ -243,6 +245,7 @@ def analyze(
         unplaced=sum(trip.page_id is None and trip.is_answered for trip in recording.round_trips),
         void=target.void,
         contested=Counter(page.name for page in recording.pages if page.contested),
+        left_out=dict(recording.left_out),
     )
 
 

@@ -246,7 +246,7 @@ def _estimate(found: Estimate, explained: bool = True) -> Cell:
 
 
 def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]:
-    lines = []
+    lines = [f"{why} ({counted(count, 'page')}, in no figure)." for why, count in found.left_out.items()]
     for page in shown:
         if page.is_explained is False:
             lines.append(

@@ -154,8 +154,10 @@ class Page:
         return self.ended_ns - self.begun_ns
 
     @property
-    def fault(self) -> str | None:
-        """Why its figures cannot be true, as when the clock of a capture was set meanwhile; None: no reason is known."""
+    def unusable(self) -> str | None:
+        """Why it is in no figure: it failed, or its figures cannot be true, as when the clock of a capture was set meanwhile."""
+        if self.failed:
+            return "answered with a server error, 5xx"
         if self.took_ns < 0:
             return "it ends before it begins"
         if not all(one.is_in_order for one in self.round_trips):
@@ -200,6 +202,8 @@ class Recording:
     pages: tuple[Page, ...] = ()
     digest_by_id: Mapping[int, Digest] = field(default_factory=dict)
     connection_by_id: Mapping[int, Connection] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Pages that were taken out because they are in no figure, by name and reason."""
     is_verified: bool = True
     """Whether all of it was checked against the checksum that was written at its end. Without an end there is none."""
 
@@ -245,7 +249,7 @@ class RecordingFile:
 
     def set_facts(self, facts: Mapping[str, Any]) -> None:
         """Add or replace facts."""
-        self._many("facts", [(name, json.dumps(value)) for name, value in facts.items()])
+        self._many("facts", _encoded(facts))
 
     def add_connections(self, connections: Iterable[Connection]) -> None:
         """Add connections, or replace those that have changed."""
@@ -308,14 +312,16 @@ class RecordingFile:
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Write the last facts and make it one plain file."""
-        self.set_facts({"complete": True, "stopped": None, **facts})
-        self.seal()
+        self.seal({"complete": True, "stopped": None, **facts})
         self.close()
 
-    def seal(self) -> None:
-        """Write the checksum of all that is in the file, after the last change."""
+    def seal(self, facts: Mapping[str, Any]) -> None:
+        """Add or replace facts, and write the checksum of all that is in the file. Whatever ends this process, both are there or none."""
         with translated(self.path, "write", RECORDING):
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", _encoded(facts))
             seal(self._db)
+            self._db.execute("COMMIT")
 
     def has_round_trips(self) -> bool:
         """Whether any round trip was recorded."""
@@ -343,6 +349,10 @@ class RecordingFile:
             self._db.execute("BEGIN")
             self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
             self._db.execute("COMMIT")
+
+
+def _encoded(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, json.dumps(value)) for name, value in facts.items()]
 
 
 class _Claims:

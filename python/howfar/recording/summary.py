@@ -141,8 +141,8 @@ def tap_us(facts: Mapping[str, Any]) -> Estimate | None:
 
 def _fault(page: Page, tap_ns: float | None) -> str | None:
     """Why the page's figures cannot be true; a share of a page is at most the whole."""
-    if page.fault is not None:
-        return page.fault
+    if page.unusable is not None:
+        return page.unusable
     if tap_ns is not None and _trips(page) * tap_ns > max(page.took_ns, 1):
         return "by its own measure the tap added more than the page took"
     return None
@@ -321,10 +321,7 @@ def _warnings(found: Summary) -> tuple[Warnings, ...]:
         lines.append(f"The command ended with exit code {found.exit_code}.")
     if found.pages and found.no_page:
         lines.append(f"{found.no_page:,} round trips belong to no page.")
-    lines += [
-        f"{counted(one.count, 'page', ',')} {one.name} left out, as the figures cannot be true: {one.reason}."
-        for one in found.left_out
-    ]
+    lines += [f"{one.name}: {counted(one.count, 'page', ',')} in no figure ({one.reason})." for one in found.left_out]
     lines += [
         f"{page.name} also sends requests for {_percent(page.sending.value)} of its time: from the first byte of each to the last."
         for page in found.pages[:_TOP]
