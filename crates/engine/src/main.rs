@@ -9,15 +9,19 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use howfar_contract::Contract;
+use rustix::process::Signal;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 fn main() -> ExitCode {
     let what = std::env::args().nth(1);
     // The engine must never outlive the process that requested it, except where an application depends on it.
-    if !matches!(what.as_deref(), Some("record" | "keep")) {
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).ok();
-    }
+    let at_its_death = match what.as_deref() {
+        Some("record" | "keep") => None,
+        Some("ping") => Some(Signal::TERM), // for the time of its goodbye
+        _ => Some(Signal::KILL),
+    };
+    rustix::process::set_parent_process_death_signal(at_its_death).ok();
     // A core dump would have passwords in it, and what passes through a recording tap. One byte is too little for a file. For a dump
     // that is piped into a program, the kernel disregards a limit of 0, but not a limit of 1 (fs/coredump.c).
     let none = rustix::process::Rlimit {

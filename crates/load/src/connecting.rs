@@ -15,6 +15,7 @@ use crate::channel::TlsFacts;
 use crate::clock::now_ns;
 use crate::failure;
 use crate::login::{Entry, Session};
+use crate::ping::{Over, interrupted};
 use crate::protocol::{self, Handshake, Phase};
 use crate::socket::{Address, Begun, decided};
 use crate::tcp_info;
@@ -215,11 +216,13 @@ pub(crate) struct TimedOpening {
     pub(crate) syn_retransmits: Option<u32>,
 }
 
-/// Open one connection and time its steps, each of which may take `step_limit_ns`.
+/// Open one connection and time its steps, each of which may take `step_limit_ns`. A job that is over ends the wait for the transport
+/// alone: servers count logins that are abandoned.
 pub(crate) fn open_timed(
     entry: &Entry<'_>,
     address: &Address,
     step_limit_ns: u64,
+    over: &Over,
 ) -> Result<TimedOpening, NotOpened> {
     let unix = matches!(address, Address::Unix(_));
     let began_ns = now_ns();
@@ -236,6 +239,9 @@ pub(crate) fn open_timed(
     })?;
     let mut kernel = None;
     let outcome = loop {
+        if !connecting.connected && over.is_set() {
+            break Err((interrupted(), false));
+        }
         match step(&mut connecting, entry, step_limit_ns) {
             Ok(None) => {}
             Ok(Some(session)) => break Ok(session),

@@ -32,6 +32,7 @@ mod receipt;
 mod repeat;
 mod ring;
 mod schedule;
+mod signals;
 mod socket;
 mod sockopt;
 mod statements;

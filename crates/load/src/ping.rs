@@ -2,6 +2,7 @@
 //!
 //! A request is written and its answer received by blocking calls on one connection: nothing else is between the clock's two readings.
 
+mod commands;
 mod reply;
 
 use std::os::fd::OwnedFd;
@@ -12,11 +13,11 @@ use howfar_contract::jobs::{
     KeyValue, PingCommand, PingJob, PingProtocol, PingRequest, Protocol, SqlProtocol, Target,
     Workload,
 };
-use howfar_contract::{FailCode, Failed, internal, read_command, tell};
+use howfar_contract::{FailCode, Failed, internal, tell};
 use howfar_wire::mysql::handshake::Account;
 use howfar_wire::{mysql, postgres, redis};
 use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::{self, RecvFlags, SendFlags, sockopt};
+use rustix::net::{self, RecvFlags, SendFlags, Shutdown, sockopt};
 use rustix::time::{ClockId, Timespec};
 
 use crate::channel::{self, Channel, Wanted};
@@ -31,6 +32,8 @@ use crate::sockopt::peer_pid;
 use crate::tables::nothing_prepared;
 use crate::tcp_info;
 use crate::workload::Program;
+use commands::Commands;
+pub(crate) use commands::Over;
 use reply::Reply;
 
 /// Bytes that a receive takes at most.
@@ -40,8 +43,12 @@ const LONGEST: u64 = 1 << 20;
 const LONGEST_BULK: u64 = 1 << 25;
 /// How much longer than a small answer a large one may take; its silences have the same limit.
 const BULK_FACTOR: u64 = 12;
+/// After so long without a byte a wait looks whether the job is over.
+const SLICE_NS: u64 = 50_000_000;
+/// How long a server may take to answer what is pending after a goodbye.
+const GOODBYE_NS: u64 = 500_000_000;
 
-/// Follow the commands until stdin ends.
+/// Follow the commands until the job is over.
 pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
@@ -60,13 +67,23 @@ pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
         read_only: false,
     };
     let mut open: Option<Connection<'_>> = None;
-    while let Some(command) = read_command("what to do next")? {
+    let commands = Commands::begin()?;
+    while let Some(command) = commands.next()? {
         match command {
             PingCommand::Open {} => {
                 // The old one says goodbye first.
                 drop(open.take());
-                match open_timed(&entry, &address, job.step_timeout_ns) {
-                    Ok(opening) => open = Some(opened(opening, &entry, &address, job)?),
+                match open_timed(&entry, &address, job.step_timeout_ns, &commands.over) {
+                    Ok(opening) => {
+                        report_opened(&opening, &entry, &address)?;
+                        open = Some(Connection::new(
+                            opening.socket,
+                            opening.session,
+                            &job.target,
+                            job.step_timeout_ns,
+                            commands.over.clone(),
+                        )?);
+                    }
                     Err(not_opened) => tell::<NotOpened>(&not_opened)?,
                 }
             }
@@ -105,16 +122,15 @@ fn speaking(protocol: PingProtocol) -> Result<Program, Failed> {
     }
 }
 
-/// Report a connection, and make it ready for requests.
-fn opened<'a>(
-    opening: TimedOpening,
-    entry: &Entry<'a>,
+/// Report a connection.
+fn report_opened(
+    opening: &TimedOpening,
+    entry: &Entry<'_>,
     address: &Address,
-    job: &PingJob,
-) -> Result<Connection<'a>, Failed> {
+) -> Result<(), Failed> {
     let TimedOpening {
         socket, session, ..
-    } = &opening;
+    } = opening;
     let tls = session.tls.as_ref();
     let tcp = matches!(address, Address::Tcp(_));
     let named = |name: net::SocketAddrAny| socket_address(&name);
@@ -138,13 +154,7 @@ fn opened<'a>(
         syn_retransmits: opening.syn_retransmits,
         path_mtu: tcp_info::read(socket).map(|info| info.path_mtu),
         steps: opening.steps.clone(),
-    })?;
-    Connection::new(
-        opening.socket,
-        opening.session,
-        entry.target,
-        job.step_timeout_ns,
-    )
+    })
 }
 
 /// What the server said of itself during the login, and how the password was proved.
@@ -174,8 +184,9 @@ struct Connection<'a> {
     limit_ns: u64,
     buffer: Vec<u8>,
     plain: Vec<u8>,
-    /// An answer was cut short: nothing more can be said.
-    broken: bool,
+    /// A request was sent whose answer is not whole, nor ever will be if one began before it.
+    pending: bool,
+    over: Over,
 }
 
 /// When the bytes of one answer came.
@@ -192,8 +203,9 @@ impl<'a> Connection<'a> {
         session: Session,
         target: &'a Target,
         limit_ns: u64,
+        over: Over,
     ) -> Result<Self, Failed> {
-        let limit = Some(Duration::from_nanos(limit_ns));
+        let limit = Some(Duration::from_nanos(limit_ns.min(SLICE_NS)));
         ioctl_fionbio(&socket, false)
             .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, limit))
             .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, limit))
@@ -206,7 +218,8 @@ impl<'a> Connection<'a> {
             limit_ns,
             buffer: vec![0; BUFFER],
             plain: Vec::new(),
-            broken: false,
+            pending: false,
+            over,
         })
     }
 
@@ -301,11 +314,13 @@ impl<'a> Connection<'a> {
         reply: &mut Reply,
         longest: u64,
     ) -> Result<Received, Failed> {
-        if self.broken {
+        if self.pending {
             return Err(failure::gone(self.target, "before this request"));
         }
-        // Until the answer is whole.
-        self.broken = true;
+        if self.over.is_set() {
+            return Err(interrupted());
+        }
+        self.pending = true;
         let began_ns = now_ns();
         self.send(packet)?;
         let mut received = Received {
@@ -321,7 +336,7 @@ impl<'a> Connection<'a> {
             }
             received.bytes += count as u64;
             if self.take(count, reply)? {
-                self.broken = false;
+                self.pending = false;
                 return Ok(received);
             }
             if received.bytes > longest {
@@ -346,11 +361,12 @@ impl<'a> Connection<'a> {
     }
 
     fn leave(&self, mut bytes: &[u8]) -> Result<(), Failed> {
+        let mut slices = 0;
         while !bytes.is_empty() {
             match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
-                Ok(sent) => bytes = &bytes[sent..],
+                Ok(sent) => (bytes, slices) = (&bytes[sent..], 0),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(self.stalled()),
+                Err(Errno::AGAIN) => self.wait_on(&mut slices)?,
                 Err(error) => return Err(failure::broken(self.target, &error.into())),
             }
         }
@@ -358,15 +374,28 @@ impl<'a> Connection<'a> {
     }
 
     fn receive(&mut self) -> Result<usize, Failed> {
+        let mut slices = 0;
         loop {
             match net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) => return Err(failure::gone(self.target, "during a request")),
                 Ok((count, _)) => return Ok(count),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(self.stalled()),
+                Err(Errno::AGAIN) => self.wait_on(&mut slices)?,
                 Err(error) => return Err(failure::broken(self.target, &error.into())),
             }
         }
+    }
+
+    /// After a slice in which nothing went: whether one more may be waited.
+    fn wait_on(&self, slices: &mut u64) -> Result<(), Failed> {
+        *slices += 1;
+        if *slices >= self.limit_ns.div_ceil(SLICE_NS) {
+            return Err(self.stalled());
+        }
+        if self.over.is_set() {
+            return Err(interrupted());
+        }
+        Ok(())
     }
 
     /// Take what came; true when the answer is whole.
@@ -426,13 +455,34 @@ impl<'a> Connection<'a> {
 
 impl Drop for Connection<'_> {
     fn drop(&mut self) {
-        if !self.broken {
-            let mut goodbye = Vec::new();
-            self.replies.goodbye(&mut goodbye);
-            // The work is done: a server that is gone by now changes nothing.
-            let _ = self.send(&goodbye);
+        let mut goodbye = Vec::new();
+        self.replies.goodbye(&mut goodbye);
+        // The work is done: a server that is gone by now changes nothing.
+        let _ = self.send(&goodbye);
+        if self.pending {
+            self.drain();
         }
     }
+}
+
+impl Connection<'_> {
+    /// Let the server answer what is pending and read the goodbye behind it: a close with bytes to come is a reset, which it would
+    /// meet first.
+    fn drain(&mut self) {
+        let until_ns = now_ns() + GOODBYE_NS;
+        let _ = net::shutdown(&self.socket, Shutdown::Write);
+        while now_ns() < until_ns {
+            match net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((1.., _)) | Err(Errno::INTR | Errno::AGAIN) => {}
+                Ok((0, _)) | Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Why a wait ended before its time.
+pub(crate) fn interrupted() -> Failed {
+    internal("the job ended during a request")
 }
 
 /// Sleep until a moment of the monotonic clock; one that has passed is not waited for.

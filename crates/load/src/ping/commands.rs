@@ -1,0 +1,77 @@
+//! The commands of a job in their order, until it is over: at the end of stdin, or when a signal comes that ends programs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use howfar_contract::jobs::PingCommand;
+use howfar_contract::{Failed, internal, read_command};
+
+use crate::signals::EndingSignals;
+
+type Read = Result<Option<PingCommand>, Failed>;
+
+/// Whether a job is over, also in the middle of a command.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Over(Arc<AtomicBool>);
+
+impl Over {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+pub(super) struct Commands {
+    read: Receiver<Read>,
+    pub(super) over: Over,
+}
+
+impl Commands {
+    /// Begin to read them.
+    pub(super) fn begin() -> Result<Self, Failed> {
+        let (sender, read) = channel();
+        let over = Over::default();
+        let signals = EndingSignals::withhold();
+        let (ended, interrupted) = (over.clone(), over.clone());
+        let at_signal = sender.clone();
+        spawn("stdin", move || forward(&sender, &ended))?;
+        spawn("signals", move || {
+            signals.wait();
+            interrupted.set();
+            let _ = at_signal.send(Ok(None));
+        })?;
+        Ok(Self { read, over })
+    }
+
+    /// The next one; `None`: the job is over.
+    pub(super) fn next(&self) -> Read {
+        let read = self.read.recv().unwrap_or(Ok(None));
+        if self.over.is_set() { Ok(None) } else { read }
+    }
+}
+
+/// Pass the lines of stdin on.
+fn forward(sender: &Sender<Read>, over: &Over) {
+    loop {
+        let read = read_command("what to do next");
+        let goes_on = matches!(read, Ok(Some(_)));
+        if matches!(read, Ok(None)) {
+            over.set();
+        }
+        if sender.send(read).is_err() || !goes_on {
+            return;
+        }
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failed> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(work);
+    started
+        .map(drop)
+        .map_err(|error| internal(format!("starting a thread: {error}")))
+}
