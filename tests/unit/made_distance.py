@@ -140,8 +140,8 @@ def far() -> Distance:
                 peer_address="203.0.113.9:3306", local_address="198.51.100.3:40000",
             ),
             first_request_ns=86_000 * US,
-            request=latencies("SELECT 1", 85_100, 49, 0.005),
-            ping=latencies("COM_PING", 85_000, 5, 0.001),
+            request=latencies("SELECT 1", 85_100, 45, 0.005),
+            ping=latencies("COM_PING", 85_000, 9, 0.001),
             network_ns=84_600 * US,
         )
     )  # fmt: skip

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit import made_distance
 
-from howfar.cli.distance import MOST_COUNT
 from howfar.distance import requests
 from howfar.distance.limits import METRICS, judge, parse_limit
 from howfar.distance.meaning import PAGE_REQUESTS, explain, named_rtts
 from howfar.distance.path import host_of, path_facts
-from howfar.distance.record import MOST_CONNECTS, MOST_REQUESTS, Latencies, interval, percentile, supports
+from howfar.distance.record import MOST_CONNECTS, MOST_COUNT, MOST_REQUESTS, Latencies, interval, percentile, supports
 from howfar.distance.requests import Identity, identify
 from howfar.distance.resolve import NameFailed, lookup
 from howfar.doctor.peer_location import Fact as PeerFact
@@ -233,11 +232,14 @@ def test_by_its_socket_a_request_takes_what_tcp_costs_less() -> None:
 
 
 def test_the_documented_bounds_hold_for_what_is_sent() -> None:
-    from howfar.cli import distance
     from howfar.distance import measure
 
-    others = 2 + max(len(one.identity) for one in requests.REQUESTS.values())
-    assert 3 * measure._ROUNDS + others <= MOST_REQUESTS and distance.MOST_COUNT + others <= MOST_REQUESTS
+    others = 1 + measure._TRIED + max(len(one.identity) + (one.bulk is not None) for one in requests.REQUESTS.values())
+    assert MOST_COUNT + others <= MOST_REQUESTS
+    for one in (measure._NEAR, measure._FAR):
+        assert (one.requests + 1) * one.most <= MOST_COUNT
+    pings = math.ceil(measure._LEAST / measure._FAR.requests)
+    assert pings >= 6, "with a p95 of the requests there is a median of the pings"
     assert measure.NEAR_CONNECTS <= MOST_CONNECTS
 
 
@@ -280,7 +282,7 @@ def test_a_figure_that_was_not_measured_decides_nothing() -> None:
         "undecided",
         "passed",
     }
-    assert judge(parse_limit("p95>1ms"), made_distance.far()).verdict == "undecided", "49 requests have no p95"
+    assert judge(parse_limit("p95>1ms"), made_distance.far()).verdict == "undecided", "45 requests have no p95"
 
 
 def test_a_limit_that_fails_below_is_refused_with_what_was_meant() -> None:

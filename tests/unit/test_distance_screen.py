@@ -13,6 +13,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tests.unit import made_distance
 from tests.unit.rendered import GOLDEN, is_golden
@@ -20,7 +22,7 @@ from tests.unit.rendered import GOLDEN, is_golden
 from howfar.distance.formats import csv_text, prometheus_text
 from howfar.distance.record import Distance, schema_text
 from howfar.distance.screen import LINES, WIDTH, failure, plain, render, shown
-from howfar.distance.watch import Watched, frame, summary
+from howfar.distance.watch import Moment, Watched, frame, summary, window_line
 
 SCREENS: dict[str, Callable[[], Distance]] = {
     "remote": made_distance.remote,
@@ -70,7 +72,7 @@ def test_the_text_has_no_time_that_json_lacks(name: str) -> None:
     request, network = distance.request, distance.network_ns
     assert request is not None and distance.connection is not None
     lookup = distance.name.took_ns if distance.name is not None else 0
-    numbers |= {shown(request.p50_ns - (network or 0)), shown(distance.connection.took_ns + lookup)}
+    numbers |= {shown(request.middle_ns - (network or 0)), shown(distance.connection.took_ns + lookup)}
     numbers |= {f"{other.rtt_ns / 1e6:g} ms" for other in distance.elsewhere if other.rtt_ns is not None}
     numbers |= {
         address.why.rpartition("in ")[2]
@@ -91,13 +93,32 @@ def _integers(value: object) -> list[int]:
 
 def _with_unit_of_p50(distance: Distance) -> set[str]:
     assert distance.request is not None
-    unit = shown(distance.request.p50_ns).rpartition(" ")[2]
+    unit = shown(distance.request.middle_ns).rpartition(" ")[2]
     factor = {"µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
     return {f"{plain(distance.request.mean_ns / factor)} {unit}"}
 
 
 def test_a_failure_says_what_worked_and_what_to_do() -> None:
     is_golden(GOLDEN / "distance-silent.txt", "\n".join(failure(made_distance.silent())) + "\n")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_a_percentile_that_the_count_does_not_support_is_not_printed(count: int) -> None:
+    made = made_distance.remote().model_copy(
+        update={"request": made_distance.latencies("SELECT 1", 420, count), "ping": None}
+    )
+    first, *_, sample = render(made).splitlines()[:5]
+    assert ("p50" in render(made)) == (count >= 6) == ("judging by" not in first)
+    assert sample == f"  sample        {count} x SELECT 1, one at a time"
+    assert ("mean" in render(made)) == (count > 1)
+    assert ("request_p50_ns" in csv_text(made)) == (count >= 6)
+
+
+@pytest.mark.parametrize("count", [1, 5, 6])
+def test_so_few_pings_have_no_median(count: int) -> None:
+    made = made_distance.remote().model_copy(update={"ping": made_distance.latencies("COM_PING", 400, count)})
+    assert ("(COM_PING)" in render(made)) == (count >= 6)
+    assert f"{count} ping" in render(made)
 
 
 def test_csv() -> None:
@@ -135,51 +156,94 @@ def test_times_have_two_significant_digits(ns: int, text: str) -> None:
     assert shown(ns) == text
 
 
-def _watched() -> Watched:
+BEGAN = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
+BROKE = "the connection to 10.0.4.17:3306 broke: Connection reset by peer"
+
+
+def _at(seconds: float) -> Moment:
+    return Moment(BEGAN + timedelta(seconds=seconds), round(seconds * 1e9))
+
+
+def _watched(until: int = 400) -> Watched:
+    """Of the requests due at 200 s to 202 s none is answered, and at 202.9 s the server is back."""
     watched = Watched(title="mysql://app@db.internal:3306/shop: SELECT 1", interval_ns=1_000_000_000)
-    at = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
-    for second in range(400):
-        if second == 200:
-            watched.was_lost(
-                "the connection to 10.0.4.17:3306 broke: Connection reset by peer", at + timedelta(seconds=200)
-            )
-        watched.answered(
-            420_000 + 1_000 * (second * 37 % 60) + (2_000_000 if second == 300 else 0), at + timedelta(seconds=second)
-        )
+    for second in range(until):
+        if 200 <= second < 203:
+            watched.was_lost(BROKE if second == 200 else "no connection", _at(second))
+            watched.unreachable("refused")
+            continue
+        if second == 203:
+            watched.back(_at(202.9))
+        latency_ns = 420_000 + 1_000 * (second * 37 % 60) + (2_000_000 if second == 300 else 0)
+        watched.answered(latency_ns, _at(second))
     watched.skipped = 2
     return watched
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
 def test_the_live_screen_fits_and_is_as_read(width: int, height: int) -> None:
-    text = frame(_watched(), None, width, height)
+    text = frame(_watched(), None, _at(400).ns, width, height)
     assert len(text.splitlines()) < height
     assert max(map(len, text.splitlines())) <= width
     is_golden(GOLDEN / f"distance-watch-{width}.txt", text + "\n")
 
 
 def test_a_request_that_hangs_shows_its_age() -> None:
-    assert "waiting for 3.0 s" in frame(_watched(), 3_000_000_000, 80, 24)
-    assert "waiting" not in frame(_watched(), 300_000, 80, 24)
+    assert "waiting for 3.0 s" in frame(_watched(), 3_000_000_000, _at(400).ns, 80, 24)
+    assert "waiting" not in frame(_watched(), 300_000, _at(400).ns, 80, 24)
 
 
 def test_a_watch_that_has_seen_nothing_has_a_screen() -> None:
     empty = Watched(title="x", interval_ns=1_000_000_000)
-    assert "no answer yet" in frame(empty, None, 80, 24)
-    assert "0 requests answered" in "\n".join(summary(empty))
+    assert "no answer yet" in frame(empty, None, 0, 80, 24)
+    assert "0 requests: 0 answered" in "\n".join(summary(empty, 0))
 
 
-def test_lost_and_slow_requests_stay_in_the_summary_with_their_time() -> None:
-    text = "\n".join(summary(_watched()))
-    assert "12:03:20  lost: the connection" in text
-    assert "12:05:00  slow: 2.4 ms" in text
+def test_an_outage_and_slow_requests_stay_in_the_summary_with_their_time() -> None:
+    lines = list(summary(_watched(), _at(400).ns))
+    assert "400 requests" not in lines[1] and "397 answered, 3 lost, 2 skipped" in lines[1]
+    assert f"2026-11-28 12:03:20 to 12:03:22  unreachable for 2.9 s, 3 lost: {BROKE}" in lines
+    assert "2026-11-28 12:05:00  slow: 2.4 ms" in lines
+
+
+def test_an_outage_that_goes_on_is_the_first_thing_on_every_line() -> None:
+    watched, now = _watched(202), _at(210)
+    assert "now    unreachable for 10 s" in frame(watched, None, now.ns, 80, 24)
+    assert "12:03:20 to now  unreachable for 10 s, 2 lost" in frame(watched, None, now.ns, 80, 24)
+    assert window_line(watched, now).startswith("12:03:30  unreachable for 10 s  200 answered, 2 lost")
+
+
+def test_errors_are_an_outage_of_another_name_that_ends_with_the_next_answer() -> None:
+    watched = Watched(title="x", interval_ns=1)
+    for second in range(3):
+        watched.was_lost("an error: LOADING", _at(second))
+    watched.answered(1, _at(3))
+    (outage,) = watched.outages
+    assert (outage.kind, outage.lost, outage.took_ns(0), watched.outage) == ("errors", 3, 3_000_000_000, None)
+
+
+@given(st.lists(st.sampled_from(["answered", "lost", "back"]), max_size=30))
+def test_every_lost_request_is_in_exactly_one_outage(happened: list[str]) -> None:
+    watched = Watched(title="x", interval_ns=1)
+    runs = 0
+    for second, (what, before) in enumerate(zip(happened, ["back", *happened], strict=False)):
+        if what == "lost":
+            watched.was_lost("why", _at(second))
+        elif what == "answered":
+            watched.answered(1, _at(second))
+        else:
+            watched.back(_at(second))
+        runs += what == "lost" != before
+    assert watched.outage_count + (watched.outage is not None) == runs
+    kept = [*watched.outages, *([] if watched.outage is None else [watched.outage])]
+    assert watched.lost == happened.count("lost") and (runs > 5 or sum(one.lost for one in kept) == watched.lost)
 
 
 def test_percentiles_of_a_watch_are_those_of_its_samples_to_three_digits() -> None:
     watched = Watched(title="x", interval_ns=1)
     samples = [1_000 + 17 * (number * 7919 % 3000) for number in range(3000)]
     for one in samples:
-        watched.answered(one, datetime.now(UTC))
+        watched.answered(one, _at(0))
     for share in (0.5, 0.95, 0.99):
         exact = sorted(samples)[round(share * len(samples)) - 1]
         found = watched.quantile_ns(share)

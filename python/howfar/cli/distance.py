@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from howfar.distance.session import Server
     from howfar.services import ServiceName
 
-MOST_COUNT = 490
-"""Of the 500 requests some identify the server."""
 LEAST_TIMEOUT_NS = 10_000_000
 
 
@@ -128,8 +126,14 @@ def _check_options(options: dict[str, Any]) -> None:
             )
     elif options["interval"] is not None:
         raise UsageError("--interval goes with --watch", "Add --watch, or leave it out.")
-    elif options["count"] is not None and options["count"] > MOST_COUNT:
-        raise UsageError(f"--count: at most {MOST_COUNT} requests are sent", "With --watch it may be more.")
+    elif options["count"] is not None:
+        from howfar.distance.record import MOST_COUNT, MOST_REQUESTS
+
+        if options["count"] > MOST_COUNT:
+            raise UsageError(
+                f"--count {options['count']}: of the {MOST_REQUESTS} requests at most, {MOST_COUNT} are timed",
+                f"Write --count {MOST_COUNT} or less; with --watch it may be more.",
+            )
     if options["as_json"] and options["as_csv"]:
         raise UsageError("--json does not go with --csv", "Both are written to standard output: choose one.")
 

@@ -19,13 +19,14 @@ import click
 from howfar.cli.exit_codes import UNREACHABLE
 from howfar.cli.screen import is_terminal, rich_console, show_json_line
 from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
-from howfar.distance.record import WatchedRequest
+from howfar.distance.record import WatchedOutage, WatchedRequest
 from howfar.distance.requests import REQUESTS
 from howfar.distance.resolve import NameFailed
 from howfar.distance.session import Lost, PingSession, Server, check_answered, not_opened, ping_session
-from howfar.distance.watch import LEAST_INTERVAL_NS, Watched, frame, summary, window_line
+from howfar.distance.watch import LEAST_INTERVAL_NS, Moment, Outage, Watched, frame, summary, window_line
 from howfar.engine.messages import NotOpened
 from howfar.errors import UsageError
+from howfar.interrupts import INTERRUPTED, exit_code
 from howfar.units import format_duration_ns
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ _EARLY_NS = 2_000_000
 _GOODBYE_S = 2.0
 _FRAME_S = 0.1
 _WINDOW_S = 15.0
-_BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+_BACK_OFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Waits before a lost connection is opened again; the last one from then on."""
+_UNREACHABLE_FOR_S = 0.1
+"""How often it is counted what was due without a connection."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +49,39 @@ class Answered:
     """A request was answered so long after it was due."""
 
     latency_ns: int
-    at: datetime
+    when: Moment
 
 
 @dataclass(frozen=True)
 class WasLost:
+    """A request that was due at `when` got no answer, or an error, or could not be sent."""
+
     why: str
-    at: datetime
+    when: Moment
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Requests that were due while another one was under way, or while there was no connection."""
+    """Requests that were due before the one before them was answered."""
 
     count: int
 
 
 @dataclass(frozen=True)
-class NotReconnected:
-    """The connection could not be opened again; it will be tried once more."""
+class Unreachable:
+    """The connection ended, or could not be opened again; it will be tried once more."""
 
     why: str
-    at: datetime
 
 
-Happened = Answered | WasLost | Skipped | NotReconnected
+@dataclass(frozen=True)
+class Back:
+    """The server answers again."""
+
+    when: Moment
+
+
+Happened = Answered | WasLost | Skipped | Unreachable | Back
 
 
 class _Asker(threading.Thread):
@@ -87,32 +98,63 @@ class _Asker(threading.Thread):
         self._interval_ns, self._timeout_ns = interval_ns, timeout_ns
         self._left = math.inf if count is None else count
         self._due_ns: int | None = None
+        """The next request. None: the server has not been reached yet."""
+        self._session: PingSession | None = None
 
     def run(self) -> None:
         try:
             self._watch()
         except Exception as error:  # shown by the main thread, which has the screen
-            self.failed = error
+            self.failed = None if self.stop.is_set() else error
         self.happened.put(None)
+
+    def end(self) -> None:
+        """Stop, also in the middle of a request, and wait until the server has been told."""
+        self.stop.set()
+        if (session := self._session) is not None:
+            session.end()
+        self.join(_GOODBYE_S)
 
     def _watch(self) -> None:
         """Connect and ask, again and again with longer and longer waits. Raises what the first connect raises, and a refused login:
         a second one could lock the account."""
         waits = _waits()
-        while not self.stop.is_set():
+        while not self.stop.is_set() and self._left > 0:
             try:
                 with self._connected() as session:
                     waits = _waits()
+                    if self._due_ns is not None:
+                        self._lose_due("no connection")
+                        self.happened.put(Back(_now()))
                     self._ask(session)
                     return
             except (Lost, NameFailed) as error:
                 if self._due_ns is None or (isinstance(error, Lost) and error.failure.code == "auth"):
                     raise
-                if self.pending_since_ns is None:
-                    self.happened.put(NotReconnected(str(error), datetime.now()))
+                if self.stop.is_set():
+                    return
                 self.pending_since_ns = None
-            if self.stop.wait(next(waits)):
+                self.happened.put(Unreachable(str(error)))
+            self._wait_unreachable(next(waits))
+
+    def _wait_unreachable(self, seconds: float) -> None:
+        """Wait before the connection is opened again."""
+        until = time.monotonic() + seconds
+        while not self.stop.is_set() and self._left > 0:
+            self._lose_due("no connection")
+            left = until - time.monotonic()
+            if left <= 0:
                 return
+            self.stop.wait(min(left, _UNREACHABLE_FOR_S))
+
+    def _lose_due(self, why: str) -> None:
+        """Every request that was due until now is lost."""
+        assert self._due_ns is not None, "the server was reached once"
+        now = _now()
+        while self._due_ns <= now.ns and self._left > 0:
+            self.happened.put(WasLost(why, now.earlier(now.ns - self._due_ns)))
+            self._due_ns += self._interval_ns
+            self._left -= 1
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[PingSession]:
@@ -120,6 +162,7 @@ class _Asker(threading.Thread):
         _, targets = find_addresses(self._server, self._timeout_ns)
         for number, target in enumerate(targets):
             with ping_session(self._server, target, self._timeout_ns) as session:
+                self._session = session
                 opened = session.open()
                 if isinstance(opened, NotOpened):
                     if opened.step == "connect" and number < len(targets) - 1:
@@ -134,14 +177,16 @@ class _Asker(threading.Thread):
     def _ask(self, session: PingSession) -> None:
         """Ask until it is over. Raises Lost, after it has said so."""
         query = REQUESTS[self._server.service].query
-        due_ns = self._due_ns or time.monotonic_ns() + self._interval_ns
+        if self._due_ns is None:
+            self._due_ns = time.monotonic_ns() + self._interval_ns
         while not self.stop.is_set() and self._left > 0:
+            due_ns = self._due_ns
             behind_ns = time.monotonic_ns() - due_ns
             if behind_ns > self._interval_ns:
-                skipped = behind_ns // self._interval_ns + 1
-                self.happened.put(Skipped(skipped))
+                skipped = min(behind_ns // self._interval_ns + 1, self._left)
+                self.happened.put(Skipped(int(skipped)))
                 self._left -= skipped
-                due_ns += skipped * self._interval_ns
+                self._due_ns += int(skipped) * self._interval_ns
                 continue
             if self.stop.wait(max(-behind_ns - _EARLY_NS, 0) / 1e9):
                 return
@@ -150,13 +195,21 @@ class _Asker(threading.Thread):
             try:
                 asked = session.ask([query], 1, 0, due_ns)
             except Lost as lost:
-                self.happened.put(WasLost(lost.failure.message, datetime.now()))
+                if not self.stop.is_set():
+                    now = _now()
+                    self.happened.put(WasLost(lost.failure.message, now.earlier(now.ns - due_ns)))
+                    self._lose_due("no connection")
                 raise
             error, took_ns = asked.refusals[0], asked.latencies_ns[0][0] + asked.late_ns
+            now = _now()
             self.happened.put(
-                Answered(took_ns, datetime.now()) if error is None else WasLost(f"an error: {error}", datetime.now())
+                Answered(took_ns, now) if error is None else WasLost(f"an error: {error}", now.earlier(now.ns - due_ns))
             )
-            self.pending_since_ns, due_ns = None, self._due_ns
+            self.pending_since_ns = None
+
+
+def _now() -> Moment:
+    return Moment(datetime.now().astimezone(), time.monotonic_ns())
 
 
 def _waits() -> Iterator[float]:
@@ -176,45 +229,54 @@ def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns
     asker = _Asker(server, interval_ns, count, timeout_ns)
     watched = Watched(title=f"{server.shown}: {REQUESTS[server.service].query_name}", interval_ns=interval_ns)
     asker.start()
-    with contextlib.suppress(KeyboardInterrupt):
+    code = 0
+    try:
         if as_json:
             _as_json(asker, watched, server.shown)
         elif is_terminal(sys.stdout):
             _live(asker, watched)
         else:
             _lines(asker, watched)
-    asker.stop.set()
-    asker.join(_GOODBYE_S)
-    if watched.count and not as_json:
-        click.echo("\n".join(summary(watched)))
+    except KeyboardInterrupt:  # the usual end, if it is Ctrl-C
+        code = exit_code() if exit_code() != INTERRUPTED else 0
+    asker.end()
+    _take(asker, watched, 0.0)
+    if as_json and watched.outage is not None:
+        _outage_as_json(watched.outage, server.shown)
+    elif watched.due and not as_json:
+        click.echo("\n".join(summary(watched, time.monotonic_ns())))
     if isinstance(asker.failed, Lost):
         raise MeasurementFailed(unmeasured(server, asker.failed.failure))
     if asker.failed is not None:
         raise asker.failed
-    return 0 if watched.count or not watched.lost else UNREACHABLE
+    return code or (UNREACHABLE if watched.lost and not watched.count else 0)
 
 
 def _take(asker: _Asker, watched: Watched, limit_s: float) -> tuple[list[Happened], bool]:
     """What happened within `limit_s`, counted; and whether more may come."""
     taken: list[Happened] = []
     until = time.monotonic() + limit_s
-    while (left := until - time.monotonic()) > 0:
+    while True:
         try:
-            one = asker.happened.get(timeout=left)
+            one = asker.happened.get(timeout=max(until - time.monotonic(), 0))
         except queue.Empty:
             break
         if one is None:
             return taken, False
         taken.append(one)
         match one:
-            case Answered(latency_ns, at):
-                watched.answered(latency_ns, at)
-            case WasLost(why, at):
-                watched.was_lost(why, at)
+            case Answered(latency_ns, when):
+                watched.answered(latency_ns, when)
+            case WasLost(why, when):
+                watched.was_lost(why, when)
             case Skipped(number):
                 watched.skipped += number
-            case NotReconnected(why, at):
-                watched.not_reconnected(why, at)
+            case Unreachable(why):
+                watched.unreachable(why)
+            case Back(when):
+                watched.back(when)
+        if time.monotonic() > until:
+            break
     return taken, True
 
 
@@ -229,27 +291,47 @@ def _live(asker: _Asker, watched: Watched) -> None:
 
 def _draw(live: Live, text: type, asker: _Asker, watched: Watched) -> None:
     size = shutil.get_terminal_size((80, 24))
-    since = asker.pending_since_ns
-    pending = None if since is None else max(time.monotonic_ns() - since, 0)
-    live.update(text(frame(watched, pending, size.columns, size.lines), no_wrap=True), refresh=True)
+    since, now_ns = asker.pending_since_ns, time.monotonic_ns()
+    pending = None if since is None else max(now_ns - since, 0)
+    live.update(text(frame(watched, pending, now_ns, size.columns, size.lines), no_wrap=True), refresh=True)
 
 
 def _lines(asker: _Asker, watched: Watched) -> None:
     while _take(asker, watched, _WINDOW_S)[1]:
-        click.echo(window_line(watched, datetime.now()))
+        click.echo(window_line(watched, _now()))
 
 
 def _as_json(asker: _Asker, watched: Watched, target: str) -> None:
-    """One object a request, as it is answered."""
-    goes_on = True
+    """One object a request, as it is answered or lost, and one an outage, as it ends."""
+    goes_on, shown = True, 0
     while goes_on:
         taken, goes_on = _take(asker, watched, _FRAME_S)
         for one in taken:
             if isinstance(one, Answered | WasLost):
                 line = WatchedRequest(
                     target=target,
-                    at=one.at.astimezone(UTC).isoformat(),
+                    at=_utc(one.when),
                     latency_ns=one.latency_ns if isinstance(one, Answered) else None,
                     lost=one.why if isinstance(one, WasLost) else None,
                 )
                 show_json_line(line.model_dump_json())
+        new, shown = watched.outage_count - shown, watched.outage_count
+        for outage in list(watched.outages)[-new:] if new else []:
+            _outage_as_json(outage, target)
+
+
+def _outage_as_json(outage: Outage, target: str) -> None:
+    line = WatchedOutage(
+        target=target,
+        outage=outage.kind,
+        began=_utc(outage.began),
+        ended=None if outage.ended is None else _utc(outage.ended),
+        took_ns=outage.took_ns(time.monotonic_ns()),
+        lost=outage.lost,
+        why=outage.why,
+    )
+    show_json_line(line.model_dump_json())
+
+
+def _utc(when: Moment) -> str:
+    return when.at.astimezone(UTC).isoformat()

@@ -5,6 +5,7 @@ Everything here is bounded: at most 20 connects and 500 requests, each step with
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import statistics
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 from howfar.distance.meaning import explain
 from howfar.distance.path import locate, path_facts
 from howfar.distance.record import (
-    MOST_REQUESTS,
+    MOST_COUNT,
     Address,
     Bandwidth,
     Distance,
@@ -56,10 +57,31 @@ _SECOND_NS = 1_000_000_000
 NEAR_CONNECTS = 5
 """Connections of which the medians are given, where one takes less than `_NEAR_NS`."""
 _NEAR_NS = 50_000_000
-_ROUNDS = 160
-"""Rounds of request, ping, request: 480 of the 500 requests, and 320 for the percentiles of the request."""
-_ROUNDS_WITHIN_NS = 2 * _SECOND_NS
-_FAR_PINGS = 5
+_WITHIN_NS = 2 * _SECOND_NS
+"""For all requests to a near server."""
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Requests with a ping in their middle, so that both meet the same server and path, equally warm."""
+
+    before: int
+    after: int
+
+    @property
+    def requests(self) -> int:
+        return self.before + self.after
+
+    @property
+    def most(self) -> int:
+        """Rounds that may be sent."""
+        return MOST_COUNT // (self.requests + 1)
+
+
+_NEAR, _FAR = _Round(1, 1), _Round(3, 2)
+"""Far away, where the time allows less than `MOST_COUNT`, more of it is for requests."""
+_TRIED = 3
+"""Requests that say how long one takes, the quickest of them."""
 _LEAST = 60
 """Requests without which there is no p95."""
 _SYN_AGAIN_NS = _SECOND_NS
@@ -290,30 +312,34 @@ class _Measuring:
 
     def _requests(self) -> _Samples:
         """As many requests as count and time allow."""
-        query, ping = self.requests.query, ()
+        query, least = self.requests.query, self.effort.least_count
         count = self.effort.count
-        if count is None and self.effort.least_count > 2 * _ROUNDS:
-            count = self.effort.least_count
+        if count is None and least > _NEAR.most * _NEAR.requests:
+            count = least
         if count is not None:
             asked = self.session.ask([query], count, _NO_LIMIT_NS)
             return _Samples(list(asked.latencies_ns[0]), [], asked.refusals[0], None, asked)
         # Not the cold request, which may have opened a connection behind a pooler.
-        first_ns = self.session.ask([query], 1, _SECOND_NS).latencies_ns[0][0]
-        if first_ns * 3 * _ROUNDS < 2 * _ROUNDS_WITHIN_NS:
-            asked = self.session.ask([query, ping, query], _ROUNDS, _ROUNDS_WITHIN_NS)
-            before, pings, after = asked.latencies_ns
-            in_order = [one for pair in zip(before, after, strict=True) for one in pair]
-            refused_before, ping_refusal, refused_after = asked.refusals
-            return _Samples(in_order, list(pings), refused_before or refused_after, ping_refusal, asked)
-        pinged = self.session.ask([ping], _FAR_PINGS, _SECOND_NS)
-        most = MOST_REQUESTS - 3 * _FAR_PINGS
-        left_ns = int((_MOST_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS)
-        within_ns = min(max(_ROUNDS_WITHIN_NS, first_ns * _LEAST), max(left_ns, first_ns))
-        if 2 * first_ns * self.effort.least_count > within_ns:
-            most, within_ns = self.effort.least_count, _NO_LIMIT_NS
-        asked = self.session.ask([query], most, within_ns)
-        pings = pinged.latencies_ns[0]
-        return _Samples(list(asked.latencies_ns[0]), list(pings), asked.refusals[0], pinged.refusals[0], asked)
+        one_ns = min(self.session.ask([query], _TRIED, _SECOND_NS).latencies_ns[0])
+        if one_ns * MOST_COUNT < 2 * _WITHIN_NS:
+            return self._rounds(_NEAR, _NEAR.most, _WITHIN_NS)
+        rounds_needed = math.ceil(least / _FAR.requests)
+        round_ns = one_ns * (_FAR.requests + 1)
+        left_ns = int((_MOST_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS) - round_ns
+        within_ns = min(max(_WITHIN_NS, round_ns * math.ceil(_LEAST / _FAR.requests)), max(left_ns, one_ns))
+        if 2 * round_ns * rounds_needed > within_ns:
+            return self._rounds(_FAR, rounds_needed, _NO_LIMIT_NS)
+        return self._rounds(_FAR, _FAR.most, within_ns)
+
+    def _rounds(self, one: _Round, most: int, within_ns: int) -> _Samples:
+        query, ping = self.requests.query, ()
+        turn = [*[query] * one.before, ping, *[query] * one.after]
+        asked = self.session.ask(turn, most, within_ns)
+        pings, ping_refusal = asked.latencies_ns[one.before], asked.refusals[one.before]
+        others = [*asked.latencies_ns[: one.before], *asked.latencies_ns[one.before + 1 :]]
+        refusals = [*asked.refusals[: one.before], *asked.refusals[one.before + 1 :]]
+        in_order = [sample for samples in zip(*others, strict=True) for sample in samples]
+        return _Samples(in_order, list(pings), next(filter(None, refusals), None), ping_refusal, asked)
 
     def _product(self, identity: Identity, opened: Opened) -> str | None:
         if identity.product is not None:

@@ -24,6 +24,11 @@ FORMAT: Literal[1] = 1
 StepName = Literal["name", "connect", "greeting", "tls_request", "tls", "login", "request"]
 PathKind = Literal["socket", "loopback", "this_machine", "passed_on", "other_machine", "unknown"]
 MOST_REQUESTS = 500
+"""In all, without --watch."""
+_OTHER_REQUESTS = 10
+"""Those that are not timed, as they identify the server, warm it up, or say how many others there is time for."""
+MOST_COUNT = MOST_REQUESTS - _OTHER_REQUESTS
+"""Requests and pings that are timed."""
 MOST_CONNECTS = 20
 _BEYOND = 3
 """Samples beyond a percentile without which it is not printed."""
@@ -82,9 +87,9 @@ class Latencies(Part):
     """What was sent, such as `SELECT 1`."""
     count: int
     min_ns: int
-    p50_ns: int
+    p50_ns: int | None
+    """None: fewer than three samples lie beyond it; so p95 and p99."""
     p95_ns: int | None
-    """None: fewer than three samples lie beyond it; so p99."""
     p99_ns: int | None
     mean_ns: int
     max_ns: int
@@ -92,6 +97,11 @@ class Latencies(Part):
     """In the order in which they were sent."""
     refusal: str | None = None
     """The server's first refusal of the request; a refusal is an answer, too."""
+
+    @property
+    def middle_ns(self) -> int:
+        """The middle sample; with fewer than six of them it is no estimate of the median."""
+        return percentile(sorted(self.samples_ns), 0.5)
 
     @classmethod
     def of(cls, request: str, samples_ns: Sequence[int], refusal: str | None = None) -> Latencies:
@@ -106,7 +116,7 @@ class Latencies(Part):
             request=request,
             count=count,
             min_ns=ordered[0],
-            p50_ns=percentile(ordered, 0.5),
+            p50_ns=supported(0.5),
             p95_ns=supported(0.95),
             p99_ns=supported(0.99),
             mean_ns=round(sum(ordered) / count),
@@ -255,7 +265,7 @@ class Distance(Part):
     first_request_ns: int | None = None
     """The first request after the login: it finds caches, poolers and processors cold, and is in no other figure."""
     request: Latencies | None = None
-    """A request that only the server can answer; its median is the distance."""
+    """A request that only the server can answer; the middle sample is the distance."""
     ping: Latencies | None = None
     """The protocol's own ping, in turn with it: something between client and server may answer it."""
     network_ns: int | None = None
@@ -285,17 +295,39 @@ class WatchedRequest(Part):
     target: str
     """As it was given, without a password."""
     at: str
-    """When it was answered or lost: UTC, in ISO 8601."""
+    """When it was answered; when it was due if it was lost. UTC, in ISO 8601."""
     latency_ns: int | None
     """Since the moment at which it was due. None: it was lost."""
     lost: str | None
-    """What came instead of an answer."""
+    """What came instead of an answer, or why it could not be sent."""
+
+
+OutageKind = Literal["unreachable", "errors"]
+
+
+class WatchedOutage(Part):
+    """A time during `--watch` in which every request was lost."""
+
+    format: Literal[1] = FORMAT
+    target: str
+    """As it was given, without a password."""
+    outage: OutageKind
+    """`unreachable`: there was no connection; `errors`: the server answered, but with errors alone."""
+    began: str
+    """When the first lost request was due: UTC, in ISO 8601."""
+    ended: str | None
+    """When the server answered again. None: it had not when the watch ended."""
+    took_ns: int
+    lost: int
+    """Requests."""
+    why: str
+    """Of the first one."""
 
 
 def schema_text() -> str:
     """The schema of all that `howfar TARGET --json` prints, as the text of its file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, the distance of one server"}
-    printed: TypeAdapter[object] = TypeAdapter(Distance | WatchedRequest | FailedCommand)
+    printed: TypeAdapter[object] = TypeAdapter(Distance | WatchedRequest | WatchedOutage | FailedCommand)
     made = {**printed.json_schema(mode="serialization"), **head}
     return json.dumps(made, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 

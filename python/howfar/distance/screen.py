@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from howfar.distance.record import NOT_VERIFIED, Distance, Encryption, Limit, NewConnection, StepName
+from howfar.units import counted
 
 WIDTH = 80
 LINES = 21
@@ -78,7 +79,8 @@ def headline(distance: Distance) -> str:
     )
     if between is not None:
         who = f"{who} behind {between}"
-    return f"{who} {distance.place} is {shown(distance.request.p50_ns)} away."
+    few = "" if distance.request.p50_ns is not None else f", judging by {counted(distance.request.count, 'request')}"
+    return f"{who} {distance.place} is {shown(distance.request.middle_ns)} away{few}."
 
 
 def _parts(distance: Distance) -> Iterator[tuple[int, list[_Line]]]:
@@ -134,21 +136,23 @@ def _wrapped(line: _Line, width: int) -> list[str]:
 def _request(distance: Distance) -> list[_Line]:
     request, ping = distance.request, distance.ping
     assert request is not None, "it was measured"
-    factor, unit = unit_of(request.p50_ns)
+    factor, unit = unit_of(request.middle_ns)
     named = [("min", request.min_ns), ("p50", request.p50_ns), ("p95", request.p95_ns), ("p99", request.p99_ns)]
     figures = [f"{name} {plain(ns / factor)}" for name, ns in (*named, ("mean", request.mean_ns)) if ns is not None]
+    if request.count == 1:
+        figures = [plain(request.min_ns / factor)]
     rows: list[_Line] = [_Row("one request", f"{'  '.join(figures)} {unit}")]
-    count = f"{request.count} x {request.request}"
     if distance.network_ns is not None:
-        rest = max(request.p50_ns - distance.network_ns, 0)
+        rest = max(request.middle_ns - distance.network_ns, 0)
         rows.append(_Row("  network", f"{shown(distance.network_ns)} (TCP handshake); everything else: {shown(rest)}"))
-    if ping is not None:
-        refused = "" if ping.refusal is None else f"; the server refused each ping: {ping.refusal}"
-        counts = f"{count}, {ping.count} pings, one at a time{refused}"
-        rows.append(_Row("  ping", f"{shown(ping.p50_ns)} ({ping.request}); {counts}"))
-    else:
-        rows.append(_Row("", f"{count}, one at a time"))
-    return rows
+    count = f"{request.count} x {request.request}"
+    if ping is None:
+        return [*rows, _Row("  sample", f"{count}, one at a time")]
+    refused = "" if ping.refusal is None else f"; the server refused each ping: {ping.refusal}"
+    counts = f"{count}, {counted(ping.count, 'ping')}, one at a time{refused}"
+    if ping.p50_ns is None:
+        return [*rows, _Row("  sample", counts)]
+    return [*rows, _Row("  ping", f"{shown(ping.p50_ns)} ({ping.request}); {counts}")]
 
 
 def _connection(distance: Distance) -> list[_Line]:
@@ -159,7 +163,7 @@ def _connection(distance: Distance) -> list[_Line]:
     total = connection.took_ns + (distance.name.took_ns if distance.name is not None else 0)
     text = f"{shown(total)}: {', '.join(parts)} ({_how(connection)})"
     cold, request = distance.first_request_ns, distance.request
-    if cold is not None and request is not None and cold > max(_COLD * request.p50_ns, _COLD_NS):
+    if cold is not None and request is not None and cold > max(_COLD * request.middle_ns, _COLD_NS):
         text += f"; first request {shown(cold)}"
     return [_Row("new connection", text)]
 

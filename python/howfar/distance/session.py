@@ -115,6 +115,10 @@ class PingSession:
     def __init__(self, engine: EngineProcess) -> None:
         self._engine = engine
 
+    def end(self) -> None:
+        """Let the engine say goodbye and end, also in the middle of a request."""
+        self._engine.end_input()
+
     def open(self) -> Opened | NotOpened:
         """Open a connection and log in, after the present one, if any, has said goodbye. Raises EngineFailed for a bad job."""
         self._engine.send(OpenConnection())

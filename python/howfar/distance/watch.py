@@ -11,8 +11,9 @@ import textwrap
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from howfar.distance.record import OutageKind
 from howfar.distance.screen import shown
 
 LEAST_INTERVAL_NS = 10_000_000
@@ -25,12 +26,51 @@ _SLOW_LEAST = 20
 """Samples before a request can be called slow: three times the median."""
 
 
+WORDS = "lost: no answer, or no connection; skipped: due before the previous answer"
+
+
 @dataclass(frozen=True)
-class Event:
-    """A request that was lost, or slow, and when."""
+class Moment:
+    """A time of day, and the same moment on the monotonic clock, by which times are taken."""
 
     at: datetime
-    says: str
+    ns: int
+
+    def earlier(self, ns: int) -> Moment:
+        return Moment(self.at - timedelta(microseconds=ns / 1000), self.ns - ns)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A request that took much longer than most."""
+
+    began: Moment
+    latency_ns: int
+
+    def line(self, _now_ns: int, clock: str) -> str:
+        return f"{self.began.at:{clock}}  slow: {shown(self.latency_ns)}"
+
+
+@dataclass
+class Outage:
+    """A time in which every request was lost: from the moment at which the first of them was due until the server answers."""
+
+    began: Moment
+    why: str
+    """Of the first lost request."""
+    lost: int = 0
+    kind: OutageKind = "errors"
+    ended: Moment | None = None
+
+    def took_ns(self, now_ns: int) -> int:
+        return (now_ns if self.ended is None else self.ended.ns) - self.began.ns
+
+    def line(self, now_ns: int, clock: str) -> str:
+        until = "now" if self.ended is None else f"{self.ended.at:%H:%M:%S}"
+        return f"{self.began.at:{clock}} to {until}  {self.says(now_ns)}, {self.lost:,} lost: {self.why}"
+
+    def says(self, now_ns: int) -> str:
+        return f"{self.kind} for {shown(self.took_ns(now_ns))}"
 
 
 @dataclass
@@ -47,33 +87,63 @@ class Watched:
     min_ns: int | None = None
     max_ns: int = 0
     lost: int = 0
+    """Requests that were answered by an error or not at all, or were due when there was no connection."""
     skipped: int = 0
-    """Requests that were due while one before them was under way, or while there was no connection, and were not sent."""
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
+    """Requests that were not sent since they were due before the one before them was answered."""
+    outage: Outage | None = None
+    """The present one."""
+    outage_count: int = 0
+    """Those that have ended."""
+    outages: deque[Outage] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
+    """The latest of those."""
+    slow: deque[Slow] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
 
     @property
     def count(self) -> int:
         return self.counts.total()
 
-    def answered(self, latency_ns: int, at: datetime) -> None:
+    @property
+    def due(self) -> int:
+        return self.count + self.lost + self.skipped
+
+    def answered(self, latency_ns: int, when: Moment) -> None:
         """A request was answered so long after it was due."""
+        self.back(when)
         if self.count >= _SLOW_LEAST and latency_ns > _SLOW_FACTOR * (self.quantile_ns(0.5) or latency_ns):
-            self.events.append(Event(at, f"slow: {shown(latency_ns)}"))
+            self.slow.append(Slow(when, latency_ns))
         self.counts[rounded(latency_ns)] += 1
         self.recent.append(latency_ns)
         self.total_ns += latency_ns
         self.min_ns = latency_ns if self.min_ns is None else min(self.min_ns, latency_ns)
         self.max_ns = max(self.max_ns, latency_ns)
 
-    def was_lost(self, why: str, at: datetime) -> None:
-        """A request, or a connection, got no answer."""
+    def was_lost(self, why: str, due: Moment) -> None:
+        """A request that was due then got no answer, or an error, or could not be sent."""
+        if self.outage is None:
+            self.outage = Outage(due, why)
+        self.outage.lost += 1
         self.lost += 1
         self.recent.append(None)
-        self.events.append(Event(at, f"lost: {why}"))
 
-    def not_reconnected(self, why: str, at: datetime) -> None:
-        """The connection could not be opened again; no request was sent."""
-        self.events.append(Event(at, f"no connection: {why}"))
+    def unreachable(self, why: str) -> None:
+        """There is no connection, since a request was lost or as it could not be opened again."""
+        assert self.outage is not None, "a request was lost with the connection"
+        self.outage.kind = "unreachable"
+
+    def back(self, when: Moment) -> None:
+        """The server answers, maybe again."""
+        if self.outage is not None:
+            self.outage.ended = when
+            self.outages.append(self.outage)
+            self.outage_count += 1
+            self.outage = None
+
+    def events(self, now_ns: int, clock: str, most: int) -> list[str]:
+        """The latest outages and slow requests in their order; outages come first where there is no room for all."""
+        outages: list[Outage | Slow] = [*self.outages, *([] if self.outage is None else [self.outage])]
+        kept = outages[-most:]
+        kept += list(self.slow)[len(self.slow) - min(most - len(kept), len(self.slow)) :]
+        return [one.line(now_ns, clock) for one in sorted(kept, key=lambda one: one.began.ns)]
 
     def quantile_ns(self, share: float) -> int | None:
         """A percentile, where at least three samples lie beyond it."""
@@ -108,25 +178,32 @@ def figures(watched: Watched) -> str:
     return "  ".join(f"{name} {shown(ns)}" for name, ns in [*named, ("max", watched.max_ns)])
 
 
-def frame(watched: Watched, pending_ns: int | None, width: int, height: int) -> str:
-    """The live screen: now, percentiles, a histogram, lost and slow requests. `pending_ns`: age of the request under way."""
+def frame(watched: Watched, pending_ns: int | None, now_ns: int, width: int, height: int) -> str:
+    """The live screen: now, percentiles, a histogram, outages and slow requests. `pending_ns`: age of the request under way."""
     latest = watched.recent[-1] if watched.recent else None
     now = "-" if latest is None else shown(latest)
-    if pending_ns is not None and pending_ns > max(2 * (latest or 0), 100_000_000):
+    if watched.outage is not None:
+        now = watched.outage.says(now_ns)
+    elif pending_ns is not None and pending_ns > max(2 * (latest or 0), 100_000_000):
         now = f"waiting for {shown(pending_ns)}"
     lines = [
         *textwrap.wrap(watched.title, width, max_lines=1),
         "",
-        f"now    {now:<24} {watched.count:,} answered, {watched.lost:,} lost, {watched.skipped:,} skipped",
+        f"now    {now:<24} {counts(watched)}",
         f"all    {figures(watched)}",
+        f"       {WORDS}",
         "",
-        *histogram(watched, width, max(height - 12, 3)),
+        *histogram(watched, width, max(height - 13, 3)),
         "",
         f"last   {sparkline(watched, width - 7)}",
-        *[f"{event.at:%H:%M:%S}  {event.says}" for event in watched.events][-max(height - 20, 2) :],
+        *watched.events(now_ns, "%H:%M:%S", max(height - 20, 2)),
     ]
     lines = [line[:width] for line in lines[: height - 2]]
     return "\n".join([*lines, f"every {shown(watched.interval_ns)}; Ctrl-C ends and prints the summary"[:width]])
+
+
+def counts(watched: Watched) -> str:
+    return f"{watched.count:,} answered, {watched.lost:,} lost, {watched.skipped:,} skipped"
 
 
 def histogram(watched: Watched, width: int, rows: int) -> list[str]:
@@ -157,16 +234,18 @@ def sparkline(watched: Watched, width: int) -> str:
     return "".join("x" if one is None else _BARS[max(round(8 * one / most), 1)] for one in latest)
 
 
-def summary(watched: Watched) -> Iterator[str]:
+def summary(watched: Watched, now_ns: int) -> Iterator[str]:
     """What remains on the screen."""
     yield watched.title
-    yield f"{watched.count:,} requests answered, {watched.lost:,} lost, {watched.skipped:,} skipped."
+    yield f"{watched.due:,} requests: {counts(watched)}."
+    if watched.lost or watched.skipped:
+        yield f"({WORDS})"
     if watched.count:
         yield f"{figures(watched)}  mean {shown(watched.mean_ns)}"
-    for event in watched.events:
-        yield f"{event.at:%Y-%m-%d %H:%M:%S}  {event.says}"
+    yield from watched.events(now_ns, "%Y-%m-%d %H:%M:%S", 2 * _KEPT_EVENTS)
 
 
-def window_line(watched: Watched, at: datetime) -> str:
-    """One line for a log: the time of day, and the figures so far."""
-    return f"{at:%H:%M:%S}  {watched.count:,} answered, {watched.lost:,} lost  {figures(watched)}"
+def window_line(watched: Watched, now: Moment) -> str:
+    """One line for a log: the time of day, the present outage, and the figures so far."""
+    outage = f"{watched.outage.says(now.ns)}  " if watched.outage is not None else ""
+    return f"{now.at:%H:%M:%S}  {outage}{counts(watched)}  {figures(watched)}"

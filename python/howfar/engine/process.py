@@ -50,8 +50,8 @@ from howfar.errors import EngineError, MissingError, UsageError, how_ended
 
 _STDERR_KEPT = 4000
 _EXIT_S = 5.0
-_GOODBYE_S = 1.0
-"""Time for the last word of an engine that is ended because of an error."""
+_GOODBYE_S = 3.0
+"""Time for the last word of an engine that is ended because of an error, and for a login that it has begun."""
 _SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
 """Variables not passed on: others may be able to read a process's environment."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
@@ -195,7 +195,7 @@ class EngineProcess:
         try:
             self._process.stdin.write(message.model_dump_json() + "\n")
             self._process.stdin.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # it has gone, or its input was ended meanwhile
             raise self._died() from error
 
     def read(self) -> Event:
