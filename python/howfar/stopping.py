@@ -1,18 +1,21 @@
 """Requests to end: SIGINT, SIGTERM and SIGHUP, which every command treats alike.
 
-A signal that was ignored at the start, as by nohup, stays ignored.
+A signal that was ignored at the start, as by nohup, stays ignored. It imports little: it is in force before the rest is loaded.
 """
 
 from __future__ import annotations
 
 import signal
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+    import tempfile
 
 REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNDOING_S = 10.0
@@ -100,6 +103,8 @@ def withheld() -> Iterator[None]:
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder that is removed on leaving, whenever a request to end comes."""
+    import tempfile
+
     made: tempfile.TemporaryDirectory[str] | None = None
     try:
         with withheld():

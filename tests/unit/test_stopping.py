@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,44 @@ def test_a_calibration_is_bounded_whatever_the_answers_size(size: int) -> None:
     settle, rounds = _round_trips(rhythm)
     assert 3 <= rounds <= 200 and 3 <= settle <= 5
     assert calibration_s(rhythm) < 6
+
+
+HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
+MOST_S = 60
+_SIGNAL_AT_IMPORT = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test may itself run in the background, where it is ignored
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Finder)
+"""
+
+
+def signalled(where: Path, module: str, number: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `howfar`, which gets a signal as it begins to import a module."""
+    (where / "sitecustomize.py").write_text(_SIGNAL_AT_IMPORT.format(module=module, number=int(number)))
+    path = os.pathsep.join([str(where), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [*HOWFAR, *words], capture_output=True, text=True, timeout=MOST_S, env={**os.environ, "PYTHONPATH": path}
+    )
+
+
+@pytest.mark.parametrize(
+    "module", ["howfar.cli.hide_arguments", "howfar.cli.main", "click", "howfar.cli.suggest", "howfar.cli.links"]
+)
+def test_a_signal_during_the_start_is_said_in_one_line(module: str, tmp_path: Path) -> None:
+    done = signalled(tmp_path, module, signal.SIGINT, "links")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "howfar: interrupted\n")
+
+
+@pytest.mark.parametrize("number", REQUESTS)
+def test_each_signal_has_the_exit_code_that_shells_give_it_and_json_an_object(number: int, tmp_path: Path) -> None:
+    done = signalled(tmp_path, "howfar.cli.main", number, "links", "--json")
+    assert (done.returncode, done.stderr) == (128 + number, "howfar: interrupted\n")
+    said = json.loads(done.stdout)
+    assert (said["failure"]["code"], said["exit_code"]) == ("interrupted", 128 + number)

@@ -3,14 +3,20 @@
 
 def main() -> int:
     """Entry point of the `howfar` command. Returns the exit code."""
-    try:
-        from howfar.cli.hide_arguments import hide_passwords
+    from contextlib import ExitStack
 
-        hide_passwords()
-        from howfar.cli.main import run_command_line
-    except (ImportError, MemoryError, OSError) as error:
-        return _not_started(error)
-    return run_command_line()
+    from howfar.stopping import ended_by_request, withheld
+
+    with ended_by_request(), ExitStack() as loading:
+        loading.enter_context(withheld())  # until all is loaded that can say it
+        try:
+            from howfar.cli.hide_arguments import hide_passwords
+
+            hide_passwords()
+            from howfar.cli.main import run_command_line
+        except (ImportError, MemoryError, OSError) as error:
+            return _not_started(error)
+        return run_command_line(loaded=loading.close)
 
 
 def _not_started(error: Exception) -> int:

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from howfar.cli.memory import check_room_for_libraries, lacks_memory
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
 from howfar.cli.suggest import LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
 from howfar.errors import Explanation, FailedCommand, HowfarError, MissingError, RunFileError, UsageError
-from howfar.stopping import Ended, ended_by_request
+from howfar.stopping import Ended, ended_by_request, withheld
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -100,7 +100,8 @@ class Front(Group):
             return None
         name = "distance" if nameless else cmd_name
         module, attribute = _ELSEWHERE.get(name, (name, name))
-        command = getattr(import_module(f"howfar.cli.{module}"), attribute)
+        with withheld():  # some of what runs while modules are loaded cannot pass an exception on
+            command = getattr(import_module(f"howfar.cli.{module}"), attribute)
         assert isinstance(command, click.Command), f"{cmd_name} is a command"
         if nameless:
             command.context_class = _NamelessContext
@@ -211,8 +212,9 @@ COMPLETE = "_HOWFAR_COMPLETE"
 """The variable in which a shell asks for completions."""
 
 
-def run_command_line(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. A user's mistake never gives a traceback.
+def run_command_line(arguments: Sequence[str] | None = None, loaded: Callable[[], None] = lambda: None) -> int:
+    """Run a command and return its exit code. A user's mistake never gives a traceback. `loaded` is called where a request to end can
+    be answered.
 
     With `--json` every ending prints an object: that of the command, or a FailedCommand if it ends without one.
     """
@@ -221,7 +223,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
     sys.unraisablehook = _unraisable
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        ending = _run(words, os.environ.get(COMPLETE) if arguments is None else None)
+        ending = _run(words, os.environ.get(COMPLETE) if arguments is None else None, loaded)
         if not isinstance(ending, int):
             _say(ending.failure.message, ending.failure.advice)
             if "--json" in (words[: words.index("--")] if "--" in words else words) and not holds_output():
@@ -237,9 +239,10 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         return RunFileError.exit_code
 
 
-def _run(words: list[str], completion: str | None) -> int | FailedCommand:
+def _run(words: list[str], completion: str | None, loaded: Callable[[], None]) -> int | FailedCommand:
     """The exit code of a command, or the error that ended it. Raises OSError for an output that cannot be written."""
     try:
+        loaded()
         if completion:
             from click.shell_completion import shell_complete
 

@@ -26,7 +26,7 @@ from howfar.distance.session import Lost, PingSession, Server, check_answered, n
 from howfar.distance.watch import LEAST_INTERVAL_NS, Moment, Outage, Watched, frame, summary, window_line
 from howfar.engine.messages import NotOpened
 from howfar.errors import UsageError
-from howfar.interrupts import INTERRUPTED, exit_code
+from howfar.stopping import Ended
 from howfar.units import format_duration_ns
 
 if TYPE_CHECKING:
@@ -237,8 +237,8 @@ def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns
             _live(asker, watched)
         else:
             _lines(asker, watched)
-    except KeyboardInterrupt:  # the usual end, if it is Ctrl-C
-        code = exit_code() if exit_code() != INTERRUPTED else 0
+    except KeyboardInterrupt as ended:  # the usual end, if it is Ctrl-C
+        code = ended.exit_code if isinstance(ended, Ended) else 0
     asker.end()
     _take(asker, watched, 0.0)
     if as_json and watched.outage is not None:

@@ -316,7 +316,7 @@ class RecordingFile:
         self.close()
 
     def seal(self, facts: Mapping[str, Any]) -> None:
-        """Add or replace facts, and write the checksum of all that is in the file. Whatever ends this process, both are there or none."""
+        """Add or replace facts, and write the checksum of all that is in the file: both in one transaction."""
         with translated(self.path, "write", RECORDING):
             self._db.execute("BEGIN")
             self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", _encoded(facts))
