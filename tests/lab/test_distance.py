@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from jsonschema import Draft202012Validator
 
 from howfar.distance.record import MOST_CONNECTS, MOST_REQUESTS, schema_text
 from howfar.lab.servers import DATABASE, USER
+from tests.lab import certificates
 from tests.lab.servers_here import SERVERS, Running, prepared, short_directory, started
 from tests.lab.stores_here import free_port, memcached, redis
 
@@ -335,6 +337,45 @@ def test_another_kind_of_server_is_not_measured_as_memcached(tmp_path: Path) -> 
         done = howfar("--json", f"memcached://127.0.0.1:{store.tcp.port}")
     assert done.returncode == 10
     assert json.loads(done.stdout)["failure"]["code"] == "protocol"
+
+
+@contextmanager
+def tls_peer(folder: Path) -> Iterator[int]:
+    """Completes a TLS handshake, and hangs up on whatever is no TLS, as Redis does at its TLS port."""
+    pair = certificates.make(folder).server
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+
+    def speak(connection: socket.socket) -> None:
+        with connection, context.wrap_socket(connection, server_side=True) as channel:
+            channel.recv(1)
+
+    with peer(speak) as port:
+        yield port
+
+
+@pytest.mark.parametrize(
+    ("target", "instead"),
+    [("redis://{}", "rediss://"), ("memcached://{}", "memcacheds://"), ("{}", "rediss://"),
+     ("postgres://u@{}/d", "sslnegotiation=direct")],
+)  # fmt: skip
+def test_a_server_that_expects_tls_is_named(target: str, instead: str, tmp_path: Path) -> None:
+    with tls_peer(tmp_path) as port:
+        done = howfar("--json", target.format(f"127.0.0.1:{port}"))
+    failure = json.loads(done.stdout)["failure"]
+    assert (done.returncode, failure["code"]) == (10, "other_protocol"), done.stderr
+    assert "TLS" in failure["message"] and instead in failure["advice"]
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "mysql", "postgresql"])
+def test_a_server_that_waits_for_another_protocol_is_named(scheme: str, tmp_path: Path) -> None:
+    account = "" if scheme == "rediss" else "u:pass-word@"
+    with redis(tmp_path) as store:
+        assert store.tcp is not None
+        done = howfar("--json", "--timeout", "500ms", f"{scheme}://{account}127.0.0.1:{store.tcp.port}")
+    failure = json.loads(done.stdout)["failure"]
+    assert (done.returncode, failure["code"]) == (10, "other_protocol"), done.stderr
+    assert "Redis" in failure["message"] and "redis://" in failure["advice"]
 
 
 def test_an_address_of_no_kind_where_nothing_listens_is_unreachable() -> None:

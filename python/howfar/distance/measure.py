@@ -40,6 +40,7 @@ from howfar.distance.session import (
     ping_session,
     socket_saving_ns,
 )
+from howfar.distance.target import other_protocol
 from howfar.engine.messages import (
     Asked,
     NotOpened,
@@ -140,9 +141,12 @@ def measure(server: Server, effort: Effort) -> Distance:
                 try:
                     return measuring.run(opened)
                 except Lost as lost:
-                    raise MeasurementFailed(measuring.so_far.model_copy(update={"failure": lost.failure})) from lost
+                    failed_so_far = measuring.so_far.model_copy(update={"failure": lost.failure})
+        if isinstance(opened, Opened):
+            raise MeasurementFailed(_with_protocol(failed_so_far, server, target, effort.timeout_ns))
         if opened.step != "connect" or number == len(targets) - 1:
-            raise MeasurementFailed(_not_opened(distance.model_copy(update={"name": named}), server, opened))
+            failed_so_far = _not_opened(distance.model_copy(update={"name": named}), server, opened)
+            raise MeasurementFailed(_with_protocol(failed_so_far, server, target, effort.timeout_ns))
         failed.append(
             Address(
                 address=target.host if isinstance(target, TcpTarget) else "",
@@ -152,6 +156,23 @@ def measure(server: Server, effort: Effort) -> Distance:
             )
         )
     raise AssertionError("a name has at least one address")
+
+
+_SAID_NOTHING = ("connect", "server_gone", "stalled")
+"""Codes of a server that was silent, or hung up."""
+
+
+def _with_protocol(failed: Distance, server: Server, target: Target, timeout_ns: int) -> Distance:
+    """The failed measurement; where the server has said nothing yet, with the protocol that it turns out to speak."""
+    failure = failed.failure
+    assert failure is not None, "it failed"
+    if failure.step == "connect" or failure.code not in _SAID_NOTHING or failed.first_request_ns is not None:
+        return failed
+    other = other_protocol(server, target, timeout_ns)
+    if other is None:
+        return failed
+    found = other.model_copy(update={"step": failure.step, "waited_ns": failure.waited_ns})
+    return failed.model_copy(update={"failure": found})
 
 
 def unmeasured(server: Server, failure: Failure | None = None) -> Distance:

@@ -6,14 +6,16 @@ in to; the others have heard nothing that they count or log.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from howfar.address import Login, ServerAddress, SslMode
-from howfar.distance.record import NOT_VERIFIED
-from howfar.distance.session import Lost, PingSession, Server, ping_session
-from howfar.engine.messages import NotOpened, Session, Target, Tls
+from howfar.distance.record import NOT_VERIFIED, Failure
+from howfar.distance.session import Lost, PingSession, Server, not_opened, ping_session
+from howfar.engine.messages import NotOpened, Opened, Session, Target, Tls
 from howfar.engine.tls import tls_of
-from howfar.services import ServiceName
+from howfar.services import SERVICES, ServiceName
 
 
 def server_of(login: Login, service: ServiceName) -> Server:
@@ -86,31 +88,107 @@ class NothingListens(Exception):
     """No connection could be made, of whatever kind the server is."""
 
 
-def detect(as_kind: Callable[[ServiceName], Server], target: Target, timeout_ns: int) -> Server | None:
-    """The server, of the kind that answers; None: none of those that are measured. `as_kind`: the server if it were of a kind, with
-    that kind's account and session. Raises NothingListens, EngineError."""
+def detect(as_kind: Callable[[ServiceName], Server], target: Target, timeout_ns: int) -> Server | Failure:
+    """The server, of the kind that answers; a failure: it is none of those that are measured. `as_kind`: the server if it were of a
+    kind, with that kind's account and session. Raises NothingListens, EngineError."""
     within_ns = min(timeout_ns, _WAIT_NS)
-    return next((server for service in ORDER if _answers(server := as_kind(service), target, within_ns)), None)
+    found: Failure | None = None
+    for service in ORDER:
+        server = as_kind(service)
+        refusal = _not_of_kind(server, target, within_ns)
+        if refusal is None:
+            return server
+        if refusal.code == _OTHER:
+            found = refusal
+    place = server.place.partition(" ")[2]
+    if found is None and _answers_tls(server, target, within_ns):
+        return _other(f"{place} expects TLS from the first byte", "Begin the address with rediss:// or memcacheds://.")
+    return found or _wrong(
+        f"{place} does not speak the protocol of MySQL, PostgreSQL, Redis or Memcached",
+        "Name the kind of server: mysql://…, postgresql://…, redis://… or memcached://….",
+    )
 
 
-def _answers(server: Server, target: Target, within_ns: int) -> bool:
+def other_protocol(server: Server, target: Target, timeout_ns: int) -> Failure | None:
+    """What a server speaks that said nothing to a client of the protocol that was named, as one does that waits for other words or
+    hangs up. MySQL is not tried: it speaks first, and so has been recognised. Raises EngineError."""
+    within_ns = min(timeout_ns, _OTHER_WAIT_NS)
+    began_with_tls = _begins_with_tls(server)
+    others: tuple[ServiceName, ...] = ("postgresql", "redis", "memcached")
+    if not began_with_tls:
+        # Redis and Memcached would have answered each other's request.
+        stores = ("redis", "memcached") if server.service in ("redis", "memcached") else ()
+        others = tuple(service for service in others if service != server.service and service not in stores)
+    place = server.place.partition(" ")[2]
+    for service in others:
+        with contextlib.suppress(NothingListens):
+            if _not_of_kind(_stranger(server, service), target, within_ns) is None:
+                said = f"{place} speaks the protocol of {SERVICES[service].label}"
+                without = ", without TLS" if began_with_tls else ""
+                return _other(f"{said}{without}", f"Begin the address with {service}://.")
+    if not began_with_tls and _answers_tls(server, target, within_ns):
+        advice = _TLS_FIRST.get(server.service, "MySQL never begins that way: correct the port.")
+        return _other(f"{place} expects TLS from the first byte", advice)
+    return None
+
+
+_OTHER = "other_protocol"
+"""The engine's code for a server whose first bytes show that it speaks another protocol."""
+_OTHER_WAIT_NS = 1_000_000_000
+_TLS_FIRST: dict[ServiceName, str] = {
+    "redis": "Begin the address with rediss://.",
+    "memcached": "Begin the address with memcacheds://.",
+    "postgresql": "Add ?sslmode=require&sslnegotiation=direct to an address of PostgreSQL.",
+}
+"""How an address says that TLS begins with the first byte."""
+
+
+def _begins_with_tls(server: Server) -> bool:
+    tls = server.session.tls
+    return tls is not None and (server.service in ("redis", "memcached") or tls.direct)
+
+
+def _other(message: str, advice: str) -> Failure:
+    return Failure(step="request", code=_OTHER, message=message, advice=advice, waited_ns=None)
+
+
+def _wrong(message: str, advice: str) -> Failure:
+    return Failure(step="request", code="protocol", message=message, advice=advice, waited_ns=None)
+
+
+def _stranger(server: Server, service: ServiceName, tls: Tls | None = None) -> Server:
+    """The server as one of another kind, without the password, which is not for that."""
+    session = Session(tls=tls, multi_statements=False)
+    return replace(server, service=service, user=server.user or "howfar", password="", database="", session=session)
+
+
+def _answers_tls(server: Server, target: Target, within_ns: int) -> bool:
+    """Whether a TLS handshake succeeds, or is refused as only TLS can refuse it."""
+    with ping_session(_stranger(server, "redis", Tls(resumption=False)), target, within_ns) as session:
+        opened = session.open()
+    return isinstance(opened, Opened) or opened.failure.code == "tls"
+
+
+def _not_of_kind(server: Server, target: Target, within_ns: int) -> Failure | None:
+    """Why the server is not of its kind; None: it is. Raises NothingListens."""
     with ping_session(server, target, within_ns) as session:
         opened = session.open()
         if isinstance(opened, NotOpened):
             if opened.step == "connect":
                 raise NothingListens
             # A server that refuses the login, or wants TLS, is of the kind that was spoken to.
-            return opened.failure.code in ("auth", "tls", "server_error")
-        return server.service in ("mysql", "postgresql") or _answers_ping(server.service, session)
+            return None if opened.failure.code in ("auth", "tls", "server_error") else not_opened(opened)
+        return None if server.service in ("mysql", "postgresql") else _not_by_ping(server, session)
 
 
-def _answers_ping(service: ServiceName, session: PingSession) -> bool:
+def _not_by_ping(server: Server, session: PingSession) -> Failure | None:
     """Redis and Memcached let anybody in without a word: what they answer to their ping tells them apart."""
     try:
         answer = session.fetch(())
-    except Lost:
-        return False
-    text = answer.rows[0][0] if answer.rows and answer.rows[0] else ""
-    if service == "redis":
-        return text == "PONG" or answer.refusal is not None  # such as NOAUTH, LOADING, MASTERDOWN
-    return (text or "").startswith("VERSION ")
+    except Lost as lost:
+        return lost.failure
+    text = (answer.rows[0][0] if answer.rows and answer.rows[0] else "") or ""
+    is_of_kind = text.startswith("VERSION ")
+    if server.service == "redis":
+        is_of_kind = text == "PONG" or answer.refusal is not None  # such as NOAUTH, LOADING, MASTERDOWN
+    return None if is_of_kind else _wrong(f"{server.place} answers no ping", "Name the kind of server.")
