@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from howfar.cli.distance import DURATION, SECONDS
 from howfar.cli.main import cli, looks_like_target, run_command_line
 from howfar.cli.suggest import COMMANDS, OPTIONS, SUBCOMMANDS, accepted
 from howfar.errors import UsageError
@@ -319,3 +320,38 @@ def test_a_target_is_asked_without_a_command(line: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(distance, "callback", lambda **values: asked.append(values))
     assert run_command_line(shlex.split(line.replace("(", r"\(").replace(")", r"\)"))) == 0
     assert len(asked) == 1
+
+
+def test_a_file_or_directory_is_no_server(howfar: Howfar, tmp_path: Path) -> None:
+    Path("my.cnf").write_text("[client]\n")
+    Path("empty").mkdir()
+    for target in ("my.cnf", "./my.cnf", str(tmp_path / "notarun"), "doctor ./my.cnf"):
+        code, _, err = howfar(target)
+        assert code == 2 and "is a file" in err and "--defaults-file" in err, err
+    code, _, err = howfar("./empty")
+    assert code == 2 and "is a directory" in err, err
+
+
+@pytest.mark.parametrize("line", ["--prometheus - --json db:3306", "run --out -", "run --html -", "report f --html=-",
+                                  "record --out - -- true", "load --prometheus=- oltp_read_only"])  # fmt: skip
+def test_no_file_is_called_like_standard_output(howfar: Howfar, line: str) -> None:
+    code, _, err = howfar(line)
+    assert code in (2, 6) and "standard output" in err, err
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("line", ["''", "--json ''"])
+def test_an_empty_target_is_called_empty(howfar: Howfar, line: str) -> None:
+    code, _, err = howfar(line)
+    assert code == 2 and "empty" in err, err
+
+
+def test_options_of_the_mysql_client_get_a_target(howfar: Howfar) -> None:
+    code, out, err = howfar("-h 127.0.0.1 -P 13306 -u app -psecretpw")
+    assert (code, out) == (2, "") and "mysql://USER@HOST:PORT" in err and "secretpw" not in err
+
+
+def test_an_interval_may_be_seconds_without_a_unit() -> None:
+    assert SECONDS.convert("0.1", None, None) == 100_000_000
+    with pytest.raises(click.UsageError):
+        DURATION.convert("0.1", None, None)

@@ -195,3 +195,8 @@ def test_no_command_writes_around_the_guard() -> None:
         for hit in around.finditer(path.read_text())
     }
     assert found == set()
+
+
+def test_an_encoding_without_a_character_gets_the_nearest_one() -> None:
+    assert "44 µs … ☃".encode("ascii", "howfar-nearest") == b"44 us ... ?"
+    assert "44 µs".encode("latin-1", "howfar-nearest") == "44 µs".encode("latin-1")

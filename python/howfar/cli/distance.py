@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.exit_codes import LIMIT_CROSSED, REFUSED, UNREACHABLE
-from howfar.cli.screen import json_option, note, program, show_json, width
+from howfar.cli.screen import STDOUT, json_option, note, program, show_json, width
 from howfar.errors import QuantityError, RunFileError, UsageError
 from howfar.units import counted, format_duration_ns, parse_duration_ns
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from howfar.address import Login, Secret
     from howfar.distance.limits import LimitExpression
-    from howfar.distance.record import Distance
+    from howfar.distance.record import Distance, Failure
     from howfar.distance.session import Server
     from howfar.services import ServiceName
 
@@ -30,16 +31,23 @@ LEAST_TIMEOUT_NS = 10_000_000
 class _Duration(click.ParamType[int]):
     name = "time"
 
+    def __init__(self, bare_unit: str = "") -> None:
+        self.bare_unit = bare_unit
+        """The unit of a bare number; empty: a unit is required."""
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         try:
-            return parse_duration_ns(value)
+            return parse_duration_ns(f"{value}{self.bare_unit}" if _NUMBER.fullmatch(value) else value)
         except QuantityError as error:
             self.fail(f"{error.message}. {error.advice}", param, ctx)
 
 
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", re.ASCII)
 DURATION = _Duration()
+SECONDS = _Duration("s")
+"""As ping and mtr take an interval."""
 
 
 @click.command(name="howfar")
@@ -53,18 +61,23 @@ DURATION = _Duration()
 @click.option("--count", type=click.IntRange(1, 1_000_000), metavar="N", help="Requests; with --watch, end after them.")
 @click.option("--bandwidth", is_flag=True, help="Also fetch one answer of 8 MiB.")
 @click.option("--watch", is_flag=True, help="Ask again and again until Ctrl-C.")
-@click.option("--interval", type=DURATION, metavar="TIME", help="Between two requests of --watch.  [default: 1s]")
+@click.option("--interval", type=SECONDS, metavar="TIME", help="Between two requests of --watch.  [default: 1s]")
 @click.option(
     "--fail-if",
     "fail_if",
     multiple=True,
     metavar="LIMIT",
-    help="Exit with code 9 if a figure is above, such as p95>2ms.",
+    help="Exit with code 9 above a limit, such as p95>2ms.",
 )
 @click.option("--strict", is_flag=True, help="An undecided limit fails, too.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Write the figures as CSV.")
-@click.option("--prometheus", type=click.Path(path_type=Path), metavar="FILE", help="Also write Prometheus' format.")
+@click.option(
+    "--prometheus",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write Prometheus' format; -: only that, to stdout.",
+)
 def distance(target: str | None, **options: Any) -> int:
     """Say how far a database server is from here, and what that means for a page.
 
@@ -136,6 +149,9 @@ def _check_options(options: dict[str, Any]) -> None:
             )
     if options["as_json"] and options["as_csv"]:
         raise UsageError("--json does not go with --csv", "Both are written to standard output: choose one.")
+    if options["prometheus"] == STDOUT and (options["as_json"] or options["as_csv"]):
+        other = "--json" if options["as_json"] else "--csv"
+        raise UsageError(f"{other} does not go with --prometheus -", "Both are written to standard output: choose one.")
 
 
 def _list_servers(as_json: bool) -> int:
@@ -150,7 +166,7 @@ def _list_servers(as_json: bool) -> int:
         click.echo("No database server is seen on this machine.")
         click.echo(f"Next: {program()} mysql://USER@HOST/DATABASE     (or postgresql://, redis://, HOST:PORT)")
         return 0
-    click.echo(f"{counted(len(found), 'server')} on this machine; none was connected to.")
+    click.echo(f"{counted(len(found), 'server')} on this machine; howfar has connected to none of them.")
     for server in found:
         at = ", ".join(server.addresses) or "no address that can be reached from here"
         click.echo(f"\n{server.name}: {at}")
@@ -195,8 +211,9 @@ def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns
     """The server at an address that does not say of which kind it is; where nothing listens, one whose measurement says so. Raises
     UsageError, MeasurementFailed, EngineError."""
     from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
-    from howfar.distance.record import Failure
+    from howfar.distance.session import Server
     from howfar.distance.target import ORDER, NothingListens, detect
+    from howfar.services import SERVICES
 
     asked = as_kind(ORDER[0])
     if login.address.socket is None and login.address.port is None:
@@ -205,27 +222,23 @@ def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns
             "Add its port: :3306 for MySQL, :5432 for PostgreSQL, :6379 for Redis, :11211 for Memcached.",
         )
     _, targets = find_addresses(asked, timeout_ns)
-    listens = False
+    shown = asked.place.partition(" ")[2]
+    failure: Failure | None = None
     for address in targets:
         try:
-            server = detect(as_kind, address, timeout_ns)
+            found = detect(as_kind, address, timeout_ns)
         except NothingListens:
             continue
-        listens = True
-        if server is not None:
-            note(f"{asked.place.partition(' ')[2]} speaks {server.service}; {server.service}://… says so at once")
-            return server
-    if not listens:
-        return replace(asked, shown=asked.place.partition(" ")[2])
-    failure = Failure(
-        step="request",
-        code="protocol",
-        message=f"nothing {asked.place} speaks MySQL, PostgreSQL, Redis or Memcached",
-        advice="Name the kind of server: mysql://…, postgresql://…, redis://… or memcached://….",
-        waited_ns=None,
-    )
-    shown = asked.place.partition(" ")[2]
-    raise MeasurementFailed(unmeasured(replace(asked, shown=shown), failure))
+        if isinstance(found, Server):
+            note(
+                f"{shown} speaks the protocol of {SERVICES[found.service].label}; {found.service}://… skips this check"
+            )
+            return found
+        failure = found
+    at = replace(asked, shown=shown)
+    if failure is None:
+        return at
+    raise MeasurementFailed(unmeasured(at, failure))
 
 
 def _measure(server: Server, limits: list[LimitExpression], options: dict[str, Any]) -> int:
@@ -246,7 +259,7 @@ def _measure(server: Server, limits: list[LimitExpression], options: dict[str, A
     code = LIMIT_CROSSED if passed is False else 0
     found = found.model_copy(update={"limits": judged, "passed": passed, "exit_code": code})
     _write(found, options)
-    if not (options["as_json"] or options["as_csv"]):
+    if not (options["as_json"] or options["as_csv"] or options["prometheus"] == STDOUT):
         from howfar.distance import screen
 
         click.echo("\n".join([screen.render(found, min(width(), screen.WIDTH)), *map(screen.limit_line, judged)]))
@@ -258,7 +271,9 @@ def _write(found: Distance, options: dict[str, Any]) -> None:
     from howfar.distance import formats
 
     unwritten: RunFileError | None = None
-    if options["prometheus"] is not None:
+    if options["prometheus"] == STDOUT:
+        click.echo(formats.prometheus_text(found), nl=False)
+    elif options["prometheus"] is not None:
         from howfar.store.partial import write_whole
 
         path = options["prometheus"]

@@ -20,7 +20,7 @@ from howfar.cli.completion import complete_servers
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.links import LinkChoice, link_options, read_link
 from howfar.cli.main import run_command_line
-from howfar.cli.screen import note
+from howfar.cli.screen import OutputFile, note
 from howfar.cli.session import replicas_of
 from howfar.cli.target_options import enter_sandbox
 from howfar.engine.messages import TcpTarget, UnixTarget
@@ -258,7 +258,7 @@ _LIBPQ_PORT = 5432
 @click.option("--on-server", metavar="COMMAND", help="Also run COMMAND on the server's host, until CMD ends.")
 @click.option(
     "--receipt",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=OutputFile(dir_okay=False, writable=True),
     help="After CMD, write what the laboratory measured about itself to FILE as JSON.",
 )
 @click.argument("command", metavar="[CMD]...", nargs=-1, type=click.UNPROCESSED)

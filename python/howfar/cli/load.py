@@ -17,7 +17,7 @@ import click
 import howfar
 from howfar.address import ServerAddress
 from howfar.cli.exit_codes import VOID
-from howfar.cli.screen import note, read_text, show_json_line
+from howfar.cli.screen import STDOUT, note, read_text, show_json_line
 from howfar.cli.target import Say, find_server, numeric, settle_tls
 from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Launcher, run_load, run_tables
@@ -248,8 +248,10 @@ def write_file(path: Path, text: str) -> None:
 
 
 def check_outputs(options: Options) -> None:
-    """Check that the files of reports can be written, before a load is spent on them. Raises RunFileError."""
+    """Check that the files of reports can be written, before a load is spent on them. Raises RunFileError, UsageError."""
     for path in (Path(options.value(name)) for name in ("prometheus", "hdr-log") if options.given(name)):
+        if path == STDOUT:
+            raise UsageError("a file of the result cannot be written to standard output", "Name a file.")
         if path.is_dir():
             raise RunFileError(f"{path} cannot be written: it is a directory", "Name a file.")
         if stays(path):

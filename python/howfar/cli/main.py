@@ -17,7 +17,7 @@ import click
 from howfar.cli.exit_codes import BROKEN_PIPE, BUG, ERROR_NAMES, EXIT_CODES, INTERRUPTED, NO_MEMORY
 from howfar.cli.memory import check_room_for_libraries, lacks_memory
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
-from howfar.cli.suggest import LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
+from howfar.cli.suggest import IN_TARGET, LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
 from howfar.errors import Explanation, FailedCommand, HowfarError, MissingError, RunFileError, UsageError
 from howfar.stopping import Ended, ended_by_request, withheld
 
@@ -36,6 +36,7 @@ _NAMELESS = "\0"
 """The word that stands before its arguments once they are recognised; no argument can be this."""
 
 
+_EMPTY = ("the target is empty", f"Check the variable that it comes from, or use {LIKE_TARGET}.")
 _DISTANCE = "Say how far a database is, and what that means for a page."
 _GROUPS: dict[str, dict[str, str]] = {
     "Your database": {
@@ -109,6 +110,8 @@ class Front(Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = args[0] if args else ""
+        if first == "-h" and len(args) > 1 and not args[1].startswith("-") and args[1] not in _COMMANDS:
+            raise UsageError("-h shows the help: it takes no host", f"Use {IN_TARGET}.")
         own = [name for param in self.get_params(ctx) for name in param.opts]
         if first.startswith("-") and first not in own:
             nameless = True
@@ -121,6 +124,8 @@ class Front(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not args[0]:
+            raise UsageError(*_EMPTY)
         if args[0] == TARGET:
             raise UsageError("TARGET stands for the address of your database", f"Use {LIKE_TARGET}.")
         return super().resolve_command(ctx, args)
@@ -135,6 +140,8 @@ class Front(Group):
             return  # said when the command reads its options
         words = (given.get(param.name or "") for param in command.params if isinstance(param, click.Argument))
         for word in (word for word in words if isinstance(word, str)):
+            if not word:
+                raise UsageError(*_EMPTY)
             if (instead := command_for_file(word)) is not None:
                 raise UsageError(f"{word} is a file, not the address of a server", f"Use {instead}.")
             if word in _COMMANDS:

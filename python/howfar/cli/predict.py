@@ -11,7 +11,16 @@ import click
 
 from howfar.cli.exit_codes import VOID
 from howfar.cli.output import check_page_path, details_option, from_file, wants_details, write
-from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, show_rendered, width
+from howfar.cli.screen import (
+    OutputFile,
+    has_colour,
+    json_option,
+    no_colour_option,
+    note,
+    read_text,
+    show_rendered,
+    width,
+)
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
@@ -31,7 +40,7 @@ _MOST_BYTES = 64 << 20
               help="Output of `howfar replay --json`, which adds points to the chart and the errors of the prediction.")  # fmt: skip
 @click.option("--again", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="RECORDING2",
               help="A later recording of the same pages, to show whether they still take as long.")  # fmt: skip
-@click.option("--html", type=click.Path(path_type=Path), help="Write the report and its charts as an HTML page.")
+@click.option("--html", type=OutputFile(), help="Write the report and its charts as an HTML page.")
 @details_option
 @json_option
 @no_colour_option

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.screen import json_option, no_colour_option, show_found, try_note
+from howfar.cli.screen import OutputFile, json_option, no_colour_option, show_found, try_note
 from howfar.cli.target import named_server_at, of_laboratory, server_at, usual_server
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
@@ -21,9 +21,7 @@ _STDERR = 2
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--server", metavar="ADDRESS",
               help="The database: socket, HOST:PORT or DSN.  [default: the laboratory's, or one in a usual place]")  # fmt: skip
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="File for the recording.  [default: COMMAND-DATE.recording]"
-)
+@click.option("--out", type=OutputFile(), help="File for the recording.  [default: COMMAND-DATE.recording]")
 @click.option("--interface", metavar="NAME", help="Capture packets on this interface instead of using a tap. TCP only.")
 @click.option(
     "--pcap",

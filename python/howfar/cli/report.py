@@ -13,7 +13,7 @@ import click
 
 from howfar.cli import output as pages
 from howfar.cli.output import details_option
-from howfar.cli.screen import no_colour_option, program, show_found
+from howfar.cli.screen import STDOUT, no_colour_option, program, show_found
 from howfar.errors import UsageError
 from howfar.file_kinds import RECORDING
 from howfar.store.database import kind_of
@@ -55,6 +55,8 @@ def report(
     forms = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
     if len(forms) + (html is not None) > 1:
         raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")
+    if html == str(STDOUT):
+        raise UsageError("the page cannot be written to standard output", "Name a file: --html=FILE.")
     if run is not None and example is None and kind_of(run) is RECORDING:
         return _show_recording(run, "html" if html is not None else forms[0] if forms else "", html, no_colour)
     found, name = _read(run, example)

@@ -17,7 +17,7 @@ from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.on_hosts import OnHosts, check_options, on_options
 from howfar.cli.opening import show_opening
 from howfar.cli.output import details_option
-from howfar.cli.screen import html_option, no_colour_option, note
+from howfar.cli.screen import OutputFile, html_option, no_colour_option, note
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.paths.path import given_programs
@@ -84,7 +84,7 @@ _TIMING = ("target", "time_budget", "confirm")
     metavar="N",
     help="Seed of the random order; the same seed gives the same order.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="The run file.  [default: a new one in this directory]")
+@click.option("--out", type=OutputFile(), help="The run file.  [default: a new one in this directory]")
 @hop_binary_option
 @on_options
 @html_option

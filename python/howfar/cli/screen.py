@@ -6,6 +6,7 @@ sequences of their own around texts that have none.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
@@ -34,6 +35,22 @@ WIDTH_WITHOUT_TERMINAL = 100
 MIN_WIDTH = 40
 
 
+STDOUT = Path("-")
+"""The name of standard output where a file is asked for."""
+
+
+class OutputFile(click.Path):
+    """A file that a command makes. Where the command cannot write to stdout, `-` is refused, and no file of that name made."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, **options)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) == str(STDOUT):
+            self.fail("this cannot be written to standard output. Name a file.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def no_colour_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--no-colour` to a command."""
     return click.option(
@@ -57,9 +74,9 @@ def blocks_option(default: int, says: str, most: int = 1000) -> Callable[[Callab
 
 def html_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--html` to a command that ends with a report."""
-    return click.option(
-        "--html", type=click.Path(path_type=Path), help="File for the HTML page.  [default: next to the run file]"
-    )(command)
+    return click.option("--html", type=OutputFile(), help="File for the HTML page.  [default: next to the run file]")(
+        command
+    )
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -208,6 +225,20 @@ def try_note(text: str) -> None:
         note(text)
 
 
+_NEAREST = "howfar-nearest"
+_PLAIN = {"µ": "u", "…": "...", "×": "x", "≤": "<=", "≥": ">=", "–": "-", "\N{NO-BREAK SPACE}": " "}
+"""Characters that an encoding may lack, and what is written instead; `?` for all others."""
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError), "only output has this handler"
+    lacking = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(character, "?") for character in lacking), error.end
+
+
+codecs.register_error(_NEAREST, _nearest)
+
+
 def open_streams() -> None:
     """Give each closed standard stream the null device, and let no control characters through to the others.
 
@@ -225,7 +256,7 @@ def open_streams() -> None:
             os.set_inheritable(descriptor, True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
-            stream.reconfigure(errors="replace")  # a report has characters that other encodings lack
+            stream.reconfigure(errors=_NEAREST)  # a report has characters that other encodings lack
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - a descriptor, for the life of the program
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115

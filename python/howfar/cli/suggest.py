@@ -62,14 +62,14 @@ _LINK = {
     **dict.fromkeys(("--packet-loss", "--drop"), "--loss"),
 }
 _SECRET = {**dict.fromkeys(("-p", "--password", "--passwd", "--pass", "-W"), "--password-file or --ask-password")}
-_IN_TARGET = "the target itself: mysql://USER@HOST:PORT/DATABASE"
+IN_TARGET = "the target itself: mysql://USER@HOST:PORT/DATABASE"
 _OF_TARGET = {
     **dict.fromkeys(("-n", "-c", "--number", "--requests", "--samples", "--repeat", "--times"), "--count"),
     **dict.fromkeys(("-i", "--every", "--rate", "--wait"), "--interval"),
     **dict.fromkeys(("-t", "-w", "-f", "--follow", "--live", "--monitor", "--duration", "--time"), "--watch"),
     **dict.fromkeys(("--threshold", "--max", "--limit", "--assert"), "--fail-if, such as --fail-if 'p95>2ms'"),
-    **dict.fromkeys(("-P", "-u", "-U", "--host", "--port", "--db", "--database", "--dbname"), _IN_TARGET),
-    **dict.fromkeys(("--dsn", "--url", "--uri", "--target"), _IN_TARGET),
+    **dict.fromkeys(("-P", "-u", "-U", "--host", "--port", "--db", "--database", "--dbname"), IN_TARGET),
+    **dict.fromkeys(("--dsn", "--url", "--uri", "--target"), IN_TARGET),
     **dict.fromkeys(("-V", "-v"), "--version"),
     **dict.fromkeys(("--format", "--output-format", "-o", "--output"), "--json, --csv or --prometheus FILE"),
     **_SECRET,

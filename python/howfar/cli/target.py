@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
+import shlex
 import socket
 import ssl
 import struct
@@ -32,6 +33,7 @@ from howfar.address import (
 )
 from howfar.cli.hide_arguments import HIDDEN
 from howfar.cli.screen import note, read_text
+from howfar.cli.suggest import LIKE_TARGET
 from howfar.distance.resolve import as_number, resolved, unknown_host
 from howfar.engine.messages import Target, TcpTarget, UnixTarget
 from howfar.errors import EngineError, UsageError
@@ -131,21 +133,33 @@ def _given(text: str | None, env_name: str | None, environment: Mapping[str, str
 
 def parse_target(text: str) -> Given:
     """What a target says; a directory is that of PostgreSQL's sockets, as in libpq. Raises UsageError."""
+    if os.path.isfile(text):  # noqa: PTH113 - see `_is_there`
+        option_file = shlex.quote(text)
+        raise UsageError(
+            f"{text} is a file, not the address of a server",
+            f"For an option file: `howfar --defaults-file {option_file}`. For a server: {LIKE_TARGET}.",
+        )
     given = parse(text)
     path = given.address.socket
     if given.form == "socket path" and path is not None and os.path.isdir(path):  # noqa: PTH112 - see `_is_there`
-        folder = os.path.abspath(path)  # noqa: PTH100
-        return replace(given, address=ServerAddress(protocol="postgresql", host=folder, port=_only_port(Path(folder))))
+        folder = Path(os.path.abspath(path))  # noqa: PTH100
+        return replace(given, address=ServerAddress(protocol="postgresql", host=str(folder), port=_only_port(folder)))
     return given
 
 
 def _only_port(folder: Path) -> int | None:
-    """The port of the only socket of PostgreSQL in a directory; None: the default, for there are several or none."""
+    """The port of the only socket of PostgreSQL in a directory; None: the default, for there are several, or they may not be seen.
+    Raises UsageError if there is none."""
     try:
-        names = [path.name.removeprefix(libpq.SOCKET_NAME) for path in folder.glob(f"{libpq.SOCKET_NAME}*")]
+        entries = list(folder.iterdir())
     except OSError:
         return None
+    names = [path.name.removeprefix(libpq.SOCKET_NAME) for path in entries if path.name.startswith(libpq.SOCKET_NAME)]
     ports = [int(name) for name in names if name.isdigit()]
+    if not ports:
+        others = ", ".join(str(path) for path in sorted(entries) if path.is_socket())
+        advice = f"Name one of its sockets: {others}." if others else f"For a server: {LIKE_TARGET}."
+        raise UsageError(f"{folder} is a directory, and PostgreSQL has no socket in it", advice)
     return ports[0] if len(ports) == 1 else None
 
 
@@ -162,8 +176,8 @@ def password_note(seen: bool, given: Given | None) -> tuple[str, ...]:
     """A sentence if a password was on the command line, where other users see it."""
     if not seen or given is None or not given.password:
         return ()
-    seen_by = "until it was overwritten just now" if HIDDEN.done else "while this command runs"
-    remark = f"other users of this machine could see the password in the target (ps) {seen_by}; "
+    seen = "could briefly see" if HIDDEN.done else "can see"
+    remark = f"other users of this machine {seen} the password in the target (ps); "
     return (remark + "--env NAME, --password-file or --ask-password avoid that",)
 
 

@@ -49,7 +49,7 @@ def parse_limit(text: str) -> LimitExpression:
     if metric not in METRICS:
         near = difflib.get_close_matches(metric, METRICS, 1)
         meant = f"Did you mean {near[0]}? " if near else ""
-        raise UsageError(f"--fail-if: {metric!r} is no metric", f"{meant}Known: {', '.join(METRICS)}.")
+        raise UsageError(f"--fail-if: there is no metric {metric!r}", f"{meant}Known: {', '.join(METRICS)}.")
     try:
         threshold = parse_duration_ns(value)
     except QuantityError as error:

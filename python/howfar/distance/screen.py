@@ -97,7 +97,7 @@ def _parts(distance: Distance) -> Iterator[tuple[int, list[_Line]]]:
     yield 0, [""]
     yield 0, _pages(distance)
     for other in distance.elsewhere:
-        rtt: Sequence[str] = ("about, by its socket here",)
+        rtt: Sequence[str] = ("an estimate, by its socket",)
         if other.rtt_ns is not None:
             rtt = f"if the RTT were {other.rtt_ns / 1e6:g} ms", f"RTT {other.rtt_ns / 1e6:g} ms"
         yield 2 if other.name == "another zone" else 0, [_page_row(f"  {other.name}", other.kept_ns, *rtt)]
@@ -170,7 +170,7 @@ def _connection(distance: Distance) -> list[_Line]:
 
 def _how(connection: NewConnection) -> str:
     trips = f"{connection.round_trips} round trip{'' if connection.round_trips == 1 else 's'}"
-    return f"{trips}; median of {connection.count}" if connection.count > 1 else trips
+    return f"{trips}; each the median of {connection.count}" if connection.count > 1 else trips
 
 
 def failure(distance: Distance) -> Iterator[str]:
@@ -182,7 +182,7 @@ def failure(distance: Distance) -> Iterator[str]:
         worked += [f"{step_name(distance, one.name)} {shown(one.took_ns)}" for one in distance.connection.steps]
     yield f"howfar: {failed.message}"
     if worked:
-        yield f"  Completed first: {', '.join(worked)}."
+        yield f"  Worked so far: {', '.join(worked)}."
     yield f"  {failed.advice}"
 
 
@@ -252,7 +252,7 @@ def _verified(encryption: Encryption) -> str:
 def _pages(distance: Distance) -> list[_Line]:
     counts = [page.requests for page in distance.pages]
     return [
-        _Cells("a page of", counts, ("requests in turn waits", "requests")),
+        _Cells("a page of", counts, ("requests in turn (by their mean)", "requests")),
         _page_row("  reused", [page.kept_ns for page in distance.pages], "over an open connection"),
         _page_row("  new", [page.new_ns for page in distance.pages], "over a new connection"),
     ]
