@@ -381,6 +381,10 @@ impl Mysql {
                 break;
             }
             framer.keep = ANSWER_KEPT;
+            // What was understood of it says that the place is not known any more.
+            if self.to_client.is_lost() {
+                framer.lose();
+            }
         }
         if framer.is_own && !framer.is_lost() && !framer.is_between() {
             out.undecided_bytes = self.message_bytes;
@@ -422,6 +426,10 @@ impl Mysql {
     fn result(&mut self, first: u8, message: &Message, out: &mut Heard) {
         if message.head.starts_with(&PROGRESS) {
             return;
+        }
+        if message.head.is_empty() && message.length > 0 {
+            // Whether it is a row or the end was not seen.
+            return self.to_client.lose();
         }
         if first == ERR && !matches!(self.expect, Expect::Definitions { .. }) {
             out.failed = true;
