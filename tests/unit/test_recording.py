@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.made_recording import costs
 
@@ -435,6 +435,7 @@ def test_a_goodbye_is_no_round_trip(tmp_path: Path) -> None:
     assert found.round_trips == found.pages[0].round_trips.value == 1
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.integers(0, 900), *[st.integers(0, 500)] * 3, st.integers(1, 2)), max_size=8),
     st.integers(-10, 1_000),

@@ -179,7 +179,7 @@ impl Framer {
         true
     }
 
-    /// The header of the message that [`Framer::next`] gave last.
+    /// The header of the message that [`Framer::next`] gave last, or gives next.
     pub(crate) fn last_header(&self) -> &[u8] {
         &self.header[..self.style.header()]
     }

@@ -153,7 +153,8 @@ impl Mysql {
                 break;
             }
         }
-        if framer.is_lost() && !was_lost {
+        // Packets of a local file have numbers.
+        if framer.is_lost() && !was_lost && framer.last_header()[3] == 0 {
             out.unknown.push(REQUESTS_MISSED);
         }
         out.awaits |= framer.is_lost();

@@ -114,7 +114,8 @@ impl Postgres {
                 }
             }
         }
-        if framer.is_lost() && !was_lost {
+        // Of what a COPY sends no piece is a request.
+        if framer.is_lost() && !was_lost && framer.last_header()[0] != b'd' {
             out.unknown.push(REQUESTS_MISSED);
         }
         out.awaits |= framer.is_lost();

@@ -467,6 +467,26 @@ proptest! {
     }
 }
 
+/// What a long COPY or a local file sends is no request that may have been missed.
+#[test]
+fn a_long_copy_misses_no_request() {
+    let piece = message(b'd', &[b'x'; 500]);
+    let mut session = Session::new(&postgres_login());
+    session.ask(
+        &message(b'Q', b"COPY t FROM STDIN\0"),
+        &message(b'G', b"\0\0\0"),
+    );
+    session.say_with_hole(ToServer, &piece.repeat(9), 700..2_000);
+    session.say(
+        ToClient,
+        &[message(b'C', b"COPY 9\0"), message(b'Z', b"I")].concat(),
+        0,
+    );
+    let (found, unknown) = session.end();
+    assert_eq!(found.last().map(|one| one.0.as_str()), Some("copy data"));
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
 // [rec-9]
 #[test]
 fn a_portal_that_is_suspended_has_its_rows() {
