@@ -427,8 +427,7 @@ def _act(options: Options) -> int:
             note(f"--{option} has no effect with --workload: the file describes the workload")
     login = find_login(options, note)
     if file is not None:
-        protocol: SqlProtocol = "postgresql" if login.address.protocol == "postgresql" else "mysql"
-        check_values(file.source, file.text, file.custom, protocol)
+        check_values(file.source, file.text, file.custom, login.address.protocol)
     workload = workload_of(options, file.custom if file else None)
     seed = options.value("rand-seed") or int.from_bytes(os.urandom(4), "big") + 1
     note(transport_line(login, session_of(login.address, options)))

@@ -95,7 +95,6 @@ def predict(
         found = analyze(recorded, *costs, known, both.recorder.floor_ns, later, rtts_ns)
         laid = lay_out(recorded, *costs)
         changes = changing.changes(laid)
-        code = 0 if len(found.missed) < len(found.pages) else VOID
         report = document(found, changes, laid, points)
         if html is not None:
             write(html, page.render(report), again="")
@@ -104,7 +103,7 @@ def predict(
         else:
             text = terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=wants_details())
             show_rendered(text + "\n")
-    return code
+    return 0 if len(found.missed) < len(found.pages) else VOID
 
 
 def _rtts(text: str | None) -> tuple[str | None, tuple[int, ...]]:

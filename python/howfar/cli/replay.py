@@ -94,13 +94,12 @@ def replay(
         )
     if statements is None and (dsn or writes):
         raise UsageError("--dsn and --writes need --statements", "Name the file of statements to run.")
-    if statements is None:
-        enter_sandbox(target.path)
     recorded = _first(recorded, pages)
     if statements is not None:
         repeated = _repeated(recorded, read_text(statements, "--statements", _MOST_BYTES), dsn, writes, blocks)
         show_found(repeated, document_of_server(repeated), as_json, no_colour)
         return 0
+    enter_sandbox(target.path)
     with from_file(recording, recorded.is_verified):
         with both_paths(recorded, target) as both:
             costs = both.costs(blocks, note)

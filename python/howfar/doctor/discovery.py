@@ -99,7 +99,8 @@ def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Kno
     if known is None or not candidate.kind.knows_accounts or target is not None or not known.refusals:
         return known
     # A user that was named for servers of another kind: this kind has an account that its package sets up.
-    own = _identified(candidate, replace(logins, postgresql=Login("", "")), None) if logins.postgresql.user else None
+    others = logins.without_user()
+    own = _identified(candidate, others, None) if others is not None else None
     return own if own is not None and not own.refusals else known
 
 

@@ -5,7 +5,7 @@ How a server is named is `howfar.address`; what it leaves out is completed befor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from howfar.address import Login as AddressLogin
 from howfar.address import protocol_by_port
@@ -51,6 +51,10 @@ class Logins:
 
     def of(self, kind: Kind) -> Login:
         return {Kind.REDIS: self.redis, Kind.POSTGRESQL: self.postgresql}.get(kind, self.mysql)
+
+    def without_user(self) -> Logins | None:
+        """The same without the user that was named for PostgreSQL, whose package has an account of its own; None if none was."""
+        return replace(self, postgresql=Login("", "")) if self.postgresql.user else None
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from howfar.engine.tls import tls_of
 from howfar.errors import PlanError, QuantityError, UsageError
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
-from howfar.services import SqlProtocol
+from howfar.services import ServiceName
 from howfar.toml_text import MalformedToml, parse_toml
 from howfar.units import counted, parse_duration_ns, parse_share, parse_size_bytes
 
@@ -441,7 +441,7 @@ def parse_workload(source: str, text: str) -> Custom:
     return found
 
 
-def check_values(source: str, text: str, workload: Custom, protocol: SqlProtocol) -> None:
+def check_values(source: str, text: str, workload: Custom, protocol: ServiceName | None) -> None:
     """Check that each statement has as many `?` as parameters, by the rules of its server. Raises PlanError."""
     for index, statement in enumerate(workload.statements):
         marks, given = count_values(statement.sql, protocol), len(statement.parameters)
@@ -476,7 +476,7 @@ _POSTGRESQL = re.compile(
 _BORDER = re.compile(r"/\*|\*/")
 
 
-def count_values(sql: str, protocol: SqlProtocol) -> int:
+def count_values(sql: str, protocol: ServiceName | None) -> int:
     """The number of values of a statement: the `?` outside of quotes and comments, by the lexical rules of its server.
 
     The engine has the same rules (`crates/wire/src/sql.rs`), and `tests/data/values.tsv` holds both to them. MySQL runs what

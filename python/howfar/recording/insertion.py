@@ -87,7 +87,7 @@ class Rewriting:
         for host, port in self._pairs(variables):
             found[host], found[port] = self.tap.host, str(self.tap.port)
         of_libpq = {name: variables[name] for name in ("PGHOST", "PGHOSTADDR", "PGPORT") if name in variables}
-        if of_libpq and self._is_ours(_read(libpq.of_environment, of_libpq), default=SERVICES["postgresql"].port):
+        if of_libpq and self._is_ours(_read(libpq.of_environment, of_libpq), default=libpq.PORT):
             found |= dict.fromkeys(of_libpq, self.tap.host)
             found["PGPORT"] = str(self.tap.port)
         return found
