@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,10 @@ def test_the_server_counts_what_is_documented_and_nothing_aborted(server: Runnin
     # Ours and the one connection that asked for the counters the second time.
     assert grown["Connections"] == found["connection"]["count"] + 1 <= MOST_CONNECTS
     assert grown["Aborted_connects"] == grown["Aborted_clients"] == 0
-    # The first request, the identity, and those that are measured; pings are counted apart, if at all.
-    assert count + 2 <= grown["Com_select"] <= count + 3
-    assert count + pings + 2 <= MOST_REQUESTS
+    # The first request, the identity, three that tell how many fit into the time, and those that are measured; pings are counted
+    # apart, if at all.
+    assert count + 5 <= grown["Com_select"] <= count + 6
+    assert count + pings + 5 <= MOST_REQUESTS
 
 
 def test_every_part_of_the_record_is_there(server: Running) -> None:
@@ -145,8 +147,8 @@ def test_a_watch_ends_after_its_count_with_a_summary(server: Running) -> None:
     done = howfar(*words, HOWFAR_PASSWORD=server.password)
     assert done.returncode == 0, done.stderr
     # A busy machine may be late for some: they are said, and none is lost.
-    said = re.search(r"^(\d+) requests answered, 0 lost(?:, (\d+) skipped)?", done.stdout, re.MULTILINE)
-    assert said and int(said[1]) + int(said[2] or 0) == 20, done.stdout
+    said = re.search(r"^20 requests: (\d+) answered, 0 lost, (\d+) skipped", done.stdout, re.MULTILINE)
+    assert said and int(said[1]) + int(said[2]) == 20, done.stdout
     lines = howfar("--json", *words, HOWFAR_PASSWORD=server.password).stdout.splitlines()
     assert 0 < len(lines) <= 20 and all(json.loads(line)["latency_ns"] > 0 for line in lines)
     assert {json.loads(line)["target"] for line in lines} == {url(server)}
@@ -161,8 +163,8 @@ def test_redis_counts_what_is_documented(tmp_path: Path) -> None:
     with redis(tmp_path) as store:
         assert store.tcp is not None
         found = measured(f"redis://127.0.0.1:{store.tcp.port}")
-        # The first request, one that tells how many fit into the time, and those that are measured.
-        assert store.counted("get") == found["request"]["count"] + 2
+        # The first request, three that tell how many fit into the time, and those that are measured.
+        assert store.counted("get") == found["request"]["count"] + 4
         assert store.counted("ping") == found["ping"]["count"]
         assert store.counted("set") == 0
         assert found["product"].startswith("Redis ")
@@ -184,7 +186,7 @@ def test_a_redis_with_a_password_is_refused_without_and_measured_with_it(tmp_pat
 def test_memcached(tmp_path: Path) -> None:
     with memcached(tmp_path) as store:
         found = measured(f"memcached://{store.unix.path}")
-        assert found["product"].startswith("Memcached ") and found["request"]["count"] == 320
+        assert found["product"].startswith("Memcached ") and found["request"]["count"] == 326
 
 
 def test_a_port_that_says_nothing_is_asked_what_it_speaks(tmp_path: Path) -> None:
@@ -199,9 +201,9 @@ def test_a_port_that_says_nothing_is_asked_what_it_speaks(tmp_path: Path) -> Non
 
 
 @contextmanager
-def peer(speak: Callable[[socket.socket], None]) -> Iterator[int]:
+def peer(speak: Callable[[socket.socket], None], port: int = 0) -> Iterator[int]:
     """Something that listens on loopback and treats each connection so."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", port))
     listening.settimeout(MOST_S)
     kept: list[socket.socket] = []
 
@@ -222,9 +224,10 @@ def peer(speak: Callable[[socket.socket], None]) -> Iterator[int]:
     try:
         yield listening.getsockname()[1]
     finally:
-        listening.close()
-        for connection in kept:
-            connection.close()
+        for one in (listening, *kept):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # also where a thread waits for it
+            one.close()
 
 
 def silence(connection: socket.socket) -> None:
@@ -281,6 +284,118 @@ def test_what_cannot_be_reached_says_what_was_tried_and_what_to_do() -> None:
         assert len(done.stderr.splitlines()) <= 4
 
 
+# ---------------------------------------------------------------- interrupted, and an outage
+
+
+class Gate:
+    """Passes connections on to a server, until it is shut: then the answers to `SELECT 1` stay in it."""
+
+    def __init__(self, server: Running, passes: int) -> None:
+        self.is_shut = threading.Event()
+        self.ended = threading.Event()
+        """The client ended the connection whose answer stayed."""
+        self.last = b""
+        """What the client sent on it after that request."""
+        self._server, self._left = server, passes
+
+    def speak(self, connection: socket.socket) -> None:
+        upstream = socket.create_connection(self._server.address)
+        threading.Thread(target=self._answers, args=(upstream, connection), daemon=True).start()
+        while data := connection.recv(65536):
+            if self.is_shut.is_set():
+                self.last += data
+            self._left -= b"SELECT 1" in data
+            if self._left < 0:
+                self.is_shut.set()
+            upstream.sendall(data)
+        upstream.shutdown(socket.SHUT_WR)
+        if self.is_shut.is_set():
+            self.ended.set()
+
+    def _answers(self, upstream: socket.socket, connection: socket.socket) -> None:
+        with suppress(OSError), upstream:
+            while data := upstream.recv(65536):
+                if not self.is_shut.is_set():
+                    connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def begun(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """`howfar`, going on."""
+    process = subprocess.Popen(
+        ["env", "--default-signal=INT,HUP", *HOWFAR, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **environment}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+_COM_QUIT = b"\1\0\0\0\1"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("watch", [(), ("--watch", "--interval", "10ms")], ids=["once", "watch"])
+def test_a_signal_in_the_middle_of_a_request_ends_with_a_goodbye(
+    server: Running, watch: tuple[str, ...], number: int
+) -> None:
+    before = status(server)["Aborted_clients"]
+    gate = Gate(server, passes=8)
+    with peer(gate.speak) as port:
+        target = url(server, ssl_mode="DISABLED").replace(str(server.address[1]), str(port), 1)
+        with begun(*watch, target, HOWFAR_PASSWORD=server.password) as process:
+            assert gate.is_shut.wait(MOST_S)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=MOST_S)
+            assert gate.ended.wait(MOST_S)
+    interrupted = 0 if watch and number == signal.SIGINT else 128 + number
+    assert process.returncode == (-number if number == signal.SIGKILL else interrupted), err
+    assert gate.last == _COM_QUIT
+    if number != signal.SIGKILL:
+        assert "answered, 0 lost" in out if watch else (out, err) == ("", "howfar: interrupted\n")
+    assert status(server)["Aborted_clients"] == before
+
+
+def missing(connection: socket.socket) -> None:
+    """Answer as a Redis that has no key."""
+    lines = iter(connection.makefile("rb"))
+    for line in lines:
+        for _ in range(int(line[1:])):
+            next(lines), next(lines)
+        connection.sendall(b"$-1\r\n")
+
+
+def test_an_outage_is_lost_requests_with_the_time_at_which_the_server_was_back() -> None:
+    lines: list[dict[str, Any]] = []
+
+    def read_until(process: subprocess.Popen[str], is_last: Callable[[dict[str, Any]], bool]) -> None:
+        assert process.stdout is not None
+        for text in process.stdout:
+            lines.append(json.loads(text))
+            if is_last(lines[-1]):
+                return
+        raise AssertionError(lines)
+
+    with ExitStack() as ends:
+        with peer(missing) as port:
+            process = ends.enter_context(begun("--watch", "--interval", "10ms", "--json", f"redis://127.0.0.1:{port}"))
+            read_until(process, lambda line: line["latency_ns"] is not None)
+        read_until(process, lambda line: line.get("lost") == "no connection")
+        with peer(missing, port):
+            read_until(process, lambda line: "outage" in line)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=MOST_S)
+    outage, lost = lines[-1], [line for line in lines[:-1] if line["lost"] is not None]
+    assert (process.returncode, outage["outage"], outage["lost"], outage["why"]) == (
+        0, "unreachable", len(lost), lost[0]["lost"],
+    )  # fmt: skip
+    assert lost[0]["at"] == outage["began"] < outage["ended"]
+    assert (len(lost) - 1) * 10_000_000 <= outage["took_ns"] < (len(lost) + 1) * 10_000_000
+
+
 ERRORS = {
     "memcached": b"SERVER_ERROR out of memory storing object\r\n",
     "redis": b"-LOADING Redis is loading the dataset in memory\r\n",
@@ -324,8 +439,10 @@ def test_errors_after_good_answers_are_noticed() -> None:
     with refusing(ERRORS["redis"], after=4) as port:
         words = ("--watch", "--interval", "10ms", "--count", "6", f"redis://127.0.0.1:{port}")
         lines = [json.loads(line) for line in howfar("--json", *words).stdout.splitlines()]
+    *lines, outage = lines
     errors = [line["lost"] for line in lines if line["latency_ns"] is None]
     assert errors and all("LOADING" in one for one in errors) and len(errors) < len(lines)
+    assert (outage["outage"], outage["ended"], outage["lost"]) == ("errors", None, len(errors))
 
 
 # ---------------------------------------------------------------- what a bare address and outputs may meet

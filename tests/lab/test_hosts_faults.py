@@ -177,13 +177,17 @@ howfar resume run.howfar >again.txt 2>&1
 """
 
 
-@pytest.mark.parametrize("send", ["kill -INT -- -$run", "kill -TERM $run"], ids=["Ctrl-C", "SIGTERM"])
-def test_an_interrupted_run_reports_what_it_measured_and_is_resumed(cache: Path, tmp_path: Path, send: str) -> None:
+@pytest.mark.parametrize(
+    ("send", "code"), [("kill -INT -- -$run", "130"), ("kill -TERM $run", "143")], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_an_interrupted_run_reports_what_it_measured_and_is_resumed(
+    cache: Path, tmp_path: Path, send: str, code: str
+) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
     done = among_hosts(cache, tmp_path, _INTERRUPTED.replace("SEND", send))
     said = {file.name: file.read_text() for file in tmp_path.glob("*.txt")}
     came_through(done.returncode, done.stderr + said.get("again.txt", said.get("err.txt", "")))
-    assert said["code.txt"].split() == ["130"], said
+    assert said["code.txt"].split() == [code], said
     assert re.search(r"interrupted; \d+ trials? kept in run\.howfar", said["err.txt"]), said["err.txt"]
     assert "howfar resume run.howfar" in said["err.txt"]
     assert "trials done earlier" in said["again.txt"]

@@ -29,8 +29,10 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (REFUSED, "the database refused: wrong password, or an account without rights"),
     (NO_MEMORY, "out of memory, of open files, or of the processes that this account may have"),
     (BUG, "a bug in howfar"),
-    (INTERRUPTED, "interrupted (129: the terminal was closed, 143: SIGTERM); the run file holds every finished trial"),
+    (129, "as 130, by SIGHUP: the terminal was closed"),
+    (INTERRUPTED, "interrupted; the run file holds every finished trial"),
     (BROKEN_PIPE, "the reader of the output went away, as with `| head`"),
+    (143, "as 130, by SIGTERM"),
 )
 """Code and meaning. 1 is never used: Python and shells end with it. `lab`, `record` and `mark` end with their command's own code."""
 
