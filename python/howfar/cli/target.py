@@ -176,8 +176,8 @@ def password_note(seen: bool, given: Given | None) -> tuple[str, ...]:
     """A sentence if a password was on the command line, where other users see it."""
     if not seen or given is None or not given.password:
         return ()
-    saw = "could briefly see" if HIDDEN.done else "can see"
-    remark = f"other users of this machine {saw} the password in the target (ps); "
+    can_see = "could briefly see" if HIDDEN.done else "can see"
+    remark = f"other users of this machine {can_see} the password in the target (ps); "
     return (remark + "--env NAME, --password-file or --ask-password avoid that",)
 
 
