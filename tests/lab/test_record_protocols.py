@@ -270,6 +270,25 @@ def test_postgresql_extended_and_copy(postgres: Running, tmp_path: Path) -> None
     assert SECRET not in (tmp_path / "r").read_bytes()
 
 
+def test_a_statement_longer_than_kept_has_its_name_and_its_count(postgres: Running, tmp_path: Path) -> None:
+    """[rec-10] [rec-8]"""
+    with recorded(UnixTarget(path=str(postgres.server.socket)), tmp_path) as (tap, finish):
+        assert isinstance(tap, UnixTarget)
+        line = pg8000.native.Connection(USER, unix_sock=tap.path, database=DATABASE, password=postgres.password)
+        for size in (10_000, 1_100_000, 3_000_000):
+            line.run(f"SELECT length('{'y' * size}')")
+        for count in (100, 22_000):
+            assert len(line.run(f"SELECT i, repeat('x', 100) FROM generate_series(1, {count}) AS i")) == count
+        line.close()
+        recording = finish()
+    names = [recording.digest_by_id[one.digest_id].text for one in recording.round_trips if one.digest_id]
+    assert names.count("SELECT length(?)") == 3
+    rows = [one.rows for one in recording.round_trips if one.command == "select"]
+    assert rows == [1, 1, 1, 100, None]
+    assert recording.facts["commands"]["select"] == 5
+    assert recording.facts["unknown"] == {"statement longer than kept": 2}
+
+
 @pytest.mark.parametrize("options", [["--pipeline=5"], ["--db-ps-mode=disable"], ["--db-ps-mode=auto"]])
 def test_postgresql_as_a_load(postgres: Running, options: list[str], tmp_path: Path) -> None:
     host, port = postgres.address
