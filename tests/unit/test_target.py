@@ -58,11 +58,14 @@ def test_a_port_that_is_usual_says_which_server_it_is() -> None:
 
 
 def test_a_directory_is_that_of_postgresql(tmp_path: Path) -> None:
-    address = find_server(str(tmp_path), environment=ALONE).address
-    assert (address.protocol, address.socket) == ("postgresql", f"{tmp_path}/.s.PGSQL.5432")
+    with pytest.raises(UsageError, match="no socket in it"):
+        find_server(str(tmp_path), environment=ALONE)
     (tmp_path / ".s.PGSQL.7").touch()
     (tmp_path / ".s.PGSQL.7.lock").touch()
     assert find_server(str(tmp_path), environment=ALONE).address.socket == f"{tmp_path}/.s.PGSQL.7"
+    (tmp_path / ".s.PGSQL.8").touch()
+    address = find_server(str(tmp_path), environment=ALONE).address
+    assert (address.protocol, address.socket) == ("postgresql", f"{tmp_path}/.s.PGSQL.5432")
 
 
 def test_libpqs_sources(tmp_path: Path) -> None:
