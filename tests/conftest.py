@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ TESTS = Path(__file__).parent
 os.environ.pop("COLUMNS", None)
 """Set by what runs tests side by side; output is as wide as it is without a terminal, unless a test says otherwise."""
 LONG_S = 1200
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As for a command in the background; tests send it, to their own process and to what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -35,7 +35,7 @@ def test_only_paths_over_the_link_are_bounded() -> None:
     }
 
 
-@pytest.mark.parametrize(("client_us", "expected"), [(9.9, Resolution.SLOWER), (-9.0, Resolution.NOT_RESOLVED)])
+@pytest.mark.parametrize(("client_us", "expected"), [(9.9, Resolution.SLOWER), (0.1, Resolution.NOT_RESOLVED)])
 def test_a_lower_bound_never_resolves_less_cpu(client_us: float, expected: Resolution) -> None:
     remote = cells(remote_with(client_us))["remote"]
     assert remote.cpu_ratio is not None and remote.cpu_ratio.low is not None and remote.cpu_ratio.high is not None

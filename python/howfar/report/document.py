@@ -219,16 +219,16 @@ def without_empty(blocks: Sequence[Block], shows: Callable[[Block], bool]) -> li
     return kept[:-1] if kept and isinstance(kept[-1], Heading) else kept
 
 
-def without_controls(part: Any) -> Any:
+def without_controls(part: Any, clean: Callable[[str], str] = one_line) -> Any:
     """A document or a part of one, each of its texts on one line and without control characters: a file's texts are somebody else's.
     Charts are functions, whose texts are cleaned when they are drawn."""
     if isinstance(part, str):
-        return one_line(part)
+        return clean(part)
     if isinstance(part, tuple | list):
-        return type(part)(without_controls(each) for each in part)
+        return type(part)(without_controls(each, clean) for each in part)
     if isinstance(part, Mapping):
-        return {without_controls(name): without_controls(value) for name, value in part.items()}
+        return {without_controls(name, clean): without_controls(value, clean) for name, value in part.items()}
     if is_dataclass(part) and not isinstance(part, type):
-        texts = {each.name: without_controls(getattr(part, each.name)) for each in fields(part) if each.init}
+        texts = {each.name: without_controls(getattr(part, each.name), clean) for each in fields(part) if each.init}
         return replace(part, **texts)
     return part

@@ -16,12 +16,18 @@ from howfar.report import palette
 from howfar.report.charts import plain
 from howfar.report.document import Block, Chart, Column, Document, Table, without_controls
 from howfar.report.terminal import fact_text
+from howfar.terminal_text import one_line
 
 WIDE, NARROW = 680, 220
 """Width of the plotting area, pixels; labels and axes come on top."""
 
 VEGA_LITE = "6.4"
 """Version of vl-convert's grammars that Altair's major version writes."""
+
+
+def _lines(text: str) -> str:
+    """Lines of a label in a chart, each without control characters."""
+    return "\n".join(one_line(line) for line in text.split("\n"))
 
 
 def _configured(chart: Any, width: int) -> dict[str, Any]:
@@ -52,7 +58,7 @@ def _configured(chart: Any, width: int) -> dict[str, Any]:
         },
         "legend": {"labelColor": palette.INK, "labelFontSize": text, "symbolSize": 90, "columnPadding": 24},
     }
-    drawn: dict[str, Any] = without_controls(plain(chart))  # the library aborts the process at some of them
+    drawn: dict[str, Any] = without_controls(plain(chart), _lines)  # the library aborts the process at some of them
     return {**drawn, "config": config}
 
 
