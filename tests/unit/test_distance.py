@@ -6,8 +6,12 @@ import json
 import math
 import random
 import socket
+import statistics
 import threading
-from typing import Literal
+import time
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import pytest
 from hypothesis import given
@@ -254,6 +258,45 @@ def test_what_a_server_says_of_an_error_is_one_line_that_does_not_act(message: s
         one.isprintable() or one == "\u00a0" for one in (read.lost.message + read.refusals[0]).replace("\u3000", "")
     )
     assert read.lost.advice == "a\nb", "that is howfar's own"
+
+
+class _Session:
+    """A server each of whose answers takes so long, to requests and pings alike, but for a slow beginning."""
+
+    def __init__(self, each_ns: int) -> None:
+        self.sent: list[tuple[str, ...]] = []
+        self._each_ns = each_ns
+
+    def ask(self, turn: list[tuple[str, ...]], rounds: int, within_ns: int) -> Asked:
+        latencies: list[list[int]] = [[] for _ in turn]
+        spent = 0
+        for number in range(rounds):
+            if number and spent > within_ns:
+                break
+            for one, words in zip(latencies, turn, strict=True):
+                one.append(self._each_ns * (5 if len(self.sent) < 2 else 1))
+                self.sent.append(words)
+                spent += one[-1]
+        return Asked(
+            began_ns=0, late_ns=0, latencies_ns=tuple(map(tuple, latencies)), refusals=(None,) * len(turn), lost=None,
+            min_rtt_ns=None, retransmits=None,
+        )  # fmt: skip
+
+
+@given(st.integers(10_000, 300_000_000), st.sampled_from([1, 6, 72, 368]))
+def test_pings_go_in_turn_with_the_requests_that_they_are_compared_with(each_ns: int, least: int) -> None:
+    from howfar.distance.measure import _TRIED, Effort, _Measuring
+
+    session = _Session(each_ns)
+    server: Any = SimpleNamespace(service="mysql")
+    doing = _Measuring(server, Effort(least_count=least), cast(Any, session), time.monotonic(), made_distance.silent())
+    samples = doing._requests()
+    assert len(session.sent) <= _TRIED + MOST_COUNT and len(samples.query) >= least
+    if samples.ping:
+        assert statistics.median(samples.ping) == statistics.median(samples.query) == each_ns
+        assert len(samples.query) in (2 * len(samples.ping), 5 * len(samples.ping))
+        places = [at for at, words in enumerate(session.sent) if words == ()]
+        assert max(after - before for before, after in pairwise(places)) <= 6 if len(places) > 1 else True
 
 
 # ---------------------------------------------------------------- limits
