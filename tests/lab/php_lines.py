@@ -12,7 +12,7 @@ from pathlib import Path
 from howfar.doctor.findings import Change, Client, Kind
 from howfar.doctor.proposals import by_socket, keeping_connections
 
-_ACCOUNT = "First, in SQL"
+_ACCOUNT = "first, in sql"
 _MYSQL_SAYS = "->query('SELECT CONNECTION_ID()')->"
 _CLIENT = Client(
     program="php-fpm8.2",
@@ -191,7 +191,7 @@ def _run(
 ) -> dict[str, str]:
     failures = {}
     for change in changes:
-        if not change.where.startswith(_ACCOUNT):
+        if not change.where.lower().startswith(_ACCOUNT):
             run = tried[kind, change.where](endpoint, change.lines)
             failures[f"{kind.value}{how}: {change.where}"] = _php(run)
     return failures

@@ -308,9 +308,10 @@ class Gate:
             if self._left < 0:
                 self.is_shut.set()
             upstream.sendall(data)
-        upstream.shutdown(socket.SHUT_WR)
         if self.is_shut.is_set():
             self.ended.set()
+        with suppress(OSError):  # the server may have closed it upon the goodbye
+            upstream.shutdown(socket.SHUT_WR)
 
     def _answers(self, upstream: socket.socket, connection: socket.socket) -> None:
         with suppress(OSError), upstream:
