@@ -22,6 +22,8 @@ _UNDOING_S = 10.0
 """After a request, others are ignored for so long: a group's signal comes twice, and must not disturb the cleaning up."""
 
 
+_asked_at = float("-inf")
+"""When the last request came, whoever took it."""
 _holders: list[bool] = []
 _held: list[Callable[[], None]] = []
 """Requests that came while they were withheld."""
@@ -60,14 +62,15 @@ def _take(handler: Callable[[int], None], number: int) -> None:
 @contextmanager
 def ended_by_request() -> Iterator[None]:
     """Raise KeyboardInterrupt for SIGINT and `Ended` for the other requests, so that what was made is undone."""
-    last_at = float("-inf")
+    global _asked_at
+    _asked_at = float("-inf")
 
     def end(number: int) -> None:
-        nonlocal last_at
+        global _asked_at
         now = time.monotonic()
-        if now - last_at < _UNDOING_S and number != signal.SIGINT:
+        if now - _asked_at < _UNDOING_S and number != signal.SIGINT:
             return
-        last_at = now
+        _asked_at = now
         raise KeyboardInterrupt if number == signal.SIGINT else Ended(number)
 
     with on_request(end):
@@ -77,9 +80,12 @@ def ended_by_request() -> Iterator[None]:
 @contextmanager
 def passed_on_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Pass requests on to a command while inside, and end after it; a terminal's Ctrl-C reaches it directly. Nothing is raised: an
-    exception out of wait() can lose the exit code that it has just fetched."""
+    exception out of wait() can lose the exit code that it has just fetched. A second one, late in a
+    group, ends nothing after it."""
 
     def pass_on(number: int) -> None:
+        global _asked_at
+        _asked_at = time.monotonic()
         if number != signal.SIGINT:
             process.send_signal(number)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from howfar.recording.calibration import Rhythm, _round_trips, calibration_s
-from howfar.stopping import REQUESTS, Ended, ended_by_request, on_request, temporary_folder, withheld
+from howfar.stopping import REQUESTS, Ended, ended_by_request, on_request, passed_on_to, temporary_folder, withheld
 
 
 @pytest.mark.parametrize("number", REQUESTS)
@@ -42,6 +42,19 @@ def test_a_request_while_a_folder_is_made_comes_when_it_can_be_removed(
     with pytest.raises(Ended), ended_by_request(), temporary_folder():
         pytest.fail("it was not asked to end")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_groups_signal_that_comes_late_does_not_end_what_follows_the_command() -> None:
+    """The command has had it, and ended; its code counts."""
+    script = "trap 'exit 6' TERM; echo up; while :; do sleep 0.01; done"
+    process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
+    with ended_by_request():
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        with passed_on_to(process):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert process.wait(MOST_S) == 6
+        os.kill(os.getpid(), signal.SIGTERM)
+    process.stdout.close()
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:
