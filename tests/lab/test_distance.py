@@ -454,7 +454,30 @@ def test_another_kind_of_server_is_not_measured_as_memcached(tmp_path: Path) -> 
         assert store.tcp is not None
         done = howfar("--json", f"memcached://127.0.0.1:{store.tcp.port}")
     assert done.returncode == 10
-    assert json.loads(done.stdout)["failure"]["code"] == "protocol"
+    failure = json.loads(done.stdout)["failure"]
+    assert failure["code"] == "other_protocol" and "redis://" in failure["advice"]
+
+
+BANNERS = {
+    "MySQL": b"J\0\0\0\x0a5.5.5-10.11.6-MariaDB\0" + bytes(60),
+    "SSH": b"SSH-2.0-OpenSSH_9.2p1\r\n",
+    "HTTP": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "mail": b"220 mail.example ESMTP\r\n",
+}
+
+
+@pytest.mark.parametrize("what", BANNERS)
+@pytest.mark.parametrize(
+    "target", ["postgres://u@{}/d", "redis://{}", "rediss://{}", "memcached://{}", "mysql://u@{}/", "{}"]
+)
+def test_a_server_is_recognised_by_its_first_bytes(target: str, what: str) -> None:
+    if what == "MySQL" and not target.startswith(("postgres", "redis", "memcached")):
+        return  # its greeting is what was expected
+    with peer(lambda connection: (connection.sendall(BANNERS[what]), silence(connection))[1]) as port:
+        done = howfar("--json", "--timeout", "1s", target.format(f"127.0.0.1:{port}"))
+    failure = json.loads(done.stdout)["failure"]
+    assert (done.returncode, failure["code"]) == (10, "other_protocol"), done.stderr
+    assert what in failure["message"]
 
 
 @contextmanager
@@ -512,12 +535,14 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_measurement(name: str, 
     assert json.loads(done.stdout)["request"]["count"] > 0
 
 
-@pytest.mark.parametrize("speak", [silence, text])
-def test_a_bare_address_that_is_no_server_is_a_failure_of_its_own(speak: Callable[[socket.socket], None]) -> None:
+@pytest.mark.parametrize(("speak", "code"), [(silence, "protocol"), (text, "other_protocol")])
+def test_a_bare_address_that_is_no_server_is_a_failure_of_its_own(
+    speak: Callable[[socket.socket], None], code: str
+) -> None:
     with peer(speak) as port:
         done = howfar("--json", "--timeout", "300ms", f"127.0.0.1:{port}")
     found = json.loads(done.stdout)
-    assert (done.returncode, found["exit_code"], found["failure"]["code"]) == (10, 10, "protocol"), done.stderr
+    assert (done.returncode, found["exit_code"], found["failure"]["code"]) == (10, 10, code), done.stderr
     assert found["target"] == f"127.0.0.1:{port}"
 
 

@@ -19,6 +19,7 @@ pub enum FailCode {
     Tls,
     ServerError,
     Protocol,
+    OtherProtocol,
     ServerGone,
     Stalled,
     NotPermitted,

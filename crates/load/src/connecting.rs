@@ -6,6 +6,7 @@ use howfar_contract::Failed;
 use howfar_contract::events::{NotOpened, Step, StepName};
 use howfar_contract::jobs::Target;
 use howfar_wire::mysql::Malformed;
+use howfar_wire::recognise::FirstBytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{self, RecvFlags};
@@ -13,7 +14,7 @@ use rustix::time::Timespec;
 
 use crate::channel::TlsFacts;
 use crate::clock::now_ns;
-use crate::failure;
+use crate::failure::{self, TimeLimit};
 use crate::login::{Entry, Session};
 use crate::ping::{Over, interrupted};
 use crate::protocol::{self, Handshake, Phase};
@@ -38,6 +39,7 @@ pub(crate) struct Connecting {
     session: Option<Session>,
     connected: bool,
     unsent: Vec<u8>,
+    first: FirstBytes,
     /// The socket had more than was taken: no event will say so.
     pub(crate) more: bool,
 }
@@ -45,7 +47,7 @@ pub(crate) struct Connecting {
 impl std::fmt::Debug for Connecting {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Connecting")
-            .field("doing", &self.doing())
+            .field("phase", &self.phase())
             .finish_non_exhaustive()
     }
 }
@@ -77,6 +79,7 @@ impl Connecting {
             session,
             connected,
             unsent,
+            first: FirstBytes::default(),
             more: false,
         };
         if connected {
@@ -91,11 +94,6 @@ impl Connecting {
         } else {
             Phase::Connect
         }
-    }
-
-    /// What it waits for, for messages.
-    pub(crate) fn doing(&self) -> &'static str {
-        self.phase().doing()
     }
 
     /// The transport is there, or failed.
@@ -126,12 +124,16 @@ impl Connecting {
             }
             match retry_on_intr(|| net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT)) {
                 Ok((0, _)) => {
-                    let doing = format!("while it was waited for {}", self.doing());
-                    return Err(failure::gone(target, &doing));
+                    let gone = failure::gone(target, &self.phase().before());
+                    return Err(self.recognised(entry, gone));
                 }
                 Ok((count, _)) if self.session.is_none() => {
                     let (raw, out) = (&buffer[..count], &mut self.unsent);
-                    self.session = self.handshake.feed(raw, entry, out)?;
+                    self.first.keep(raw);
+                    self.session = match self.handshake.feed(raw, entry, out) {
+                        Ok(session) => session,
+                        Err(failed) => return Err(self.recognised(entry, failed)),
+                    };
                     self.steps.reach(self.phase());
                 }
                 Ok(_) => {
@@ -148,8 +150,14 @@ impl Connecting {
     }
 
     /// The failure of one that took too long.
-    pub(crate) fn too_slow(&self, entry: &Entry<'_>, limit_ns: u64) -> Failed {
-        failure::too_slow(entry.target, self.doing(), limit_ns)
+    pub(crate) fn too_slow(&self, entry: &Entry<'_>, limit: TimeLimit) -> Failed {
+        let late = failure::too_slow(entry.target, &self.phase().to_do(), limit);
+        self.recognised(entry, late)
+    }
+
+    /// The failure, or what the first bytes show.
+    fn recognised(&self, entry: &Entry<'_>, failed: Failed) -> Failed {
+        failure::other_protocol(entry.target, entry.expected(), &self.first).unwrap_or(failed)
     }
 }
 
@@ -226,17 +234,18 @@ pub(crate) fn open_timed(
 ) -> Result<TimedOpening, NotOpened> {
     let unix = matches!(address, Address::Unix(_));
     let began_ns = now_ns();
-    let mut connecting = begin_within(entry, address, step_limit_ns).map_err(|failure| {
-        let waited_ns = now_ns() - began_ns;
-        NotOpened {
-            steps: Vec::new(),
-            step: StepName::Connect,
-            waited_ns,
-            timed_out: waited_ns > step_limit_ns,
-            syn_retransmits: None,
-            failure,
-        }
-    })?;
+    let mut connecting =
+        begin_within(entry, address, TimeLimit::of_step(step_limit_ns)).map_err(|failure| {
+            let waited_ns = now_ns() - began_ns;
+            NotOpened {
+                steps: Vec::new(),
+                step: StepName::Connect,
+                waited_ns,
+                timed_out: waited_ns > step_limit_ns,
+                syn_retransmits: None,
+                failure,
+            }
+        })?;
     let mut kernel = None;
     let outcome = loop {
         if !connecting.connected && over.is_set() {
@@ -292,7 +301,8 @@ fn step(
     }
     // On every turn: a peer that sends a byte now and then is never idle.
     if now_ns() > connecting.steps.since_ns + limit_ns {
-        return Err((connecting.too_slow(entry, limit_ns), true));
+        let limit = TimeLimit::of_step(limit_ns);
+        return Err((connecting.too_slow(entry, limit), true));
     }
     let is_ready =
         connecting.connected && connecting.session.is_some() && connecting.unsent.is_empty();
@@ -311,14 +321,19 @@ fn step(
 }
 
 /// Begin to connect, again and again while the server's queue of new connections is full.
-fn begin_within(entry: &Entry<'_>, address: &Address, limit_ns: u64) -> Result<Connecting, Failed> {
+fn begin_within(
+    entry: &Entry<'_>,
+    address: &Address,
+    limit: TimeLimit,
+) -> Result<Connecting, Failed> {
     let began_ns = now_ns();
     loop {
         if let Some(connecting) = Connecting::begin(entry, address, began_ns)? {
             return Ok(connecting);
         }
-        if now_ns() > began_ns + limit_ns {
-            return Err(failure::too_slow(entry.target, "accepting", limit_ns));
+        if now_ns() > began_ns + limit.ns {
+            let to_do = Phase::Connect.to_do();
+            return Err(failure::too_slow(entry.target, &to_do, limit));
         }
         wait(&mut [], BUSY_NS);
     }
@@ -330,9 +345,10 @@ pub(crate) fn open_one(
     address: &Address,
     limit_ns: u64,
 ) -> Result<(OwnedFd, Session), Failed> {
+    let limit = TimeLimit::of_load(limit_ns);
     let deadline = now_ns() + limit_ns;
     let mut buffer = vec![0; BUFFER];
-    let mut connecting = begin_within(entry, address, limit_ns)?;
+    let mut connecting = begin_within(entry, address, limit)?;
     loop {
         let mut interest = PollFlags::IN;
         if !connecting.connected || !connecting.unsent.is_empty() {
@@ -346,7 +362,7 @@ pub(crate) fn open_one(
             return Ok((connecting.socket, session));
         }
         if now_ns() > deadline {
-            return Err(connecting.too_slow(entry, limit_ns));
+            return Err(connecting.too_slow(entry, limit));
         }
     }
 }

@@ -8,6 +8,7 @@ use howfar_wire::keyvalue::{self, Refusal};
 use howfar_wire::mysql::auth::Refused;
 use howfar_wire::mysql::{Malformed, ServerError};
 use howfar_wire::postgres;
+use howfar_wire::recognise::{FirstBytes, Speaks};
 
 /// Server errors that are the end of the session: shutdown, killed connection, idle too long.
 const SESSION_ENDS: [&str; 10] = [
@@ -49,27 +50,123 @@ pub(crate) fn refused(target: &Target, error: &io::Error) -> Failed {
     )
 }
 
-pub(crate) fn too_slow(target: &Target, doing: &str, limit_ns: u64) -> Failed {
+/// The time that connecting may take, and the option that sets it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TimeLimit {
+    pub(crate) ns: u64,
+    option: &'static str,
+}
+
+impl TimeLimit {
+    /// Of all steps of a load's connection.
+    pub(crate) fn of_load(ns: u64) -> Self {
+        let option = "--thread-init-timeout";
+        Self { ns, option }
+    }
+
+    /// Of each step of a connection that is timed.
+    pub(crate) fn of_step(ns: u64) -> Self {
+        let option = "--timeout";
+        Self { ns, option }
+    }
+}
+
+pub(crate) fn too_slow(target: &Target, to_do: &str, limit: TimeLimit) -> Failed {
     Failed::new(
         FailCode::Connect,
         format!(
-            "{} did not finish {doing} within {:.1} s",
+            "{} did not {to_do} within {:.1} s",
             target_name(target),
-            limit_ns as f64 / 1e9
+            limit.ns as f64 / 1e9
         ),
-        "Check that the server runs, accepts logins, and is of the kind that was named: one of another kind may wait in silence. Or \
-         allow more time to connect (--timeout; for a load --thread-init-timeout).",
+        format!(
+            "Check that the server runs, accepts logins, and is of the kind that was named: one of another kind may wait in silence. Or \
+             allow more time to connect ({}).",
+            limit.option
+        ),
     )
 }
+
+/// What a client expects of the first bytes of a server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expected {
+    pub(crate) protocol: Speaks,
+    /// TLS begins with the first byte.
+    pub(crate) tls: bool,
+}
+
+/// The failure of a server whose first bytes show that it speaks another protocol than expected; `None`: they do not show it.
+pub(crate) fn other_protocol(
+    target: &Target,
+    expected: Expected,
+    first: &FirstBytes,
+) -> Option<Failed> {
+    let speaks = first.recognise()?;
+    let is_expected = match speaks {
+        Speaks::Tls => expected.tls,
+        Speaks::Redis | Speaks::Memcached => speaks == expected.protocol && !expected.tls,
+        _ => speaks == expected.protocol,
+    };
+    if is_expected {
+        return None;
+    }
+    let (what, advice) = match speaks {
+        Speaks::MySql => (
+            "speaks the protocol of MySQL and MariaDB",
+            "Begin the address with mysql://.",
+        ),
+        Speaks::Postgres => (
+            "speaks the protocol of PostgreSQL",
+            "Begin the address with postgresql://.",
+        ),
+        Speaks::Redis => (
+            "speaks the protocol of Redis",
+            "Begin the address with redis://.",
+        ),
+        Speaks::Memcached => (
+            "speaks the protocol of Memcached",
+            "Begin the address with memcached://.",
+        ),
+        Speaks::Tls => (
+            "expects TLS from the first byte",
+            tls_first(expected.protocol),
+        ),
+        Speaks::Ssh => ("is an SSH server", CORRECT_PORT),
+        Speaks::Http => ("is a web server (HTTP)", CORRECT_PORT),
+        Speaks::Mail => ("is a mail or FTP server", CORRECT_PORT),
+    };
+    let without = if speaks == expected.protocol {
+        ", without TLS"
+    } else {
+        ""
+    };
+    Some(Failed::new(
+        FailCode::OtherProtocol,
+        format!("{} {what}{without}", target_name(target)),
+        advice,
+    ))
+}
+
+/// How an address asks for TLS from the first byte.
+fn tls_first(protocol: Speaks) -> &'static str {
+    match protocol {
+        Speaks::Redis => "Begin the address with rediss://.",
+        Speaks::Memcached => "Begin the address with memcacheds://.",
+        Speaks::Postgres => "Add ?sslmode=require&sslnegotiation=direct to the address.",
+        _ => CORRECT_PORT,
+    }
+}
+
+const CORRECT_PORT: &str = "Correct the port: 3306 is usual for MySQL, 5432 for PostgreSQL, 6379 for Redis, 11211 for Memcached.";
 
 pub(crate) fn malformed(target: &Target, error: Malformed) -> Failed {
     Failed::new(
         FailCode::Protocol,
         format!(
-            "{} sent what is not the MySQL protocol: {error}",
+            "{} does not follow the MySQL protocol: {error}",
             target_name(target)
         ),
-        "Check that the address is that of a MySQL or MariaDB server, and nothing between changes the bytes.",
+        "Check that the address is that of a MySQL or MariaDB server, and that nothing in between changes the bytes.",
     )
 }
 
@@ -88,10 +185,10 @@ pub(crate) fn not_postgres(target: &Target, error: postgres::Malformed) -> Faile
     Failed::new(
         FailCode::Protocol,
         format!(
-            "{} sent what is not the PostgreSQL protocol: {error}",
+            "{} does not follow the PostgreSQL protocol: {error}",
             target_name(target)
         ),
-        "Check that the address is that of a PostgreSQL server, and nothing between changes the bytes.",
+        "Check that the address is that of a PostgreSQL server, and that nothing in between changes the bytes.",
     )
 }
 
@@ -101,14 +198,15 @@ pub(crate) fn not_spoken(
     protocol: Option<Protocol>,
     error: &keyvalue::Malformed,
 ) -> Failed {
-    let name = protocol.map_or("asked for", Protocol::name);
+    let name = match protocol {
+        Some(Protocol::Resp2 | Protocol::Resp3) => "the Redis protocol",
+        Some(Protocol::MemcachedText | Protocol::MemcachedMeta) => "the Memcached protocol",
+        None => "the expected protocol",
+    };
     Failed::new(
         FailCode::Protocol,
-        format!(
-            "{} sent what is not the protocol {name}: {error}",
-            target_name(target)
-        ),
-        "Check that the address is that of such a server, with TLS where it wants it, and nothing between changes the bytes.",
+        format!("{} does not follow {name}: {error}", target_name(target)),
+        "Check that the address is that of such a server, that TLS is used if the server expects it, and that nothing in between changes the bytes.",
     )
 }
 
@@ -202,19 +300,19 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
             format!(
                 "{name} wants the password of `{user}` itself ({plugin}), which is not allowed: it was not sent"
             ),
-            "If that server may have the password, allow it (--allow-cleartext-password; allow_cleartext_password in a job).",
+            "If that server may have the password, allow it (--allow-cleartext-password).",
         ),
         Refused::Unverified => (
             format!(
                 "{name} wants the password of `{user}` itself, because its digest is not in the server's cache, and the certificate was not verified: it was not sent"
             ),
-            "Verify the server (ssl-mode=VERIFY_CA with ssl-ca), or allow it to whoever answers (--allow-cleartext-password; allow_cleartext_password in a job).",
+            "Verify the server (ssl-mode=VERIFY_CA with ssl-ca), or allow it to whoever answers (--allow-cleartext-password).",
         ),
         Refused::NoKey => (
             format!(
                 "{name} wants the password of `{user}` itself, because its digest is not in the server's cache, and the channel is not encrypted: it was not sent"
             ),
-            "Ask for TLS that is verified (ssl-mode=VERIFY_CA), name the server's public key (server-public-key-path; server_key_file in a job), or allow it to be fetched (--get-server-public-key; fetch_server_key).",
+            "Ask for TLS that is verified (ssl-mode=VERIFY_CA), name the server's public key (server-public-key-path), or allow it to be fetched (--get-server-public-key).",
         ),
         Refused::Key(why) => (
             format!("the public key for the login of `{user}` at {name} cannot be used: {why}"),
@@ -252,7 +350,7 @@ pub(crate) fn refused_by_postgres(
             format!(
                 "{name} wants the password of `{user}` itself, and the certificate was not verified: it was not sent"
             ),
-            "Verify the server (sslmode=verify-ca with sslrootcert), or allow it to whoever answers (--allow-cleartext-password; allow_cleartext_password in a job).",
+            "Verify the server (sslmode=verify-ca with sslrootcert), or allow it to whoever answers (--allow-cleartext-password).",
         ),
         Refused::Unbound => (
             format!(

@@ -114,7 +114,7 @@ impl Handshake for KeyValueHandshake {
         if self.channel.is_handshaking() {
             Phase::Tls
         } else {
-            Phase::Login(self.due.last().unwrap_or(&"nothing"))
+            Phase::Command(self.due.last().unwrap_or(&"nothing"))
         }
     }
 

@@ -15,6 +15,7 @@ use howfar_contract::jobs::{
 };
 use howfar_contract::{FailCode, Failed, internal, tell};
 use howfar_wire::mysql::handshake::Account;
+use howfar_wire::recognise::FirstBytes;
 use howfar_wire::{mysql, postgres, redis};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown, sockopt};
@@ -23,7 +24,7 @@ use rustix::time::{ClockId, Timespec};
 use crate::channel::{self, Channel, Wanted};
 use crate::clock::now_ns;
 use crate::connecting::{TimedOpening, open_timed};
-use crate::failure;
+use crate::failure::{self, Expected};
 use crate::login::{Entry, Facts, Session};
 use crate::protocol::Replies;
 use crate::receipt::{plain_version, socket_address};
@@ -80,6 +81,7 @@ pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
                             opening.socket,
                             opening.session,
                             &job.target,
+                            entry.expected(),
                             job.step_timeout_ns,
                             commands.over.clone(),
                         )?);
@@ -187,6 +189,8 @@ struct Connection<'a> {
     /// A request was sent whose answer is not whole, nor ever will be if one began before it.
     pending: bool,
     over: Over,
+    /// Until the first answer is whole.
+    first: Option<(Expected, FirstBytes)>,
 }
 
 /// When the bytes of one answer came.
@@ -202,6 +206,7 @@ impl<'a> Connection<'a> {
         socket: OwnedFd,
         session: Session,
         target: &'a Target,
+        expected: Expected,
         limit_ns: u64,
         over: Over,
     ) -> Result<Self, Failed> {
@@ -220,6 +225,7 @@ impl<'a> Connection<'a> {
             plain: Vec::new(),
             pending: false,
             over,
+            first: Some((expected, FirstBytes::default())),
         })
     }
 
@@ -307,8 +313,27 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Send a request and receive the whole answer to it.
+    /// Send a request and receive the whole answer to it. The first answer also shows which protocol the server speaks.
     fn exchange(
+        &mut self,
+        packet: &[u8],
+        reply: &mut Reply,
+        longest: u64,
+    ) -> Result<Received, Failed> {
+        let outcome = self.exchange_any(packet, reply, longest);
+        let first = self.first.take();
+        match first
+            .and_then(|(expected, first)| failure::other_protocol(self.target, expected, &first))
+        {
+            Some(failed) => {
+                self.pending = true;
+                Err(failed)
+            }
+            None => outcome,
+        }
+    }
+
+    fn exchange_any(
         &mut self,
         packet: &[u8],
         reply: &mut Reply,
@@ -401,6 +426,9 @@ impl<'a> Connection<'a> {
     /// Take what came; true when the answer is whole.
     fn take(&mut self, count: usize, reply: &mut Reply) -> Result<bool, Failed> {
         let raw = &self.buffer[..count];
+        if let Some((_, first)) = &mut self.first {
+            first.keep(raw);
+        }
         let mut ready = false;
         let mut answer = Vec::new();
         let target = self.target;

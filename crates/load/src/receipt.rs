@@ -17,7 +17,7 @@ use crate::channel::Channel;
 use crate::client::{Ended, Results, Rows};
 use crate::connection::Broken;
 use crate::exchange::Exchange;
-use crate::failure;
+use crate::failure::{self, TimeLimit};
 use crate::login::{Entry, Facts, Session};
 use crate::protocol::Replies;
 use crate::socket::Address;
@@ -225,7 +225,13 @@ fn ask(
     (sql, doing): (&str, &str),
 ) -> Result<BTreeMap<String, String>, Failed> {
     let (target, limit_ns) = (of.entry.target, of.limit_ns);
-    let late = || failure::too_slow(target, &format!("answering {doing}"), limit_ns);
+    let late = || {
+        failure::too_slow(
+            target,
+            &format!("answer {doing}"),
+            TimeLimit::of_load(limit_ns),
+        )
+    };
     let mut packet = Vec::new();
     replies.query(&mut packet, sql.as_bytes());
     let (mut results, mut came, mut ended) = (Results::of(replies, true), 0, None);

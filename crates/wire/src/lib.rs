@@ -8,6 +8,7 @@ pub mod keyvalue;
 pub mod memcached;
 pub mod mysql;
 pub mod postgres;
+pub mod recognise;
 pub mod redis;
 pub mod sql;
 

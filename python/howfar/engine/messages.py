@@ -811,6 +811,7 @@ class Failed(Message):
         "tls",
         "server_error",
         "protocol",
+        "other_protocol",
         "server_gone",
         "stalled",
         "not_permitted",

@@ -31,8 +31,8 @@ pub(crate) fn broken(target: &Target, error: &ChannelError) -> Failed {
 }
 
 const CLIENT_CERTIFICATE: &str = "Give a client certificate of an authority that the server knows: ssl-cert and ssl-key (sslcert and \
-     sslkey; cert_file and key_file in a job).";
-const NOT_TLS: &str = "Check that the address is that of a server with TLS, and that nothing between changes the bytes.";
+     sslkey).";
+const NOT_TLS: &str = "Check that the address is that of a server with TLS, and that nothing in between changes the bytes.";
 const LOG: &str = "The server's error log may say more.";
 
 /// What happened, and what to do about it.
@@ -157,8 +157,7 @@ fn nothing_in_common(what: &str) -> (String, &'static str) {
 }
 
 fn about_certificate(why: &CertificateError) -> (String, &'static str) {
-    const SIGNER: &str =
-        "Give the file of the authority that signed it (ssl-ca, sslrootcert; ca_file in a job).";
+    const SIGNER: &str = "Give the file of the authority that signed it (ssl-ca, sslrootcert).";
     let (text, advice) = match why {
         CertificateError::UnknownIssuer => (
             "the server's certificate is not signed by a known authority",

@@ -26,7 +26,7 @@ pub(super) struct Begun {
 impl Entering {
     pub(super) fn phase(&self) -> Phase {
         if self.begun.is_some() {
-            Phase::Login("the login")
+            Phase::Login
         } else {
             Phase::Greeting
         }

@@ -12,15 +12,17 @@ mod preparing;
 mod tests;
 
 use howfar_contract::Failed;
-use howfar_contract::jobs::Target;
+use howfar_contract::jobs::{self, SqlProtocol, Target};
 use howfar_wire::mysql::handshake::{self, Account, Greeting};
 use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
+use howfar_wire::recognise::Speaks;
 
 use crate::channel::{self, Channel, ChannelError, TlsFacts, Wanted};
-use crate::failure;
+use crate::failure::{self, Expected};
 use crate::protocol::{Handshake, Phase, Replies};
 use crate::statements::Statements;
 use crate::workload::Program;
+use crate::workload::commands::Commands;
 use entering::Entering;
 pub(crate) use postgres::PostgresLogin;
 use preparing::Preparing;
@@ -38,6 +40,31 @@ pub(crate) struct Entry<'a> {
     pub(crate) decode: bool,
     /// All transactions are, of a protocol that can ask for it with the login.
     pub(crate) read_only: bool,
+}
+
+impl Entry<'_> {
+    /// What the first bytes of the server have to be.
+    pub(crate) fn expected(&self) -> Expected {
+        let protocol = self.program.commands().map(Commands::protocol);
+        match (protocol, self.program.protocol()) {
+            (Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3), _) => Expected {
+                protocol: Speaks::Redis,
+                tls: self.wanted.wish().tls,
+            },
+            (Some(jobs::Protocol::MemcachedText | jobs::Protocol::MemcachedMeta), _) => Expected {
+                protocol: Speaks::Memcached,
+                tls: self.wanted.wish().tls,
+            },
+            (None, SqlProtocol::Mysql) => Expected {
+                protocol: Speaks::MySql,
+                tls: false,
+            },
+            (None, SqlProtocol::Postgresql) => Expected {
+                protocol: Speaks::Postgres,
+                tls: self.wanted.begins_directly(),
+            },
+        }
+    }
 }
 
 /// A session ready for queries.

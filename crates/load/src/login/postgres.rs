@@ -310,7 +310,7 @@ impl Handshake for PostgresLogin {
         match self.stage {
             Stage::Requesting => Phase::TlsRequest,
             _ if self.channel.is_handshaking() => Phase::Tls,
-            Stage::Entering => Phase::Login("the login"),
+            Stage::Entering => Phase::Login,
             Stage::Preparing { .. } => Phase::Preparing,
         }
     }

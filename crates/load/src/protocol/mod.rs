@@ -58,22 +58,36 @@ pub(crate) enum Phase {
     /// The answer to PostgreSQL's request for TLS.
     TlsRequest,
     Tls,
-    /// The answer to a login, or to a command that is part of one.
-    Login(&'static str),
+    Login,
+    /// The answer to a command that is part of a login.
+    Command(&'static str),
     Preparing,
 }
 
 impl Phase {
-    /// What is waited for, for messages.
-    pub(crate) fn doing(self) -> &'static str {
+    /// What the server has not done yet, for messages: a verb, its past tense, and their object.
+    fn expected(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Connect => "the connection",
-            Self::Greeting => "its greeting",
-            Self::TlsRequest => "its answer to the request for TLS",
-            Self::Tls => "the TLS handshake",
-            Self::Login(what) => what,
-            Self::Preparing => "preparing the statements",
+            Self::Connect => ("accept", "accepted", "the connection"),
+            Self::Greeting => ("send", "sent", "its greeting"),
+            Self::TlsRequest => ("answer", "answered", "the request for TLS"),
+            Self::Tls => ("complete", "completed", "the TLS handshake"),
+            Self::Login => ("complete", "completed", "the login"),
+            Self::Command(command) => ("answer", "answered", command),
+            Self::Preparing => ("prepare", "prepared", "the statements"),
         }
+    }
+
+    /// `send its greeting`
+    pub(crate) fn to_do(self) -> String {
+        let (verb, _, object) = self.expected();
+        format!("{verb} {object}")
+    }
+
+    /// `before it sent its greeting`
+    pub(crate) fn before(self) -> String {
+        let (_, verb, object) = self.expected();
+        format!("before it {verb} {object}")
     }
 
     /// As the contract has it.
@@ -83,7 +97,7 @@ impl Phase {
             Self::Greeting => StepName::Greeting,
             Self::TlsRequest => StepName::TlsRequest,
             Self::Tls => StepName::Tls,
-            Self::Login(_) | Self::Preparing => StepName::Login,
+            Self::Login | Self::Command(_) | Self::Preparing => StepName::Login,
         }
     }
 }

@@ -10,7 +10,8 @@ use crate::acknowledged::KeyOutcome;
 use crate::clock::now_ns;
 use crate::connecting::Connecting;
 use crate::connection::State;
-use crate::failure;
+use crate::failure::{self, TimeLimit};
+use crate::protocol::Phase;
 use crate::wire::Wire;
 
 /// Connections on their way in at a time: enough to hide a long round trip, below the usual length of a server's queue.
@@ -80,8 +81,9 @@ impl Worker<'_> {
                     self.opening += 1;
                 }
                 Ok(None) => {
-                    let limit_ns = self.plan.job.connect_timeout_ns;
-                    let late = failure::too_slow(&self.plan.job.target, "accepting", limit_ns);
+                    let limit = TimeLimit::of_load(self.plan.job.connect_timeout_ns);
+                    let to_do = Phase::Connect.to_do();
+                    let late = failure::too_slow(&self.plan.job.target, &to_do, limit);
                     self.try_later(index, BUSY_NS, now, late)?;
                 }
                 Err(failed) if self.may_seek(&failed) => {

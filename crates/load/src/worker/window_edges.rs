@@ -5,6 +5,7 @@ use howfar_contract::Failed;
 use super::{Load, Order, Report, Worker};
 use crate::clock::now_ns;
 use crate::connection::State;
+use crate::failure::TimeLimit;
 use crate::schedule::Schedule;
 use crate::tally::{Edge, Tally, Window};
 use crate::tcp_info;
@@ -150,7 +151,7 @@ impl Worker<'_> {
                 State::Connecting(opening)
                     if now.saturating_sub(connection.seeking_ns) > open_ns =>
                 {
-                    let failed = opening.too_slow(&self.plan.entry(), open_ns);
+                    let failed = opening.too_slow(&self.plan.entry(), TimeLimit::of_load(open_ns));
                     if !self.ends_early() {
                         return Err(failed);
                     }

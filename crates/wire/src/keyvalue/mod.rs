@@ -17,7 +17,7 @@ pub enum Malformed {
     LineEnd,
     #[error("a line that begins with byte {0}")]
     Kind(u8),
-    #[error("{0} is no number in bounds")]
+    #[error("{0} is not a number, or is out of range")]
     Number(&'static str),
     #[error("more nested than {0} deep")]
     Deep(usize),
