@@ -76,7 +76,7 @@ fn not_a_database_server() {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         std::mem::forget(stream);
     });
-    fails_with(&job(&fake.path), "protocol", "not the MySQL protocol");
+    fails_with(&job(&fake.path), "other_protocol", "HTTP");
 }
 
 #[test]
