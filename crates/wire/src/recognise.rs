@@ -20,7 +20,7 @@ pub const ENOUGH: usize = 32;
 
 /// The protocol that these bytes begin; `None`: they do not show it.
 pub fn recognise(first: &[u8]) -> Option<Speaks> {
-    const BEGINNINGS: [(&[u8], Speaks); 12] = [
+    const BEGINNINGS: [(&[u8], Speaks); 13] = [
         (b"SSH-", Speaks::Ssh),
         (b"HTTP/", Speaks::Http),
         (b"220 ", Speaks::Mail),
@@ -30,6 +30,8 @@ pub fn recognise(first: &[u8]) -> Option<Speaks> {
         (b"CLIENT_ERROR ", Speaks::Memcached),
         (b"SERVER_ERROR ", Speaks::Memcached),
         (b"+PONG\r\n", Speaks::Redis),
+        // Nothing below a key, which a client of Memcached asked for.
+        (b"$-1\r\n", Speaks::Redis),
         (b"-ERR ", Speaks::Redis),
         (b"-NOAUTH ", Speaks::Redis),
         (b"-DENIED ", Speaks::Redis),
@@ -72,11 +74,12 @@ mod tests {
 
     #[test]
     fn servers_are_recognised_by_their_first_bytes() {
-        let servers: [(&[u8], Speaks); 11] = [
+        let servers: [(&[u8], Speaks); 12] = [
             (b"J\0\0\0\x0a5.5.5-10.11.6-MariaDB", Speaks::MySql),
             (b"I\0\0\0\x0a8.0.36\0", Speaks::MySql),
             (b"E\0\0\0\xff\x6a\x04Host 'x' is not allowed", Speaks::MySql),
             (b"E\0\0\0\x8bSFATAL\0VFATAL\0", Speaks::Postgres),
+            (b"$-1\r\n", Speaks::Redis),
             (b"-NOAUTH Authentication required.\r\n", Speaks::Redis),
             (b"ERROR\r\nERROR\r\n", Speaks::Memcached),
             (b"\x15\x03\x01\0\x02\x02\x46", Speaks::Tls),

@@ -261,7 +261,7 @@ fn what_comes_before_the_load_without_an_end() {
         stream.write_all(b"\xff\xff\x0f\x01")?;
         drip(stream, b"\x01")
     });
-    harm_ends("prepares", "connect", "preparing", |stream| {
+    harm_ends("prepares", "connect", "prepare the statements", |stream| {
         let_in(stream)?;
         heard(stream)?;
         stream.write_all(&packet(1, b"\0\x01\0\0\0\xff\xff\xff\xff\0\0\0"))?;
