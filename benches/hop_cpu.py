@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 from howfar.engine.messages import Event, Finished, LoadJob, Measuring, Session, Sysbench
-from howfar.engine.process import run_load
+from howfar.engine.run_load import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
 from howfar.paths import Endpoint

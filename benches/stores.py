@@ -31,7 +31,8 @@ from howfar.engine.messages import (
     TablesJob,
     UnixTarget,
 )
-from howfar.engine.process import EngineProcess, Launcher, run_tables
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.engine.run_load import run_tables
 
 KEYS = 10_000
 LONG_NS = 3_600_000_000_000

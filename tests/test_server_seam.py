@@ -20,6 +20,7 @@ OWN = {
     "bench/pgbench.py",
     "paths/pgbouncer.py",
     "engine/messages.py",  # generated
+    "engine/ping_messages.py",  # generated
 }
 KNOWN = {
     "services/__init__.py": "registration",

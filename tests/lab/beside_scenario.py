@@ -19,7 +19,7 @@ from howfar.engine.messages import (
     Session,
     Sysbench,
 )
-from howfar.engine.process import run_load
+from howfar.engine.run_load import run_load
 from howfar.errors import LabError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec

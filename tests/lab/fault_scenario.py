@@ -17,7 +17,8 @@ import numpy as np
 
 from howfar.engine.acknowledged import HEADER, RECORD, KeyOutcome
 from howfar.engine.messages import LoadJob, UnixTarget
-from howfar.engine.process import Launcher, LoadOutcome, run_load
+from howfar.engine.process import Launcher
+from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import HowfarError
 from howfar.lab.replication import Pair, PairContext, ReplicationSpec, open_pair
 from howfar.lab.replication.links import EmulatedWire

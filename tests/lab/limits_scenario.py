@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from howfar.engine.messages import Event, IndependentLoss, LoadJob
-from howfar.engine.process import Launcher, LoadOutcome, run_load
+from howfar.engine.process import Launcher
+from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.experiments.registry import summarise
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory

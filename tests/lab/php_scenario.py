@@ -30,8 +30,8 @@ from howfar.engine.messages import (
     SameValue,
     UnixTarget,
 )
-from howfar.engine.process import run_load
 from howfar.engine.rules import services_of, sql_of
+from howfar.engine.run_load import run_load
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from howfar.engine.messages import Sysbench, Workload
-from howfar.engine.process import run_load
+from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
 from howfar.paths import find_path
 from howfar.plan.page import Keys

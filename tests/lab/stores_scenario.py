@@ -13,8 +13,8 @@ from howfar.engine.messages import (
     KeyValue,
     Session,
 )
-from howfar.engine.process import run_load
 from howfar.engine.receipt_check import mismatches
+from howfar.engine.run_load import run_load
 from howfar.errors import HowfarError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec

@@ -16,7 +16,8 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
-from howfar.engine.process import Launcher, run_load
+from howfar.engine.process import Launcher
+from howfar.engine.run_load import run_load
 from howfar.lab.servers import DATABASE, USER, Tables
 from tests.lab.sandboxes import wait_until
 from tests.lab.servers_here import Running, prepared, started

@@ -19,7 +19,7 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
-from howfar.engine.process import run_load
+from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
 from tests.lab.programs import in_sandbox, load_on
 

@@ -473,7 +473,12 @@ BANNERS = {
 def test_a_server_is_recognised_by_its_first_bytes(target: str, what: str) -> None:
     if what == "MySQL" and not target.startswith(("postgres", "redis", "memcached")):
         return  # its greeting is what was expected
-    with peer(lambda connection: (connection.sendall(BANNERS[what]), silence(connection))[1]) as port:
+
+    def greet(connection: socket.socket) -> None:
+        connection.sendall(BANNERS[what])
+        silence(connection)
+
+    with peer(greet) as port:
         done = howfar("--json", "--timeout", "1s", target.format(f"127.0.0.1:{port}"))
     failure = json.loads(done.stdout)["failure"]
     assert (done.returncode, failure["code"]) == (10, "other_protocol"), done.stderr

@@ -26,8 +26,9 @@ from howfar.engine.messages import (
     Tls,
     UnixTarget,
 )
-from howfar.engine.process import EngineFailed, EngineProcess, Launcher, LoadOutcome, run_load
+from howfar.engine.process import EngineFailed, EngineProcess, Launcher
 from howfar.engine.receipt_check import page_mismatches
+from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.lab.servers import DATABASE, USER
 from tests.lab import certificates
 from tests.lab.servers_here import Running, short_directory

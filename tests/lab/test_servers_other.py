@@ -17,7 +17,8 @@ from howfar.engine.messages import (
     TcpTarget,
     UnixTarget,
 )
-from howfar.engine.process import Launcher, LoadOutcome, run_load
+from howfar.engine.process import Launcher
+from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.lab.cache import SOCKET_PATH_MAX
 from howfar.lab.servers import DATABASE, USER
 from howfar.lab.servers.features import features

@@ -17,8 +17,9 @@ from howfar.engine.messages import (
     Tls,
     UnixTarget,
 )
-from howfar.engine.process import EngineFailed, Launcher, LoadOutcome, run_load
+from howfar.engine.process import EngineFailed, Launcher
 from howfar.engine.receipt_check import mismatches
+from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.lab.servers import DATABASE, USER
 from tests.lab import accounts, certificates
 from tests.lab.servers_here import ONE_TABLE, Running, prepared, short_directory, started

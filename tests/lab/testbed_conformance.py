@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from howfar.engine.messages import Event, Sysbench
-from howfar.engine.process import LoadOutcome, run_load
+from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import LabError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, open_laboratory

@@ -19,7 +19,7 @@ from howfar.engine.messages import (
     Measuring,
     Sysbench,
 )
-from howfar.engine.process import run_load
+from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.window import WindowWatch
 from tests.lab.programs import in_sandbox, load_on

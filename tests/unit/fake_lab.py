@@ -30,7 +30,8 @@ from howfar.engine.messages import (
     Target,
     UnixTarget,
 )
-from howfar.engine.process import Launcher, LoadOutcome
+from howfar.engine.process import Launcher
+from howfar.engine.run_load import LoadOutcome
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.runner.run import conduct, run_info
 from howfar.runner.trial import Instruments

@@ -22,7 +22,8 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
-from howfar.engine.process import EngineFailed, EngineProcess, engine_info, find_engine, run_load
+from howfar.engine.process import EngineFailed, EngineProcess, engine_info, find_engine
+from howfar.engine.run_load import longest_s, run_load
 from howfar.errors import EngineError, MissingError
 
 JOB = LoadJob(
@@ -135,7 +136,7 @@ def test_an_engine_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytes
 
 def test_an_engine_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine(tmp_path, monkeypatch, "exec sleep 1000")
-    monkeypatch.setattr(process, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr("howfar.engine.run_load._PATIENCE_S", 0.1)
     job = JOB.model_copy(update={"connect_timeout_ns": 1, "stall_timeout_ns": 1})
     with pytest.raises(EngineError, match="did not end within 0 s and was killed"):
         run_load(job, process.Launcher())
@@ -148,6 +149,6 @@ def test_a_page_job_may_open_one_service_after_the_other() -> None:
     )
     job = PageJob(application=script, workers=1, seed=1, warmup_ns=0, measure_ns=1)
     php = job.model_copy(update={"application": FastCgi(target=UnixTarget(path="/s"), parameters={})})
-    waits = [process.longest_s(one) for one in (JOB, php, job)]
+    waits = [longest_s(one) for one in (JOB, php, job)]
     opening_s = JOB.connect_timeout_ns / 1e9
     assert [longest - waits[0] for longest in waits] == pytest.approx([0, opening_s, 3 * opening_s])

@@ -13,7 +13,8 @@ import pytest
 from tests.acknowledged_scenario import INSERTS
 
 from howfar.engine.messages import Event, LoadJob, Measuring, UnixTarget
-from howfar.engine.process import Launcher, LoadOutcome
+from howfar.engine.process import Launcher
+from howfar.engine.run_load import LoadOutcome
 from howfar.errors import EngineError, LabError
 from howfar.lab.replication import Pair, ReplicationSpec
 from howfar.plan.factors import Fault

@@ -10,7 +10,7 @@ from tests.made import made, made_trial
 from tests.unit.fake_lab import fake_info, finish, receipt
 
 from howfar.engine.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
-from howfar.engine.process import LoadOutcome
+from howfar.engine.run_load import LoadOutcome
 from howfar.errors import PlanError
 from howfar.lab.replicated import SERVERS_TIMEOUT_MS
 from howfar.lab.replication.binary_log import MysqlReplication

@@ -10,7 +10,7 @@ from tests.unit.fake_lab import finish, receipt
 
 from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.engine.messages import Classes, KeyValue, LoadJob, Measuring, Ready, Sysbench, UnixTarget
-from howfar.engine.process import LoadOutcome
+from howfar.engine.run_load import LoadOutcome
 from howfar.fleet.hosts_file import parse_hosts
 from howfar.fleet.roles import RoleHosts, find_place, may_swap
 from howfar.lab.counts import NOT_COUNTED, both_counts

@@ -22,7 +22,8 @@ from howfar.analysis.summary import Summary
 from howfar.cli.progress import Lines
 from howfar.cli.run import _command, _levels
 from howfar.engine.messages import Event, LoadJob, PageJob
-from howfar.engine.process import Launcher, LoadOutcome
+from howfar.engine.process import Launcher
+from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError, UsageError
 from howfar.experiments.latency.analysis import Latency
 from howfar.experiments.registry import rendered, schema, summarise

@@ -24,7 +24,7 @@ from howfar.engine.messages import (
     ServiceUse,
     UnixTarget,
 )
-from howfar.engine.process import LoadOutcome
+from howfar.engine.run_load import LoadOutcome
 from howfar.lab.counts import counted_less
 from howfar.plan.load import load_plan
 from howfar.runner.jobs import PageSpec, not_as_requested, page_facts, page_spec, unlike_pages

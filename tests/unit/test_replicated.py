@@ -22,8 +22,8 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
-from howfar.engine.process import LoadOutcome
 from howfar.engine.rules import is_keyed
+from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, PlanError
 from howfar.lab.link import LinkSpec
 from howfar.lab.replicated import (

@@ -33,7 +33,8 @@ from howfar.engine.messages import (
     TcpTarget,
     UnixTarget,
 )
-from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, bounded, run_load, run_probe
+from howfar.engine.process import EngineProcess, Launcher, bounded, run_probe
+from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import EngineError, MissingError
 from howfar.lab.network import Shares, share_cpus, usable_cpus
 from howfar.stats.estimate import Described, Estimate, Part

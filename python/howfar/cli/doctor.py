@@ -40,7 +40,7 @@ from howfar.doctor.findings import (
     Unseen,
 )
 from howfar.doctor.targets import Login, Logins, Target, target_of
-from howfar.engine.messages import UnixTarget
+from howfar.engine.ping_messages import UnixTarget
 from howfar.errors import MissingError, UsageError
 from howfar.terminal_text import one_line
 from howfar.units import counted

@@ -20,8 +20,9 @@ from howfar.cli.exit_codes import VOID
 from howfar.cli.screen import STDOUT, note, read_text, show_json_line
 from howfar.cli.target import Say, find_server, numeric, settle_tls
 from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
-from howfar.engine.process import EngineFailed, Launcher, run_load, run_tables
+from howfar.engine.process import EngineFailed, Launcher
 from howfar.engine.receipt_check import mismatches
+from howfar.engine.run_load import run_load, run_tables
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load import report_human
 from howfar.load.cmdline import ACTIONS, WORKLOADS, Options, parse_command_line

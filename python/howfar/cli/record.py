@@ -9,7 +9,7 @@ import click
 
 from howfar.cli.screen import OutputFile, json_option, no_colour_option, show_found, try_note
 from howfar.cli.target import named_server_at, of_laboratory, server_at, usual_server
-from howfar.engine.messages import TcpTarget, UnixTarget
+from howfar.engine.ping_messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.store.database import kind_of
 from howfar.units import parse_duration_ns

@@ -35,7 +35,7 @@ from howfar.cli.hide_arguments import HIDDEN
 from howfar.cli.screen import note, read_text
 from howfar.cli.suggest import LIKE_TARGET
 from howfar.distance.resolve import as_number, resolved, unknown_host
-from howfar.engine.messages import Target, TcpTarget, UnixTarget
+from howfar.engine.ping_messages import Target, TcpTarget, UnixTarget
 from howfar.errors import EngineError, UsageError
 from howfar.recording.insertion import NamedServer
 from howfar.services import SERVICES

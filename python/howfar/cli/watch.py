@@ -24,7 +24,7 @@ from howfar.distance.requests import REQUESTS
 from howfar.distance.resolve import NameFailed
 from howfar.distance.session import Lost, PingSession, Server, check_answered, not_opened, ping_session
 from howfar.distance.watch import LEAST_INTERVAL_NS, Moment, Outage, Watched, frame, summary, window_line
-from howfar.engine.messages import NotOpened
+from howfar.engine.ping_messages import NotOpened
 from howfar.errors import UsageError
 from howfar.stopping import Ended
 from howfar.units import format_duration_ns

@@ -41,7 +41,7 @@ from howfar.distance.session import (
     socket_saving_ns,
 )
 from howfar.distance.target import other_protocol
-from howfar.engine.messages import (
+from howfar.engine.ping_messages import (
     Asked,
     NotOpened,
     Opened,

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from howfar.distance.record import Fact, PathFacts, PathKind
 from howfar.distance.requests import Identity, named_proxy
 from howfar.doctor.peer_location import PeerLocation, tcp_peer, unix_peer
-from howfar.engine.messages import Opened
+from howfar.engine.ping_messages import Opened
 
 _TIMES_PING = 2.0
 _LEAST_NS = 200_000

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from howfar.distance.record import Failure
 from howfar.distance.requests import REQUESTS, Identity
-from howfar.engine.messages import (
+from howfar.engine.ping_messages import (
     Asked,
     AskInTurn,
     FetchAnswer,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from howfar.address import Login, ServerAddress, SslMode
 from howfar.distance.record import NOT_VERIFIED, Failure
 from howfar.distance.session import Lost, PingSession, Server, not_opened, ping_session
-from howfar.engine.messages import NotOpened, Opened, Session, Target, Tls
+from howfar.engine.ping_messages import NotOpened, Opened, Session, Target, Tls
 from howfar.engine.tls import tls_of
 from howfar.services import SERVICES, ServiceName
 

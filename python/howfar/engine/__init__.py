@@ -1,3 +1,1 @@
 """MEASURE: find the engine program, send it a job, read its typed events. Start at `process.py`."""
-
-from howfar.engine import rules as rules

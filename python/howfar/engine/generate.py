@@ -1,7 +1,7 @@
 """Python types of the contract, from the schema that the engine prints.
 
     howfar-engine schema > schema/contract.json
-    python -m howfar.engine.generate            # writes messages.py next to this file, and plan/engine_limits.py
+    python -m howfar.engine.generate            # writes messages.py and ping_messages.py next to this file, and plan/engine_limits.py
 
 The schema describes each message under its name. What Python adds is here: names for some types, and unions of events. Rules that
 concern several fields are in `rules.py`.
@@ -10,6 +10,7 @@ concern several fields are in `rules.py`.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -20,10 +21,16 @@ from typing import Any, Final
 HERE: Final = Path(__file__).parent
 SCHEMA: Final = HERE.parents[2] / "schema" / "contract.json"
 TARGET: Final = HERE / "messages.py"
+PING_TARGET: Final = HERE / "ping_messages.py"
+"""The messages that time a server, with all to which they refer. Alone they are imported in a fifth of the time."""
 LIMITS: Final = HERE.parent / "plan" / "engine_limits.py"
 """Plans know no engine, and still accept only what it can run."""
 TAGS: Final = ("job", "command", "event")
 
+_OF_PINGS: Final = (
+    "PingJob", "OpenConnection", "AskInTurn", "FetchAnswer", "Opened", "NotOpened", "Asked", "Fetched", "Failed", "NullJob",
+    "NullReady", "Info",
+)  # fmt: skip
 _NAMED: Final = {
     "PsMode": "PsMode",
     "Sysbench.kind": "SysbenchKind",
@@ -60,19 +67,19 @@ from typing import Annotated
 from pydantic import Field
 '''
 # Annotations are not postponed: pydantic would evaluate their text for every class, a fifth of the module's import time.
-_HEAD: Final = '''"""The messages between Python and the engine. Generated from `schema/contract.json` by `generate.py`: do not edit.
-
-One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times are integers of nanoseconds, sizes bytes, rates bits
-per second.
-"""
-
-from typing import Annotated, Final, Literal, get_args
+_HEAD: Final = (
+    '"""{} Generated from `schema/contract.json` by `generate.py`: do not edit.\n{}"""\n\n# ruff: noqa: E402, I001\n'
+)
+_IMPORTS: Final = """from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
 from howfar.engine.message import Message
-
-'''
+"""
+_UNITS: Final = """
+One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times are integers of nanoseconds, sizes bytes, rates bits
+per second.
+"""
 
 
 class Generator:
@@ -86,15 +93,21 @@ class Generator:
         self.tagged: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
         self.bounded = True
 
-    def text(self) -> str:
-        """The module, before it is formatted."""
+    def texts(self) -> dict[Path, str]:
+        """The modules of messages, before they are formatted."""
+        for name in _OF_PINGS:
+            self._define(name)
+        of_pings, self.parts = self.parts, []
+        events = self._by_tag("PING_EVENTS", "event")
         # What the engine reads first: its bounds are checked. What it writes has none.
         names = sorted(self.defs, key=lambda name: ("event" in self.defs[name].get("properties", {}), name))
         for name in names:
             self._define(name)
-        constants = (
+        version = (
             f"PROTOCOL_VERSION: Final = {self.schema['version']}\n"
-            '"""Raised when a message changes its meaning; the engine refuses a job of another version."""\n'
+            '"""Raised when a message changes its meaning; the engine refuses a job of another version."""\n\n'
+        )
+        constants = (
             f"LONGEST_NS: Final = {self.schema['longest_ns']:_}\n"
             '"""A day: no field names a longer time. What is longer is a mistake of a unit."""\n\n'
         )
@@ -103,10 +116,24 @@ class Generator:
         unions = [self._union(name, kinds, "event") for name, kinds in _EVENTS.items()]
         unions.append(self._union("Event", tuple(sorted(self.tagged["event"].values())), "event"))
         unions.append("SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)")
-        for tag, kinds in self.tagged.items():
-            body = "".join(f"{value!r}: {name}," for value, name in sorted(kinds.items()))
-            unions.append(f'{tag.upper()}S: Final[dict[str, type[Message]]] = {{{body}}}\n"""By the field `{tag}`."""')
-        return _HEAD + constants + "\n\n".join([*self.parts, *unions]) + "\n"
+        unions += [self._by_tag(f"{tag.upper()}S", tag) for tag in TAGS]
+        defined = re.findall(r"^(?:class )?(\w+)(?:\(| = )", "\n".join(of_pings), re.MULTILINE)
+        again = "".join(f"{name} as {name}," for name in sorted([*defined, "PROTOCOL_VERSION"]))
+        return {
+            PING_TARGET: _HEAD.format("The messages that time a server: a part of `messages.py`.", "")
+            + "\n\n".join([_IMPORTS.replace(", get_args", ""), version, *of_pings, events])
+            + "\n\nfrom howfar.engine import ping_rules as ping_rules  # their rules\n",
+            TARGET: _HEAD.format("The messages between Python and the engine.", _UNITS)
+            + f"{_IMPORTS}from howfar.engine.ping_messages import ({again})\n\n"
+            + constants
+            + "\n\n".join([*self.parts, *unions])
+            + "\n\nfrom howfar.engine import rules as rules  # their rules\n",
+        }
+
+    def _by_tag(self, name: str, tag: str) -> str:
+        """A table of the messages defined so far, by the value of a field."""
+        body = "".join(f"{value!r}: {kind}," for value, kind in sorted(self.tagged[tag].items()))
+        return f'{name}: Final[dict[str, type[Message]]] = {{{body}}}\n"""By the field `{tag}`."""'
 
     def limits(self) -> str:
         """The module of types with the limits of fields that plans have, before it is formatted."""
@@ -282,10 +309,8 @@ def _docstring(text: str) -> str:
 
 def generated(schema: dict[str, Any]) -> dict[Path, str]:
     """The text of each module, formatted."""
-    return {
-        TARGET: _formatted(TARGET, Generator(schema).text()),
-        LIMITS: _formatted(LIMITS, Generator(schema).limits()),
-    }
+    texts = {**Generator(schema).texts(), LIMITS: Generator(schema).limits()}
+    return {path: _formatted(path, text) for path, text in texts.items()}
 
 
 def _formatted(path: Path, text: str) -> str:

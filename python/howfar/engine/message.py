@@ -1,7 +1,7 @@
 """Base of all messages of the contract: a frozen, closed value, checked by the rules of its type."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
@@ -30,3 +30,16 @@ class Message(BaseModel):
         if rule is not None:
             rule(self)
         return self
+
+
+_Rule = TypeVar("_Rule", bound=Callable[[Any], None])
+
+
+def rule_of(kind: type[Message]) -> Callable[[_Rule], _Rule]:
+    """A decorator: the rule checks each message of this type."""
+
+    def register(rule: _Rule) -> _Rule:
+        Message.rules[kind.__name__] = rule
+        return rule
+
+    return register

@@ -13,40 +13,22 @@ import shutil
 import subprocess
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import ValidationError
 
 import howfar
 from howfar.engine.message import Message
-from howfar.engine.messages import (
-    EVENTS,
-    PROTOCOL_VERSION,
-    Event,
-    Failed,
-    FastCgi,
-    Finished,
-    GoodputResult,
-    Info,
-    Interval,
-    LoadJob,
-    Measuring,
-    PageJob,
-    PingPong,
-    Ready,
-    RttResult,
-    TablesDone,
-    TablesJob,
-    Used,
-    Watched,
-)
-from howfar.engine.rules import services_of
+from howfar.engine.ping_messages import PING_EVENTS, PROTOCOL_VERSION, Failed, Info
 from howfar.errors import EngineError, MissingError, UsageError, how_ended
+
+if TYPE_CHECKING:
+    from howfar.engine.messages import Event
 
 _STDERR_KEPT = 4000
 _EXIT_S = 5.0
@@ -54,9 +36,11 @@ _GOODBYE_S = 3.0
 """Time for the last word of an engine that is ended because of an error, and for a login that it has begun."""
 _SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
 """Variables not passed on: others may be able to read a process's environment."""
+_LAST_EVENTS: Final = frozenset(
+    {"finished", "tables_done", "watched", "rtt_result", "goodput_result", "ping_pong", "used"}
+)
+"""Those that end a job."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-_PATIENCE_S = 30.0
-"""Time beyond the longest that a job may take by its own limits."""
 
 
 class EngineFailed(EngineError):
@@ -80,16 +64,6 @@ class Launcher:
         """Start `command` with this prefix and these descriptors; in our own environment without secrets, if `options` has none."""
         options = {"env": own_environment(), **options}
         return subprocess.Popen([*self.prefix, *command], pass_fds=self.pass_fds, **options)
-
-
-@dataclass(frozen=True)
-class LoadOutcome:
-    """A load or page job that ended well."""
-
-    ready: Ready
-    measuring: Measuring
-    intervals: tuple[Interval, ...]
-    finished: Finished
 
 
 def find_engine() -> Path:
@@ -149,10 +123,18 @@ def engine_info() -> Info:
 def parse_event(line: str) -> Event:
     """The event that a line of the engine's output holds. Raises ValueError; a ValidationError is one."""
     held = json.loads(line)
-    kind = EVENTS.get(str(held.get("event"))) if isinstance(held, dict) else None
+    name = str(held.get("event")) if isinstance(held, dict) else ""
+    kind = PING_EVENTS.get(name) or _all_events().get(name)
     if kind is None:
         raise ValueError("it is none of the contract's events")
-    return cast(Event, kind.model_validate_json(line))
+    return cast("Event", kind.model_validate_json(line))
+
+
+def _all_events() -> dict[str, type[Message]]:
+    """Their import takes longer than many a job."""
+    from howfar.engine.messages import EVENTS
+
+    return EVENTS
 
 
 class EngineProcess:
@@ -219,7 +201,7 @@ class EngineProcess:
         while True:
             event = self.read()
             yield event
-            if isinstance(event, Finished | TablesDone | Watched | RttResult | GoodputResult | PingPong | Used):
+            if event.event in _LAST_EVENTS:
                 return
 
     def end_input(self) -> None:
@@ -276,20 +258,6 @@ class EngineProcess:
             self.kill()
 
 
-def _openings(job: LoadJob | PageJob) -> int:
-    """How often the engine may wait for `connect_timeout_ns`, one wait after the other, before it measures."""
-    if isinstance(job, LoadJob):
-        return 1
-    # Of a script's services each is opened twice, for its receipt; then a worker opens one after the other.
-    return 2 if isinstance(job.application, FastCgi) else 4 * len(services_of(job.application))
-
-
-def longest_s(job: LoadJob | PageJob) -> float:
-    """Longest duration of a job. The engine bounds each of its phases; this is for an engine that has lost its own clock."""
-    phases_ns = _openings(job) * job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
-    return phases_ns / 1e9 + _PATIENCE_S
-
-
 @contextlib.contextmanager
 def bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
     """Kill an engine that still runs after `seconds`. Raises EngineError then."""
@@ -310,43 +278,6 @@ def bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
         raise
     finally:
         timer.cancel()
-
-
-def run_load(
-    job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None
-) -> LoadOutcome:
-    """Run a load job, or load by pages, to its end. Raises EngineFailed, EngineError."""
-    ready: Ready | None = None
-    measuring: Measuring | None = None
-    intervals: list[Interval] = []
-    with EngineProcess(job, launcher) as engine, bounded(engine, longest_s(job)):
-        for event in engine.events():
-            if on_event is not None:
-                on_event(event)
-            if isinstance(event, Ready):
-                ready = event
-            elif isinstance(event, Measuring):
-                measuring = event
-            elif isinstance(event, Interval):
-                intervals.append(event)
-            elif isinstance(event, Finished):
-                if ready is None or measuring is None:
-                    raise EngineError(
-                        f"howfar-engine {job.job} finished without having been ready", "Please report this."
-                    )
-                return LoadOutcome(ready, measuring, tuple(intervals), event)
-    raise EngineError(f"howfar-engine {job.job} ended without a result", "Please report this.")
-
-
-def run_tables(job: TablesJob, launcher: Launcher, on_event: Callable[[Event], None] | None = None) -> TablesDone:
-    """Run a tables job to its end, however long: each of its waits is bounded by the engine. Raises EngineFailed, EngineError."""
-    with EngineProcess(job, launcher) as engine:
-        for event in engine.events():
-            if on_event is not None:
-                on_event(event)
-            if isinstance(event, TablesDone):
-                return event
-    raise EngineError("howfar-engine tables ended without a result", "Please report this.")
 
 
 def run_probe(job: Message, launcher: Launcher, longest_s: float | None = None) -> Event:

@@ -5,10 +5,10 @@ The engine refuses the same jobs; here they are refused before it starts, with a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from howfar.engine.message import Message
+from howfar.engine.message import rule_of
 from howfar.engine.messages import (
     ConstantValue,
     CpuStep,
@@ -33,7 +33,6 @@ from howfar.engine.messages import (
     Sysbench,
     TablesJob,
     TextValues,
-    Tls,
     UniformSize,
     Workload,
 )
@@ -46,28 +45,8 @@ MOST_SQL_BYTES: Final = 2**24 - 256
 MOST_ROUND_TRIPS: Final = 100_000
 """Most round trips of a page: a worker of the engine notes the latency of each until the page has ended."""
 
-_Rule = TypeVar("_Rule", bound=Callable[[Any], None])
 
-
-def _rule_of(kind: type[Message]) -> Callable[[_Rule], _Rule]:
-    def register(rule: _Rule) -> _Rule:
-        Message.rules[kind.__name__] = rule
-        return rule
-
-    return register
-
-
-@_rule_of(Tls)
-def _tls(tls: Tls) -> None:
-    if tls.verify in ("ca", "full") and tls.ca_file is None:
-        raise ValueError("verify needs ca_file")
-    if tls.verify in ("full", "password") and tls.server_name is None:
-        raise ValueError("verify=full and verify=password need server_name")
-    if (tls.cert_file is None) != (tls.key_file is None):
-        raise ValueError("cert_file and key_file come together")
-
-
-@_rule_of(Direction)
+@rule_of(Direction)
 def _direction(direction: Direction) -> None:
     if direction.rate_trace and direction.rate_bps is not None:
         raise ValueError("a direction has a rate or a trace of rates, not both")
@@ -78,19 +57,19 @@ def _direction(direction: Direction) -> None:
 # ---------------------------------------------------------------- keys and values
 
 
-@_rule_of(UniformSize)
+@rule_of(UniformSize)
 def _uniform_size(size: UniformSize) -> None:
     if size.low > size.high:
         raise ValueError("low is above high")
 
 
-@_rule_of(LognormalSize)
+@rule_of(LognormalSize)
 def _lognormal_size(size: LognormalSize) -> None:
     if size.median > size.most:
         raise ValueError("the median is above the most")
 
 
-@_rule_of(KeyValue)
+@rule_of(KeyValue)
 def _key_value(load: KeyValue) -> None:
     if not (load.get or load.set or load.multi_get or load.delete):
         raise ValueError("some command needs a weight above 0")
@@ -122,7 +101,7 @@ def _longest(value: Sizes) -> int:
 # ---------------------------------------------------------------- statements
 
 
-@_rule_of(Custom)
+@rule_of(Custom)
 def _custom(custom: Custom) -> None:
     known = check_statements(custom.statements)
     for transaction in custom.transactions:
@@ -190,7 +169,7 @@ def is_keyed(workload: Workload) -> bool:
 # ---------------------------------------------------------------- jobs
 
 
-@_rule_of(LoadJob)
+@rule_of(LoadJob)
 def _load_job(job: LoadJob) -> None:
     if job.ramp_ns > job.warmup_ns:
         raise ValueError("ramp_ns is part of the warm-up and cannot be longer")
@@ -201,7 +180,7 @@ def _load_job(job: LoadJob) -> None:
         raise ValueError("a log of acknowledged keys needs a workload that gives each transaction one key")
 
 
-@_rule_of(TablesJob)
+@rule_of(TablesJob)
 def _tables_job(job: TablesJob) -> None:
     _must_speak(job)
     _must_fit(job.workload, job.session, job.user, job.password, job.database)
@@ -272,7 +251,7 @@ def round_trips_of(script: PageScript) -> int:
     return script.rounds * sum(step.repeat for step in script.steps if not isinstance(step, CpuStep))
 
 
-@_rule_of(PageScript)
+@rule_of(PageScript)
 def _page_script(script: PageScript) -> None:
     if not services_of(script):
         raise ValueError("a page needs a service")

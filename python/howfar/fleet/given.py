@@ -18,7 +18,7 @@ from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, NotThis, Refused, SqlSession
 from howfar.doctor.targets import Consent, Login
 from howfar.engine.inserts import OWN_TABLES
-from howfar.engine.messages import TcpTarget
+from howfar.engine.ping_messages import TcpTarget
 from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import HostsFile
 from howfar.lab.environment import allow_descriptors

@@ -45,7 +45,8 @@ from howfar.engine.messages import (
     Used,
     Workload,
 )
-from howfar.engine.process import EngineFailed, EngineProcess, Launcher, LoadOutcome, bounded, longest_s
+from howfar.engine.process import EngineFailed, EngineProcess, Launcher, bounded
+from howfar.engine.run_load import LoadOutcome, longest_s
 from howfar.errors import EngineError, LabError, PlanError
 from howfar.fleet.clocks import Clocks
 from howfar.stats.histograms import merge, merge_data, value_at

@@ -36,9 +36,10 @@ from howfar.engine.messages import (
     TablesJob,
     Workload,
 )
-from howfar.engine.process import EngineProcess, Launcher, LoadOutcome
+from howfar.engine.process import EngineProcess, Launcher
 from howfar.engine.receipt_check import mismatches, page_mismatches
 from howfar.engine.rules import is_redis, sql_of
+from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError, PlanError
 from howfar.paths import find_path
 from howfar.plan.factors import ORDINARY, ROW_BYTES, offered_per_s

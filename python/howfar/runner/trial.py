@@ -18,8 +18,9 @@ from howfar.engine.messages import (
     PageJob,
     UnixTarget,
 )
-from howfar.engine.process import Launcher, LoadOutcome, run_load
+from howfar.engine.process import Launcher
 from howfar.engine.rules import sql_of
+from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import EngineError, LabError
 from howfar.plan.cells import stream_seed
 from howfar.plan.factors import CLUSTERS, REPLICATION, WRITERS, breaks

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.inserts import TABLE
 from howfar.engine.messages import Event, LoadJob
-from howfar.engine.process import Launcher, LoadOutcome
+from howfar.engine.process import Launcher
+from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError
 from howfar.lab.link import DIRECTIONS, DirectionName
 from howfar.lab.replication import Pair

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.messages import LoadJob
-from howfar.engine.process import LoadOutcome
+from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import Pair
 from howfar.lab.replication.dialect import one

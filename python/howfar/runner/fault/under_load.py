@@ -24,7 +24,8 @@ from howfar.engine.messages import (
     Watching,
     WatchJob,
 )
-from howfar.engine.process import EngineProcess, Launcher, LoadOutcome
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.engine.run_load import LoadOutcome
 from howfar.errors import EngineError, HowfarError, LabError
 from howfar.lab.environment import LoadWatch
 from howfar.lab.network import cpu_s_of
