@@ -228,7 +228,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--counted", action="store_true")
     options = parser.parse_args(arguments)
     login = find_server(options.target)
-    service = login.address.protocol
+    service = login.address.protocol or os.environ.get("HOWFAR_PROTOCOL")
     assert service is not None, "the target says which server it is"
     server = server_of(login, service)
     medians: dict[str, list[float]] = {"ours": [], "kernel": [], "C": []}
