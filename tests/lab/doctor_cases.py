@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FORWARDERS = ("socat", "haproxy", "pgbouncer")
+FORWARDERS = ("socat", "haproxy", "pgbouncer", "stunnel")
 TRUSTING = "local all postgres peer\nlocal all all trust\nhost all all 127.0.0.1/32 trust\n"
 """The first line is that of Debian's package: root gets in as the account of the server only."""
 DEBIAN = "local all postgres peer\nlocal all all peer\nhost all all 127.0.0.1/32 scram-sha-256\n"
@@ -87,6 +87,8 @@ CASES: tuple[Case, ...] = (
          _sets("loopback-tcp"), user=User("tcp", login="app:secret"), sql=LOOPBACK_ACCOUNT),
     Case("mariadb behind haproxy in its chroot", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), _sets("forwarder"),
          user=User("haproxy")),
+    Case("redis behind stunnel", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"), _sets("forwarder"),
+         user=User("stunnel")),
     Case("mysql by loopback TLS", "mysql", (*_MYSQL, "socket = {base}/s.sock"), _sets("loopback-tcp"),
          _sets("encrypted-local"), user=User("tls")),
     Case("mysql encrypted in the socket", "mysql", (*_MYSQL, "socket = {base}/s.sock"), _sets("encrypted-socket"),
@@ -164,6 +166,7 @@ USUAL = tuple(
         "mariadb compressed",
         "mariadb behind socat for an account of the loopback",
         "mariadb behind haproxy in its chroot",
+        "redis behind stunnel",
         "mysql encrypted in the socket",
         "redis for itself alone",
         "redis whose group the client lacks",

@@ -201,7 +201,7 @@ class Ward:
         where = f"unix:{path or self.socket()}" if path or user.transport == "unix" else self._address(user)
         if user.transport in FORWARDERS:
             self._start_forwarder(user)
-            where = f"tcp:{self.placeholders['tls']}"
+            where = f"{'tls' if user.transport == 'stunnel' else 'tcp'}:{self.placeholders['tls']}"
         kind = "mysql" if self.case.server in DIALECTS else self.case.server
         self.report = self.base / f"report-{len(self.processes)}"
         self.clients.append(
@@ -236,6 +236,7 @@ class Ward:
                 "socat": f"TCP:127.0.0.1:{port}",
                 "haproxy": f"server db 127.0.0.1:{port}",
                 "pgbouncer": f"postgres = host=127.0.0.1 port={port}",
+                "stunnel": f"connect = 127.0.0.1:{port}",
             }[user.transport]
         )
         file.write_text(
@@ -246,12 +247,15 @@ class Ward:
                 f"listen mysql\n bind 127.0.0.1:{listen}\n {end}\n",
                 "pgbouncer": f"[databases]\n{end}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen}\n"
                 f"unix_socket_dir =\nauth_type = plain\nauth_file = {self.base}/users\n",
+                "stunnel": f"foreground = yes\npid =\n[{self.case.server}]\naccept = 127.0.0.1:{listen}\n{end}\n"
+                f"cert = {self.placeholders['certificate']}\nkey = {self.placeholders['key']}\n",
             }[user.transport]
         )
         command = {
             "socat": ["socat", f"TCP-LISTEN:{listen},fork,reuseaddr,bind=127.0.0.1", end],
             "haproxy": ["haproxy", "-db", "-f", str(file)],
             "pgbouncer": ["pgbouncer", str(file)],
+            "stunnel": ["stunnel", str(file)],
         }[user.transport]
         account = "www-data" if user.transport == "pgbouncer" else "root"
         forwarding = self._spawn(*command, account=account)

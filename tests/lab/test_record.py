@@ -209,7 +209,7 @@ class Page(http.server.BaseHTTPRequestHandler):
         self.send_response(200); self.end_headers(); self.wfile.write(b"done")
 server = http.server.HTTPServer(("127.0.0.1", int(os.environ["HTTP_PORT"])), Page)
 threading.Thread(target=server.serve_forever, daemon=True).start()
-for path in ("/shop?token=Quagga4711", "/cart/17", "/shop"):
+for path in ("/shop?token=Quagga4711", "/cart/17?view=all&token=Quagga4711", "/shop"):
     assert urllib.request.urlopen(f"http://{os.environ['HOWFAR_HTTP']}{path}").read() == b"done"
 where = os.environ["HOWFAR_HTTP"].split(":")
 with socket.create_connection((where[0], int(where[1]))) as line:
@@ -220,17 +220,21 @@ with socket.create_connection((where[0], int(where[1]))) as line:
 """
 
 
-def test_requests_of_http_are_pages(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page_by", "cart"), [((), "/cart/*"), (("--page-by", "view,/17"), "/cart/17?view=all")])
+def test_requests_of_http_are_pages(
+    page_by: tuple[str, ...], cart: str, server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[app-10] Parameters and parts with a digit stay if they are asked for."""
     out = tmp_path / "a.recording"
     port = free_port()
     monkeypatch.setenv("HTTP_PORT", str(port))
-    options = ("--json", "--http", f"127.0.0.1:{port}")
+    options = ("--json", "--http", f"127.0.0.1:{port}", *page_by)
     done = record(server, address(server, "socket"), out, sys.executable, "-c", HTTP_PAGE, options=options)
     assert done.returncode == 0, done.stderr
     recording = read(out)
     assert [(page.name, page.method) for page in recording.pages] == [
         ("/shop", "http"),
-        ("/cart/*", "http"),
+        (cart, "http"),
         ("/shop", "http"),
         ("POST /confess", "http"),
     ]

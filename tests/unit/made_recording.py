@@ -89,7 +89,7 @@ def made(
             trips.append(
                 RoundTrip(
                     len(trips) + 1, connection, number, sending, sent, now, now, step.to_server, step.to_client, 1,
-                    step.command, texts.index(step.text) + 1, step.keys, "connect" if step.phase == "connect" else "operation",
+                    step.command, texts.index(step.text) + 1, step.keys, step.phase,  # type: ignore[arg-type]
                     None, step.failed,
                 )
             )  # fmt: skip

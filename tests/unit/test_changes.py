@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from howfar.recording.kinds import Kind, kind_of
 from howfar.recording.layout import lay_out
 from howfar.recording.predict import analyze
 from howfar.recording.prediction_report import document
-from howfar.recording.recording import Recording
+from howfar.recording.recording import Digest, Page, Recording, RecordingFile, RoundTrip, read
 from howfar.recording.replay import script
+from howfar.recording.summary import document as summary_document
 from howfar.recording.summary import summarize
 from howfar.report import terminal
 from howfar.report.document import Answer
@@ -192,6 +194,70 @@ def test_no_saving_exceeds_its_page(
 )
 def test_a_kind_is_decided_by_the_whole_statement(command: str, text: str, kind: Kind) -> None:
     assert kind_of("operation", command, text) is kind
+
+
+def test_a_login_that_encryption_hides_is_a_lower_bound(tmp_path: Path) -> None:
+    """[rec-12] What may belong to the login is in the most that a kept connection saves."""
+    seen = [Step("login", phase="connect"), Step("login", phase="connect")]
+    plain = made(tmp_path / "a.recording", [*seen, Step(AUTHOR)], connect=True)
+    hidden = made(tmp_path / "b.recording", [*seen, Step("data", phase="hidden"), Step(AUTHOR)], connect=True)
+    (known,), (bound,) = (found_changes(one, "connect") for one in (plain, hidden))
+    assert known.digest == "connect and log in (2.0 round trips of login)"
+    assert bound.digest == "connect and log in (at least 2.0 round trips of login)"
+    assert bound.high_ms - bound.low_ms > known.high_ms - known.low_ms + 0.5
+
+
+def test_statements_are_told_by_page(tmp_path: Path) -> None:
+    """With how often a page has each, where there are several."""
+    file = RecordingFile(tmp_path / "a.recording", {})
+    file.add_digests([Digest(1, "mysql", AUTHOR), Digest(2, "mysql", COUNT)])
+    file.add_pages([Page(1, "/a", "mark", 1.0, 7, 0, 1000), Page(2, "/a", "mark", 1.0, 7, 2000, 3000)])
+    file.add_pages([Page(3, "/b", "mark", 1.0, 7, 4000, 5000)])
+    where = [(1, 100, 1), (1, 200, 1), (1, 300, 2), (2, 2100, 1), (3, 4100, 2), (None, 9000, 2)]
+    file.add_round_trips(
+        [
+            RoundTrip(
+                at,
+                1,
+                page,
+                begun,
+                begun + 1,
+                begun + 50,
+                begun + 60,
+                9,
+                9,
+                1,
+                "query",
+                digest,
+                1,
+                "operation",
+                1,
+                False,
+            )
+            for at, (page, begun, digest) in enumerate(where, 1)
+        ]
+    )
+    file.finish({})
+    found = summarize(read(tmp_path / "a.recording"))
+    assert {(one.page, one.text): (one.count, one.each) for one in found.statements} == {
+        ("/a", AUTHOR): (3, 1.5),
+        ("/a", COUNT): (1, 0.5),
+        ("/b", COUNT): (1, 1.0),
+        (None, COUNT): (1, None),
+    }
+    text = terminal.render(summary_document(found, "a.recording"), 100, colour=False)
+    assert "a page" in text and "none" in text
+
+
+def test_what_the_recorder_took_away_or_the_network_lost_is_said(tmp_path: Path) -> None:
+    """[rec-18] [cap-1] The lookup of a name and a dead first address; a connect that was asked for twice."""
+    names = {"db": {"lookup_ns": 3_100_000, "addresses": ["::1", "127.0.0.1"], "first_address_ns": 1_000_000_000}}
+    facts = {"names": names, "repeated_syns": 1, "repeated_syns_ns": 1_000_100_000}
+    recording = made(tmp_path / "a.recording", loop(3), pages=3)
+    recording = replace(recording, facts={**recording.facts, **facts})
+    text = " ".join(terminal.render(summary_document(summarize(recording), "a.recording"), 100, colour=False).split())
+    assert "names the server db" in text and "3.10 ms for the lookup, and 1,000 ms for its first address, ::1" in text
+    assert "1 connect had to be asked for again" in text and "that cost 1,000 ms in all" in text
 
 
 def test_what_a_prepare_does_not_know_hides_no_key(tmp_path: Path) -> None:

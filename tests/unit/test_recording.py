@@ -169,7 +169,9 @@ def test_a_capture_that_ended_early_says_so(ends_early: bool, tmp_path: Path, mo
     class Reader(SimpleNamespace):
         def __init__(self, *_: object) -> None:
             seen = Recorded(connections=(), digests=(), round_trips=(_told(trip(1, 1_050)),))
-            ended = PacketsEnded(packets=9, skipped={}, missing=0, unknown={}, commands={})
+            ended = PacketsEnded(
+                packets=9, skipped={}, missing=0, unknown={}, commands={}, repeated_syns=0, repeated_syns_ns=0
+            )
             super().__init__(events=lambda: iter([seen, ended]), cpu_s=lambda: 0.0)
 
     class Dump(nullcontext["Dump"]):
@@ -290,6 +292,8 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
         ("/index.php?page=list&id=7", (), "/index.php"),
         ("/index.php?id=7", ("page",), "/index.php"),
         ("/v/1?title=A+b&page=x", ("page", "title"), "/v/*?title=A+b&page=x"),
+        ("/v1/item/7?page", ("/v1", "page"), "/v1/item/*?page="),
+        ("/v1/v12", ("/v12",), "/*/v12"),
     ],
 )
 def test_parameters_that_tell_pages_apart_stay_if_they_are_asked_for(
@@ -501,7 +505,9 @@ def test_what_was_seen_instead_is_named_by_count(
     skipped: dict[str, int], seen: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[cap-4] [cap-5]"""
-    ended = PacketsEnded(packets=seen, skipped=skipped, missing=0, unknown={}, commands={})
+    ended = PacketsEnded(
+        packets=seen, skipped=skipped, missing=0, unknown={}, commands={}, repeated_syns=0, repeated_syns_ns=0
+    )
     reader = SimpleNamespace(events=lambda: iter([ended]), cpu_s=lambda: 0.0)
     monkeypatch.setattr(packets, "Reader", lambda *_: reader)
     with pytest.raises(UsageError, match="no round trip to port 3306 was seen") as refused:

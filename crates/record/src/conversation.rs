@@ -3,6 +3,7 @@
 //! A round trip is a run of bytes to the server and the run that comes back. That needs no decoder; the decoders add what it was.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::frame::LONGEST_LINE;
 use crate::http::{self, Http};
@@ -115,6 +116,7 @@ pub struct Conversation {
     login_ns: u64,
     commands: BTreeMap<&'static str, u64>,
     unknown: BTreeMap<&'static str, u64>,
+    page_by: Arc<[String]>,
 }
 
 impl Conversation {
@@ -132,7 +134,13 @@ impl Conversation {
             login_ns: 0,
             commands: BTreeMap::new(),
             unknown: BTreeMap::new(),
+            page_by: Arc::default(),
         }
+    }
+
+    /// What stays in the names of pages: parameters of a query, and parts of a path, which begin with `/`.
+    pub fn name_pages_by(&mut self, kept: &Arc<[String]>) {
+        self.page_by = Arc::clone(kept);
     }
 
     pub fn summary(&self) -> Summary {
@@ -411,8 +419,11 @@ impl Conversation {
         }
     }
 
-    fn recognise(&mut self, decoder: Decoder) {
+    fn recognise(&mut self, mut decoder: Decoder) {
         self.protocol = decoder.name();
+        if let Decoder::Http(http) = &mut decoder {
+            http.page_by = Arc::clone(&self.page_by);
+        }
         self.decoder = decoder;
     }
 

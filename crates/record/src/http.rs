@@ -1,5 +1,7 @@
 //! HTTP/1 as far as pages need it: the method and path of each request, and whether the server failed.
 
+use std::sync::Arc;
+
 use crate::{Heard, Request, known};
 
 const METHODS: &[&str] = &[
@@ -15,6 +17,8 @@ const LONGEST_METHOD: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Http {
+    /// What stays in a name: parameters of the query with their values, and parts of the path, which begin with `/`.
+    pub(crate) page_by: Arc<[String]>,
     line: Vec<u8>,
     /// The line of this turn's request has been read; headers and body follow.
     has_line: bool,
@@ -41,7 +45,7 @@ impl Http {
         self.line.extend_from_slice(&piece[..piece.len().min(room)]);
         if end.is_some() || skipped > 0 || self.line.len() == LINE {
             self.has_line = true;
-            out.requests.extend(request(&self.line));
+            out.requests.extend(request(&self.line, &self.page_by));
         }
     }
 
@@ -64,8 +68,8 @@ pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// The request of a line like `GET /post/4711?token=x HTTP/1.1`: a path is a name without its query and its digits.
-fn request(line: &[u8]) -> Option<Request> {
+/// The request of a line like `GET /post/4711?token=x HTTP/1.1`: a path is a name without its query and its digits, but for `page_by`.
+fn request(line: &[u8], page_by: &[String]) -> Option<Request> {
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target) = (words.next()?, words.next()?);
     let command = known(METHODS, method);
@@ -73,15 +77,34 @@ fn request(line: &[u8]) -> Option<Request> {
     if begins(line) != Some(true) || !(is_cut || line.windows(8).any(|word| word == b" HTTP/1.")) {
         return None;
     }
-    let path = target.split(|&byte| matches!(byte, b'?' | b'#')).next()?;
+    let target = target.split(|&byte| byte == b'#').next()?;
+    let mut halves = target.splitn(2, |&byte| byte == b'?');
+    let (path, query) = (halves.next()?, halves.next().unwrap_or_default());
+    let stays = |part: &[u8]| {
+        let wanted = |one: &String| one.as_bytes().strip_prefix(b"/") == Some(part);
+        !part.iter().any(u8::is_ascii_digit) || page_by.iter().any(wanted)
+    };
     let parts = path.split(|&byte| byte == b'/').map(|part| {
-        if part.iter().any(u8::is_ascii_digit) {
-            "*".into()
-        } else {
+        if stays(part) {
             String::from_utf8_lossy(part)
+        } else {
+            "*".into()
         }
     });
     let path = parts.collect::<Vec<_>>().join("/");
+    let pairs = query.split(|&byte| byte == b'&').filter(|pair| {
+        let name = pair.split(|&byte| byte == b'=').next();
+        page_by.iter().any(|one| Some(one.as_bytes()) == name)
+    });
+    let kept = pairs
+        .map(String::from_utf8_lossy)
+        .collect::<Vec<_>>()
+        .join("&");
+    let path = if kept.is_empty() {
+        path
+    } else {
+        format!("{path}?{kept}")
+    };
     let before = if command == "get" {
         String::new()
     } else {

@@ -12,6 +12,8 @@ const MOST_BYTES: usize = 4 << 20;
 const MOST_FLOWS: usize = 65_536;
 /// Packets of a connection that has ended may come again for so long: TCP's own time for that.
 const REMEMBERED_NS: u64 = 60_000_000_000;
+/// TCP asks for a connection again after a second; no system that is known is quicker than this.
+const SHORTEST_TIMEOUT_NS: u64 = 200_000_000;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
@@ -60,6 +62,8 @@ struct Flow {
     id: u64,
     halves: [Half; 2],
     is_closed: bool,
+    /// When the client last asked for the connection, until the server answers.
+    asked_ns: Option<u64>,
 }
 
 /// The connections to a server's port.
@@ -71,6 +75,9 @@ pub struct Segments {
     /// When those that have ended did.
     closed: VecDeque<(u64, (End, End), u64)>,
     next_id: u64,
+    /// Requests for a connection (SYN) that were sent again, and how long that took.
+    pub repeated_syns: u64,
+    pub repeated_syns_ns: u64,
     /// Bytes that were not captured.
     pub missing: u64,
     /// Packets of the connections.
@@ -88,6 +95,8 @@ impl Segments {
             flows: HashMap::new(),
             closed: VecDeque::new(),
             next_id: 1,
+            repeated_syns: 0,
+            repeated_syns_ns: 0,
             missing: 0,
             packets: 0,
             skipped: BTreeMap::new(),
@@ -137,6 +146,7 @@ impl Segments {
         let opens = to_server && segment.flags & (SYN | ACK) == SYN;
         if opens {
             self.reopened(segment, key, out);
+            self.asked_again(segment.at_ns, key);
         }
         if !self.flows.contains_key(&key) && !self.opened(segment, key, opens, out) {
             return;
@@ -144,6 +154,9 @@ impl Segments {
         let flow = self.flows.get_mut(&key).expect("made above");
         if flow.is_closed {
             return;
+        }
+        if !to_server {
+            flow.asked_ns = None;
         }
         self.missing += flow.segment(segment, to_server, out);
         let [up, down] = &flow.halves;
@@ -187,6 +200,19 @@ impl Segments {
         }
     }
 
+    /// Count a connection that is asked for again because no answer came; a copy of the same packet comes at once.
+    fn asked_again(&mut self, at_ns: u64, key: (End, End)) {
+        let flow = self.flows.get_mut(&key);
+        if let Some(asked_ns) = flow.and_then(|flow| flow.asked_ns.as_mut()) {
+            let waited_ns = at_ns.saturating_sub(*asked_ns);
+            if waited_ns >= SHORTEST_TIMEOUT_NS {
+                *asked_ns = at_ns;
+                self.repeated_syns += 1;
+                self.repeated_syns_ns += waited_ns;
+            }
+        }
+    }
+
     /// Whether the packet is the first of a connection. What follows the end of one opens none.
     fn opened(
         &mut self,
@@ -209,6 +235,7 @@ impl Segments {
                 id,
                 halves,
                 is_closed: false,
+                asked_ns: is_new.then_some(at_ns),
             },
         );
         out.push(Event::Opened { id, at_ns, is_new });

@@ -1,5 +1,7 @@
 //! Conversations as real clients have them, and what no bytes may do.
 
+use std::sync::Arc;
+
 use howfar_record::{Conversation, Direction, Phase, RoundTrip, Salt};
 use proptest::prelude::*;
 
@@ -408,6 +410,29 @@ proptest! {
         let counted: u64 = found.iter().map(|one| one.bytes_to_server + one.bytes_to_client).sum();
         prop_assert!(counted <= bytes);
     }
+}
+
+// [app-10]
+#[test]
+fn what_tells_pages_apart_stays_in_their_names_if_it_is_asked_for() {
+    let page_by: Arc<[String]> = ["page", "/v1"].map(str::to_owned).into();
+    let name = |target: &str| {
+        let mut conversation = Conversation::new(0, true);
+        conversation.name_pages_by(&page_by);
+        let request = format!("GET {target} HTTP/1.1\r\n\r\n");
+        let salt = Salt::default();
+        conversation.feed(ToServer, 1, request.as_bytes(), 0, &salt);
+        let answer = b"HTTP/1.1 200 OK\r\n\r\n";
+        conversation.feed(ToClient, 2, answer, 0, &salt);
+        let ended = conversation.close().expect("a round trip");
+        ended.digest.expect("a name")
+    };
+    assert_eq!(
+        name("/v1/item/7?token=secret&page=list"),
+        "/v1/item/*?page=list"
+    );
+    assert_eq!(name("/v12/?pages=2&page"), "/*/?page");
+    assert_eq!(name("/#?page=secret"), "/");
 }
 
 #[test]

@@ -316,7 +316,18 @@ fn a_connection_begins_at_its_first_packet_though_that_was_lost_on_the_way() {
     for one in &mut packets {
         one.at_ns += 1_000_000_000;
     }
+    let mut again = copy(&first);
+    again.at_ns += 50_000; // a capture on all interfaces sees each packet twice
     packets.insert(0, first);
+    packets.insert(1, again);
+    let mut segments = Segments::new(3306, None);
+    for one in &packets {
+        segments.take(one, &mut Vec::new());
+    }
+    assert_eq!(
+        (segments.repeated_syns, segments.repeated_syns_ns),
+        (1, 1_000_000_000)
+    );
     let (_, _, _, events) = played(&packets);
     let opened: Vec<&Event> = events
         .iter()

@@ -96,6 +96,9 @@ pub(crate) struct RecordJob {
     _version: u32,
     pub(crate) listen: Listen,
     pub(crate) server: Target,
+    /// What stays in the names of pages, of HTTP: parameters of the query with their values, and parts of the path, which begin with `/`.
+    #[serde(default)]
+    pub(crate) page_by: Vec<String>,
 }
 
 /// A command to a recorder while it runs.
@@ -251,6 +254,10 @@ pub(crate) struct PacketsEnded {
     pub(crate) unknown: BTreeMap<String, u64>,
     /// Packets of the server's connections.
     pub(crate) packets: u64,
+    /// Requests for a connection (SYN) that were sent again because no answer had come.
+    pub(crate) repeated_syns: u64,
+    /// How long their connections waited for them.
+    pub(crate) repeated_syns_ns: u64,
     /// All other packets, by what they are, as "packets are" may stand before it.
     pub(crate) skipped: BTreeMap<String, u64>,
     /// Bytes that passed and were not captured.

@@ -130,7 +130,7 @@ fn serve_recorded() -> Result<(), Failed> {
     let mut passer =
         Passer::new(listener, job.server, Arc::clone(&commands.wake)).map_err(setting_up)?;
     passer.keeper = Some(keeper);
-    passer.recorder = Some(Recorder::start().map_err(setting_up)?);
+    passer.recorder = Some(Recorder::start(job.page_by).map_err(setting_up)?);
     let outcome = tell(&TapReady { port }).and_then(|()| {
         let application = listen_to(&commands, &mut passer)?;
         passer.recorder = None;

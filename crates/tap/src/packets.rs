@@ -43,7 +43,7 @@ pub(crate) fn run() -> Result<(), Failed> {
     };
     let mut capture = opened(&job.path).and_then(Capture::open).map_err(refused)?;
     let mut segments = Segments::new(job.port, address);
-    let mut writer = Writer::new(Arc::new(AtomicU64::new(0)));
+    let mut writer = Writer::new(Arc::new(AtomicU64::new(0)), Vec::new());
     let mut written = Instant::now();
     while let Some(packet) = capture.packet().map_err(refused)? {
         let at_ns = packet.at_ns.saturating_sub(job.epoch_ns);
@@ -68,6 +68,8 @@ pub(crate) fn run() -> Result<(), Failed> {
         commands,
         unknown,
         packets: segments.packets,
+        repeated_syns: segments.repeated_syns,
+        repeated_syns_ns: segments.repeated_syns_ns,
         skipped: segments
             .skipped
             .into_iter()

@@ -101,7 +101,7 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// With a thread that writes events on stdout.
-    pub(crate) fn start() -> std::io::Result<Self> {
+    pub(crate) fn start(page_by: Vec<String>) -> std::io::Result<Self> {
         let (queue, notes) = sync_channel(MOST_NOTES);
         let queued = Arc::new(AtomicU64::new(0));
         let theirs = Arc::clone(&queued);
@@ -111,7 +111,7 @@ impl Recorder {
                 // Traffic comes first. A kernel that refuses changes nothing but the time.
                 let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10);
                 yield_to_all(true);
-                Writer::new(theirs).run(&notes);
+                Writer::new(theirs, page_by).run(&notes);
             })?;
         Ok(Self {
             queue,
@@ -266,6 +266,7 @@ struct Known {
 /// The other side: notes in, events out.
 #[derive(Debug)]
 pub(crate) struct Writer {
+    page_by: Arc<[String]>,
     queued: Arc<AtomicU64>,
     salt: Salt,
     known: HashMap<u64, Known>,
@@ -277,8 +278,9 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(queued: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(queued: Arc<AtomicU64>, page_by: Vec<String>) -> Self {
         Self {
+            page_by: page_by.into(),
             queued,
             salt: Salt::default(),
             known: HashMap::new(),
@@ -363,8 +365,10 @@ impl Writer {
         uid: Option<u32>,
         is_new: bool,
     ) {
+        let mut conversation = Conversation::new(at_ns, is_new);
+        conversation.name_pages_by(&self.page_by);
         let known = Known {
-            conversation: Conversation::new(at_ns, is_new),
+            conversation,
             opened_ns: at_ns,
             pid,
             uid,

@@ -44,7 +44,7 @@ _STDERR = 2
 @click.option(
     "--page-by",
     metavar="NAMES",
-    help="With --php, tell pages apart by these parameters of the query: title,route. Their values are recorded.",
+    help="Tell pages apart by these parameters of the query and parts of the path: title,route,/v1. They are recorded.",
 )
 @click.option(
     "--gaps",
@@ -94,9 +94,9 @@ def record(
     _check(command, duration, service, interface, pcap, "--php" if php else "--http" if http else None)
     if yes and not service:
         raise UsageError("--yes confirms the drop-in file of --service", "Omit it, or name the service.")
-    if page_by and not php:
+    if page_by and not command:
         raise UsageError(
-            "--page-by names parameters that a PHP page reports", "Add --php, or name pages with `howfar mark`."
+            "--page-by is for pages, and nothing marks any here", "Give the command after --, with --php or --http."
         )
     by = tuple(filter(None, (name.strip() for name in (page_by or "").split(","))))
     code = 0

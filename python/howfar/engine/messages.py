@@ -831,6 +831,9 @@ class RecordJob(Message):
     version: Literal[2] = 2
     listen: Listen
     server: Target
+    page_by: tuple[str, ...] = ()
+    """What stays in the names of pages, of HTTP: parameters of the query with their values, and parts of the path, which begin with
+    `/`."""
 
 
 class RecordedConnection(Message):
@@ -1230,6 +1233,10 @@ class PacketsEnded(Message):
     unknown: dict[str, int]
     packets: int
     """Packets of the server's connections."""
+    repeated_syns: int
+    """Requests for a connection (SYN) that were sent again because no answer had come."""
+    repeated_syns_ns: int
+    """How long their connections waited for them."""
     skipped: dict[str, int]
     """All other packets, by what they are, as "packets are" may stand before it."""
     missing: int

@@ -46,8 +46,8 @@ def send(pid: int, begun_ns: int, ended_ns: int, method: str, name: str) -> bool
 def page_of(number: int, text: str, page_by: Collection[str] = ()) -> Page | None:
     """The page that a datagram marks, or None.
 
-    A name is what groups pages: of an address the query goes, but for the parameters of `page_by`, and each part with a digit, which
-    stands for one thing among many.
+    A name is what groups pages: of an address the query goes, and each part with a digit, which stands for one thing among many. What
+    `page_by` names stays: parameters of the query, and parts of the path, which begin with `/`.
     """
     found = _FORM.fullmatch(text)
     if found is None:
@@ -56,9 +56,16 @@ def page_of(number: int, text: str, page_by: Collection[str] = ()) -> Page | Non
     if method != "mark":
         path, _, query = name.partition("?")
         kept = urlencode(
-            [pair for pair in parse_qsl(query, max_num_fields=_MOST_FIELDS) if pair[0] in page_by] if page_by else []
+            [
+                pair
+                for pair in parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+                if pair[0] in page_by
+            ]
+            if page_by
+            else []
         )
-        name = _NUMBERED.sub("*", path.split("#")[0]) + (f"?{kept}" if kept else "")
+        name = _NUMBERED.sub(lambda part: part[0] if f"/{part[0]}" in page_by else "*", path.split("#")[0])
+        name += f"?{kept}" if kept else ""
     name = one_line(name.strip())[:_LONGEST_NAME] or "page"
     if int(ended_ns) < int(begun_ns) or int(ended_ns) >= 1 << 63:
         return None
@@ -73,7 +80,7 @@ class Marks:
     """
 
     def __init__(self, page_by: Collection[str] = ()) -> None:
-        """`page_by`: parameters of a query that stay in a page's name."""
+        """`page_by`: what stays in a page's name, as in `page_of`."""
         self._page_by = page_by
         self.pages: list[Page] = []
         self.malformed = 0

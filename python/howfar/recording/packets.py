@@ -211,7 +211,8 @@ def _finish(file: RecordingFile, requested: Requested, collected: Collected, liv
         "packets dropped by the kernel": live.dropped,
         "bytes that were not captured": ended.missing if ended else 0,
     }
-    file.finish({**collected.facts(unknown, live.code), "capture_cpus": live.cpus})
+    again = {"repeated_syns": ended.repeated_syns, "repeated_syns_ns": ended.repeated_syns_ns} if ended else {}
+    file.finish({**collected.facts(unknown, live.code), **again, "capture_cpus": live.cpus})
 
 
 @dataclass(frozen=True)

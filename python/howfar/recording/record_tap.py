@@ -26,9 +26,16 @@ _SETTLE_S = 2.0
 class RecordTap:
     """A running recorder. Leaving it does not end it: it ends with the last process that it serves."""
 
-    def __init__(self, server: Target, listen: UnixTarget | TcpListen, where: Launcher | None = None) -> None:
+    def __init__(
+        self,
+        server: Target,
+        listen: UnixTarget | TcpListen,
+        where: Launcher | None = None,
+        page_by: tuple[str, ...] = (),
+    ) -> None:
+        """`page_by`: what stays in the names of pages, where the server's protocol is HTTP; as `marks.page_of` has it."""
         launcher = _DETACHED if where is None else Launcher((*_DETACHED.prefix, *where.prefix), where.pass_fds)
-        self._process = EngineProcess(RecordJob(listen=listen, server=server), launcher)
+        self._process = EngineProcess(RecordJob(listen=listen, server=server, page_by=page_by), launcher)
         try:
             ready = self._process.read()
         except BaseException:

@@ -77,7 +77,7 @@ class Requested:
     http: TcpTarget | None = None
     """Address where the command serves HTTP: each request that comes through a tap before it is a page."""
     page_by: tuple[str, ...] = ()
-    """Parameters of the query that tell pages of `php` apart."""
+    """What tells pages apart: parameters of their query, and parts of their path, which begin with `/`."""
     output: int | None = None
     """File for the command's standard output; None: ours."""
 
@@ -94,7 +94,7 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
     collected = Collected()
     with Marks(requested.page_by) as marks, ExitStack() as stack:
         tap, page = None, None
-        http = stack.enter_context(_http_tap(requested.http, marks)) if requested.http else None
+        http = stack.enter_context(_http_tap(requested.http, marks, requested.page_by)) if requested.http else None
         try:
             with tap_folder(requested.server.target) as folder:
                 tap = RecordTap(requested.server.target, listening(requested.server.target, folder))
@@ -179,9 +179,9 @@ def _failed(marks: Marks) -> str | None:
 
 
 @contextmanager
-def _http_tap(target: TcpTarget, marks: Marks) -> Iterator[RecordTap]:
+def _http_tap(target: TcpTarget, marks: Marks, page_by: tuple[str, ...]) -> Iterator[RecordTap]:
     """A tap before the application's HTTP port. Requests that pass it until this is left are marked."""
-    tap = RecordTap(target, listening(target, Path()))
+    tap = RecordTap(target, listening(target, Path()), page_by=page_by)
     marker = threading.Thread(target=_mark_requests, args=(tap, marks), name="http", daemon=True)
     marker.start()
     try:

@@ -17,7 +17,7 @@ _COST_SAID_FIRST = 0.05
 """Share of a page's time beyond which the cost of recording is reported first."""
 _CAPTURE_SAID_FIRST = 0.03
 """Where packets were captured, share of a CPU beyond which the cost is reported first."""
-_CLIPPED = 78
+_CLIPPED, _CLIPPED_BESIDE_PAGE = 78, 60
 _SENDING_SAID = 0.01
 """Share of a page's time from which the time to send requests is reported."""
 
@@ -53,14 +53,29 @@ class LeftOut(Part):
 
 
 class Statement(Part):
-    """A statement, with the time spent waiting for it."""
+    """A statement of the pages of one name, with the time spent waiting for it."""
 
     text: str
+    page: str | None
+    """None: of no page."""
     count: int
+    each: float | None
+    """How often a page of this name has it, in the mean. None: of no page."""
     keys: int | None
     """Number of different sets of literals; None: not known."""
     waited_ms: float
     share: float
+
+
+class ReplacedName(Part):
+    """A server's name that the tap's address replaced: what the application pays for it without the recorder."""
+
+    name: str
+    lookup_ms: float
+    dead_address: str | None
+    """The first address of the name, if it is not the server's."""
+    dead_ms: float
+    """How long an attempt to connect to that took."""
 
 
 class Summary(Part):
@@ -85,6 +100,10 @@ class Summary(Part):
     """Round trips that belong to no page."""
     nagle: int
     """Small requests that took as long to send as a delayed ACK does."""
+    repeated_syns: int
+    """Requests for a connection that were sent again, as no answer came; counted in packets alone."""
+    repeated_syns_ms: float
+    names: tuple[ReplacedName, ...]
     complete: bool
     stopped: str | None
     all_passed_on: bool | None
@@ -124,6 +143,9 @@ def summarize(recording: Recording) -> Summary:
         capture_cpus=facts.get("capture_cpus"),
         no_page=sum(one.page_id is None for one in answered),
         nagle=sum(recording.ack_wait_ns(one) > 0 for one in answered),
+        repeated_syns=facts.get("repeated_syns", 0),
+        repeated_syns_ms=facts.get("repeated_syns_ns", 0) / 1e6,
+        names=_names(facts),
         complete=bool(facts.get("complete")),
         stopped=facts.get("stopped"),
         all_passed_on=passed.get("all_passed_on") if passed else None,
@@ -196,24 +218,42 @@ def covered_ns(spans: Iterable[tuple[int, int]], page: Page) -> int:
     return total
 
 
+def _names(facts: Mapping[str, Any]) -> tuple[ReplacedName, ...]:
+    """`addresses` are those of the lookup; the time for the first is 0 where that is the server's."""
+    return tuple(
+        ReplacedName(
+            name=name,
+            lookup_ms=cost["lookup_ns"] / 1e6,
+            dead_address=cost["addresses"][0] if cost["first_address_ns"] else None,
+            dead_ms=cost["first_address_ns"] / 1e6,
+        )
+        for name, cost in facts.get("names", {}).items()
+    )
+
+
 def _statements(recording: Recording) -> tuple[Statement, ...]:
-    by_text: dict[str, list[RoundTrip]] = defaultdict(list)
+    names = {page.id: page.name for page in recording.pages}
+    pages = Counter(names.values())
+    by_text: dict[tuple[str | None, str], list[RoundTrip]] = defaultdict(list)
     for one in recording.round_trips:
         if not one.is_answered:
             continue
         digest = recording.digest_by_id.get(one.digest_id or 0)
-        by_text[digest.text if digest else one.command].append(one)
-    waited = Counter({text: sum(one.ended_ns - one.sent_ns for one in trips) for text, trips in by_text.items()})
+        page = None if one.page_id is None else names.get(one.page_id)
+        by_text[page, digest.text if digest else one.command].append(one)
+    waited = Counter({key: sum(one.ended_ns - one.sent_ns for one in trips) for key, trips in by_text.items()})
     whole = max(waited.total(), 1)
     return tuple(
         Statement(
             text=text,
-            count=len(by_text[text]),
-            keys=_keys(by_text[text]),
+            page=page,
+            count=len(by_text[page, text]),
+            each=None if page is None else len(by_text[page, text]) / pages[page],
+            keys=_keys(by_text[page, text]),
             waited_ms=ns / 1e6,
             share=ns / whole,
         )
-        for text, ns in waited.most_common(_TOP)
+        for (page, text), ns in waited.most_common(_TOP)
     )
 
 
@@ -249,26 +289,6 @@ def document(found: Summary, where: str) -> Document:
     )
     more = len(found.pages) - _TOP
     notes = (f"{more} more in the recording.",) if more > 0 else ()
-    statements = Table(
-        "",
-        (
-            Column("statement or command", left=True),
-            Column("times"),
-            Column("with keys"),
-            Column("waited"),
-            Column("share"),
-        ),
-        tuple(
-            (
-                Cell(_clipped(one.text)),
-                Cell(f"{one.count:,}"),
-                Cell("" if one.keys is None else f"{one.keys:,}"),
-                Cell(_ms(one.waited_ms)),
-                Cell(_percent(one.share)),
-            )
-            for one in found.statements
-        ),
-    )
     return Document(
         "howfar record",
         (
@@ -276,11 +296,41 @@ def document(found: Summary, where: str) -> Document:
             *((Heading("Pages"), Table("", columns, rows, notes, main=True)) if rows else ()),
             *_warnings(found),
             Heading("What is waited for"),
-            statements,
+            _statement_table(found),
             Heading("How it was recorded"),
             Text(_how(found, where)),
         ),
     )
+
+
+def _statement_table(found: Summary) -> Table:
+    """With the pages that the statements belong to, where there are several."""
+    by_page = len({page.name for page in found.pages}) > 1
+    columns = (
+        Column("statement or command", left=True),
+        *([Column("page", left=True), Column("times", "a page")] if by_page else [Column("times")]),
+        Column("with keys"),
+        Column("waited"),
+        Column("share"),
+    )
+
+    def counts(one: Statement) -> tuple[Cell, ...]:
+        if not by_page:
+            return (Cell(f"{one.count:,}"),)
+        each = f"{one.count:,}" if one.each is None else _number(one.each)
+        return Cell("none" if one.page is None else one.page), Cell(each)
+
+    rows = tuple(
+        (
+            Cell(_clipped(one.text, _CLIPPED_BESIDE_PAGE if by_page else _CLIPPED)),
+            *counts(one),
+            Cell("" if one.keys is None else f"{one.keys:,}"),
+            Cell(_ms(one.waited_ms)),
+            Cell(_percent(one.share)),
+        )
+        for one in found.statements
+    )
+    return Table("", columns, rows)
 
 
 def _answer(found: Summary) -> str:
@@ -332,9 +382,23 @@ def _warnings(found: Summary) -> tuple[Warnings, ...]:
             f"{counted(found.nagle, 'small request', ',')} took about 40 ms to send: Nagle's algorithm held the second part back "
             "until a delayed ACK came. Set TCP_NODELAY, or send each request in one write."
         )
+    if found.repeated_syns:
+        lines.append(
+            f"{counted(found.repeated_syns, 'connect')} had to be asked for again (the first packet, or its answer, was lost): "
+            f"that cost {_ms(found.repeated_syns_ms)} in all."
+        )
+    lines += map(_replaced, found.names)
     lines += [note for page in found.pages[:_TOP] for note in (page.unsure, page.cold) if note]
     lines += [f"Not known: {reason} ({count:,})." for reason, count in sorted(found.unknown.items())]
     return (Warnings(tuple(lines)),) if lines else ()
+
+
+def _replaced(name: ReplacedName) -> str:
+    dead = "" if name.dead_address is None else f", and {_ms(name.dead_ms)} for its first address, {name.dead_address}"
+    return (
+        f"The command names the server {name.name}, for which the recorder's address was put: each connect also pays "
+        f"{_ms(name.lookup_ms)} for the lookup{dead}, measured here."
+    )
 
 
 def _how(found: Summary, where: str) -> str:
@@ -363,8 +427,8 @@ def _added(added: Estimate, floor_us: float) -> str:
     )
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= _CLIPPED else text[: _CLIPPED - 1] + "…"
+def _clipped(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _number(value: float) -> str:
