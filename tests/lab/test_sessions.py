@@ -129,7 +129,7 @@ def test_another_authority_of_the_same_name_is_refused(running: Running, tmp_pat
     other = certificates.make(tmp_path)
     for verify in ("ca", "full"):
         tls = Tls(verify=verify, ca_file=str(other.ca), server_name="localhost")
-        _refused(running, Session(tls=tls), "tls", "signature", "is wrong", "authority that signed it", "ca_file")
+        _refused(running, Session(tls=tls), "tls", "signature", "is wrong", "authority that signed it", "sslrootcert")
 
 
 def test_another_name_is_refused(running: Running, authority: certificates.Certificates) -> None:
@@ -223,7 +223,7 @@ def test_a_full_login_in_plain_needs_the_servers_key(running: Running, name: str
     accounts.forget_logins(running)
     with pytest.raises(EngineFailed) as caught:
         _load(_tcp(running), Session(), account.user, PASSWORD)
-    assert "server_key_file" in caught.value.advice
+    assert "server-public-key-path" in caught.value.advice
     assert "--get-server-public-key" in caught.value.advice
 
     rows = running.execute("SHOW STATUS LIKE 'Caching_sha2_password_rsa_public_key'")

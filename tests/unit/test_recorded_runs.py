@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from howfar.analysis import cells, plateau
 from howfar.cli.main import cli
 from howfar.report.terminal import FIRST_SCREEN
-from howfar.stats import intervals
+from howfar.stats import intervals, trials
 
 RECORDED = Path(__file__).parents[1] / "data" / "recorded"
 NAMES = sorted(path.name.removesuffix(".howfar.xz") for path in RECORDED.glob("*.howfar.xz"))
@@ -79,12 +79,18 @@ CLOSE: dict[str, tuple[float, str]] = {
 
 
 @pytest.fixture(autouse=True)
-def intervals_of_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def intervals_of_few_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """When these runs were recorded, two blocks gave an interval and three let an arm rest, where it takes four now; and a claim
     knew nothing of the others of its run."""
+    remembered = [one for module in (intervals, trials) for one in vars(module).values() if hasattr(one, "cache_clear")]
+    for one in remembered:
+        one.cache_clear()
     monkeypatch.setattr(intervals, "MIN_BLOCKS", 2)
     monkeypatch.setattr(plateau, "BLOCKS", 3)
     monkeypatch.setattr(cells, "claims", lambda table: 1)
+    yield
+    for one in remembered:
+        one.cache_clear()
 
 
 def unpacked(name: str) -> bytes:
