@@ -13,12 +13,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tests.unit import made_distance
 from tests.unit.rendered import GOLDEN, is_golden
 
+from howfar.cli.main import cli
 from howfar.distance.formats import csv_text, prometheus_text
 from howfar.distance.record import Distance, schema_text
 from howfar.distance.screen import LINES, WIDTH, failure, plain, render, shown
@@ -140,6 +142,12 @@ def test_prometheus_text_is_one_gauge_a_name_with_its_help() -> None:
 @pytest.mark.parametrize("made", [*SCREENS.values(), made_distance.silent])
 def test_json_follows_its_schema_also_on_failure(made: Callable[[], Distance]) -> None:
     Draft202012Validator(json.loads(schema_text())).validate(json.loads(made().model_dump_json()))
+
+
+def test_json_of_the_servers_here_follows_it_too() -> None:
+    done = CliRunner().invoke(cli, ["--json"])
+    assert done.exit_code == 0
+    Draft202012Validator(json.loads(schema_text())).validate(json.loads(done.output))
 
 
 def test_the_schema_is_current() -> None:

@@ -325,9 +325,13 @@ class WatchedOutage(Part):
 
 
 def schema_text() -> str:
-    """The schema of all that `howfar TARGET --json` prints, as the text of its file."""
+    """The schema of all that `howfar TARGET --json` prints, and without a target, as the text of its file."""
+    from howfar.doctor.candidates import ServerHere
+
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, the distance of one server"}
-    printed: TypeAdapter[object] = TypeAdapter(Distance | WatchedRequest | WatchedOutage | FailedCommand)
+    printed: TypeAdapter[object] = TypeAdapter(
+        Distance | WatchedRequest | WatchedOutage | FailedCommand | list[ServerHere]
+    )
     made = {**printed.json_schema(mode="serialization"), **head}
     return json.dumps(made, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
