@@ -187,12 +187,15 @@ def predict(recording: Path, link: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def links(app: App, rtts: str) -> list[list[str]]:
+def links(app: App, rtts: str, remote_only: bool) -> list[list[str]]:
+    remote = [["--path", "remote", "--rtt", rtt] for rtt in rtts.split(",") if rtt]
+    if remote_only:
+        return remote
     return [
         ["--path", "socket"],
         ["--path", "tcp"],
         *([["--path", "tcp", "--tls", "1.3"]] if app.says_tls else []),
-        *(["--path", "remote", "--rtt", rtt] for rtt in rtts.split(",") if rtt),
+        *remote,
         *([["--path", "pgbouncer", "--rtt", "0.5ms"]] if app.name == "django" else []),
     ]
 
@@ -281,6 +284,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=20_263)
     parser.add_argument("--rtts", default="0.5ms,5ms,85ms")
+    parser.add_argument("--remote-only", action="store_true", help="Leave out the paths of one machine and PgBouncer.")
     parser.add_argument("--record-only", type=Path, metavar="FOLDER", help="Leave the recordings there, and end.")
     given = parser.parse_args()
     errors: list[tuple[float, float]] = []
@@ -297,7 +301,13 @@ def main() -> None:
                 continue
             rows: list[Row] = []
             for number in range(given.blocks):
-                rows += block(app, work / f"{name}-{number}.recording", links(app, given.rtts), given.pages, chance)
+                rows += block(
+                    app,
+                    work / f"{name}-{number}.recording",
+                    links(app, given.rtts, given.remote_only),
+                    given.pages,
+                    chance,
+                )
             errors += table(app, rows)
             inside += [row.is_inside for row in rows]
     if errors:
