@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import cast
 
 import pytest
@@ -214,6 +215,19 @@ def test_what_was_not_replaced_is_said_by_name(monkeypatch: pytest.MonkeyPatch) 
     assert "DB_HOST, DSN and an argument" in advice and "hush" not in advice
     monkeypatch.setattr("os.environ", {})
     assert "DB_HOST and DB_PORT" in _inserted("127.0.0.1:3306").advice(["app"])
+
+
+def test_what_was_replaced_is_not_said_to_stay_where_the_tap_has_the_servers_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[rec-5] In a pair the port alone differs then."""
+    monkeypatch.setattr("os.environ", {"DB_HOST": "127.0.0.1", "DB_PORT": "3306", "PGHOST": "127.0.0.1"})
+    server, tap = TcpTarget(host="127.0.0.1", port=3306), TcpTarget(host="127.0.0.1", port=42747)
+    inserted = insertion(NamedServer(server, None, "mysql"), tap)
+    advice = inserted.advice(["app", "-h", "127.0.0.1", "-P", "3306", "postgres://127.0.0.1:3306/d"])
+    assert "stands in PGHOST without its port" in advice
+    monkeypatch.delitem(os.environ, "PGHOST")
+    assert "Is --server the address that it uses?" in inserted.advice(["app"])
 
 
 def test_a_name_that_was_replaced_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,8 @@ _PORT_SUFFIXES = ("PORT", "TCP_PORT")
 _END = "\0"
 """Between arguments while they are searched together: an option and its value may be one of them, or two."""
 _MOST_NAMED = 3
+_NOBODYS_HOST = "192.0.2.1"
+"""Of the addresses for documentation."""
 
 
 @dataclass(frozen=True)
@@ -184,13 +186,15 @@ class Rewriting:
     def left(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         """Where the server's host stands and was not replaced: names of variables, and `an argument`. No value is repeated."""
         alone = rf"{_BEFORE}{self._any_host()}\]?(?!:\d){_AFTER}"
+        # The tap may have the server's host, and a host that was replaced look as if it stayed.
+        elsewhere = replace(self, tap=TcpTarget(host=_NOBODYS_HOST, port=self.tap.port))
 
         def stays(old: str, new: str) -> bool:
             return old == new and re.search(alone, old, re.IGNORECASE) is not None
 
-        after = self.environment(variables)
+        after = elsewhere.environment(variables)
         found = [name for name, value in variables.items() if stays(value, after[name])][:_MOST_NAMED]
-        is_argument = any(stays(old, new) for old, new in zip(words, self.arguments(words), strict=True))
+        is_argument = any(stays(old, new) for old, new in zip(words, elsewhere.arguments(words), strict=True))
         return [*found, *(["an argument"] if is_argument else [])]
 
 
