@@ -275,3 +275,25 @@ def test_the_guard_ends_itself_when_its_lifeline_does() -> None:
         return process.wait(PATIENCE_S)
 
     assert (ended(b""), ended(b"\n")) == (3, 4)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_holds_our_stderr_goes_on_writing_there_when_rays_output_goes_to_a_file(
+    unbuffered: str, tmp_path: Path
+) -> None:
+    """The screen of a run has its stream from before the hosts are joined."""
+    script = """
+import os, sys
+from pathlib import Path
+from howfar.fleet.joined import quiet
+held = sys.stderr
+quiet(Path(sys.argv[1]))
+print("held", file=held)
+print("new", file=sys.stderr)
+os.write(2, b"of Ray")
+"""
+    pytest.importorskip("ray", reason="Ray is not installed: ./setup --hosts brings it")
+    log = tmp_path / "log"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run([sys.executable, "-c", script, log], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr, log.read_text()) == (0, "held\nnew\n", "of Ray")
