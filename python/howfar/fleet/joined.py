@@ -76,8 +76,9 @@ def quiet(file: Path) -> None:
     vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     sys.stderr.flush()
     # The object stays, since others hold it: the screen of a run has its stream from before the hosts are joined.
-    buffer: Any = sys.stderr.buffer
-    getattr(buffer, "raw", buffer).__init__(os.dup(2), "w")  # the buffer itself where Python does not buffer
+    if sys.__stderr__ is not None:
+        buffer: Any = sys.__stderr__.buffer
+        getattr(buffer, "raw", buffer).__init__(os.dup(2), "w")  # the buffer itself where Python does not buffer
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
     os.close(log)
