@@ -22,7 +22,7 @@ HERE: Final = Path(__file__).parent
 SCHEMA: Final = HERE.parents[2] / "schema" / "contract.json"
 TARGET: Final = HERE / "messages.py"
 PING_TARGET: Final = HERE / "ping_messages.py"
-"""The messages that time a server, with all to which they refer. Alone they are imported in a fifth of the time."""
+"""The messages that time a server, with all to which they refer: `howfar TARGET` imports no others, as each takes its time."""
 LIMITS: Final = HERE.parent / "plan" / "engine_limits.py"
 """Plans know no engine, and still accept only what it can run."""
 TAGS: Final = ("job", "command", "event")

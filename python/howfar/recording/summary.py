@@ -396,8 +396,8 @@ def _warnings(found: Summary) -> tuple[Warnings, ...]:
 def _replaced(name: ReplacedName) -> str:
     dead = "" if name.dead_address is None else f", and {_ms(name.dead_ms)} for its first address, {name.dead_address}"
     return (
-        f"The command names the server {name.name}, for which the recorder's address was put: each connect also pays "
-        f"{_ms(name.lookup_ms)} for the lookup{dead}, measured here."
+        f"The command names the server {name.name}, which the recorder replaced by its own address: without it, each connect also "
+        f"pays {_ms(name.lookup_ms)} for the lookup{dead}, measured here."
     )
 
 
