@@ -101,8 +101,9 @@ def test_its_own_counters_agree_with_the_servers(seen: Any, path: str) -> None:
     for trial in seen(path):
         counters = trial["receipt"]["server"]["counters"]
         for hop in trial["receipt"]["forwarder"]["carried"].values():
-            assert hop["bytes_to_server"] == pytest.approx(counters["bytes_received"], rel=0.05)
-            assert hop["bytes_to_client"] == pytest.approx(counters["bytes_sent"], rel=0.05)
+            # A busy machine may leave a window of a few transactions, in which that session counts.
+            assert hop["bytes_to_server"] == pytest.approx(counters["bytes_received"], rel=0.05, abs=2000)
+            assert hop["bytes_to_client"] == pytest.approx(counters["bytes_sent"], rel=0.05, abs=2000)
 
 
 @pytest.mark.parametrize("path", [name for name in _HOPS if PATHS[name].pools])
@@ -157,7 +158,7 @@ def test_a_hop_that_is_killed_voids_its_trial_and_the_run_goes_on(tmp_path: Path
     run = read_run(tmp_path / "a.howfar")
     assert run.stop is StopReason.BLOCKS
     reasons = [trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID]
-    assert all(reasons) and len(lasting(reasons)) <= 1, reasons
+    assert all(reasons) and len([one for one in lasting(reasons) if one != EMPTY_WINDOW]) <= 1, reasons
 
 
 @pytest.mark.thorough

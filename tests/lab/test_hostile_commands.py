@@ -62,22 +62,23 @@ def command(name: str, kind: Kind, port: int, folder: Path) -> list[str]:
 
 
 def run(words: Sequence[str]) -> tuple[int, float, int, str]:
-    """Exit code, seconds, most memory of all processes of the command together in kB, and what it wrote on stderr."""
+    """Exit code, seconds, most memory of the command's processes that lived at one time in kB, and what it wrote on stderr."""
     began = time.monotonic()
     process = subprocess.Popen([*HOWFAR, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    peaks: dict[int, int] = {}
+    most_kb = 0
     try:
         while process.poll() is None:
-            waiting = [process.pid]
+            waiting, together_kb = [process.pid], 0
             while waiting:
                 pid = waiting.pop()
                 waiting += children_of(pid)
-                peaks[pid] = max(peaks.get(pid, 0), _peak_kb(pid))
+                together_kb += _peak_kb(pid)
+            most_kb = max(most_kb, together_kb)
             assert time.monotonic() - began < 20 * ENDS_S, "it does not end"
             time.sleep(0.02)
         took_s = time.monotonic() - began
         assert process.stderr is not None
-        return process.returncode, took_s, sum(peaks.values()), process.stderr.read()
+        return process.returncode, took_s, most_kb, process.stderr.read()
     finally:
         process.kill()
         process.wait()
@@ -92,12 +93,17 @@ def _peak_kb(pid: int) -> int:
 
 
 @cache
-def usual(name: str, kind: Kind, folder: Path) -> tuple[float, int]:
-    """Seconds and memory with a peer that behaves."""
+def usual(name: str, folder: Path) -> tuple[float, int]:
+    """Seconds and memory with peers that behave: the most of all kinds, since not every one brings an application far enough for a
+    recording, whose cost is then measured."""
     folder.mkdir(exist_ok=True)
-    with FakePeer(kind) as peer:
-        _, took_s, peak_kb, _ = run(command(name, kind, peer.port, folder))
-    return took_s, peak_kb
+    times, peaks = [], []
+    for kind in SCHEMES:
+        with FakePeer(kind) as peer:
+            _, took_s, peak_kb, _ = run(command(name, kind, peer.port, folder))
+        times.append(took_s)
+        peaks.append(peak_kb)
+    return max(times), max(peaks)
 
 
 @pytest.mark.parametrize("name", ["target", "load", "record", "slope"])
@@ -106,7 +112,7 @@ def test_each_command_ends_in_time_and_memory_whatever_the_server_sends(
     name: str, kind: Kind, mode: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """[peer-1] [peer-2] [peer-3] [peer-4]"""
-    usual_s, usual_kb = usual(name, kind, tmp_path_factory.getbasetemp() / "usual")
+    usual_s, usual_kb = usual(name, tmp_path_factory.getbasetemp() / "usual")
     with FakePeer(kind, mode) as peer:
         code, took_s, peak_kb, said = run(command(name, kind, peer.port, tmp_path))
     print(
