@@ -9,10 +9,11 @@ pub(crate) fn max_segment(socket: impl AsFd) -> Option<u32> {
     (value > 0).then_some(value as u32)
 }
 
-/// `SO_PEERCRED`: the process at the other end of a Unix socket when it listened; 0: one in another PID namespace.
+/// `SO_PEERCRED`: the process at the other end of a Unix socket when it listened; `None`: one in another PID namespace, which has no
+/// number here.
 pub(crate) fn peer_pid(socket: impl AsFd) -> Option<u32> {
     let peer: [libc::c_int; 3] = option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
-    u32::try_from(peer[0]).ok()
+    u32::try_from(peer[0]).ok().filter(|pid| *pid > 0)
 }
 
 /// An option whose value is one or more whole numbers; `None` when the socket has none.
