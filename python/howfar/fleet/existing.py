@@ -132,7 +132,9 @@ def _unpack(directory: Path) -> None:
     """What is copied to hosts by ssh, as a directory that Ray hands on."""
     _, archive = packed()
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as unpacked:
-        unpacked.extractall(directory, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python has filters since 3.11.4; the archive is our own
+            unpacked.extraction_filter = tarfile.data_filter
+        unpacked.extractall(directory)
 
 
 def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
