@@ -285,22 +285,16 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "new")
 
 
-@pytest.mark.parametrize(
-    ("address", "by", "name"),
-    [
-        ("/index.php?page=list&id=7", ("page",), "/index.php?page=list"),
-        ("/index.php?page=list&id=7", (), "/index.php"),
-        ("/index.php?id=7", ("page",), "/index.php"),
-        ("/v/1?title=A+b&page=x", ("page", "title"), "/v/*?title=A+b&page=x"),
-        ("/v1/item/7?page", ("/v1", "page"), "/v1/item/*?page="),
-        ("/v1/v12", ("/v12",), "/*/v12"),
-    ],
-)
-def test_parameters_that_tell_pages_apart_stay_if_they_are_asked_for(
-    address: str, by: tuple[str, ...], name: str
-) -> None:
+def _page_names() -> list[tuple[str, ...]]:
+    """Each `--page-by`, address and name; crates/record tests the same table."""
+    lines = (Path(__file__).parents[1] / "data/page_names.tsv").read_text().splitlines()
+    return [tuple(line.split("\t")) for line in lines if not line.startswith("#")]
+
+
+@pytest.mark.parametrize(("page_by", "address", "name"), _page_names())
+def test_parameters_that_tell_pages_apart_stay_if_they_are_asked_for(page_by: str, address: str, name: str) -> None:
     """[app-10] Off by default, because of what they may hold."""
-    page = page_of(1, f"page 41 100 200 php:200 {address}", by)
+    page = page_of(1, f"page 41 100 200 php:200 {address}", page_by.split(",") if page_by else ())
     assert page is not None and page.name == name
 
 

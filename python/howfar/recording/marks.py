@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Collection
 from types import TracebackType
-from urllib.parse import parse_qsl, urlencode
 
 from howfar.recording.recording import Page
 from howfar.terminal_text import one_line
@@ -23,8 +22,6 @@ VARIABLE = "HOWFAR_MARKS"
 HTTP_VARIABLE = "HOWFAR_HTTP"
 _LONGEST = 2048
 _LONGEST_NAME = 120
-_MOST_FIELDS = 2048
-"""As many as fit into the longest mark."""
 _MOST = 1_000_000
 _ROOM = 4 << 20
 _LOOK_S = 0.1
@@ -47,24 +44,17 @@ def page_of(number: int, text: str, page_by: Collection[str] = ()) -> Page | Non
     """The page that a datagram marks, or None.
 
     A name is what groups pages: of an address the query goes, and each part with a digit, which stands for one thing among many. What
-    `page_by` names stays: parameters of the query, and parts of the path, which begin with `/`.
+    `page_by` names stays: parameters of the query, and parts of the path, which begin with `/`. The recorder of HTTP in the engine has
+    the same rule (`tests/data/page_names.tsv`).
     """
     found = _FORM.fullmatch(text)
     if found is None:
         return None
     pid, begun_ns, ended_ns, method, status, name = found.groups()
     if method != "mark":
-        path, _, query = name.partition("?")
-        kept = urlencode(
-            [
-                pair
-                for pair in parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
-                if pair[0] in page_by
-            ]
-            if page_by
-            else []
-        )
-        name = _NUMBERED.sub(lambda part: part[0] if f"/{part[0]}" in page_by else "*", path.split("#")[0])
+        path, _, query = name.partition("#")[0].partition("?")
+        kept = "&".join(pair for pair in query.split("&") if pair.partition("=")[0] in page_by)
+        name = _NUMBERED.sub(lambda part: part[0] if f"/{part[0]}" in page_by else "*", path)
         name += f"?{kept}" if kept else ""
     name = one_line(name.strip())[:_LONGEST_NAME] or "page"
     if int(ended_ns) < int(begun_ns) or int(ended_ns) >= 1 << 63:
