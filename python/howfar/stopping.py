@@ -24,6 +24,8 @@ _UNDOING_S = 10.0
 
 _asked_at = float("-inf")
 """When the last request came, whoever took it."""
+_asked_by: int = signal.SIGINT
+"""The signal of the last request that was raised here."""
 _holders: list[bool] = []
 _held: list[Callable[[], None]] = []
 """Requests that came while they were withheld."""
@@ -59,18 +61,32 @@ def _take(handler: Callable[[int], None], number: int) -> None:
         handler(number)
 
 
+def is_repeated() -> bool:
+    """Whether a request that has just come repeats one that came shortly before, whoever took that. If not, it counts as the first."""
+    global _asked_at
+    now = time.monotonic()
+    if now - _asked_at < _UNDOING_S:
+        return True
+    _asked_at = now
+    return False
+
+
+def request_code() -> int:
+    """The exit code of a command that a request ended: 128 and the number of its signal."""
+    return 128 + _asked_by
+
+
 @contextmanager
 def ended_by_request() -> Iterator[None]:
     """Raise KeyboardInterrupt for SIGINT and `Ended` for the other requests, so that what was made is undone."""
-    global _asked_at
-    _asked_at = float("-inf")
+    global _asked_at, _asked_by
+    _asked_at, _asked_by = float("-inf"), signal.SIGINT
 
     def end(number: int) -> None:
-        global _asked_at
-        now = time.monotonic()
-        if now - _asked_at < _UNDOING_S and number != signal.SIGINT:
+        global _asked_by
+        if is_repeated() and number != signal.SIGINT:
             return
-        _asked_at = now
+        _asked_by = number
         raise KeyboardInterrupt if number == signal.SIGINT else Ended(number)
 
     with on_request(end):
@@ -80,8 +96,7 @@ def ended_by_request() -> Iterator[None]:
 @contextmanager
 def passed_on_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Pass requests on to a command while inside, and end after it; a terminal's Ctrl-C reaches it directly. Nothing is raised: an
-    exception out of wait() can lose the exit code that it has just fetched. A second one, late in a
-    group, ends nothing after it."""
+    exception out of wait() can lose the exit code that it has just fetched. A second one, late in a group, ends nothing after it."""
 
     def pass_on(number: int) -> None:
         global _asked_at

@@ -191,6 +191,27 @@ def test_a_signal_to_the_outside_alone_or_to_the_whole_group_is_taken_once(
         process.wait()
 
 
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+)
+def test_the_exit_code_is_that_of_the_signal_that_ended_it(number: signal.Signals, code: int) -> None:
+    """The inside, which is told by SIGTERM of each, ends as by Ctrl-C."""
+    inside = 'trap "exit 130" TERM; echo up; while :; do sleep 0.05; done'
+    between = f"bash -c '{inside}' & wait $!"
+    script = f"import os, sys\nfrom howfar.lab.sandbox import attended\nsys.exit(attended(['bash', '-c', {between!r}], os.environ))"
+    command = ("env", f"--default-signal={number.name[3:]}", sys.executable, "-c", script)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        os.kill(process.pid, number)
+        assert process.wait(PATIENCE_S) == code
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def test_a_signal_that_comes_before_the_inside_is_there_reaches_it() -> None:
     """The program in between has no child until it reads a line."""
     between = "read line; sleep 600 & wait $!"

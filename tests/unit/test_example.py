@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from howfar.cli.main import cli
 from howfar.cli.report import _EXAMPLES
+from howfar.report.drawing import UNDRAWN
 
 MOST_BYTES = 500_000
 
@@ -35,6 +36,20 @@ def test_the_page_of_the_example_lies_in_this_directory(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert shown("--html") == "howfar-paths-example.html\n"
     assert "<svg" in (tmp_path / "howfar-paths-example.html").read_text()
+
+
+def test_without_what_draws_charts_the_page_says_so_and_keeps_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown("--html")
+    drawn = Path("howfar-paths-example.html").read_text()
+    monkeypatch.setattr("howfar.report.html.can_draw", lambda: False)
+    done = CliRunner().invoke(cli, ["report", "--example", "--html"], catch_exceptions=False)
+    page = Path("howfar-paths-example.html").read_text()
+    assert "has no charts" in done.output and "extra `report`" in done.output
+    assert "<svg" not in page and page.count(UNDRAWN) == drawn.count("<figure>")
+    assert page.count("<table") == drawn.count("<table")
 
 
 def test_examples_are_small() -> None:

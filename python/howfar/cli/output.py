@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howfar.cli.exit_codes import INTERRUPTED, VOID
+from howfar.cli.exit_codes import VOID
 from howfar.cli.screen import has_colour, note, program, show_rendered, width
 from howfar.errors import DiskFull, HowfarError, RunFileError, UsageError
+from howfar.stopping import request_code
 from howfar.store.database import damaged
 from howfar.store.partial import NO_ROOM, stays, write_whole
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
@@ -115,7 +116,12 @@ def check_page_path(path: Path) -> None:
 
 
 def write(path: Path, text: str, again: str = " `howfar report --html` rewrites it from the run file.") -> None:
-    """Write a whole file or none. `again`: how to have it later. Raises DiskFull, RunFileError."""
+    """Write a whole page or none, and say so if its charts are missing. `again`: how to have it later. Raises DiskFull,
+    RunFileError."""
+    from howfar.report.drawing import REMEDY, UNDRAWN
+
+    if UNDRAWN in text:
+        note(f"{path} has no charts: the libraries that draw them are not installed\n{REMEDY}")
     try:
         write_whole(path, text)
     except OSError as error:
@@ -140,7 +146,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         click.echo(
             f"  To continue: {program()} resume {name}\n  The results so far: {program()} report {name}", err=True
         )
-        return INTERRUPTED
+        return request_code()
     page = page_path(html, path)
     try:
         with passing("Writing the report and its page, usually a few seconds"), from_file(path, run.is_verified):

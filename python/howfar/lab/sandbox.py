@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 
 from howfar.errors import LabError, MissingError, SandboxForbidden, shell_code
 from howfar.lab.kernel import die_with_parent
+from howfar.stopping import is_repeated
 
 _MARK = "HOWFAR_SANDBOX"
 _LIFELINE = "HOWFAR_SANDBOX_LIFELINE"
@@ -33,6 +33,7 @@ TCP_MEMORY = "HOWFAR_TCP_MEM"
 _FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
 _USER_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
+_INTERRUPTED = 128 + signal.SIGINT
 _GUARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "NET_RAW": 13}
 """Capabilities that namespaces, interfaces and packet sockets need."""
@@ -42,10 +43,7 @@ _SYSCTLS = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
 )
 """Switches of the kernel, with the value that forbids user namespaces and one that permits them."""
-_UNDOING_S = 10.0
-"""Longer than cleaning up a laboratory takes."""
 _armed = False
-_interrupted_at = float("-inf")
 
 
 class Terminated(KeyboardInterrupt):
@@ -88,12 +86,9 @@ def heed_signals() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Handle a request to end. A second signal soon after the first (a group's signal that the outside passes on too, an impatient
-    key) must not disturb the cleaning up."""
-    global _interrupted_at
-    now = time.monotonic()
-    if now - _interrupted_at < _UNDOING_S:
+    key) must not disturb the cleaning up, nor replace the exit code of a command that the first was passed on to."""
+    if is_repeated():
         return
-    _interrupted_at = now
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
@@ -207,7 +202,9 @@ def attended(
             pass_fds=pass_fds,
             preexec_fn=partial(_tie, os.getpid(), before | _GUARDED if withheld else before),
         )
-        return shell_code(_wait(process))
+        code, request = _wait(process)
+        # The inside is told of every request by SIGTERM, and ends as by Ctrl-C.
+        return 128 + request if request and shell_code(code) == _INTERRUPTED else shell_code(code)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -226,17 +223,18 @@ def _tie(parent: int, mask: set[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait until the sandbox ends. A signal that is for the inside too goes on as SIGTERM."""
-    is_owed = False
+def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int]:
+    """Wait until the sandbox ends; its exit status, and the signal, or 0, that was passed on. One that is for the inside too goes on
+    as SIGTERM."""
+    is_owed, request = False, 0
     """A signal came before the program had its child, or before that had its handler."""
     while True:
         code = process.poll()
         if code is not None:
-            return code
+            return code, request
         got = signal.sigtimedwait(_GUARDED, 0.01 if is_owed else 1.0)
         if got is not None and _goes_on(got.si_signo, got.si_code):
-            is_owed = True
+            is_owed, request = True, request or got.si_signo
         if is_owed:
             heeding = [child for child in children_of(process.pid) if _heeds(child, signal.SIGTERM)]
             for child in heeding:

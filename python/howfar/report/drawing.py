@@ -1,9 +1,10 @@
-"""Altair under the name `alt`, imported when the first chart is drawn. That takes longer than a whole report in a terminal, which
-draws none."""
+"""What draws charts: Altair under the name `alt`, and vl-convert. Both are an extra, `howfar[report]`: 90 MB that only a page uses.
+Each is imported when the first chart is drawn, which takes longer than a whole report in a terminal."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,4 +17,13 @@ else:
 
     alt = _Altair()
 
-__all__ = ["alt"]
+__all__ = ["REMEDY", "UNDRAWN", "alt", "can_draw"]
+REMEDY = "Reinstall howfar with its extra `report`."
+"""What to do where they are missing."""
+UNDRAWN = "This chart was not drawn: the libraries that draw it are not installed."
+"""Stands in a page for each chart that could not be drawn."""
+
+
+def can_draw() -> bool:
+    """Whether the libraries are installed."""
+    return all(find_spec(name) is not None for name in ("altair", "vl_convert"))

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from howfar.report import palette
 from howfar.report.charts import plain
 from howfar.report.document import Block, Chart, Column, Document, Table, without_controls
+from howfar.report.drawing import REMEDY, UNDRAWN, can_draw
 from howfar.report.terminal import fact_text
 from howfar.terminal_text import one_line
 
@@ -155,8 +156,10 @@ def _apart(index: int, block: Block) -> int:
 
 
 def _drawing(chart: Chart) -> Markup:
-    """Wide and narrow; empty where there is nothing to draw."""
-    import vl_convert  # as large as all else, and no other form of a report needs it
+    """Wide and narrow; empty where there is nothing to draw, a sentence where nothing can draw it."""
+    if not can_draw():
+        return Markup(f'<p class="muted small">{escape(f"{UNDRAWN} {REMEDY}")}</p>')
+    import vl_convert
 
     drawings = []
     for kind, width in (("wide", WIDE), ("narrow", NARROW)):
