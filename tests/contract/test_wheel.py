@@ -16,6 +16,8 @@ from howfar.engine.messages import Info
 ROOT = Path(__file__).parents[2]
 UV = ROOT / ".boot" / "bin" / "uv"
 PATIENCE_S = 900
+MOST_MB = 120
+"""What is installed for who asks a database, loads it, or runs the laboratory."""
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 pytestmark = [
@@ -87,3 +89,14 @@ def test_no_data_file_stayed_behind(installed: Path) -> None:
     kept = {os.fspath(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
     there = {os.fspath(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
     assert {name for name in kept - there if "__pycache__" not in name} == set()
+
+
+def test_the_base_is_small_and_needs_no_extra(run: Run, installed: Path) -> None:
+    (packages,) = installed.parent.glob("lib/python3*/site-packages")
+    assert {path.name for path in packages.iterdir()} & {"altair", "scipy", "vl_convert", "ray"} == set()
+    size = sum(path.stat().st_size for path in installed.parent.rglob("*") if path.is_file() and not path.is_symlink())
+    assert size < MOST_MB * 1_000_000, f"{size / 1e6:.0f} MB"
+    done = run("howfar", "report", "--example", "--html")
+    assert done.returncode == 0 and "extra `report`" in done.stderr, done.stderr
+    done = run("howfar", "setup", "--check")
+    assert done.returncode == 0 and "not installed: Altair" in " ".join(done.stdout.split()), done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import get_args
 
 import click
@@ -495,6 +496,10 @@ def link(
     if not sandbox.inside():
         if build_peer:
             _build(against)
+        if find_spec("scipy") is None:
+            raise MissingError(
+                "SciPy, which judges the figures, is not installed", "Reinstall howfar with its extra `bench`."
+            )
         sys.exit(sandbox.run_inside())
     times = QUICK_TIMES if quick else FULL_TIMES
     found = measure_links(LinkRequest(links, against, backend, runs, times, hogs, extras), progress("measurement"))

@@ -2,7 +2,7 @@
 
 The unit of evidence is the block: each arm once, close in time. Seconds within a trial are not samples: on a busy machine
 they call a quarter of A/A pairs different. Everything is done on logarithms, so that 2x and 1/2x are equally far from 1.
-Start at `judge_ratio`. Pure; scipy is imported only when an interval is requested.
+Start at `judge_ratio`. Pure.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from howfar.stats.distributions import sign_test_depth, student_quantile
 from howfar.stats.estimate import Estimate
 
 
@@ -72,9 +73,7 @@ class RatioJudgement:
 @lru_cache(maxsize=256)
 def t_quantile(degrees: int, level: float = LEVEL) -> float:
     """Two-sided quantile of Student's t: `t_quantile(7)` is 2.365."""
-    from scipy.special import stdtrit  # heavy: a quarter of a second that `--help` need not pay
-
-    return float(stdtrit(degrees, 0.5 + level / 2))
+    return student_quantile(degrees, level)
 
 
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
@@ -100,21 +99,9 @@ def median_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
     interval below 6 values."""
     x = np.sort(np.asarray(values, dtype=np.float64))
     assert x.size >= 1, "a median needs a value"
-    depth = _median_depth(int(x.size), level)
+    depth = sign_test_depth(int(x.size), level)
     low, high = (None, None) if depth is None else (float(x[depth]), float(x[-1 - depth]))
     return Estimate(value=float(np.median(x)), low=low, high=high, n=int(x.size))
-
-
-@lru_cache(maxsize=256)
-def _median_depth(n: int, level: float) -> int | None:
-    """How many values lie outside the limits of a median at each end; None: even the whole range covers less than `level`. How many of
-    `n` values are below the true median is binomial."""
-    from scipy.special import bdtr
-
-    depth = n // 2
-    while depth >= 0 and 2 * bdtr(depth, n, 0.5) > 1 - level:
-        depth -= 1
-    return None if depth < 0 else depth
 
 
 @lru_cache(maxsize=256)
@@ -341,11 +328,9 @@ def welch_ratio(log_a: Sequence[float], log_b: Sequence[float]) -> Estimate:
     found = Estimate(value=difference, low=None, high=None, n=int(min(a.size, b.size)), how="Welch")
     if min(a.size, b.size) < MIN_BLOCKS:
         return exponential(found)
-    from scipy.special import stdtrit
-
     error_a, error_b = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
     total, half = error_a + error_b, 0.0
     if total > 0:
         degrees = total**2 / (error_a**2 / (a.size - 1) + error_b**2 / (b.size - 1))
-        half = float(stdtrit(degrees, 0.5 + LEVEL / 2)) * math.sqrt(total)
+        half = student_quantile(degrees, LEVEL) * math.sqrt(total)
     return exponential(found.model_copy(update={"low": difference - half, "high": difference + half}))
