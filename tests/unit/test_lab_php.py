@@ -167,7 +167,7 @@ def test_without_php_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(php_fpm, "_PLACES", ())
     with pytest.raises(MissingError) as found:
         php_fpm.find_php_fpm()
-    assert "apt-get install --no-install-recommends php-fpm" in found.value.advice
+    assert "howfar setup --page" in found.value.advice
 
 
 def test_what_is_no_answer_to_what_it_is_is_quoted() -> None:

@@ -94,7 +94,7 @@ MISTAKES = [
     ("servers install", "`howfar servers get NAME`"),
     ("servers ls", "`howfar servers list`"),
     ("servers postgres", "`howfar servers postgresql`"),
-    ("servers get postgres", "./setup --postgresql"),
+    ("servers get postgres", "howfar setup --postgresql"),
     ("hosts start", "`howfar hosts up`"),
     ("hosts list", "`howfar hosts show`"),
     ("bench load", "`howfar load"),

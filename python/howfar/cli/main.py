@@ -65,6 +65,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "servers": "List the servers for the laboratory, or install another.",
     },
     "howfar itself": {
+        "setup": "Install what the laboratory starts; say what works here.",
         "bench": "Measure howfar's own overhead.",
         "help": "Show the help of a command, or write man pages.",
         "completion": "Write what completes commands in your shell.",

@@ -83,7 +83,7 @@ def find_engine() -> Path:
         tried = ", ".join(str(candidate) for candidate in candidates)
         raise MissingError(
             f"the program howfar-engine was not found (tried {tried} and PATH)",
-            "Run ./setup, or reinstall the howfar wheel.",
+            "Reinstall howfar; in a checkout, run ./setup.",
         )
     return Path(found)
 
@@ -105,12 +105,14 @@ def engine_info() -> Info:
     except (OSError, subprocess.SubprocessError, ValidationError) as error:
         if isinstance(error, OSError) and error.errno in _SHORTAGES:
             raise  # of this process, and no fault of the engine's
-        raise EngineError(f"{path} does not answer `info`: {error}", "Run ./setup again.") from error
+        raise EngineError(
+            f"{path} does not answer `info`: {error}", "Reinstall howfar; in a checkout, run ./setup."
+        ) from error
     if info.protocol != PROTOCOL_VERSION or info.version != howfar.__version__:
         raise EngineError(
             f"{path} is version {info.version} (contract {info.protocol}), "
             f"this is howfar {howfar.__version__} (contract {PROTOCOL_VERSION})",
-            "Run ./setup again, or unset HOWFAR_ENGINE.",
+            "Reinstall howfar (in a checkout: ./setup), or unset HOWFAR_ENGINE.",
         )
     if info.debug:
         raise EngineError(

@@ -82,7 +82,8 @@ def ray_version() -> str:
         return version("ray")
     except PackageNotFoundError as error:
         raise MissingError(
-            "Ray, which joins hosts, is not installed here", "pip install 'howfar[hosts]', or ./setup --hosts."
+            "Ray, which joins hosts, is not installed here",
+            "Reinstall howfar with its extra `hosts`; in a checkout, run ./setup --hosts.",
         ) from error
 
 

@@ -207,7 +207,7 @@ def find_program(name: str) -> str:
     if found is None:
         raise MissingError(
             f"the program {name} was not found",
-            f"Install {name} (./setup --hops does so where Debian has it), or give its program: --hop-binary {name}=PATH.",
+            f"Install {name} (`howfar setup --hops` does so where there is a package), or give its program: --hop-binary {name}=PATH.",
         )
     return found
 

@@ -322,7 +322,7 @@ def no_cluster(program: Program, level: str) -> str | None:
     from howfar.lab.servers.features import features
 
     if level == "galera" and program.kind == "mariadb" and provider() is None:
-        return "Galera's library was not found (`./setup --clusters` installs it)"
+        return "Galera's library was not found (`howfar setup --clusters` installs it)"
     if level.startswith("group") and program.kind == "mysql" and not features(program).group_replication:
         return f"{program.kind} {program.version} has no plugin for Group Replication"
     return None

@@ -126,10 +126,7 @@ def _answer(output: bytes, complaints: str) -> Answer:
 
 
 PAGES = Path(__file__).parent / "php"
-ADVICE = (
-    "On Debian: apt-get install --no-install-recommends php-fpm php-mysql php-pgsql php-redis php-memcached "
-    "(./setup --page does it)."
-)
+ADVICE = "Run `howfar setup --page`: it installs PHP-FPM and the extensions for MySQL, PostgreSQL, Redis and Memcached."
 _PLACES = ("/usr/sbin", "/usr/local/sbin")
 _NAME = re.compile(r"php-fpm(?P<version>[0-9.]*)")
 _LOADED = ("mysqlnd", "pdo", "pdo_mysql", "pdo_pgsql", "igbinary", "msgpack", "redis", "memcached")

@@ -23,7 +23,11 @@ from howfar.lab.servers import Ask, ServerContext
 from howfar.lab.servers.dialect import BinaryLog
 from howfar.plan.agreement import PACKET, WINDOW, provider_options
 
-PROVIDERS = (Path("/usr/lib/galera/libgalera_smm.so"), Path("/usr/lib64/galera-4/libgalera_smm.so"))
+PROVIDERS = tuple(
+    Path(place, "libgalera_smm.so")
+    for place in ("/usr/lib/galera", "/usr/lib64/galera-4", "/usr/lib64/galera", "/usr/lib/galera-4")
+)
+"""Where Debian, Red Hat, SUSE and Arch have Galera's library."""
 PORT = 4567
 """Port by which the nodes talk with each other."""
 SYNC_WAIT = {"eventual": 0, "before": 7}
@@ -56,14 +60,19 @@ def provider() -> Path | None:
 
 
 def transfer_path() -> str:
-    """Where a server finds the programs of a transfer: our PATH, and what `./setup --clusters` has unpacked."""
-    return f"{os.environ.get('PATH', os.defpath)}:{cache_home() / 'galera/bin'}"
+    """Where a server finds the programs of a transfer: our PATH, and what `howfar setup --clusters` has unpacked."""
+    return f"{os.environ.get('PATH', os.defpath)}:{transfer_folder()}"
+
+
+def transfer_folder() -> Path:
+    """Where `howfar setup --clusters` puts the scripts of a transfer, which Debian has in a package with a service only."""
+    return cache_home() / "galera/bin"
 
 
 def no_transfer() -> str | None:
     """What a transfer lacks here. None: nothing."""
     lacking = [name for name in _TRANSFER_PROGRAMS if shutil.which(name, path=transfer_path()) is None]
-    return f"{', '.join(lacking)} not found (`./setup --clusters` gets what is needed)" if lacking else None
+    return f"{', '.join(lacking)} not found (`howfar setup --clusters` gets what is needed)" if lacking else None
 
 
 class GaleraPositions:
@@ -87,7 +96,7 @@ class GaleraReplication(MariadbReplication):
     def binary_log(self, seed: Seed) -> BinaryLog:
         log, spec = super().binary_log(seed), seed.spec
         if (library := provider()) is None:
-            raise LabError("Galera's library was not found", "Install the package galera-4 (`./setup --clusters`).")
+            raise LabError("Galera's library was not found", "Run `howfar setup --clusters`.")
         nodes = [str(uuid.uuid5(uuid.UUID(seed.group), str(number))) for number in range(spec.replicas + 1)]
         port = ServerContext.port_on(PORT) if seed.on_hosts else PORT
         address, addresses = seed.nodes[seed.number], ",".join(f"{node}:{port}" for node in seed.nodes)

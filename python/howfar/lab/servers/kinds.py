@@ -53,7 +53,7 @@ def _of_keys(dialect: StoreDialect, names: tuple[str, ...], remedy: str, service
     return Kind(names, remedy, service, dialect.port, "keys", lambda program, _: KeyValueStore(program, dialect))
 
 
-_PAGE = "Install {} (./setup --page does it), or name one with --server PATH."
+_PAGE = "Install {} (`howfar setup --page` does it), or name one with --server PATH."
 KINDS: dict[str, Kind] = {
     "mariadb": _of_mysql(
         "mariadb",
@@ -65,7 +65,7 @@ KINDS: dict[str, Kind] = {
     ),
     "postgresql": Kind(
         postgresql.NAMES,
-        f"Install {postgresql.PACKAGE} (./setup --postgresql does it), or name one with --server PATH.",
+        f"Install {postgresql.PACKAGE} (`howfar setup --postgresql` does it), or name one with --server PATH.",
         "postgresql",
         5432,
         "postgresql",

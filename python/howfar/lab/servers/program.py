@@ -14,8 +14,13 @@ from pathlib import Path
 from howfar.errors import ServerCrashed, ServerMissing
 
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
-_VERSIONED = Path("/usr/lib/postgresql")
-"""Where Debian has the programs of each version of PostgreSQL, outside PATH."""
+_VERSIONED = (
+    "/usr/lib/postgresql/[0-9]*/bin",
+    "/usr/pgsql-[0-9]*/bin",
+    "/usr/lib/postgresql[0-9]*/bin",
+    "/usr/libexec/postgresql[0-9]*",
+)
+"""Where Debian, PostgreSQL's packages for Red Hat, SUSE and Alpine have the programs of each version of PostgreSQL, outside PATH."""
 _VERSION = re.compile(r"Ver (\d\S*)")
 _LINKED = ("redis", "valkey", "memcached")
 _BY_WORDS = {
@@ -39,7 +44,9 @@ class Program:
 
 def find_program(names: Sequence[str], kind: str) -> Path | None:
     """The first of `names` in PATH, /usr/sbin and the like that reports this kind. Raises ServerCrashed."""
-    versions = sorted(_VERSIONED.glob("[0-9]*/bin"), key=lambda place: float(place.parent.name), reverse=True)
+    versions = sorted(
+        (place for pattern in _VERSIONED for place in Path("/").glob(pattern[1:])), key=_number_in, reverse=True
+    )
     path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES, *map(str, versions)])
     for name in names:
         found = shutil.which(name, path=path)
@@ -47,6 +54,12 @@ def find_program(names: Sequence[str], kind: str) -> Path | None:
             # redis-server is often a link to a program that does what its name says.
             return Path(found).absolute() if kind in _LINKED else Path(found).resolve()
     return None
+
+
+def _number_in(place: Path) -> float:
+    """The version in the name of a directory; 0 if it has none."""
+    found = re.search(r"\d+(\.\d+)?", str(place))
+    return float(found.group()) if found is not None else 0.0
 
 
 def identify(path: Path) -> Program:

@@ -1,0 +1,135 @@
+"""What works on this machine, and why the rest does not. Nothing is installed or changed. Start at `check_machine`."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from howfar.engine.process import engine_info
+from howfar.errors import HowfarError, MissingError
+from howfar.lab.replication.galera import no_transfer
+from howfar.lab.sandbox import namespace_flags, network_remedy
+from howfar.setup.programs import Group, groups, missing_programs
+
+_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of howfar, and whether it works on this machine."""
+
+    name: str
+    """Its commands: `run page`."""
+    works: bool
+    detail: str
+    """What it works with, or why it does not work."""
+    remedy: str = ""
+    """What to do if it does not work."""
+
+
+_PART_BY_EXTRA = {
+    "hosts": ("hosts, run --on (Ray)", {"ray": "Ray"}),
+    "report": ("charts of HTML pages", {"altair": "Altair", "vl_convert": "vl-convert"}),
+}
+"""Maps each extra of the Python package to the part that uses it, and its modules to the names of their libraries."""
+
+
+def check_machine() -> list[Part]:
+    """Every part, those that need least first."""
+    laboratory = _part("lab, run, predict, replay", _probe_laboratory)
+    return [
+        _part("TARGET, load, doctor, slope, record", _probe_engine),
+        laboratory,
+        *(_check_programs(group, laboratory.works) for group in groups()),
+        *(_check_libraries(name, extra, modules) for extra, (name, modules) in _PART_BY_EXTRA.items()),
+    ]
+
+
+def _part(name: str, probe: Callable[[], str]) -> Part:
+    """The part that works if `probe` returns what it works with, and does not work if it raises."""
+    try:
+        return Part(name, True, probe())
+    except HowfarError as error:
+        return Part(name, False, error.message, error.advice)
+
+
+def _probe_engine() -> str:
+    """Raises MissingError, EngineError."""
+    info = engine_info()
+    return f"engine {info.version} on Linux {platform.release()} ({platform.machine()}); {_probe_io_uring()}"
+
+
+_IO_URING_SETUP = 425
+"""Number of the system call on x86-64 and aarch64."""
+
+
+def _probe_io_uring() -> str:
+    """What loads use here. Requests a ring with zero entries: the kernel rejects it, so nothing is created."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall(ctypes.c_long(_IO_URING_SETUP), ctypes.c_uint(0), None)
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+        return f"epoll; io_uring is unavailable ({os.strerror(number)})"
+    return "io_uring"
+
+
+def _probe_laboratory() -> str:
+    """Creates namespaces, and an interface in them. Raises SandboxForbidden, MissingError."""
+    flags = namespace_flags()
+    command = ("unshare", *flags, "--", "ip", "link", "add", "name", "near", "type", "veth", "peer", "name", "far")
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise MissingError(f"an interface in a namespace took longer than {_TIMEOUT_S} s", "Try again.") from error
+    if result.returncode != 0:
+        why = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+        lacks_ip = any(one.name == "ip" for one in missing_programs(("lab",)))
+        remedy = "Run `howfar setup`." if lacks_ip else network_remedy()
+        raise MissingError(f"no interface could be created in a namespace: {why}", remedy)
+    return "as root" if os.geteuid() == 0 else "without root, in user namespaces"
+
+
+def _check_programs(group: Group, laboratory_works: bool) -> Part:
+    lacking = [one.name for one in missing_programs((group.name,))]
+    if not lacking and group.name == "clusters" and no_transfer() is not None:
+        lacking = ["the scripts that copy data to a new node"]
+    if lacking:
+        option = f" --{group.name}" if group.brings else ""
+        return Part(group.part, False, f"not installed: {', '.join(lacking)}", f"Run `howfar setup{option}`.")
+    if not laboratory_works and group.name != "hosts":
+        return Part(group.part, False, "its programs are installed, but the laboratory does not work", "See above.")
+    return Part(group.part, True, "its programs are installed")
+
+
+def _check_libraries(name: str, extra: str, modules: Mapping[str, str]) -> Part:
+    lacking = [library for module, library in modules.items() if find_spec(module) is None]
+    if lacking:
+        return Part(name, False, f"not installed: {', '.join(lacking)}", f"Reinstall howfar with its extra `{extra}`.")
+    return Part(name, True, f"{' and '.join(modules.values())} installed")
+
+
+def restrictions(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> list[str]:
+    """What restricts this process beside its user's rights, as sentences."""
+    found = []
+    if "\nSeccomp:\t2" in _text(proc / "self/status"):
+        found.append("A seccomp filter is in force, as in containers.")
+    if _text(sys / "fs/selinux/enforce").strip() == "1":
+        found.append("SELinux is enforcing on this machine.")
+    profile = _text(proc / "self/attr/current").strip("\0\n ")
+    if profile.endswith("(enforce)"):
+        found.append(f"AppArmor enforces the profile {profile.removesuffix('(enforce)').strip()}.")
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

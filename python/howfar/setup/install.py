@@ -1,0 +1,226 @@
+"""Installs packages with the system's package manager, and keeps the services that they bring from starting.
+
+New systemd units are masked before they arrive, so nothing starts, now or at the next boot. Start at `plan_installation`, which only
+says what would be done.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from howfar.errors import LabError, MissingError
+from howfar.lab.replication.galera import transfer_folder
+from howfar.setup.programs import RequiredProgram
+
+_LAST_LINES = 15
+"""Lines of a package manager's output that an error shows."""
+
+
+@dataclass(frozen=True)
+class PackageManager:
+    """A package manager and how it installs packages, without those that are only recommended."""
+
+    name: str
+    program: str
+    refresh: tuple[str, ...] | None
+    """Fetches the newest lists of packages, if installing does not."""
+    install: tuple[str, ...]
+    tested_on: tuple[str, int] | None = None
+    """ID and first VERSION_ID of the system on which the names of packages were tested."""
+
+
+PACKAGE_MANAGERS = (
+    PackageManager(
+        "apt",
+        "apt-get",
+        ("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update"),
+        ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300", "install", "--no-remove", "--no-install-recommends"),
+        ("debian", 12),
+    ),
+    PackageManager("dnf", "dnf", None, ("dnf", "-y", "install", "--setopt=install_weak_deps=False")),
+    PackageManager("zypper", "zypper", None, ("zypper", "--non-interactive", "install", "--no-recommends")),
+    PackageManager("apk", "apk", None, ("apk", "add", "--update-cache")),
+    PackageManager("pacman", "pacman", None, ("pacman", "-Sy", "--needed", "--noconfirm")),
+)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What has to be installed, and with which package manager."""
+
+    manager: PackageManager
+    packages: tuple[str, ...]
+    units: tuple[tuple[str, str], ...]
+    """Their systemd units, each with its package; * stands for a version."""
+    during: tuple[tuple[str, str], ...]
+    """Files, and their lines, that are there while they are installed."""
+    unpackaged: tuple[str, ...]
+    """Programs for which no package is known here."""
+
+    @property
+    def command(self) -> str:
+        """What a person would type as root for the same packages. It may start services and enable them at boot."""
+        plain = [word for word in self.manager.install if word not in ("-q", "-y", "-o", "DPkg::Lock::Timeout=300")]
+        return shlex.join([*plain, *self.packages])
+
+
+def package_manager() -> PackageManager:
+    """The package manager of this machine. Raises MissingError."""
+    for manager in PACKAGE_MANAGERS:
+        if shutil.which(manager.program) is not None:
+            return manager
+    known = ", ".join(manager.program for manager in PACKAGE_MANAGERS)
+    raise MissingError(
+        f"no supported package manager was found (looked for {known})",
+        "Install the programs that `howfar setup --check` names by your system's own means.",
+    )
+
+
+def untested_system(manager: PackageManager) -> str | None:
+    """The name of this system if the package names were not tested on it; None if they were."""
+    try:
+        system = platform.freedesktop_os_release()
+    except OSError:
+        return "this system"
+    version = system.get("VERSION_ID", "").partition(".")[0]
+    name, first = manager.tested_on or ("", 0)
+    is_newer = not version.isdigit() or int(version) >= first  # testing and unstable have no number
+    return None if system.get("ID") == name and is_newer else system.get("PRETTY_NAME", "this system")
+
+
+def plan_installation(missing: Sequence[RequiredProgram], manager: PackageManager) -> Installation:
+    """What would be installed for these programs."""
+    found = [(one, one.package(manager.name)) for one in missing]
+    return Installation(
+        manager,
+        tuple(dict.fromkeys(package for _, package in found if package is not None)),
+        tuple((unit, package) for one, package in found if package is not None for unit in one.units_of(manager.name)),
+        tuple((file[0], file[1]) for one, _ in found if (file := one.during.get(manager.name))),
+        tuple(one.name for one, package in found if package is None),
+    )
+
+
+def install_packages(installation: Installation, root: Path = Path("/")) -> list[str]:
+    """Install the packages, as root, and return the units that are masked since. `root`: the machine's root directory. Raises LabError
+    with the last lines of the package manager."""
+    manager = installation.manager
+    if manager.refresh is not None:
+        _run(manager.refresh)
+    units = [name for unit, package in installation.units for name in _expand_unit(unit, package)]
+    command = (*manager.install, *installation.packages)
+    with ExitStack() as guards:
+        if manager.name == "apt":
+            guards.enter_context(_temporary_file(root / "usr/sbin/policy-rc.d", _POLICY_RC_D, 0o755))
+        for path, line in installation.during:
+            guards.enter_context(_temporary_file(root / path, f"{_MARK}\n{line}\n", 0o644))
+        masks = guards.enter_context(_mask_new_units(units, root))
+        try:
+            _run(command)
+        except LabError as error:
+            if "dpkg --configure -a" not in error.message:
+                raise
+            _run(("dpkg", "--configure", "-a"))  # an installation was interrupted before, and apt says how to finish it
+            _run(command)
+    return [mask.name for mask in masks if mask.is_symlink()]
+
+
+def _run(command: Sequence[str], folder: str | None = None) -> None:
+    """Raises LabError with the last lines of its output."""
+    result = subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+    )
+    if result.returncode != 0:
+        last = [line.rstrip() for line in result.stdout.splitlines() if line.strip()][-_LAST_LINES:]
+        raise LabError(
+            f"{shlex.join(command)} ended with exit code {result.returncode} and said:\n"
+            + "\n".join(f"  {line}" for line in last),
+            "Fix that, then run this again.",
+        )
+
+
+def fetch_transfer_scripts() -> None:
+    """Fetch the scripts that copy data to a new Galera node: Debian ships them only in mariadb-server, which also brings a service.
+    10 MB to fetch, 0.1 MB to keep. Raises LabError."""
+    with tempfile.TemporaryDirectory(prefix="howfar-galera-") as folder:
+        _run(("apt-get", "-q", "download", "mariadb-server"), folder)
+        (package,) = Path(folder).glob("*.deb")
+        _run(("dpkg-deb", "-x", str(package), folder))
+        kept = transfer_folder()
+        kept.mkdir(parents=True, exist_ok=True)
+        for script in Path(folder, "usr/bin").glob("wsrep_sst_*"):
+            shutil.copy(script, kept)
+
+
+# ---------------------------------------------------------------- services
+
+_MARK = "# written by the set-up of howfar while it installs packages; safe to remove"
+_POLICY_RC_D = f"#!/bin/sh\n{_MARK}\nexit 101\n"
+"""Keeps Debian's packages from starting services while they are installed."""
+_UNIT_DIRECTORIES = ("lib/systemd/system", "usr/lib/systemd/system")
+
+
+def _expand_unit(unit: str, package: str) -> list[str]:
+    """The unit, or the units that a pattern stands for: those of packages on which `package` depends (php-fpm on php8.2-fpm)."""
+    if "*" not in unit:
+        return [unit]
+    command = ("apt-cache", "depends", package)
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    dependencies = [line.partition("Depends: ")[2] for line in result.stdout.splitlines()]
+    return [f"{one}.service" for one in dependencies if fnmatch(f"{one}.service", unit)]
+
+
+@contextmanager
+def _temporary_file(path: Path, text: str, mode: int) -> Iterator[None]:
+    """Create a file for the duration of the block. One left by an interrupted set-up is replaced; any other is left alone."""
+    if path.is_symlink() or (path.exists() and _MARK not in path.read_text(errors="replace")):
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _has_unit(unit: str, root: Path) -> bool:
+    """Whether the machine has a unit, or an init script from which systemd makes one."""
+    script = root / "etc/init.d" / unit.removesuffix(".service")
+    return script.exists() or any((root / directory / unit).exists() for directory in _UNIT_DIRECTORIES)
+
+
+@contextmanager
+def _mask_new_units(units: Sequence[str], root: Path) -> Iterator[list[Path]]:
+    """Mask the units that the machine does not have yet; policy-rc.d has no effect at the next boot. A mask whose unit did not arrive
+    is removed, as it would surprise whoever installs it later. Yields the masks."""
+    masks: list[Path] = []
+    for unit in units:
+        mask = root / "etc/systemd/system" / unit
+        if not (_has_unit(unit, root) or mask.exists() or mask.is_symlink()):
+            mask.parent.mkdir(parents=True, exist_ok=True)
+            mask.symlink_to("/dev/null")
+            masks.append(mask)
+    try:
+        yield masks
+    finally:
+        for mask in masks:
+            if not _has_unit(mask.name, root):
+                mask.unlink(missing_ok=True)

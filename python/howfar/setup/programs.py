@@ -1,0 +1,90 @@
+"""The programs that howfar starts, whether they are installed, and the packages that contain them. The table is `programs.toml`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+SYSTEM_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/libexec")
+"""Directories of servers that are not on every user's PATH."""
+
+
+@dataclass(frozen=True)
+class RequiredProgram:
+    """A program, or one of its files, that howfar needs."""
+
+    group: str
+    """The option of `howfar setup` that installs it; `lab` is always installed."""
+    candidates: tuple[str, ...]
+    """Commands, or paths in which * stands for a version. Any match counts."""
+    packages: Mapping[str, str]
+    """Its package by the name of a package manager; `all` for managers that are not named."""
+    units: Mapping[str, Sequence[str]]
+    """The systemd units of the package, in the same way; * stands for a version."""
+    during: Mapping[str, Sequence[str]]
+    """A file, and the line in it, that is there while the package is installed, in the same way."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages: `php-fpm`, `pdo_mysql.so`."""
+        return self.candidates[0].rpartition("/")[2].rstrip("*")
+
+    def is_installed(self) -> bool:
+        return any(_which(one) if "/" not in one else any(Path("/").glob(one[1:])) for one in self.candidates)
+
+    def package(self, manager: str) -> str | None:
+        """The package that contains it; None if no package is known."""
+        return self.packages.get(manager, self.packages.get("all"))
+
+    def units_of(self, manager: str) -> Sequence[str]:
+        return self.units.get(manager, self.units.get("all", ()))
+
+
+@cache
+def required_programs() -> tuple[RequiredProgram, ...]:
+    """All programs, in the order of the table."""
+    return tuple(
+        RequiredProgram(
+            one["group"], tuple(one["candidates"]), one["packages"], one.get("units", {}), one.get("during", {})
+        )
+        for one in _table()["program"]
+    )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Programs that are installed together."""
+
+    name: str
+    part: str
+    """The part of howfar that they are for."""
+    brings: str = ""
+    """What the option of `howfar setup` installs; empty for what is always installed."""
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """The groups, in the order of the table."""
+    return tuple(Group(**one) for one in _table()["group"])
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(files("howfar.setup").joinpath("programs.toml").read_text(encoding="utf-8"))
+
+
+def missing_programs(of: Iterable[str]) -> tuple[RequiredProgram, ...]:
+    """The programs of these groups that are not installed."""
+    wanted = set(of)
+    return tuple(one for one in required_programs() if one.group in wanted and not one.is_installed())
+
+
+def _which(command: str) -> str | None:
+    return shutil.which(command, path=os.pathsep.join((os.environ.get("PATH", os.defpath), *SYSTEM_DIRECTORIES)))
