@@ -12,7 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-SYSTEM_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/libexec")
+from howfar.lab.servers.program import PLACES
+
+SYSTEM_DIRECTORIES = (*PLACES, "/sbin")
 """Directories of servers that are not on every user's PATH."""
 
 
