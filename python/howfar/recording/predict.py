@@ -1,8 +1,10 @@
 """The time of recorded pages on another path, predicted in two ways. Pure; `analyze` is the start.
 
 Bottom-up: the gaps of a page (the application's own time), the server's time, and what each of its round trips costs on that
-path by its sizes. Slope: the time now, and the round trips that `howfar slope` found the page to wait for. Intervals come from
-resampling pages and blocks of costs.
+path by its sizes. Slope: the time now, and the round trips that `howfar slope` found the page to wait for.
+
+Intervals are of what another run takes: they come from resampling pages and blocks of costs, and reach from the time of the machine as
+it was recorded to that of the machine as it is now.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, mean_interval, t_quantile
 
 PRESENT_MISS_SHARE = 0.05
-"""Where the prediction for the present path is off by more, none is given for another path."""
+"""Where the present path takes another time now than was recorded, by more than this share of the prediction, none is given."""
 SMALL_WINDOW = 1 << 14
 """A small receive buffer, in bytes, as some applications set it."""
 _DRAWS = 2000
@@ -109,8 +111,12 @@ class PagePrediction(Part):
 
     @property
     def is_missed(self) -> bool:
-        """Whether the page takes another time now, on the same path, than the prediction starts from."""
-        return max(abs(self.present_error), abs(self.later_error or 0.0)) > PRESENT_MISS_SHARE
+        """Whether the prediction starts from a time that is not right: the present path takes another one now, by too much of what is
+        predicted, or the recording contradicts itself."""
+        drifts_ms = [times.p50_ms.value - self.now.p50_ms.value for times in (self.present, self.later) if times]
+        least_ms = min(times.p50_ms.value for times in (self.bottom_up, *self.at_rtt.values()))
+        is_wrong = self.miss.beyond_ms > PRESENT_MISS_SHARE * self.now.p50_ms.value
+        return is_wrong or max(map(abs, drifts_ms)) > PRESENT_MISS_SHARE * least_ms
 
     @property
     def is_explained(self) -> bool | None:
@@ -162,27 +168,36 @@ class Prediction(Part):
         return tuple(page for page in self.pages if page.is_missed)
 
 
-def quantiles(times_ns: np.ndarray, draws: int = _DRAWS) -> Quantiles:
-    """Quantiles of times by page and block of costs. An interval needs four pages and four blocks."""
+def quantiles(times_ns: np.ndarray, draws: int = _DRAWS, another_run: bool = False) -> Quantiles:
+    """Quantiles of times by page and block of costs. An interval needs four pages and four blocks. It holds the mean of blocks, or,
+    with `another_run`, what as many pages take in one more block."""
     mean = times_ns.mean(axis=1)
     pages, blocks = times_ns.shape
     values = np.quantile(mean, (0.5, 0.95)) / 1e6
     if pages < MIN_BLOCKS or blocks < MIN_BLOCKS:
         return Quantiles(p50_ms=_alone(values[0], pages), p95_ms=_alone(values[1], pages))
     chance = np.random.default_rng(_SEED)
+
+    def drawn_pages(times: np.ndarray) -> np.ndarray:
+        some = np.take_along_axis(times, chance.integers(pages, size=(pages, draws)), axis=0)
+        return np.asarray(np.quantile(some, (0.5, 0.95), axis=0) / 1e6)
+
     by_block = chance.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).T / blocks
-    some = np.take_along_axis(times_ns @ by_block, chance.integers(pages, size=(pages, draws)), axis=0)
-    drawn = np.quantile(some, (0.5, 0.95), axis=0) / 1e6
+    if another_run:
+        by_block += np.eye(blocks)[:, chance.integers(blocks, size=draws)] - 1 / blocks
+    drawn = drawn_pages(times_ns @ by_block)
+    if another_run:
+        drawn += drawn_pages(np.broadcast_to(mean[:, None], (pages, draws))) - values[:, None]
     p50, p95 = (resampled(float(value), drawn[at], min(pages, blocks)) for at, value in enumerate(values))
     return Quantiles(p50_ms=p50, p95_ms=p95)
 
 
 def ranged(pages: Sequence[LaidPage]) -> Quantiles:
     """Quantiles of the times on the target path; their limits include the range of pages whose round trips overlap."""
-    found = quantiles(np.asarray([page.predicted_ns for page in pages]))
+    found = quantiles(np.asarray([page.predicted_ns for page in pages]), another_run=True)
     if all(page.concurrent is None for page in pages):
         return found
-    least, most = (quantiles(np.asarray([page.range_ns[side] for page in pages])) for side in (0, 1))
+    least, most = (quantiles(np.asarray([page.range_ns[side] for page in pages]), another_run=True) for side in (0, 1))
 
     def limited(one: Estimate, low: Estimate, high: Estimate) -> Estimate:
         lowest, highest = low.value if low.low is None else low.low, high.value if high.high is None else high.high
@@ -190,6 +205,23 @@ def ranged(pages: Sequence[LaidPage]) -> Quantiles:
 
     return Quantiles(
         p50_ms=limited(found.p50_ms, least.p50_ms, most.p50_ms), p95_ms=limited(found.p95_ms, least.p95_ms, most.p95_ms)
+    )
+
+
+def with_drift(found: Quantiles, now: Quantiles, others: Sequence[Quantiles | None]) -> Quantiles:
+    """Limits that also hold the machine's other states: `others` are times of the same pages on the present path, where `now` was
+    recorded. What is longer there is longer on any path."""
+
+    def reaching(one: Estimate, recorded: Estimate, at: Sequence[Estimate]) -> Estimate:
+        if one.low is None or one.high is None:
+            return one
+        drifts = [0.0, *(other.value - recorded.value for other in at)]
+        return one.model_copy(update={"low": max(one.low + min(drifts), 0.0), "high": one.high + max(drifts)})
+
+    known = [one for one in others if one is not None]
+    return Quantiles(
+        p50_ms=reaching(found.p50_ms, now.p50_ms, [one.p50_ms for one in known]),
+        p95_ms=reaching(found.p95_ms, now.p95_ms, [one.p95_ms for one in known]),
     )
 
 
@@ -277,9 +309,16 @@ def _predicted(
 ) -> PagePrediction:
     _, target = costs
     blocks = len(target.blocks)
-    now = quantiles(np.asarray([[page.took_ns] * blocks for page in pages]))
-    predicted = ranged(pages)
-    by_slope = None if slope is None else _by_slope(now, pages, slope, costs)
+    recorded_ns = np.asarray([[page.took_ns] * blocks for page in pages])
+    now = quantiles(recorded_ns)
+    present = quantiles(np.asarray([page.present_ns(shift_ns) for page in pages]))
+
+    def reaching(times: Quantiles) -> Quantiles:
+        return with_drift(times, now, (present, later))
+
+    predicted = reaching(ranged(pages))
+    base = quantiles(recorded_ns, another_run=True)
+    by_slope = None if slope is None else reaching(_by_slope(base, pages, slope, costs))
     round_trips = float(np.mean([len(page.trips) for page in pages]))
     return PagePrediction(
         name=name,
@@ -291,7 +330,7 @@ def _predicted(
         connects=float(np.mean([page.connects for page in pages])),
         now=now,
         later=later,
-        present=quantiles(np.asarray([page.present_ns(shift_ns) for page in pages])),
+        present=present,
         bottom_up=predicted,
         slope=by_slope,
         serial_share=None if slope is None else slope.slope.value / (slope.round_trips or round_trips),
@@ -301,7 +340,7 @@ def _predicted(
         clipped=float(np.mean([page.clipped for page in pages])),
         small_window_ms=_small_window_ms(pages, predicted, target),
         failing=_failing(pages),
-        at_rtt=at_rtt,
+        at_rtt={rtt_ns: reaching(times) for rtt_ns, times in at_rtt.items()},
         curve_ms=_curve(predicted, pages, target),
     )
 

@@ -111,8 +111,8 @@ def _answer(found: Prediction, shown: Sequence[PagePrediction], changes: Sequenc
         return "No page of this recording made a round trip: there is nothing to predict."
     if not shown:
         return (
-            f"Nothing is predicted for {found.target}: even the present path ({found.present}) is missed by more than "
-            f"{PRESENT_MISS_SHARE:.0%}."
+            f"Nothing is predicted for {found.target}: even the present path ({found.present}) is missed, by more than "
+            f"{PRESENT_MISS_SHARE:.0%} of the time there."
         )
     worst = max(shown, key=lambda page: page.bottom_up.p50_ms.value)
     text = f"{worst.name} takes {ms(worst.now.p50_ms.value)} ms now"
@@ -158,7 +158,7 @@ def _cards(shown: Sequence[PagePrediction], found: Prediction) -> tuple[Card, ..
 
 
 def _missed(page: PagePrediction, found: Prediction) -> str:
-    if abs(page.present_error) <= PRESENT_MISS_SHARE and page.later is not None:
+    if page.later is not None and abs(page.later_error or 0.0) > abs(page.present_error):
         return (
             f"{page.name}: {with_interval(page.now.p50_ms)} as recorded, {with_interval(page.later.p50_ms)} as recorded again "
             f"({page.later_error:+.0%}): the application or its server has changed, or other programs took the processors. Other "
@@ -401,8 +401,8 @@ def _how(found: Prediction) -> str:
         added = found.tap_us
         text += f" What the recorder added, {in_brackets(added, '{:.0f}'.format)} µs per round trip, is subtracted."
     return text + (
-        " Intervals: 2000 resamples of pages and blocks. They have no error of the method in them; what that was "
-        "in tests with applications is in docs/predict.md."
+        " Intervals are of another run: 2000 resamples of pages and blocks, and from the time as recorded to the time of the present "
+        "path now. They have no error of the method in them; what that was in tests with applications is in docs/predict.md."
     )
 
 
