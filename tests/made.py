@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from howfar.analysis.cells import Figure, Floors
 from howfar.stats.estimate import Estimate
-from howfar.stats.histograms import DIGITS, LONGEST_NS, value_at
+from howfar.stats.hdr import DIGITS, LONGEST_NS
+from howfar.stats.histograms import merge_data, value_at
 from howfar.store.records import Arm, Run, RunInfo, StopReason, Trial, TrialStatus
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -46,14 +47,16 @@ def latency(kind: type[Model], name: str, values_ns: Sequence[float], each: int 
     low, high = int(min(values_ns, default=0)), int(max(values_ns, default=0))
     for value in values_ns:
         histogram.record_value(int(value), each)
-    quantiles = {f"p{share}_ns": min(int(value_at(histogram, share / 100)), high) for share in (50, 95, 99)}
+    data = histogram.encode().decode("ascii")
+    merged = merge_data([data])
+    quantiles = {f"p{share}_ns": min(int(value_at(merged, share / 100)), high) for share in (50, 95, 99)}
     return kind(
         kind=name,
         count=len(values_ns) * each,
         min_ns=low,
         mean_ns=sum(values_ns) / max(len(values_ns), 1),
         max_ns=high,
-        data=histogram.encode().decode("ascii"),
+        data=data,
         **quantiles,
     )
 

@@ -58,6 +58,8 @@ class App:
     """Its laboratory has tables."""
     says_tls: bool = True
     """It says which TLS its connection has."""
+    is_concurrent: bool = False
+    """It computes on several CPUs, as many as it had when it was recorded."""
 
 
 def apps(work: Path) -> dict[str, App]:
@@ -74,6 +76,7 @@ def apps(work: Path) -> dict[str, App]:
             (python, threads, "prepare"),
             (python, threads, "widgets,gateway"),
             says_tls=False,
+            is_concurrent=True,
         )
         for server, python in of_python.items()
     }
@@ -101,7 +104,8 @@ def apps(work: Path) -> dict[str, App]:
 
 def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, Any]:
     """Run `inner` in a laboratory whose server's host has prepared the data; its last line is JSON, `counted` what the server counted
-    meanwhile. On a local path all run on any CPU, as outside the laboratory, which gives application, tap and recorder one half."""
+    meanwhile. On a local path all run on any CPU, as outside the laboratory, which gives application, tap and recorder one half; so does
+    an application that computes on several."""
     ready = Path(tempfile.mkdtemp()) / "ready"
     prepare = f"{' '.join(app.prepare)} && touch {ready} || touch {ready}.failed; sleep {LONGEST_S}"
     waiting = [
@@ -110,7 +114,7 @@ def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, Any]:
         "--wait",
         str(ready),
         json.dumps(app.count),
-        *["--free"] * ("--rtt" not in link),
+        *["--free"] * (app.is_concurrent or "--rtt" not in link),
     ]
     tables = ["--tables", "1", "--table-size", "1"] if app.is_sql else []
     command = [*HOWFAR, "lab", "--server", app.server, *tables, *link, "--on-server", prepare, "--", *waiting, *inner]

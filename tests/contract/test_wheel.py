@@ -62,6 +62,17 @@ def run(installed: Path, tmp_path: Path) -> Run:
     return runs
 
 
+@pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("version", ["3.11", "3.14"])
+def test_nothing_of_it_needs_a_compiler(architecture: str, version: str) -> None:
+    """All that it depends on has wheels for both architectures, at the oldest glibc and for the oldest and the newest Python."""
+    where = ("--python-platform", f"{architecture}-manylinux_2_28", "--python-version", version)
+    must(
+        UV, "pip", "install", "-q", "--dry-run", "--python", sys.executable, *where, "--only-binary", ":all:",
+        "--reinstall", "--extra", "report", "-r", "pyproject.toml",
+    )  # fmt: skip
+
+
 def test_the_command_is_there(run: Run) -> None:
     done = run("howfar", "--version")
     assert done.returncode == 0, done.stderr

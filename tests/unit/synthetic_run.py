@@ -12,7 +12,7 @@ from typing import Any
 from hdrh.histogram import HdrHistogram
 from tests.made import made, made_run, made_trial
 
-from howfar.stats.histograms import DIGITS, LONGEST_NS
+from howfar.stats.hdr import DIGITS, LONGEST_NS
 from howfar.store.records import (
     Arm,
     ArmRole,

@@ -26,7 +26,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import LabError, PlanError
 from howfar.fleet.load import divided, merged, merged_intervals
-from howfar.stats.histograms import DIGITS, LONGEST_NS
+from howfar.stats.hdr import DIGITS, LONGEST_NS
 
 EXAMPLE = json.loads((Path(__file__).parents[2] / "schema" / "examples" / "event.finished.json").read_text())
 JOB = LoadJob(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,17 @@ def test_a_miss_that_is_small_there_widens_the_interval(recording: Recording) ->
             for true in (there_ms + more_ms, there_ms + more_ms + TRIPS * shift_ns / 1e6):
                 assert found_ms.low < true < found_ms.high
             assert found_ms.high - found_ms.low < 2.5 * TRIPS * 40_000 / 1e6
+
+
+def test_how_far_the_processors_sleep_is_in_the_interval(recording: Recording) -> None:
+    """0.1 ms a round trip, both ways, as far as the link is waited for."""
+    (without,) = predicted(recording).pages
+    (page,) = predicted(recording, FAR.model_copy(update={"waking_ns": 100_000.0})).pages
+    narrow, wide = without.bottom_up.p50_ms, page.bottom_up.p50_ms
+    assert wide.value == narrow.value
+    assert wide.low is not None and wide.high is not None and narrow.low is not None and narrow.high is not None
+    assert wide.value - wide.low == pytest.approx(math.hypot(narrow.value - narrow.low, TRIPS * 0.1))
+    assert wide.high - wide.value == pytest.approx(math.hypot(narrow.high - narrow.value, TRIPS * 0.1))
 
 
 def test_a_recording_that_cannot_be_right_is_not_predicted_however_far(recording: Recording) -> None:

@@ -39,7 +39,10 @@ def _group_options(command: Callable[..., int]) -> Callable[..., int]:
               help="Install nothing; show which parts of howfar work on this machine, and why the others do not.")  # fmt: skip
 @_group_options
 @click.option(
-    "--print", "only_print", is_flag=True, help="Install nothing; print the package manager's command instead."
+    "--print",
+    "only_print",
+    is_flag=True,
+    help="Install nothing; print the package manager's command instead, and exit with 3 if something is missing.",
 )
 @json_option
 def setup(only_check: bool, chosen: tuple[str, ...], only_print: bool, as_json: bool) -> int:
@@ -75,9 +78,12 @@ def _install(names: Sequence[str], only_print: bool) -> int:
     if installation.unpackaged:
         note(f"no package is known here for {', '.join(installation.unpackaged)}")
     if only_print:
-        note("this command may start services, and enable them at boot, which `howfar setup` prevents")
-        click.echo(installation.command)
-        return 0
+        if missing_scripts is not None:
+            note(f"{missing_scripts}; `howfar setup --clusters` fetches them")
+        if installation.packages:
+            note("this command may start services, and enable them at boot, which `howfar setup` prevents")
+            click.echo(installation.command)
+        return MissingError.exit_code
     if installation.packages:
         _install_packages(installation, names)
     if missing_scripts is not None and manager.name == "apt":

@@ -49,6 +49,7 @@ from howfar.engine.process import EngineFailed, EngineProcess, Launcher, bounded
 from howfar.engine.run_load import LoadOutcome, longest_s
 from howfar.errors import EngineError, LabError, PlanError
 from howfar.fleet.clocks import Clocks
+from howfar.stats.hdr import encode
 from howfar.stats.histograms import merge, merge_data, value_at
 from howfar.store.records import HistogramRecord
 
@@ -412,7 +413,7 @@ def _histograms(all_: Sequence[Histogram]) -> tuple[Histogram, ...]:
                     "max_ns": max(each.max_ns for each in same),
                     "mean_ns": sum(each.mean_ns * each.count for each in same) / count if count else 0.0,
                     **percentiles,
-                    "data": together.encode().decode(),
+                    "data": encode(together),
                 }
             )
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from hdrh.histogram import HdrHistogram
+import numpy as np
 
 from howfar.engine.messages import (
     CpuUse,
@@ -29,6 +29,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.receipt_check import encryption_note
 from howfar.load.verdict import Stamp, Verdict, judge
+from howfar.stats import hdr
 
 APART = 1.01
 """Bounds further apart than this are not shown as one number."""
@@ -72,12 +73,8 @@ def decode(histogram: Histogram) -> Distribution:
     """The engine's histogram. Each bucket stands for its highest value."""
     if not histogram.count:
         return Distribution((), (), histogram.max_ns)
-    decoded = HdrHistogram.decode(histogram.data)
-    pairs = [
-        (int(decoded.get_highest_equivalent_value(decoded.get_value_from_index(index))), int(count))
-        for index, count in enumerate(decoded.counts)
-        if count
-    ]
+    by_bucket = hdr.decode(histogram.data).by_bucket
+    pairs = [(hdr.highest(bucket), int(by_bucket[bucket])) for bucket in np.flatnonzero(by_bucket).tolist()]
     return distribution(pairs, histogram.max_ns)
 
 

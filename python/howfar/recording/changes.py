@@ -92,7 +92,8 @@ def _saved(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarr
     if page.concurrent is not None:
         chain = [at for at in gone if page.trips[at].connection == page.concurrent.chain]
         least = np.minimum(_saved_in_order(kind, page, chain)[0], most)
-    return least, most
+    unknown_ns = len(gone) * page.waking_ns
+    return least - unknown_ns, most + unknown_ns
 
 
 def _saved_in_order(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -179,7 +180,8 @@ def _connecting(name: str, pages: Sequence[LaidPage]) -> Iterator[Change]:
         most += (
             page.there_ns[:, perhaps].sum(axis=1) + page.server_ns[:, perhaps].sum(axis=1) + page.own_ns[perhaps].sum()
         )
-        savings[number] = path, most
+        unknown_ns = (len(gone) + page.connect_rtts) * page.waking_ns
+        savings[number] = path - unknown_ns, most + unknown_ns
     if savings:
         having = [pages[number] for number in savings]
         at_least = "at least " if any(_perhaps_logins(page) for page in having) else ""

@@ -92,6 +92,9 @@ class PathCosts(Part):
     link_rtt_ns: int
     """RTT of the link that the path crosses; 0: none."""
     encrypted: bool = False
+    waking_ns: float = 0.0
+    """How much longer a round trip over the link takes where the CPUs of both ends sleep than where they are awake. How often an
+    application finds them asleep is not known."""
     by_socket: bool = False
     """Whether it is a Unix socket, where no acknowledgement is waited for."""
     void: tuple[str, ...] = ()

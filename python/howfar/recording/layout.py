@@ -99,6 +99,8 @@ class LaidPage:
     """Whole time for connecting on the target path, before the login, by block."""
     connect_rtts: int
     """Round trips of connecting on the target path that are none of the recorded ones."""
+    waking_ns: float = 0.0
+    """See `PathCosts.waking_ns`, of the target path."""
     floor_ns: float | None = None
     """Round trip without work, as the recorder saw it: between it and the server, so that waking it is not in it, but in the gap
     before. None: unknown, and the observed time is what the application waited for."""
@@ -330,6 +332,7 @@ def _laid(
         connecting_ns={one.id: longer + more[one.id] * round_trip for one in opened},
         connect_whole_ns=len(opened) * target.connect_ns,
         connect_rtts=len(opened) * (1 + target.encrypted) + sum(more.values()),
+        waking_ns=target.waking_ns,
         floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
     )
 

@@ -3,8 +3,8 @@
 Bottom-up: the gaps of a page (the application's own time), the server's time, and what each of its round trips costs on that
 path by its sizes. Slope: the time now, and the round trips that `howfar slope` found the page to wait for.
 
-Intervals are of what another run takes: they come from resampling pages and blocks of costs, and reach from the time of the machine as
-it was recorded to that of the machine as it is now.
+Intervals are of what another run takes: they come from resampling pages and blocks of costs, hold how far the CPUs sleep, and reach
+from the time of the machine as it was recorded to that of the machine as it is now.
 """
 
 from __future__ import annotations
@@ -146,6 +146,8 @@ class Prediction(Part):
     connect_us: Estimate
     resuming_us: Estimate
     """How much longer the application computes after a round trip on the target path than on the present one; in the costs too."""
+    waking_us: float
+    """See `PathCosts.waking_ns`, of the target."""
     floor_us: float | None
     """Round trip without work, as the recorder measured it when it recorded."""
     floor_now_us: float | None
@@ -208,15 +210,19 @@ def ranged(pages: Sequence[LaidPage]) -> Quantiles:
     )
 
 
-def with_drift(found: Quantiles, now: Quantiles, others: Sequence[Quantiles | None]) -> Quantiles:
-    """Limits that also hold the machine's other states: `others` are times of the same pages on the present path, where `now` was
-    recorded. What is longer there is longer on any path."""
+def widened(found: Quantiles, unknown_ms: float, now: Quantiles, others: Sequence[Quantiles | None]) -> Quantiles:
+    """Limits that also hold what is not known of a run: `unknown_ms` in both directions, and the state of the machine.
+
+    `others` are times of the same pages on the present path, where `now` was recorded; what takes longer there does so on any path.
+    """
 
     def reaching(one: Estimate, recorded: Estimate, at: Sequence[Estimate]) -> Estimate:
         if one.low is None or one.high is None:
             return one
         drifts = [0.0, *(other.value - recorded.value for other in at)]
-        return one.model_copy(update={"low": max(one.low + min(drifts), 0.0), "high": one.high + max(drifts)})
+        below, above = (math.hypot(side, unknown_ms) for side in (one.value - one.low, one.high - one.value))
+        low, high = one.value - below + min(drifts), one.value + above + max(drifts)
+        return one.model_copy(update={"low": max(low, 0.0), "high": high})
 
     known = [one for one in others if one is not None]
     return Quantiles(
@@ -270,6 +276,7 @@ def analyze(
         cost_us=_mean(target.smallest_ns / 1e3),
         connect_us=_mean(target.connect_ns / 1e3),
         resuming_us=_mean((target.resuming_ns - present.resuming_ns) / 1e3),
+        waking_us=target.waking_ns / 1e3,
         floor_us=floor_ns / 1e3 or None,
         floor_now_us=None if floor_now_ns is None else floor_now_ns / 1e3,
         tap_us=tap_us(recording.facts),
@@ -313,12 +320,14 @@ def _predicted(
     now = quantiles(recorded_ns)
     present = quantiles(np.asarray([page.present_ns(shift_ns) for page in pages]))
 
-    def reaching(times: Quantiles) -> Quantiles:
-        return with_drift(times, now, (present, later))
+    waking_ms = target.waking_ns * float(np.mean([page.rtts for page in pages])) / 1e6
 
-    predicted = reaching(ranged(pages))
+    def wider(times: Quantiles) -> Quantiles:
+        return widened(times, waking_ms, now, (present, later))
+
+    predicted = wider(ranged(pages))
     base = quantiles(recorded_ns, another_run=True)
-    by_slope = None if slope is None else reaching(_by_slope(base, pages, slope, costs))
+    by_slope = None if slope is None else wider(_by_slope(base, pages, slope, costs))
     round_trips = float(np.mean([len(page.trips) for page in pages]))
     return PagePrediction(
         name=name,
@@ -340,7 +349,7 @@ def _predicted(
         clipped=float(np.mean([page.clipped for page in pages])),
         small_window_ms=_small_window_ms(pages, predicted, target),
         failing=_failing(pages),
-        at_rtt={rtt_ns: reaching(times) for rtt_ns, times in at_rtt.items()},
+        at_rtt={rtt_ns: wider(times) for rtt_ns, times in at_rtt.items()},
         curve_ms=_curve(predicted, pages, target),
     )
 

@@ -400,9 +400,15 @@ def _how(found: Prediction) -> str:
     elif found.tap_us.value:
         added = found.tap_us
         text += f" What the recorder added, {in_brackets(added, '{:.0f}'.format)} µs per round trip, is subtracted."
+    waking = (
+        f", {found.waking_us:.0f} µs per round trip (how much longer the link takes to CPUs that sleep, which your application may or "
+        "may not find)"
+        if found.waking_us
+        else ""
+    )
     return text + (
-        " Intervals are of another run: 2000 resamples of pages and blocks, and from the time as recorded to the time of the present "
-        "path now. They have no error of the method in them; what that was in tests with applications is in docs/predict.md."
+        f" Intervals are of another run: 2000 resamples of pages and blocks{waking}, and from the time as recorded to the time of the "
+        "present path now. They have no error of the method in them; what that was in tests with applications is in docs/predict.md."
     )
 
 

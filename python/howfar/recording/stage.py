@@ -91,6 +91,14 @@ class OpenPath:
     def rtt_ns(self) -> int:
         return self.link.spec.rtt_ns if self.link is not None else 0
 
+    @property
+    def waking_ns(self) -> float:
+        """See `PathCosts.waking_ns`; 0 without a link."""
+        if self.link is None:
+            return 0.0
+        found = self.link.calibration
+        return float(max(found["rtt_from_idle_p50_ns"] - found["rtt_p50_ns"], 0))
+
     def sending_ns(self, to_server: int, to_client: int) -> float:
         """Time that the link's rate needs for so many bytes."""
         if self.link is None:
@@ -220,6 +228,7 @@ def measure(
             blocks=tuple(costs[number] for costs in found.blocks),
             link_rtt_ns=path.rtt_ns,
             encrypted=path.tls is not None,
+            waking_ns=path.waking_ns,
             by_socket=path.path.by_socket,
             void=found.void,
         )
