@@ -1,6 +1,6 @@
 """HDR histograms as the engine sends them: unit 1 ns, three significant digits, in HdrHistogram's compressed V2 encoding as base64.
 
-The format is that of https://github.com/HdrHistogram/HdrHistogram, class `AbstractHistogram`, `encodeIntoCompressedByteBuffer`. Which
+The format is that of HdrHistogram (Java), class `AbstractHistogram`, method `encodeIntoCompressedByteBuffer`. Which
 values a bucket holds does not depend on a histogram's largest value, so that counts of several histograms add up.
 """
 
