@@ -64,7 +64,7 @@ class CostBlock(Part):
     connect_ns: float
     """Time of a connection until its first request can be sent: the socket, then TLS."""
     resuming_ns: float = 0.0
-    """How much longer the application computes after it has waited for the smallest round trip; in `cost_ns` too."""
+    """How much longer application and server compute after each has waited for the other, at the smallest sizes; in `cost_ns` too."""
 
 
 def trimmed_mean(values: Sequence[float]) -> float:

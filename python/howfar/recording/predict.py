@@ -145,7 +145,7 @@ class Prediction(Part):
     cost_us: Estimate
     connect_us: Estimate
     resuming_us: Estimate
-    """How much longer the application computes after a round trip on the target path than on the present one; in the costs too."""
+    """How much longer application and server compute after waiting on the target path than on the present one; in the costs too."""
     waking_us: float
     """See `PathCosts.waking_ns`, of the target."""
     floor_us: float | None
@@ -314,16 +314,18 @@ def _predicted(
     later: Quantiles | None,
     at_rtt: dict[int, Quantiles],
 ) -> PagePrediction:
-    _, target = costs
+    current, target = costs
     blocks = len(target.blocks)
     recorded_ns = np.asarray([[page.took_ns] * blocks for page in pages])
     now = quantiles(recorded_ns)
     present = quantiles(np.asarray([page.present_ns(shift_ns) for page in pages]))
 
-    waking_ms = target.waking_ns * float(np.mean([page.rtts for page in pages])) / 1e6
+    # The programs that were measured are not the application.
+    unknown_ns = math.hypot(target.waking_ns, float((target.resuming_ns - current.resuming_ns).mean()))
+    unknown_ms = unknown_ns * float(np.mean([page.rtts for page in pages])) / 1e6
 
     def wider(times: Quantiles) -> Quantiles:
-        return widened(times, waking_ms, now, (present, later))
+        return widened(times, unknown_ms, now, (present, later))
 
     predicted = wider(ranged(pages))
     base = quantiles(recorded_ns, another_run=True)

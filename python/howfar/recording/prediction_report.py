@@ -392,8 +392,8 @@ def _how(found: Prediction) -> str:
         "cost of each of its round trips by its sizes; an answer that fills the window of a new connection waits for more rounds."
     )
     text += (
-        f" In the costs is what the wait for a round trip does to the computing after it, whose caches others use meanwhile: "
-        f"{found.resuming_us.value:+.0f} µs there, by a program that is not your application."
+        f" In the costs is what waiting does to the computing after it, of application and server, whose caches others use meanwhile: "
+        f"{found.resuming_us.value:+.0f} µs there, by a program that is not yours."
     )
     if found.tap_us is None:
         text += " What the recorder added is not known: it is in the application's time."
@@ -401,8 +401,8 @@ def _how(found: Prediction) -> str:
         added = found.tap_us
         text += f" What the recorder added, {in_brackets(added, '{:.0f}'.format)} µs per round trip, is subtracted."
     waking = (
-        f", {found.waking_us:.0f} µs per round trip (how much longer the link takes to CPUs that sleep, which your application may or "
-        "may not find)"
+        f", these {abs(found.resuming_us.value):.0f} µs and {found.waking_us:.0f} µs per round trip (how much longer the link takes "
+        "to CPUs that sleep, which yours may or may not do)"
         if found.waking_us
         else ""
     )

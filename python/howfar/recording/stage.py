@@ -209,12 +209,12 @@ def measure(
     say: Callable[[str], None],
 ) -> list[PathCosts]:
     """Measure costs of each path in blocks, without those in which the link was not as requested. Raises LinkFailed if all are."""
-    computing = Computing(rhythm.gap_ns)
+    works = (Computing(rhythm.gap_ns), Computing(rhythm.server_ns))
     chosen = random.Random(_SEED)
 
     def block() -> dict[int, CostBlock]:
         return {
-            number: resumed(valid(paths[number], lambda path: _block(path, sizes, rhythm)), computing, rhythm)
+            number: resumed(valid(paths[number], lambda path: _block(path, sizes, rhythm)), works, rhythm)
             for number in chosen.sample(range(len(paths)), len(paths))
         }
 
@@ -268,9 +268,11 @@ class Computing:
         return max(trimmed_mean(longer), 0.0)
 
 
-def resumed(block: CostBlock, computing: Computing, rhythm: Rhythm) -> CostBlock:
-    """The block with what its wait costs the computing after it."""
-    longer_ns = computing.longer_ns(block.cost_ns[0] + rhythm.server_ns)
+def resumed(block: CostBlock, works: tuple[Computing, Computing], rhythm: Rhythm) -> CostBlock:
+    """The block with what its wait costs the computing after it, of application and server, each of which waits for the other."""
+    application, server = works
+    longer_ns = application.longer_ns(block.cost_ns[0] + rhythm.server_ns)
+    longer_ns += server.longer_ns(block.cost_ns[0] + rhythm.gap_ns)
     return block.model_copy(
         update={"cost_ns": tuple(cost + longer_ns for cost in block.cost_ns), "resuming_ns": longer_ns}
     )
