@@ -9,10 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from howfar import withheld
 
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("default" if os.environ.get("HOWFAR_EXPLORE") else "repeatable")
@@ -26,6 +29,13 @@ LONG_S = 1200
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As for a command in the background; tests send it, to their own process and to what they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_withheld() -> Iterator[None]:
+    """A password of one test is an ordinary word in the next."""
+    yield
+    withheld.forget()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -138,7 +138,7 @@ def test_a_first_block_that_differs_from_the_last_is_said() -> None:
         seen.model_copy(update={"took_ns": round(seen.took_ns * (1 + 0.5 * 0.5**seen.block))}) for seen in observed()
     ]
     assert analyzed(drifting).drift == pytest.approx(0.5, abs=0.05)
-    assert "first block took +5" in screen(analyzed(drifting))
+    assert "% longer than the last" in screen(analyzed(drifting))
     assert "first block took" not in screen(analyzed(observed()))
 
 

@@ -11,8 +11,8 @@ use howfar_wire::postgres;
 use howfar_wire::recognise::{FirstBytes, Speaks};
 
 /// Server errors that are the end of the session: shutdown, killed connection, idle too long.
-const SESSION_ENDS: [&str; 10] = [
-    "1053", "1077", "1079", "1927", "4031", "57P01", "57P02", "57P03", "57P05", "25P03",
+const SESSION_ENDS: [&str; 9] = [
+    "1053", "1077", "1079", "1927", "4031", "57P01", "57P02", "57P05", "25P03",
 ];
 
 const ENDED: &str = "The server shuts down, or ends sessions: look into its error log.";
@@ -250,12 +250,16 @@ pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u6
 pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed {
     let (code, advice) = match error.code.to_string().as_str() {
         "1040" | "1203" | "1226" | "53300" => (
-            FailCode::Connect,
+            FailCode::ServerError,
             "Raise the server's max_connections, or use fewer connections.",
         ),
         "1129" | "1130" => (
-            FailCode::Connect,
+            FailCode::ServerError,
             "The server refuses this host: allow it, or run FLUSH HOSTS there.",
+        ),
+        "57P03" => (
+            FailCode::ServerError,
+            "The server starts up or recovers: try again when it accepts connections.",
         ),
         ends if SESSION_ENDS.contains(&ends) => (FailCode::ServerGone, ENDED),
         "1049" | "3D000" => (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from howfar.services import ServiceName
+from howfar.withheld import withhold
 
 SslMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 """Modes of TLS, from the weakest to the strongest; PREFERRED leaves the choice to the server."""
@@ -17,7 +18,8 @@ NO_FILE = ""
 
 
 class Secret:
-    """A password. Only `reveal` gives it: no text, representation or format of this object does."""
+    """A password. Only `reveal` gives it: no text, representation or format of this object does, nor any text that comes back from
+    whom it was revealed to."""
 
     __slots__ = ("_value",)
 
@@ -25,6 +27,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
+        withhold(self._value)
         return self._value
 
     def __bool__(self) -> bool:

@@ -13,6 +13,7 @@ import click
 
 from howfar.cli.exit_codes import LIMIT_CROSSED, REFUSED, UNREACHABLE
 from howfar.cli.screen import STDOUT, json_option, note, program, show_json, width
+from howfar.cli.suggest import LIKE_TARGET
 from howfar.errors import QuantityError, RunFileError, UsageError
 from howfar.units import counted, format_duration_ns, parse_duration_ns
 
@@ -88,6 +89,7 @@ def distance(target: str | None, **options: Any) -> int:
     localhost, it lists the servers of this machine, and connects to none.
     """
     if target == "localhost" or (target is None and options["env_name"] is None and options["defaults_file"] is None):
+        _check_alone()
         return _list_servers(options["as_json"])
     _check_options(options)
     from howfar.distance.limits import parse_limit
@@ -121,6 +123,20 @@ def distance(target: str | None, **options: Any) -> int:
         code = REFUSED if error.is_refusal else UNREACHABLE
         _write(error.distance.model_copy(update={"exit_code": code}), options)
         return code
+
+
+def _check_alone() -> None:
+    """Refuse options of a measurement where there is no target: a check that lost its target must not pass. Raises UsageError."""
+    context = click.get_current_context()
+    given = [
+        param.opts[0]
+        for param in context.command.params
+        if isinstance(param, click.Option)
+        and param.name not in (None, "as_json")
+        and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"{given[0]} needs a target", f"Use {LIKE_TARGET}; `localhost` alone lists the servers here.")
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -174,7 +190,8 @@ def _list_servers(as_json: bool) -> int:
             click.echo(f"  {remark}")
         if server.target is not None:
             click.echo(f"  {program()} {server.target}")
-    click.echo(f"\nAdd your account, such as mysql://USER@… . Next: {program()} doctor   (examines them all)")
+    scheme = next((one.target.partition("://")[0] for one in found if one.target and "://" in one.target), "mysql")
+    click.echo(f"\nAdd your account, such as {scheme}://USER@… . Next: {program()} doctor   (examines them all)")
     return 0
 
 

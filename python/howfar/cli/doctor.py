@@ -44,6 +44,7 @@ from howfar.engine.ping_messages import UnixTarget
 from howfar.errors import MissingError, UsageError
 from howfar.terminal_text import one_line
 from howfar.units import counted
+from howfar.withheld import withhold
 
 _WIDTH_MOST = 120
 
@@ -143,6 +144,9 @@ def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_fi
     mysql = Login(user or address.user or own_name(), given or os.environ.get("MYSQL_PWD", ""))
     of_libpq = Login(user or os.environ.get("PGUSER", ""), given or os.environ.get("PGPASSWORD", ""))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
+    for login in (mysql, of_libpq):
+        withhold(login.password)
+    withhold(redis)
     return Logins(mysql, Login("", redis), of_libpq)
 
 

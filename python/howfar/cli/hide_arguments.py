@@ -1,11 +1,16 @@
-"""Passwords in our own arguments, which `ps` shows to every user, are overwritten in memory before anything else is done. Linux."""
+"""Passwords in our own arguments, which `ps` shows to every user, are overwritten in memory before anything else is done (Linux),
+and repeated in no message."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from howfar.withheld import withhold
 
 
 @dataclass
@@ -30,9 +35,60 @@ def may_hold_password(argument: str, before: str) -> bool:
     if _PLAIN.fullmatch(argument) is None or _SHORT.match(argument):
         return True
     name = argument.partition("=")[0]
-    if "=" in argument and _NAMES.search(name):
-        return True
-    return before.startswith("-") and "=" not in before and bool(_NAMES.search(before) or before in ("-p", "-a"))
+    return ("=" in argument and bool(_NAMES.search(name))) or _asks_for_password(before)
+
+
+def _asks_for_password(option: str) -> bool:
+    """Whether the argument after this one may be a password."""
+    return option.startswith("-") and "=" not in option and bool(_NAMES.search(option) or option in ("-p", "-a"))
+
+
+def withhold_passwords(arguments: Sequence[str]) -> None:
+    """Let no message repeat what is, or may be, a password in these arguments, wherever it stands among them."""
+    for number, argument in enumerate(arguments):
+        before = arguments[number - 1] if number else ""
+        for password in (*_passwords(argument, before), *_split_password(arguments[number:])):
+            withhold(password)
+            if "%" in password:
+                from urllib.parse import unquote  # which most commands need not load
+
+                withhold(unquote(password))
+
+
+_PARAMETER = re.compile(r"(?:pass\w*|pwd|secret|token|auth\w*)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&;]+)", re.IGNORECASE)
+
+
+def _passwords(argument: str, before: str) -> Iterator[str]:
+    """What may be a password in an argument: that of an option, of a parameter, or of an address."""
+    option, _, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+    if _asks_for_password(option or before) and not os.path.exists(value):  # noqa: PTH110 - a text may hold what a Path refuses
+        yield value
+    if _SHORT.match(argument):
+        yield argument[2:]
+    yield from (found.strip("'") for found in _PARAMETER.findall(value))
+    account, _, _ = _authority(value).rpartition("@")
+    yield account.partition(":")[2]
+
+
+def _authority(text: str) -> str:
+    return text.partition("//")[2] if "//" in text else text
+
+
+def _split_password(arguments: Sequence[str]) -> Sequence[str]:
+    """The parts of a password in an address that a shell has split, as it had spaces and no quotes; none if the first is no such
+    address."""
+    first = arguments[0]
+    begun = _authority(first).partition(":")[2]
+    if "//" not in first or "@" in first or not begun:
+        return ()
+    parts = [begun]
+    for argument in arguments[1:]:
+        if "//" in argument:
+            break
+        if "@" in argument:
+            return (*parts, argument.rpartition("@")[0])
+        parts.append(argument)
+    return ()
 
 
 def hide_passwords() -> None:

@@ -11,10 +11,10 @@ from types import ModuleType
 
 _SAYS = ("Cannot allocate memory", "failed to map segment", "can't start new thread")
 """What a library's error says where it is really a lack of memory."""
-_OPENBLAS = ("numpy", "scipy")
-"""Packages that have a copy of OpenBLAS each, which ends the process with 1, or tries for ever, where there is no room for it."""
-_ROOM_BYTES = 112 * 1024 * 1024
-"""Address space that such a package and its OpenBLAS reserve with one thread, and a fifth more."""
+_MIB = 1024 * 1024
+_ROOM_BYTES = {"numpy": 112 * _MIB, "scipy": 112 * _MIB, "pydantic_core": 24 * _MIB}
+"""Address space that a package needs which ends the process, or tries for ever, where there is too little. numpy and scipy have a copy
+of OpenBLAS each: what it reserves with one thread, and a fifth more."""
 
 
 def lacks_memory(error: BaseException | None) -> bool:
@@ -27,19 +27,19 @@ def lacks_memory(error: BaseException | None) -> bool:
 
 
 class _Room:
-    """A finder of modules that finds none, but raises MemoryError for a package whose OpenBLAS has no room."""
+    """A finder of modules that finds none, but raises MemoryError for a package that has no room."""
 
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None) -> None:
-        if name in _OPENBLAS:
+        if name in _ROOM_BYTES:
             try:
-                mmap.mmap(-1, _ROOM_BYTES).close()
+                mmap.mmap(-1, _ROOM_BYTES[name]).close()
             except OSError as error:
                 raise MemoryError from error
 
 
 def check_room_for_libraries() -> None:
-    """Where `ulimit -v` limits this process, let OpenBLAS use one thread, and have each import of it check that there is room."""
+    """Where `ulimit -v` limits this process, let OpenBLAS use one thread, and have such imports check that there is room."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY and _Room not in sys.meta_path:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         sys.meta_path.insert(0, _Room)

@@ -10,10 +10,13 @@ import codecs
 import contextlib
 import io
 import os
+import select
 import shlex
 import shutil
+import stat
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -23,6 +26,7 @@ import click
 from howfar.errors import UsageError
 from howfar.file_kinds import recognise
 from howfar.terminal_text import printable, printable_json
+from howfar.withheld import without_passwords
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -215,7 +219,7 @@ def table(rows: Sequence[Sequence[str]], most: int) -> list[str]:
 
 def note(text: str) -> None:
     """Write a message to stderr. Further lines of it are indented, so that none looks like a message of its own."""
-    indented = "\n  ".join(text.split("\n"))
+    indented = "\n  ".join(without_passwords(text).split("\n"))
     click.echo(f"howfar: {indented}", err=True)
 
 
@@ -269,11 +273,36 @@ def abandon_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+_PATIENCE_S = 5.0
+"""Time for who writes into a pipe, as in `--password-file <(pass show db)`."""
+
+
+def _read(path: Path, option: str, most_bytes: int) -> bytes:
+    """The first bytes of a file; those of a pipe as they come. Raises OSError, UsageError."""
+    if not stat.S_ISFIFO(path.stat().st_mode):
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    data, until = b"", time.monotonic() + _PATIENCE_S
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while len(data) < most_bytes:
+            if not select.select([descriptor], [], [], max(until - time.monotonic(), 0))[0]:
+                raise UsageError(
+                    f"{option} {path} is a pipe, and nothing was written to it within {_PATIENCE_S:g} s", "Write to it."
+                )
+            piece = os.read(descriptor, most_bytes - len(data))
+            if not piece:
+                break
+            data += piece
+        return data
+    finally:
+        os.close(descriptor)
+
+
 def read_text(path: Path, option: str, most_bytes: int) -> str:
     """The text of a file. Raises UsageError where it cannot be read, is larger than `most_bytes`, or is not text."""
     try:
-        with path.open("rb") as file:
-            data = file.read(most_bytes + 1)
+        data = _read(path, option, most_bytes + 1)
         if len(data) > most_bytes:
             raise UsageError(f"{option} {path} has more than {most_bytes} bytes", "It is probably the wrong file.")
         if (kind := recognise(data)) is not None:

@@ -56,9 +56,15 @@ def resolved(host: str, port: int) -> tuple[str, ...]:
 def unknown_host(host: str, why: Exception) -> tuple[str, str]:
     """Message and advice for a lookup that failed."""
     return (
-        f"the host {host} is not known: {getattr(why, 'strerror', None) or why}",
+        f"the host {host} is not known: {_why(why)}",
         "Correct its name, or give its address.",
     )
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return "between its dots, a part is empty, longer than 63 characters, or has some that no name has"
+    return str(getattr(error, "strerror", None) or error)
 
 
 def _address(entry: tuple[object, ...]) -> str:

@@ -143,8 +143,9 @@ def _request(distance: Distance) -> list[_Line]:
         figures = [plain(request.min_ns / factor)]
     rows: list[_Line] = [_Row("one request", f"{'  '.join(figures)} {unit}")]
     if distance.network_ns is not None:
-        rest = max(request.middle_ns - distance.network_ns, 0)
-        rows.append(_Row("  network", f"{shown(distance.network_ns)} (TCP handshake); everything else: {shown(rest)}"))
+        rest = request.middle_ns - distance.network_ns
+        rest_shown = f"; everything else: {shown(rest)}" if rest > 0 else ""
+        rows.append(_Row("  network", f"{shown(distance.network_ns)} (TCP handshake){rest_shown}"))
     count = f"{request.count} x {request.request}"
     if ping is None:
         return [*rows, _Row("  sample", f"{count}, one at a time")]

@@ -93,18 +93,25 @@ def detect(as_kind: Callable[[ServiceName], Server], target: Target, timeout_ns:
     kind, with that kind's account and session. Raises NothingListens, EngineError."""
     within_ns = min(timeout_ns, _WAIT_NS)
     found: Failure | None = None
+    codes = set[str]()
     for service in ORDER:
         server = as_kind(service)
         refusal = _not_of_kind(server, target, within_ns)
         if refusal is None:
             return server
+        codes.add(refusal.code)
         if refusal.code == _OTHER:
             found = refusal
     place = server.place.partition(" ")[2]
     if found is None and _answers_tls(server, target, within_ns):
         return _other(f"{place} expects TLS from the first byte", "Begin the address with rediss:// or memcacheds://.")
+    does = "does not speak the protocol"
+    if codes == {"stalled"}:
+        does = f"takes connections and said nothing for {within_ns / 1e9:g} s to a client"
+    elif codes <= {"server_gone", "connect"}:
+        does = "takes connections and closes them without an answer to a client"
     return found or _wrong(
-        f"{place} does not speak the protocol of MySQL, PostgreSQL, Redis or Memcached",
+        f"{place} {does} of MySQL, PostgreSQL, Redis or Memcached",
         "Name the kind of server: mysql://…, postgresql://…, redis://… or memcached://….",
     )
 

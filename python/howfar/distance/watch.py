@@ -26,7 +26,7 @@ _SLOW_LEAST = 20
 """Samples before a request can be called slow: three times the median."""
 
 
-WORDS = "lost: no answer, or no connection; skipped: due before the previous answer"
+WORDS = "lost: no answer, or no connection; skipped: due before the last answer"
 
 
 @dataclass(frozen=True)
@@ -189,9 +189,9 @@ def frame(watched: Watched, pending_ns: int | None, now_ns: int, width: int, hei
     lines = [
         *textwrap.wrap(watched.title, width, max_lines=1),
         "",
-        f"now    {now:<24} {counts(watched)}",
+        *_within(width, f"now    {now:<24}", counts(watched)),
         f"all    {figures(watched)}",
-        f"       {WORDS}",
+        *textwrap.wrap(WORDS, width, initial_indent=_INDENT, subsequent_indent=_INDENT),
         "",
         *histogram(watched, width, max(height - 13, 3)),
         "",
@@ -200,6 +200,15 @@ def frame(watched: Watched, pending_ns: int | None, now_ns: int, width: int, hei
     ]
     lines = [line[:width] for line in lines[: height - 2]]
     return "\n".join([*lines, f"every {shown(watched.interval_ns)}; Ctrl-C ends and prints the summary"[:width]])
+
+
+_INDENT = " " * 7
+
+
+def _within(width: int, first: str, second: str) -> list[str]:
+    """Two texts on one line, or on two where that is too narrow."""
+    line = f"{first} {second}"
+    return [line] if len(line) <= width else [first.rstrip(), f"{_INDENT}{second}"]
 
 
 def counts(watched: Watched) -> str:

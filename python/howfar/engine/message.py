@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 from howfar.terminal_text import one_line
+from howfar.withheld import without_passwords
+
+_LONGEST_TEXT, _LONGEST_VERSION = 1000, 100
+"""Characters that are kept of a server's words."""
 
 
 class Message(BaseModel):
@@ -18,11 +22,13 @@ class Message(BaseModel):
 
     @field_validator("message", "refusal", "refusals", "server_version", check_fields=False)
     @classmethod
-    def _clean(cls, text: Any) -> Any:
-        """What a server says of itself, or of an error, is one line, without characters that act on a terminal."""
+    def _clean(cls, text: Any, info: ValidationInfo) -> Any:
+        """What a server says of itself, or of an error, is one line of bounded length, without passwords and characters that act on a
+        terminal."""
+        most = _LONGEST_VERSION if info.field_name == "server_version" else _LONGEST_TEXT
         if isinstance(text, tuple):
-            return tuple(cls._clean(one) for one in text)
-        return one_line(text) if isinstance(text, str) else text
+            return tuple(_clean(one, most) for one in text)
+        return _clean(text, most)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -30,6 +36,13 @@ class Message(BaseModel):
         if rule is not None:
             rule(self)
         return self
+
+
+def _clean(text: Any, most: int) -> Any:
+    if not isinstance(text, str):
+        return text
+    clean = without_passwords(one_line(text))
+    return clean if len(clean) <= most else f"{clean[: most - 1]}…"
 
 
 _Rule = TypeVar("_Rule", bound=Callable[[Any], None])

@@ -563,7 +563,10 @@ def _warnings(found: Slope) -> tuple[Warnings, ...]:
     if found.still_falling:
         lines.append(f"After {found.warm_ups} pages to warm up times were still falling: give more with --warmup.")
     if abs(found.drift) > _DRIFT:
-        lines.append(f"The first block took {found.drift:+.0%} compared with the last: the application was not steady.")
+        which = "longer" if found.drift > 0 else "less time"
+        lines.append(
+            f"The first block took {abs(found.drift):.0%} {which} than the last: the application was not steady."
+        )
     if found.blocks < MIN_BLOCKS:
         lines.append(f"{found.blocks} blocks allow no interval; {MIN_BLOCKS} would.")
     now, measured = found.times["now"], found.measured_ms

@@ -83,7 +83,8 @@ fn not_a_database_server() {
 fn logins_are_refused_for_different_reasons() {
     for (code, text, fail_code) in [
         (1045, "Access denied", "auth"),
-        (1040, "Too many connections", "connect"),
+        (1040, "Too many connections", "server_error"),
+        (1130, "Host is not allowed to connect", "server_error"),
         (1049, "Unknown database", "server_error"),
     ] {
         let fake = Fake::with_login(&format!("refuses-{code}"), refusal(code, text), |_| {

@@ -21,6 +21,7 @@ from howfar.doctor.targets import Login
 from howfar.errors import LabError
 from howfar.lab.servers.peer import SILENCE_S, Peer, PeerError
 from howfar.services import SERVICES
+from howfar.withheld import without_passwords
 
 LONGEST_TEXT = 500
 """Most characters of a server's name or error that are shown."""
@@ -33,12 +34,15 @@ class Refused(Exception):
 
     def __init__(self, message: str, remedy: str | None = None) -> None:
         """`remedy`: what would end it, empty where nothing of the doctor's does; None: another login may."""
-        super().__init__(message[:LONGEST_TEXT])
+        super().__init__(without_passwords(message)[:LONGEST_TEXT])
         self.remedy = remedy
 
 
 class NotThis(Exception):
     """Nobody answers, or what answers breaks the protocol or its limits. That connection is not used again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_passwords(message))
 
 
 class Nobody(NotThis):

@@ -1,0 +1,29 @@
+"""Passwords that we were given, so that no text that comes from outside repeats them: a server's error, our own arguments."""
+
+from __future__ import annotations
+
+import re
+
+MASK = "***"
+_SHORT = 4
+"""A password with fewer characters is often part of other words, so only a word of its own is masked."""
+_known: set[str] = set()
+
+
+def withhold(password: str) -> None:
+    """Mask this password in texts from now on."""
+    if password:
+        _known.add(password)
+
+
+def without_passwords(text: str) -> str:
+    """The text with a mask for each password that is known."""
+    for password in sorted(_known, key=len, reverse=True):  # one may be part of another
+        pattern = re.escape(password)
+        text = re.sub(rf"(?<!\w){pattern}(?!\w)" if len(password) < _SHORT else pattern, MASK, text)
+    return text
+
+
+def forget() -> None:
+    """Mask nothing of what was withheld until now."""
+    _known.clear()
