@@ -24,7 +24,7 @@ from typing import Any
 
 from howfar.errors import LabError, MissingError, SandboxForbidden, shell_code
 from howfar.lab.kernel import die_with_parent
-from howfar.stopping import Ended, is_repeated
+from howfar.stopping import is_repeated
 
 _MARK = "HOWFAR_SANDBOX"
 _LIFELINE = "HOWFAR_SANDBOX_LIFELINE"
@@ -33,7 +33,7 @@ TCP_MEMORY = "HOWFAR_TCP_MEM"
 _FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
 _USER_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
-_BY_REQUEST = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_INTERRUPTED = 128 + signal.SIGINT
 _GUARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "NET_RAW": 13}
 """Capabilities that namespaces, interfaces and packet sockets need."""
@@ -44,6 +44,10 @@ _SYSCTLS = (
 )
 """Switches of the kernel, with the value that forbids user namespaces and one that permits them."""
 _armed = False
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM in the sandbox: as Ctrl-C, but nobody else received it."""
 
 
 def inside() -> bool:
@@ -71,8 +75,8 @@ def _arm() -> None:
 
 
 def heed_signals() -> None:
-    """Have SIGTERM raise `Ended`, and SIGINT and SIGHUP, unless they are ignored, KeyboardInterrupt; also where `attended` withheld
-    them."""
+    """Have SIGTERM raise `Terminated`, and SIGINT and SIGHUP, unless they are ignored, KeyboardInterrupt; also where `attended`
+    withheld them."""
     signal.signal(signal.SIGTERM, _interrupt)
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -85,7 +89,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     key) must not disturb the cleaning up, nor replace the exit code of a command that the first was passed on to."""
     if is_repeated():
         return
-    raise Ended(number) if number == signal.SIGTERM else KeyboardInterrupt
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _lifeline_cut(descriptor: int, timeout_ms: int | None) -> bool:
@@ -199,8 +203,8 @@ def attended(
             preexec_fn=partial(_tie, os.getpid(), before | _GUARDED if withheld else before),
         )
         code, request = _wait(process)
-        # The inside is told of every request by SIGTERM.
-        return 128 + request if request and shell_code(code) in _BY_REQUEST else shell_code(code)
+        # The inside is told of every request by SIGTERM, and ends as by Ctrl-C.
+        return 128 + request if request and shell_code(code) == _INTERRUPTED else shell_code(code)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
