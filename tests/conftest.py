@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from howfar import withheld
+from howfar import passwords
 
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("default" if os.environ.get("HOWFAR_EXPLORE") else "repeatable")
@@ -32,10 +32,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_withheld() -> Iterator[None]:
+def _no_known_password() -> Iterator[None]:
     """A password of one test is an ordinary word in the next."""
     yield
-    withheld.forget()
+    passwords.forget()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

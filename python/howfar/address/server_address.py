@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+from howfar.passwords import learn
 from howfar.services import ServiceName
-from howfar.withheld import withhold
 
 SslMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 """Modes of TLS, from the weakest to the strongest; PREFERRED leaves the choice to the server."""
@@ -27,7 +27,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        withhold(self._value)
+        learn(self._value)
         return self._value
 
     def __bool__(self) -> bool:

@@ -42,9 +42,9 @@ from howfar.doctor.findings import (
 from howfar.doctor.targets import Login, Logins, Target, target_of
 from howfar.engine.ping_messages import UnixTarget
 from howfar.errors import MissingError, UsageError
+from howfar.passwords import learn
 from howfar.terminal_text import one_line
 from howfar.units import counted
-from howfar.withheld import withhold
 
 _WIDTH_MOST = 120
 
@@ -145,8 +145,8 @@ def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_fi
     of_libpq = Login(user or os.environ.get("PGUSER", ""), given or os.environ.get("PGPASSWORD", ""))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
     for login in (mysql, of_libpq):
-        withhold(login.password)
-    withhold(redis)
+        learn(login.password)
+    learn(redis)
     return Logins(mysql, Login("", redis), of_libpq)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from howfar.withheld import withhold
+from howfar.passwords import learn
 
 
 @dataclass
@@ -43,16 +43,16 @@ def _asks_for_password(option: str) -> bool:
     return option.startswith("-") and "=" not in option and bool(_NAMES.search(option) or option in ("-p", "-a"))
 
 
-def withhold_passwords(arguments: Sequence[str]) -> None:
+def learn_passwords(arguments: Sequence[str]) -> None:
     """Let no message repeat what is, or may be, a password in these arguments, wherever it stands among them."""
     for number, argument in enumerate(arguments):
         before = arguments[number - 1] if number else ""
         for password in (*_passwords(argument, before), *_split_password(arguments[number:])):
-            withhold(password)
+            learn(password)
             if "%" in password:
                 from urllib.parse import unquote  # which most commands need not load
 
-                withhold(unquote(password))
+                learn(unquote(password))
 
 
 _PARAMETER = re.compile(r"(?:pass\w*|pwd|secret|token|auth\w*)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&;]+)", re.IGNORECASE)

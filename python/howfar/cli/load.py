@@ -18,7 +18,7 @@ import howfar
 from howfar.address import ServerAddress
 from howfar.cli.exit_codes import VOID
 from howfar.cli.screen import STDOUT, note, read_text, show_json_line
-from howfar.cli.target import Say, find_server, numeric, of_laboratory, settle_tls
+from howfar.cli.target import Say, find_server, numeric, settle_tls
 from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Launcher
 from howfar.engine.receipt_check import mismatches
@@ -374,12 +374,6 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] | None
 
     env_name = options.value("env") if options.given("env") else None
     named = check_sources(options.dsn is not None or env_name is not None, address_of_options(options))
-    laboratory = None if options.dsn is not None or env_name is not None else of_laboratory(environment)
-    if laboratory is not None and laboratory.protocol not in get_args(SqlProtocol) and not named.names_a_server:
-        raise UsageError(
-            f"howfar load speaks to MySQL, MariaDB and PostgreSQL, and the server of `howfar lab` is {laboratory.protocol}",
-            "Start it with another --server, or name a server.",
-        )
     login = find_server(
         options.dsn,
         named=named,

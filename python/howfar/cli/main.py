@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import click
 
 from howfar.cli.exit_codes import BROKEN_PIPE, BUG, ERROR_NAMES, EXIT_CODES, INTERRUPTED, NO_MEMORY
-from howfar.cli.hide_arguments import withhold_passwords
+from howfar.cli.hide_arguments import learn_passwords
 from howfar.cli.memory import check_room_for_libraries, lacks_memory
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
 from howfar.cli.suggest import IN_TARGET, LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
 from howfar.errors import Explanation, FailedCommand, HowfarError, MissingError, RunFileError, UsageError
+from howfar.passwords import without_passwords
 from howfar.stopping import Ended, ended_by_request, withheld
-from howfar.withheld import without_passwords
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -232,7 +232,7 @@ def run_command_line(arguments: Sequence[str] | None = None, loaded: Callable[[]
     check_room_for_libraries()
     sys.unraisablehook = _unraisable
     words = list(sys.argv[1:] if arguments is None else arguments)
-    withhold_passwords(words)
+    learn_passwords(words)
     try:
         ending = _run(words, os.environ.get(COMPLETE) if arguments is None else None, loaded)
         if not isinstance(ending, int):

@@ -25,8 +25,8 @@ import click
 
 from howfar.errors import UsageError
 from howfar.file_kinds import recognise
+from howfar.passwords import without_passwords
 from howfar.terminal_text import printable, printable_json
-from howfar.withheld import without_passwords
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -112,7 +112,7 @@ def find_server(
         said = replace(said, protocol=protocol_by_port(said.port))
     if said.protocol == "postgresql" or (laboratory is not None and laboratory.protocol == "postgresql"):
         return _of_libpq(said, given, laboratory is not None, sources, say)
-    below = file.address if laboratory is None else replace(laboratory, protocol=None).over(file.address)
+    below = file.address if laboratory is None else laboratory.over(file.address)
     address = said.over(below).over(defaults)
     if address.protocol == "mysql":
         address = replace(address, user=address.user or own_name())

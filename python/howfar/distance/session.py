@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from howfar.engine.ping_messages import (
 )
 from howfar.engine.process import EngineFailed, EngineProcess
 from howfar.services import ServiceName
+from howfar.stopping import temporary_folder
 
 EngineEvent = TypeVar("EngineEvent", bound=Asked | Fetched)
 
@@ -178,11 +178,8 @@ def socket_saving_ns() -> int | None:
     The transports take turns, and the quickest request over each counts: whatever else the machine does only adds time. None:
     the socket was not the quicker one, or it could not be measured, as where no file can be written. Raises EngineError.
     """
-    with (
-        contextlib.suppress(OSError, EngineFailed),
-        tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True) as folder,
-    ):
-        return _socket_saving_ns(Path(folder))
+    with contextlib.suppress(OSError, EngineFailed), temporary_folder() as folder:
+        return _socket_saving_ns(folder)
     return None
 
 

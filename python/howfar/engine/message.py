@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
+from howfar.passwords import without_passwords
 from howfar.terminal_text import one_line
-from howfar.withheld import without_passwords
 
 _LONGEST_TEXT, _LONGEST_VERSION = 1000, 100
 """Characters that are kept of a server's words."""
@@ -27,8 +27,8 @@ class Message(BaseModel):
         terminal."""
         most = _LONGEST_VERSION if info.field_name == "server_version" else _LONGEST_TEXT
         if isinstance(text, tuple):
-            return tuple(_clean(one, most) for one in text)
-        return _clean(text, most)
+            return tuple(_legible(one, most) for one in text)
+        return _legible(text, most)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -38,7 +38,7 @@ class Message(BaseModel):
         return self
 
 
-def _clean(text: Any, most: int) -> Any:
+def _legible(text: Any, most: int) -> Any:
     if not isinstance(text, str):
         return text
     clean = without_passwords(one_line(text))

@@ -328,8 +328,9 @@ def _predicted(
         return widened(times, unknown_ms, now, (present, later))
 
     predicted = wider(ranged(pages))
-    base = quantiles(recorded_ns, another_run=True)
-    by_slope = None if slope is None else wider(_by_slope(base, pages, slope, costs))
+    by_slope = None
+    if slope is not None:
+        by_slope = wider(_by_slope(quantiles(recorded_ns, another_run=True), pages, slope, costs))
     round_trips = float(np.mean([len(page.trips) for page in pages]))
     return PagePrediction(
         name=name,

@@ -94,10 +94,7 @@ class OpenPath:
     @property
     def waking_ns(self) -> float:
         """See `PathCosts.waking_ns`; 0 without a link."""
-        if self.link is None:
-            return 0.0
-        found = self.link.calibration
-        return float(max(found["rtt_from_idle_p50_ns"] - found["rtt_p50_ns"], 0))
+        return self.link.waking_ns if self.link is not None else 0.0
 
     def sending_ns(self, to_server: int, to_client: int) -> float:
         """Time that the link's rate needs for so many bytes."""

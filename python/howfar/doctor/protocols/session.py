@@ -20,8 +20,8 @@ from howfar.doctor.procfs import is_of_this_machine
 from howfar.doctor.targets import Login
 from howfar.errors import LabError
 from howfar.lab.servers.peer import SILENCE_S, Peer, PeerError
+from howfar.passwords import without_passwords
 from howfar.services import SERVICES
-from howfar.withheld import without_passwords
 
 LONGEST_TEXT = 500
 """Most characters of a server's name or error that are shown."""

@@ -195,6 +195,12 @@ class Link:
         """The calibration of the link as it is requested now."""
         return self.calibrations[self.spec.calm()]
 
+    @property
+    def waking_ns(self) -> float:
+        """How much longer a round trip takes where the CPUs of both ends sleep, by the calibration."""
+        found = self.calibration
+        return float(max(found["rtt_from_idle_p50_ns"] - found["rtt_p50_ns"], 0))
+
     def alive(self) -> bool:
         """Emulator and echo both."""
         return self.backend_link.alive() and self.echo.alive()

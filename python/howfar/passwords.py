@@ -10,7 +10,7 @@ _SHORT = 4
 _known: set[str] = set()
 
 
-def withhold(password: str) -> None:
+def learn(password: str) -> None:
     """Mask this password in texts from now on."""
     if password:
         _known.add(password)
@@ -25,5 +25,5 @@ def without_passwords(text: str) -> str:
 
 
 def forget() -> None:
-    """Mask nothing of what was withheld until now."""
+    """Mask nothing of what was learnt until now."""
     _known.clear()

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from howfar.address import Secret
-from howfar.cli.hide_arguments import withhold_passwords
+from howfar.cli.hide_arguments import learn_passwords
 from howfar.cli.main import run_command_line
 from howfar.doctor.protocols.session import NotThis, Refused
 from howfar.engine.messages import Failed
-from howfar.withheld import without_passwords
+from howfar.passwords import without_passwords
 
 PASSWORD = "QQsecret"
 URL = f"mysql://u:{PASSWORD}@127.0.0.1:1/db"
@@ -93,7 +93,7 @@ def test_a_file_that_exists_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_short_passwords_are_masked_as_words_only() -> None:
-    withhold_passwords(["redis://:ab@h"])
+    learn_passwords(["redis://:ab@h"])
     assert without_passwords("AUTH 'ab' about abbey") == "AUTH '***' about abbey"
 
 
