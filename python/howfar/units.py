@@ -50,7 +50,9 @@ def _parse(text: str, units: dict[str, int], what: str, example: str, usual: Cal
 
 
 def parse_duration_ns(text: str) -> int:
-    """`0.2ms` -> 200000. Raises QuantityError."""
+    """`0.2ms` -> 200000, and `0`, which needs no unit. Raises QuantityError."""
+    if text.strip() == "0":
+        return 0
     return _parse(text, _DURATION, "duration", "10ms")
 
 

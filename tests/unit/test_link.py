@@ -42,9 +42,10 @@ from howfar.lab.link.receipt import (
     link_receipt,
     link_violations,
     of_a_trial,
+    rest_warnings,
     unproved,
 )
-from howfar.lab.link.running import goodput_times_ns, ping_count, probe_count
+from howfar.lab.link.running import can_count_goodput, goodput_times_ns, measure_goodput, ping_count, probe_count
 from howfar.lab.link.settings import apply
 from howfar.store.server_metrics import ServerMetrics
 
@@ -200,6 +201,43 @@ def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
     (warning,) = goodput_warnings(_ASKED, {"goodput_bps": goodput})
     assert "to client" in warning
     assert goodput_warnings(LinkSpec(200_000, None), {"goodput_bps": goodput}) == ()
+
+
+@given(st.integers(1_000, 10**11), st.integers(0, 10**10))
+def test_a_window_is_longer_than_what_it_counts_or_gives_no_figure(rate_bps: int, rtt_ns: int) -> None:
+    """[dist-3] At 13 kbit/s a segment takes 0.95 s, and a window of 0.5 s held none: 0 bit/s, with a valid receipt."""
+    segment_ns = LinkSpec(rtt_ns, rate_bps).segment_ns("to_server")
+    _, measure_ns = goodput_times_ns(rtt_ns, segment_ns)
+    assert not can_count_goodput(segment_ns) or measure_ns >= 100 * segment_ns
+    assert can_count_goodput(segment_ns) == (rate_bps >= 123_040 or segment_ns <= 100_000_000)
+
+
+def test_a_rate_too_low_to_count_leaves_the_goodput_out() -> None:
+    """[dist-3]"""
+    fake = _fake(0)
+    fake.spec = LinkSpec(10_000_000, 13_000)
+    assert Link.goodput(fake, to_server=True) is None
+    fake.goodput = lambda to_server: None  # type: ignore[method-assign, assignment, return-value]
+    found = measure_goodput(fake, fake.spec)
+    assert found["goodput_bps"] == {} and found["mss"] is None
+    assert goodput_warnings(fake.spec, found) == tuple(
+        f"goodput {name} is unknown: at 12.24kbit too few segments cross in 10 s" for name in ("to server", "to client")
+    )
+
+
+@pytest.mark.parametrize(
+    ("rtt_ns", "measured_ns", "said"),
+    [
+        (30_000, 53_700, "the RTT at rest is 53.7us, 79% longer than requested"),
+        (10_000_000, 10_030_000, None),
+        (100_000, 85_000, "the RTT at rest is 85us, 15% shorter than requested"),
+        (0, 40_000, None),
+    ],
+)
+def test_an_absolute_tolerance_is_said_as_a_share(rtt_ns: int, measured_ns: int, said: str | None) -> None:
+    """[dist-4] 30 us are within the tolerance of each link; of a link of 30 us they are its own length."""
+    found = rest_warnings(LinkSpec(rtt_ns, None), rtt_ns, {"rtt_p50_ns": measured_ns})
+    assert [each.partition(":")[0] for each in found] == ([] if said is None else [said])
 
 
 def test_a_load_that_did_not_cross_the_link_is_a_violation() -> None:

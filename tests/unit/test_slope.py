@@ -185,6 +185,15 @@ def test_mistakes_are_told_as_such(requested: Requested, why: str) -> None:
         slope._timers(requested, tap, stack)
 
 
+@pytest.mark.parametrize(("round_trips", "longest_ms"), [(51, 20), (90, 20), (1000, 5)])
+def test_the_longest_delay_is_one_that_the_time_budget_allows(round_trips: int, longest_ms: int) -> None:
+    """What computing loses after a wait grows with the wait, so short delays alone give a slope that is too high."""
+    counts = SimpleNamespace(round_trips=round_trips, connections=0)
+    tap = cast(Tap, SimpleNamespace(set_delay=lambda _: counts))
+    delays_ns = slope._affordable(Requested(SERVER, blocks=12), tap, lambda: 0.01)
+    assert (delays_ns[0], delays_ns[-1]) == (0, longest_ms * 1_000_000)
+
+
 def test_a_page_that_is_not_answered_any_more_is_said() -> None:
     """An application that goes after the first block, or times out behind the longest delay."""
     answers = iter([0.01] * len(DELAYS_NS))
@@ -197,7 +206,7 @@ def test_a_page_that_is_not_answered_any_more_is_said() -> None:
     tap = cast(Tap, SimpleNamespace(set_delay=lambda _: SimpleNamespace(round_trips=1, connections=1, held_ns=0)))
     echo = cast(slope.Echo, SimpleNamespace(round_trip_ns=lambda _: 1))
     requested = Requested(SERVER, url="http://127.0.0.1/", listen=OWN)
-    blocks = slope._blocks(requested, tap, echo, (page, None), lambda _: None)
+    blocks = slope._blocks(requested, DELAYS_NS, tap, echo, (page, None), lambda _: None)
     with pytest.raises(UsageError, match="was not answered: refused"):
         list(blocks)
 

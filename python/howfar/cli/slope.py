@@ -23,9 +23,9 @@ _LONGEST_DELAY_NS = 1_000_000_000
               help="Where the tap listens, for an application configured to connect there.")  # fmt: skip
 @click.option(
     "--delays",
-    default="0ms,1ms,2ms,5ms",
-    show_default=True,
-    help="Delays to add to each round trip, half in each direction.",
+    metavar="LIST",
+    help="Delays to add to each round trip, half in each direction.  "
+    "[default: 0ms,1ms,5ms,20ms; where that exceeds the time budget: 0ms,1ms,2ms,5ms]",
 )
 @blocks_option(12, "Number of blocks; each measures every delay once.")
 @click.option(
@@ -40,7 +40,7 @@ def slope(
     url: str | None,
     server: str | None,
     listen: str | None,
-    delays: str,
+    delays: str | None,
     blocks: int,
     time_budget: str,
     warmup: int | None,
@@ -72,7 +72,7 @@ def slope(
         command=command,
         url=url,
         listen=None if listen is None else server_at(listen, "--listen"),
-        delays_ns=_delays(delays),
+        delays_ns=None if delays is None else _delays(delays),
         blocks=blocks,
         budget_s=parse_duration_ns(time_budget) / 1e9,
         warm_ups=warmup,

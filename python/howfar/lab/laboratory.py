@@ -20,7 +20,8 @@ from howfar.lab.certificates import make_certificates
 from howfar.lab.environment import allow_descriptors, data_fsync_ns, machine_facts, open_queues
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.link import Link, LinkSpec, open_link
-from howfar.lab.link.receipt import goodput_warnings
+from howfar.lab.link.backends import SHAPING
+from howfar.lab.link.receipt import rest_warnings
 from howfar.lab.network import (
     LOOPBACK_ADDRESS,
     SERVER_ADDRESS,
@@ -109,7 +110,9 @@ class Lab:
         if request.needs_link:
             begins("calibrating the link, usually 6 s")
             self.link = self._open_link({})
-            self.warnings += goodput_warnings(self.link.spec, self.link.calibration)
+            if self.link.backend in SHAPING:
+                spec, calibration = self.link.spec, self.link.calibration
+                self.warnings += rest_warnings(spec, self.link.rest_rtt_ns(spec), calibration)
         if self.network:
             self.warnings += self.network.warnings
 

@@ -52,6 +52,10 @@ _WINDOW, _STEADY = 16, 0.02
 """Times are steady if the shortest of so many is less than this share below that of as many before: other programs only add."""
 _MOST_WARM_UPS, _WARM_UP_SHARE = 400, 0.25
 """Bounds of the warm-up: pages, and share of the time budget."""
+_SHORT_NS = (0, 1_000_000, 2_000_000, 5_000_000)
+_LONG_NS = (0, 1_000_000, 5_000_000, 20_000_000)
+"""Delays, where none are requested: the long ones where the time budget allows. What computes after a wait is slower, the more so the
+longer the wait, up to some 10 ms: with 5 ms as the longest, a slope of 51 round trips came out as 55, with 20 ms as 52."""
 _DRIFT = 0.1
 """Share by which the first block may take longer than the last."""
 
@@ -136,7 +140,8 @@ class Requested:
     """URL requested for each page; with it, the command is a web server that is started once."""
     listen: Target | None = None
     """Address to which the application connects by itself, instead of being sent to the tap."""
-    delays_ns: tuple[int, ...] = (0, 1_000_000, 2_000_000, 5_000_000)
+    delays_ns: tuple[int, ...] | None = None
+    """Delays to add. None: up to 20 ms, or 5 ms for pages of so many round trips that the blocks would exceed the time budget."""
     blocks: int = 8
     budget_s: float = 60.0
     least_blocks: int = 4
@@ -155,8 +160,9 @@ def measure(requested: Requested, say: Callable[[str], None]) -> Slope:
         say(f"{'pages' if requested.url else 'a run'} to warm up")
         _first(requested, tap, timers[0])
         warm = _warm_up(requested, timers[0])
+        delays_ns = requested.delays_ns or _affordable(requested, tap, timers[0])
         echo = Echo(stack, isinstance(requested.server.target, UnixTarget))
-        observations = list(_blocks(requested, tap, echo, timers, say))
+        observations = list(_blocks(requested, delays_ns, tap, echo, timers, say))
         costs = echo.costs("polling" if can_poll else "as-found")
     return analyze(observations, costs, warm)
 
@@ -261,6 +267,16 @@ def is_falling(took: Sequence[float]) -> bool:
     return len(before) < _WINDOW or min(last) < (1 - _STEADY) * min(before)
 
 
+def _affordable(requested: Requested, tap: Tap, timer: Timer) -> tuple[int, ...]:
+    """The longest delays with which all blocks fit into the time budget, by one more page."""
+    tap.set_delay(0)
+    took_s = timer()
+    counts = tap.set_delay(0)
+    waiting_s = (counts.round_trips + counts.connections) * sum(_LONG_NS) / 1e9
+    block_s = waiting_s + took_s * len(_LONG_NS)
+    return _LONG_NS if block_s * requested.blocks <= requested.budget_s else _SHORT_NS
+
+
 def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
     """Time once to warm caches, and check that the application connects through the tap."""
     deadline = time.monotonic() + _READY_S
@@ -290,10 +306,15 @@ def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
 
 
 def _blocks(
-    requested: Requested, tap: Tap, echo: Echo, timers: tuple[Timer, Timer | None], say: Callable[[str], None]
+    requested: Requested,
+    delays_ns: tuple[int, ...],
+    tap: Tap,
+    echo: Echo,
+    timers: tuple[Timer, Timer | None],
+    say: Callable[[str], None],
 ) -> Iterator[Observation]:
     tapped, untapped = timers
-    arms: list[int | None] = [*requested.delays_ns, *([None] if untapped else [])]
+    arms: list[int | None] = [*delays_ns, *([None] if untapped else [])]
     chosen = random.Random(_SEED)
     began = time.monotonic()
     for block in range(requested.blocks):

@@ -41,6 +41,8 @@ transaction: later than 2 ms (or 10 % of the RTT) shows in its p99. On two CPUs 
 connections, 1.06 to 1.4 ms with sixteen that fill the processors."""
 _ROUND_TRIP_P999_SHARE = 0.2
 GOODPUT_OFF_MAX_SHARE = 0.02
+_RTT_SAID_SHARE = 0.1
+"""What an RTT at rest may be off by without a word; the tolerance in µs is more than that below 0.3 ms."""
 _UNCOUNTED_BYTES = 64 * 1024
 """Our own traffic that the server counts and that does not use the link: reading its counters before and after the load."""
 _UNSENT_BYTES = 16 * 2**20
@@ -60,11 +62,28 @@ def of_a_trial(round_trip_ns: float) -> Lateness:
     )
 
 
+def rest_warnings(spec: LinkSpec, rest_rtt_ns: int, calibration: Mapping[str, Any]) -> tuple[str, ...]:
+    """Warnings about a link at rest: its RTT, where it is off by a large share although within the tolerance, and its goodput."""
+    measured_ns, found = calibration["rtt_p50_ns"], goodput_warnings(spec, calibration)
+    off = measured_ns / rest_rtt_ns - 1 if rest_rtt_ns else 0.0
+    if not spec.rtt_ns or abs(off) <= _RTT_SAID_SHARE:
+        return found
+    sentence = (
+        f"the RTT at rest is {format_duration_ns(measured_ns)}, {abs(off):.0%} {'longer' if off > 0 else 'shorter'} than requested: "
+        "what is measured over this link holds for the measured RTT"
+    )
+    return (sentence, *found)
+
+
 def goodput_warnings(spec: LinkSpec, calibration: Mapping[str, Any]) -> tuple[str, ...]:
     """Warnings about directions in which a bulk transfer at rest did not reach what the rate allows."""
     found = []
     for name in DIRECTIONS:
         expected, got = spec.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
+        if expected is not None and got is None and "goodput_bps" in calibration:
+            found.append(
+                f"goodput {_spaced(name)} is unknown: at {format_rate_bps(expected)} too few segments cross in 10 s"
+            )
         if expected is not None and got is not None and abs(got - expected) > GOODPUT_OFF_MAX_SHARE * expected:
             found.append(
                 f"goodput {_spaced(name)} was {format_rate_bps(got)} where the link allows {format_rate_bps(expected)}"

@@ -49,6 +49,8 @@ _WARMUP_RTTS = 70
 """A window opens from 10 segments, and after the first loss cubic needs its time to come back: with 0.2 s the goodput was up to
 2 % off, with 1 s it was right; at 100 ms and 1 Gb/s 3 s left it at 91 %, 8 s did not."""
 _GOODPUT_RTTS = 10
+_GOODPUT_SEGMENTS = 100
+"""A window that holds fewer full segments tells no goodput: one more or less at its ends is above 1 %, and the first may be late."""
 _MOST_NS = 75_000
 """The most that is subtracted from each direction. The path to and from the emulator costs some tens of microseconds; what is seen
 beyond that is a machine that was busy just then. Taken off for good, it would leave a link that is too short once the machine
@@ -65,10 +67,16 @@ def probe_count(rtt_ns: int) -> int:
     return min(max(_PROBES_NS // max(ping_count(rtt_ns) * rtt_ns, 1), 1), _PROBES)
 
 
-def goodput_times_ns(rtt_ns: int) -> tuple[int, int]:
-    """Warm-up and measured window of a bulk transfer."""
+def goodput_times_ns(rtt_ns: int, segment_ns: int = 0) -> tuple[int, int]:
+    """Warm-up and measured window of a bulk transfer; `segment_ns`: what a full segment takes at the link's rate."""
     warmup_ns = min(_WARMUP_NS + _WARMUP_RTTS * rtt_ns, _WARMUP_MAX_NS)
-    return warmup_ns, min(max(_WARMUP_NS // 2, _GOODPUT_RTTS * rtt_ns), _WARMUP_MAX_NS)
+    longest_of = max(_WARMUP_NS // 2, _GOODPUT_RTTS * rtt_ns, _GOODPUT_SEGMENTS * segment_ns)
+    return warmup_ns, min(longest_of, _WARMUP_MAX_NS)
+
+
+def can_count_goodput(segment_ns: int) -> bool:
+    """Whether the longest window holds enough segments for a figure."""
+    return _GOODPUT_SEGMENTS * segment_ns <= _WARMUP_MAX_NS
 
 
 class Calibrated(Protocol):
@@ -78,7 +86,7 @@ class Calibrated(Protocol):
     def rest_rtt_ns(self, spec: LinkSpec) -> int: ...
     def ping(self) -> RttResult: ...
     def ping_from_idle(self) -> RttResult: ...
-    def goodput(self, to_server: bool) -> GoodputResult: ...
+    def goodput(self, to_server: bool) -> GoodputResult | None: ...
     def counters(self, *, reset: bool = False) -> LinkStats | None: ...
 
 
@@ -132,8 +140,10 @@ def calibrate(
 
 
 def measure_goodput(link: Calibrated, spec: LinkSpec) -> dict[str, Any]:
-    """Bulk transfers over the link at rest, one after the other."""
-    found = {name: link.goodput(name == "to_server") for name in DIRECTIONS}
+    """Bulk transfers over the link at rest, one after the other. A direction too slow to count one has no figure."""
+    results = {name: link.goodput(name == "to_server") for name in DIRECTIONS}
+    found = {name: result for name, result in results.items() if result is not None}
+    one = next(iter(found.values()), None)
     expected = {name: spec.expected_goodput_bps(name) for name in DIRECTIONS}
     stats = link.counters(reset=True)
     drops = None
@@ -145,8 +155,8 @@ def measure_goodput(link: Calibrated, spec: LinkSpec) -> dict[str, Any]:
         "expected_goodput_bps_each_way": expected,
         "goodput_ceiling": f"payload: {spec.payload_share:.2%} of the bytes on the wire",
         "retransmits": {name: result.retransmits for name, result in found.items()},
-        "congestion_control": found["to_server"].congestion_control,
-        "mss": found["to_server"].mss,
+        "congestion_control": None if one is None else one.congestion_control,
+        "mss": None if one is None else one.mss,
         "drops": drops,
     }
 
@@ -272,13 +282,17 @@ class Link:
             raise LinkFailed(f"the RTT probe answered {result.event!r} instead of an RTT")
         return result
 
-    def goodput(self, to_server: bool) -> GoodputResult:
-        """One bulk transfer; warm-up long enough for the window to open."""
-        warmup_ns, measure_ns = goodput_times_ns(self.spec.rtt_ns)
+    def goodput(self, to_server: bool) -> GoodputResult | None:
+        """One bulk transfer; warm-up long enough for the window to open. None: the rate is too low to count one."""
+        direction: DirectionName = "to_server" if to_server else "to_client"
+        segment_ns = self.spec.segment_ns(direction)
+        if not can_count_goodput(segment_ns):
+            return None
+        warmup_ns, measure_ns = goodput_times_ns(self.spec.rtt_ns, segment_ns)
         job = GoodputJob(
             host=self.network.ends.server_address,
             port=self.echo_port,
-            direction="to_server" if to_server else "to_client",
+            direction=direction,
             warmup_ns=warmup_ns,
             measure_ns=measure_ns,
         )

@@ -169,6 +169,11 @@ class LinkSpec:
             seed=(2 * self.seed + (name == "to_client")) % 2**64,
         )
 
+    def segment_ns(self, name: DirectionName) -> int:
+        """Time of a full segment on the wire; 0: unshaped."""
+        rate_bps = self.mean_rate_bps(name)
+        return 0 if rate_bps is None else (self.mtu + FRAMING_BYTES) * 8 * _S // rate_bps
+
     @property
     def payload_share(self) -> float:
         """Share of payload in the bytes on the wire: 1448 of 1538 with an MTU of 1500."""
