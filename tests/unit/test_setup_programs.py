@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from howfar.cli.record import record
 from howfar.cli.setup import setup
 from howfar.errors import LabError
 from howfar.setup import check, install
@@ -220,6 +221,17 @@ def test_the_check_says_what_is_missing_and_how_to_get_it(monkeypatch: pytest.Mo
     assert [part["works"] for part in parts[2:]] == [False] * (len(parts) - 2)
 
 
+@pytest.mark.parametrize(("lacking", "works"), [((), True), (("SYS_ADMIN", "NET_ADMIN"), True), (("NET_RAW",), False)])
+def test_capturing_needs_one_right_and_no_laboratory(
+    lacking: tuple[str, ...], works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container without privileges, which may capture what its own network carries."""
+    monkeypatch.setattr(check, "lacking_capabilities", lambda: lacking)
+    monkeypatch.setattr(check, "missing_programs", lambda names: [])
+    (capture,) = (group for group in groups() if group.name == "capture")
+    assert check._check_programs(capture, laboratory_works=False).works is works
+
+
 def test_without_an_engine_the_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         check, "check_machine", lambda: [Part("howfar TARGET", False, "no engine", "Reinstall."), Part("lab", True, "")]
@@ -247,3 +259,13 @@ def test_what_is_here_is_found_by_name_or_by_pattern(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("howfar.setup.programs.SYSTEM_DIRECTORIES", ())
     assert {"ip", "mariadbd", "socat"} <= {one.name for one in missing_programs(("lab",))}
+
+
+def test_the_sidecar_in_the_documents_is_a_command_that_howfar_knows() -> None:
+    """Its service by name, and the interface of the network that it shares, were tried in a container."""
+    text = (Path(__file__).parents[2] / "docs/compose.yaml").read_text()
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("command:"))
+    words = [word.strip(' "') for word in line.split("[")[1].rstrip("]").split(",")]
+    assert words[0] == "record"
+    known = {option for parameter in record.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= known

@@ -102,7 +102,7 @@ class Dump:
         command += [*(("-Z", "root") if os.geteuid() == 0 else ()), "-U", "-B", str(_BUFFER_KIB), "-w", "-"]
         command += ["--time-stamp-precision=nano", f"(tcp port {requested.port}{host}) or {_TUNNELS}"]
         if shutil.which("tcpdump") is None:
-            raise MissingError("tcpdump was not found", "Install Debian's tcpdump, or use --pcap.")
+            raise MissingError("tcpdump was not found", "`howfar setup --capture` installs it; or use --pcap.")
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.PIPE, start_new_session=True
@@ -113,7 +113,11 @@ class Dump:
         if b"listening on" not in said:
             self._process.kill()
             self._process.wait()
-            advice = "Is it the name of an interface (`ip link`)?" if os.geteuid() == 0 else "Run as root."
+            advice = "Is it the name of an interface (`ip link`)?"
+            if os.geteuid() != 0:
+                advice = "Run as root."
+            elif b"not permitted" in said:
+                advice = "A container needs --cap-add NET_RAW to capture, and a user namespace more users than root. Or use --pcap."
             raise LabError(f"tcpdump did not begin: {said.decode(errors='replace').strip()[:500]}", advice)
 
     def _said(self, until: bytes, patience_s: float) -> bytes:

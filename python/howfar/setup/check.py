@@ -15,7 +15,7 @@ from pathlib import Path
 from howfar.engine.process import engine_info
 from howfar.errors import HowfarError, MissingError
 from howfar.lab.replication.galera import no_transfer
-from howfar.lab.sandbox import namespace_flags, network_remedy
+from howfar.lab.sandbox import lacking_capabilities, namespace_flags, network_remedy
 from howfar.setup.programs import Group, groups, missing_programs
 
 _TIMEOUT_S = 20
@@ -103,7 +103,10 @@ def _check_programs(group: Group, laboratory_works: bool) -> Part:
     if lacking:
         option = f" --{group.name}" if group.brings else ""
         return Part(group.part, False, f"not installed: {', '.join(lacking)}", f"Run `howfar setup{option}`.")
-    if not laboratory_works and group.name != "hosts":
+    if group.name == "capture" and "NET_RAW" in lacking_capabilities():
+        what = "its programs are installed, but the right to capture packets is missing"
+        return Part(group.part, False, what, "Run as root; a container needs --cap-add NET_RAW.")
+    if not laboratory_works and group.laboratory:
         return Part(group.part, False, "its programs are installed, but the laboratory does not work", "See above.")
     return Part(group.part, True, "its programs are installed")
 

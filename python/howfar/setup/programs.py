@@ -69,6 +69,8 @@ class Group:
     """The part of howfar that they are for."""
     brings: str = ""
     """What the option of `howfar setup` installs; empty for what is always installed."""
+    laboratory: bool = True
+    """Whether its part works only where the laboratory does."""
 
 
 @cache
