@@ -93,6 +93,23 @@ def test_advice_depends_on_what_a_round_trip_did(
     assert {(one.kind, one.digest, one.count) for one in advised(steps, tmp_path)} == right
 
 
+def test_a_loop_goes_with_what_prepares_and_closes_its_statement(tmp_path: Path) -> None:
+    """[app-2] PDO on PostgreSQL: 20 x prepare, execute, DEALLOCATE. One request instead leaves one of each."""
+    close = Step("DEALLOCATE pdo_stmt_?", command="deallocate")
+    steps = [step for at in range(20) for step in (prepare(AUTHOR), run(AUTHOR, at), close)]
+    found = {one.kind: one for one in advised(steps, tmp_path)}
+    assert found.keys() == {"loop", "prepare"}
+    assert (found["loop"].count, found["loop"].gone) == (20, 57)
+    assert (found["prepare"].count, found["prepare"].gone) == (20, 40)
+    assert found["loop"].low_ms > 57 * 0.5 > found["prepare"].low_ms > 40 * 0.5
+
+
+def test_variables_that_are_set_in_turn_are_no_keys(tmp_path: Path) -> None:
+    """[app-19] `SET @a = ?` before each EXECUTE fetches nothing."""
+    steps = [step for at in range(12) for step in (Step("SET @a = ?", keys=at), Step("EXECUTE s USING @a", keys=0))]
+    assert {one.kind for one in advised(steps, tmp_path)} == {"pipeline"}
+
+
 def test_a_run_of_statements_has_one_row_whatever_its_length(tmp_path: Path) -> None:
     """[app-20]"""
     steps = [Step(f"SELECT a FROM t{number} WHERE id = ?", keys=1) for number in range(22)]

@@ -225,7 +225,7 @@ def test_what_was_replaced_is_not_said_to_stay_where_the_tap_has_the_servers_hos
     server, tap = TcpTarget(host="127.0.0.1", port=3306), TcpTarget(host="127.0.0.1", port=42747)
     inserted = insertion(NamedServer(server, None, "mysql"), tap)
     advice = inserted.advice(["app", "-h", "127.0.0.1", "-P", "3306", "postgres://127.0.0.1:3306/d"])
-    assert "stands in PGHOST without its port" in advice
+    assert "not replaced in PGHOST: it stands there without its port" in advice
     monkeypatch.delitem(os.environ, "PGHOST")
     assert "Is --server the address that it uses?" in inserted.advice(["app"])
 
@@ -238,3 +238,49 @@ def test_a_name_that_was_replaced_is_known(monkeypatch: pytest.MonkeyPatch) -> N
         "localhost"
     ]
     assert of_localhost.names(["127.0.0.1:5432"], {}) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            "mysqldump -h 10.0.0.2 -P 3306 shop | mysql -h 10.0.0.9 -P 3306 shop",
+            "mysqldump -h 127.0.0.9 -P 42747 shop | mysql -h 10.0.0.9 -P 3306 shop",
+        ),
+        (
+            "x -P 3306 -h 10.0.0.9 y --port=3306 --host=10.0.0.2",
+            "x -P 3306 -h 10.0.0.9 y --port=42747 --host=127.0.0.9",
+        ),
+        ("copy --from 10.0.0.2:3306:3306", "copy --from 10.0.0.2:3306:3306"),
+        ("x -h 10.0.0.9 -P 3306 y -h 10.0.0.2", "x -h 10.0.0.9 -P 3306 y -h 10.0.0.2"),
+    ],
+)
+@pytest.mark.parametrize("is_one", [True, False])
+def test_the_port_beside_another_host_is_another_servers(words: str, expected: str, is_one: bool) -> None:
+    """[rec-6] One argument, as for a shell, or several."""
+    rewriting = _inserted("10.0.0.2:3306").rewriting
+    assert rewriting is not None
+    given = [words] if is_one else words.split(" ")
+    assert " ".join(rewriting.arguments(given)) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_replaced"),
+    [
+        ({"DB_HOST": "10.0.0.2", "DB_READ_HOST": "10.0.0.9", "DB_PORT": "3306"}, False),
+        ({"DB_HOST": "10.0.0.2", "DB_READ_HOST": "10.0.0.9", "DB_READ_PORT": "3306", "DB_PORT": "3306"}, True),
+        ({"DB_HOST": "10.0.0.2", "DB_READ_HOST": "10.0.0.2", "DB_PORT": "3306"}, True),
+        ({"DB_HOST": "10.0.0.2", "REDIS_HOST": "10.0.0.9", "DB_PORT": "3306"}, True),
+        ({"HOST": "10.0.0.2", "REDIS_HOST": "10.0.0.9", "PORT": "3306"}, True),
+        ({"DB_SERVER": "10.0.0.2", "DB_SERVER_PORT": "3306"}, True),
+    ],
+)
+def test_a_port_that_another_host_shares_stays(
+    variables: dict[str, str], is_replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[rec-6] The replica's port would be the tap's."""
+    after = _environment("10.0.0.2:3306", monkeypatch, **variables)
+    assert (after != variables) is is_replaced
+    assert all(after[name] == value for name, value in variables.items() if value == "10.0.0.9")
+    if not is_replaced:
+        assert "DB_HOST" in _inserted("10.0.0.2:3306").advice(["app"])

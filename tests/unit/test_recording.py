@@ -387,7 +387,7 @@ def test_a_page_that_cannot_be_true_is_left_out_with_the_reason(tmp_path: Path) 
         "/back": "it ends before it begins",
         "/tap": "by its own measure the tap added more than the page took",
     }
-    assert "/set: 1 page in no figure" in _said(found)
+    assert "/set: 1 page in no page's figure" in _said(found)
     assert [page.name for page in whole_pages(read(tmp_path / "a")).pages] == ["/good", "/tap"]
 
 

@@ -58,6 +58,9 @@ pub struct Capture<R> {
     /// One in a pcap file; those so far in a pcapng file.
     interfaces: Vec<Interface>,
     is_pcapng: bool,
+    /// Bytes of the record at hand.
+    taken: usize,
+    is_cut: bool,
 }
 
 impl<R: Read> Capture<R> {
@@ -75,6 +78,8 @@ impl<R: Read> Capture<R> {
             is_big_endian: magic[0] == 0xA1,
             interfaces: Vec::new(),
             is_pcapng: magic == [0x0A, 0x0D, 0x0D, 0x0A],
+            taken: 0,
+            is_cut: false,
         };
         let ticks_per_s = match u32::from_le_bytes(magic) {
             0xA1B2_C3D4 | 0xD4C3_B2A1 => 1_000_000,
@@ -85,7 +90,10 @@ impl<R: Read> Capture<R> {
             }
             _ => return Err(io::Error::other("it is neither pcap nor pcapng")),
         };
-        let head = capture.take(20)?;
+        let head = capture.take(20).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::other("it is shorter than a head"),
+            _ => error,
+        })?;
         let link = Link::of(capture.number(&head, 16));
         capture.interfaces.push(Interface { link, ticks_per_s });
         Ok(capture)
@@ -94,6 +102,7 @@ impl<R: Read> Capture<R> {
     /// The next packet; None at the end, also in the middle of a packet, as a killed capture leaves it.
     pub fn packet(&mut self) -> io::Result<Option<Packet>> {
         loop {
+            self.taken = 0;
             let found = if self.is_pcapng {
                 self.block()
             } else {
@@ -102,10 +111,18 @@ impl<R: Read> Capture<R> {
             match found {
                 Ok(Some(packet)) => return Ok(Some(packet)),
                 Ok(None) => {}
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    self.is_cut |= self.taken > 0;
+                    return Ok(None);
+                }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether the file ended inside a packet, or inside its compressed form.
+    pub const fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     fn record(&mut self) -> io::Result<Option<Packet>> {
@@ -191,7 +208,19 @@ impl<R: Read> Capture<R> {
             ));
         }
         let mut bytes = vec![0; count];
-        self.input.read_exact(&mut bytes)?;
+        let mut filled = 0;
+        while filled < count {
+            match self.input.read(&mut bytes[filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.is_cut = error.kind() == io::ErrorKind::UnexpectedEof;
+                    return Err(error);
+                }
+            }
+            self.taken += filled;
+        }
         Ok(bytes)
     }
 

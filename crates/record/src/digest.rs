@@ -107,6 +107,8 @@ pub struct Statement {
 enum Token<'a> {
     Literal,
     Word(&'a [u8]),
+    /// A word in which each number is a literal.
+    Name(&'a [u8]),
     Symbol(&'a [u8]),
     /// `(...)`: a list of literals.
     List,
@@ -133,11 +135,45 @@ pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
             push(&mut tokens, token);
         }
     }
+    number_names(&mut tokens, &mut lexer.keys);
     let is_empty = tokens.is_empty();
     Statement {
         command: if is_empty { EMPTY } else { command(&tokens) },
         text: print(&close(fold(&tokens))),
         keys: lexer.keys.finish(),
+    }
+}
+
+/// Names of prepared statements, cursors and savepoints, which clients count up: their numbers are literals.
+fn number_names(tokens: &mut [Token], keys: &mut Keys) {
+    const NAMING: &[&str] = &[
+        "deallocate",
+        "savepoint",
+        "release",
+        "fetch",
+        "close",
+        "move",
+        "rollback",
+    ];
+    const NAMING_FIRST: &[&str] = &["prepare", "execute", "declare"];
+    let Some(Token::Word(first)) = tokens.first().copied() else {
+        return;
+    };
+    let count = if crate::known(NAMING, first) != "other" {
+        usize::MAX
+    } else if crate::known(NAMING_FIRST, first) != "other" {
+        1
+    } else {
+        return;
+    };
+    for token in tokens.iter_mut().skip(1).take(count) {
+        match *token {
+            Token::Word(word) if word.iter().any(u8::is_ascii_digit) => {
+                keys.add(word);
+                *token = Token::Name(word);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -308,9 +344,14 @@ fn print(tokens: &[Token]) -> String {
     let mut out: Vec<u8> = Vec::new();
     let mut before: Option<Token> = None;
     for &token in tokens {
+        let name;
         let piece: &[u8] = match token {
             Token::Literal => b"?",
             Token::Word(word) => word,
+            Token::Name(word) => {
+                name = without_numbers(word);
+                &name
+            }
             Token::Symbol(symbol) => symbol,
             Token::List => b"(...)",
             Token::Rows => b", ...",
@@ -335,6 +376,24 @@ fn print(tokens: &[Token]) -> String {
         before = Some(token);
     }
     String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Numbers may be hexadecimal, as PDO's are.
+fn without_numbers(word: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(word.len());
+    for part in
+        word.chunk_by(|one, other| one.is_ascii_alphanumeric() == other.is_ascii_alphanumeric())
+    {
+        let has_digit = part.iter().any(u8::is_ascii_digit);
+        if has_digit && part.iter().all(u8::is_ascii_hexdigit) {
+            out.push(b'?');
+            continue;
+        }
+        for run in part.chunk_by(|one, other| one.is_ascii_digit() == other.is_ascii_digit()) {
+            out.extend_from_slice(if run[0].is_ascii_digit() { b"?" } else { run });
+        }
+    }
+    out
 }
 
 /// Before a bracket they are no function's name.
@@ -585,214 +644,4 @@ fn in_word(byte: u8) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const MYSQL: Dialect = Dialect::Mysql { backslash: true };
-    const POSTGRES: Dialect = Dialect::Postgres { backslash: false };
-
-    fn text(sql: &str, dialect: Dialect) -> String {
-        digest(sql.as_bytes(), dialect, &Salt::default()).text
-    }
-
-    #[test]
-    fn literals_become_question_marks() {
-        for (dialect, sql, expected) in [
-            (
-                MYSQL,
-                "SELECT c  FROM t WHERE id=5",
-                "SELECT c FROM t WHERE id = ?",
-            ),
-            (
-                MYSQL,
-                "select 'a''b\\'c', \"d\", -1.5e-3, 0xAF, x'00', _utf8'z' from `t`.u",
-                "select ?, ?, ?, ?, ?, ? from `t`.u",
-            ),
-            (
-                MYSQL,
-                "SELECT * FROM t WHERE id IN (1, 2,3) AND x IN (SELECT 1)",
-                "SELECT * FROM t WHERE id IN (...) AND x IN (SELECT ?)",
-            ),
-            (
-                MYSQL,
-                "INSERT INTO t (a,b) VALUES (1,'x'),(2,'y'),(3,'z')",
-                "INSERT INTO t(a, b) VALUES (?, ?), ...",
-            ),
-            (
-                MYSQL,
-                "SELECT count(*), @@x, @y /* secret */ -- secret\n FROM t # secret",
-                "SELECT count(*), @@x, @y FROM t",
-            ),
-            (MYSQL, "SELECT 1 /*!99999 , secret */", "SELECT ?"),
-            (MYSQL, "SELECT 1 /*M!999999 , secret */, 2", "SELECT ?, ?"),
-            (MYSQL, "SELECT 'unterminated secret", "SELECT ?"),
-            (
-                POSTGRES,
-                "SELECT \"Name\" FROM t WHERE a = $1 AND b = $$it's$$ AND c = $t$x$$y$t$",
-                "SELECT \"Name\" FROM t WHERE a = ? AND b = ? AND c = ?",
-            ),
-            (
-                POSTGRES,
-                "SELECT E'it\\'s' || U&'d' || 'x', 1::int",
-                "SELECT ? || ? || ?, ? :: int",
-            ),
-            (POSTGRES, "SELECT 'a\\' secret", "SELECT ?"),
-            (
-                POSTGRES,
-                "SELECT 1 /* a /* b */ secret */ + 2",
-                "SELECT ? + ?",
-            ),
-        ] {
-            assert_eq!(text(sql, dialect), expected, "{sql}");
-        }
-    }
-
-    // [app-18]
-    #[test]
-    fn comments_that_are_run_leave_no_trace() {
-        for (sql, expected) in [
-            ("/*!40101 SET NAMES utf8 */", "SET NAMES utf8"),
-            ("SELECT /*!40000 a */ FROM t", "SELECT a FROM t"),
-            ("SELECT a/*!50000>*/b", "SELECT a > b"),
-            ("SELECT /*M! a, /* secret */ b */ c", "SELECT a, b c"),
-        ] {
-            assert_eq!(text(sql, MYSQL), expected, "{sql}");
-        }
-    }
-
-    #[test]
-    fn a_statement_that_is_cut_has_the_name_of_the_whole() {
-        for whole in [
-            "SELECT LENGTH('secret')",
-            "INSERT INTO t(a, b) VALUES (1, 'x'), (2, 'y'), (3, 'z')",
-            "SELECT a FROM t WHERE id IN (1, 2, 3, 4)",
-        ] {
-            for cut in [whole.len() - 1, whole.len() - 2, whole.len() - 4] {
-                assert_eq!(text(&whole[..cut], MYSQL), text(whole, MYSQL), "{cut}");
-            }
-        }
-    }
-
-    #[test]
-    fn values_of_settings_need_no_quotes() {
-        for (dialect, sql, expected) in [
-            (
-                MYSQL,
-                "SET SESSION a = secret, @b := secret2",
-                "SET SESSION a = ?, @b := ?",
-            ),
-            (
-                POSTGRES,
-                "SET LOCAL a.b TO secret, \"Secret\"",
-                "SET LOCAL a.b TO ?, ?",
-            ),
-            (
-                POSTGRES,
-                "ALTER ROLE web SET a = secret",
-                "ALTER ROLE web SET a = ?",
-            ),
-            (
-                POSTGRES,
-                "begin; set local a = secret; set time zone secret; commit",
-                "begin; set local a = ?; set time zone ?; commit",
-            ),
-            (
-                MYSQL,
-                "begin not atomic set @z = secret; end",
-                "begin not atomic set @z = ?; end",
-            ),
-            (
-                POSTGRES,
-                "ALTER TABLE a RENAME TO b",
-                "ALTER TABLE a RENAME TO b",
-            ),
-            (
-                MYSQL,
-                "UPDATE t SET a = b, c = d",
-                "UPDATE t SET a = b, c = d",
-            ),
-        ] {
-            assert_eq!(text(sql, dialect), expected, "{sql}");
-        }
-    }
-
-    #[test]
-    fn half_a_character_is_no_backslash() {
-        // In sjis, and in gbk.
-        for sql in [
-            &b"select '\x83\x5c', 'secret'"[..],
-            b"select '\xd5\x5c', 'secret'",
-        ] {
-            for backslash in [true, false] {
-                let found = digest(sql, Dialect::Mysql { backslash }, &Salt::default());
-                assert_eq!(found.text, "select ?");
-            }
-        }
-    }
-
-    #[test]
-    fn commands_are_of_a_list() {
-        for (sql, expected) in [
-            ("  (SELECT 1)", "select"),
-            ("START TRANSACTION", "begin"),
-            ("secret", "other"),
-            ("", "empty query"),
-            (" /* secret */ -- secret", "empty query"),
-        ] {
-            assert_eq!(
-                digest(sql.as_bytes(), MYSQL, &Salt::default()).command,
-                expected
-            );
-        }
-    }
-
-    #[test]
-    fn keys_are_equal_for_equal_literals_alone() {
-        let salt = Salt::default();
-        let keys = |sql: &str| digest(sql.as_bytes(), MYSQL, &salt).keys;
-        assert_eq!(keys("SELECT 1, 'a'"), keys("select  1,'a'"));
-        assert_ne!(keys("SELECT 1, 'a'"), keys("SELECT 1, 'b'"));
-        assert_ne!(keys("SELECT '1', '23'"), keys("SELECT '12', '3'"));
-        assert_ne!(
-            keys("SELECT 1"),
-            digest(b"SELECT 1", MYSQL, &Salt::default()).keys
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn no_quoted_literal_comes_out(
-            before in "[ a-z=(,]{0,12}", secret in "[a-zA-Z0-9 '\\\\\"`$;]{0,30}", after in "[ a-z=),0-9]{0,12}", which in 0..4,
-        ) {
-            let secret = format!("Zq9{secret}Zq9");
-            let (quoted, dialect) = match which {
-                0 => (format!("'{}'", secret.replace('\\', "\\\\").replace('\'', "''")), MYSQL),
-                1 => (format!("\"{}\"", secret.replace('\\', "\\\\").replace('"', "\\\"")), MYSQL),
-                2 => (format!("'{}'", secret.replace('\'', "''")), POSTGRES),
-                _ => (format!("E'{}'", secret.replace('\\', "\\\\").replace('\'', "\\'")), POSTGRES),
-            };
-            let found = text(&format!("SELECT {before} {quoted} {after}"), dialect);
-            prop_assert!(!found.contains("Zq9"), "{found}");
-        }
-
-        /// What opens is closed.
-        #[test]
-        fn brackets_and_comments_that_are_run_are_closed(words in prop::collection::vec(0..9_usize, 0..12)) {
-            const WORDS: [&str; 9] = ["(", "1", ",", "a", "/*!", "/*!50000", "VALUES", "IN", "+"];
-            let all: Vec<&str> = words.iter().map(|&word| WORDS[word]).collect();
-            let ends = "*/".repeat(all.iter().filter(|word| word.starts_with("/*")).count());
-            let found = text(&format!("{} {ends}", all.join(" ")), MYSQL);
-            prop_assert_eq!(found.matches('(').count(), found.matches(')').count(), "{}", found);
-            prop_assert!(!found.contains("*/"), "{}", found);
-        }
-
-        #[test]
-        fn anything_has_a_digest(sql in prop::collection::vec(any::<u8>(), 0..300), mysql in any::<bool>(), backslash in any::<bool>()) {
-            let dialect = if mysql { Dialect::Mysql { backslash } } else { Dialect::Postgres { backslash } };
-            let found = digest(&sql, dialect, &Salt::default());
-            prop_assert!(found.text.len() <= 3 * LONGEST + 8);
-        }
-    }
-}
+mod tests;

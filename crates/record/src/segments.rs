@@ -14,6 +14,10 @@ const MOST_FLOWS: usize = 65_536;
 const REMEMBERED_NS: u64 = 60_000_000_000;
 /// TCP asks for a connection again after a second; no system that is known is quicker than this.
 const SHORTEST_TIMEOUT_NS: u64 = 200_000_000;
+/// An acknowledgement alone follows what it acknowledges at most so much later.
+const LONGEST_ACK_NS: u64 = 200_000_000;
+/// The same connection is captured on both sides of an address translation within so much.
+const TRANSLATED_NS: u64 = 10_000_000;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
@@ -64,6 +68,8 @@ struct Flow {
     is_closed: bool,
     /// When the client last asked for the connection, until the server answers.
     asked_ns: Option<u64>,
+    /// Of its last packet.
+    last_ns: u64,
 }
 
 /// The connections to a server's port.
@@ -74,12 +80,23 @@ pub struct Segments {
     flows: HashMap<(End, End), Flow>,
     /// When those that have ended did.
     closed: VecDeque<(u64, (End, End), u64)>,
+    /// Connections that were asked for just now: when, and by which number and whom.
+    asked: VecDeque<(u64, u32, (End, End))>,
+    /// Connections that are copies, with other addresses, of one that is known.
+    copies: HashMap<(End, End), u32>,
+    last_ns: u64,
     next_id: u64,
     /// Requests for a connection (SYN) that were sent again, and how long that took.
     pub repeated_syns: u64,
     pub repeated_syns_ns: u64,
     /// Bytes that were not captured.
     pub missing: u64,
+    /// Answers of which the end was not captured: they end with the last packet before.
+    pub unknown_ends: u64,
+    /// Packets of connections that were captured before and after their addresses were translated.
+    pub copied: u64,
+    /// Packets with an earlier time than the one before them.
+    pub disordered: u64,
     /// Packets of the connections.
     pub packets: u64,
     /// All others, by what they are.
@@ -94,10 +111,16 @@ impl Segments {
             address,
             flows: HashMap::new(),
             closed: VecDeque::new(),
+            asked: VecDeque::new(),
+            copies: HashMap::new(),
+            last_ns: 0,
             next_id: 1,
             repeated_syns: 0,
             repeated_syns_ns: 0,
             missing: 0,
+            unknown_ends: 0,
+            copied: 0,
+            disordered: 0,
             packets: 0,
             skipped: BTreeMap::new(),
         }
@@ -118,6 +141,11 @@ impl Segments {
 
     /// Take a packet.
     pub fn take(&mut self, packet: &Packet, out: &mut Vec<Event>) {
+        // Two interfaces may be some microseconds apart.
+        if packet.at_ns + 100_000 < self.last_ns {
+            self.disordered += 1;
+        }
+        self.last_ns = packet.at_ns;
         let found = layers::segment(packet).and_then(|segment| {
             let (from, to) = (segment.from, segment.to);
             if self.is_server(to) {
@@ -141,9 +169,13 @@ impl Segments {
         to_server: bool,
         out: &mut Vec<Event>,
     ) {
+        let opens = to_server && segment.flags & (SYN | ACK) == SYN;
+        if self.is_copy(segment, key, opens) {
+            self.copied += 1;
+            return;
+        }
         self.packets += 1;
         self.forget(segment.at_ns);
-        let opens = to_server && segment.flags & (SYN | ACK) == SYN;
         if opens {
             self.reopened(segment, key, out);
             self.asked_again(segment.at_ns, key);
@@ -158,7 +190,9 @@ impl Segments {
         if !to_server {
             flow.asked_ns = None;
         }
-        self.missing += flow.segment(segment, to_server, out);
+        let (missing, is_end_unknown) = flow.segment(segment, to_server, out);
+        self.missing += missing;
+        self.unknown_ends += u64::from(is_end_unknown);
         let [up, down] = &flow.halves;
         if segment.flags & RST != 0 || (up.ended && down.ended) {
             flow.is_closed = true;
@@ -166,6 +200,35 @@ impl Segments {
             out.push(Event::Closed { id, at_ns });
             self.closed.push_back((at_ns, key, id));
         }
+    }
+
+    /// Whether the packet is of a connection that is known by other addresses: a translation leaves the numbers as they are.
+    fn is_copy(&mut self, segment: &Segment, key: (End, End), opens: bool) -> bool {
+        if !opens {
+            return self.copies.contains_key(&key);
+        }
+        let (now_ns, number) = (segment.at_ns, segment.sequence);
+        while self
+            .asked
+            .front()
+            .is_some_and(|(at_ns, ..)| now_ns.saturating_sub(*at_ns) > TRANSLATED_NS)
+        {
+            self.asked.pop_front();
+        }
+        if self.copies.get(&key) == Some(&number) {
+            return true;
+        }
+        self.copies.remove(&key);
+        let is_copy = self
+            .asked
+            .iter()
+            .any(|&(_, of, by)| of == number && by != key);
+        if is_copy && self.copies.len() < MOST_FLOWS {
+            self.copies.insert(key, number);
+        } else if self.asked.len() < MOST_FLOWS {
+            self.asked.push_back((now_ns, number, key));
+        }
+        is_copy
     }
 
     /// Forget connections that have ended long ago, or of which there are too many.
@@ -236,6 +299,7 @@ impl Segments {
                 halves,
                 is_closed: false,
                 asked_ns: is_new.then_some(at_ns),
+                last_ns: at_ns,
             },
         );
         out.push(Event::Opened { id, at_ns, is_new });
@@ -252,19 +316,26 @@ const fn direction(to_server: bool) -> Direction {
 }
 
 impl Flow {
-    /// Gives how many bytes turned out to be missing.
-    fn segment(&mut self, segment: &Segment, to_server: bool, out: &mut Vec<Event>) -> u64 {
+    /// Gives how many bytes turned out to be missing, and whether the end of an answer is among them.
+    fn segment(&mut self, segment: &Segment, to_server: bool, out: &mut Vec<Event>) -> (u64, bool) {
         let id = self.id;
-        let mut missing = 0;
+        let (mut missing, mut is_end_unknown) = (0, false);
+        let before_ns = std::mem::replace(&mut self.last_ns, segment.at_ns);
         if segment.flags & ACK != 0 {
-            // What the other side has acknowledged and we have not seen, nobody will send again.
+            // What the other side has acknowledged and we have not seen, nobody will send again. When it came is not known: with the
+            // next request that may be long ago.
+            let is_prompt = segment.payload.is_empty()
+                && segment.at_ns.saturating_sub(before_ns) <= LONGEST_ACK_NS;
+            let at_ns = if is_prompt { segment.at_ns } else { before_ns };
             let other = &mut self.halves[usize::from(to_server)];
-            missing += other.acknowledged(segment, id, direction(!to_server), out);
+            let is_last = other.waiting.is_empty();
+            missing += other.acknowledged(segment, at_ns, id, direction(!to_server), out);
+            is_end_unknown = missing > 0 && is_last && to_server && !is_prompt;
         }
         let half = &mut self.halves[usize::from(!to_server)];
         if segment.flags & SYN != 0 {
             half.begin(segment.sequence);
-            return missing;
+            return (missing, is_end_unknown);
         }
         let next = *half.next.get_or_insert(segment.sequence);
         let distance = segment.sequence.wrapping_sub(next) as i32;
@@ -280,7 +351,7 @@ impl Flow {
             half.ended = true;
             half.advance(1);
         }
-        missing
+        (missing, is_end_unknown)
     }
 }
 
@@ -389,9 +460,11 @@ impl Half {
         }
     }
 
+    /// What has been acknowledged and is missing came at `at_ns`, or before what waits behind it.
     fn acknowledged(
         &mut self,
         segment: &Segment,
+        at_ns: u64,
         id: u64,
         direction: Direction,
         out: &mut Vec<Event>,
@@ -405,7 +478,7 @@ impl Half {
             return 0;
         }
         let until = self.position + beyond.max(0) as u64;
-        self.give_up_until(until, segment.at_ns, id, direction, out)
+        self.give_up_until(until, at_ns, id, direction, out)
     }
 
     /// What is missing before `until` will not come.
@@ -424,6 +497,11 @@ impl Half {
                 .first_key_value()
                 .map_or(until, |(at, _)| (*at).min(until));
             let skipped = to.saturating_sub(self.position);
+            let behind_ns = self
+                .waiting
+                .first_key_value()
+                .map(|(_, (at_ns, ..))| *at_ns);
+            let at_ns = behind_ns.unwrap_or(at_ns);
             if skipped > 0 {
                 missing += skipped;
                 self.advance(skipped as usize);

@@ -200,6 +200,10 @@ fn files_of_both_kinds_and_both_ends_are_read() {
             (2_000_000_003, Link::Raw, &bytes)
         );
         assert!(capture.packet().expect("readable").is_none());
+        assert!(!capture.is_cut());
+        let mut cut = Capture::open(&file[..file.len() - 1]).expect("a capture");
+        while cut.packet().expect("readable").is_some() {}
+        assert!(cut.is_cut());
     }
     assert!(Capture::open(b"no capture at all".as_slice()).is_err());
 }
@@ -511,4 +515,81 @@ fn what_is_left_out_is_counted_by_reason() {
     ];
     assert_eq!(reasons, expected);
     assert_eq!(segments.packets, 1);
+}
+
+/// A request, an answer of two pieces of which the last (or both) was not captured, and 5 s later the next request.
+#[test]
+fn what_the_application_does_after_a_lost_answer_is_no_waiting() {
+    for captured in [b"aaaa".as_slice(), b""] {
+        let start = u32::MAX - 20;
+        let mut packets = connection(1);
+        let asked = start.wrapping_add(5);
+        packets[2].at_ns = 100;
+        if !captured.is_empty() {
+            packets.push(at(300, packet(false, 78, asked, ACK, captured)));
+        }
+        packets.push(at(5_000_000_300, packet(true, asked, 78 + 8, ACK, b"next")));
+        let (mut segments, mut events) = (Segments::new(3306, None), Vec::new());
+        for packet in &packets {
+            segments.take(packet, &mut events);
+        }
+        let last = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Bytes {
+                    direction: Direction::ToClient,
+                    at_ns,
+                    ..
+                } => Some(*at_ns),
+                _ => None,
+            })
+            .max();
+        assert_eq!(last, Some(if captured.is_empty() { 100 } else { 300 }));
+        assert_eq!((segments.unknown_ends, segments.missing > 0), (1, true));
+    }
+}
+
+/// As a container's connection is seen on all interfaces: before and after the translation of its address.
+#[test]
+fn a_connection_seen_before_and_after_a_translation_is_one() {
+    let (mut segments, mut events) = (Segments::new(3306, None), Vec::new());
+    let translated = |one: &Packet, to_server: bool| {
+        let mut bytes = one.bytes.clone();
+        // The client's address and port: the source to the server, the destination from it.
+        let (address, port) = if to_server { (12, 20) } else { (16, 22) };
+        bytes[address..address + 4].copy_from_slice(&[10, 0, 0, 9]);
+        bytes[port..port + 2].copy_from_slice(&50_001_u16.to_be_bytes());
+        Packet { bytes, ..copy(one) }
+    };
+    let mut packets = connection(3);
+    packets.push(packet(
+        false,
+        78,
+        (u32::MAX - 20).wrapping_add(13),
+        ACK,
+        b"answer",
+    ));
+    for one in &packets {
+        segments.take(one, &mut events);
+        let to_server = one.bytes[22..24] == 3306_u16.to_be_bytes();
+        segments.take(&translated(one, to_server), &mut events);
+    }
+    let opened = events
+        .iter()
+        .filter(|event| matches!(event, Event::Opened { .. }));
+    assert_eq!((opened.count(), segments.copied), (1, packets.len() as u64));
+    let (up, down, ..) = played(&packets);
+    assert_eq!((up.len(), down.as_slice()), (12, b"answer".as_slice()));
+}
+
+#[test]
+fn packets_that_go_back_in_time_are_counted() {
+    let mut packets = connection(3);
+    packets[3].at_ns = 2_000_000;
+    packets[4].at_ns = 1_000_000;
+    let (mut segments, mut events) = (Segments::new(3306, None), Vec::new());
+    for packet in &packets {
+        segments.take(packet, &mut events);
+    }
+    assert_eq!(segments.disordered, 1);
 }

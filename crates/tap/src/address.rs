@@ -39,10 +39,24 @@ pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Option<u16>), Failed> 
             }),
     };
     opened.map_err(|error| {
+        let (place, advice) = match listen {
+            Listen::Unix { path } => (
+                path.clone(),
+                "Give it a path that does not exist yet in a directory that does.",
+            ),
+            Listen::Tcp { host, port: 0 } => (
+                format!("{host}, any port"),
+                "Give it an address of this host.",
+            ),
+            Listen::Tcp { host, port } => (
+                format!("{host}, port {port}"),
+                "Give it an address of this host and a free port.",
+            ),
+        };
         Failed::new(
             FailCode::Connect,
-            format!("the tap cannot listen on {listen:?}: {error}"),
-            "Give it a path that does not exist yet in a directory that does, or an address of this host and a free port.",
+            format!("the tap cannot listen on {place}: {error}"),
+            advice,
         )
     })
 }

@@ -1,5 +1,6 @@
 //! A recording from packets instead of from a tap: nothing is added to the application's path.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Error, Read};
 use std::net::IpAddr;
@@ -58,12 +59,11 @@ pub(crate) fn run() -> Result<(), Failed> {
         }
     }
     let (commands, unknown) = writer.close_all();
-    let unknown = unknown
-        .into_iter()
-        .map(|(reason, count)| (reason.to_owned(), count));
-    let skipped = segments.not_understood();
-    let skipped = skipped.map(|(reason, count)| (format!("packets that are {reason}"), count));
-    let unknown = unknown.chain(skipped).collect();
+    let unknown = not_known(unknown, &segments, capture.is_cut());
+    if segments.copied > 0 {
+        let copies = "copies with translated addresses".into();
+        segments.skipped.insert(copies, segments.copied);
+    }
     let ended = PacketsEnded {
         commands,
         unknown,
@@ -80,6 +80,36 @@ pub(crate) fn run() -> Result<(), Failed> {
     // A reader that has gone hears nothing.
     let _ = writer.write().and_then(|()| emit(&ended));
     Ok(())
+}
+
+/// What the recording does not know, by reason.
+fn not_known(
+    unknown: BTreeMap<&'static str, u64>,
+    segments: &Segments,
+    is_cut: bool,
+) -> BTreeMap<String, u64> {
+    let unknown = unknown
+        .into_iter()
+        .map(|(reason, count)| (reason.to_owned(), count));
+    let skipped = segments.not_understood();
+    let skipped = skipped.map(|(reason, count)| (format!("packets that are {reason}"), count));
+    let of_packets = [
+        (
+            "how the file goes on: it ends inside a packet",
+            u64::from(is_cut),
+        ),
+        (
+            "when an answer ended whose last bytes were not captured: it took at least as long as shown",
+            segments.unknown_ends,
+        ),
+        (
+            "the order of packets: some have an earlier time than the one before (reordercap sorts a file)",
+            segments.disordered,
+        ),
+    ];
+    let of_packets = of_packets.into_iter().filter(|(_, count)| *count > 0);
+    let of_packets = of_packets.map(|(reason, count)| (reason.to_owned(), count));
+    unknown.chain(skipped).chain(of_packets).collect()
 }
 
 /// The file's bytes, as they were before gzip. A piece at a time: what it grows to takes no memory.

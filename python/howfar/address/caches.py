@@ -97,7 +97,7 @@ def parse_url(scheme: str, url: str) -> Given:
     named = [*account.items(), ("host", host or ""), ("port", str(port or ""))]
     path = decoded(path)
     fields, more = read_parameters(
-        form, [*named, *query_pairs(query)], _REDIS if service == "redis" else _MEMCACHED, _fold
+        form, [*named, *query_pairs(query)], _REDIS if service == "redis" else _MEMCACHED, _fold, len(named)
     )
     fields |= _by_path(service, form, path, host is None)
     password = fields.pop("password", None)

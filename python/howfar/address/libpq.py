@@ -462,13 +462,14 @@ def parse_sqlalchemy(form: str, parts: Mapping[str, str], query: Iterable[tuple[
     """A URL `postgresql+driver://…`, split as SQLAlchemy splits it."""
     named = {"host": "host", "port": "port", "user": "user", "password": "password", "database": "dbname"}
     pairs = [(named[name], value) for name, value in parts.items() if value]
+    before = len(pairs)
     for name, value in query:
         host, colon, port = value.rpartition(":")
         if name == "host" and colon and host and not value.startswith(("/", "[")) and port.isdigit():
             pairs += [("host", host), ("port", port)]
         else:
             pairs.append((name, value))
-    fields, notes = read_parameters(form, pairs, {**TABLE, **_DRIVERS_OWN})
+    fields, notes = read_parameters(form, pairs, {**TABLE, **_DRIVERS_OWN}, before=before)
     return _given(form, fields, notes)
 
 

@@ -231,7 +231,7 @@ def parse_url(url: str) -> Given:
         named.append(("socket", path))
     elif path.strip("/"):
         named.append(("db", path.strip("/")))
-    fields, notes = read_parameters(form, [*named, *query_pairs(query)], URL, _fold)
+    fields, notes = read_parameters(form, [*named, *query_pairs(query)], URL, _fold, len(named))
     return given_of(form, fields, notes)
 
 

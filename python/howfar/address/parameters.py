@@ -81,16 +81,21 @@ def refused(*names: str, why: str, instead: str = "Leave it out.", but: tuple[st
 
 
 def read_parameters(
-    form: str, pairs: Iterable[tuple[str, str]], table: Table, fold: Callable[[str], str] = lambda name: name
+    form: str,
+    pairs: Iterable[tuple[str, str]],
+    table: Table,
+    fold: Callable[[str], str] = lambda name: name,
+    before: int = 0,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The fields that parameters set, and a note for each that is ignored. `fold`: the spelling under which names are compared.
+    """The fields that parameters set, and a note for each that is ignored. `fold`: the spelling under which names are compared;
+    `before`: how many of the first are parts of a URL before its parameters.
 
     The strongest mode of TLS wins; other contradictions are refused. Raises UsageError.
     """
     known = {fold(name): (name, parameter) for name, parameter in table.items()}
     found: dict[str, Any] = {}
     notes: list[str] = []
-    for position, (given, value) in enumerate(pairs, 1):
+    for position, (given, value) in enumerate(pairs, 1 - before):
         if fold(given) not in known:
             raise _unknown(form, position, fold(given), known)
         name, parameter = known[fold(given)]

@@ -38,6 +38,8 @@ class Change(Part):
     """The statement or command that it is about."""
     count: float
     """How often a page has it, in the mean."""
+    gone: float
+    """How many round trips would go, or become shorter, in the mean of these pages."""
     pages: int
     """Pages that have it."""
     low_ms: float
@@ -83,7 +85,8 @@ def _change(
         for number, founds in by_page.items()
     }
     count = sum(one.count for founds in by_page.values() for one in founds) / len(by_page)
-    return _made(kind, name, digest, count, savings, pages)
+    gone = sum(len({at for one in founds for at in one.gone}) for founds in by_page.values()) / len(by_page)
+    return _made((kind, digest), name, (count, gone), savings, pages)
 
 
 def _saved(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -128,10 +131,9 @@ def _saved_in_order(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple
 
 
 def _made(
-    kind: Advised,
+    what: tuple[Advised, str],
     name: str,
-    digest: str,
-    count: float,
+    counts: tuple[float, float],
     savings: Mapping[int, tuple[np.ndarray, np.ndarray]],
     pages: Sequence[LaidPage],
 ) -> Change:
@@ -148,10 +150,11 @@ def _made(
     whole_ms = float(np.median([page.predicted_ns.mean() for page in pages])) / 1e6
     high_ms = min(_limit(most, most.high), whole_ms)
     return Change(
-        kind=kind,
+        kind=what[0],
         page=name,
-        digest=digest,
-        count=count,
+        digest=what[1],
+        count=counts[0],
+        gone=counts[1],
         pages=len(savings),
         low_ms=min(max(_limit(least, least.low), 0.0), high_ms),
         high_ms=high_ms,
@@ -189,7 +192,8 @@ def _connecting(name: str, pages: Sequence[LaidPage]) -> Iterator[Change]:
             f"connect and log in ({at_least}{np.mean([_logins(page) for page in having]):.1f} round trips of login)"
         )
         count = float(np.mean([page.connects for page in having]))
-        yield _made("connect", name, digest, count, savings, pages)
+        logins = float(np.mean([_logins(page) for page in having]))
+        yield _made(("connect", digest), name, (count, logins), savings, pages)
 
 
 def _perhaps_logins(page: LaidPage) -> list[int]:
@@ -210,12 +214,12 @@ def _in_page(page: LaidPage, seen: set[tuple[str, int]]) -> list[Found]:
     operations = [at for at, trip in enumerate(trips) if trip.phase == "operation"]
     answered = [at for at in operations if not trips[at].failed]
     runs = [at for at in answered if trips[at].kind.is_run]
-    loops = list(_loops(trips, runs))
+    loops = list(_loops(trips, [at for at in runs if not trips[at].text.upper().startswith("SET ")]))
     looped = {at for run in loops for at in run}
-    found = [Found("loop", trips[run[0]].text, tuple(run[1:]), len(run)) for run in loops]
+    found = [_loop(trips, run, answered) for run in loops]
     found += _transactions(trips, operations)
     found += _all_of(Kind.SETTING, "initial", trips, answered)
-    found += _all_of(Kind.PREPARE, "prepare", trips, answered)
+    found += _prepares(trips, answered)
     found += _fetches(trips, answered)
     repeated = list(_repeated(trips, [at for at in runs if at not in looped]))
     found += repeated
@@ -225,6 +229,15 @@ def _in_page(page: LaidPage, seen: set[tuple[str, int]]) -> list[Found]:
     found += _two_writes(page)
     found += _pipelines(trips, [at for at in runs if at not in taken])
     return found
+
+
+def _loop(trips: Sequence[Trip], run: Sequence[int], answered: Sequence[int]) -> Found:
+    """A loop, with the preparing and closing of its statement between its runs: one request instead needs each once."""
+    between = [at for at in answered if run[0] < at < run[-1] and trips[at].connection == trips[run[0]].connection]
+    prepares = [at for at in between if trips[at].kind is Kind.PREPARE and trips[at].text == trips[run[0]].text]
+    closes = [at for at in between if trips[at].closes_statement][: len(prepares)]
+    gone = sorted({*run[1:], *prepares, *closes})
+    return Found("loop", trips[run[0]].text, tuple(gone), len(run))
 
 
 def _grouped(trips: Sequence[Trip], numbers: Sequence[int]) -> dict[tuple[int, str], list[int]]:
@@ -264,6 +277,19 @@ def _all_of(kind: Kind, advised: Advised, trips: Sequence[Trip], answered: Seque
     """Round trips of a kind that a page can do without."""
     for (_, text), group in _grouped(trips, [at for at in answered if trips[at].kind is kind]).items():
         yield Found(advised, text, tuple(group), len(group))
+
+
+def _prepares(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Found]:
+    """Statements that are prepared, and the closing of prepared ones, which goes with them."""
+    closing: dict[int, list[int]] = defaultdict(list)
+    for at in answered:
+        if trips[at].closes_statement:
+            closing[trips[at].connection].append(at)
+    for one in _all_of(Kind.PREPARE, "prepare", trips, answered):
+        ends = closing[trips[one.gone[0]].connection]
+        closed = {next((end for end in ends if end > at), None) for at in one.gone} - {None}
+        gone = tuple(sorted({*one.gone, *(at for at in closed if at is not None)}))
+        yield Found("prepare", one.digest, gone, len(one.gone))
 
 
 def _fetches(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Found]:

@@ -71,15 +71,29 @@ class Rewriting:
         return changed
 
     def _of_flags(self, words: str) -> str:
-        """Arguments with the values of `-h HOST -P PORT` and `--host HOST --port PORT` replaced, where both are given."""
+        """Arguments with the values of `-h HOST -P PORT` and `--host HOST --port PORT` replaced, where both stand together: the port
+        beside another host is another server's."""
         space = rf"[{_END}\s]"
-        end = rf"(?={space}|['\";]|$)"
-        host = rf"(?<![^{_END}\s'\"])(-h{space}*|--host(?:name)?(?:=|{space}+)){self._any_host(in_two=True)}{end}"
-        port = rf"(?<![^{_END}\s'\"])(-P{space}*|-p{space}+|--port(?:=|{space}+)){self.port}{end}"
-        if not re.search(host, words, re.IGNORECASE) or not re.search(port, words):
-            return words
-        words = re.sub(host, lambda match: match[1] + self.tap.host, words, flags=re.IGNORECASE)
-        return re.sub(port, lambda match: match[1] + str(self.tap.port), words)
+        flag = re.compile(
+            rf"(?<![^{_END}\s'\"])(?:(?P<host>(?:-h{space}*|--host(?:name)?(?:=|{space}+)))|(?:-P{space}*|-p{space}+|--port(?:=|{space}+)))"
+            rf"(?P<value>[^{_END}\s'\";]+)"
+        )
+        pairs: list[dict[bool, re.Match[str]]] = []
+        for match in flag.finditer(words):
+            is_host = match["host"] is not None
+            if not pairs or is_host in pairs[-1]:
+                pairs.append({})
+            pairs[-1][is_host] = match
+        new: dict[re.Match[str], str] = {}
+        for pair in pairs:
+            host, port = pair.get(True), pair.get(False)
+            if host is None or port is None or port["value"] != str(self.port):
+                continue
+            if re.fullmatch(self._any_host(in_two=True), host["value"], re.IGNORECASE):
+                new |= {host: self.tap.host, port: str(self.tap.port)}
+        for match in sorted(new, key=lambda match: match.start(), reverse=True):
+            words = words[: match.start("value")] + new[match] + words[match.end("value") :]
+        return words
 
     # ------------------------------------------------------------ the environment
 
@@ -100,8 +114,25 @@ class Rewriting:
             suffix = _HOST_SUFFIX.search(name)
             if suffix is None or not re.fullmatch(self._any_host(in_two=True), value, re.IGNORECASE):
                 continue
-            ports = (name[: suffix.start()] + port for port in _PORT_SUFFIXES)
-            yield from ((name, port) for port in ports if variables.get(port) == str(self.port))
+            ports = [f"{name}_PORT", *(name[: suffix.start()] + port for port in _PORT_SUFFIXES)]
+            ports = [port for port in ports if variables.get(port) == str(self.port)]
+            if not self._is_shared(name, suffix.start(), variables):
+                yield from ((name, port) for port in ports)
+
+    def _is_shared(self, name: str, prefix: int, variables: Mapping[str, str]) -> bool:
+        """Whether the port beside a host may also be that of another server, such as DB_READ_HOST's that has none of its own."""
+        for other, value in variables.items():
+            suffix = _HOST_SUFFIX.search(other)
+            if other == name or suffix is None or not value or not other.startswith(name[:prefix]):
+                continue
+            own = {
+                f"{other}_PORT",
+                *(other[: suffix.start()] + port for port in _PORT_SUFFIXES if suffix.start() > prefix),
+            }
+            is_ours = re.fullmatch(self._any_host(), value, re.IGNORECASE) is not None
+            if prefix and not is_ours and not own & variables.keys():
+                return True
+        return False
 
     # ------------------------------------------------------------ one text
 
@@ -109,7 +140,7 @@ class Rewriting:
         """A text with the server's address replaced: HOST:PORT as a whole word, or the one address that the text is."""
         if re.search(self._any_host(), text, re.IGNORECASE) is None:
             return text
-        whole = rf"{_BEFORE}{self._any_host(brackets=True)}:{self.port}{_AFTER}"
+        whole = rf"{_BEFORE}{self._any_host(brackets=True)}:{self.port}{_AFTER}(?!:\d)"
         changed = re.sub(whole, self._at_tap, text, flags=re.IGNORECASE)
         return changed if changed != text else self._address(text)
 
@@ -242,10 +273,10 @@ class Insertion:
                 "docs/addresses.md, {host} and {port} in arguments, and pairs such as DB_HOST and DB_PORT. "
                 "Else record its packets with --interface."
             )
-        stand = "stands" if len(left) == 1 else "stand"
         return (
-            f"The server's host {stand} in {_listed(left)} without its port, or where it may mean a socket, so it was not replaced: "
-            "write 127.0.0.1:PORT, set the port's variable too, or write {host} and {port} in an argument."
+            f"The server's host was not replaced in {_listed(left)}: it stands there without its port, with a port that another host "
+            "shares, or where it may mean a socket. Write 127.0.0.1:PORT, set the port's variable too, or write {host} and {port} in "
+            "an argument."
         )
 
 

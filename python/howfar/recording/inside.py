@@ -1,9 +1,9 @@
 """Runs the application in the namespace that this program was started in, and times it.
 
 A line of JSON on stdin is one request: `{"run": argv}` runs a command to its end, `{"start": argv}` starts one that goes on until
-stdin ends. The answer is a line of JSON on stdout. With `--bind SOURCE TARGET` it first mounts one socket over the other, so that only
-what it starts sees it, and in the end it removes SOURCE's folder, also when its parent was killed. Standard library alone, for a quick
-start.
+stdin ends, `{"started": name}` asks whether that has failed. The answer is a line of JSON on stdout. With `--bind SOURCE TARGET` it
+first mounts one socket over the other, so that only what it starts sees it, and in the end it removes SOURCE's folder, also when its
+parent was killed. Standard library alone, for a quick start.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def main() -> int:
                 request = json.loads(line)
                 if "start" in request:
                     answer, started = _start(request["start"], output)
+                elif "started" in request:
+                    answer = {} if started is None else _failure(started, request["started"], output)
                 else:
                     answer = _run(request["run"], request["longest_s"], output)
                 print(json.dumps(answer), flush=True)
@@ -91,12 +93,18 @@ def _run(argv: list[str], longest_s: float, output: IO[bytes]) -> dict[str, Any]
     if not over:
         end(process)
         return {"error": f"{argv[0]} did not end within {longest_s:.0f} s"}
-    code = process.wait()
-    if code == 0:
-        return {"took_ns": took_ns}
+    process.wait()
+    return _failure(process, argv[0], output) or {"took_ns": took_ns}
+
+
+def _failure(process: subprocess.Popen[bytes], name: str, output: IO[bytes]) -> dict[str, Any]:
+    """How a process failed; nothing if it runs, or ended well."""
+    code = process.poll()
+    if not code:
+        return {}
     output.seek(0)
     said = output.read()[-_KEPT:].decode(errors="replace").strip()
-    return {"error": f"{argv[0]} ended with exit code {code}{': ' + said if said else ''}"}
+    return {"error": f"{name} ended with exit code {code}{': ' + said if said else ''}"}
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -132,9 +132,8 @@ def _first_change(page: PagePrediction, changes: Sequence[Change]) -> str:
     saves = f"save {ms(first.low_ms)} to {ms(first.high_ms)} ms there."
     if first.kind == "nagle":
         return f"{first.count:.0f} of its {page.round_trips:.0f} requests are sent in two writes; TCP_NODELAY would {saves}"
-    return (
-        f"{first.count:.0f} of its {page.round_trips:.0f} round trips are one loop; one request instead would {saves}"
-    )
+    looped = first.gone + 1
+    return f"{looped:.0f} of its {page.round_trips:.0f} round trips are one loop; one request instead would {saves}"
 
 
 def _shared(name: str, count: int) -> str:

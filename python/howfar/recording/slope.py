@@ -192,13 +192,26 @@ def _timers(requested: Requested, tap: Tap, stack: ExitStack) -> tuple[Timer, Ti
     if requested.url is not None:
         if requested.command:
             tapped.start(requested.command)
-        return _page_timer(requested), None
+        return _unless_ended(_page_timer(requested), tapped), None
     untapped = stack.enter_context(Application(insertion(requested.server, None)))
 
     def timer(application: Application) -> Timer:
         return lambda: application.run(requested.command, LONGEST_S)
 
     return timer(tapped), timer(untapped)
+
+
+def _unless_ended(timer: Timer, application: Application) -> Timer:
+    """A page that is not answered because the web server has ended is not waited for."""
+
+    def timed() -> float:
+        try:
+            return timer()
+        except OSError:
+            application.check()
+            raise
+
+    return timed
 
 
 def _page_timer(requested: Requested) -> Timer:

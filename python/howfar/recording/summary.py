@@ -44,7 +44,7 @@ class PageSummary(Part):
 
 
 class LeftOut(Part):
-    """Pages that are in no figure."""
+    """Pages that are in no page's figure."""
 
     name: str
     method: str
@@ -90,6 +90,11 @@ class Summary(Part):
     pages: tuple[PageSummary, ...]
     left_out: tuple[LeftOut, ...]
     statements: tuple[Statement, ...]
+    """Those that were waited for longest."""
+    more_statements: int
+    """The others."""
+    more_round_trips: int
+    """Round trips of the others."""
     unknown: dict[str, int]
     tap_us: Estimate | None
     """What the tap adds to a round trip. None: not known."""
@@ -125,6 +130,7 @@ def summarize(recording: Recording) -> Summary:
             by_name[page.name, page.method].append(page)
     answered = [one for one in recording.round_trips if one.is_answered]
     passed = facts.get("bytes")
+    statements = _statements(recording)
     return Summary(
         protocol=facts.get("protocol", "unknown"),
         transport=facts.get("transport", "unknown"),
@@ -136,7 +142,9 @@ def summarize(recording: Recording) -> Summary:
             LeftOut(name=name, method=method, count=count, reason=reason)
             for (name, method, reason), count in left_out.items()
         ),
-        statements=_statements(recording),
+        statements=statements[:_TOP],
+        more_statements=len(statements[_TOP:]),
+        more_round_trips=sum(one.count for one in statements[_TOP:]),
         unknown=facts.get("unknown", {}),
         tap_us=added_us,
         floor_us=int(facts.get("floor_ns") or 0) / 1e3,
@@ -253,7 +261,7 @@ def _statements(recording: Recording) -> tuple[Statement, ...]:
             waited_ms=ns / 1e6,
             share=ns / whole,
         )
-        for (page, text), ns in waited.most_common(_TOP)
+        for (page, text), ns in waited.most_common()
     )
 
 
@@ -330,13 +338,19 @@ def _statement_table(found: Summary) -> Table:
         )
         for one in found.statements
     )
-    return Table("", columns, rows)
+    others, trips = (
+        counted(found.more_statements, "more statement", ","),
+        counted(found.more_round_trips, "round trip", ","),
+    )
+    notes = (f"{others} with {trips}.",) if found.more_statements else ()
+    return Table("", columns, rows, notes)
 
 
 def _answer(found: Summary) -> str:
     kind = f"{found.protocol} over {'a Unix socket' if found.transport == 'unix' else 'TCP'}"
     if not found.pages:
-        return f"{found.round_trips:,} round trips over {found.connections:,} connections were recorded ({kind})."
+        trips, lines = counted(found.round_trips, "round trip", ","), counted(found.connections, "connection", ",")
+        return f"{trips} over {lines} {'was' if found.round_trips == 1 else 'were'} recorded ({kind})."
     page = max(found.pages, key=lambda page: page.took_ms.value * page.count)
     return (
         f"{page.name} takes {_ms(page.took_ms.value)} {brackets(page.took_ms, _like(page.took_ms.value))}".rstrip()
@@ -371,7 +385,9 @@ def _warnings(found: Summary) -> tuple[Warnings, ...]:
         lines.append(f"The command ended with exit code {found.exit_code}.")
     if found.pages and found.no_page:
         lines.append(f"{found.no_page:,} round trips belong to no page.")
-    lines += [f"{one.name}: {counted(one.count, 'page', ',')} in no figure ({one.reason})." for one in found.left_out]
+    lines += [
+        f"{one.name}: {counted(one.count, 'page', ',')} in no page's figure ({one.reason})." for one in found.left_out
+    ]
     lines += [
         f"{page.name} also sends requests for {_percent(page.sending.value)} of its time: from the first byte of each to the last."
         for page in found.pages[:_TOP]

@@ -73,6 +73,7 @@ class Application:
 
     def __init__(self, inserted: Insertion) -> None:
         self._inserted = inserted
+        self._started: str | None = None
         helper = [sys.executable, "-I", str(Path(__file__).parent / "inside.py")]
         bind = ["--bind", *inserted.bind] if inserted.bind else []
         try:
@@ -90,7 +91,13 @@ class Application:
 
     def start(self, command: Sequence[str]) -> None:
         """Start a command that runs until this is left. Raises UsageError if it cannot be started."""
+        self._started = command[0]
         self._ask({"start": self._inserted.argv(command)})
+
+    def check(self) -> None:
+        """Raises UsageError if the command that was started has ended with an error."""
+        if self._started is not None:
+            self._ask({"started": self._started})
 
     def run(self, command: Sequence[str], longest_s: float) -> float:
         """Run the command and return its time in seconds. Raises UsageError if it fails."""
