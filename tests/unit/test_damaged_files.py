@@ -50,6 +50,7 @@ COUNTS = {
     "two-runs": "INSERT INTO run SELECT * FROM run",
     "no-run": "DELETE FROM run",
     "no-arms": "DELETE FROM arm",
+    "arm-elsewhere": "UPDATE arm SET place = 13 WHERE place = 0",
     "no-such-arm": "UPDATE trial SET arm = 'another' WHERE number = 1",
     "no-such-trial": "DELETE FROM trial WHERE number = 3",
 }

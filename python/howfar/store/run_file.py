@@ -502,9 +502,12 @@ def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | Non
         row[name] = loads(row[name])
     row |= {name: bool(row[name]) for name in ("quick", "whole_blocks")}
     row["command"] = _today(row["command"], row["quick"])
+    found = connection.execute("SELECT * FROM arm ORDER BY place").fetchall()
+    if [arm["place"] for arm in found] != list(range(len(found))):
+        raise ValueError("its arms are not numbered from 0 on")
     arms = tuple(
         Arm.model_validate({"name": arm["name"], "role": arm["role"], "factors": loads(arm["factors"])})
-        for arm in connection.execute("SELECT * FROM arm ORDER BY place")
+        for arm in found
     )
     return RunInfo.model_validate(row | {"arms": arms}), None if stop is None else StopReason(stop)
 
