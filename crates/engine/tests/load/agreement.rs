@@ -9,6 +9,7 @@ use crate::process::{job, success};
 
 const TABLES: u64 = 2;
 const ROWS: u64 = 1000;
+const CONNECTIONS: u64 = 3;
 
 fn load(server: &Server, workload: &Value, connections: u64) -> Value {
     let mut job = job(&server.socket());
@@ -30,7 +31,7 @@ fn number(value: &Value) -> u64 {
         .unwrap_or_else(|| panic!("{value} is a number"))
 }
 
-/// |a/b - 1| in words.
+/// Check that `ours / theirs` differs from 1 by less than `within`.
 fn close(ours: u64, theirs: u64, within: f64, what: &str) {
     assert!(
         (ours as f64 / theirs as f64 - 1.0).abs() < within,
@@ -50,7 +51,7 @@ fn the_engine_and_mariadb_agree() {
     many_connections_come_and_go(&server);
 }
 
-/// What the server counted while one job ran, beside what the engine said of it.
+/// What the server counted while one job ran, and the engine's events of that job.
 struct Counted {
     events: Vec<Value>,
     received: u64,
@@ -60,7 +61,7 @@ struct Counted {
 
 fn counted(server: &Server, measure_ns: u64) -> Counted {
     let before = server.counters();
-    let mut job = load(server, &json!({}), 3);
+    let mut job = load(server, &json!({}), CONNECTIONS);
     job["measure_ns"] = measure_ns.into();
     let events = success(&job);
     let after = server.counters();
@@ -73,7 +74,7 @@ fn counted(server: &Server, measure_ns: u64) -> Counted {
     }
 }
 
-/// A short job and a long one: logins, prepares and the questions for the counters cost the server the same in both, and cancel.
+/// Compares a short job and a long one: logins, prepares and queries of the counters cost the server the same in both, so they cancel.
 fn counts_are_the_servers(server: &Server) {
     let short = counted(server, 1_000_000);
     let long = counted(server, 500_000_000);
@@ -87,8 +88,10 @@ fn counts_are_the_servers(server: &Server) {
     let executed = long.executed - short.executed;
     let up = (long.received - short.received) * 16 / executed;
     let down = (long.sent - short.sent) * 16 / executed;
-    close(ours("to_server"), up, 0.05, "bytes to the server");
-    close(ours("to_client"), down, 0.05, "bytes to the client");
+    // Each connection has a transaction under way at both edges, which weighs more the fewer a busy machine completes.
+    let within = 0.05 + CONNECTIONS as f64 / transactions as f64;
+    close(ours("to_server"), up, within, "bytes to the server");
+    close(ours("to_client"), down, within, "bytes to the client");
     the_rest_of_the_outcome_is_there(server, &long.events, transactions);
 }
 
@@ -102,7 +105,10 @@ fn the_rest_of_the_outcome_is_there(server: &Server, events: &[Value], transacti
     };
     assert_eq!(of("transaction", "count"), transactions);
     let points = of("point_select", "count");
-    close(points, 10 * transactions, 0.05, "point selects");
+    assert!(
+        points.abs_diff(10 * transactions) <= 10 * CONNECTIONS,
+        "point selects: {points} in {transactions} transactions"
+    );
     assert!(of("begin", "p50_ns") < of("transaction", "p50_ns"));
     let roles: Vec<Value> = list("cpu").iter().map(|one| one["role"].clone()).collect();
     assert_eq!(roles, ["client", "server"]);
@@ -112,10 +118,13 @@ fn the_rest_of_the_outcome_is_there(server: &Server, events: &[Value], transacti
     assert_eq!(receipt["peer_pid"], server.pid());
     assert_eq!(receipt["tls_version"], Value::Null);
     assert_eq!(receipt["compression"], Value::Null);
-    assert_eq!(number(&events[0]["prepared_statements"]), 3 * (5 * 2 + 2));
+    assert_eq!(
+        number(&events[0]["prepared_statements"]),
+        CONNECTIONS * (5 * 2 + 2)
+    );
 }
 
-/// Rows of a transaction: 10 points, 1 sum and three ranges of 100, in each mode and however the client looks at them.
+/// A transaction reads the same rows in each mode and with each kind of client work: 10 points, 1 sum and three ranges of 100.
 fn all_modes_read_the_same(server: &Server) {
     for work in ["skip", "touch", "decode"] {
         for mode in ["auto", "disable"] {
@@ -138,7 +147,7 @@ fn all_modes_read_the_same(server: &Server) {
     }
 }
 
-/// One connection, the same seed: the log's first statements are the same by socket and by TCP, and others with another seed.
+/// With one connection and the same seed, the log's first statements are the same by socket and by TCP; another seed changes them.
 fn the_log_shows_the_same_statements(server: &Server) {
     let logged = |seed: u64, tcp: bool| {
         server.query(
@@ -186,7 +195,7 @@ fn tcp_is_tcp(server: &Server) {
         number(&finished["queries"]),
         10 * number(&finished["transactions"])
     );
-    // 24 bytes up once the server knows the types; what a first execution sends more is a share of few.
+    // 24 bytes to the server once it knows the types; the extra bytes of first executions are a small share.
     close(
         number(&finished["bytes"]["to_server"]),
         24 * number(&finished["queries"]),
@@ -202,7 +211,7 @@ fn many_connections_come_and_go(server: &Server) {
         &json!({"skip_trx": true, "range_selects": false}),
         300,
     );
-    // Each transaction waits for 3000 queries of all connections, beside other tests for seconds.
+    // A transaction takes as long as 3000 queries of all connections; with other tests running, that is seconds.
     job["measure_ns"] = 3_000_000_000_u64.into();
     let events = success(&job);
     assert_eq!(number(&events[0]["connections"]), 300);
