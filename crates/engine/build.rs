@@ -1,4 +1,4 @@
-//! Builds into the engine: the commit (`$HOWFAR_COMMIT`, else what git says of this tree, else `unknown`), and the library of
+//! Builds into the engine: the commit (`$HOWFAR_COMMIT`, else git's commit of this tree, else `unknown`), and the library of
 //! `preload/listen.rs`.
 #![allow(clippy::print_stdout)]
 
@@ -10,7 +10,7 @@ fn git(arguments: &[&str]) -> Option<String> {
     (done.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
 }
 
-/// One wheel has one program, so the library travels inside it.
+/// Compile the preloaded library. A wheel has one program, so the library is embedded in it.
 fn preload() {
     const SOURCE: &str = "preload/listen.rs";
     println!("cargo::rerun-if-changed={SOURCE}");

@@ -95,7 +95,7 @@ class DiskFull(RunFileError):
 
 @dataclass(frozen=True)
 class Explanation:
-    """An error as programs read it."""
+    """An error in machine-readable form."""
 
     code: str
     """Which error it is: the engine's code, else the name of the exit code."""
@@ -105,14 +105,14 @@ class Explanation:
 
 @dataclass(frozen=True)
 class FailedCommand:
-    """What a command with `--json` prints if it ends without a result."""
+    """The object that a command with `--json` prints if it ends without a result."""
 
     failure: Explanation
     exit_code: int
 
 
 def how_ended(code: int) -> str:
-    """What a process's exit status says; negative: the signal that ended it."""
+    """A process's exit status as text; a negative one is the signal that ended it."""
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
@@ -122,8 +122,8 @@ def shell_code(code: int) -> int:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` is most likely a misspelling of, or the start of; None if none is really near."""
-    from difflib import get_close_matches  # only a mistake pays for it
+    """The known word that `word` is most likely a misspelling of, or the start of; None if none is similar enough."""
+    from difflib import get_close_matches  # imported only after a mistake
 
     names = {_plain(name): name for name in known}
     begun = [name for plain, name in names.items() if len(_plain(word)) > 2 and plain.startswith(_plain(word))]
@@ -135,7 +135,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The question to ask about a word that is not known, with a space after it; empty if no known word is near."""
+    """The question to ask about a word that is not known, with a space after it; empty if no known word is similar."""
     near = nearest(word, known)
     return f"Did you mean {near}? " if near else ""
 

@@ -16,13 +16,13 @@ class FileKind:
     name: str
     suffix: str
     application_id: int
-    """Mark in the file's header that tells it from any other SQLite file."""
+    """Mark in the file's header that distinguishes it from other SQLite files."""
     writer: str
     """The command that writes such a file."""
     reader: str
     """Commands that take it, with `{0}` for its name."""
     kept: str
-    """What is in the file when no more can be written to it, with `{0}` for its name."""
+    """A sentence on what the file holds when no more can be written to it, with `{0}` for its name."""
 
     def use(self, path: Path) -> str:
         """The advice for such a file."""
@@ -59,21 +59,21 @@ HEAD_BYTES = 72
 
 
 _TEXTS = {b"<!doctype html": "an HTML page", b"{": "JSON"}
-"""Beginnings of what reports are written as, which no command takes."""
+"""Beginnings of the text formats of reports, which no command accepts as input."""
 
 
 def with_id(application_id: int) -> FileKind | None:
-    """The kind of a database with such a mark; None if it is not of howfar."""
+    """The kind of a database with such a mark; None if it is not howfar's."""
     return next((kind for kind in KINDS if kind.application_id == application_id), None)
 
 
 def recognise(head: bytes) -> FileKind | None:
-    """The kind of a file, by its first bytes; None if it is not of howfar."""
+    """The kind of a file, by its first bytes; None if it is not howfar's."""
     return with_id(int.from_bytes(head[_AT], "big")) if head.startswith(_MAGIC) else None
 
 
 def text_kind(head: bytes) -> str | None:
-    """What a text file is, as far as its first bytes say."""
+    """The format of a text file, if its first bytes show it."""
     start = head.lstrip().lower()
     return next((name for beginning, name in _TEXTS.items() if start.startswith(beginning)), None)
 

@@ -1,4 +1,4 @@
-"""Passwords that we were given, so that no text that comes from outside repeats them: a server's error, our own arguments."""
+"""Masks the passwords that we were given where a text from outside repeats them: a server's error, our own arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 MASK = "***"
 _SHORT = 4
-"""A password with fewer characters is often part of other words, so only a word of its own is masked."""
+"""A password with fewer characters is often part of other words, so it is masked only as a separate word."""
 _known: set[str] = set()
 
 
@@ -25,5 +25,5 @@ def without_passwords(text: str) -> str:
 
 
 def forget() -> None:
-    """Mask nothing of what was learnt until now."""
+    """Forget all passwords learnt so far."""
     _known.clear()

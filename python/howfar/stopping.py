@@ -1,6 +1,7 @@
 """Requests to end: SIGINT, SIGTERM and SIGHUP, which every command treats alike.
 
-A signal that was ignored at the start, as by nohup, stays ignored. It imports little: it is in force before the rest is loaded.
+A signal that was ignored at the start, as by nohup, stays ignored. This module takes effect before the rest is loaded, so it imports
+little.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNDOING_S = 10.0
-"""After a request, others are ignored for so long: a group's signal comes twice, and must not disturb the cleaning up."""
+"""For this long after a request, others count as repeated: a group's signal comes twice, and must not disturb the cleanup."""
 
 
 _asked_at = float("-inf")
-"""When the last request came, whoever took it."""
+"""When the last request came, whichever handler took it."""
 _asked_by: int = signal.SIGINT
 """The signal of the last request that was raised here."""
 _holders: list[bool] = []
@@ -32,7 +33,7 @@ _held: list[Callable[[], None]] = []
 
 
 class Ended(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: handled as Ctrl-C, with an exit code of its own."""
+    """SIGTERM or SIGHUP: handled like Ctrl-C, with its own exit code."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
@@ -41,7 +42,7 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def on_request(handler: Callable[[int], None]) -> Iterator[None]:
-    """Call `handler` with the number of each request while inside. It does nothing outside the main thread, which gets no signal."""
+    """Call `handler` with the number of each request while inside. It does nothing in other threads, which receive no signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -62,7 +63,7 @@ def _take(handler: Callable[[int], None], number: int) -> None:
 
 
 def is_repeated() -> bool:
-    """Whether a request that has just come repeats one that came shortly before, whoever took that. If not, it counts as the first."""
+    """Whether a request that has just come repeats a recent one, whichever handler took that. If not, it is recorded as the first."""
     global _asked_at
     now = time.monotonic()
     if now - _asked_at < _UNDOING_S:
@@ -78,7 +79,7 @@ def request_code() -> int:
 
 @contextmanager
 def ended_by_request() -> Iterator[None]:
-    """Raise KeyboardInterrupt for SIGINT and `Ended` for the other requests, so that what was made is undone."""
+    """Raise KeyboardInterrupt for SIGINT and `Ended` for the other requests, so that cleanup code runs."""
     global _asked_at, _asked_by
     _asked_at, _asked_by = float("-inf"), signal.SIGINT
 
@@ -96,7 +97,7 @@ def ended_by_request() -> Iterator[None]:
 @contextmanager
 def passed_on_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Pass requests on to a command while inside, and end after it; a terminal's Ctrl-C reaches it directly. Nothing is raised: an
-    exception out of wait() can lose the exit code that it has just fetched. A second one, late in a group, ends nothing after it."""
+    exception from wait() can lose the exit code that it has just fetched. A group's second signal, if late, has no effect after it."""
 
     def pass_on(number: int) -> None:
         global _asked_at
@@ -110,8 +111,8 @@ def passed_on_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def withheld() -> Iterator[None]:
-    """Withhold requests to end until this is left, so that what is made is known to what undoes it. A mask of signals would not do:
-    another thread takes what this one blocks, and the handler runs in the main thread all the same."""
+    """Withhold requests to end until this context is left, so that what is created is registered for cleanup. A signal mask would not
+    suffice: another thread takes a signal that this one blocks, and the handler still runs in the main thread."""
     _holders.append(True)
     try:
         yield
@@ -123,7 +124,7 @@ def withheld() -> Iterator[None]:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that is removed on leaving, whenever a request to end comes."""
+    """A folder that is removed on leaving, no matter when a request to end comes."""
     import tempfile
 
     made: tempfile.TemporaryDirectory[str] | None = None

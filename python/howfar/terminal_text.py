@@ -1,4 +1,4 @@
-"""Text from outside, such as a server's error or a file's name, without characters that act on a terminal instead of being shown."""
+"""Text from outside, such as a server's error or a file's name, without control characters, which act on a terminal."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
 
 
 def printable(text: str) -> str:
-    """The text with `?` for each control character but line ends: colours, a terminal's title, directions of writing."""
+    """The text with `?` for each control character except line ends: they set colours, a terminal's title, the writing direction."""
     return _UNUSUAL.sub(lambda found: found[0] if _is_shown(found[0]) else _REPLACEMENT, text)
 
 
 def one_line(text: str) -> str:
-    """The same on one line: a line end in a text from outside would let it look like a line of howfar's own."""
+    """The printable text on one line: after a line end, a text from outside could look like a line of howfar's own."""
     return " ".join(printable(text).split("\n"))
 
 
 def printable_json(text: str) -> str:
-    """JSON text with the same characters escaped; they stand in strings only."""
+    """JSON text with the same characters escaped; they occur only in strings."""
     return _UNUSUAL.sub(lambda found: found[0] if _is_shown(found[0]) else _escaped(found[0]), text)
 
 

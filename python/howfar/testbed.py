@@ -1,5 +1,5 @@
-"""What a trial needs of hosts, servers and links. The runner knows these protocols; `howfar.lab` implements them with namespaces.
-A *stage* is one path to one server, complete, for one trial."""
+"""Protocols for what a trial needs of hosts, servers and links. The runner uses them; `howfar.lab` implements them with namespaces.
+A *stage* is one complete path to one server, for one trial."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from howfar.store.records import FactorValue, Window
 
 @dataclass(frozen=True)
 class Trust:
-    """What a client needs to know that it speaks with the stage's server."""
+    """What a client needs to verify that it speaks with the stage's server."""
 
     ca_file: str
     server_name: str
     """Name or address that the certificate carries."""
 
     def tls(self, spec: SessionSpec) -> Tls | None:
-        """How a client encrypts; it always checks the certificate. None: plain."""
+        """A client's TLS settings, which always verify the certificate; None if the session is not encrypted."""
         if spec.tls is None:
             return None
         return Tls(
@@ -46,22 +46,22 @@ class Trust:
 
 @dataclass(frozen=True)
 class ServiceEndpoint:
-    """One server of a stage as an application finds it, by the stage's path."""
+    """One server of a stage as an application reaches it, over the stage's path."""
 
     service: Service
     server_kind: str
     server_version: str
     pid: int
     count_keys: Callable[[], int] | None = field(default=None, repr=False, compare=False)
-    """How many keys it holds, as it says itself. Raises LabError. None: it is no key-value store."""
+    """Returns the number of keys that the server reports. Raises LabError. None if it is no key-value store."""
 
 
 class Application(Protocol):
-    """A real application in front of the stage's servers, once it knows its page."""
+    """A real application in front of the stage's servers, which serves a page after `install`."""
 
     def install(self, script: PageScript) -> FastCgi:
-        """Give it the script of its pages and prove that it does what that says; returns how the engine requests a page. Raises
-        PlanError where it cannot do it, LabError."""
+        """Install the script of its pages and verify that it does what the script describes; returns how the engine requests a page.
+        Raises PlanError if it cannot do that, LabError."""
         ...
 
     def obtained(self) -> StageReceipt:
@@ -77,7 +77,7 @@ class StageReceipt:
     """Sections `server`, `services` (the others, by name), `forwarder`, `link`, `replication`, each present only where the stage
     has that part."""
     violations: tuple[str, ...] = ()
-    """Where requested and obtained differ: each a sentence; any makes the trial void."""
+    """Differences between requested and obtained, one sentence each; any makes the trial void."""
 
 
 @dataclass(frozen=True)
@@ -85,31 +85,31 @@ class LoadFacts:
     """What the load itself measured, as far as a receipt needs it."""
 
     round_trip_ns: float = 0.0
-    """Mean, with waiting at server and link."""
+    """Mean time of a round trip, including waiting at server and link."""
     commits: int | None = None
-    """Transactions in the measured window that wrote something. None: unknown, or the workload only reads."""
+    """Transactions in the measured window that wrote something. None if unknown, or if the workload only reads."""
     answered: int | None = None
-    """Statements, or commands to a store of keys, from the first to the last, outside the window too. None: unknown."""
+    """All statements, or commands to a key-value store, that were answered, including outside the window. None if unknown."""
     ended: int | None = None
-    """The transactions that those statements were: each is one where there is no BEGIN."""
+    """The transactions that those statements formed; without BEGIN, each statement is one."""
     commit_p50_ns: int | None = None
     """Median time of a commit, from its first byte sent to the last one of its answer."""
     round_trips: Mapping[ServiceName, int] = field(default_factory=dict)
-    """Round trips of pages, by service: requests of all that ended, in the warm-up too."""
+    """Round trips of all pages that ended, by service, including the warm-up."""
     keys: Mapping[ServiceName, int] = field(default_factory=dict)
-    """That they looked for."""
+    """Number of keys that the pages looked up, by service."""
     sessions: Mapping[str, Mapping[str, Any]] | None = None
-    """The engine's receipts by service, of those that it spoke with itself. None: it spoke with the main server only."""
+    """The engine's receipts of the services that it used itself, by service. None if it used only the main server."""
 
 
 NO_FACTS = LoadFacts()
 
 
 class WindowWatch(Protocol):
-    """Observes hosts, link and server from its making, for the length it was given."""
+    """Observes hosts, link and server from its creation, for the given length of time."""
 
     def finish(self) -> Window | None:
-        """End it, if it has not ended. None: it saw nothing."""
+        """End the watch, if it has not ended. None if it observed nothing."""
         ...
 
 
@@ -118,32 +118,32 @@ class Stage(Protocol):
 
     target: Target
     protocol: SqlProtocol
-    """Protocol of statements; a store of keys has one of its own."""
+    """Protocol of SQL statements; a key-value store has its own."""
     user: str
     password: str
     database: str
     client: Launcher
-    """Puts the engine on the right host and CPUs."""
+    """Starts the engine on the right host and CPUs."""
     observe: tuple[Observed, ...]
-    """Roles server, forwarder, link."""
+    """Processes to observe, with the roles server, forwarder, link."""
     trust: Trust | None
-    """None: the server offers no TLS."""
+    """None if the server offers no TLS."""
     fetches_server_key: bool
-    """Sessions may ask for the key with which a password is hidden, and take that of whoever answers: the account is howfar's own, or
-    its owner allows it."""
+    """Whether sessions may request the key that encrypts a password, and accept it from any program that answers: the account is
+    howfar's own, or its owner allows it."""
 
     @property
     def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
-        """The main server and the others."""
+        """The stage's servers by service: the main one and the others."""
         ...
 
     @property
     def application(self) -> Application | None:
-        """None: the engine runs pages itself, or there are none."""
+        """The application; None if the engine runs pages itself, or there are none."""
         ...
 
     def loading(self) -> None:
-        """Right before a load for which keys were set or an application proven, so that counters leave that out. Raises LabError."""
+        """Called right before a load, after keys were set or an application verified: counters exclude that. Raises LabError."""
         ...
 
     def watch(self, length_ns: int) -> WindowWatch:
@@ -151,8 +151,8 @@ class Stage(Protocol):
         ...
 
     def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
-        """The part of `obtained` that needs no living server, where a fault kills it: links at rest, how the server saw a client, and
-        the engine's `session` once there is one."""
+        """The part of `obtained` that needs no running server, for faults that kill it: links at rest, how the server saw a client,
+        and the engine's `session` once there is one."""
         ...
 
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
@@ -165,7 +165,7 @@ class Testbed(Protocol):
     """Hosts, servers, data and links for all trials of a run."""
 
     def server(self) -> tuple[str, str]:
-        """Kind and version, as the server says it."""
+        """Kind and version, as the server reports them."""
         ...
 
     def environment(self) -> dict[str, Any]:
@@ -173,8 +173,8 @@ class Testbed(Protocol):
         ...
 
     def begin_block(self, block: int) -> None:
-        """Block number `block` begins, begins anew or goes on: what is calibrated is calibrated again, so that its error differs from
-        block to block."""
+        """Called when block number `block` begins, is repeated or continues: calibrations are repeated, so that their error differs
+        from block to block."""
         ...
 
     def stage(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[Stage]:

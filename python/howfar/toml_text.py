@@ -1,4 +1,4 @@
-"""TOML of a user's file: bounded in depth, and a mistake in it has its line."""
+"""Parses TOML of a user's file, with a limit on its depth; errors have the line of the mistake."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import tomllib
 from typing import Any
 
 MOST_DEPTH = 32
-"""Of tables and arrays in one another. What howfar reads is at most four deep."""
+"""Maximum depth of nested tables and arrays. Files that howfar uses have at most four levels."""
 
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 class MalformedToml(ValueError):
-    """Text that is no TOML. Its message says what is wrong, without the place."""
+    """Text that is no TOML. Its message describes the mistake, without its position."""
 
     def __init__(self, what: str, line: int, column: int | None = None) -> None:
         super().__init__(what)

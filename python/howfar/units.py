@@ -1,7 +1,7 @@
-"""Quantities with units, as a user types and reads them: `10ms`, `1gbit`, `64KiB`. Inside, integers of ns, bit/s and bytes.
+"""Quantities with units, as a user types and reads them: `10ms`, `1gbit`, `64KiB`. Internally, integers of ns, bit/s and bytes.
 
-A minute is `min` or `m`. Rates follow the network's habit (1gbit = 10^9 bit/s; also `1Gbit/s`, `1Gbps`, `1g`), sizes both habits
-(KiB = 1024, kB = 1000). A bare number is refused: `--rtt 10` has meant milliseconds in one tool and microseconds in another.
+A minute is `min` or `m`. Rates have the units of networking (1gbit = 10^9 bit/s; also `1Gbit/s`, `1Gbps`, `1g`), sizes binary or
+decimal ones (KiB = 1024, kB = 1000). A bare number is refused: `--rtt 10` has meant milliseconds in one tool, microseconds in another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHARE = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*%\s*")
 
 
 def _parse(text: str, units: dict[str, int], what: str, example: str, usual: Callable[[str], str] = str) -> int:
-    """The quantity in the base unit. `usual`: the unit in `units` that is spelt otherwise. Raises QuantityError."""
+    """The quantity in the base unit. `usual` maps other spellings to a unit in `units`. Raises QuantityError."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise QuantityError(f"{text!r} is not a {what}", f"Write a number with its unit, such as {example}.")
@@ -65,7 +65,7 @@ def parse_rate_bps(text: str) -> int:
 
 
 def _usual_rate(unit: str) -> str:
-    """`gbit` for each spelling of it. A capital B means bytes, and stays as it is, which is no unit of a rate."""
+    """`gbit` for each spelling of it. A unit with a capital B means bytes and is returned unchanged, as it is no unit of a rate."""
     bare = unit.lower().removesuffix("/s").removesuffix("ps")
     if "B" in unit and "bit" not in bare:
         return unit
@@ -110,7 +110,7 @@ def format_rate_bps(value: float) -> str:
 
 
 def format_size_bytes(value: float) -> str:
-    """65536 -> `64KiB`, and what is whole thousands in those: `1MB`."""
+    """65536 -> `64KiB`; multiples of 1000 in decimal units: `1MB`."""
     if value and value % 1000 == 0:
         return _shortest(value, [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")])
     return _shortest(value, [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
@@ -122,5 +122,5 @@ def format_share(value: float) -> str:
 
 
 def counted(count: float, noun: str, form: str = "") -> str:
-    """`1 trial`, `12 trials`. `form`: of the number, such as `,`."""
+    """`1 trial`, `12 trials`. `form`: format of the number, such as `,`."""
     return f"{count:{form}} {noun}{'' if count == 1 else 's'}"

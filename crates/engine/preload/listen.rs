@@ -9,13 +9,13 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
-/// Where the address lies in a `sockaddr_in` and a `sockaddr_in6`.
+/// Offsets of the address in a `sockaddr_in` and a `sockaddr_in6`.
 const AT: usize = 4;
 const AT6: usize = 8;
 const LONGEST: usize = 28;
 #[cfg(target_arch = "x86_64")]
 const SYS_BIND: c_long = 49;
-/// In the table that later architectures share.
+/// In the system call table that newer architectures share.
 #[cfg(not(target_arch = "x86_64"))]
 const SYS_BIND: c_long = 200;
 
@@ -53,7 +53,7 @@ fn narrow(address: &mut [u8]) {
     }
 }
 
-/// In place of the C library's.
+/// Replaces the C library's `bind`.
 ///
 /// # Safety
 /// As for the C library's: `address` points to `length` bytes.

@@ -1,4 +1,4 @@
-//! Statements without their literals, by the recorder's own rules: which of a user's statements a recording means.
+//! Reduces statements to digests by the recorder's own rules, to find which of a user's statements a recording refers to.
 
 use std::process::ExitCode;
 

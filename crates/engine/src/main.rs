@@ -1,6 +1,6 @@
 //! `howfar-engine`: one job as JSON on stdin, events as JSON lines on stdout. Subcommands name the job; the work is in the crates.
 //!
-//! Not for people: `howfar` starts it. `howfar-engine info` says which contract it speaks.
+//! Not meant to be started by hand: `howfar` starts it. `howfar-engine info` reports the version of its contract.
 
 mod commit;
 mod digests;
@@ -22,8 +22,8 @@ fn main() -> ExitCode {
         _ => Some(Signal::KILL),
     };
     rustix::process::set_parent_process_death_signal(at_its_death).ok();
-    // A core dump would have passwords in it, and what passes through a recording tap. One byte is too little for a file. For a dump
-    // that is piped into a program, the kernel disregards a limit of 0, but not a limit of 1 (fs/coredump.c).
+    // A core dump would contain passwords, and what passes through a recording tap. One byte is too little for a file. For a dump that
+    // is piped into a program, the kernel ignores a limit of 0, but not a limit of 1 (fs/coredump.c).
     let none = rustix::process::Rlimit {
         current: Some(1),
         maximum: Some(1),
@@ -94,7 +94,7 @@ fn schema() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The library of `preload/listen.rs`, to be written to a file.
+/// Write the library of `preload/listen.rs` to stdout.
 fn preload() -> ExitCode {
     const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/listen.so"));
     ExitCode::from(u8::from(std::io::stdout().write_all(LIBRARY).is_err()))

@@ -1,4 +1,4 @@
-//! The contract's schema as it is kept is the one that these sources make.
+//! Checks that the stored schema of the contract is the one that these sources generate.
 
 use std::fs;
 use std::process::Command;

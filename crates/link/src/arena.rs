@@ -1,8 +1,8 @@
-//! Memory of the packets that are on the way: chunks filled one after the other, each free again when the last packet in it
-//! has left, in whatever order they leave.
+//! Memory for the packets in flight: chunks are filled one after another, and each is free again when all packets in it have left,
+//! in whatever order.
 //!
-//! Bounded by the number of chunks; growing needs no copy; a chunk that has run empty starts again at its first byte, which
-//! is still in the processor's cache.
+//! The number of chunks is bounded; growing needs no copy; an emptied chunk is filled again from its first byte, which is still in
+//! the processor's cache.
 
 /// Bytes of one chunk.
 const CHUNK: usize = 1 << 20;
@@ -22,7 +22,7 @@ struct Chunk {
     /// Empty when the chunk is free and its memory was given back.
     bytes: Box<[u8]>,
     used: usize,
-    /// Slices of packets that lie in it.
+    /// Slices not yet released of packets in this chunk.
     holders: usize,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Arena {
     chunks: Vec<Chunk>,
     /// The chunk that is being filled; it is never among the free ones.
     filling: Option<usize>,
-    /// The last that became free is the first to be filled.
+    /// Free chunks; the last to become free is the first to be filled.
     free: Vec<usize>,
     /// Chunks that have memory.
     backed: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Room for at least `bytes` of packets. Memory is touched only as it is used.
+    /// An arena for at least `bytes` of packets. Memory is touched only when it is used.
     pub(crate) fn new(bytes: u64) -> Self {
         let mut arena = Self {
             chunks: Vec::new(),
@@ -53,7 +53,7 @@ impl Arena {
         arena
     }
 
-    /// Change the bound. Packets above a lower bound stay until they leave.
+    /// Change the bound. If it gets lower, packets beyond it stay until they leave.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         let usable = (CHUNK - PACKET_MAX) as u64;
         self.limit = bytes.div_ceil(usable) as usize + 2;
@@ -83,14 +83,14 @@ impl Arena {
             offset: chunk.used as u32,
             length: length as u32,
         };
-        // Cache lines of their own: the next packet may be written while this one is read by the kernel.
+        // Separate cache lines: the next packet may be written while this one is read by the kernel.
         chunk.used += length.next_multiple_of(64);
         chunk.holders += 1;
         slot
     }
 
-    /// The packet that was kept last has this many holders, each of which will release it once. Without any it is taken back: it
-    /// never got on its way.
+    /// Set the number of holders of the packet kept last; each will release it once. With 0 its memory is taken back at once:
+    /// nothing of it was sent on.
     pub(crate) fn hold(&mut self, slot: Slot, holders: u32) {
         let chunk = &mut self.chunks[slot.chunk as usize];
         chunk.holders = chunk.holders - 1 + holders as usize;
@@ -110,7 +110,7 @@ impl Arena {
         &self.chunks[slot.chunk as usize].bytes[start..start + slot.length as usize]
     }
 
-    /// One holder of the packet is done with it.
+    /// Release the packet for one holder.
     pub(crate) fn release(&mut self, slot: Slot) {
         let index = slot.chunk as usize;
         let chunk = &mut self.chunks[index];
@@ -125,7 +125,7 @@ impl Arena {
         }
     }
 
-    /// An empty chunk, when the bound allows one more.
+    /// Provide an empty chunk; None if the bound allows no more.
     fn next_chunk(&mut self) -> Option<usize> {
         if self.chunks.len() - self.free.len() >= self.limit {
             return None;
@@ -146,7 +146,7 @@ impl Arena {
         Some(index)
     }
 
-    /// Return a free chunk's memory when more chunks have some than the bound allows.
+    /// Return a free chunk's memory if more chunks have memory than the bound allows.
     fn give_back(&mut self, index: usize) {
         if self.backed > self.limit && !self.chunks[index].bytes.is_empty() {
             self.chunks[index].bytes = Box::default();
@@ -214,7 +214,7 @@ mod tests {
             let holders = round % 3;
             arena.hold(slot, holders as u32);
             there.extend(std::iter::repeat_n((value, slot), holders));
-            // A third is taken from the middle, in an order that is not theirs.
+            // All but 60 are released, out of order.
             while there.len() > 60 {
                 let (value, slot) = there.swap_remove(round * 31 % there.len());
                 assert!(arena.get(slot).iter().all(|byte| *byte == value));

@@ -1,4 +1,4 @@
-//! The clocks of this machine, and how a thread becomes one that wakes on time.
+//! The clocks of this machine, and how to make a thread wake on time.
 
 use std::num::NonZeroU64;
 
@@ -8,14 +8,14 @@ use crate::effects::Nanos;
 use crate::job::Realtime;
 use crate::sys;
 
-/// An older kernel stamp is not believed: the real-time clock was set in between. A packet may have waited for a thread that did not
-/// run, and so long a wait must be seen, not taken for no wait at all.
+/// Maximum credible age of a kernel stamp: with an older one, the real-time clock must have been set in between. The limit is long
+/// because a packet may have waited for a thread that did not run; such a wait must be seen, not taken for no wait.
 const STAMP_AGE_MAX: i128 = 60_000_000_000;
-/// How much later than the reading of the clocks a stamp may be: that of a packet which came meanwhile.
+/// How much later than the reading of the clocks a stamp may be: the packet may have arrived after the reading.
 const STAMP_AHEAD_MAX: i128 = 1_000_000_000;
-/// Low among the real-time priorities: above every normal thread is all that is wanted.
+/// Low among the real-time priorities: it only has to be above every normal thread.
 const PRIORITY: i32 = 10;
-/// In the normal class: the shortest slice that the kernel gives.
+/// Time slice in the normal class: the shortest that the kernel grants.
 const SLICE: Nanos = 100_000;
 
 /// The monotonic clock.
@@ -24,16 +24,17 @@ pub(crate) fn now() -> Nanos {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The real-time clock was set when it has moved so much against the monotonic one since the batch before: what disciplines it moves it
-/// by less than a thousandth, and the two readings of a batch may be apart by a pause of the thread.
+/// The real-time clock counts as set if it has moved by more than this, plus a thousandth of the elapsed time, against the
+/// monotonic one since the previous batch: clock discipline moves it by less than a thousandth, and the thread may pause between
+/// the two readings of a batch.
 const STEP_MIN: i128 = 2_000_000;
 
-/// How kernel stamps, which count on the real-time clock, lie on the monotonic clock: read once for a batch of packets.
+/// Converts kernel stamps, which use the real-time clock, to the monotonic clock. Both clocks are read once for a batch of packets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stamps {
     monotonic: Nanos,
     real: i128,
-    /// The real-time clock was set since the batch before: its stamps may be of either side.
+    /// The real-time clock was set since the previous batch: a stamp may be from before or after that.
     was_set: bool,
 }
 
@@ -47,7 +48,7 @@ impl Stamps {
         }
     }
 
-    /// The stamps of the next batch.
+    /// Read the clocks again for the next batch.
     pub(crate) fn again(self) -> Self {
         Self::read().after(self)
     }
@@ -62,7 +63,7 @@ impl Stamps {
         }
     }
 
-    /// The moment of a stamp on the monotonic clock. Without a believable stamp, now.
+    /// The moment of a stamp on the monotonic clock; now if the stamp is missing or not credible.
     pub(crate) fn moment(self, stamp: Option<i128>) -> Nanos {
         match stamp.map(|stamp| self.real - stamp) {
             Some(age) if !self.was_set && (-STAMP_AHEAD_MAX..STAMP_AGE_MAX).contains(&age) => {
@@ -90,10 +91,10 @@ pub(crate) enum Scheduling {
     Normal,
 }
 
-/// Make the calling thread wake on time as well as it is permitted.
+/// Make the calling thread wake on time, as well as its permissions allow.
 pub(crate) fn wake_on_time(realtime: Realtime) -> Scheduling {
-    // Timers of a normal thread are otherwise late by 50 µs on purpose. Refused nowhere; without it the link is only less exact,
-    // and calibration and lateness show it.
+    // By default the kernel deliberately fires timers of a normal thread up to 50 µs late. No kernel refuses this setting; without
+    // it the link is only less exact, which calibration and lateness show.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     if realtime == Realtime::Off {
         Scheduling::Normal
@@ -102,7 +103,7 @@ pub(crate) fn wake_on_time(realtime: Realtime) -> Scheduling {
     } else if sys::set_short_slice(SLICE).is_ok() {
         Scheduling::ShortSlice
     } else {
-        // Older kernels know no slices and keep their own.
+        // Older kernels do not support custom slices.
         Scheduling::Normal
     }
 }
@@ -130,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Ten milliseconds later the real-time clock shows 5 s too much: a stamp from before would be believed as 5 s old.
+    /// Within ten milliseconds the real-time clock is set 5 s ahead: a stamp from before that would pass as 5 s old.
     #[test]
     fn packets_are_not_older_because_the_clock_was_set() {
         let before = Stamps {

@@ -1,4 +1,4 @@
-//! What the link and the probes say: one JSON object a line on stdout.
+//! Events that the link and the probes report: one JSON object a line on stdout.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -86,7 +86,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Write it as one line. A reader that has gone is no error here: stdin ends too, and that ends the job.
+    /// Write the event as one line. A reader that has exited is no error here: stdin ends too, and that ends the job.
     pub(crate) fn emit(&self) {
         let _ = howfar_contract::emit(self);
     }

@@ -1,8 +1,8 @@
 //! The link emulator: two packet interfaces joined with a rate, a delay and a queue in each direction.
 //!
-//! Packets pass through the middle of the laboratory, where no network stack touches them. `shaper` is the pure part and the
-//! place to start; `effects` are what it is made of; `packet` and `slicer` know super-packets; `pump` drives one direction;
-//! `port` and `sys` talk to the kernel. Not here: making interfaces, namespaces or addresses.
+//! Packets pass through the middle of the laboratory, where no network stack touches them. `shaper` is the pure part: start reading
+//! there. `effects` holds the parts it is made of; `packet` and `slicer` handle super-packets; `pump` drives one direction; `port`
+//! and `sys` talk to the kernel. This crate does not create interfaces, namespaces or addresses.
 
 use std::io::BufRead;
 use std::process::ExitCode;
@@ -39,13 +39,13 @@ pub fn describe(contract: &mut Contract) {
     contract.writes::<Event>();
 }
 
-/// What the main thread waits for.
+/// An event that the main thread waits for.
 #[derive(Debug)]
 enum News {
     Line(String),
     /// Stdin ended.
     End,
-    /// A direction ended by itself.
+    /// A direction ended without being stopped.
     Broken(Failed),
 }
 

@@ -17,7 +17,7 @@ use crate::port::{self, Gauge, Receiver, Transmitter};
 use crate::pump::{Order, Pump};
 use howfar_contract::{FailCode, Failed};
 
-/// A direction that does not answer within this time hangs.
+/// A direction that does not answer within this time counts as hung.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -26,7 +26,8 @@ struct DirectionThread {
     wake: Arc<OwnedFd>,
     thread: JoinHandle<()>,
     scheduling: Scheduling,
-    /// Counters of the interface that it hears. Read by the main thread, which has the time.
+    /// Counts drops on the interface that this direction receives from. The main thread reads it, so that the direction loses no
+    /// time.
     gauge: Gauge,
 }
 
@@ -37,10 +38,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Open both interfaces and let packets pass. A direction that breaks later says so through `news`.
+    /// Open both interfaces and start forwarding packets. A direction that fails later reports it through `news`.
     pub(crate) fn start(job: &LinkJob, news: Sender<News>) -> Result<Self, Failed> {
         let (client, server) = (&job.client_interface, &job.server_interface);
-        // Both ends first: nothing passes before both ways are there.
+        // Open both ends first: no packet passes before both directions exist.
         let (at_client, at_server) = (port::open(client)?, port::open(server)?);
         let names = |from: &String, to: &String| (from.clone(), to.clone());
         Ok(Self {
@@ -63,7 +64,7 @@ impl Link {
         })
     }
 
-    /// That of both directions; where they differ, the normal one.
+    /// The scheduling of both directions; `Normal` if they differ.
     pub(crate) fn scheduling(&self) -> Scheduling {
         if self.to_server.scheduling == self.to_client.scheduling {
             self.to_server.scheduling
@@ -88,7 +89,7 @@ impl Link {
     pub(crate) fn stop(self) {
         for way in [self.to_server, self.to_client] {
             way.order(Order::Stop);
-            // Whatever ended it by itself has been reported.
+            // If it has failed before, that has been reported.
             let _ = way.thread.join();
         }
     }
@@ -120,7 +121,7 @@ impl DirectionThread {
         let thread = thread::Builder::new()
             .name(format!("{}-{}", names.0, names.1))
             .spawn(move || {
-                // The main thread waits for the class; if it has gone there is nobody to tell.
+                // The main thread waits for the class; if it has ended, the class is not needed.
                 let _ = class.send(clock::wake_on_time(realtime));
                 tell_of_its_end(&news, || {
                     Pump::new(names, ports, &direction, inbox, ear).run()
@@ -139,7 +140,7 @@ impl DirectionThread {
         })
     }
 
-    /// Orders to a direction that has ended are lost; it has said so itself.
+    /// Send an order. An order to a direction that has ended is lost; the direction has reported its end.
     fn order(&self, order: Order) {
         if self.orders.send(order).is_ok() {
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -164,7 +165,7 @@ impl DirectionThread {
     }
 }
 
-/// Run a direction, and say so when it ends by itself: a link of which one direction is silent must not look like a slow one.
+/// Run a direction and report when it ends without being stopped: a link with one dead direction must not look like a slow link.
 fn tell_of_its_end(news: &Sender<News>, run: impl FnOnce() -> Result<(), Failed>) {
     // Nothing that the closure holds is used after a panic.
     let ended = catch_unwind(AssertUnwindSafe(run));

@@ -1,5 +1,5 @@
-//! Reading a packet as a port gives it: a virtio-net header of 10 bytes, then a frame, which may be a super-packet of many TCP
-//! segments or UDP datagrams with its checksum left to do. The frame has an Ethernet header, or none.
+//! Parses packets as a port delivers them: a virtio-net header of 10 bytes, then a frame, which may be a super-packet of many TCP
+//! segments or UDP datagrams whose checksum is still to be completed. The frame may or may not have an Ethernet header.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub(crate) const ETHERNET: usize = 14;
 const FRAMING: u32 = 24;
 /// A shorter frame is padded on the wire.
 const FRAME_MIN: u32 = 60;
-/// A super-packet of more segments (24 kB) is part of a transfer in bulk, not an answer that somebody waits for.
+/// A super-packet of more segments than this (24 kB) is part of a bulk transfer, not a single answer that a client waits for.
 const SINGLE_ANSWER: u32 = 16;
 /// TCP flags of a bare acknowledgement.
 const ACK: u8 = 0x10;
@@ -28,7 +28,7 @@ pub(crate) const GSO_TCPV6: u8 = 4;
 pub(crate) const GSO_UDP_L4: u8 = 5;
 pub(crate) const GSO_ECN: u8 = 0x80;
 
-/// The virtio-net header, in the byte order of the machine (little-endian machines only have one).
+/// The virtio-net header, in the byte order of the machine (on little-endian machines there is no other choice).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Vnet {
     pub(crate) flags: u8,
@@ -71,15 +71,15 @@ pub(crate) enum Transport {
     Udp,
 }
 
-/// How a packet falls into segments. Offsets count from the start of the frame, after the virtio-net header.
+/// How a packet divides into segments. Offsets count from the start of the frame, after the virtio-net header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) vnet: Vnet,
     /// Where the network header begins: the length of the link header.
     pub(crate) network: usize,
-    /// What can be cut, and where its header begins; None when the packet travels whole.
+    /// The transport protocol and where its header begins; None if the packet is never cut.
     pub(crate) transport: Option<(Transport, usize)>,
-    /// Where the payload begins; each segment on the wire repeats what is before.
+    /// Where the payload begins; each segment on the wire repeats the headers before it.
     pub(crate) headers: usize,
     /// Length of the frame.
     pub(crate) length: usize,
@@ -89,7 +89,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Look at a packet whose link header has `link` bytes. What is not a super-packet of a known kind is one that travels whole.
+    /// Parse a packet whose link header has `link` bytes; None if it is too short. Only super-packets of a known kind can be cut.
     pub(crate) fn of(packet: &[u8], link: usize) -> Option<Self> {
         let vnet = Vnet::read(packet)?;
         let frame = packet.get(VNET..)?;
@@ -130,7 +130,7 @@ impl Layout {
         start..end
     }
 
-    /// What the packet is on the wire. A super-packet of an unknown kind goes whole, at its true cost.
+    /// The packet as a train of segments on the wire. A super-packet of an unknown kind is one segment, at the wire cost of all.
     pub(crate) fn train(&self) -> Train {
         let last = self.length - self.payload_of(0, self.segments - 1).end;
         let wire = self.wire(self.headers + self.payload);
@@ -147,7 +147,7 @@ impl Layout {
         }
     }
 
-    /// Bytes on an Ethernet of a frame of `length`, also where the port has no Ethernet header: the same segment costs the same.
+    /// Wire bytes of a frame of `length` on Ethernet, even if the port has no Ethernet header: the same segment costs the same.
     fn wire(&self, length: usize) -> u32 {
         ((length + ETHERNET - self.network) as u32).max(FRAME_MIN) + FRAMING
     }
@@ -173,8 +173,9 @@ pub(crate) fn bare_acknowledgement(packet: &[u8], link: usize) -> bool {
     protocol == TCP && flags == ACK && length == header + usize::from(offset >> 4) * 4
 }
 
-/// What can be cut, where its header begins and where its payload, when the checksum is left to do and the headers are as
-/// the virtio-net header says. A VLAN tag moves them: tagged packets travel whole.
+/// The transport protocol, where its header begins and where its payload begins; None if the packet cannot be cut. To be cut, its
+/// checksum must still be incomplete, and its headers must match the virtio-net header. A VLAN tag shifts them: tagged packets are
+/// never cut.
 fn transport(frame: &[u8], vnet: Vnet, link: usize) -> Option<(Transport, usize, usize)> {
     let start = usize::from(vnet.csum_start);
     let version = frame.get(link)? >> 4;
@@ -193,7 +194,7 @@ fn transport(frame: &[u8], vnet: Vnet, link: usize) -> Option<(Transport, usize,
             let header = usize::from(frame[link] & 0x0f) * 4;
             header >= 20 && start == link + header
         }
-        // Extension headers lie in between; the sender's mark says where they end.
+        // Extension headers may lie in between; `csum_start`, which the sender sets, marks where they end.
         6 => start >= link + 40,
         _ => false,
     };

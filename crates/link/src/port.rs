@@ -1,7 +1,7 @@
-//! Packet sockets on interfaces that are there: a virtual cable's end in the middle of the laboratory. The kernel stamps what
-//! arrives when the sender hands it over, so a late waking here is no delay.
+//! Packet sockets on existing interfaces: the ends of virtual cables in the middle of the laboratory. The kernel timestamps a
+//! packet when the sender hands it over, so waking up late here adds no delay.
 //!
-//! A packet is framed by a virtio-net header of ten bytes, so that super-packets are kept, then the Ethernet frame.
+//! A packet is a virtio-net header of ten bytes, which keeps super-packets intact, followed by the Ethernet frame.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use howfar_contract::{FailCode, Failed};
 const ETH_P_ALL: u16 = 3;
 /// Room for what arrives while the thread does not run; memory is used only when it is needed.
 const SOCKET_BUFFER: i32 = 256 << 20;
-/// Without the right to exceed the system's limit, this much is requested and whatever is given is taken.
+/// Requested without the right to exceed the system's limit; the kernel may grant less.
 const SOCKET_BUFFER_MODEST: i32 = 8 << 20;
 /// Options that are newer than libc's list: see packet(7).
 const PACKET_IGNORE_OUTGOING: i32 = 23;
@@ -21,26 +21,27 @@ const PACKET_QDISC_BYPASS: i32 = 20;
 
 const PERMISSION: &str = "Packet sockets need CAP_NET_RAW in the network namespace: run howfar as root, or allow user namespaces.";
 
-/// Hears what the host at one end sends.
+/// Receives what the host at one end sends.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     fd: Arc<OwnedFd>,
 }
 
-/// Tells what the receiver never saw. Apart from it, for another thread: to ask may take longer than a packet may wait.
+/// Counts the packets that the receiver never saw. Separate from the receiver, for use in another thread: the query may take longer
+/// than a packet may wait.
 #[derive(Debug)]
 pub(crate) struct Gauge {
     fd: Arc<OwnedFd>,
     total: u64,
 }
 
-/// Sends towards the host at one end. Apart from the receiver, so that the two directions share nothing.
+/// Sends towards the host at one end. Separate from the receiver, so that the two directions share nothing.
 #[derive(Debug)]
 pub(crate) struct Transmitter {
     fd: OwnedFd,
 }
 
-/// An open end.
+/// An open end of the link.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) receiver: Receiver,
@@ -48,7 +49,7 @@ pub(crate) struct End {
     pub(crate) gauge: Gauge,
 }
 
-/// The end on the interface called `name`.
+/// Open the end on the interface called `name`.
 pub(crate) fn open(name: &str) -> Result<End, Failed> {
     let interface = sys::interface_index(name).map_err(|error| failure(name, "find", &error))?;
     let opened = |fd: io::Result<OwnedFd>| {
@@ -66,7 +67,7 @@ pub(crate) fn open(name: &str) -> Result<End, Failed> {
     })
 }
 
-/// Translate an operating-system error at the border.
+/// Translate an operating-system error into a `Failed`.
 pub(crate) fn failure(name: &str, tried: &str, error: &io::Error) -> Failed {
     let message = format!("cannot {tried} interface {name}: {error}");
     match error.raw_os_error() {
@@ -98,7 +99,7 @@ fn sending(interface: i32) -> io::Result<OwnedFd> {
     let socket = sys::packet_socket()?;
     let fd = socket.as_fd();
     sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
-    // A virtual cable has no queue of its own; older kernels without the option lose only a little time.
+    // A virtual cable needs no queueing discipline; older kernels without the option lose only a little time.
     let _ = sys::set_option(fd, libc::SOL_PACKET, PACKET_QDISC_BYPASS, 1);
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SOCKET_BUFFER).or_else(|_| {
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SOCKET_BUFFER_MODEST)
@@ -108,16 +109,17 @@ fn sending(interface: i32) -> io::Result<OwnedFd> {
 }
 
 impl Receiver {
-    /// One packet, if there is any, without waiting.
+    /// Receive one packet without waiting; None if there is none.
     pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<sys::Received>> {
         sys::unless_empty(sys::receive(self.fd.as_fd(), room))
     }
 }
 
 impl Gauge {
-    /// Packets (of however many segments) that the kernel had no room for since the port was opened. None: it does not say.
+    /// Packets (each of one or more segments) that the kernel had no room for since the port was opened. None if the kernel does
+    /// not report it.
     pub(crate) fn dropped(&mut self) -> Option<u64> {
-        // The kernel's counter starts anew at each reading, but not at one that failed.
+        // A reading resets the kernel's counter, but a failed one does not.
         self.total += sys::packet_drops(self.fd.as_fd()).ok()?;
         Some(self.total)
     }

@@ -1,7 +1,8 @@
-//! One direction of a link, driven: packets from one interface go through the shaper and out of another. One thread each.
+//! Drives one direction of a link: packets from one interface go through the shaper and out of another. Each direction has its own
+//! thread.
 //!
-//! The loop sends what is due, takes what came, then waits for the next due moment, an order, or, when nothing is on the way,
-//! a packet.
+//! The loop sends what is due, receives what came, then waits for the next due moment, an order, or, when nothing is in flight, a
+//! packet.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,32 +25,34 @@ use crate::slicer;
 use crate::stats::Counters;
 use howfar_contract::Failed;
 
-/// Packets handled before the other half of the work gets its turn.
+/// Maximum packets received or sent before the loop switches to the other task.
 const BATCH: usize = 64;
-/// Longest sleep during which packets gather in the socket's buffer, at a low rate and at a high one (2.5 MB at 10 Gb/s),
-/// and the bytes that decide in between.
+/// Longest sleep during which packets gather in the socket's buffer, at low rates.
 const DEAF_MAX: Nanos = 10_000_000;
+/// The same at high rates (2.5 MB at 10 Gb/s).
 const DEAF_LEAST: Nanos = 2_000_000;
+/// The bytes that determine it in between.
 const DEAF_BYTES: u64 = 1 << 20;
-/// Packets closer than this are a burst, of which more is gathered for so long at once, as network cards do. Only where nothing is
-/// on the way, so that it shows as lateness: to be woken for each of them costs more than to pass it on, and
-/// takes the processor from whoever sends them.
+/// Packets closer together than this are a burst; the pump then sleeps for this time to gather more of it, as interrupt coalescing
+/// in network cards does. It does so only when nothing is in flight; the wait shows as lateness. Being woken for each packet costs
+/// more than forwarding it, and takes the processor from the sender.
 const GATHER: Nanos = 20_000;
-/// Attempts to send a packet for which the kernel has no room, and the time between two.
+/// Maximum attempts to send a packet for which the kernel has no room.
 const ATTEMPTS: u32 = 50;
+/// Time between two attempts.
 const PAUSE: Nanos = 20_000;
-/// Memory beyond what rate, delay and queue need: what arrives while the thread does not run.
+/// Memory beyond what rate, delay and queue need, for packets that arrive while the thread does not run.
 const SLACK: u64 = 8 << 20;
-/// An unshaped direction keeps what this rate brings during its delay.
+/// Rate assumed for an unshaped direction when its memory is sized.
 const UNSHAPED_BPS: u64 = 20_000_000_000;
 
-/// What the main thread asks of a pump.
+/// A request of the main thread to a pump.
 #[derive(Debug)]
 pub(crate) enum Order {
     Set(Direction),
     Stats {
         reset: bool,
-        /// What the receiver's gauge said just now.
+        /// The current reading of the receiver's gauge.
         dropped: Option<u64>,
         answer: Sender<DirectionStats>,
     },
@@ -71,8 +74,9 @@ pub(crate) struct Pump {
     deaf: Nanos,
     stamps: Stamps,
     overtakes: bool,
-    /// When the last packet came, and whether the one before it was close; a nap that brings none ends the burst.
+    /// When the last packet came.
     arrival: Nanos,
+    /// The last packet closely followed the one before it; a sleep of `GATHER` without a packet ends the burst.
     burst: bool,
     scratch: Vec<u8>,
 }
@@ -90,7 +94,7 @@ fn overtakes(direction: &Direction) -> bool {
     direction.reorder && direction.jitter.is_some()
 }
 
-/// What each packet takes at least between the line and the other end. Jitter may leave nothing of it.
+/// Minimum delay of a packet on the line to the other end; 0 with jitter, which may cancel all of it.
 fn steady_delay(direction: &Direction) -> Nanos {
     if direction.jitter.is_some() {
         0
@@ -99,11 +103,11 @@ fn steady_delay(direction: &Direction) -> Nanos {
     }
 }
 
-/// While something is on the way that nothing overtakes, packets that come need no waking: they cannot be
-/// due before it, and the kernel's stamp says when they came. Orders wait until the thread wakes, too; no sleep is longer than [`DEAF_MAX`]. So this is
-/// a timer and nothing else, which costs less than to wait for a descriptor with a timeout.
+/// Sleep until `moment`; neither packets nor orders wake the thread. While a packet is in flight that cannot be overtaken, new
+/// packets are not due before it, and the kernel's stamp records their arrival. Orders wait until the thread wakes; no sleep is
+/// longer than [`DEAF_MAX`]. A plain timer costs less than waiting for a descriptor with a timeout.
 fn sleep_until(moment: Nanos) {
-    // Woken by a signal, the loop looks at the clock and comes back.
+    // After a signal, the loop reads the clock and sleeps again.
     let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(moment));
 }
 
@@ -142,20 +146,21 @@ impl Pump {
         }
     }
 
-    /// Until told to stop, or until an interface is gone.
+    /// Run until ordered to stop, or until an interface is gone.
     pub(crate) fn run(mut self) -> Result<(), Failed> {
         loop {
             self.wait()?;
             self.transmit_due()?;
             self.receive()?;
-            // After what came before it, as far as a batch goes: of more that waits, the rest meets the new link.
+            // An order follows the packets that came before it, up to one batch; if more are waiting, the rest get the new
+            // settings.
             if self.obey() {
                 return Ok(());
             }
         }
     }
 
-    /// Until something is due, a packet came where it must be heard, or an order may be there.
+    /// Wait until something is due, a packet came that must be received at once, or an order may be pending.
     fn wait(&mut self) -> Result<(), Failed> {
         let moment = now();
         let Some(due) = self.shaper.next_wake() else {
@@ -192,7 +197,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Until a packet or an order comes, but no longer than `time`. True: neither came.
+    /// Wait until a packet or an order comes, for at most `time`. Returns true if neither came.
     fn hear(&self, time: Option<Nanos>) -> Result<bool, Failed> {
         let timeout = time.map(timespec);
         let mut ends = [
@@ -202,7 +207,7 @@ impl Pump {
         match poll(&mut ends, timeout.as_ref()) {
             Ok(ready) if ends[0].revents().is_empty() => Ok(ready == 0),
             Ok(_) => {
-                // Read only to make it quiet; orders are counted by the channel.
+                // Read only to clear the event; the channel holds the orders.
                 let _ = rustix::io::read(self.wake.as_fd(), &mut [0_u8; 8]);
                 Ok(false)
             }
@@ -215,7 +220,7 @@ impl Pump {
         }
     }
 
-    /// Carry out what is ordered. True: stop.
+    /// Carry out pending orders. Returns true on an order to stop.
     fn obey(&mut self) -> bool {
         while let Ok(order) = self.orders.try_recv() {
             match order {
@@ -232,12 +237,12 @@ impl Pump {
                     dropped,
                     answer,
                 } => {
-                    // An asker that has gone needs no answer.
+                    // A requester that has ended needs no answer.
                     let _ = answer.send(self.counters.figures(dropped));
                     if reset {
                         self.counters.reset(dropped);
                     }
-                    // What waits now is the least that the next one to ask may hear of.
+                    // The next query must report at least the current backlog.
                     self.counters.queue_bytes_lately = self.shaper.backlog(now());
                 }
             }
@@ -281,7 +286,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Offer the packet that lies in the arena's room to the shaper.
+    /// Offer the packet just received into the arena to the shaper.
     fn accept(&mut self, arrival: Nanos, length: usize, layout: &Layout) {
         let place = self.arena.keep(length);
         let mut train = layout.train();
@@ -311,7 +316,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Gives the moment at which the packet left, or was given up.
+    /// Send one slice. Returns the moment at which it left, or was given up.
     fn transmit(&mut self, slice: &Slice<Slot>) -> Result<Nanos, Failed> {
         let packet = self.arena.get(slice.packet);
         let (mut corrupted, count) = (false, u64::from(slice.count));
@@ -346,9 +351,9 @@ impl Pump {
         Ok(sent.unwrap_or_else(now))
     }
 
-    /// Hand one packet to the kernel, again for a bounded time while it has no room. Gives the moment just before the attempt that
-    /// succeeded: earlier ones are delay that the packet saw, the receiving host's work, which runs within the send, is not.
-    /// None: it was not taken.
+    /// Hand one packet to the kernel, retrying for a bounded time while it has no room. Returns the moment just before the
+    /// successful attempt: earlier attempts count as delay of the packet; the receiving host's work, which runs within the send,
+    /// does not. None if the kernel did not take the packet.
     fn push(&self, head: &[u8], body: &[u8]) -> Result<Option<Nanos>, Failed> {
         for _ in 0..ATTEMPTS {
             let moment = now();
@@ -358,7 +363,7 @@ impl Pump {
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
                 Some(libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM) => {
-                    // Nothing else to wait for: the receiving host needs time to take what it has.
+                    // There is no event to wait for: the receiving host needs time to process what it has.
                     let _ = poll(&mut [], Some(&timespec(PAUSE)));
                 }
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADFD) => {

@@ -1,29 +1,30 @@
-//! Sleeping until a moment and being there on time: pure arithmetic, fed with what the clock said.
+//! Sleeping until a moment and waking on time: pure arithmetic on clock readings that the caller passes in.
 //!
-//! A sleeper wakes late, by an amount that depends on the machine (2 µs on bare metal, 50 µs on a virtual machine whose
-//! processors halt). So it asks to be woken earlier by what is usual, and spends the rest looking at the clock. That looking
-//! costs processor time, of which only a share is allowed; without it the sleeper is late, and its lateness is on record.
+//! A sleeper wakes late, by an amount that depends on the machine (2 µs on bare metal, 50 µs on a virtual machine whose processors
+//! halt). So it asks to be woken earlier by its usual lateness, and spins for the rest. Spinning costs processor time, of which
+//! only a share is allowed; without it the sleeper is late, and its lateness is recorded.
 
 use crate::effects::Nanos;
 
-/// Most that a sleeper asks to be woken early.
+/// Maximum lead: how much earlier than due a sleeper asks to be woken.
 const LEAD_MAX: Nanos = 60_000;
-/// A wait shorter than this is never slept: going to sleep costs more.
+/// Minimum lead: a shorter wait is spent spinning, because going to sleep costs more.
 const LEAD_MIN: Nanos = 3_000;
-/// How fast the lead follows: a late waking adds so much, an early one takes a sixteenth of it off. It rests where one waking in
-/// seventeen is late. With one in four the p99 of a round trip was two to six times as far off, at a tenth less CPU.
+/// How fast the lead adapts: a late waking adds `STEP`, any other subtracts a sixteenth of it. The lead settles where one waking in
+/// seventeen is late. Settling at one in four saved a tenth of the CPU, but the p99 error of a round trip was two to six times as
+/// large.
 const STEP: Nanos = 2_000;
 const STEPS_BACK: Nanos = 16;
-/// One part in this many of the time may be spent looking at the clock: little at a high rate of packets, when the processor is
-/// awake and wakes on time, and enough for one waking in a millisecond however late that is,
+/// Spinning may use 1/`SHARE` of the time: little at a high packet rate, when the processor is awake and wakes on time, and
+/// enough for one waking per millisecond, however late it is.
 const SHARE: Nanos = 32;
-/// saved up for at most this much looking.
+/// Unused spinning time accumulates up to this.
 const SAVED_MAX: Nanos = 2_000_000;
 
-/// What to do until a moment.
+/// What to do while waiting for a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Look at the clock until it is time.
+    /// Spin: read the clock until it is time.
     Watch,
     /// Sleep until this moment, then ask again.
     Sleep(Nanos),
@@ -57,12 +58,12 @@ impl Sleeper {
         }
     }
 
-    /// The clock was watched for so long.
+    /// Record that `time` was spent spinning.
     pub(crate) fn watched(&mut self, time: Nanos) {
         self.saved = self.saved.saturating_sub(time);
     }
 
-    /// A sleep that should have ended at `wanted` ended at `woken`.
+    /// Adapt the lead to a sleep that should have ended at `wanted` and ended at `woken`.
     pub(crate) fn slept(&mut self, wanted: Nanos, woken: Nanos) {
         self.lead = if woken > wanted + self.lead {
             (self.lead + STEP).min(LEAD_MAX)
@@ -72,13 +73,13 @@ impl Sleeper {
     }
 }
 
-/// Lateness beyond this is a stall, not what is usual.
+/// Lateness beyond this is a stall and is clamped: it does not show the usual lateness.
 const STALL: Nanos = 200_000;
-/// The mean follows over about so many packets.
+/// Averaging window, in packets.
 const MEMORY: i64 = 64;
 
-/// How long before its moment a packet may leave so that packets leave on time in the mean: by as much as they are usually late.
-/// What remains is symmetric, and adds nothing to the mean round trip.
+/// How early to release packets so that they leave on time on average: by their usual lateness. The remaining error is symmetric
+/// and adds nothing to the mean round trip.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     /// In parts of 1/[`MEMORY`] ns.
@@ -87,14 +88,14 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// `delay`: of the direction. A packet never leaves early by more than a quarter of it.
+    /// `delay`: the direction's delay. A packet never leaves early by more than a quarter of it.
     pub(crate) fn new(delay: Nanos) -> Self {
         let mut this = Self { parts: 0, most: 0 };
         this.set(delay);
         this
     }
 
-    /// The direction has another delay; the machine is as late as before.
+    /// The direction's delay changed; keep what was learned about the machine.
     pub(crate) fn set(&mut self, delay: Nanos) {
         self.most = (delay / 4).min(LEAD_MAX);
         self.parts = self.parts.min(self.most as i64 * MEMORY);
@@ -104,7 +105,7 @@ impl Ahead {
         (self.parts / MEMORY) as Nanos
     }
 
-    /// A packet that was due at `due` left at `left`.
+    /// Learn from a packet that was due at `due` and left at `left`.
     pub(crate) fn left(&mut self, due: Nanos, left: Nanos) {
         let late = (left as i64 - due as i64).clamp(-(STALL as i64), STALL as i64);
         self.parts = (self.parts + late).clamp(0, self.most as i64 * MEMORY);
@@ -161,14 +162,15 @@ mod tests {
         assert_eq!(ahead.time(), 0);
     }
 
-    /// What is added to `parts` is the lateness itself: over a life its sum is never below zero, but for what a burst's end takes off.
+    /// `parts` accumulates the lateness itself, so the sum of all lateness does not go below zero, except by what the end of a
+    /// burst subtracts.
     #[test]
     fn bursts_do_not_make_the_mean_early() {
         let mut ahead = Ahead::new(10_000_000);
         let (mut sum, mut count) = (0_i64, 0_i64);
         for burst in 0..2_000_u64 {
             let due = burst * 1_000_000;
-            // All leave one after the other: the first is woken for, each costs 5 µs.
+            // The packets of a burst leave one after the other: the sleeper wakes for the first, and each takes 5 µs.
             let mut left = due - ahead.time() + burst * 7_919 % 30_000;
             for _ in 0..=(burst % 20) {
                 ahead.left(due, left);

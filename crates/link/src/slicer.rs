@@ -1,9 +1,9 @@
 //! Cutting a super-packet into smaller super-packets: new headers for a run of its segments, the payload untouched.
 //!
-//! What the segments would have carried had the sender's network card cut them: TCP's sequence number and the IPv4
-//! identification advance, the lengths shrink (each UDP segment is a datagram), FIN and PSH stay with the last segment and CWR with
-//! the first, the IPv4 header checksum is made anew, and the checksum of TCP or UDP is again the sum of the pseudo-header, for the
-//! receiver or a card to complete.
+//! The headers are those that the segments would carry if the sender's network card had cut them: TCP's sequence number and the
+//! IPv4 identification advance, the lengths shrink (each UDP segment is a datagram), FIN and PSH stay with the last segment and CWR
+//! with the first, the IPv4 header checksum is recomputed, and the TCP or UDP checksum field again holds the pseudo-header sum, for
+//! the receiver or a network card to complete.
 
 use crate::packet::{GSO_ECN, GSO_NONE, HEADERS_MAX, Layout, Transport, VNET};
 
@@ -66,7 +66,7 @@ pub(crate) fn headers(packet: &[u8], layout: &Layout, first: u32, count: u32) ->
     Headers { bytes, length }
 }
 
-/// One segment as a packet of its own.
+/// One segment as a separate packet.
 pub(crate) fn segment(packet: &[u8], layout: &Layout, index: u32) -> Vec<u8> {
     if !layout.sliceable() {
         return packet.to_vec();
@@ -89,7 +89,7 @@ fn write_vnet(out: &mut [u8; VNET], layout: &Layout, first: u32, count: u32) {
     vnet.write(out);
 }
 
-/// `ip`: the network header with its extensions; `above`: bytes of what it carries.
+/// `ip`: the network header with its extensions; `above`: the number of bytes after it.
 fn write_network(ip: &mut [u8], first: u32, above: usize) {
     if ip[0] >> 4 == 6 {
         let bytes = (ip.len() - 40 + above) as u16;
@@ -117,9 +117,9 @@ fn write_tcp(tcp: &mut [u8], layout: &Layout, first: u32, count: u32) {
     }
 }
 
-/// The sum of the pseudo-header, which a sender that leaves the checksum to its card writes into the field, for another length. Computed
-/// from what is there (RFC 1624), because only the sender knows the addresses in it: with a routing header of IPv6 they are not those of
-/// the packet.
+/// Adjust the pseudo-header sum to another length; a sender that leaves the checksum to its card writes this sum into the field. It
+/// is updated incrementally (RFC 1624), because only the sender knows the addresses in it: with an IPv6 routing header they are not
+/// those of the packet.
 fn move_pseudo_header(field: &mut [u8], before: usize, now: usize) {
     let sum = u64::from(u16::from_be_bytes([field[0], field[1]]));
     let moved = fold(sum + u64::from(!(before as u16)) + now as u64);

@@ -1,6 +1,6 @@
 //! Tests of the slicer: whatever a super-packet is cut into, a receiver sees the same stream of bytes with valid headers.
 //!
-//! The checksums are verified by a full sum of its own, with addresses taken as a receiver takes them, not by the slicer's arithmetic.
+//! The checksums are verified by a separate full sum, with the addresses that a receiver uses, not by the slicer's arithmetic.
 
 use std::ops::Range;
 
@@ -14,15 +14,17 @@ const IDENTIFICATION: u16 = 0xfffe;
 const ROUTING: u8 = 43;
 const DESTINATION: u8 = 60;
 
-/// What a kernel hands over: a super-packet, or one segment, with the sum of the pseudo-header in place and the rest left to do.
+/// A packet as a kernel hands it over: a super-packet, or one segment, with the pseudo-header sum in the checksum field, to be
+/// completed.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     tun: bool,
     v6: bool,
     udp: bool,
-    /// Extension headers of IPv6: type, and whether it is 16 bytes instead of 8. A routing header is always 24 and holds the last address.
+    /// Extension headers of IPv6: type, and whether it has 16 bytes instead of 8. A routing header always has 24 and holds the last
+    /// address.
     extensions: Vec<(u8, bool)>,
-    /// Words of 4 bytes.
+    /// TCP options, in words of 4 bytes.
     options: usize,
     gso_size: u16,
     payload: usize,
@@ -157,7 +159,7 @@ impl Sent {
                 .map_or(protocol, |next| next.0);
             let words = if *kind == ROUTING { 2 } else { u8::from(*long) };
             extensions.extend([next, words]);
-            // A routing header of type 2 with one segment left: its address is the last receiver's.
+            // A routing header of type 2 with one segment left: its address is that of the final receiver.
             let left = if *kind == ROUTING { [2, 1] } else { [0, 0] };
             extensions.extend(left);
             extensions.extend((0..4 + words * 8).map(|byte| byte.wrapping_mul(29)));
@@ -174,7 +176,7 @@ impl Sent {
     }
 }
 
-/// Sum in ones' complement of the 16-bit words, written as RFC 1071 defines it: one word after the other, each carry at once.
+/// Ones' complement sum of the 16-bit words, as RFC 1071 defines it: word by word, adding each carry at once.
 fn plain_sum(bytes: &[u8]) -> u16 {
     bytes.chunks(2).fold(0_u16, |sum, pair| {
         let word = u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
@@ -209,7 +211,7 @@ fn pseudo_header(frame: &[u8], link: usize) -> Option<(Range<usize>, Vec<u8>)> {
     Some((link + start..link + end, pseudo))
 }
 
-/// Would a receiver take this frame, whose checksum is complete?
+/// Whether a receiver would accept this frame, whose checksum is complete.
 pub(crate) fn checksum_fits(frame: &[u8], link: usize) -> bool {
     pseudo_header(frame, link).is_some_and(|(above, mut sum)| {
         sum.extend(&frame[above]);
@@ -217,7 +219,7 @@ pub(crate) fn checksum_fits(frame: &[u8], link: usize) -> bool {
     })
 }
 
-/// Take one slice as a receiver would, after completing the checksum as the kernel would: its transport's header and payload.
+/// Receive one slice, after completing the checksum as the kernel would; returns the transport header and the payload.
 fn receive(packet: &[u8], sent: &Sent) -> (Vec<u8>, Vec<u8>) {
     let vnet = Vnet::read(packet).expect("a header");
     let mut frame = packet[VNET..].to_vec();
@@ -297,7 +299,7 @@ proptest! {
         prop_assert_eq!(&stream[..], &packet[packet.len() - sent.payload..]);
     }
 
-    /// Segments cost the same over both kinds of ports.
+    /// Segments cost the same over ports with and without an Ethernet header.
     #[test]
     fn a_port_does_not_change_the_cost(sent: Sent) {
         let train = |tun| {
@@ -307,7 +309,7 @@ proptest! {
         prop_assert_eq!(train(true), train(false));
     }
 
-    /// Nothing that comes off a wire makes the parser panic, and what it says of a packet lies within the packet.
+    /// Nothing that comes off a wire makes the parser panic, and the offsets that it returns lie within the packet.
     #[test]
     fn any_bytes_are_borne(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0_usize..5, link in 0_usize..2) {
         let link = [0, ETHERNET][link];

@@ -15,27 +15,27 @@ pub(crate) struct Counters {
     pub(crate) segments: u64,
     pub(crate) wire_bytes: u64,
     pub(crate) admitted: u64,
-    /// `socket` is read when the counters are.
+    /// `socket` is filled in only when the counters are read.
     pub(crate) drops: Drops,
-    /// Packets that the socket could not describe.
+    /// Packets that the kernel could not describe in a virtio-net header.
     pub(crate) refused: u64,
     pub(crate) duplicated: u64,
     pub(crate) corrupted: u64,
     pub(crate) reordered: u64,
     pub(crate) queue_bytes_max: u64,
-    /// Since somebody asked last, with or without a reset.
+    /// Maximum since the counters were last read, with or without a reset.
     pub(crate) queue_bytes_lately: u64,
     lateness: Histogram<u64>,
-    /// With packets that left early.
+    /// Sum of the lateness; packets that left early count as negative.
     lateness_sum: i64,
     slices: u64,
     cpu_start: Nanos,
-    /// None: nobody knows what had been dropped before.
+    /// The socket's drops at the last reset; None if unknown.
     socket_start: Option<u64>,
 }
 
 impl Counters {
-    /// Begin to count, in the thread whose CPU time shall be counted.
+    /// Start counting; to be called in the thread whose CPU time is counted.
     pub(crate) fn new() -> Self {
         Self {
             packets: 0,
@@ -64,13 +64,13 @@ impl Counters {
         self.slices += 1;
     }
 
-    /// The queue holds so much now.
+    /// Record that the queue now holds `bytes`.
     pub(crate) fn queued(&mut self, bytes: u64) {
         self.queue_bytes_max = self.queue_bytes_max.max(bytes);
         self.queue_bytes_lately = self.queue_bytes_lately.max(bytes);
     }
 
-    /// The figures, where `socket_drops` is the socket's total since it was opened, if it is known.
+    /// The statistics; `socket_drops` is the socket's total since it was opened, None if unknown.
     pub(crate) fn figures(&self, socket_drops: Option<u64>) -> DirectionStats {
         let quantile = |part| self.lateness.value_at_quantile(part);
         DirectionStats {
@@ -98,7 +98,7 @@ impl Counters {
         }
     }
 
-    /// Count anew.
+    /// Restart all counters except `queue_bytes_lately`.
     pub(crate) fn reset(&mut self, socket_drops: Option<u64>) {
         self.packets = 0;
         self.segments = 0;

@@ -1,4 +1,4 @@
-//! The kernel's calls for which no safe wrapper is at hand: packet sockets and scheduling classes.
+//! System calls for which no safe wrapper is at hand: packet sockets, scheduling classes and TCP statistics.
 #![allow(unsafe_code)] // Raw libc calls; every pointer given to the kernel is to a local that outlives the call.
 
 use std::ffi::CString;
@@ -9,13 +9,13 @@ use std::ptr::{addr_of, addr_of_mut, from_mut, from_ref};
 
 use libc::{c_int, c_uint, c_void};
 
-/// What came with one packet.
+/// Metadata of one received packet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Received {
     pub(crate) length: usize,
     /// Real-time clock in nanoseconds, taken by the kernel when the sender handed the packet over.
     pub(crate) stamp: Option<i128>,
-    /// The packet was longer than its room.
+    /// The packet was longer than the buffer.
     pub(crate) truncated: bool,
 }
 
@@ -27,7 +27,7 @@ fn check(result: c_int) -> io::Result<c_int> {
     }
 }
 
-/// The number of an interface of the present network namespace.
+/// The index of an interface in the current network namespace.
 pub(crate) fn interface_index(name: &str) -> io::Result<c_int> {
     let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // SAFETY: the name ends with a zero byte.
@@ -39,9 +39,9 @@ pub(crate) fn interface_index(name: &str) -> io::Result<c_int> {
     }
 }
 
-/// A packet socket that hears and sends nothing until it is bound.
+/// A packet socket that receives and sends nothing until it is bound.
 pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
-    // SAFETY: plain system call; a new descriptor belongs to nobody else.
+    // SAFETY: plain system call; a new descriptor has no other owner.
     unsafe {
         let fd = check(libc::socket(
             libc::AF_PACKET,
@@ -72,7 +72,7 @@ pub(crate) fn set_option(
     check(result).map(drop)
 }
 
-/// Attach a packet socket to an interface; `protocol` 0 hears nothing.
+/// Attach a packet socket to an interface; with `protocol` 0 it receives nothing.
 pub(crate) fn bind_packet(fd: BorrowedFd<'_>, interface: c_int, protocol: u16) -> io::Result<()> {
     // SAFETY: sockaddr_ll is plain data, and its length is given.
     let result = unsafe {
@@ -183,7 +183,7 @@ pub(crate) fn send(fd: BorrowedFd<'_>, head: &[u8], body: &[u8]) -> io::Result<(
     }
 }
 
-/// No packet is no error.
+/// Turn the error of an empty socket into None.
 pub(crate) fn unless_empty(received: io::Result<Received>) -> io::Result<Option<Received>> {
     match received {
         Ok(received) => Ok(Some(received)),
@@ -192,7 +192,7 @@ pub(crate) fn unless_empty(received: io::Result<Received>) -> io::Result<Option<
     }
 }
 
-/// Put the calling thread into the real-time class, first in first out.
+/// Put the calling thread into the real-time class `SCHED_FIFO`.
 pub(crate) fn set_realtime(priority: c_int) -> io::Result<()> {
     // SAFETY: sched_param is plain data; 0 is the calling thread.
     let result = unsafe {
@@ -203,8 +203,8 @@ pub(crate) fn set_realtime(priority: c_int) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Ask for a time slice of `nanoseconds` for the calling thread in the normal class: a thread that wants little at a time
-/// is served sooner.
+/// Request a time slice of `nanoseconds` for the calling thread in the normal class: a thread with a shorter slice is scheduled
+/// sooner.
 pub(crate) fn set_short_slice(nanoseconds: u64) -> io::Result<()> {
     // SAFETY: sched_attr is plain data whose size field is right; 0 is the calling thread, no flags.
     let result = unsafe {
@@ -222,7 +222,7 @@ pub(crate) fn set_short_slice(nanoseconds: u64) -> io::Result<()> {
     check(result as c_int).map(drop)
 }
 
-/// What TCP knows of a connection.
+/// The kernel's statistics of a TCP connection.
 pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     // SAFETY: tcp_info is plain data, and its length is given; the kernel writes at most that much.
     unsafe {

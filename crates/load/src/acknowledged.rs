@@ -1,8 +1,8 @@
-//! The log of acknowledged keys: what each transaction wrote, when it was sent, and what became of it.
+//! The log of acknowledged keys: the key that each transaction wrote, when it was sent, and its outcome.
 //!
 //! A header, records of one size, a closing record with their number: little-endian, read by `python/howfar/engine/acknowledged.py`.
-//! Each worker gathers records and appends them in whole pieces, so those of one connection stand in their order. It outlives the
-//! server, not a crash of this process: then it is not closed, and nobody takes it for complete.
+//! Each worker buffers records and appends them in large pieces, so those of one connection are in order. The log survives a crash of
+//! the server, not one of this process: then the closing record is missing, and readers see that the log is incomplete.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -19,15 +19,15 @@ const MAGIC: [u8; 8] = *b"howfarAK";
 const VERSION: u32 = 1;
 const HEADER: usize = 64;
 const RECORD: usize = 32;
-/// What a worker holds back at most: 2048 records.
+/// Maximum bytes that a worker buffers: 2048 records.
 const PIECE: usize = 2048 * RECORD;
 
-/// What became of a key.
+/// The outcome of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyOutcome {
-    /// The last statement of its transaction was answered well.
+    /// The last statement of its transaction succeeded.
     Acknowledged,
-    /// The server answered a statement with this error; of errors without a number the log keeps none.
+    /// The server answered a statement with this error; the log has 0 for errors without a number.
     Refused(ErrorCode),
     /// No answer came before the connection or the job ended.
     Unknown,
@@ -49,7 +49,7 @@ impl KeyOutcome {
 /// Kind of the closing record.
 const CLOSED: u8 = 255;
 
-/// Records by outcome.
+/// Number of records by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct OutcomeCounts {
     acknowledged: u64,
@@ -72,12 +72,12 @@ impl OutcomeCounts {
 pub(crate) struct LogFile {
     path: String,
     file: Mutex<File>,
-    /// All times count from here.
+    /// Origin of all times in the log.
     origin_ns: u64,
 }
 
 impl LogFile {
-    /// Before anything is begun: a log is never written over.
+    /// Check, before the job begins, that no file would be overwritten.
     pub(crate) fn must_be_new(path: &str) -> Result<(), Failed> {
         if Path::new(path).symlink_metadata().is_ok() {
             return Err(Failed::new(
@@ -89,7 +89,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// A new file with its header. The load begins at `origin_ns`.
+    /// Create the file and write its header. The load begins at `origin_ns`.
     pub(crate) fn create(path: &str, connections: u32, origin_ns: u64) -> Result<Self, Failed> {
         let made = OpenOptions::new().append(true).create_new(true).open(path);
         let file = made.map_err(|error| {
@@ -131,7 +131,7 @@ impl LogFile {
         })
     }
 
-    /// All workers have ended theirs, with these numbers of records.
+    /// Write the closing record, after all workers have ended their parts. `counts`: the sum of their records.
     pub(crate) fn close(&self, counts: &OutcomeCounts) -> Result<AcknowledgementLog, Failed> {
         let records = counts.acknowledged + counts.refused + counts.unknown + counts.seen;
         let times = (counts.acknowledged, counts.refused);
@@ -164,7 +164,7 @@ fn put(
     out.extend_from_slice(&[outcome, 0]);
 }
 
-/// One worker's part.
+/// One worker's part of the log.
 #[derive(Debug)]
 pub(crate) struct Log<'a> {
     file: &'a LogFile,
@@ -181,7 +181,7 @@ impl<'a> Log<'a> {
         }
     }
 
-    /// `key` was requested at `sent_ns`; `now` is its end.
+    /// Write a record: `key` was sent at `sent_ns`, and its outcome was known at `now`.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -215,25 +215,25 @@ impl<'a> Log<'a> {
         Ok(())
     }
 
-    /// Append what is gathered.
+    /// Append the buffered records.
     pub(crate) fn flush(&mut self) -> Result<(), Failed> {
         if self.piece.is_empty() {
             return Ok(());
         }
         let written = self.file.append(&self.piece);
-        // Half a piece may be there: what follows it would not be found.
+        // Drop the piece even if the write failed: part of it may be in the file, and records after a partial one could not be read.
         self.piece.clear();
         written
     }
 
-    /// Append the rest.
+    /// Append the remaining records and return the counts.
     pub(crate) fn end(mut self) -> Result<OutcomeCounts, Failed> {
         self.flush()?;
         Ok(self.counts)
     }
 }
 
-/// In a panic what is known is kept; nobody closes the log then.
+/// A panic keeps the records written so far; the log is not closed then.
 impl Drop for Log<'_> {
     fn drop(&mut self) {
         let _ = self.flush();
@@ -273,7 +273,7 @@ mod tests {
         let first = &bytes[HEADER..HEADER + RECORD];
         assert_eq!(first[..8], (-5_i64).to_le_bytes());
         assert_eq!((first[8], first[16], first[30]), (1, 7, 1));
-        // The second worker's, sent before the origin.
+        // The second worker's record, sent before the origin.
         let third = &bytes[HEADER + 2 * RECORD..HEADER + 3 * RECORD];
         assert_eq!((third[0], third[8], third[30]), (6, 0, 2));
         assert_eq!(third[28..30], 1062_u16.to_le_bytes());

@@ -1,8 +1,8 @@
-//! The least that a client of a load job can do: each connection sends the same bytes again as soon as their answer is there.
+//! The minimum that a client of a load job can do: each connection sends the same bytes again as soon as their answer has arrived.
 //!
-//! For comparison: nothing is chosen, decoded or recorded, and an answer is known by its length, which is that of the first. One
-//! connection alone sends and receives, blocking; more are served by rings, with as many threads as the load would have. The clock is
-//! read once an answer, as by every client that tells a latency.
+//! For comparison: nothing is chosen, decoded or recorded, and the end of an answer is recognised by its length, which is that of the
+//! first answer. A single connection sends and receives with blocking calls; more are served by rings, with as many threads as the
+//! load would have. The clock is read once per answer, as by every client that reports a latency.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,18 +32,18 @@ use crate::worker::driver::{Driver, rings};
 
 const BUFFER: usize = 64 * 1024;
 
-/// A connection without what makes it one of the engine's.
+/// A connection reduced to its socket and the bytes to exchange.
 struct BareConnection {
     socket: OwnedFd,
     request: Vec<u8>,
-    /// Bytes of an answer.
+    /// Length of an answer in bytes.
     length: usize,
     /// Bytes of the answer still to come.
     missing: usize,
     token: Token,
 }
 
-/// Open a job's connections, say so, and exchange bytes until the end of its window.
+/// Open a job's connections, report `ready`, and exchange bytes until the end of its window.
 pub(crate) fn run(mut job: LoadJob) -> Result<(), Failed> {
     job.driver = if job.connections > 1 {
         Requested::IoUring
@@ -96,7 +96,7 @@ fn opened(plan: &Plan, id: u64) -> Result<Connection, Failed> {
     Ok(connection)
 }
 
-/// Ask twice, since the first request may have to say more, and learn how long the answer is.
+/// Send the request twice, since the first may have to carry more (such as parameter types), and learn the length of the answer.
 fn bare(plan: &Plan, mut connection: Connection) -> Result<BareConnection, Failed> {
     let mut tools = Tools::new(
         Arc::clone(&plan.program),
@@ -153,7 +153,7 @@ fn bare(plan: &Plan, mut connection: Connection) -> Result<BareConnection, Faile
     })
 }
 
-/// One thread's share, until its time is over.
+/// Exchange bytes on one thread's share of the connections until the end of the window.
 fn exchange(
     plan: &Plan,
     pinned: Option<u32>,
@@ -175,7 +175,7 @@ fn exchange(
     done.map_err(|error| failure::broken(&plan.job.target, &error))
 }
 
-/// Send and receive, blocking.
+/// Send and receive on a single connection, blocking.
 fn alone(
     plan: &Plan,
     connection: &BareConnection,
@@ -198,7 +198,7 @@ fn alone(
     Ok(())
 }
 
-/// Over a ring: the requests that follow all answers that came go out in one call.
+/// Send and receive over a ring: the requests that follow all the answers received together are submitted in one call.
 fn together(
     plan: &Plan,
     mut ring: Ring,

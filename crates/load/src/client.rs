@@ -1,6 +1,6 @@
-//! A client that asks and waits: one connection, one statement at a time, for work beside the measured load.
+//! A blocking client: one connection, one statement at a time, for work outside the measured load.
 //!
-//! Not here: logging in (`login`, `opening`). The measured load never comes this way: `connection` is built for it.
+//! Not here: logging in (`login`, `connecting`). The measured load never uses this client: `connection` is built for it.
 
 mod results;
 
@@ -26,16 +26,16 @@ const NOTHING: &str = "`nothing`";
 /// Rows of text values; `None` is SQL's NULL.
 pub(crate) type Rows = Vec<Vec<Option<String>>>;
 
-/// How long to wait at most.
+/// Time limits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// For the connection and the login.
     pub(crate) connect_ns: u64,
-    /// For an answer, and for a statement to leave.
+    /// For sending a statement, and for its answer.
     pub(crate) stall_ns: u64,
 }
 
-/// A connection that is logged in. Dropped, it says goodbye.
+/// A connection that is logged in. Dropping it sends the protocol's goodbye.
 #[derive(Debug)]
 pub(crate) struct Client<'a> {
     socket: OwnedFd,
@@ -43,7 +43,7 @@ pub(crate) struct Client<'a> {
     replies: Replies,
     target: &'a Target,
     stall_ns: u64,
-    /// The statement under way, in a few words and quoted; none between statements.
+    /// The first words of the statement in progress, quoted; `None` between statements.
     doing: Option<String>,
 }
 
@@ -64,13 +64,13 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Run `sql` and wait for its end; its rows are passed over.
+    /// Run `sql` and wait for its end; rows are skipped.
     pub(crate) fn execute(&mut self, sql: &str) -> Result<Answered, Failed> {
         self.start(sql.as_bytes())?;
         self.finish()
     }
 
-    /// Run `sql`; that the server refuses it is no failure.
+    /// Run `sql`; an error from the server is not a failure.
     pub(crate) fn attempt(&mut self, sql: &str) -> Result<(), Failed> {
         match self.execute(sql) {
             Err(failed) if failed.code == FailCode::ServerError => {
@@ -81,7 +81,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Run `sql` and keep its rows: for answers that are small by their nature.
+    /// Run `sql` and return its rows: for answers that are small by nature.
     pub(crate) fn query(&mut self, sql: &str) -> Result<Rows, Failed> {
         self.start(sql.as_bytes())?;
         let mut results = Results::of(&self.replies, true);
@@ -94,21 +94,21 @@ impl<'a> Client<'a> {
         self.replies.query_with(out, write);
     }
 
-    /// Send `sql` and come back when it has left: the next statement can be made while the server works.
+    /// Send `sql` and return when it is sent: the caller can build the next statement while the server works.
     pub(crate) fn start(&mut self, sql: &[u8]) -> Result<(), Failed> {
         let mut packet = Vec::with_capacity(sql.len() + 8);
         self.replies.query(&mut packet, sql);
         self.start_packet(&packet, sql)
     }
 
-    /// Send a whole packet that holds `sql`.
+    /// Send a complete packet that holds `sql`.
     pub(crate) fn start_packet(&mut self, packet: &[u8], sql: &[u8]) -> Result<(), Failed> {
         assert!(self.doing.is_none(), "one statement at a time");
         self.doing = Some(format!("`{}`", gist(sql)));
         self.exchange(|exchange, doing| exchange.send(packet, doing))
     }
 
-    /// Wait for the end of what was started.
+    /// Wait for the end of the statement in progress.
     pub(crate) fn finish(&mut self) -> Result<Answered, Failed> {
         let mut results = Results::of(&self.replies, false);
         self.follow(&mut results)?;
@@ -132,7 +132,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Send or receive. One limit for a whole answer: it is small, whatever comes instead of it.
+    /// Send or receive. The limit applies to the complete answer, however its bytes trickle in: an answer is small.
     fn exchange(
         &mut self,
         act: impl FnOnce(&mut Exchange<'_>, &str) -> Result<(), Failed>,
@@ -183,14 +183,14 @@ impl Drop for Client<'_> {
             let mut quit = Vec::new();
             self.replies.goodbye(&mut quit);
             let mut bytes = Vec::new();
-            // The work is done: a server that is gone by now changes nothing.
+            // The work is done, so errors are ignored: the server may be gone.
             let _ = self.channel.seal(&quit, &mut bytes);
             let _ = send_some(&self.socket, &bytes);
         }
     }
 }
 
-/// A statement's first words: enough to know it, and nothing quoted, which might be a password.
+/// A statement's first words: enough to identify it, but nothing quoted, which might be a password.
 fn gist(sql: &[u8]) -> String {
     const WORDS: usize = 5;
     let plain =

@@ -1,8 +1,8 @@
-//! The monotonic clock, in nanoseconds. Only the shells (worker, coordinator) read it.
+//! The clocks, in nanoseconds. Pure modules do not read them: their callers pass the time.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since an arbitrary moment; never goes back.
+/// Nanoseconds since an arbitrary origin; never decreases.
 #[inline]
 pub(crate) fn now_ns() -> u64 {
     read(ClockId::Monotonic)

@@ -23,24 +23,24 @@ use crate::tcp_info;
 use crate::wire::send_some;
 
 const BUFFER: usize = 16 * 1024;
-/// Receives in a row before somebody looks at the clock: a login needs a few.
+/// Maximum receives in a row before the caller checks the clock: a login needs a few.
 const IN_A_ROW: u32 = 32;
-/// Between two looks while the server's queue is full.
+/// Pause between two attempts while the server's queue is full.
 const BUSY_NS: i64 = 2_000_000;
 const POLL_NS: i64 = 50_000_000;
 
-/// A connection that is not ready.
+/// A connection that is not ready yet.
 pub(crate) struct Connecting {
     pub(crate) socket: OwnedFd,
     pub(crate) began_ns: u64,
     handshake: Box<dyn Handshake>,
     steps: Steps,
-    /// Ready but for what is unsent.
+    /// The session, once logged in; the connection is ready when `unsent` is empty too.
     session: Option<Session>,
     connected: bool,
     unsent: Vec<u8>,
     first: FirstBytes,
-    /// The socket had more than was taken: no event will say so.
+    /// The socket may hold more bytes than were read, for which no event will come.
     pub(crate) more: bool,
 }
 
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Connecting {
 }
 
 impl Connecting {
-    /// Begin to connect; `None`: the server's queue of new connections is full.
+    /// Begin to connect; `None` if the server's queue of new connections is full.
     pub(crate) fn begin(
         entry: &Entry<'_>,
         address: &Address,
@@ -69,7 +69,7 @@ impl Connecting {
         };
         let mut unsent = Vec::new();
         let mut handshake = protocol::login(entry, &mut unsent)?;
-        // A client without a word to say is ready when its socket is.
+        // A client that has nothing to send is ready as soon as its socket is.
         let session = handshake.feed(&[], entry, &mut unsent)?;
         let mut connecting = Self {
             socket,
@@ -96,7 +96,7 @@ impl Connecting {
         }
     }
 
-    /// The transport is there, or failed.
+    /// Find out whether the transport is connected or failed.
     fn settle(&mut self, target: &Target) -> Result<(), Failed> {
         if !self.connected {
             decided(&self.socket).map_err(|error| failure::refused(target, &error))?;
@@ -106,7 +106,7 @@ impl Connecting {
         Ok(())
     }
 
-    /// The socket may be ready: go as far as it lets.
+    /// Advance the opening as far as the socket allows without blocking.
     pub(crate) fn progress(
         &mut self,
         entry: &Entry<'_>,
@@ -140,7 +140,7 @@ impl Connecting {
                     let early = Malformed::Unexpected("bytes came although nothing was asked");
                     return Err(failure::malformed(target, early));
                 }
-                // Not yet connected: the kernel says so on the first look.
+                // NOTCONN: the kernel may report it on the first attempt, before the connect is complete.
                 Err(Errno::AGAIN | Errno::NOTCONN) => return Ok(None),
                 Err(error) => return Err(failure::broken(target, &error.into())),
             }
@@ -149,13 +149,13 @@ impl Connecting {
         Ok(None)
     }
 
-    /// The failure of one that took too long.
+    /// The failure of a connection that took too long.
     pub(crate) fn too_slow(&self, entry: &Entry<'_>, limit: TimeLimit) -> Failed {
         let late = failure::too_slow(entry.target, &self.phase().to_do(), limit);
         self.recognised(entry, late)
     }
 
-    /// The failure, or what the first bytes show.
+    /// The failure, or a better one if the first bytes show another protocol.
     fn recognised(&self, entry: &Entry<'_>, failed: Failed) -> Failed {
         failure::other_protocol(entry.target, entry.expected(), &self.first).unwrap_or(failed)
     }
@@ -164,7 +164,7 @@ impl Connecting {
 /// When each step of an opening ended.
 #[derive(Debug)]
 struct Steps {
-    /// The present one, and since when.
+    /// The present step, and since when.
     current: StepName,
     since_ns: u64,
     done: Vec<(StepName, u64)>,
@@ -192,7 +192,7 @@ impl Steps {
         (self.current, self.since_ns) = (next, now);
     }
 
-    /// With the round trips of each: `login` those that no other step has. `unix`: a connect has none.
+    /// The steps that ended, with the round trips of each: `login` has those of no other step; with `unix`, a connect has none.
     fn finished(&self, session: Option<&Session>, unix: bool) -> Vec<Step> {
         let tls = session
             .and_then(|session| session.tls.as_ref())
@@ -219,13 +219,13 @@ pub(crate) struct TimedOpening {
     pub(crate) socket: OwnedFd,
     pub(crate) session: Session,
     pub(crate) steps: Vec<Step>,
-    /// The kernel's measure of TCP's handshake alone; `None`: a Unix socket.
+    /// The kernel's measure of TCP's handshake alone; `None` for a Unix socket.
     pub(crate) handshake_rtt_ns: Option<u64>,
     pub(crate) syn_retransmits: Option<u32>,
 }
 
-/// Open one connection and time its steps, each of which may take `step_limit_ns`. A job that is over ends the wait for the transport
-/// alone: servers count logins that are abandoned.
+/// Open one connection and time its steps, each of which may take `step_limit_ns`. The end of the job interrupts only the wait for the
+/// transport: servers count abandoned logins.
 pub(crate) fn open_timed(
     entry: &Entry<'_>,
     address: &Address,
@@ -256,7 +256,7 @@ pub(crate) fn open_timed(
             Ok(Some(session)) => break Ok(session),
             Err(stopped) => break Err(stopped),
         }
-        // Before anything was sent and acknowledged, so that it measures SYN and SYN-ACK alone.
+        // Read before any data is sent and acknowledged, so that it measures SYN and SYN-ACK alone.
         if connecting.connected && kernel.is_none() {
             kernel = tcp_info::read(&connecting.socket);
         }
@@ -266,7 +266,7 @@ pub(crate) fn open_timed(
         Ok(session) => {
             connecting.steps.end(StepName::Login);
             let mut steps = connecting.steps.finished(Some(&session), unix);
-            // A session without a login is ready with the step before it.
+            // A session without a login is ready when the step before it ends.
             steps.retain(|step| step.name != StepName::Login || step.round_trips > 0);
             Ok(TimedOpening {
                 socket: connecting.socket,
@@ -287,7 +287,7 @@ pub(crate) fn open_timed(
     }
 }
 
-/// Wait for one event and follow it. The error says whether the time was over.
+/// Wait for one event and handle it. The error also has whether the time limit was exceeded.
 fn step(
     connecting: &mut Connecting,
     entry: &Entry<'_>,
@@ -299,7 +299,7 @@ fn step(
     } else if !connecting.unsent.is_empty() {
         interest |= PollFlags::OUT;
     }
-    // On every turn: a peer that sends a byte now and then is never idle.
+    // Check on every call: a peer that sends a byte now and then never lets `wait` time out.
     if now_ns() > connecting.steps.since_ns + limit_ns {
         let limit = TimeLimit::of_step(limit_ns);
         return Err((connecting.too_slow(entry, limit), true));
@@ -310,7 +310,7 @@ fn step(
         return Ok(None);
     }
     if !connecting.connected {
-        // The caller looks at the socket before the first byte leaves.
+        // Return first: the caller reads `TCP_INFO` before the first byte is sent.
         let settled = connecting.settle(entry.target);
         return settled.map(|()| None).map_err(|failed| (failed, false));
     }
@@ -320,7 +320,7 @@ fn step(
         .map_err(|failed| (failed, false))
 }
 
-/// Begin to connect, again and again while the server's queue of new connections is full.
+/// Begin to connect; try again while the server's queue of new connections is full.
 fn begin_within(
     entry: &Entry<'_>,
     address: &Address,
@@ -354,7 +354,7 @@ pub(crate) fn open_one(
         if !connecting.connected || !connecting.unsent.is_empty() {
             interest |= PollFlags::OUT;
         }
-        // A session that has nothing to say may be ready with its socket.
+        // A session that has nothing to send may be ready as soon as its socket is.
         if !connecting.connected || connecting.session.is_none() {
             wait(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS);
         }
@@ -367,7 +367,7 @@ pub(crate) fn open_one(
     }
 }
 
-/// Whether something happened. Whatever ends the wait, the next turn of the caller's loop finds out.
+/// Whether a socket became ready. The next iteration of the caller's loop finds out what ended the wait.
 fn wait(sockets: &mut [PollFd<'_>], most_ns: i64) -> bool {
     let patience = Timespec {
         tv_sec: 0,

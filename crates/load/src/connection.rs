@@ -1,4 +1,4 @@
-//! One connection: which transaction it is in, what it has sent, what came back. The hot path; what happens when is the worker's.
+//! One connection: its transaction, the statement it has sent, and the answer. This is the hot path; the worker controls the timing.
 
 use std::io;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::worker::driver::Driver;
 use crate::workload::commands::Commands;
 use crate::workload::{Cursor, Due, Memory, Program};
 
-/// What a worker lends to its connections.
+/// Buffers and settings that a worker lends to its connections.
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub(crate) program: Arc<Program>,
     pub(crate) ignored: IgnoredErrors,
     pub(crate) packet: Vec<u8>,
     pub(crate) sealed: Vec<u8>,
-    /// Packet bytes since the worker last looked at its orders and time limits.
+    /// Decoded bytes received since the worker last checked its orders and time limits.
     pub(crate) taken: u64,
     plain: Vec<u8>,
     work: Work,
@@ -56,7 +56,7 @@ impl Tools {
     }
 }
 
-/// Why a connection cannot go on.
+/// Why a connection cannot continue.
 #[derive(Debug)]
 pub(crate) enum Broken {
     Channel(ChannelError),
@@ -69,7 +69,7 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
-    /// As the contract has it.
+    /// The failure as the contract defines it.
     pub(crate) fn translate(&self, target: &Target, protocol: Option<Protocol>) -> Failed {
         match self {
             Self::Io(error) => failure::broken(target, error),
@@ -87,31 +87,31 @@ impl From<ChannelError> for Broken {
     }
 }
 
-/// What follows an answer.
+/// The next step after an answer.
 pub(crate) enum After {
     /// The next statement of the same transaction, or the same transaction from its start.
     Statement,
     /// The transaction is done.
     Transaction,
-    /// The server refuses, and trying again is not requested.
+    /// The server refuses, and a retry was not requested.
     Refused(Refused),
 }
 
-/// What a connection does now.
+/// What a connection is doing.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// No socket, and nothing under way to get one.
+    /// No socket, and none is being opened.
     Closed,
-    /// No socket before a timer has rung.
+    /// No socket; a timer will start the next attempt to open one.
     Waiting,
     Connecting(Box<Connecting>),
-    /// Open; nothing was requested yet.
+    /// Open; no statement was sent yet.
     Resting,
-    /// Open; a transaction has ended and the next has not begun. No timer rings for it, and nobody waits for an answer.
+    /// Open; a transaction has ended and the next has not begun. No timer is set, and no answer is pending.
     Free,
     /// A pause before the next statement.
     Thinking,
-    /// A statement was sent and its answer is not whole.
+    /// A statement was sent and its answer is not complete.
     Asking,
 }
 
@@ -122,35 +122,35 @@ pub(crate) struct Connection {
     pub(crate) state: State,
     pub(crate) wire: Option<Box<Wire>>,
     pub(crate) memory: Memory,
-    /// Transactions that it has ended.
+    /// Transactions completed.
     number: u64,
-    /// Times that the present one was tried in vain.
+    /// Failed attempts at the present transaction.
     failures: u64,
     cursor: Cursor,
     due: Option<Due>,
-    /// In a transaction, maybe one that waits for a new socket.
+    /// In a transaction, possibly one that waits for a new socket.
     pub(crate) busy: bool,
     pub(crate) used: Use,
     pub(crate) intended_ns: u64,
     pub(crate) began_ns: u64,
     /// When the first byte of the present statement went out.
     pub(crate) sent_ns: u64,
-    /// When the first byte of its answer was seen; 0 while none was.
+    /// When the first byte of its answer was seen; 0 before that.
     pub(crate) first_byte_ns: u64,
-    /// When it was left without work; open loop only.
+    /// When the connection became free; open loop only.
     pub(crate) free_ns: u64,
-    /// When the timer that it waits for rings; others of it are stale. 0: it waits for none.
+    /// When the connection's current timer fires; its other timers are stale. 0 if it waits for none.
     pub(crate) due_ns: u64,
-    /// Its work is over, because no transaction may begin any more.
+    /// The connection's work is over, because no further transaction may begin.
     pub(crate) rests: bool,
-    /// It broke under load and is not back.
+    /// The connection broke under load and has not been restored.
     pub(crate) lost: bool,
-    /// Since when it has tried to open; 0 while it does not.
+    /// When the connection began trying to open; 0 while it does not try.
     pub(crate) seeking_ns: u64,
-    /// Transactions and their time in the measured window.
+    /// Number of transactions in the measured window, and the sum of their times.
     pub(crate) done: u64,
     pub(crate) busy_ns: u64,
-    /// Transactions since it was opened.
+    /// Transactions since the connection was opened.
     pub(crate) since_open: u64,
 }
 
@@ -194,7 +194,7 @@ impl Connection {
             .map_or("query", |due| program.kinds()[due.kind].name.as_str())
     }
 
-    /// Into the next transaction, which is nobody's yet.
+    /// Begin the next transaction; nothing is sent yet.
     #[inline]
     pub(crate) fn begin(&mut self, intended_ns: u64, now: u64, program: &Program) {
         self.cursor = program.transaction(self.id, self.number);
@@ -206,7 +206,7 @@ impl Connection {
         self.busy = true;
     }
 
-    /// A transaction of its own from its start, with other values, inside the same latency.
+    /// Restart the present transaction with newly drawn values; its latency covers all attempts.
     #[cold]
     pub(crate) fn restart(&mut self, program: &Program) {
         self.failures += 1;
@@ -214,13 +214,13 @@ impl Connection {
         self.due = self.cursor.next(program);
     }
 
-    /// Pause before the statement that comes next.
+    /// Pause before the next statement.
     #[inline]
     pub(crate) fn think_ns(&self) -> u64 {
         self.due.map_or(0, |due| due.think_ns)
     }
 
-    /// Send the statement that comes next. `now` is the clock's last reading.
+    /// Send the next statement. `now` is the clock's last reading.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -254,7 +254,7 @@ impl Connection {
         wire.send(tools, driver)
     }
 
-    /// Bytes came: how the answer ended, once it did.
+    /// Decode received bytes; returns the outcome once the answer is complete.
     #[inline]
     pub(crate) fn received(
         &mut self,
@@ -293,7 +293,7 @@ impl Connection {
         Ok(outcome)
     }
 
-    /// An answer is whole.
+    /// Handle a complete answer.
     #[inline]
     pub(crate) fn answered(&mut self, outcome: Outcome, tools: &Tools) -> After {
         match outcome {
@@ -311,7 +311,7 @@ impl Connection {
         }
     }
 
-    /// Commands are answered. Errors among them end the job, or are only counted: a command is never sent again.
+    /// Handle answers to commands. Errors among them end the job or are only counted: a command is never sent again.
     #[inline]
     fn commands_answered(&mut self, tools: &Tools) -> After {
         if let Some(counts) = self.wire.as_ref().and_then(|wire| wire.replies.counts()) {

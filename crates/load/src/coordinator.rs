@@ -1,4 +1,5 @@
-//! The coordinator: opens, starts, tells the time, collects. It runs beside the workers and does nothing on their behalf.
+//! The coordinator opens connections, starts the workers, sets the time and collects results. It runs alongside the workers and does
+//! none of their work.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -30,14 +31,14 @@ use crate::worker::driver::{Driver, rings};
 use crate::worker::{self, Order, Plan, Report, WorkerConfig};
 use crate::workload::Program;
 
-/// How long workers may take to say goodbye.
+/// Time limit for workers to end their sessions.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// Longest time between two looks at stalled connections.
+/// Check for stalled connections at least this often.
 const PATROL_NS: u64 = 1_000_000_000;
-/// Longest time between two looks at connections that open.
+/// Check connections that are being opened at least this often.
 const OPENING: Duration = Duration::from_millis(50);
 
-/// What a job says, understood, and the CPUs for it.
+/// The plan of a job, checked and parsed, and the CPUs that it may use.
 pub(crate) fn planned(job: LoadJob) -> Result<(Arc<Plan>, Vec<u32>), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
@@ -98,7 +99,7 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
     emit_event(&finished)
 }
 
-/// What the job's connections do.
+/// The program that the job's connections run.
 fn program(job: &LoadJob) -> Result<Program, Failed> {
     let (protocol, pipeline) = (job.protocol, job.session.pipeline);
     let program = Program::speaking(protocol, pipeline, &job.workload, job.connections, job.seed);
@@ -114,7 +115,7 @@ fn program(job: &LoadJob) -> Result<Program, Failed> {
 fn begin_log(plan: &Plan, origin_ns: u64) -> Result<(), Failed> {
     if let Some(path) = &plan.job.acknowledged {
         let file = LogFile::create(path, plan.job.connections, origin_ns)?;
-        // Nobody else sets it.
+        // Cannot fail: it is set only here.
         let _ = plan.log.set(file);
     }
     Ok(())
@@ -130,8 +131,8 @@ pub(crate) fn own_cpus() -> Result<Vec<u32>, Failed> {
     Ok(cpus.collect())
 }
 
-/// Connection 0, queried for what it really is. Connection 1 shows what later ones find: whether TLS sessions are resumed, and how many
-/// round trips opening takes.
+/// The first connections, with the receipt of what they really are. Connection 0 is queried for it. Connection 1 shows what later
+/// connections meet: whether TLS sessions are resumed, and how many round trips opening takes.
 pub(crate) fn first_connections(
     plan: &Plan,
     cpus: &[u32],
@@ -157,7 +158,7 @@ pub(crate) fn first_connections(
         sessions.push((socket, session));
     }
     if each_time {
-        // Each transaction opens its own.
+        // Each transaction opens its own connection.
         for (socket, session) in sessions.drain(..) {
             Wire::new(socket, session).leave();
         }
@@ -180,15 +181,15 @@ struct Workers {
     reports: Receiver<Report>,
     /// Workers that have not ended.
     left: usize,
-    /// How many have ended their part of the log, and what is in it.
+    /// Number of workers that have completed their part of the log, and the sum of its counts.
     logged: (usize, OutcomeCounts),
-    /// How many have ended, and how many statements they had answers to.
+    /// Number of workers that have stopped, and the number of statements that they had answers to.
     answered: (usize, u64),
 }
 
 impl Workers {
-    /// Start the workers; connections are dealt round robin. With as many workers as CPUs each is pinned to its own. With fewer
-    /// they may move: a worker pinned to a CPU that something else keeps busy would wait beside an idle one.
+    /// Start the workers; connections are dealt round robin. With as many workers as CPUs, each is pinned to its own CPU. With fewer,
+    /// they may move: a worker pinned to a CPU that another process keeps busy would wait while other CPUs are idle.
     fn start(
         plan: &Arc<Plan>,
         cpus: &[u32],
@@ -251,7 +252,8 @@ impl Workers {
         }
     }
 
-    /// Wait until all have opened their connections; waking them makes them check their time limits. Gives the statements prepared.
+    /// Wait until all workers have opened their connections; waking makes them check their time limits. Returns the number of
+    /// statements prepared.
     fn opened(&mut self) -> Result<u32, Failed> {
         let (mut sum, mut left) = (0, self.channels.len());
         while left > 0 {
@@ -272,7 +274,7 @@ impl Workers {
         Ok(sum)
     }
 
-    /// From the order to start until all is reported.
+    /// Collect reports from the order to start until all are complete.
     fn attend(&mut self, plan: &Plan, window: Window) -> Result<Finished, Failed> {
         let mut collected = Collected::new(plan.options(), window, self.channels.len());
         let patrol_ns = PATROL_NS.min(plan.job.stall_timeout_ns / 4 + 1);
@@ -321,7 +323,7 @@ impl Workers {
         collected.finish(&kinds)
     }
 
-    /// Let the workers end their sessions; what they cannot end in time is abandoned.
+    /// Let the workers end their sessions; sessions that they cannot end in time are abandoned.
     fn dismiss(&mut self, how: Order) {
         for order in [how, Order::Abandon] {
             self.order(order);
@@ -345,7 +347,7 @@ impl Workers {
         self.logged.1.add(counts);
     }
 
-    /// Say where the log is, once all of it is there.
+    /// Report the path of the log, once it is complete.
     fn close_log(&self, plan: &Plan) -> Result<(), Failed> {
         let Some(file) = plan.log.get() else {
             return Ok(());
@@ -361,11 +363,11 @@ impl Workers {
     }
 }
 
-/// A worker whose panic becomes a report.
+/// Run a worker; a panic becomes a report.
 fn guarded(plan: &Plan, config: WorkerConfig) {
     let reports = config.reports.clone();
     if let Err(failed) = crate::unpanicked("a worker", || worker::run(plan, config)) {
-        // A coordinator that is gone has said why.
+        // A coordinator that is gone has reported why.
         let _ = reports.send(Report::Failed(failed));
     }
 }

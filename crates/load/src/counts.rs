@@ -1,4 +1,4 @@
-//! Numbers that workers count up and the coordinator adds.
+//! Counters that workers increment and the coordinator adds up.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use howfar_wire::mysql::answer::Done;
 
 use crate::tcp_info::TcpInfo;
 
-/// What a transaction used, summed while it runs and counted when it ends.
+/// Counters of one transaction, summed while it runs and added to the tally when it ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Use {
     pub(crate) queries: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Use {
     pub(crate) to_server: u64,
     pub(crate) to_client: u64,
     pub(crate) errors: u64,
-    /// Keys that were read, by whether they had a value.
+    /// Keys read: with a value (`hits`) and without (`misses`).
     pub(crate) hits: u64,
     pub(crate) misses: u64,
 }
@@ -40,7 +40,7 @@ impl Use {
         self.misses += other.misses;
     }
 
-    /// An answer's results.
+    /// Add an answer's results.
     #[inline]
     pub(crate) fn done(&mut self, done: &Done) {
         self.rows += done.rows;
@@ -49,7 +49,7 @@ impl Use {
         self.classes.other += u64::from(done.others);
     }
 
-    /// What came of commands on keys.
+    /// Add the results of commands on keys.
     #[inline]
     pub(crate) fn commands(&mut self, counts: &CommandCounts) {
         self.rows += u64::from(counts.hits);
@@ -67,7 +67,7 @@ pub(crate) struct Slice {
     pub(crate) transactions: u64,
     pub(crate) used: Use,
     pub(crate) reconnects: u64,
-    /// At its end.
+    /// At the end of the interval.
     pub(crate) backlog: u64,
     pub(crate) latency: Latency,
 }
@@ -82,7 +82,7 @@ impl Slice {
     }
 }
 
-/// Transactions and busy time of the connections, in sums from which mean and deviation follow.
+/// Transactions and busy time of the connections, as sums and sums of squares, from which mean and standard deviation follow.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Shares {
     pub(crate) connections: f64,
@@ -116,10 +116,10 @@ pub(crate) enum Stage {
     Parse,
 }
 
-/// The whole window, or one worker's share of what its slices do not hold.
+/// Totals of the window; in a worker, its share of those that slices do not hold.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
-    /// Sums of slices: what is counted for each transaction is counted once, since a histogram is as large as a CPU's cache.
+    /// Sums of slices: a worker counts a transaction only in its slice, since a second histogram would fill the CPU's cache.
     pub(crate) transactions: u64,
     pub(crate) used: Use,
     pub(crate) errors: BTreeMap<ErrorCode, u64>,
@@ -127,13 +127,14 @@ pub(crate) struct Totals {
     pub(crate) lost: u64,
     /// Connections lost in the window or before it that are not back at its end.
     pub(crate) lost_at_end: u64,
-    /// When and why a connection was lost last, or a try to open it again failed.
+    /// When and why a connection was last lost, or an attempt to open it again failed.
     pub(crate) last_loss: Option<(u64, Failed)>,
     pub(crate) reconnects: u64,
     /// Receives of a ring that found no buffer, since the job began.
     pub(crate) starved: u64,
-    /// Open loop: requests due in the window; of them begun or not, those without an answer at its end.
+    /// Open loop: requests due in the window.
     pub(crate) due: u64,
+    /// Those of them, begun or not, without an answer at its end.
     pub(crate) unanswered_count: u64,
     pub(crate) backlog_max: u64,
     /// Latencies of transactions; a worker has only those without an answer.
@@ -157,7 +158,7 @@ impl Totals {
         self.latency.add(&slice.latency);
     }
 
-    /// Add what a worker counted beside its slices.
+    /// Add a worker's counts outside its slices.
     pub(crate) fn add(&mut self, other: &Self) {
         for (code, count) in &other.errors {
             *self.errors.entry(*code).or_default() += count;

@@ -1,4 +1,4 @@
-//! Strings of random characters: the `c` and `pad` columns of sysbench's tables, and texts that compress as far as requested.
+//! Strings of random characters: the `c` and `pad` columns of sysbench's tables, and texts of a requested compressibility.
 //!
 //! Pure: the same draws give the same characters. Sysbench draws every digit; here one draw of 64 bits gives sixteen.
 
@@ -6,20 +6,20 @@ use howfar_contract::jobs::Alphabet;
 
 use crate::draws::Draws;
 
-/// Length of what [`c`] writes: 10 groups of 11 digits and the dashes between.
+/// Length of a value that [`c`] writes: 10 groups of 11 digits and the dashes between.
 pub const C_LENGTH: usize = 119;
-/// Length of what [`pad`] writes: 5 groups.
+/// Length of a value that [`pad`] writes: 5 groups.
 pub const PAD_LENGTH: usize = 59;
 
 const GROUP: usize = 11;
-/// Digits of one draw.
+/// Digits from one draw.
 const BATCH: usize = 16;
 const BATCHES: u64 = 10_u64.pow(BATCH as u32);
-/// Letters of one draw.
+/// Letters from one draw.
 const LETTERS: u32 = 10;
 const WORDS: u64 = 26_u64.pow(LETTERS);
 
-/// What is repeated in a compressible text: longer than the three bytes from which zlib finds a repetition, shorter than its window.
+/// The phrase repeated in a compressible text: longer than zlib's minimum match of three bytes, shorter than its window.
 const LETTER_PHRASE: &[u8] = b"thequickbrownfoxjumpsoverthelazydogs";
 const DIGIT_PHRASE: &[u8] = b"31415926535897932384626433832795";
 
@@ -33,7 +33,7 @@ pub fn pad(draws: &mut Draws, out: &mut Vec<u8>) {
     groups::<{ 4 * BATCH }, 5>(draws, out);
 }
 
-/// Append `length` characters, of which about the share `compressible` is one phrase again and again and the rest random.
+/// Append `length` characters: about the share `compressible` repeats one phrase, the rest is random.
 pub fn text(
     draws: &mut Draws,
     length: usize,
@@ -63,7 +63,7 @@ pub fn text(
     }
 }
 
-/// `DIGITS` random digits, of which the first `GROUPS` groups are written.
+/// Draw `DIGITS` random digits and append the first `GROUPS` groups of them.
 #[inline]
 fn groups<const DIGITS: usize, const GROUPS: usize>(draws: &mut Draws, out: &mut Vec<u8>) {
     const { assert!(DIGITS >= GROUPS * GROUP) };
@@ -101,7 +101,8 @@ fn word(draws: &mut Draws) -> [u8; LETTERS as usize] {
     })
 }
 
-/// The draw scaled to `0..most` (Lemire 2019). No value is more than 2^-10 likelier than another: `most` is below 2^54.
+/// The draw scaled to `0..most` (Lemire 2019). The probabilities of any two values differ by a factor of at most 1 + 2^-10, because
+/// `most` is below 2^54.
 #[inline]
 fn below(bits: u64, most: u64) -> u64 {
     ((u128::from(bits) * u128::from(most)) >> 64) as u64
@@ -161,8 +162,8 @@ mod tests {
         }
     }
 
-    /// Each of 10 digits at each of 110 places: chi-square with 9 degrees (mean 9, variance 18); over the places the mean of
-    /// the statistics has standard deviation sqrt(18 / 110) = 0.40. Six of them allowed; for the worst place 50.
+    /// Counts of the 10 digits at each of 110 positions: chi-square with 9 degrees (mean 9, variance 18). The mean of the statistics
+    /// over the positions has standard deviation sqrt(18 / 110) = 0.40; six of these are allowed, and 50 at the worst position.
     #[test]
     fn digits_are_uniform_at_every_place() {
         let rows = 20_000;
@@ -207,8 +208,8 @@ mod tests {
         encoder.finish().expect("memory").len() as f64 / plain.len() as f64
     }
 
-    /// A random letter holds log2(26) = 4.70 bits of 8, a digit 3.32: no coder can do with less, zlib needs up to a tenth more.
-    /// A repeated phrase costs next to nothing.
+    /// A random letter has an entropy of log2(26) = 4.70 bits out of 8, a digit 3.32: no coder needs less, zlib needs up to a tenth
+    /// more. A repeated phrase costs next to nothing.
     #[test]
     fn what_zlib_leaves_follows_the_compressible_share() {
         for (alphabet, entropy) in [(Alphabet::Letters, 0.588), (Alphabet::Digits, 0.415)] {

@@ -1,4 +1,4 @@
-//! How row ids are drawn: sysbench's five distributions over `1..=size`.
+//! Random row ids: sysbench's five distributions over `1..=size`.
 //!
 //! `special`, `gaussian`, `pareto` and `uniform` are those of sysbench 1.0; `zipfian` is that of its later versions.
 
@@ -6,7 +6,7 @@ use howfar_contract::jobs::{Distribution, DistributionKind};
 
 use crate::draws::Draws;
 
-/// A distribution with its constants worked out.
+/// A distribution with precomputed constants.
 #[derive(Debug, Clone)]
 pub struct Ids {
     size: f64,
@@ -16,12 +16,12 @@ pub struct Ids {
 #[derive(Debug, Clone)]
 enum Shape {
     Uniform,
-    /// Mean of so many uniforms.
+    /// Mean of `iterations` uniforms.
     Gaussian {
         iterations: u32,
     },
-    /// `stretch`: how much longer than the table the range is from which the deciding number comes;
-    /// `hot`: the share of the table that the rest falls into.
+    /// `stretch`: range of the number that decides for or against the hot rows, as a multiple of the table's;
+    /// `hot`: the share of the table that is hot.
     Special {
         iterations: u32,
         stretch: f64,
@@ -73,7 +73,7 @@ impl Ids {
                 if decides * stretch < 1.0 || range == 0.0 {
                     mean(*iterations, draws) * range
                 } else {
-                    // The deciding number is used again, so only the upper part of the hot rows is ever hit: as sysbench does.
+                    // Like sysbench, reuse the deciding number, so that only the upper part of the hot rows is ever hit.
                     let rows = range * hot;
                     decides * (rows + 1.0) + range / 2.0 - rows / 2.0
                 }
@@ -81,7 +81,7 @@ impl Ids {
             Shape::Pareto { power } => draws.unit().powf(*power) * self.size,
             Shape::Zipfian(zipf) => return zipf.draw(draws),
         };
-        // Rounding may carry a product to the very end of its range.
+        // Rounding may bring a product to the excluded end of its range.
         1 + above_first.min(self.size - 1.0) as u64
     }
 }
@@ -90,8 +90,8 @@ fn mean(iterations: u32, draws: &mut Draws) -> f64 {
     (0..iterations).map(|_| draws.unit()).sum::<f64>() / f64::from(iterations)
 }
 
-/// P(k) proportional to k^-exponent on `1..=size`, by inverting the integral of a hat over the bars and rejecting what falls
-/// between hat and bar (Hörmann and Derflinger 1996, "Rejection-inversion").
+/// P(k) proportional to k^-exponent on `1..=size`, by inverting the integral of a hat over the bars and rejecting points between hat
+/// and bar (Hörmann and Derflinger 1996, "Rejection-inversion").
 #[derive(Debug, Clone)]
 struct Zipf {
     size: f64,
@@ -99,7 +99,7 @@ struct Zipf {
     /// The hat's integral at its left end, which holds the first bar exactly, and at its right end.
     left: f64,
     right: f64,
-    /// Whatever lies this close to its bar is accepted without a look at the hat.
+    /// A point this close to its bar is accepted without evaluating the hat.
     close: f64,
 }
 
@@ -176,7 +176,7 @@ mod tests {
         counts
     }
 
-    /// Pearson's statistic over (statistic's mean = degrees, variance = 2 * degrees): six standard deviations allowed.
+    /// Pearson's statistic has mean `degrees` and variance `2 * degrees`: six standard deviations are allowed.
     fn agrees(counts: &[f64], shares: &[f64]) {
         let total: f64 = counts.iter().sum();
         let statistic: f64 = counts
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Mean of 12 uniforms over 1000 rows: mean 500.5, standard deviation 1000/12; of 200 000 draws their errors are 0.19 and 0.13.
+    /// Mean of 12 uniforms over 1000 rows: mean 500.5, standard deviation 1000/12; with 200 000 draws their errors are 0.19 and 0.13.
     #[test]
     fn gaussian_has_mean_and_width() {
         let seen = counts(&of(DistributionKind::Gaussian), 1000, 200_000);
@@ -243,7 +243,7 @@ mod tests {
         assert!(((square / 200_000.0).sqrt() - 1000.0 / 12.0).abs() < 1.0);
     }
 
-    /// 75 % fall on ids 4976..=5051 of 10 000, uniformly, and of the other 25 % some too.
+    /// 75 % of the draws fall uniformly on ids 4976..=5051 of 10 000, and some of the other 25 % do too.
     #[test]
     fn special_hits_its_hot_rows() {
         let seen = counts(&of(DistributionKind::Special), 10_000, 400_000);

@@ -1,9 +1,9 @@
 //! Random numbers as a pure function of (seed, connection, transaction): every path runs the same transactions, and a
 //! transaction can be drawn again.
 
-/// Step of the counter: the golden ratio in 64 bits, odd, so that all states are visited.
+/// Increment of the counter: the golden ratio in 64 bits, odd, so that all states are visited.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-/// One in 2^52: draws have the 52 bits that sysbench's have.
+/// 2^-52: draws have 52 bits, like those of sysbench.
 const UNIT: f64 = 1.0 / (1_u64 << 52) as f64;
 
 /// A counter whose values are mixed until no pattern is left (Steele, Lea and Flood 2014, "splitmix").
@@ -13,9 +13,9 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// The numbers of one transaction.
+    /// The random numbers of one transaction.
     pub fn of(seed: u64, connection: u64, transaction: u64) -> Self {
-        // Mixed between the keys: neighbouring connections or transactions must not be shifted copies of each other.
+        // Mix after each key: the sequences of neighbouring connections or transactions must not be shifted copies of each other.
         let state = mix(mix(mix(seed ^ STEP) ^ connection).wrapping_add(STEP) ^ transaction);
         Self { state }
     }
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(seen.len(), all);
     }
 
-    /// Mean of n uniforms: 1/2 with standard deviation 1/sqrt(12 n); six of them allowed.
+    /// The mean of n uniforms is 1/2 with standard deviation 1/sqrt(12 n); six standard deviations are allowed.
     #[test]
     fn units_across_transactions_are_uniform() {
         let count = 200_000_u32;

@@ -1,6 +1,6 @@
-//! Bytes out, bytes in, over a connection on which nothing else is under way: for what is requested beside the measured load.
+//! Exchanges of bytes over a connection on which nothing else is in flight: for requests outside the measured load.
 //!
-//! Not here: what the bytes say.
+//! Not here: what the bytes mean.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use crate::failure;
 use crate::wire::send_some;
 
 const BUFFER: usize = 16 * 1024;
-/// Longest time between two looks at the clock while nothing moves.
+/// Read the clock at least this often while nothing moves.
 const LOOK_NS: u64 = 50_000_000;
 
 /// One connection, lent for some exchanges.
@@ -26,14 +26,14 @@ pub(crate) struct Exchange<'a> {
     pub(crate) target: &'a Target,
     pub(crate) socket: &'a OwnedFd,
     pub(crate) channel: &'a mut Channel,
-    /// How long nothing may move.
+    /// Time limit without any byte sent or received.
     pub(crate) limit_ns: u64,
-    /// How long one exchange may take, whatever moves.
+    /// Time limit for one exchange, even while bytes move.
     pub(crate) most_ns: u64,
 }
 
 impl Exchange<'_> {
-    /// Send `request`, and come back when it has left.
+    /// Send `request`, and return when the socket has taken all of it.
     pub(crate) fn send(&mut self, request: &[u8], doing: &str) -> Result<(), Failed> {
         if self.channel.is_plain() {
             return self.leave(request, doing);
@@ -61,8 +61,8 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Send `request`, and hand over what comes until `take` says that it was all. Both directions move at once: neither side waits
-    /// for the other to read.
+    /// Send `request`, and pass received bytes to `take` until it returns true. Bytes move in both directions at once, so that neither
+    /// side waits for the other to read.
     pub(crate) fn ask(
         &mut self,
         request: &[u8],
@@ -94,7 +94,7 @@ impl Exchange<'_> {
                     .open(received, &mut plain, &mut unsent)
                     .map_err(broken)?;
                 if !plain.is_empty() && take(&plain)? {
-                    // What the channel itself has to answer.
+                    // Send the channel's own answer, if any.
                     return self.leave(&unsent[sent..], doing);
                 }
                 self.channel.goes_on().map_err(broken)?;
@@ -117,7 +117,7 @@ impl Exchange<'_> {
         send_some(self.socket, bytes).map_err(|error| failure::broken(self.target, &error))
     }
 
-    /// Wait until the socket is ready, or it is time to look again. Nothing has moved since `moved_ns`.
+    /// Wait until the socket is ready, or until it is time to read the clock again. Nothing has moved since `moved_ns`.
     fn wait_since(
         &self,
         moved_ns: u64,
@@ -132,7 +132,7 @@ impl Exchange<'_> {
             tv_sec: 0,
             tv_nsec: LOOK_NS.min(self.limit_ns) as i64,
         };
-        // Whatever ends the wait, the next turn of the caller's loop finds out.
+        // The next iteration of the caller's loop finds out what ended the wait.
         let _ = poll(&mut [PollFd::new(self.socket, what)], Some(&patience));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a connection, translated once into the contract's failures.
+//! Translates errors of connections into the contract's failures.
 
 use std::io;
 
@@ -10,14 +10,14 @@ use howfar_wire::mysql::{Malformed, ServerError};
 use howfar_wire::postgres;
 use howfar_wire::recognise::{FirstBytes, Speaks};
 
-/// Server errors that are the end of the session: shutdown, killed connection, idle too long.
+/// Server errors that end the session: shutdown, killed connection, idle timeout.
 const SESSION_ENDS: [&str; 9] = [
     "1053", "1077", "1079", "1927", "4031", "57P01", "57P02", "57P05", "25P03",
 ];
 
 const ENDED: &str = "The server shuts down, or ends sessions: look into its error log.";
 
-/// A target in words.
+/// A target's name in messages.
 pub(crate) fn target_name(target: &Target) -> String {
     match target {
         Target::Unix { path } => format!("the socket {path}"),
@@ -50,7 +50,7 @@ pub(crate) fn refused(target: &Target, error: &io::Error) -> Failed {
     )
 }
 
-/// The time that connecting may take, and the option that sets it.
+/// A time limit for connecting, and the option that sets it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TimeLimit {
     pub(crate) ns: u64,
@@ -58,13 +58,13 @@ pub(crate) struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// Of all steps of a load's connection.
+    /// Limit for all steps together of a load's connection.
     pub(crate) fn of_load(ns: u64) -> Self {
         let option = "--thread-init-timeout";
         Self { ns, option }
     }
 
-    /// Of each step of a connection that is timed.
+    /// Limit for each step of a timed connection.
     pub(crate) fn of_step(ns: u64) -> Self {
         let option = "--timeout";
         Self { ns, option }
@@ -87,7 +87,7 @@ pub(crate) fn too_slow(target: &Target, to_do: &str, limit: TimeLimit) -> Failed
     )
 }
 
-/// What a client expects of the first bytes of a server.
+/// The protocol that a client expects in the first bytes of a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) protocol: Speaks,
@@ -95,7 +95,7 @@ pub(crate) struct Expected {
     pub(crate) tls: bool,
 }
 
-/// The failure of a server whose first bytes show that it speaks another protocol than expected; `None`: they do not show it.
+/// The failure of a server whose first bytes show that it speaks another protocol than expected; `None` if they do not show that.
 pub(crate) fn other_protocol(
     target: &Target,
     expected: Expected,
@@ -147,7 +147,7 @@ pub(crate) fn other_protocol(
     ))
 }
 
-/// How an address asks for TLS from the first byte.
+/// Advice how an address requests TLS from the first byte.
 fn tls_first(protocol: Speaks) -> &'static str {
     match protocol {
         Speaks::Redis => "Begin the address with rediss://.",
@@ -218,7 +218,7 @@ pub(crate) fn gone(target: &Target, doing: &str) -> Failed {
     )
 }
 
-/// The server says that it ends a session, without having been asked anything.
+/// The server reports, without a request, that it ends a session.
 pub(crate) fn ended(target: &Target, error: &ServerError) -> Failed {
     Failed::new(
         FailCode::ServerGone,
@@ -246,7 +246,7 @@ pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u6
     )
 }
 
-/// An error that came instead of a login.
+/// An error of the server instead of a login.
 pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed {
     let (code, advice) = match error.code.to_string().as_str() {
         "1040" | "1203" | "1226" | "53300" => (
@@ -285,7 +285,7 @@ pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed 
     )
 }
 
-/// A login that our side does not go on with.
+/// A login to MySQL that the client refuses to continue.
 pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Failed {
     let name = target_name(target);
     let (message, advice) = match refused {
@@ -330,7 +330,7 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
     Failed::new(FailCode::Auth, message, advice)
 }
 
-/// A login that this side refuses to PostgreSQL.
+/// A login to PostgreSQL that the client refuses to continue.
 pub(crate) fn refused_by_postgres(
     target: &Target,
     user: &str,
@@ -384,7 +384,7 @@ pub(crate) fn refused_by_postgres(
     Failed::new(FailCode::Auth, message, advice)
 }
 
-/// An error that came instead of an answer.
+/// An error of the server instead of an answer.
 pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Failed {
     let text = error.code.to_string();
     let advice = match text.as_str() {
@@ -413,7 +413,7 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
     )
 }
 
-/// An error that came instead of the reply to a command.
+/// An error of the server instead of the reply to a command.
 pub(crate) fn command(target: &Target, doing: &str, refusal: &Refusal) -> Failed {
     let (code, advice) = match refusal.word.name() {
         "NOAUTH" | "WRONGPASS" => (FailCode::Auth, "Check user and password."),

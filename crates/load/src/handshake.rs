@@ -1,7 +1,7 @@
-//! From the transport to a session with Redis or Memcached, without I/O: bytes in, bytes out.
+//! The handshake from the transport to a session with Redis or Memcached, without I/O: bytes in, bytes out.
 //!
-//! What there is to say is said at once: TLS first where it is wanted, then Redis' HELLO, AUTH and SELECT in one request. A session
-//! without any of these is ready when its socket is, as that of any client.
+//! TLS comes first if it is requested, then Redis' HELLO, AUTH and SELECT in one round trip. A session without any of these is ready
+//! when its socket is, as with any client.
 
 use howfar_contract::jobs::Protocol;
 use howfar_contract::{FailCode, Failed};
@@ -13,19 +13,19 @@ use crate::login::{Entry, Session};
 use crate::protocol::{Handshake, Phase, Replies};
 use crate::statements::Statements;
 
-/// Memory for one reply: HELLO's is a map of some hundred bytes.
+/// Maximum memory for one reply: HELLO's is a map of some hundred bytes.
 const LARGEST: usize = 1 << 16;
 
-/// One connection on its way in.
+/// The handshake of one connection.
 pub(crate) struct KeyValueHandshake {
     protocol: Protocol,
-    /// State of the answers in the session to come.
+    /// State of the answers, for the session once it is ready.
     replies: Option<Replies>,
     channel: Channel,
     decoder: Decoder,
-    /// Replies that are due, by what was requested, the last one first.
+    /// Commands whose replies are due, the last one first.
     due: Vec<&'static str>,
-    /// Whether anything was said: a round trip.
+    /// Whether anything was sent: that is a round trip.
     has_sent: bool,
     plain: Vec<u8>,
 }
@@ -170,7 +170,7 @@ mod tests {
     use crate::channel::Wanted;
     use crate::workload::Program;
 
-    /// What is sent first, and what comes of `replies`.
+    /// The bytes sent first, and the outcome after `replies`.
     fn hello(
         protocol: Protocol,
         (user, password, database): (&str, &str, &str),

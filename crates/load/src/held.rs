@@ -1,4 +1,4 @@
-//! A start that somebody else sets: the line `begin` on stdin, and the answer `begun`.
+//! A start that another process sets: the line `begin` on stdin, and the answer `begun`.
 
 use std::thread;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::clock::now_ns;
 use crate::usage::Usage;
 use crate::window::emit_event;
 
-/// Between the order and the first moment of a load: time for all workers to take it.
+/// Time between the order and the start of a load, so that all workers can receive the order.
 const LEAD_NS: u64 = 1_000_000;
 
-/// When the load begins: soon, or, where it is held, when the next line says, also if that has passed: then part of the warm-up is
-/// missed, and the window is that of all hosts.
+/// When the load begins: soon, or, if `held`, at the time in the next line of stdin. That time may have passed: then part of the
+/// warm-up is missed, but the window is the same on all hosts.
 pub(crate) fn origin_ns(held: bool) -> Result<u64, Failed> {
     if !held {
         return Ok(now_ns() + LEAD_NS);
@@ -38,7 +38,7 @@ pub(crate) fn run_usage(job: &UsageJob) -> Result<(), Failed> {
     sleep_until(start_ns + job.measure_ns);
     let used = Usage::at_end(&job.observe)?.since(&before);
     emit_event(&Used {
-        // The first is our own, which measures nothing.
+        // The first is this process, which measures nothing.
         cpu: used.into_iter().skip(1).collect(),
     })
 }

@@ -1,8 +1,8 @@
 //! The load engine: one job in, its events out.
 //!
-//! [`workload`] says what is requested and [`distribution`] of which rows, `schedule` when in an open loop; a worker per CPU drives its
-//! connections and counts; the coordinator opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
-//! (`howfar-contract`).
+//! [`workload`] defines what is requested, [`distribution`] of which rows, and `schedule` when in an open loop; a worker per CPU
+//! drives its connections and counts; the coordinator opens connections, starts the workers, sets the time and collects results. Not
+//! here: protocols (`howfar-wire`), the contract (`howfar-contract`).
 
 mod acknowledged;
 mod bare;
@@ -57,7 +57,7 @@ pub fn run() -> ExitCode {
     guarded(|| read_job("load").and_then(coordinator::run))
 }
 
-/// Exchange only the bytes of one request and its answer on each connection of a load job: what any client must do at least.
+/// Exchange only the bytes of one request and its answer on each connection of a load job: the minimum that any client must do.
 pub fn run_bare() -> ExitCode {
     guarded(|| read_job("load").and_then(bare::run))
 }
@@ -72,7 +72,7 @@ pub fn run_ping() -> ExitCode {
     guarded(|| read_job("ping").and_then(|job| ping::run(&job)))
 }
 
-/// Run a job that makes, warms or drops a workload's tables.
+/// Run a job that creates, warms or drops a workload's tables.
 pub fn run_tables() -> ExitCode {
     guarded(|| read_job("tables").and_then(tables::run))
 }
@@ -92,12 +92,12 @@ pub fn run_usage() -> ExitCode {
     guarded(|| read_job("usage").and_then(|job| held::run_usage(&job)))
 }
 
-/// Whatever goes wrong becomes a `failed` event.
+/// Run `work` and report any failure as a `failed` event.
 fn guarded(work: impl FnOnce() -> Result<(), Failed>) -> ExitCode {
     report(unpanicked("the coordinator", work))
 }
 
-/// The outcome of `work`, of which a panic is one.
+/// The outcome of `work`; a panic becomes an error.
 fn unpanicked(who: &str, work: impl FnOnce() -> Result<(), Failed>) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let reason = panic_text(panic.as_ref());
@@ -105,7 +105,7 @@ fn unpanicked(who: &str, work: impl FnOnce() -> Result<(), Failed>) -> Result<()
     })
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))

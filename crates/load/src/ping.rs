@@ -1,6 +1,6 @@
-//! Times connections and small requests to one server, one at a time, as commands on stdin say.
+//! Times connections and small requests to one server, one at a time, as commands on stdin request.
 //!
-//! A request is written and its answer received by blocking calls on one connection: nothing else is between the clock's two readings.
+//! A request is written and its answer received by blocking calls on one connection: nothing else is between the two clock readings.
 
 mod commands;
 mod reply;
@@ -37,19 +37,20 @@ use commands::Commands;
 pub(crate) use commands::Over;
 use reply::Reply;
 
-/// Bytes that a receive takes at most.
+/// Size of the receive buffer in bytes.
 const BUFFER: usize = 64 * 1024;
-/// Bytes of an answer with rows, and of one without.
+/// Maximum bytes of a small answer, or of one whose rows are kept.
 const LONGEST: u64 = 1 << 20;
+/// Maximum bytes of a fetched answer whose rows are not kept.
 const LONGEST_BULK: u64 = 1 << 25;
-/// How much longer than a small answer a large one may take; its silences have the same limit.
+/// Time limit of a large answer, as a multiple of that of a small one; the limit without any byte is the same.
 const BULK_FACTOR: u64 = 12;
-/// After so long without a byte a wait looks whether the job is over.
+/// A wait checks whether the job is over after this long without a byte.
 const SLICE_NS: u64 = 50_000_000;
-/// How long a server may take to answer what is pending after a goodbye.
+/// Time limit for a server to answer a pending request after a goodbye.
 const GOODBYE_NS: u64 = 500_000_000;
 
-/// Follow the commands until the job is over.
+/// Run the commands of a job until it is over.
 pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
@@ -72,7 +73,7 @@ pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
     while let Some(command) = commands.next()? {
         match command {
             PingCommand::Open {} => {
-                // The old one says goodbye first.
+                // Close the old connection first.
                 drop(open.take());
                 match open_timed(&entry, &address, job.step_timeout_ns, &commands.over) {
                     Ok(opening) => {
@@ -124,7 +125,7 @@ fn speaking(protocol: PingProtocol) -> Result<Program, Failed> {
     }
 }
 
-/// Report a connection.
+/// Report an open connection.
 fn report_opened(
     opening: &TimedOpening,
     entry: &Entry<'_>,
@@ -159,7 +160,7 @@ fn report_opened(
     })
 }
 
-/// What the server said of itself during the login, and how the password was proved.
+/// The server's version and connection id from the login, and the authentication method.
 fn said(session: &Session, entry: &Entry<'_>) -> (Option<String>, Option<u32>, String) {
     match &session.facts {
         Some(Facts::MySql(facts)) => (
@@ -177,7 +178,7 @@ fn said(session: &Session, entry: &Entry<'_>) -> (Option<String>, Option<u32>, S
     }
 }
 
-/// An open connection, blocking. Dropped, it says goodbye.
+/// An open connection, blocking. Dropping it sends the protocol's goodbye.
 struct Connection<'a> {
     socket: OwnedFd,
     channel: Channel,
@@ -186,14 +187,14 @@ struct Connection<'a> {
     limit_ns: u64,
     buffer: Vec<u8>,
     plain: Vec<u8>,
-    /// A request was sent whose answer is not whole, nor ever will be if one began before it.
+    /// A request was sent whose answer is incomplete; if so when another begins, the connection is unusable.
     pending: bool,
     over: Over,
-    /// Until the first answer is whole.
+    /// First bytes received, to recognise another protocol; `None` after the first exchange.
     first: Option<(Expected, FirstBytes)>,
 }
 
-/// When the bytes of one answer came.
+/// Times and size of one answer.
 #[derive(Debug, Clone, Copy)]
 struct Received {
     took_ns: u64,
@@ -313,7 +314,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Send a request and receive the whole answer to it. The first answer also shows which protocol the server speaks.
+    /// Send a request and receive its complete answer. The first answer also shows which protocol the server speaks.
     fn exchange(
         &mut self,
         packet: &[u8],
@@ -411,7 +412,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// After a slice in which nothing went: whether one more may be waited.
+    /// Count a slice of waiting without progress; fails if the limit is reached or the job is over.
     fn wait_on(&self, slices: &mut u64) -> Result<(), Failed> {
         *slices += 1;
         if *slices >= self.limit_ns.div_ceil(SLICE_NS) {
@@ -423,7 +424,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Take what came; true when the answer is whole.
+    /// Decode the first `count` bytes of the buffer; true if the answer is complete.
     fn take(&mut self, count: usize, reply: &mut Reply) -> Result<bool, Failed> {
         let raw = &self.buffer[..count];
         if let Some((_, first)) = &mut self.first {
@@ -451,7 +452,7 @@ impl<'a> Connection<'a> {
                     .goes_on()
                     .map_err(|error| channel::broken(target, &error))?;
             }
-            // What TLS itself has to answer.
+            // Send TLS's own answer, if any.
             self.leave(&answer)?;
         }
         Ok(ready)
@@ -485,7 +486,7 @@ impl Drop for Connection<'_> {
     fn drop(&mut self) {
         let mut goodbye = Vec::new();
         self.replies.goodbye(&mut goodbye);
-        // The work is done: a server that is gone by now changes nothing.
+        // The work is done, so errors are ignored: the server may be gone.
         let _ = self.send(&goodbye);
         if self.pending {
             self.drain();
@@ -494,8 +495,8 @@ impl Drop for Connection<'_> {
 }
 
 impl Connection<'_> {
-    /// Let the server answer what is pending and read the goodbye behind it: a close with bytes to come is a reset, which it would
-    /// meet first.
+    /// Let the server answer the pending request and read the goodbye after it: closing with bytes unread would send a reset, which
+    /// the server would see before the goodbye.
     fn drain(&mut self) {
         let until_ns = now_ns() + GOODBYE_NS;
         let _ = net::shutdown(&self.socket, Shutdown::Write);
@@ -508,12 +509,12 @@ impl Connection<'_> {
     }
 }
 
-/// Why a wait ended before its time.
+/// The failure of a wait that the end of the job cut short.
 pub(crate) fn interrupted() -> Failed {
     internal("the job ended during a request")
 }
 
-/// Sleep until a moment of the monotonic clock; one that has passed is not waited for.
+/// Sleep until `at_ns` of the monotonic clock; returns at once if it has passed.
 fn sleep_until(at_ns: u64) {
     let until = Timespec {
         tv_sec: (at_ns / 1_000_000_000) as i64,

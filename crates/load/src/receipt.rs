@@ -1,4 +1,4 @@
-//! What the first connection really is: read from the socket and from the server, never from the job.
+//! The receipt of the first connection: its real properties, read from the socket and from the server, never from the job.
 
 mod postgres;
 mod store;
@@ -25,15 +25,15 @@ use crate::sockopt::{max_segment, peer_pid};
 
 const STATUS_QUERY: &str = "SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
 const STATUS: &str = "SHOW SESSION STATUS";
-/// Bytes of the answer: five rows and what is around them, and room for more.
+/// Maximum bytes of the answer: five rows, their framing, and some slack.
 const LONGEST: usize = 1 << 12;
 
-/// What the answers are for: where a connection leads, and whose it is.
+/// The connection that a receipt is for: its target, account and job.
 #[derive(Clone, Copy)]
 pub(crate) struct ReceiptContext<'a> {
     pub(crate) entry: &'a Entry<'a>,
     pub(crate) address: &'a Address,
-    /// How long the server may take to answer.
+    /// Time limit for the server to answer.
     pub(crate) limit_ns: u64,
     pub(crate) mode: PsMode,
     pub(crate) threads: u32,
@@ -45,8 +45,8 @@ pub(crate) fn connect_turns(address: &Address, session: &Session) -> u32 {
     u32::from(matches!(address, Address::Tcp(_))) + session.turns
 }
 
-/// Open a connection and ask it and the server. Where a program in between ends a connection on which it is asked for what it does not
-/// pass on, that stays unknown, and the connection is another one.
+/// Open a connection and query its socket and the server. If a proxy closes the connection because it does not support the query, the
+/// server's facts stay unknown, and a new connection is opened.
 pub(crate) fn open(
     of: ReceiptContext<'_>,
     open: impl Fn() -> Result<(OwnedFd, Session), Failed>,
@@ -110,7 +110,7 @@ fn receipt(
     }
 }
 
-/// What the server says of itself and of the session.
+/// Facts about the server and the session, as the server reports them.
 struct ServerFacts {
     version: String,
     connection: Option<u32>,
@@ -172,7 +172,7 @@ fn protocol_mode(of: ReceiptContext<'_>) -> &'static str {
     }
 }
 
-/// How the session was entered.
+/// The authentication method of the session.
 fn login_method(entry: &Entry<'_>, session: &Session) -> &'static str {
     match &session.facts {
         Some(Facts::MySql(facts)) => facts.auth_plugin,
@@ -186,12 +186,12 @@ fn text(address: Option<SocketAddrAny>) -> Option<String> {
     address.and_then(|address| socket_address(&address))
 }
 
-/// Servers that name no algorithm have only one.
+/// The compression algorithm; servers that report none have only zlib.
 fn algorithm(name: Option<String>) -> String {
     name.unwrap_or_else(|| "zlib".to_owned())
 }
 
-/// MariaDB puts a fixed "5.5.5-" before its version, for old replicas only.
+/// The version without the fixed "5.5.5-" that MariaDB prepends for old replicas.
 pub(crate) fn plain_version(version: &str) -> &str {
     version.strip_prefix("5.5.5-").unwrap_or(version)
 }
@@ -216,7 +216,7 @@ pub(crate) fn requested_address(target: &Target) -> String {
     }
 }
 
-/// Status variables by name, over a connection on which nothing else is under way.
+/// Status variables by name, over a connection on which nothing else is in flight.
 fn ask(
     of: ReceiptContext<'_>,
     socket: &OwnedFd,
@@ -261,7 +261,7 @@ fn ask(
     }
 }
 
-/// Rows of a name and a value; NULL is an empty text.
+/// A map from rows of a name and a value; NULL becomes an empty text.
 fn by_name(rows: Rows) -> BTreeMap<String, String> {
     let pairs = rows.into_iter().filter_map(|row| {
         let [name, value] = <[Option<String>; 2]>::try_from(row).ok()?;

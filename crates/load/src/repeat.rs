@@ -1,5 +1,5 @@
-//! Recorded pages against a real server: one thread, as the application has it, that runs one statement after the other and keeps the
-//! gaps between them. It spins through gaps, as the application computes: a processor that sleeps would have to be woken.
+//! Repeats recorded pages against a real server: one thread, as in the application, runs one statement after the other with the
+//! recorded gaps between them. It spins through gaps, because the application computes there: an idle CPU would have to be woken.
 
 use std::collections::HashMap;
 use std::thread;
@@ -18,7 +18,7 @@ use crate::socket::Address;
 use crate::tables::nothing_prepared;
 use crate::window::emit_event;
 
-/// Longer gaps sleep first: a timer, not a computation.
+/// Maximum time to spin. Longer gaps sleep first: they are timers, not computations.
 const LONGEST_SPIN_NS: u64 = 20_000_000;
 
 /// Run a job to its end, an event for each page.
@@ -56,7 +56,7 @@ pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A new connection, read only if it has to be.
+/// Prepare a new connection: make it read only if the job requests it.
 fn prepared<'a>(mut client: Client<'a>, job: &RepeatJob) -> Result<Client<'a>, Failed> {
     if job.read_only && job.protocol == SqlProtocol::Mysql {
         client.execute("SET SESSION TRANSACTION READ ONLY")?;
@@ -83,7 +83,7 @@ fn repeat<'a>(
         let sent_ns = wait_until(due_ns);
         done.client_late_ns += sent_ns - due_ns;
         if step.opens {
-            // The old one says goodbye first, as an application's would.
+            // Close the old connection first, as the application would.
             clients.remove(&step.connection);
             let client = open()?;
             let opened_ns = now_ns();
@@ -111,7 +111,7 @@ fn repeat<'a>(
     Ok(done)
 }
 
-/// Wait until then; the time it was when that was over.
+/// Wait until `due_ns`; returns the time when the wait ended.
 fn wait_until(due_ns: u64) -> u64 {
     loop {
         let now = now_ns();

@@ -1,14 +1,14 @@
-//! When requests of an open loop are due: arithmetic of rate, shape, seed and index. Pure: it receives the time.
+//! When requests of an open loop are due: computed from rate, shape, seed and index. Pure: the caller passes the time.
 //!
 //! A request is due at `origin + inverse(unit)`, where `unit` is its position in a process of rate one (constant, Poisson, bursts)
-//! and `inverse` undoes the integral of the rate: linear growth over the ramp, constant after it. What could not be begun in time
-//! is no queue: it is the difference of two indices. Nothing is dropped, nothing skipped.
+//! and `inverse` inverts the integral of the rate: linear growth over the ramp, constant after it. The backlog is not a queue but the
+//! difference of two indices. No request is dropped or skipped.
 
 use howfar_contract::jobs::{Arrivals, Shape};
 
 use crate::draws::Draws;
 
-/// Tells the draws of a schedule from those of transactions.
+/// Separates the draws of a schedule from those of transactions.
 const STREAM: u64 = 0x5C4E_D01E;
 
 /// One worker's share of the arrivals.
@@ -20,16 +20,17 @@ pub(crate) struct Schedule {
     ramp_ns: f64,
     shape: Shape,
     burst: u64,
-    /// The first request's position under `constant` and `bursts`: workers take turns.
+    /// Position of the first request under `constant` and `bursts`: workers alternate.
     offset: f64,
+    /// At the next request to take.
     taken: Walker,
-    /// A second index, moved on when somebody asks how much is due.
+    /// Counts requests due before an edge of the window (`due_before`).
     ahead: Walker,
-    /// Position for whoever asks at any moment; that of the edges must not run ahead of it.
+    /// Counts requests due now (`waiting`); separate from `ahead`, which must not advance past the next edge.
     seen: Walker,
 }
 
-/// A position in the process.
+/// A position in the process of arrivals.
 #[derive(Debug, Clone)]
 struct Walker {
     count: u64,
@@ -39,7 +40,7 @@ struct Walker {
 }
 
 impl Schedule {
-    /// `worker` of `workers`; the first request is due after `origin_ns`.
+    /// The schedule of `worker` out of `workers`; the first request is due after `origin_ns`.
     pub(crate) fn new(
         arrivals: &Arrivals,
         (worker, workers): (usize, usize),
@@ -70,7 +71,7 @@ impl Schedule {
         schedule
     }
 
-    /// The walker at its next request.
+    /// The walker, with position and due time computed for its count.
     fn stepped(&self, mut walker: Walker) -> Walker {
         walker.unit = match self.shape {
             Shape::Constant => walker.count as f64 + self.offset,
@@ -85,7 +86,7 @@ impl Schedule {
         walker
     }
 
-    /// Nanoseconds after which so many requests are due: the integral of the rate, undone.
+    /// Nanoseconds after which `unit` requests are due: the inverse of the integral of the rate.
     fn inverse(&self, unit: f64) -> f64 {
         let in_ramp = self.rate_per_ns * self.ramp_ns / 2.0;
         if unit < in_ramp {
@@ -95,13 +96,13 @@ impl Schedule {
         }
     }
 
-    /// When the first request that nobody took is due.
+    /// When the first request not taken is due.
     #[inline]
     pub(crate) fn next_ns(&self) -> u64 {
         self.taken.next_ns
     }
 
-    /// Take the next request if it is due: gives the moment at which it was.
+    /// Take the next request if it is due; returns its due time.
     #[inline]
     pub(crate) fn take(&mut self, now: u64) -> Option<u64> {
         let due_ns = self.taken.next_ns;
@@ -114,7 +115,7 @@ impl Schedule {
         Some(due_ns)
     }
 
-    /// What nobody has taken is not requested any more.
+    /// Close the schedule: requests not taken are cancelled.
     pub(crate) fn close(&mut self) {
         self.taken.next_ns = u64::MAX;
         self.ahead = self.taken.clone();
@@ -125,7 +126,7 @@ impl Schedule {
         self.taken.next_ns == u64::MAX
     }
 
-    /// Requests due before `at`, since the origin. `at` never goes back.
+    /// Number of requests due before `at`, since the origin. `at` must never decrease.
     pub(crate) fn due_before(&mut self, at: u64) -> u64 {
         while self.ahead.next_ns < at {
             let mut walker = self.ahead.clone();
@@ -135,9 +136,9 @@ impl Schedule {
         self.ahead.count
     }
 
-    /// Requests due by `now` that nobody took. `now` never goes back.
+    /// Number of requests due by `now` and not taken. `now` must never decrease.
     pub(crate) fn waiting(&mut self, now: u64) -> u64 {
-        // Whoever is behind what was taken has nothing to count.
+        // Requests before the next one to take need not be counted.
         if self.seen.count < self.taken.count {
             self.seen = self.taken.clone();
         }
@@ -149,7 +150,7 @@ impl Schedule {
         self.seen.count - self.taken.count
     }
 
-    /// Requests due before `at` that nobody took.
+    /// Number of requests due before `at` and not taken.
     pub(crate) fn backlog(&mut self, at: u64) -> u64 {
         self.due_before(at).saturating_sub(self.taken.count)
     }
@@ -185,7 +186,7 @@ mod tests {
         );
     }
 
-    /// n exponential gaps: their mean is 1/rate with relative standard deviation 1/sqrt(n), the share above the mean 1/e.
+    /// n exponential gaps have mean 1/rate with relative standard deviation 1/sqrt(n); a share of 1/e is longer than the mean.
     #[test]
     fn poisson_gaps_are_exponential() {
         let mut one = schedule(1e6, Shape::Poisson, 0, 0, 1);
@@ -218,7 +219,7 @@ mod tests {
         assert!((9_999..=10_001).contains(&(due[10] - due[9])));
     }
 
-    /// The rate grows from 0 to 1e6/s over 10 ms: half as many in that time, a quarter of those in its first half.
+    /// The rate grows from 0 to 1e6/s over 10 ms: that time has half the requests of the full rate, its first half a quarter of these.
     #[test]
     fn a_ramp_grows_linearly() {
         let mut one = schedule(1e6, Shape::Constant, 10_000_000, 0, 1);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of taking and asking: what is due is taken or backlog.
+        /// In any order of takes and queries, every due request is either taken or in the backlog.
         #[test]
         fn nothing_is_lost(rate in 1e3..1e7, steps in prop::collection::vec((0_u64..100_000, 0_usize..50), 1..40)) {
             let mut one = schedule(rate, Shape::Poisson, 50_000, 0, 1);

@@ -1,18 +1,18 @@
-//! Signals that end a program, awaited by a thread so that the program can say goodbye first.
+//! Signals that end a program, awaited by a thread so that the program can close its sessions first.
 #![allow(unsafe_code)] // the calls take pointers; this file holds nothing else
 
 use std::mem::zeroed;
 use std::ptr::{null, null_mut};
 
-/// Those of SIGINT, SIGTERM and SIGHUP that are not ignored.
+/// The signals among SIGINT, SIGTERM and SIGHUP that are not ignored.
 #[derive(Clone, Copy)]
 pub(crate) struct EndingSignals(libc::sigset_t);
 
 impl EndingSignals {
-    /// From now on they end neither this thread nor those that it starts.
+    /// Block the signals: from now on they end neither this thread nor those that it starts.
     pub(crate) fn withhold() -> Self {
-        // SAFETY: set and action are plain values on this stack frame, for which all zeros are a value; null stands for what is not
-        // to be changed, or not wanted.
+        // SAFETY: set and action are plain values on this stack frame, for which all zeros are valid; a null pointer means "do not
+        // change" or "do not return".
         unsafe {
             let mut set: libc::sigset_t = zeroed();
             libc::sigemptyset(&raw mut set);
@@ -28,7 +28,7 @@ impl EndingSignals {
         }
     }
 
-    /// Wait until one of them comes.
+    /// Wait until one of the signals arrives.
     pub(crate) fn wait(self) {
         let mut number = 0;
         // SAFETY: both live on this stack frame.

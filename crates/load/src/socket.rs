@@ -10,17 +10,17 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Where to connect, understood once.
+/// Where to connect, parsed once.
 #[derive(Debug, Clone)]
 pub(crate) enum Address {
     Unix(net::SocketAddrUnix),
     Tcp(SocketAddr),
 }
 
-/// How a connect without blocking began.
+/// State after the start of a non-blocking connect.
 pub(crate) enum Begun {
     Connected(OwnedFd),
-    /// Writable once it is decided.
+    /// In progress; the socket becomes writable when the connect succeeds or fails.
     Pending(OwnedFd),
     /// The server's queue of new connections is full (Unix sockets only): try again.
     Busy,
@@ -83,11 +83,11 @@ impl Address {
     }
 }
 
-/// Beside the connections: standard streams, epolls, rings, bells, files read for CPU times, and sockets that a ring is about to
-/// close while their connections open again.
+/// Descriptors needed besides the connections: standard streams, epolls, rings, eventfds, files read for CPU times, and sockets that a
+/// ring is about to close while their connections open again.
 const OTHER_DESCRIPTORS: u64 = 256;
 
-/// Let this process have a descriptor for each of so many connections, as far as its user may.
+/// Raise this process's descriptor limit to fit `connections`, within the hard limit.
 pub(crate) fn allow_descriptors(connections: u64) -> Result<(), Failed> {
     let wanted = connections + OTHER_DESCRIPTORS;
     let mut limit = getrlimit(Resource::Nofile);
@@ -113,7 +113,7 @@ pub(crate) fn allow_descriptors(connections: u64) -> Result<(), Failed> {
     })
 }
 
-/// How a pending connect ended.
+/// The outcome of a pending connect.
 pub(crate) fn decided(socket: &OwnedFd) -> io::Result<()> {
     match sockopt::socket_error(socket)? {
         Ok(()) => Ok(()),

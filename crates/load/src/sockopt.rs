@@ -1,22 +1,22 @@
-//! Socket options that the safe wrappers do not know, or that they give less of.
+//! Socket options that the safe wrappers lack or expose only in part.
 #![allow(unsafe_code)] // getsockopt takes a pointer; this file holds nothing else
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// `TCP_MAXSEG`: payload bytes of a full segment; `None` when the socket has none.
+/// `TCP_MAXSEG`: payload bytes of a full segment; `None` if the socket has no such limit.
 pub(crate) fn max_segment(socket: impl AsFd) -> Option<u32> {
     let value: libc::c_int = option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG)?;
     (value > 0).then_some(value as u32)
 }
 
-/// `SO_PEERCRED`: the process at the other end of a Unix socket when it listened; `None`: one in another PID namespace, which has no
-/// number here.
+/// `SO_PEERCRED`: the process at the other end of a Unix socket when it listened; `None` if that process is in another PID namespace
+/// and so has no number here.
 pub(crate) fn peer_pid(socket: impl AsFd) -> Option<u32> {
     let peer: [libc::c_int; 3] = option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
     u32::try_from(peer[0]).ok().filter(|pid| *pid > 0)
 }
 
-/// An option whose value is one or more whole numbers; `None` when the socket has none.
+/// An option whose value is one or more integers; `None` if the socket does not have the option.
 fn option<T: Default>(socket: impl AsFd, level: libc::c_int, name: libc::c_int) -> Option<T> {
     let mut value = T::default();
     let mut length = size_of::<T>() as libc::socklen_t;

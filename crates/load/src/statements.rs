@@ -1,4 +1,4 @@
-//! What one connection knows of its statements.
+//! One connection's state of its statements: prepared or sent as text.
 
 use crate::workload::Program;
 
@@ -11,7 +11,7 @@ pub(crate) enum Slot {
     Prepared { id: u32, used: bool },
 }
 
-/// All of them, by [`Program::slot`].
+/// All statements of one connection, indexed by [`Program::slot`].
 #[derive(Debug, Default)]
 pub(crate) struct Statements {
     slots: Vec<Slot>,

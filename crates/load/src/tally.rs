@@ -1,4 +1,4 @@
-//! What one worker counts. Nothing here is shared: a worker owns its tally and sends parts of it away.
+//! One worker's counts. Nothing here is shared: a worker owns its tally and sends parts of it to the coordinator.
 
 use howfar_contract::{Failed, Latency};
 use howfar_wire::ErrorCode;
@@ -44,7 +44,7 @@ pub(crate) enum Passed {
     End(Box<Totals>),
 }
 
-/// The edge that comes next.
+/// The next edge of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Edge {
     Start,
@@ -62,16 +62,16 @@ enum Phase {
     Over,
 }
 
-/// A transaction that ended well.
+/// Times of a successful transaction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
-    /// Closed loop: its first byte; open loop: the moment at which it was due.
+    /// Closed loop: when its first byte was sent; open loop: when it was due.
     pub(crate) intended_ns: u64,
     pub(crate) began_ns: u64,
     pub(crate) now: u64,
 }
 
-/// Counts by the time at which things ended, in an open loop by the time at which they were due.
+/// Counts: closed loop, by the time at which transactions ended; open loop, by the time at which they were due.
 #[derive(Debug)]
 pub(crate) struct Tally {
     window: Window,
@@ -79,7 +79,7 @@ pub(crate) struct Tally {
     phase: Phase,
     next_edge_ns: u64,
     warmup_transactions: u64,
-    /// Statements, inside the window and outside.
+    /// Statements answered, inside the window and outside.
     pub(crate) answered: u64,
     /// Open loop: requests due before the window's start.
     due_at_start: u64,
@@ -104,7 +104,7 @@ impl Tally {
         }
     }
 
-    /// When the next edge is reached; never, after the window.
+    /// Time of the next edge; `u64::MAX` after the window.
     #[inline]
     pub(crate) fn next_edge_ns(&self) -> u64 {
         self.next_edge_ns
@@ -120,7 +120,7 @@ impl Tally {
         }
     }
 
-    /// The window ends earlier than planned.
+    /// End the window earlier than planned.
     pub(crate) fn end_at(&mut self, end_ns: u64) {
         self.window.end_ns = end_ns.clamp(self.window.start_ns, self.window.end_ns);
         if let Phase::Slice(index) = self.phase {
@@ -128,13 +128,14 @@ impl Tally {
         }
     }
 
-    /// Something is measured now.
+    /// Whether the window is in progress.
     #[inline]
     pub(crate) fn is_counting(&self) -> bool {
         matches!(self.phase, Phase::Slice(_))
     }
 
-    /// Open loop, before the next edge is passed: what its schedule says there. What nobody has begun by the window's end is owed.
+    /// Open loop: read the schedule's counts at the next edge, before it is passed. At the window's end, requests that were due but
+    /// not begun count as unanswered.
     pub(crate) fn take_stock(&mut self, schedule: &mut Schedule) {
         let at = self.next_edge_ns;
         match self.next_edge() {
@@ -145,7 +146,7 @@ impl Tally {
                 if last {
                     let due = schedule.due_before(at);
                     self.totals.due = due.saturating_sub(self.due_at_start);
-                    // A copy goes through them, the schedule itself goes on.
+                    // Consume a copy, so that the schedule itself can continue.
                     let mut rest = schedule.clone();
                     while let Some(due_ns) = rest.take(at - 1) {
                         self.unanswered(due_ns);
@@ -156,7 +157,7 @@ impl Tally {
         }
     }
 
-    /// Pass the next edge and tell of it.
+    /// Pass the next edge and publish its counts.
     #[cold]
     pub(crate) fn pass(&mut self, publish: &mut impl FnMut(Passed)) {
         let next = match self.phase {
@@ -167,7 +168,7 @@ impl Tally {
                 Phase::Slice(0)
             }
             Phase::Slice(index) => {
-                // Double buffering: the full slice goes away, an empty one takes its place.
+                // Send the full slice, and continue with an empty one.
                 publish(Passed::Slice {
                     index,
                     slice: std::mem::take(&mut self.slice),
@@ -189,7 +190,7 @@ impl Tally {
         };
     }
 
-    /// A statement was answered.
+    /// Record the latency of an answered statement.
     #[inline]
     pub(crate) fn statement(&mut self, kind: usize, latency_ns: u64) {
         if self.is_counting() {
@@ -209,7 +210,7 @@ impl Tally {
         self.is_counting() && (!self.open_loop || ended.intended_ns >= self.window.start_ns)
     }
 
-    /// A transaction ended well.
+    /// Count a successful transaction.
     #[inline]
     pub(crate) fn transaction(&mut self, ended: &Ended, used: &Use) {
         if !self.counts(ended) {
@@ -227,7 +228,7 @@ impl Tally {
         self.slice.latency.record(latency_ns);
     }
 
-    /// Open loop: a request was begun that could have been begun at `could_ns`.
+    /// Open loop: record the lateness of a request begun at `now` that could have been begun at `could_ns`.
     #[inline]
     pub(crate) fn begun(&mut self, due_ns: u64, could_ns: u64, now: u64) {
         if due_ns >= self.window.start_ns && due_ns < self.window.end_ns {
@@ -235,7 +236,7 @@ impl Tally {
         }
     }
 
-    /// Open loop, at the window's end: a request that was due and has no answer.
+    /// Open loop, at the window's end: count a request that was due and has no answer.
     pub(crate) fn unanswered(&mut self, due_ns: u64) {
         if due_ns < self.window.start_ns || due_ns >= self.window.end_ns {
             return;
@@ -246,7 +247,7 @@ impl Tally {
         self.totals.latency.record(age_ns);
     }
 
-    /// The server asked to try again.
+    /// Count an error that the server answered.
     #[cold]
     pub(crate) fn error(&mut self, code: ErrorCode) {
         if self.is_counting() {
@@ -262,13 +263,13 @@ impl Tally {
         self.not_back(now, failed);
     }
 
-    /// A try to open a lost connection again failed.
+    /// Note a failed attempt to open a lost connection again.
     #[cold]
     pub(crate) fn not_back(&mut self, now: u64, failed: Failed) {
         self.totals.last_loss = Some((now, failed));
     }
 
-    /// A connection that was lost is open again.
+    /// Count a lost connection that is open again.
     #[cold]
     pub(crate) fn reconnected(&mut self) {
         if self.is_counting() {
@@ -277,7 +278,7 @@ impl Tally {
         }
     }
 
-    /// A connection was opened under load.
+    /// Record the time of opening a connection under load.
     pub(crate) fn connected(&mut self, ns: u64) {
         if self.is_counting() {
             self.totals.connect.record(ns);
@@ -341,7 +342,7 @@ mod tests {
         assert_eq!((totals.transactions, counted), (4, (64, 4)));
     }
 
-    /// Due at 90 and 110, answered at 120 and 400: one was due before the window, one has no answer in it.
+    /// Requests due at 90 and 110, answered at 120 and 400: one was due before the window, one has no answer in it.
     #[test]
     fn an_open_loop_counts_what_was_due_in_the_window() {
         let mut tally = tally(true);
@@ -379,7 +380,7 @@ mod tests {
         assert_eq!(tally.next_edge(), Edge::None);
     }
 
-    /// At 250 a worker is in its second slice, and hears that the window was over at 190, in the first.
+    /// At 250 a worker is in its second slice, and learns that the window was over at 190, in the first.
     #[test]
     fn a_worker_that_passes_the_end_late_has_its_last_edge() {
         let mut tally = tally(false);

@@ -1,11 +1,11 @@
-//! What the kernel knows of a TCP connection: `TCP_INFO`, as far as a load generator can use it.
+//! The kernel's state of a TCP connection: the fields of `TCP_INFO` that a load generator can use.
 #![allow(unsafe_code)] // getsockopt takes a pointer and the length of what it may fill; this file holds nothing else
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Length of the kernel's structure up to and with `tcpi_sndbuf_limited`, the last field that is read here.
+/// Length of the kernel's structure up to and including `tcpi_sndbuf_limited`, the last field that is read here.
 const KNOWN: usize = 192;
-/// Where fields lie. The structure only ever grows at its end: older kernels fill less of it.
+/// Offsets of fields. The structure only ever grows at its end: older kernels fill less of it.
 const PATH_MTU: usize = 60;
 const RTT_US: usize = 68;
 const TOTAL_RETRANS: usize = 100;
@@ -13,17 +13,17 @@ const MIN_RTT_US: usize = 148;
 const BUSY_US: usize = 168;
 const RWND_LIMITED_US: usize = 176;
 const SNDBUF_LIMITED_US: usize = 184;
-/// What the kernel says before it has seen a round trip.
+/// The kernel's value before it has seen a round trip.
 const NO_MIN_RTT: u32 = u32::MAX;
 const NS_PER_US: u64 = 1000;
 
-/// Since the connection began. `None`: this kernel does not tell.
+/// Values since the connection began. `None` if this kernel does not report a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TcpInfo {
-    /// Smoothed.
+    /// Smoothed round-trip time.
     pub(crate) rtt_ns: u64,
     pub(crate) min_rtt_ns: Option<u64>,
-    /// Segments.
+    /// Retransmitted segments.
     pub(crate) retransmits: u64,
     /// Bytes of the largest packet that the path is known to carry.
     pub(crate) path_mtu: u32,
@@ -54,7 +54,7 @@ pub(crate) fn read(socket: impl AsFd) -> Option<TcpInfo> {
     parse(bytes.get(..length as usize)?)
 }
 
-/// As much as the kernel filled.
+/// The fields that the kernel filled.
 fn parse(bytes: &[u8]) -> Option<TcpInfo> {
     let us = |value: u64| value * NS_PER_US;
     Some(TcpInfo {

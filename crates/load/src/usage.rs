@@ -1,9 +1,9 @@
 //! CPU time and context switches of processes and all their descendants, from /proc.
 //!
-//! Read at both ends of the measured window, by a thread that is not under load. A thread that ends inside the window takes
-//! its time with it: servers keep a connection's thread until the connection ends, which is after the window. A process that
-//! ends leaves its time to the one that waits for it, in ticks of the clock: that is how servers and forwarders that fork for
-//! each connection are counted where connections come and go.
+//! Read at both ends of the measured window, by a thread that is not under load. The time of a thread that ends inside the window is
+//! lost, but servers keep a connection's thread until the connection ends, which is after the window. The time of a process that
+//! ends is added to its parent when it is waited for, in clock ticks: this counts servers and forwarders that fork for each
+//! connection where connections come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,7 @@ const OURS: &str = "client";
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Thread {
-    /// Whose it is.
+    /// The process that it belongs to.
     pid: u32,
     cpu_ns: u64,
     wait_ns: u64,
@@ -35,7 +35,7 @@ struct Threads {
 }
 
 impl Threads {
-    /// CPU time of children that have ended by `self` and were not counted while they lived, at `earlier`.
+    /// CPU time of children that ended between `earlier` and `self`, less the time that `earlier` counted while they lived.
     fn ended_since(&self, earlier: &Self) -> u64 {
         let sum = |all: &Self| all.ended_ns.values().sum::<u64>();
         let counted = earlier.alive.values();
@@ -51,21 +51,22 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// At the start of the window: the engine's own threads last, so that looking at a server of many threads is not counted.
+    /// Reading at the start of the window: the engine's own threads last, so that the cost of reading a server with many threads is
+    /// not counted.
     pub(crate) fn at_start(observe: &[Observed]) -> Result<Self, Failed> {
         let mut roles = observed(observe)?;
         roles.insert(0, own()?);
         Ok(Self { roles })
     }
 
-    /// At its end: for the same reason the engine's own threads first.
+    /// Reading at the end of the window: for the same reason, the engine's own threads first.
     pub(crate) fn at_end(observe: &[Observed]) -> Result<Self, Failed> {
         let mut roles = vec![own()?];
         roles.extend(observed(observe)?);
         Ok(Self { roles })
     }
 
-    /// What was used since `earlier`.
+    /// The usage since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Vec<CpuUse> {
         let none = Threads::default();
         self.roles
@@ -114,7 +115,7 @@ fn difference(role: &str, before: &Threads, after: &Threads) -> CpuUse {
         ..CpuUse::default()
     };
     for (id, now) in &after.alive {
-        // A thread that is new began inside the window.
+        // A new thread began inside the window.
         let then = before.alive.get(id).copied().unwrap_or_default();
         let cpu_ns = now.cpu_ns.saturating_sub(then.cpu_ns);
         sum.cpu_ns += cpu_ns;
@@ -134,7 +135,7 @@ fn tree(root: u32) -> io::Result<Threads> {
     while let Some(pid) = left.pop() {
         let entries = match fs::read_dir(format!("/proc/{pid}/task")) {
             Ok(entries) => entries,
-            // A descendant may end while we look; the process that was named may not.
+            // A descendant may end during the reading; the process that the job names may not.
             Err(_) if pid != root => continue,
             Err(error) => return Err(error),
         };
@@ -165,16 +166,16 @@ fn tree(root: u32) -> io::Result<Threads> {
     Ok(threads)
 }
 
-/// A thread that ended between the listing and the look: its files are gone, or were open already and answer no more.
+/// Whether a thread ended after it was listed: its files are gone, or were open already and fail to be read.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// CPU time of the children of `pid` that have ended and were waited for, and of theirs; 0 for a process that has ended itself.
+/// CPU time of the children of `pid` that have ended and were waited for, and of their children; 0 if `pid` itself has ended.
 fn ended_children_ns(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before the last parenthesis may hold anything. After it, cutime and cstime are the fields 14 and 15.
+    // The name before the last parenthesis may hold any characters. After it, cutime and cstime are the fields 14 and 15.
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let ticks: u64 = fields
         .split_whitespace()
@@ -228,7 +229,7 @@ fn unreadable(one: &Observed, error: &io::Error) -> Failed {
 mod tests {
     use super::*;
 
-    /// Work between two readings shows up; nothing else of the clock is judged.
+    /// Work between two readings shows up; the amount of time is not checked.
     #[test]
     fn own_time_and_a_childs_time_are_seen() {
         let mut child = std::process::Command::new("sleep")
@@ -255,7 +256,7 @@ mod tests {
         assert!(used[0].threads >= 1 && used[1].threads == 1);
     }
 
-    /// A server that forks for each connection: no child is left to be looked at.
+    /// A server that forks for each connection: at the second reading no child is left.
     #[test]
     fn time_of_children_that_have_ended_is_seen_once() {
         let burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";

@@ -1,7 +1,7 @@
-//! Sees when the keys of a load job's sequence become visible to others: polls for the next keys of each of its connections, on a
-//! connection of its own, and logs each key when it is first seen.
+//! Observes when the keys of a load job's sequence become visible to others: polls for the next keys of each of the load's
+//! connections, over a separate connection, and logs each key when it is first seen.
 //!
-//! A connection draws its keys in order, one transaction at a time, so a few keys each are enough to ask for.
+//! A connection draws its keys in order, one transaction at a time, so polling for a few keys per connection is enough.
 
 use std::fmt::Write as _;
 use std::io;
@@ -24,10 +24,10 @@ use crate::socket::Address;
 use crate::tables::nothing_prepared;
 use crate::window::emit_event;
 
-/// Keys requested by each connection: of so many in a row all but one may have been refused.
+/// Keys polled for per connection: in a row of this many, all but one may have been refused.
 const AHEAD: u64 = 4;
 
-/// Run a job to its end: its time, the end of stdin, or the server's.
+/// Run a job until its time is up, stdin ends, or the server is gone.
 pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     job.check()?;
     LogFile::must_be_new(&job.seen)?;
@@ -87,14 +87,14 @@ fn is_the_servers_end(failed: &Failed) -> bool {
     matches!(failed.code, FailCode::ServerGone | FailCode::Stalled)
 }
 
-/// Set when stdin ends.
+/// A flag that is set when stdin ends.
 fn over_with_stdin() -> Result<Arc<AtomicBool>, Failed> {
     let over = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&over);
     thread::Builder::new()
         .name("stdin".to_owned())
         .spawn(move || {
-            // Whatever comes is ignored.
+            // Input is ignored.
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             stop.store(true, Ordering::Relaxed);
         })
@@ -109,7 +109,7 @@ struct Polls {
 }
 
 impl Polls {
-    /// Ask until the time is up, or until nothing new comes after it is `over`.
+    /// Poll until the time is up, or until a poll after `over` is set finds nothing new.
     fn follow(
         &mut self,
         client: &mut Client<'_>,
@@ -119,7 +119,7 @@ impl Polls {
         over: &AtomicBool,
     ) -> Result<(), Failed> {
         while now_ns() < until_ns {
-            // What was there when stdin ended is seen.
+            // Read before the poll, so that the last poll sees all keys that were visible when stdin ended.
             let last = over.load(Ordering::Relaxed);
             let new = self.poll(client, awaited, log)?;
             if last && new == 0 {
@@ -132,7 +132,7 @@ impl Polls {
         Ok(())
     }
 
-    /// Ask once, and log what is new. Gives how many keys that is.
+    /// Poll once, and log the new keys. Returns their number.
     fn poll(
         &mut self,
         client: &mut Client<'_>,
@@ -159,13 +159,13 @@ impl Polls {
     }
 }
 
-/// The keys that may come next.
+/// The keys that may become visible next.
 #[derive(Debug)]
 struct Awaited {
     ask: String,
     first: u64,
     step: u64,
-    /// By connection: which of its keys comes next.
+    /// By connection: number of its next key.
     next: Vec<u64>,
 }
 
@@ -177,7 +177,7 @@ impl Awaited {
                 SqlProtocol::Mysql => {
                     format!("SELECT `{column}` FROM `{table}` WHERE `{column}` IN (")
                 }
-                // Without quotes names are in lower case, as the statements that made them say them.
+                // Unquoted, so that names fold to lower case as in the statements that created them.
                 SqlProtocol::Postgresql => {
                     format!("SELECT {column} FROM {table} WHERE {column} IN (")
                 }
@@ -201,7 +201,7 @@ impl Awaited {
         sql
     }
 
-    /// `key` is there: whose it is, if it was requested.
+    /// Note that `key` is visible; returns the connection that wrote it, or `None` if it was not polled for.
     fn seen(&mut self, key: u64) -> Option<u64> {
         let distance = key.checked_sub(self.first)?;
         let (place, rest) = (distance / self.step, distance % self.step);

@@ -1,4 +1,4 @@
-//! Collects what the workers passed on into the events of the measured window.
+//! Combines the reports of the workers into the events of the measured window.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,32 +15,32 @@ use crate::tally::{Passed, Window};
 use crate::tcp_info::TcpInfo;
 use crate::usage::Usage;
 
-/// For the workers to take an order.
+/// Time for the workers to receive an order.
 const MEET_NS: u64 = 1_000_000;
 
-/// Write an event. Nobody may be left to read it; then the job ends.
+/// Write an event. Fails if its reader is gone, which ends the job.
 pub(crate) fn emit_event<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
     emit(event).map_err(|error| internal(format!("stdout is closed: {error}")))
 }
 
-/// What of the job the window must know.
+/// The options of a job that the window needs.
 pub(crate) struct WindowOptions<'a> {
     pub(crate) observe: &'a [Observed],
     pub(crate) open_loop: bool,
-    /// Some of what is requested are keys.
+    /// The workload looks up keys: hits and misses are reported.
     pub(crate) keys: bool,
     /// Each slice is reported with its latencies.
     pub(crate) latencies: bool,
 }
 
-/// The window as far as it is known.
+/// The window, with what the workers have reported so far.
 pub(crate) struct Collected<'a> {
     options: WindowOptions<'a>,
     window: Window,
     workers: usize,
     began: usize,
     warmup_transactions: u64,
-    /// Slices that not all workers have passed, with how many have.
+    /// Slices that some but not all workers have passed: the number of these workers, and their sum.
     slices: BTreeMap<u64, (usize, Slice)>,
     ended: usize,
     totals: Totals,
@@ -79,7 +79,7 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// The clock shows `now`: read CPU times at both ends of the window.
+    /// Advance to `now`, the clock's reading: read CPU times at both ends of the window.
     pub(crate) fn reach(&mut self, now: u64) -> Result<(), Failed> {
         if now >= self.window.start_ns && self.before.is_none() {
             self.before = Some(Usage::at_start(self.options.observe)?);
@@ -95,14 +95,14 @@ impl<'a> Collected<'a> {
         Ok(())
     }
 
-    /// All work is done: the window ends now. Gives the moment.
+    /// All work is done: end the window now. Returns its end.
     pub(crate) fn end_now(&mut self, now: u64) -> u64 {
         self.window.end_ns = now.clamp(self.window.start_ns + 1, self.window.end_ns);
         self.window.end_ns
     }
 
-    /// A connection is lost at `now`: the window ends a little later, at a moment that the workers can still meet. Gives the moment,
-    /// the first time. Before the window there is nothing to tell: `failed` comes back.
+    /// A connection was lost at `now`: end the window a little later, so that the order reaches the workers in time. Returns the new
+    /// end the first time, then `None`. Before the window begins, fails with `failed`.
     pub(crate) fn interrupt(&mut self, failed: Failed, now: u64) -> Result<Option<u64>, Failed> {
         if self.interrupted.is_some() || now >= self.window.end_ns {
             return Ok(None);
@@ -114,7 +114,7 @@ impl<'a> Collected<'a> {
         Ok(Some(self.end_now(now + MEET_NS)))
     }
 
-    /// A worker passed an edge.
+    /// Add the report of a worker that passed an edge.
     pub(crate) fn take(&mut self, passed: Passed) -> Result<(), Failed> {
         match passed {
             Passed::Start {
@@ -176,7 +176,7 @@ impl<'a> Collected<'a> {
         self.ended == self.workers && self.after.is_some()
     }
 
-    /// `kinds`: names of what the tallies counted by kind.
+    /// The final event. `kinds`: names of the latencies that the tallies recorded by kind.
     pub(crate) fn finish(self, kinds: &[&str]) -> Result<Finished, Failed> {
         let (Some(before), Some(after)) = (self.before, self.after) else {
             return Err(internal("the window ended without its CPU times"));
@@ -186,7 +186,7 @@ impl<'a> Collected<'a> {
         if let Some(account) = &mut open_loop {
             let reported = account.answered + account.unanswered + account.failed;
             if self.interrupted.is_some() {
-                // A worker that took the order late has served what was due after the end, too.
+                // A worker that received the order late has also served requests that were due after the end.
                 account.due = account.due.max(reported);
             }
             if reported != account.due {
@@ -312,7 +312,7 @@ pub(crate) fn tcp_facts(seen: &[TcpInfo]) -> Option<TcpFacts> {
     })
 }
 
-/// `VmHWM` of this process; 0 where the kernel does not tell.
+/// `VmHWM` of this process; 0 if the kernel does not report it.
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! An open connection's socket and what speaks through it. What is said is `connection`'s.
+//! An open connection's socket and the layers above it. `connection` decides what is sent.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use crate::protocol::Replies;
 use crate::statements::Statements;
 use crate::worker::driver::{Driver, Registration};
 
-/// An open connection's socket and what speaks through it.
+/// An open connection's socket and the state of the layers above it: channel, replies, statements.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) socket: OwnedFd,
@@ -23,7 +23,7 @@ pub(crate) struct Wire {
     /// Bytes that the socket did not take at once; nearly always empty.
     pub(crate) unsent: Vec<u8>,
     pub(crate) registration: Registration,
-    /// A receive without `DONTWAIT` waits.
+    /// Whether the socket is in blocking mode: a receive without `DONTWAIT` waits.
     pub(crate) blocks: bool,
 }
 
@@ -40,7 +40,7 @@ impl Wire {
         }
     }
 
-    /// Send what is unsent, as far as the socket takes it.
+    /// Send unsent bytes, as far as the socket takes them.
     pub(crate) fn flush(&mut self, driver: &mut Driver) -> io::Result<()> {
         let sent = driver.send(&self.socket, &mut self.registration, &self.unsent)?;
         self.unsent.drain(..sent);
@@ -72,14 +72,14 @@ impl Wire {
         Ok(())
     }
 
-    /// Say goodbye and close. The work is done: a server that is gone by now changes nothing.
+    /// Send the protocol's goodbye and close. The work is done, so errors are ignored: the server may be gone.
     pub(crate) fn leave(mut self) {
         let bytes = self.goodbye();
         let _ = send_some(&self.socket, &bytes);
         let _ = net::shutdown(&self.socket, net::Shutdown::Both);
     }
 
-    /// The bytes of a goodbye, where the protocol has one.
+    /// The bytes of the goodbye, if the protocol has one.
     pub(crate) fn goodbye(&mut self) -> Vec<u8> {
         let mut quit = Vec::new();
         self.replies.goodbye(&mut quit);
@@ -92,7 +92,7 @@ impl Wire {
     }
 }
 
-/// Send what the socket takes now: maybe nothing.
+/// Send what the socket takes now, possibly nothing.
 #[inline]
 pub(crate) fn send_some(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     if bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! The transactions: texts, order, values and purity.
+//! Tests of the transactions: texts, order, values and purity.
 
 use howfar_contract::jobs::{Custom, PsMode, Sysbench, Workload};
 use howfar_load::workload::Program;
@@ -168,7 +168,7 @@ fn tables_are_drawn_evenly_and_for_each_kind_anew() {
         let all = program.listed(9, number);
         pairs[all[1].1 as usize - 1][all[11].1 as usize - 1] += 1;
     }
-    // 16 cells of 1000 expected, standard deviation 31: six of them allowed.
+    // 16 cells with 1000 expected each, standard deviation 31: six standard deviations are allowed.
     assert!(
         pairs
             .iter()
@@ -224,7 +224,7 @@ fn a_workload_of_ones_own_draws_what_it_says() {
         .map(|number| program.listed(1, number))
         .filter(|all| all.len() == 3)
         .collect();
-    // Three of four: 3000 expected, standard deviation 27.
+    // Three in four: 3000 expected, standard deviation 27.
     assert!((2836..=3164).contains(&both.len()), "{}", both.len());
     for all in &both {
         assert_eq!(
@@ -275,7 +275,7 @@ proptest! {
         prop_assert_ne!(&all, &of(seed.wrapping_add(1)).listed(connection, number));
     }
 
-    /// However statements travel, they are the same ones.
+    /// Statements are the same in every mode of sending them.
     #[test]
     fn modes_differ_in_how_and_not_in_what(seed in any::<u64>(), number in any::<u64>()) {
         let of = |db_ps_mode| {

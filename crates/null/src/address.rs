@@ -13,18 +13,18 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// Connections that may wait to be accepted; the kernel lowers it to its own limit.
 const QUEUE: i32 = 4096;
-/// How long the ping-pong waits for anything.
+/// Maximum time of a connect, and of each later read or write.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Take away what listening left in the file system.
+/// Remove the socket file that `listen` left in the file system.
 pub(crate) fn forget(target: &Target) {
     if let Target::Unix { path } = target {
-        // Whoever removed it before us meant it.
+        // If the file is already gone, it was removed on purpose.
         let _ = fs::remove_file(path);
     }
 }
 
-/// A listening socket that does not block, and its port if it has one.
+/// Open a non-blocking listening socket; returns it with its port, if it has one.
 pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, Option<u16>), Failed> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let open = |family| net::socket_with(family, SocketType::STREAM, flags, None);
@@ -62,7 +62,7 @@ pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, Option<u16>), Failed> 
     })
 }
 
-/// A connected socket that blocks, for at most ten seconds a call.
+/// Open a connected, blocking socket; each call blocks for at most ten seconds.
 pub(crate) fn connect(target: &Target) -> Result<OwnedFd, Failed> {
     let opened: io::Result<OwnedFd> = match target {
         Target::Unix { path } => UnixStream::connect(path).and_then(|stream| {
@@ -89,7 +89,7 @@ pub(crate) fn connect(target: &Target) -> Result<OwnedFd, Failed> {
     })
 }
 
-/// For messages.
+/// The name of the target in messages.
 pub(crate) fn name(target: &Target) -> String {
     match target {
         Target::Unix { path } => path.clone(),

@@ -1,4 +1,4 @@
-//! The answers, as bytes made once.
+//! The answers of the null server, as bytes made once.
 
 use howfar_wire::mysql::reply::MORE_RESULTS;
 use howfar_wire::mysql::server::{self, AUTOCOMMIT, Column, STRING, VAR_STRING};
@@ -6,24 +6,24 @@ use howfar_wire::mysql::server::{self, AUTOCOMMIT, Column, STRING, VAR_STRING};
 use crate::jobs::Flavour;
 use crate::statement::Kind;
 
-/// What a session says of itself, whoever asks: plain and uncompressed.
+/// The session status reported to every client: no TLS and no compression.
 const STATUS: [(&str, &str); 3] = [
     ("Compression", "OFF"),
     ("Ssl_cipher", ""),
     ("Ssl_version", ""),
 ];
 const TABLE: &str = "sbtest1";
-/// The usual scramble; nobody is kept out by it.
+/// The same scramble for every connection; no login is refused because of it.
 const SCRAMBLE: [u8; 20] = *b"null.null.null.null.";
 
-/// The answers to one kind of client, packets numbered from 1. `last` and `more` differ in the flag that says that another
-/// result follows.
+/// The answers for one kind of client, packets numbered from 1. Of each pair, the first is a last result; the second has the flag
+/// that announces another result.
 #[derive(Debug)]
 pub(crate) struct Answers {
     done: [Vec<u8>; 2],
     row: [Vec<u8>; 2],
     status: [Vec<u8>; 2],
-    /// The answer to an execute: the row in binary, and the definition left out when the client has it.
+    /// The answer to an execute: the row in binary, without the column definition if the client has it.
     pub(crate) executed: Vec<u8>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Answers {
 #[derive(Debug)]
 pub(crate) struct Book {
     pub(crate) flavour: Flavour,
-    /// For clients that want every definition, and for those that keep them.
+    /// For clients that need every definition, and for clients that cache them.
     answers: [Answers; 2],
     column_length: u32,
 }
@@ -52,7 +52,7 @@ impl Book {
 
     pub(crate) fn greeting(&self, connection: u32) -> Vec<u8> {
         let (version, mariadb) = match self.flavour {
-            // The five that stand first are what MariaDB says to old replicas.
+            // MariaDB puts `5.5.5-` before its version for the sake of old replicas.
             Flavour::Mariadb => ("5.5.5-10.11.0-MariaDB-howfar-null", true),
             Flavour::Mysql => ("8.4.0-howfar-null", false),
         };
@@ -61,7 +61,7 @@ impl Book {
         out
     }
 
-    /// The answer to a prepare: its head, then definitions.
+    /// Write the answer to a prepare: its head, then definitions.
     pub(crate) fn prepared(&self, out: &mut Vec<u8>, statement: u32, rows: bool, parameters: u16) {
         let columns = u16::from(rows);
         let mut next = server::prepared(out, statement, columns, parameters);
@@ -84,7 +84,7 @@ impl Book {
     }
 }
 
-/// Four bytes a character: that is what a server says of utf8mb4.
+/// The column length in bytes: four a character, as a server reports for utf8mb4.
 fn column_length(reply_bytes: usize) -> u32 {
     reply_bytes as u32 * 4
 }
@@ -110,7 +110,7 @@ impl Answers {
         let columns = [column(column_length(reply_bytes))];
         let mut row = Vec::new();
         server::string(&mut row, &text);
-        // A binary row: its marker, the bits of what is NULL, the values.
+        // A binary row: its marker, the NULL bitmap, the values.
         let binary = [&[0, 0], row.as_slice()].concat();
         let both = [AUTOCOMMIT, AUTOCOMMIT | MORE_RESULTS];
         let executed = Set {
@@ -141,7 +141,7 @@ impl Answers {
         }
     }
 
-    /// The answer to one statement in text, packets numbered from 1.
+    /// The answer to one statement of the text protocol, packets numbered from 1.
     #[inline]
     pub(crate) fn text(&self, kind: Kind, more: bool) -> &[u8] {
         let both = match kind {
@@ -152,7 +152,7 @@ impl Answers {
         &both[usize::from(more)]
     }
 
-    /// OK, as the whole answer to a command.
+    /// OK, as the complete answer to a command.
     #[inline]
     pub(crate) fn done(&self) -> &[u8] {
         &self.done[0]
@@ -178,13 +178,13 @@ fn status_rows() -> Vec<Vec<u8>> {
     STATUS.map(row).to_vec()
 }
 
-/// One result.
+/// One result set.
 #[derive(Debug, Clone, Copy)]
 struct Set<'a> {
     columns: &'a [Column<'a>],
-    /// The definitions are sent.
+    /// Whether the column definitions are sent.
     defined: bool,
-    /// The client wants to hear whether they are.
+    /// Whether the client caches definitions: it then expects a flag for whether they are sent.
     caches_metadata: bool,
     rows: &'a [Vec<u8>],
 }

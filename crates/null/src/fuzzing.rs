@@ -1,4 +1,4 @@
-//! The check that a fuzzer drives, and a test with what it found. Not in any other build.
+//! The check that a fuzzer drives, and a test with the inputs that it found. Compiled only for fuzzing and tests.
 
 use crate::canned::Book;
 use crate::jobs::Flavour;
@@ -8,7 +8,8 @@ thread_local! {
     static BOOKS: [Book; 2] = [Flavour::Mariadb, Flavour::Mysql].map(|flavour| Book::new(flavour, 5));
 }
 
-/// Any bytes of a client can be taken, and any split of them is answered alike. The first two bytes of `data` say how.
+/// Check that any bytes from a client are handled, and that their split does not change the answers. The first two bytes of `data`
+/// select the flavour and the size of the pieces.
 pub fn requests(data: &[u8]) {
     let Some((&[settings, size], stream)) = data.split_first_chunk::<2>() else {
         return;
@@ -41,7 +42,7 @@ pub fn requests(data: &[u8]) {
 mod tests {
     use std::path::Path;
 
-    /// What the fuzzer has found worth keeping.
+    /// Runs the inputs that the fuzzer found worth keeping.
     #[test]
     fn the_corpus_is_taken() {
         let address = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/requests");

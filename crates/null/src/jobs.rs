@@ -1,4 +1,4 @@
-//! The jobs and events of this crate, as `messages.py` defines them. Closed: an unknown field is a contract broken.
+//! The jobs and events of this crate, as `messages.py` defines them. The fields are closed: an unknown one breaks the contract.
 
 use howfar_contract::events::Histogram;
 use howfar_contract::jobs::{Listen, Target};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Longest service time that can be requested.
 const LONGEST_DELAY_NS: u64 = 60_000_000_000;
-/// More threads than any machine of today has CPUs.
+/// Maximum threads: more than the CPUs of any machine of today.
 const MOST_THREADS: u32 = 1024;
 /// Longest column of an answer: one packet holds it, and a worker's buffer a few of them.
 const LONGEST_REPLY: u32 = 1 << 20;
@@ -55,7 +55,7 @@ const fn one() -> u32 {
     1
 }
 
-/// The column `c` of sysbench's tables.
+/// Length of the column `c` in sysbench's tables.
 const fn sysbench_column() -> u32 {
     119
 }
@@ -106,7 +106,7 @@ pub(crate) struct PingPong {
 }
 
 impl NullJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub(crate) fn check(&self) -> Result<(), Failed> {
         held(&[
             (
@@ -126,7 +126,7 @@ impl NullJob {
 }
 
 impl PingPongJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub(crate) fn check(&self) -> Result<(), Failed> {
         held(&[
             (

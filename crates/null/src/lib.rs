@@ -1,9 +1,10 @@
-//! What the load engine is calibrated with: a server that does nothing but answer, and a client that does nothing but ask.
+//! Calibration of the load engine: a server that does nothing but answer, and a client that does nothing but send requests.
 //!
-//! [`serve`] is the null server: it speaks the protocol of MySQL and MariaDB well enough for any client to log in, prepare,
-//! query and execute, and answers from bytes made beforehand. [`ping_pong`] is the floor: a blocking send and receive of the same bytes on
-//! one connection, with nothing around it. `statement` looks at SQL as far as needed, `canned` holds the answers, `session` is
-//! one client's conversation without I/O, `server` moves bytes. [`answer`] and [`replay`] do the same with the sizes and times of a recording. Not here: SQL, storage, passwords.
+//! [`serve`] is the null server: it speaks the protocol of MySQL and MariaDB well enough for any client to log in, prepare, query
+//! and execute, and answers from bytes made beforehand. [`ping_pong`] measures the floor for any client: a blocking send and
+//! receive of the same bytes on one connection, and nothing else. `statement` parses as much SQL as needed, `canned` holds the
+//! answers, `session` is one client's conversation without I/O, `server` does the I/O. [`answer`] and [`replay`] do the same with
+//! the sizes and times of a recording. Not implemented: SQL, storage, passwords.
 
 mod address;
 mod canned;
@@ -77,7 +78,7 @@ fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
         thread::Builder::new()
             .name(format!("null-{number}"))
             .spawn(move || {
-                // Only the kernel's refusal of epoll itself ends it; clients see a server that is gone.
+                // Only a failure of epoll itself ends the thread; clients then see that the server is gone.
                 if let Err(error) = server.serve() {
                     eprintln!("the null server ended: {error}");
                     std::process::abort();
@@ -86,13 +87,14 @@ fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
             .map_err(|error| internal(format!("starting a thread: {error}")))?;
     }
     tell(&NullReady { port })?;
-    // Whatever comes is ignored; the end ends the server, with its threads.
+    // Input is ignored; the end of stdin ends the server and its threads.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     address::forget(&target);
     Ok(())
 }
 
-/// As many descriptors as this user may have: each connection is one. With fewer, those beyond wait until others end.
+/// Raise the descriptor limit to the maximum for this user: each connection needs one. Connections beyond the limit wait until
+/// others end.
 fn allow_connections() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

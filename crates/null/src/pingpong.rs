@@ -1,7 +1,8 @@
-//! The floor: one connection, one request, a blocking send and a blocking receive, again and again.
+//! The floor for any client: one connection repeats one request, with a blocking send and a blocking receive.
 //!
-//! No epoll, no decoding, no choice of rows: what a client written for this one exchange would cost. The answer is known by
-//! its length, which is that of the first. Only the clock is read in between, as every client must that tells a latency.
+//! There is no epoll, no decoding and no choice of rows: it costs what a client written for this one exchange would cost. An answer
+//! is complete when it has the length of the first one. Only the clock is read in between, as any client that reports latencies
+//! must.
 
 use std::os::fd::OwnedFd;
 
@@ -21,7 +22,7 @@ use crate::jobs::{PingPong, PingPongJob};
 const SQL: &[u8] = b"SELECT c FROM sbtest1 WHERE id=?";
 const BUFFER: usize = 64 * 1024;
 const LONGEST_PACKET: usize = 1 << 16;
-/// Readings from which the clock's step and price are taken.
+/// Number of readings from which the clock's step and the cost of a reading are derived.
 const READINGS: u32 = 100_000;
 
 /// A point select of row 1.
@@ -33,7 +34,7 @@ fn execute(statement: u32, typed: bool) -> Vec<u8> {
     packet
 }
 
-/// Log in, prepare, and go to and fro for the time that the job says.
+/// Log in, prepare, and make round trips for the time that the job gives.
 pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
     let (clock_step_ns, clock_read_ns) = clock_facts();
     let socket = address::connect(&job.target)?;
@@ -78,7 +79,7 @@ pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
     }
 }
 
-/// The smallest step that the monotonic clock was seen to make, and what a reading costs.
+/// The smallest observed step of the monotonic clock, and the cost of a reading, in nanoseconds.
 fn clock_facts() -> (u64, f64) {
     let begin = now_ns();
     let (mut last, mut step) = (begin, u64::MAX);
@@ -110,7 +111,7 @@ impl Client {
         }
     }
 
-    /// The next part of an answer.
+    /// Receive the next part of an answer; returns its length.
     #[inline]
     fn receive(&mut self) -> Result<usize, Failed> {
         match net::recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty()) {
@@ -133,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Whether the server leaves out definitions that we know.
+    /// Log in. Returns whether the server leaves out definitions that the client has.
     fn log_in(&mut self) -> Result<bool, Failed> {
         let account = Account {
             user: "howfar",
@@ -176,12 +177,12 @@ impl Client {
         Ok(head.statement)
     }
 
-    /// One packet that comes alone.
+    /// Receive one packet that comes alone.
     fn packet(&mut self, framer: &mut Framer) -> Result<Vec<u8>, Failed> {
         Ok(self.buffered(framer, 1)?.swap_remove(0))
     }
 
-    /// All packets that come until there are `least`.
+    /// Receive packets until there are at least `least`.
     fn buffered(&mut self, framer: &mut Framer, least: usize) -> Result<Vec<Vec<u8>>, Failed> {
         let mut packets = Vec::new();
         while packets.len() < least {
@@ -197,7 +198,7 @@ impl Client {
         Ok(packets)
     }
 
-    /// Ask once and follow the answer packet by packet: its length.
+    /// Send the request once and parse the answer packet by packet; returns its length.
     fn first_answer(&mut self, request: &[u8], caches_metadata: bool) -> Result<usize, Failed> {
         let mut answer = Answer::new(caches_metadata);
         answer.begin(true);

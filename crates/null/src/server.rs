@@ -1,7 +1,7 @@
-//! One thread of the null server: an epoll, the connections that it accepted, a buffer each way for all of them.
+//! One thread of the null server: an epoll, the connections that it accepted, and one input and one output buffer for all of them.
 //!
-//! A query costs one wait (shared by all that are ready), one receive and one send. With a service time answers are held in
-//! the order in which they are due, which is the order in which they were made, and a timer wakes the thread.
+//! A query costs one wait (shared by all connections that are ready), one receive and one send. With a service time, answers are
+//! held in the order in which they were made, which is the order in which they are due, and a timer wakes the thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,16 +27,16 @@ const EVENTS: usize = 256;
 const BUFFER: usize = 64 * 1024;
 const LISTENER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
-/// Connections accepted before others are served again.
+/// Maximum connections accepted before others are served again.
 const ACCEPTED_AT_ONCE: usize = 64;
-/// Connections of a thread; one more is closed.
+/// Maximum connections of a thread; further ones are closed.
 const MOST_CONNECTIONS: usize = 65_536;
-/// Answers that wait for a client that does not read; no more is read from it before it does.
+/// Maximum bytes of answers held for a client that does not read; beyond that, nothing more is read from it until it does.
 const MOST_HELD: usize = 4 << 20;
-/// Reported once when bytes come. A receive that fills less than the buffer has emptied the socket.
+/// Edge-triggered: reported once when bytes come. A receive that does not fill the buffer has emptied the socket.
 const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
-/// Numbers of connections, over all threads.
+/// The next connection's number, across all threads.
 static CONNECTIONS: AtomicU32 = AtomicU32::new(1);
 
 #[derive(Debug)]
@@ -44,10 +44,11 @@ struct Connection {
     socket: OwnedFd,
     number: u32,
     session: Session,
-    /// Answers that were not sent, and how many of their bytes are due.
+    /// Answers not yet sent.
     held: Vec<u8>,
+    /// How many bytes of `held` are due.
     due: usize,
-    /// Epoll tells when the socket has room.
+    /// Whether epoll reports when the socket has room.
     waits_for_room: bool,
 }
 
@@ -82,7 +83,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(listener: Arc<OwnedFd>, book: Arc<Book>, delay_ns: u64) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // One of the threads is woken for a client, not all.
+        // Only one of the threads is woken for a client.
         let waits = EventFlags::IN | EventFlags::EXCLUSIVE;
         epoll::add(&epoll, &*listener, EventData::new_u64(LISTENER), waits)?;
         let delay = if delay_ns > 0 {
@@ -109,7 +110,7 @@ impl Server {
         })
     }
 
-    /// Serve for ever. Only epoll itself can end it.
+    /// Serve until epoll itself fails.
     pub(crate) fn serve(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
@@ -136,7 +137,7 @@ impl Server {
             let socket = match net::accept_with(&*self.listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    // Out of descriptors: connections that end give some back.
+                    // Out of descriptors: connections that end will free some.
                     thread::sleep(Duration::from_millis(10));
                     return;
                 }
@@ -186,7 +187,7 @@ impl Server {
         }
     }
 
-    /// Take what came and answer it. An error, and the client's goodbye, end the connection.
+    /// Receive what came and answer it. An error or the client's QUIT ends the connection.
     #[inline]
     fn receive(&mut self, index: usize) -> Result<(), Over> {
         loop {
@@ -267,10 +268,10 @@ impl Server {
                 Some(Some(connection)) if connection.number == due.number => {
                     connection.due += due.bytes;
                 }
-                // Its client has gone.
+                // The client has disconnected.
                 _ => continue,
             }
-            // What was not read because so much was held is read now.
+            // Receive now what was left unread while too much was held.
             if self
                 .flush(due.index)
                 .and_then(|()| self.receive(due.index))
@@ -282,7 +283,7 @@ impl Server {
         Ok(())
     }
 
-    /// Send what is due of a connection.
+    /// Send the bytes of a connection that are due.
     #[cold]
     fn flush(&mut self, index: usize) -> Result<(), Over> {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
@@ -294,7 +295,7 @@ impl Server {
         self.interest(index)
     }
 
-    /// Wait for room in the socket while something is due, and only then.
+    /// Let epoll report room in the socket while bytes are due, and only then.
     fn interest(&mut self, index: usize) -> Result<(), Over> {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return Ok(());
@@ -317,7 +318,7 @@ impl Server {
     #[cold]
     fn close(&mut self, index: usize) {
         if let Some(connection) = self.connections.get_mut(index).and_then(Option::take) {
-            // Closing takes it out of the epoll.
+            // Closing the socket removes it from the epoll.
             drop(connection);
             self.free.push(index);
         }
@@ -325,7 +326,7 @@ impl Server {
 }
 
 impl Delay {
-    /// Wake when the first is due.
+    /// Set the timer to when the first answer is due.
     fn set(&self) -> io::Result<()> {
         let Some(first) = self.queue.front() else {
             return Ok(());
@@ -342,7 +343,7 @@ impl Delay {
     }
 }
 
-/// A connection that ends: by its client, by its socket, or because it does not follow the protocol. There is nobody to tell.
+/// The end of a connection: the client closed it, the socket failed, or the client violated the protocol. It is not reported.
 struct Over;
 
 impl From<io::Error> for Over {
@@ -357,7 +358,7 @@ impl From<Errno> for Over {
     }
 }
 
-/// Send what the socket takes now: maybe nothing.
+/// Send what the socket takes now, possibly nothing; returns the number of bytes.
 #[inline]
 fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     match net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {

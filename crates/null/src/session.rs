@@ -15,21 +15,21 @@ const UNKNOWN: u16 = 1047;
 /// "Prepared statement contains too many placeholders".
 const TOO_MANY_PARAMETERS: u16 = 1390;
 
-/// Whether the conversation goes on.
+/// Whether the conversation continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Go,
-    /// The client said goodbye.
+    /// The client sent QUIT.
     End,
 }
 
-/// The state of a conversation. A statement's id says what it is answered with, so that none need be remembered.
+/// The state of a conversation. A statement's id encodes whether it returns rows, so that no statement has to be remembered.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     logged_in: bool,
     caches_metadata: bool,
     statements: u32,
-    /// A packet that came in part; empty, without memory, for clients that send each packet whole.
+    /// The received part of an incomplete packet; empty and without memory for clients that send each packet in one piece.
     kept: Vec<u8>,
 }
 
@@ -59,7 +59,7 @@ impl Session {
         Ok(next)
     }
 
-    /// Answer the whole packets at the front of `input`; gives how many bytes they are.
+    /// Answer the complete packets at the front of `input`; returns the number of bytes used.
     #[inline]
     fn packets(
         &mut self,
@@ -148,7 +148,7 @@ impl Session {
     }
 }
 
-/// One result a statement, numbered through.
+/// Append one result for each statement, with the packets numbered consecutively.
 fn query(sql: &[u8], answers: &Answers, out: &mut Vec<u8>) {
     let mut parts = statement::split(sql).peekable();
     let mut next = 1;
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::jobs::Flavour;
 
-    /// Our client's login against our bytes: the session behind it.
+    /// Log in with our client against our own bytes; returns the session after the login.
     fn logged_in(book: &Book) -> (Session, Answer) {
         let greeting = book.greeting(3);
         let (mut framer, mut rest) = (Framer::new(1 << 16), greeting.as_slice());

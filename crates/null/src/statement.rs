@@ -1,9 +1,9 @@
-//! As much of SQL as a server without SQL must see: where a statement ends, how many parameters it has, what kind of answer
-//! it expects.
+//! The part of SQL that a server without SQL must parse: where a statement ends, how many parameters it has, what kind of answer it
+//! expects.
 
 use howfar_wire::sql::{Dialect, Outside};
 
-/// What a statement is answered with.
+/// The kind of answer to a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// OK.
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Status,
 }
 
-/// First words of statements that give rows.
+/// First words of statements that return rows.
 const ASKING: [&[u8]; 7] = [
     b"SELECT",
     b"WITH",
@@ -25,7 +25,7 @@ const ASKING: [&[u8]; 7] = [
     b"DESC",
 ];
 
-/// The kind of one statement, by its first word. Leading comments count as part of it: clients do not write them.
+/// The kind of one statement, by its first word. Leading comments are not skipped: clients do not write them.
 pub(crate) fn kind(sql: &[u8]) -> Kind {
     let from = sql
         .iter()
@@ -42,8 +42,8 @@ pub(crate) fn kind(sql: &[u8]) -> Kind {
     }
 }
 
-/// The statements of a query: those between semicolons that are not in quotes, without empty ones. Never none: a query of
-/// nothing is one statement of nothing.
+/// The statements of a query: the parts between semicolons outside of quotes and comments, without empty ones. There is always at
+/// least one: an empty query is one empty statement.
 pub(crate) fn split(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     // Nearly all queries are one statement, and the search for a byte is quick.
     let several = sql.contains(&b';');
@@ -71,7 +71,7 @@ pub(crate) fn split(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Parameters of a statement that is prepared: question marks outside of quotes and comments.
+/// Number of parameters of a statement to be prepared: question marks outside of quotes and comments.
 pub(crate) fn parameters(sql: &[u8]) -> usize {
     Outside::new(sql, Dialect::Mysql)
         .filter(|&(_, byte)| byte == b'?')

@@ -1,24 +1,24 @@
-//! Files of captured packets, pcap and pcapng, as they are read. No I/O of its own: anything that can be read.
+//! Reads files of captured packets, pcap and pcapng, from any reader.
 
 use std::io::{self, Read};
 
-/// No packet is longer.
+/// Maximum bytes of a packet.
 const LONGEST: usize = 1 << 20;
 
-/// How the packets of an interface begin.
+/// Link type of an interface: how its packets begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// The loopback of the BSDs and of macOS.
     Null,
     Ethernet,
     Raw,
-    /// Linux's "any" interface, first and second edition.
+    /// Linux's "any" interface, versions 1 and 2 of the cooked header.
     Cooked,
     Cooked2,
     Ppp,
-    /// One that is not known, by its number.
+    /// An unknown link type, by its number.
     Other(u16),
-    /// The file has no time for its packets.
+    /// The packet has no timestamp (pcapng's simple packet block).
     Timeless,
 }
 
@@ -36,7 +36,7 @@ impl Link {
     }
 }
 
-/// A packet, perhaps cut.
+/// A packet, perhaps truncated.
 #[derive(Debug)]
 pub struct Packet {
     pub at_ns: u64,
@@ -55,16 +55,16 @@ struct Interface {
 pub struct Capture<R> {
     input: R,
     is_big_endian: bool,
-    /// One in a pcap file; those so far in a pcapng file.
+    /// The only one of a pcap file; those so far in a section of a pcapng file.
     interfaces: Vec<Interface>,
     is_pcapng: bool,
-    /// Bytes of the record at hand.
+    /// Bytes read of the current record.
     taken: usize,
     is_cut: bool,
 }
 
 impl<R: Read> Capture<R> {
-    /// Reads the file's head. The error says what it is not.
+    /// Reads the file header. Fails if it is too short, or neither pcap nor pcapng.
     pub fn open(mut input: R) -> io::Result<Self> {
         let mut magic = [0; 4];
         input
@@ -99,7 +99,7 @@ impl<R: Read> Capture<R> {
         Ok(capture)
     }
 
-    /// The next packet; None at the end, also in the middle of a packet, as a killed capture leaves it.
+    /// The next packet; None at the end of the file, even inside a packet, where a killed capture ends.
     pub fn packet(&mut self) -> io::Result<Option<Packet>> {
         loop {
             self.taken = 0;
@@ -120,7 +120,7 @@ impl<R: Read> Capture<R> {
         }
     }
 
-    /// Whether the file ended inside a packet, or inside its compressed form.
+    /// Whether the file ended inside a packet, or inside compressed data.
     pub const fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -161,7 +161,7 @@ impl<R: Read> Capture<R> {
                 Ok(None)
             }
             6 if body.len() >= 20 => Ok(self.enhanced(&body, self.number(&body, 0) as usize)),
-            // Its older form.
+            // The older form of the same block.
             2 if body.len() >= 20 => Ok(self.enhanced(&body, self.half(&body, 0).into())),
             3 => Ok(Some(Packet {
                 at_ns: 0,
@@ -184,7 +184,7 @@ impl<R: Read> Capture<R> {
         })
     }
 
-    /// The option that says how fine an interface's stamps are.
+    /// An interface's timestamp resolution, in ticks per second.
     fn resolution(&self, mut options: &[u8]) -> u64 {
         const IF_TSRESOL: u16 = 9;
         while options.len() >= 4 {

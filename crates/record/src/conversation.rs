@@ -1,6 +1,7 @@
 //! One connection: pieces of bytes with their times in, round trips out.
 //!
-//! A round trip is a run of bytes to the server and the run that comes back. That needs no decoder; the decoders add what it was.
+//! A round trip is a run of bytes to the server and the run that comes back. Finding it needs no decoder; the decoders identify its
+//! requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use crate::redis::{self, Redis};
 use crate::salt::Salt;
 use crate::{Dark, ENCRYPTED, Heard, IN_THE_MIDDLE, NOT_UNDERSTOOD, Phase, Request, Rows};
 
-/// Bytes of a client by which its protocol is recognised.
+/// Maximum number of a client's first bytes that are used to recognise its protocol.
 const GUESSED_BY: usize = 64;
-/// Digests that one flight of requests shows.
+/// Maximum number of digests shown for one flight of pipelined requests.
 const MOST_DIGESTS: usize = 4;
 const HANDSHAKE: u8 = 0x16;
 const CHANGE_CIPHER: u8 = 0x14;
-/// Round trips of the longest usual login, which TLS hides: PostgreSQL's by SCRAM.
+/// Round trips of the longest usual login, PostgreSQL's with SCRAM: inside TLS, this many may be login.
 const MOST_HIDDEN: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +33,11 @@ pub enum Direction {
 /// A run of bytes to the server, and the run that answers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoundTrip {
-    /// The first byte of the request: of the first that will be answered, if any will.
+    /// Time of the first byte of the request: of the first request that will be answered, if any will.
     pub begun_ns: u64,
-    /// The last byte of the request.
+    /// Time of the last byte of the request.
     pub sent_ns: u64,
-    /// The first byte of the answer; without one, the same as the next before.
+    /// Time of the first byte of the answer; `sent_ns` without an answer.
     pub answered_ns: u64,
     pub ended_ns: u64,
     pub bytes_to_server: u64,
@@ -50,20 +51,20 @@ pub struct RoundTrip {
     pub failed: bool,
 }
 
-/// What a connection was.
+/// Protocol, encryption and login of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     pub protocol: &'static str,
     pub tls: bool,
-    /// With TLS at least so many: what follows the handshake is hidden.
+    /// With TLS a lower bound: what follows the handshake is hidden.
     pub login_round_trips: u32,
-    /// From its opening to the end of the last of them.
+    /// From the connection's opening to the end of the last login round trip.
     pub login_ns: u64,
 }
 
 #[derive(Debug)]
 enum Decoder {
-    /// Nothing has been recognised yet in what the client (the server, if it began) said.
+    /// Protocol not recognised yet; the bytes so far of the client, or of the server if it sent first.
     Guessing(Vec<u8>),
     Mysql(Box<Mysql>),
     Postgres(Box<Postgres>),
@@ -76,9 +77,9 @@ enum Decoder {
 /// Whether what was sent will be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaits {
-    /// No request that has ended will be.
+    /// No complete request will be answered.
     Nothing,
-    /// The same, and the next byte begins a request.
+    /// As `Nothing`, and the next byte begins a request.
     NextRequest,
     Answer,
 }
@@ -92,7 +93,7 @@ struct Open {
     bytes_to_server: u64,
     bytes_to_client: u64,
     requests: Vec<Request>,
-    /// The name, if no request gives one.
+    /// A name, used if no request gives one.
     name: Option<&'static str>,
     awaits: Awaits,
     phase: Phase,
@@ -100,7 +101,7 @@ struct Open {
     failed: bool,
 }
 
-/// The state of a connection, and what was counted.
+/// State and counts of a connection.
 #[derive(Debug)]
 pub struct Conversation {
     opened_ns: u64,
@@ -108,9 +109,9 @@ pub struct Conversation {
     decoder: Decoder,
     protocol: &'static str,
     open: Option<Open>,
-    /// Bytes of the server that may answer or be its own.
+    /// Bytes of the server that may belong to an answer or to a push.
     undecided_bytes: u64,
-    /// Round trips inside TLS that may still be login.
+    /// How many of the next round trips inside TLS may still be login.
     hidden: u32,
     login_round_trips: u32,
     login_ns: u64,
@@ -120,7 +121,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// `is_new`: its first byte will be seen.
+    /// `is_new`: the connection is seen from its first byte.
     pub fn new(opened_ns: u64, is_new: bool) -> Self {
         Self {
             opened_ns,
@@ -138,7 +139,7 @@ impl Conversation {
         }
     }
 
-    /// What stays in the names of pages: parameters of a query, and parts of a path, which begin with `/`.
+    /// Set which query parameters, and which parts of a path (given with a leading `/`), page names keep.
     pub fn name_pages_by(&mut self, kept: &Arc<[String]>) {
         self.page_by = Arc::clone(kept);
     }
@@ -152,7 +153,7 @@ impl Conversation {
         }
     }
 
-    /// Every request that was decoded, by command, and what is not known, by reason, since the last call.
+    /// Take the counts since the last call: requests by command, and what is not known by reason.
     pub fn take_counts(&mut self) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str, u64>) {
         (
             std::mem::take(&mut self.commands),
@@ -160,7 +161,8 @@ impl Conversation {
         )
     }
 
-    /// `bytes` came at `at_ns`, followed by `skipped` bytes that were not kept. Gives the round trip that they end.
+    /// Process `bytes`, which came at `at_ns`, followed by `skipped` bytes that were not kept. Returns the round trip that they end,
+    /// if any.
     pub fn feed(
         &mut self,
         direction: Direction,
@@ -210,7 +212,7 @@ impl Conversation {
         self.add_requests(&mut out);
         let unanswered = |open: &&mut Open| open.awaits != Awaits::Answer;
         if let Some(open) = self.open.as_mut().filter(unanswered) {
-            // What has ended will not be answered: what follows it, in this piece or the next, begins the round trip.
+            // The complete requests will not be answered: what follows them, in this piece or the next, begins the round trip.
             if is_unanswered {
                 open.begun_ns = at_ns;
             }
@@ -272,7 +274,7 @@ impl Conversation {
         open.rows = open.rows.and(out.rows);
     }
 
-    /// The connection has ended, or the recording has: the round trip that was on its way, if it was answered or needs no answer.
+    /// End the connection, or its recording. Returns the round trip in progress, if it was answered or needs no answer.
     pub fn close(&mut self) -> Option<RoundTrip> {
         let open = self.open.as_ref()?;
         let needs_answer = open.awaits == Awaits::Answer || open.requests.is_empty();
@@ -360,7 +362,7 @@ impl Conversation {
                 http.turn();
                 Ok(())
             }
-            // In the middle of a connection a request may begin here.
+            // If the recording began in mid-connection, a request may begin here.
             Decoder::Guessing(so_far) => {
                 so_far.clear();
                 Ok(())
@@ -388,7 +390,7 @@ impl Conversation {
                     self.recognise(decoder);
                 }
                 Guess::Lines if skipped == 0 && so_far.len() <= LONGEST_LINE => return Ok(()),
-                // Only Memcached has values that are so long beside its lines.
+                // Of the two, only Memcached has values of this length besides its lines.
                 Guess::Lines => {
                     kept = std::mem::take(so_far);
                     bytes = &kept;
@@ -427,7 +429,7 @@ impl Conversation {
         self.decoder = decoder;
     }
 
-    /// Who answers the first requests, and in what way, says which protocol it is.
+    /// Recognise the protocol by the answer to the first requests.
     fn guess_by_answer(
         &mut self,
         requests: &[u8],
@@ -507,12 +509,12 @@ impl Conversation {
     }
 }
 
-/// What the first bytes of a client say.
+/// What the first bytes of a client show about its protocol.
 enum Guess {
     Known(Decoder),
     /// Commands as lines, which Redis and Memcached both have: the answer decides.
     Lines,
-    /// There are too few of them.
+    /// Too few bytes to decide.
     More,
     Nothing,
 }
@@ -591,7 +593,7 @@ impl Open {
             named = of(|one| one.is_answered);
         }
         if named.is_empty() && !(self.awaits == Awaits::Answer && self.name.is_some()) {
-            // Its times are those of the last.
+            // Its times are those of the last request.
             named = self.requests.last().into_iter().collect();
         }
         let nameless = match self.name {
@@ -624,7 +626,7 @@ impl Open {
     }
 }
 
-/// The digests of a flight, each once.
+/// The digests of a flight joined, each once.
 fn join(requests: &[&Request]) -> Option<String> {
     let mut distinct: Vec<&str> = Vec::new();
     for text in requests
@@ -642,7 +644,7 @@ fn join(requests: &[&Request]) -> Option<String> {
     (!distinct.is_empty()).then(|| distinct.join("; "))
 }
 
-/// One hash for all; None where one is not known.
+/// One hash of the keys of all requests; None if one of them is unknown.
 fn combine(requests: &[&Request]) -> Option<u64> {
     let (first, rest) = requests.split_first()?;
     rest.iter().try_fold(first.keys?, |sum, request| {

@@ -1,15 +1,15 @@
-//! Statements without their literals. The lexer lets words, quoted identifiers and punctuation through and nothing else, so what it
-//! does not understand becomes `?` as well.
+//! Digests: statements without their literals. The lexer keeps only words, quoted identifiers and punctuation, so what it does not
+//! understand becomes `?` as well.
 
 use crate::salt::{Keys, Salt};
 
-/// Bytes of a digest; what is longer ends in an ellipsis.
+/// Maximum bytes of a digest; longer ones end in an ellipsis.
 const LONGEST: usize = 1024;
-/// `/*!50606 ... */` is run by all servers; of later versions some take it for a comment.
+/// Newest version of a comment like `/*!50606 ... */` that all servers execute; some skip later ones.
 const NEWEST_RUN: u32 = 50_699;
-/// Tokens that are looked at for a digest; literals beyond count as keys.
+/// Maximum tokens of a digest; literals beyond it still count as keys.
 const MOST_TOKENS: usize = 4096;
-/// What a statement without words is called.
+/// Name of a statement without tokens.
 const EMPTY: &str = "empty query";
 
 const STATEMENTS: &[&str] = &[
@@ -84,16 +84,16 @@ const STATEMENTS: &[&str] = &[
     "get",
 ]; // fmt: one line each would be sixty
 
-/// Whose literals.
+/// The SQL dialect, which decides what a literal is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// Whether a backslash escapes in strings.
     Mysql { backslash: bool },
-    /// Whether it does in plain ones.
+    /// Whether a backslash escapes in plain strings, those without the prefix `E`.
     Postgres { backslash: bool },
 }
 
-/// What is left of a statement.
+/// A statement without its literals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
     pub text: String,
@@ -112,7 +112,7 @@ enum Token<'a> {
     Symbol(&'a [u8]),
     /// `(...)`: a list of literals.
     List,
-    /// The rows after the first.
+    /// `, ...`: the rows after the first.
     Rows,
 }
 
@@ -144,7 +144,7 @@ pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
     }
 }
 
-/// Names of prepared statements, cursors and savepoints, which clients count up: their numbers are literals.
+/// Make literals of the numbers in names of prepared statements, cursors and savepoints: clients number these names.
 fn number_names(tokens: &mut [Token], keys: &mut Keys) {
     const NAMING: &[&str] = &[
         "deallocate",
@@ -190,10 +190,10 @@ fn command(tokens: &[Token]) -> &'static str {
     }
 }
 
-/// Where a statement gives settings values, which need no quotes there.
+/// Finds where a statement assigns values to settings (`SET a = b`), where they need no quotes.
 #[derive(Debug, Default)]
 struct Settings {
-    /// In `UPDATE t SET a = b` the words are columns.
+    /// The statement changes rows: in `UPDATE t SET a = b` the words are columns.
     is_change: Option<bool>,
     sets: bool,
     in_value: bool,
@@ -201,7 +201,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Whether the token is part of such a value.
+    /// Whether the token is part of a setting's value.
     fn has_value(&mut self, token: Token, dialect: Dialect) -> bool {
         const CHANGES: &[&str] = &[
             "update", "insert", "replace", "merge", "with", "explain", "load",
@@ -231,7 +231,7 @@ fn second_is(tokens: &[Token], word: &[u8]) -> bool {
     matches!(tokens.get(1), Some(Token::Word(second)) if second.eq_ignore_ascii_case(word))
 }
 
-/// Strings in a row are one; a sign belongs to its number.
+/// Append a token. Adjacent literals become one, and a sign becomes part of its number.
 fn push<'a>(tokens: &mut Vec<Token<'a>>, token: Token<'a>) {
     if token == Token::Literal {
         if tokens.last() == Some(&Token::Literal) {
@@ -246,7 +246,7 @@ fn push<'a>(tokens: &mut Vec<Token<'a>>, token: Token<'a>) {
     tokens.push(token);
 }
 
-/// Lists of literals after IN become one thing, and so do rows of the same shape after VALUES.
+/// Replace a list of literals after IN, and rows after VALUES of the same shape as the one before, by one token each.
 fn fold<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut folded: Vec<Token> = Vec::with_capacity(tokens.len());
     let (mut at, mut in_values, mut last_row) = (0, false, 0..0);
@@ -261,7 +261,7 @@ fn fold<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
             continue;
         }
         if in_row && group_end(tokens, at).is_none() && !last_row.is_empty() {
-            // The statement is cut in a row like those before.
+            // The statement was cut inside a row, which is taken to be like those before.
             add_row(&mut folded);
             return folded;
         }
@@ -285,7 +285,7 @@ fn fold<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     folded
 }
 
-/// One more like the last, after a comma, which goes as well.
+/// Fold one more row like the last, and the comma before it.
 fn add_row(folded: &mut Vec<Token>) {
     folded.pop();
     if folded.last() != Some(&Token::Rows) {
@@ -293,7 +293,7 @@ fn add_row(folded: &mut Vec<Token>) {
     }
 }
 
-/// What a statement that was cut has left open is closed.
+/// Close the brackets that a truncated statement left open.
 fn close(mut tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
     let open = tokens.iter().fold(0_usize, |open, token| match token {
         Token::Symbol(b"(") => open + 1,
@@ -311,8 +311,8 @@ fn is_word(token: Option<&Token>, word: &[u8]) -> bool {
     matches!(token, Some(Token::Word(found)) if found.eq_ignore_ascii_case(word))
 }
 
-/// Behind the bracket that closes the one at `open`, or at the end of a statement that was cut, if there are only literals and commas
-/// between.
+/// The index after the bracket that closes the one at `open`, or the end of a truncated statement. None if the list is empty or holds
+/// more than literals and commas.
 fn list_end(tokens: &[Token], open: usize) -> Option<usize> {
     let inside = &tokens[open + 1..];
     let is_inside = |token: &&Token| matches!(token, Token::Literal | Token::Symbol(b","));
@@ -378,7 +378,7 @@ fn print(tokens: &[Token]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Numbers may be hexadecimal, as PDO's are.
+/// Replace the numbers in a name by `?`. They may be hexadecimal, as PDO's are.
 fn without_numbers(word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(word.len());
     for part in
@@ -396,7 +396,7 @@ fn without_numbers(word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Before a bracket they are no function's name.
+/// Whether the word is a keyword, which is not a function's name even before a bracket.
 fn is_keyword(word: &[u8]) -> bool {
     const WORDS: &[&str] = &[
         "in", "values", "value", "and", "or", "not", "where", "from", "join", "on", "as", "select",
@@ -409,7 +409,7 @@ struct Lexer<'a> {
     rest: &'a [u8],
     dialect: Dialect,
     keys: Keys,
-    /// Comments that are open and whose text the server runs.
+    /// Number of open comments whose text the server executes.
     comments_run: usize,
 }
 
@@ -435,7 +435,7 @@ impl<'a> Lexer<'a> {
                     .iter()
                     .take_while(|byte| b"=<>!*/%&|^~:@".contains(byte))
                     .count();
-                // A comment may begin, or one that is run may end, in the middle.
+                // A comment may begin, or an executed one may end, between these symbols.
                 let length = self.rest[..length]
                     .windows(2)
                     .position(|pair| pair == b"/*" || (pair == b"*/" && self.comments_run > 0))
@@ -485,8 +485,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// What stands in a comment is nobody's business. PostgreSQL nests them; MySQL runs those that begin with `!` and a version that it
-    /// has: of these, only the beginning and the end are skipped.
+    /// Skip a comment. PostgreSQL's comments nest. MySQL executes those that begin with `!` and a version up to its own: of these,
+    /// only the beginning and the end are skipped.
     fn comment(&mut self, mysql: bool) {
         if mysql && (self.rest.starts_with(b"/*!") || self.rest.starts_with(b"/*M!")) {
             let begins = self
@@ -536,19 +536,19 @@ impl<'a> Lexer<'a> {
         Token::Literal
     }
 
-    /// What cannot be understood is a literal to its end.
+    /// Take the rest of the statement, which cannot be understood, as a literal.
     fn everything(&mut self) -> Token<'a> {
         self.take_literal(self.rest.len())
     }
 
-    /// A string whose body begins at `from`. Where a backslash stands before a quote and the dialect says that it means nothing, the
-    /// server may see it otherwise: then the rest is a literal.
+    /// Take a string whose body begins at `from`. If a backslash precedes a quote and is not an escape in the dialect, the server may
+    /// still treat it as one: then the rest is a literal.
     fn string(&mut self, quote: u8, backslash: bool, from: usize) -> Token<'a> {
         let mysql = matches!(self.dialect, Dialect::Mysql { .. });
         let mut at = from;
         while let Some(&byte) = self.rest.get(at) {
             if byte == b'\\' && mysql && self.rest[at - 1] >= 0x80 {
-                // In sjis, gbk and their like it may be the second half of a character.
+                // In sjis, gbk and similar encodings it may be the second byte of a character.
                 return self.everything();
             } else if byte == b'\\' && backslash {
                 at += 2;
@@ -581,7 +581,7 @@ impl<'a> Lexer<'a> {
         self.everything()
     }
 
-    /// `$1`, or a string between two equal tags.
+    /// `$1`, or a dollar-quoted string.
     fn dollar(&mut self) -> Token<'a> {
         let name = self.rest[1..]
             .iter()
@@ -615,7 +615,7 @@ impl<'a> Lexer<'a> {
         self.take_literal(at)
     }
 
-    /// A word, or the prefix of a string.
+    /// A word, or a string with a prefix.
     fn word(&mut self) -> Token<'a> {
         let length = self.rest.iter().take_while(|byte| in_word(**byte)).count();
         let (word, tail) = self.rest.split_at(length);

@@ -1,22 +1,22 @@
-//! Messages with a length in front, of a stream that is cut anywhere and of which pieces may not have been kept; and lines.
+//! Finds length-prefixed messages, and lines, in a stream that comes in arbitrary pieces, some of which may not have been kept.
 
 use std::str::FromStr;
 
 use crate::{Dark, NOT_UNDERSTOOD};
 
-/// Longest line of a protocol of lines.
+/// Maximum bytes of a line in a line protocol.
 pub(crate) const LONGEST_LINE: usize = 64 * 1024;
 
-/// How a header is laid out.
+/// Layout of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     /// Three bytes of length, little-endian, then the sequence number.
     Mysql,
-    /// A type, then a big-endian length that counts itself.
+    /// A type, then a big-endian length that includes itself.
     Postgres,
     /// The first message of a client: a length without a type.
     PostgresStartup,
-    /// Memcached's binary protocol: 24 bytes that end in nothing of interest; the header counts as part of the message.
+    /// Memcached's binary protocol: 24 bytes, with the opcode and the length of the body.
     Memcached,
 }
 
@@ -29,7 +29,7 @@ impl Style {
         }
     }
 
-    /// What kind of message, and the length of its body. None: that is no header.
+    /// The message's kind and the length of its body; None if this is not a header.
     fn parse(self, head: &[u8]) -> Option<(u8, usize)> {
         let big = |from: usize| {
             let bytes: [u8; 4] = head[from..from + 4].try_into().expect("four bytes");
@@ -49,12 +49,12 @@ impl Style {
     }
 }
 
-/// A message that has ended.
+/// A complete message.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
     pub(crate) kind: u8,
     pub(crate) length: usize,
-    /// The first bytes, up to what is kept.
+    /// The first bytes, as many as are kept.
     pub(crate) head: &'a [u8],
 }
 
@@ -64,11 +64,11 @@ impl Message<'_> {
     }
 }
 
-/// Finds messages.
+/// Finds the messages of a stream.
 #[derive(Debug)]
 pub(crate) struct Framer {
     pub(crate) style: Style,
-    /// First bytes that are kept of each message from the next one on.
+    /// How many first bytes of each message are kept, from the next message on.
     pub(crate) keep: usize,
     header: [u8; 24],
     header_len: usize,
@@ -76,10 +76,10 @@ pub(crate) struct Framer {
     kind: u8,
     length: usize,
     head: Vec<u8>,
-    /// Bytes of the message's middle were not seen.
+    /// Bytes in the middle of the message were not seen.
     has_hole: bool,
     lost: bool,
-    /// The message at hand is one that a server sends of its own accord, says who reads them.
+    /// Set by the caller: the current message is one that the server sent unrequested.
     pub(crate) is_own: bool,
 }
 
@@ -101,7 +101,7 @@ impl Framer {
         }
     }
 
-    /// A new turn begins: a place where a message begins.
+    /// Resynchronise at a change of direction, where a message begins.
     pub(crate) fn restart_if_lost(&mut self) {
         if self.lost {
             self.lost = false;
@@ -122,8 +122,8 @@ impl Framer {
         self.header_len == 0 && !self.lost
     }
 
-    /// Take bytes off `input`, then off the `skipped` ones behind it that were not kept, until a message has ended; None when more must
-    /// come. A message with a hole keeps its beginning; where one begins in a hole is not known.
+    /// Consume `input`, then the `skipped` bytes behind it that were not kept, up to the end of a message; None if more bytes must
+    /// come. A message with a hole keeps the bytes before the hole. If a message begins in a hole, the position is lost.
     pub(crate) fn next<'a>(
         &'a mut self,
         input: &mut &[u8],
@@ -179,13 +179,13 @@ impl Framer {
         true
     }
 
-    /// The header of the message that [`Framer::next`] gave last, or gives next.
+    /// The header of the message that [`Framer::next`] returned last, or returns next.
     pub(crate) fn last_header(&self) -> &[u8] {
         &self.header[..self.style.header()]
     }
 }
 
-/// Take the rest of a line off `rest`; `line` has what came before. The line without its end, once that has come.
+/// Consume the rest of a line from `rest`; `line` has what came before. Returns the line without its line end, once that has come.
 pub(crate) fn take_line(rest: &mut &[u8], line: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Dark> {
     let end = rest.iter().position(|&byte| byte == b'\n');
     let taken = end.map_or(rest.len(), |end| end + 1);

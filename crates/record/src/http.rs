@@ -7,20 +7,20 @@ use crate::{Heard, Request, known};
 const METHODS: &[&str] = &[
     "get", "head", "post", "put", "delete", "patch", "options", "propfind", "report",
 ];
-/// Bytes of a request's line that are looked at.
+/// Maximum bytes of a request line that are examined.
 const LINE: usize = 2048;
-/// Characters of a name.
+/// Maximum characters of a page's name.
 const LONGEST: usize = 120;
-/// Up to the first digit of the status: `HTTP/1.1 5`.
+/// Bytes of an answer up to the first digit of the status: `HTTP/1.1 5`.
 const STATUS: usize = 10;
 const LONGEST_METHOD: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Http {
-    /// What stays in a name: parameters of the query with their values, and parts of the path, which begin with `/`.
+    /// What page names keep: parameters of the query with their values, and parts of the path, given with a leading `/`.
     pub(crate) page_by: Arc<[String]>,
     line: Vec<u8>,
-    /// The line of this turn's request has been read; headers and body follow.
+    /// The line of the current request has been read; headers and body follow.
     has_line: bool,
     answer: Vec<u8>,
 }
@@ -57,7 +57,7 @@ impl Http {
     }
 }
 
-/// Whether a client that begins like this speaks HTTP/1; None: too few bytes.
+/// Whether a client that begins like this speaks HTTP/1; None if there are too few bytes.
 pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
     let method = bytes.split(|&byte| byte == b' ').next()?;
     let upper = method.iter().all(u8::is_ascii_uppercase);
@@ -68,7 +68,8 @@ pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// The request of a line like `GET /post/4711?token=x HTTP/1.1`: a path is a name without its query and its digits, but for `page_by`.
+/// The request of a line like `GET /post/4711?token=x HTTP/1.1`: its name is the path without the query and with `*` for parts that
+/// have digits, but for what `page_by` keeps.
 fn request(line: &[u8], page_by: &[String]) -> Option<Request> {
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target) = (words.next()?, words.next()?);

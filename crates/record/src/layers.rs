@@ -1,11 +1,11 @@
-//! The TCP segment in a packet, below whatever else that is wrapped in.
+//! Finds the TCP segment in a packet, below any encapsulation.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::capture::{Link, Packet};
 
-/// Wrappings inside each other.
+/// Maximum number of nested layers.
 const MOST_LAYERS: usize = 32;
 const IP_4: u16 = 0x0800;
 const IP_6: u16 = 0x86DD;
@@ -17,18 +17,18 @@ const GENEVE: u16 = 6081;
 /// An address and a port.
 pub(crate) type End = (IpAddr, u16);
 
-/// Why a packet is left out, as "packets are" may stand before it.
+/// Why a packet is skipped, worded to follow "packets are".
 pub(crate) type Reason = Cow<'static, str>;
 
 const CUT: Reason = Cow::Borrowed("cut before the end of their headers");
 const FRAGMENT: Reason = Cow::Borrowed("fragments of IP");
 const DEEP: Reason = Cow::Borrowed("wrapped too many times");
 
-/// What is known to be no TCP of the server's.
+/// Reasons that exclude TCP of the server.
 const OTHERS: [&str; 4] = [ELSEWHERE, "ARP", "ICMP", "UDP"];
 pub(crate) const ELSEWHERE: &str = "TCP of another port or address";
 
-/// Whether packets that were left out for this reason were understood.
+/// Whether packets that were skipped for this reason were understood.
 pub(crate) fn is_understood(reason: &str) -> bool {
     OTHERS.contains(&reason)
 }
@@ -41,22 +41,22 @@ pub(crate) struct Segment<'a> {
     pub(crate) acknowledged: u32,
     pub(crate) flags: u8,
     pub(crate) payload: &'a [u8],
-    /// Bytes of the payload that were cut.
+    /// Bytes of the payload that the capture cut off.
     pub(crate) cut: usize,
 }
 
-/// What comes next in a packet.
+/// The next layer of a packet.
 enum Layer<'a> {
-    /// By the numbers of Ethernet's types.
+    /// A payload and its Ethernet type.
     Typed(u16, &'a [u8]),
     Ethernet(&'a [u8]),
-    /// Of a version that its first byte says.
+    /// IP of the version that its first byte gives.
     Ip(&'a [u8]),
     Ppp(&'a [u8]),
     Tcp(Tcp<'a>),
 }
 
-/// Where a segment goes, how long it is, and as much of it as was captured.
+/// A segment: its addresses, its length, and the bytes of it that were captured.
 struct Tcp<'a> {
     from: IpAddr,
     to: IpAddr,
@@ -110,7 +110,7 @@ fn typed(kind: u16, bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     Ok(match kind {
         IP_4 | IP_6 => Layer::Ip(bytes),
         ETHERNET => Layer::Ethernet(bytes),
-        // Virtual networks, also inside each other.
+        // VLAN tags, also nested.
         0x8100 | 0x88A8 | 0x9100 | 0x9200 | 0x9300 => {
             Layer::Typed(big(bytes, 2)?, behind(bytes, 4)?)
         }
@@ -122,7 +122,7 @@ fn typed(kind: u16, bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     })
 }
 
-/// MPLS: labels up to the one that says that it is the last.
+/// MPLS: skip the labels up to the one marked as last.
 fn labelled(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     let mut at = 0;
     while byte(bytes, at + 2)? & 1 == 0 {
@@ -139,7 +139,7 @@ fn labelled(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
 
 fn ppp(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     let bytes = bytes.strip_prefix(&[0xFF, 0x03]).unwrap_or(bytes);
-    // A zero in front may be left out.
+    // A leading zero byte may be omitted.
     let (kind, size) = match byte(bytes, 0)? {
         odd if odd & 1 == 1 => (u16::from(odd), 1),
         _ => (big(bytes, 0)?, 2),
@@ -158,7 +158,7 @@ fn ip(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     }
 }
 
-/// A length of 0: a super-packet, longer than the field can say.
+/// A length of 0 marks a packet of segmentation offload that is longer than the field can hold.
 fn version_4(ip: &[u8]) -> Result<Layer<'_>, Reason> {
     let header = usize::from(ip[0] & 15) * 4;
     if big(ip, 6)? & 0x3FFF != 0 {
@@ -179,7 +179,7 @@ fn version_6(ip: &[u8]) -> Result<Layer<'_>, Reason> {
     let (mut next, mut rest) = (byte(ip, 6)?, behind(ip, 40)?);
     let total = usize::from(big(ip, 4)?);
     let mut length = if total == 0 { rest.len() } else { total };
-    // Headers that say nothing of interest; of fragments, one that is the whole.
+    // Skip extension headers; a fragment header only if it marks a complete packet.
     while matches!(next, 0 | 43 | 44 | 60) {
         if next == 44 && big(rest, 2)? & 0xFFF9 != 0 {
             return Err(FRAGMENT);
@@ -201,7 +201,7 @@ fn version_6(ip: &[u8]) -> Result<Layer<'_>, Reason> {
     carried(next, tcp)
 }
 
-/// What IP carries: `tcp` if it is that.
+/// The layer that IP carries; `tcp` if the protocol is TCP.
 fn carried(protocol: u8, tcp: Tcp<'_>) -> Result<Layer<'_>, Reason> {
     match protocol {
         TCP => Ok(Layer::Tcp(tcp)),
@@ -227,7 +227,7 @@ fn carried(protocol: u8, tcp: Tcp<'_>) -> Result<Layer<'_>, Reason> {
     }
 }
 
-/// GRE, also with a mirror's frames (ERSPAN) and with PPP.
+/// GRE, also with mirrored frames (ERSPAN) or PPP.
 fn routed(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     let (flags, kind) = (big(bytes, 0)?, big(bytes, 2)?);
     let is_set = |bit: u16| usize::from(flags & bit != 0);

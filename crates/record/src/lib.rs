@@ -1,9 +1,10 @@
-//! What a client and its server say to each other, as round trips: bytes and times in, values out. No I/O, no clock.
+//! Round trips between a client and its server, found from the bytes that both send and their times. No I/O, no clock.
 //!
-//! Start at [`Conversation`]. `digest` replaces the literals of statements; `frame` finds messages, also where bytes between them
-//! were not kept; `mysql`, `postgres`, `redis` and `memcached` read commands, and packets of answers as `howfar_wire` has them; `http` reads
-//! paths. `capture`, `layers` and `segments` make the same of captured packets. No literal leaves this crate: a statement is words and punctuation, a
-//! command one of a list, a path has no query, and values leave as a salted hash.
+//! Start at [`Conversation`]. `digest` replaces the literals of statements; `frame` finds messages, even where bytes between them were
+//! not kept; `mysql`, `postgres`, `redis` and `memcached` decode commands and, with `howfar_wire`, answers; `http` reads paths.
+//! `capture`, `layers` and `segments` reconstruct the bytes from captured packets. No literal leaves this crate: a statement is
+//! reduced to words and punctuation, a command is one of a fixed list, a path has no query but the parameters that tell pages apart,
+//! and values leave only as a salted hash.
 
 mod capture;
 mod conversation;
@@ -25,13 +26,13 @@ pub use digest::{Dialect, Statement, digest};
 pub use salt::Salt;
 pub use segments::{Event, Segments};
 
-/// In which part of a connection's life.
+/// The part of a connection's life that a request or round trip belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
     Connect,
     #[default]
     Operation,
-    /// Inside TLS, soon after the handshake: login or operation.
+    /// Inside TLS, soon after the handshake: either login or operation.
     Hidden,
     Close,
 }
@@ -44,7 +45,7 @@ pub(crate) struct Request {
     pub(crate) digest: Option<String>,
     pub(crate) keys: Option<u64>,
     pub(crate) phase: Phase,
-    /// It gives the round trip its name: it does something by itself.
+    /// Whether it names its round trip; auxiliary requests, such as PostgreSQL's Describe, do not.
     pub(crate) leads: bool,
     pub(crate) is_answered: bool,
 }
@@ -68,7 +69,7 @@ impl Request {
         }
     }
 
-    /// No server answers it, so nobody waits for it.
+    /// A request that servers do not answer, so that the client does not wait for it.
     pub(crate) fn unanswered(command: &'static str) -> Self {
         Self {
             is_answered: false,
@@ -91,22 +92,22 @@ impl Request {
     }
 }
 
-/// What a decoder reports of the bytes that it was given.
+/// A decoder's report on the bytes that it was given.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) requests: Vec<Request>,
-    /// What the client sent will be answered, also beside `requests`; without a decoder that is not known, and assumed.
+    /// The server will answer what the client sent, even if `requests` does not show that; assumed without a decoder.
     pub(crate) awaits: bool,
     /// The client's bytes end where a message ends.
     pub(crate) is_between: bool,
-    /// The name of what was sent, if nothing else gives one.
+    /// A name for what was sent, used if no request gives one.
     pub(crate) name: Option<&'static str>,
     pub(crate) failed: bool,
     pub(crate) rows: Rows,
-    /// Messages, and bytes of them, that the server sent of its own accord.
+    /// Messages that the server sent unrequested, and their bytes.
     pub(crate) pushes: u64,
     pub(crate) pushed_bytes: u64,
-    /// Bytes so far of a message that may be such a one or an answer.
+    /// Bytes so far of an incomplete message that may be either a push or an answer.
     pub(crate) undecided_bytes: u64,
     /// Reasons why something is not known.
     pub(crate) unknown: Vec<&'static str>,
@@ -118,7 +119,7 @@ pub(crate) enum Rows {
     #[default]
     Uncounted,
     Counted(u64),
-    /// A part was not seen, and with it perhaps some.
+    /// Part of the answer was not seen, and perhaps rows with it.
     Missed,
 }
 
@@ -136,29 +137,29 @@ impl Rows {
     }
 }
 
-/// From here on nothing of the connection can be read, and why.
+/// The reason why the rest of a connection cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dark(pub(crate) &'static str);
 
 pub(crate) const ENCRYPTED: Dark = Dark("encrypted");
 pub(crate) const COMPRESSED: Dark = Dark("compressed");
-/// The server sends of its own accord from here on, and the client answers.
+/// From here on the server sends unrequested data, and the client answers.
 pub(crate) const REPLICATION: Dark = Dark("replication stream");
-/// The same, of Memcached's `watch`.
+/// The same for Memcached's `watch`.
 pub(crate) const LOG: Dark = Dark("stream of log lines");
 pub(crate) const NOT_UNDERSTOOD: Dark = Dark("protocol not understood");
 pub(crate) const IN_THE_MIDDLE: Dark = Dark("connection opened before the recording");
-/// Requests that were not seen whole, so that there may be more of them than are counted.
+/// Requests were not seen completely, so there may be more of them than are counted.
 pub(crate) const REQUESTS_MISSED: &str = "requests in bytes that were not kept or captured";
 
 impl Dark {
-    /// The connection carries no round trips any more.
+    /// Whether the connection carries no more round trips.
     pub(crate) fn is_stream(self) -> bool {
         self == REPLICATION || self == LOG
     }
 }
 
-/// The member of `names` that `word` is, whatever its case, else "other": what is stored is ours and never the client's.
+/// The member of `names` that equals `word`, ignoring case, else "other": only our own strings are stored, never the client's.
 pub(crate) fn known(names: &[&'static str], word: &[u8]) -> &'static str {
     names
         .iter()

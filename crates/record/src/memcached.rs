@@ -1,10 +1,10 @@
-//! Memcached's commands, text and binary, and whether they were refused.
+//! Decodes Memcached's commands, text and binary, and whether they failed.
 
 use crate::frame::{Framer, LONGEST_LINE, Style, number, take_line};
 use crate::salt::Salt;
 use crate::{Dark, Heard, LOG, Request, known};
 
-/// Bytes of a binary message that are kept: of a request up to the end of the longest key.
+/// Bytes of a binary message that are kept: enough for a request with the longest key.
 const KEPT: usize = 512;
 const TEXT: &[&str] = &[
     "get",
@@ -38,7 +38,7 @@ const TEXT: &[&str] = &[
     "lru_crawler",
     "watch",
 ];
-/// By code; what is not here is "other".
+/// Command names by opcode; any other opcode is "other".
 const BINARY: [&str; 37] = [
     "get",
     "set",
@@ -79,7 +79,7 @@ const BINARY: [&str; 37] = [
     "other",
 ];
 
-/// Codes of requests that are answered only if a key was found, or if they failed.
+/// Opcodes of requests that are answered only if a key was found, or if they failed.
 const QUIET: [u8; 14] = [
     0x09, 0x0D, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1E, 0x24,
 ];
@@ -203,7 +203,7 @@ impl Memcached {
                 let mut skipped = skipped;
                 while to_client.next(&mut rest, &mut skipped).is_some() {
                     let header = to_client.last_header();
-                    // 1: no such key, which is no failure.
+                    // Status 1, no such key, is not a failure.
                     out.failed |= !matches!((header[6], header[7]), (0, 0 | 1));
                 }
             }
@@ -219,7 +219,7 @@ fn skip(body: &mut usize, skipped: usize, lost: &mut bool) {
     }
 }
 
-/// Take a line, or a part of what follows one.
+/// Consume a line, or a part of the value that follows it.
 fn take_text(
     rest: &mut &[u8],
     line: &mut Vec<u8>,
@@ -273,7 +273,7 @@ fn take_text(
     if name == "watch" { Err(LOG) } else { Ok(()) }
 }
 
-/// Bytes of a value of this size, with its line end; 0: none follows.
+/// Bytes of a value of this size including its line end; 0 if no value follows.
 fn value_of(size: Option<&&[u8]>) -> usize {
     size.and_then(|size| number::<usize>(size))
         .map_or(0, |size| size.saturating_add(2))
@@ -307,7 +307,7 @@ pub(crate) fn begins_binary(bytes: &[u8]) -> bool {
     bytes.first() == Some(&0x80)
 }
 
-/// Whether the word, with which a client begins, is a command; the server knows them in small letters alone.
+/// Whether a client's first word is a command; the server accepts only lower case.
 pub(crate) fn is_command(word: &[u8]) -> bool {
     TEXT.iter().any(|name| name.as_bytes() == word)
 }

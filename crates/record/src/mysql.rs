@@ -1,4 +1,4 @@
-//! Commands of MySQL's and MariaDB's protocol, and as much of the answers as says what became of them.
+//! Decodes commands of MySQL's and MariaDB's protocol, and as much of the answers as shows their outcome.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -27,23 +27,23 @@ const CACHE_METADATA: u64 = 1 << 36;
 const CURSOR_EXISTS: u16 = 1 << 6;
 const NO_BACKSLASH_ESCAPES: u16 = 1 << 9;
 const REQUEST_KEPT: usize = 1 << 20;
-/// Of a greeting, up to what a server can do; the version before it may be long.
+/// Bytes of a greeting that are kept: up to the server's capabilities, which follow a version that may be long.
 const GREETING_KEPT: usize = 1024;
 const ANSWER_KEPT: usize = 64;
-/// Prepared statements of a connection that are remembered.
+/// Maximum prepared statements remembered for a connection.
 const MOST_STATEMENTS: usize = 16_384;
 const MOST_PENDING: usize = 4096;
-/// MariaDB's report of how far a statement has come looks like an error with this number.
+/// How MariaDB's progress report begins: it looks like an error with the number 0xFFFF.
 const PROGRESS: [u8; 3] = [ERR, 0xFF, 0xFF];
-/// "The statement that was prepared last", in MariaDB's protocol.
+/// The id that means "the statement prepared last" in MariaDB's protocol.
 const LAST: u32 = u32::MAX;
 
-/// Before the command phase bytes say who one is, then what is wanted.
+/// Phase of the connection: authentication comes before commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Greeting,
     Login,
-    /// Credentials go back and forth.
+    /// The exchange of credentials.
     Proving,
     Commands,
 }
@@ -52,7 +52,7 @@ enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expect {
     First,
-    /// Definitions of columns or parameters, then perhaps an EOF, then what `rows` says.
+    /// Definitions of columns or parameters, then perhaps an EOF, then rows if `then_rows`.
     Definitions {
         left: u64,
         then_rows: bool,
@@ -73,7 +73,7 @@ enum Pending {
     Fetch,
 }
 
-/// One that was prepared.
+/// A prepared statement.
 #[derive(Debug)]
 struct Statement {
     digest: Option<String>,
@@ -94,7 +94,7 @@ pub(crate) struct Mysql {
     pending: VecDeque<Pending>,
     expect: Expect,
     parameters_then: Option<u64>,
-    /// Bytes so far of the server's message.
+    /// Bytes so far of the server's current message.
     message_bytes: u64,
 }
 
@@ -125,7 +125,7 @@ impl Mysql {
         }
     }
 
-    /// The client speaks after the server did.
+    /// Begin a round trip: the client sends after the server did.
     pub(crate) fn turn(&mut self) {
         if self.to_client.is_lost() || self.to_server.is_lost() {
             self.pending.clear();
@@ -143,7 +143,7 @@ impl Mysql {
         salt: &Salt,
         out: &mut Heard,
     ) -> Result<(), Dark> {
-        // One at a time, as a message borrows the framer.
+        // Moved out of `self` meanwhile, as a message borrows the framer.
         let mut framer = std::mem::replace(&mut self.to_server, Framer::new(Style::Mysql, 0));
         let was_lost = framer.is_lost();
         let mut outcome = Ok(());
@@ -153,7 +153,7 @@ impl Mysql {
                 break;
             }
         }
-        // Packets of a local file have numbers.
+        // Packets of a local file have sequence numbers above 0.
         if framer.is_lost() && !was_lost && framer.last_header()[3] == 0 {
             out.unknown.push(REQUESTS_MISSED);
         }
@@ -174,7 +174,7 @@ impl Mysql {
             Stage::Commands => {}
         }
         let continues = std::mem::replace(&mut self.continued, message.length == FULL);
-        // Other numbers than 0: the file of LOAD DATA LOCAL.
+        // A sequence number other than 0 marks the file of LOAD DATA LOCAL.
         if continues || message.kind != 0 {
             out.awaits = true;
             out.name = Some("local file");
@@ -349,7 +349,7 @@ impl Mysql {
         self.wait_for(Pending::Result);
     }
 
-    /// Nothing is awaited: an error that comes now, as after a time without requests, is the server's own.
+    /// Whether no answer is due: an error that comes now, as after an idle timeout, is unrequested.
     fn is_idle(&self) -> bool {
         self.stage == Stage::Commands && self.pending.is_empty() && !self.to_server.is_lost()
     }
@@ -382,7 +382,7 @@ impl Mysql {
                 break;
             }
             framer.keep = ANSWER_KEPT;
-            // What was understood of it says that the place is not known any more.
+            // The answer showed that the position in the stream is lost.
             if self.to_client.is_lost() {
                 framer.lose();
             }
@@ -587,7 +587,7 @@ impl Mysql {
     }
 }
 
-/// Whether the first bytes of a server are a greeting. None: too few.
+/// Whether the first bytes of a server are a greeting; None if there are too few.
 pub(crate) fn is_greeting(bytes: &[u8]) -> Option<bool> {
     let first = bytes.first_chunk::<5>()?;
     Some(matches!(first, [_, _, 0, 0, 0x0A | 0xFF]))

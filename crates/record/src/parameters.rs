@@ -2,20 +2,20 @@
 
 use crate::salt::Salt;
 
-/// Flag of an execution: the number of values stands in front, as there may be attributes among them.
+/// Flag of an execution: the number of values comes first, as attributes may be among them.
 const COUNTED: u8 = 8;
 const MOST: usize = 65_535;
 
-/// The head of a row of values.
+/// The header of a row of values.
 struct Head<'a> {
     count: usize,
-    /// A bit for each that is NULL, and so has no bytes.
+    /// A bit for each value; set if it is NULL, and so has no bytes.
     nulls: &'a [u8],
-    /// None: those that were sent before.
+    /// Types of the values; None if they are those sent before.
     types: Option<Vec<u8>>,
 }
 
-/// The statement behind the attributes of a `COM_QUERY`. None: that is no such form.
+/// The statement behind the attributes of a `COM_QUERY`; None if `body` does not have that form.
 pub(crate) fn statement(body: &[u8]) -> Option<&[u8]> {
     let mut rest = body;
     let count = length(&mut rest)?;
@@ -27,10 +27,10 @@ pub(crate) fn statement(body: &[u8]) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// A hash of the parameters in a `COM_STMT_EXECUTE`, whose `body` begins behind the statement's number. `own`: how many the statement has;
-/// `is_named`: both sides know attributes, which follow them. None: what is a parameter cannot be told.
+/// A hash of the parameters in a `COM_STMT_EXECUTE`, whose `body` begins behind the statement's number. `own`: the statement's number
+/// of parameters; `is_named`: both sides support attributes, which follow the parameters. None if the parameters cannot be located.
 pub(crate) fn keys(body: &[u8], own: u16, is_named: bool, salt: &Salt) -> Option<u64> {
-    // Flags, and how often to run it.
+    // Flags, and the iteration count.
     let (flags, mut rest) = (*body.first()?, body.get(5..)?);
     let own = usize::from(own);
     let count = if is_named && flags & COUNTED != 0 {
@@ -83,7 +83,7 @@ impl Head<'_> {
         self.nulls[at / 8] & (1 << (at % 8)) != 0
     }
 
-    /// Leave out the first `count` values.
+    /// Skip the first `count` values.
     fn skip(&self, rest: &mut &[u8], count: usize) -> Option<()> {
         if count > self.count {
             return None;
@@ -95,7 +95,7 @@ impl Head<'_> {
                 0x02 | 0x0D => take(rest, 2)?,
                 0x03 | 0x04 | 0x09 => take(rest, 4)?,
                 0x05 | 0x08 => take(rest, 8)?,
-                // Times, without their zeros.
+                // Dates and times, without trailing zeros.
                 0x07 | 0x0A..=0x0C => {
                     let count = usize::from(take(rest, 1)?[0]);
                     take(rest, count)?
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Types come with the first execution alone.
+    /// Types come only with the first execution.
     #[test]
     fn equal_values_have_equal_keys_with_and_without_types() {
         let salt = Salt::default();

@@ -15,10 +15,10 @@ use crate::{
 const VERSION_3: u32 = 3;
 const REQUEST_KEPT: usize = 1 << 20;
 const ANSWER_KEPT: usize = 64;
-/// Prepared statements and portals of a connection that are remembered.
+/// Maximum prepared statements, and maximum portals, remembered for a connection.
 const MOST_NAMES: usize = 16_384;
 
-/// What a name stands for. The name itself is the client's, so it is kept in memory alone.
+/// The statement that a name stands for. The name itself is the client's, so it is kept only in memory.
 #[derive(Debug, Clone)]
 struct Known {
     command: &'static str,
@@ -30,16 +30,16 @@ struct Known {
 pub(crate) struct Postgres {
     to_server: Framer,
     to_client: Framer,
-    /// The server answers a request for encryption with one byte.
+    /// The server's one-byte answer to a request for encryption is due.
     byte_awaited: bool,
     phase: Phase,
     backslash: bool,
     failed: bool,
     statements: HashMap<Vec<u8>, Known>,
     portals: HashMap<Vec<u8>, Known>,
-    /// What will be answered by "ready".
+    /// Number of requests whose `ReadyForQuery` is still due.
     ready_awaited: u32,
-    /// Messages that no Sync has followed yet.
+    /// Number of messages that no Sync has followed yet.
     unsynced: u32,
 }
 
@@ -63,7 +63,7 @@ impl Postgres {
         self.phase
     }
 
-    /// Nothing is awaited: what the server says now, it says by itself.
+    /// Whether no answer is due: what the server sends now is unrequested.
     fn is_idle(&self) -> bool {
         self.phase == Phase::Operation
             && self.ready_awaited == 0
@@ -73,7 +73,7 @@ impl Postgres {
 
     pub(crate) fn turn(&mut self) -> Result<(), Dark> {
         if self.to_server.is_lost() && self.failed {
-            // The client may be in the middle of a COPY that the server has given up: a message need not begin here.
+            // The client may be in the middle of a COPY that the server has aborted: a message does not necessarily begin here.
             return Err(NOT_UNDERSTOOD);
         }
         if self.to_client.is_lost() || self.to_server.is_lost() {
@@ -114,7 +114,7 @@ impl Postgres {
                 }
             }
         }
-        // Of what a COPY sends no piece is a request.
+        // The data of a COPY contain no request.
         if framer.is_lost() && !was_lost && framer.last_header()[0] != b'd' {
             out.unknown.push(REQUESTS_MISSED);
         }
@@ -181,7 +181,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// What the server will say that it is ready after.
+    /// Count the messages that `ReadyForQuery` will answer, at once or after a Sync.
     fn count(&mut self, kind: u8) {
         match kind {
             b'Q' | b'F' => self.ready_awaited = self.ready_awaited.saturating_add(1),
@@ -341,7 +341,7 @@ impl Postgres {
     }
 }
 
-/// Up to a zero byte, and what follows it.
+/// The text before the first zero byte, and what follows it.
 fn text(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.iter().position(|&byte| byte == 0) {
         Some(end) => (&bytes[..end], &bytes[end + 1..]),
@@ -355,7 +355,7 @@ fn remember(names: &mut HashMap<Vec<u8>, Known>, name: &[u8], known: Known) {
     }
 }
 
-/// Whether the first bytes of a client begin this protocol. None: too few.
+/// Whether the first bytes of a client begin this protocol; None if there are too few.
 pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
     let code: [u8; 4] = bytes.get(4..8)?.try_into().expect("four bytes");
     let code = u32::from_be_bytes(code);

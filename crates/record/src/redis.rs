@@ -1,4 +1,4 @@
-//! Redis's commands, as arrays of strings or as lines, and how many replies came.
+//! Decodes Redis's commands, sent as arrays of strings or as lines, and counts the replies.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use crate::frame::{number, take_line};
 use crate::salt::{Keys, Salt};
 use crate::{Dark, Heard, NOT_UNDERSTOOD, Phase, REPLICATION, REQUESTS_MISSED, Request, known};
 
-/// Bytes of a word that are looked at.
+/// Maximum bytes of a word that are examined.
 const NAME: usize = 24;
 
-/// Names that may be stored; what is not here is "other".
+/// Command names that may be stored; any other is "other".
 const COMMANDS: &[&str] = &[
     "acl",
     "append",
@@ -260,9 +260,9 @@ const COMMANDS: &[&str] = &[
     "zunion",
     "zunionstore",
 ];
-/// They belong to connecting.
+/// Commands that belong to connecting.
 const OPENING: [&str; 5] = ["auth", "hello", "select", "client", "readonly"];
-/// A server answers them with one message for each channel.
+/// Commands that a server answers with one message for each channel.
 const SUBSCRIBES: [&str; 6] = [
     "subscribe",
     "psubscribe",
@@ -271,7 +271,7 @@ const SUBSCRIBES: [&str; 6] = [
     "punsubscribe",
     "sunsubscribe",
 ];
-/// How messages to subscribers begin.
+/// First words of messages to subscribers.
 const MESSAGES: [&str; 3] = ["message", "pmessage", "smessage"];
 const MOST_PENDING: usize = 65_536;
 
@@ -279,7 +279,7 @@ const MOST_PENDING: usize = 65_536;
 enum Reading {
     /// A line that begins a command or an argument.
     Line(Vec<u8>),
-    /// Bytes of an argument, with its line end.
+    /// Bytes of an argument, including its line end.
     Body { left: usize, of: usize },
 }
 
@@ -287,17 +287,17 @@ enum Reading {
 #[derive(Debug)]
 struct Commands {
     reading: Reading,
-    /// Arguments of the present command that are still to come.
+    /// Arguments of the current command that are still to come.
     arguments: usize,
-    /// Words of it so far.
+    /// Words of the command so far.
     words: usize,
-    /// Its name; of CLIENT all that fits.
+    /// The command's name; for CLIENT also its arguments, as far as they fit.
     name: Vec<u8>,
     keys: Option<Keys>,
     lost: bool,
 }
 
-/// A command that has ended.
+/// A complete command.
 #[derive(Debug)]
 struct Command {
     name: &'static str,
@@ -310,38 +310,38 @@ struct Command {
 struct Replies {
     scanner: Scanner,
     top: Top,
-    /// The first byte of the present value.
+    /// The first byte of the current value.
     first: Option<u8>,
-    /// Bytes of the present value of which it is not known yet whether they answer a request.
+    /// Bytes of the current value, while it is unknown whether they answer a request.
     undecided: u64,
-    /// The present value is the server's own.
+    /// Whether the current value is a push; None while unknown.
     is_own: Option<bool>,
     lost: bool,
 }
 
-/// The beginning of the value that a server sends: what says whether it answers a request.
+/// The beginning of a server's value, which shows whether it answers a request.
 #[derive(Debug, Default)]
 struct Top {
     word: Vec<u8>,
     has_word: bool,
-    /// The last number in it: of a confirmation, how many subscriptions there are.
+    /// The last number in it; in a confirmation, the number of subscriptions.
     number: i64,
 }
 
-/// Values that a request, or several equal ones, will get.
+/// Values due to a request, or to several in succession.
 #[derive(Debug)]
 struct Awaited {
     count: usize,
-    /// They confirm subscriptions.
+    /// The values confirm subscriptions.
     confirm: bool,
 }
 
-/// Whether requests are answered, as CLIENT REPLY says.
+/// Whether requests are answered, as set by CLIENT REPLY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answers {
     On,
     Off,
-    /// The next is not.
+    /// The next request is not answered.
     Skip,
 }
 
@@ -351,7 +351,7 @@ pub(crate) struct Redis {
     replies: Replies,
     awaited: VecDeque<Awaited>,
     answers: Answers,
-    /// Subscriptions: to channels and patterns, and to shard channels.
+    /// Number of subscriptions: to channels and patterns, and to shard channels.
     subscribed: [i64; 2],
     monitors: bool,
     opened: bool,
@@ -481,7 +481,7 @@ impl Redis {
         Ok(())
     }
 
-    /// CLIENT REPLY ON is answered, OFF and SKIP are not.
+    /// Whether the current command is answered. CLIENT REPLY ON is, OFF and SKIP are not.
     fn is_answered(&mut self) -> bool {
         let said = self.commands.name.to_ascii_lowercase();
         match said.strip_prefix(b"client reply ") {
@@ -551,7 +551,7 @@ impl Redis {
         }
     }
 
-    /// Whether the present value, which begins with `first`, is the server's own, as soon as that can be told.
+    /// Decide whether the current value, which begins with `first`, is a push, as soon as that is known.
     fn decide(&mut self, first: u8) {
         let top = &self.replies.top;
         let confirms = self.awaited.front().is_some_and(|one| one.confirm);
@@ -569,7 +569,7 @@ impl Redis {
         self.replies.is_own = self.replies.is_own.or(is_own);
     }
 
-    /// A value has ended.
+    /// Process a value that is complete.
     fn value(&mut self, kind: Kind, out: &mut Heard) {
         let top = &self.replies.top;
         let confirms = matches!(kind, Kind::Push | Kind::Array) && top.is_one_of(&SUBSCRIBES);
@@ -579,7 +579,7 @@ impl Redis {
             self.subscribed[usize::from(of_shards)] = top.number;
         }
         if self.replies.is_own == Some(true) {
-            // UNSUBSCRIBE without channels is confirmed for each that there was.
+            // UNSUBSCRIBE without channels is confirmed once for each channel that was subscribed.
             out.pushes += u64::from(!confirms);
             return;
         }
@@ -607,7 +607,7 @@ impl Commands {
         self.arguments == 0 && !is_begun && !self.lost
     }
 
-    /// A command that has ended.
+    /// Read on; returns a command when it is complete.
     fn next(&mut self, rest: &mut &[u8], salt: &Salt) -> Result<Option<Command>, Dark> {
         match &mut self.reading {
             Reading::Line(line) => {
@@ -638,7 +638,7 @@ impl Commands {
         }
     }
 
-    /// A piece of a word: of the name, or of a value, whose bytes are kept of CLIENT alone.
+    /// Add a piece of a word: of the name, or of a value, whose bytes are kept only for CLIENT.
     fn piece(&mut self, piece: &[u8]) {
         if self.words == 0 || self.is_client() {
             let room = NAME.saturating_sub(self.name.len()).min(piece.len());
@@ -704,7 +704,7 @@ impl Commands {
     }
 }
 
-/// Whether the bytes of a client begin with a command as an array. None: too few.
+/// Whether the bytes of a client begin with a command as an array; None if there are too few.
 pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
     let Some(digits) = bytes.strip_prefix(b"*") else {
         return Some(false);
@@ -719,7 +719,7 @@ pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// Whether the word, with which a client begins, is a command, in whatever case.
+/// Whether a client's first word is a command, in upper or lower case.
 pub(crate) fn is_command(word: &[u8]) -> bool {
     known(COMMANDS, word) != "other"
 }

@@ -1,4 +1,4 @@
-//! A hash that says whether two values are equal within one recording, and nothing else about them.
+//! A salted hash: it shows whether two values within one recording are equal, and nothing else about them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 #[derive(Debug, Clone, Default)]
 pub struct Salt(RandomState);
 
-/// Collects values.
+/// Hasher of a sequence of values.
 #[derive(Debug)]
 pub(crate) struct Keys(<RandomState as BuildHasher>::Hasher);
 
@@ -23,13 +23,13 @@ impl Salt {
 }
 
 impl Keys {
-    /// A whole value.
+    /// Add a complete value.
     pub(crate) fn add(&mut self, value: &[u8]) {
         self.0.write(value);
         self.0.write_usize(value.len());
     }
 
-    /// A piece of a value; its length is to follow with [`Keys::mark`].
+    /// Add a piece of a value; the value's length must follow with [`Keys::mark`].
     pub(crate) fn piece(&mut self, piece: &[u8]) {
         self.0.write(piece);
     }

@@ -1,4 +1,4 @@
-//! Packets into the bytes of connections: in order, each once, and what was not captured counted.
+//! Turns packets into the bytes of connections, in order and each once, and counts bytes that were not captured.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -7,32 +7,32 @@ use crate::Direction;
 use crate::capture::Packet;
 use crate::layers::{self, End, Reason, Segment};
 
-/// Bytes of a direction that may wait for a packet that is missing.
+/// Maximum bytes of a direction that may wait for a missing packet.
 const MOST_BYTES: usize = 4 << 20;
 const MOST_FLOWS: usize = 65_536;
-/// Packets of a connection that has ended may come again for so long: TCP's own time for that.
+/// Packets of a connection may be repeated for this time after its end; TCP's TIME-WAIT is as long.
 const REMEMBERED_NS: u64 = 60_000_000_000;
-/// TCP asks for a connection again after a second; no system that is known is quicker than this.
+/// Shortest time after which a SYN is retransmitted. TCP's default is a second; no known system is faster than this.
 const SHORTEST_TIMEOUT_NS: u64 = 200_000_000;
-/// An acknowledgement alone follows what it acknowledges at most so much later.
+/// Maximum delay of an acknowledgement without data after what it acknowledges.
 const LONGEST_ACK_NS: u64 = 200_000_000;
-/// The same connection is captured on both sides of an address translation within so much.
+/// Maximum time between the captures of a packet on both sides of an address translation.
 const TRANSLATED_NS: u64 = 10_000_000;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// What packets came to.
+/// What packets mean for a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// `is_new`: from its first packet on.
+    /// `is_new`: seen from its first packet.
     Opened {
         id: u64,
         at_ns: u64,
         is_new: bool,
     },
-    /// Bytes, and how many after them are missing.
+    /// Bytes, and how many bytes after them are missing.
     Bytes {
         id: u64,
         direction: Direction,
@@ -48,15 +48,15 @@ pub enum Event {
 
 #[derive(Debug, Default)]
 struct Half {
-    /// The number that it began with, if that was seen.
+    /// The initial sequence number, if that was seen.
     first: Option<u32>,
     next: Option<u32>,
-    /// By distance from `next` at the time; sequence number, time, bytes, cut.
+    /// Segments ahead of a missing one, by stream position: time, bytes, number of bytes cut.
     waiting: BTreeMap<u64, (u64, Vec<u8>, usize)>,
     waiting_bytes: usize,
-    /// Bytes so far: sequence numbers without their turning over.
+    /// Stream position: bytes so far, which do not wrap around as sequence numbers do.
     position: u64,
-    /// Where it ends.
+    /// Stream position at which it ends.
     end: Option<u64>,
     ended: bool,
 }
@@ -66,9 +66,9 @@ struct Flow {
     id: u64,
     halves: [Half; 2],
     is_closed: bool,
-    /// When the client last asked for the connection, until the server answers.
+    /// When the client last sent a SYN; None once the server has answered.
     asked_ns: Option<u64>,
-    /// Of its last packet.
+    /// Time of the last packet.
     last_ns: u64,
 }
 
@@ -78,33 +78,34 @@ pub struct Segments {
     port: u16,
     address: Option<IpAddr>,
     flows: HashMap<(End, End), Flow>,
-    /// When those that have ended did.
+    /// Ended connections: time of the end, addresses, id.
     closed: VecDeque<(u64, (End, End), u64)>,
-    /// Connections that were asked for just now: when, and by which number and whom.
+    /// Recent SYNs: time, sequence number, addresses.
     asked: VecDeque<(u64, u32, (End, End))>,
-    /// Connections that are copies, with other addresses, of one that is known.
+    /// Connections that are copies of known ones with translated addresses, and their initial sequence numbers.
     copies: HashMap<(End, End), u32>,
     last_ns: u64,
     next_id: u64,
-    /// Requests for a connection (SYN) that were sent again, and how long that took.
+    /// Number of SYNs that were retransmitted.
     pub repeated_syns: u64,
+    /// How long connections waited until these SYNs were retransmitted.
     pub repeated_syns_ns: u64,
     /// Bytes that were not captured.
     pub missing: u64,
-    /// Answers of which the end was not captured: they end with the last packet before.
+    /// Answers whose end was not captured: they are taken to end with the last packet before it.
     pub unknown_ends: u64,
-    /// Packets of connections that were captured before and after their addresses were translated.
+    /// Packets captured a second time, with translated addresses.
     pub copied: u64,
     /// Packets with an earlier time than the one before them.
     pub disordered: u64,
-    /// Packets of the connections.
+    /// Packets of the server's connections.
     pub packets: u64,
-    /// All others, by what they are.
+    /// All other packets, by the reason for skipping them.
     pub skipped: BTreeMap<Reason, u64>,
 }
 
 impl Segments {
-    /// The connections to this port, of this address if one is given.
+    /// For the connections to this port, at this address if one is given.
     pub fn new(port: u16, address: Option<IpAddr>) -> Self {
         Self {
             port,
@@ -126,7 +127,7 @@ impl Segments {
         }
     }
 
-    /// Packets that were left out and may have been the server's, by what they are.
+    /// Skipped packets that may have been the server's, by reason.
     pub fn not_understood(&self) -> impl Iterator<Item = (&str, u64)> {
         let all = self
             .skipped
@@ -141,7 +142,7 @@ impl Segments {
 
     /// Take a packet.
     pub fn take(&mut self, packet: &Packet, out: &mut Vec<Event>) {
-        // Two interfaces may be some microseconds apart.
+        // Timestamps of two interfaces may differ by some microseconds.
         if packet.at_ns + 100_000 < self.last_ns {
             self.disordered += 1;
         }
@@ -202,7 +203,7 @@ impl Segments {
         }
     }
 
-    /// Whether the packet is of a connection that is known by other addresses: a translation leaves the numbers as they are.
+    /// Whether the packet belongs to a connection that is known by other addresses: translation does not change sequence numbers.
     fn is_copy(&mut self, segment: &Segment, key: (End, End), opens: bool) -> bool {
         if !opens {
             return self.copies.contains_key(&key);
@@ -231,7 +232,7 @@ impl Segments {
         is_copy
     }
 
-    /// Forget connections that have ended long ago, or of which there are too many.
+    /// Forget connections that ended long ago; if there are too many, also later ones.
     fn forget(&mut self, now_ns: u64) {
         while let Some(&(at_ns, key, id)) = self.closed.front() {
             let is_old = now_ns.saturating_sub(at_ns) > REMEMBERED_NS;
@@ -245,7 +246,8 @@ impl Segments {
         }
     }
 
-    /// The same numbers of another beginning: another connection. Of the same beginning, the packet has been sent again.
+    /// Close the known connection if a SYN with another initial sequence number reuses its addresses; with the same number, the SYN is
+    /// repeated.
     fn reopened(&mut self, segment: &Segment, key: (End, End), out: &mut Vec<Event>) {
         let is_again = |flow: &mut Flow| {
             flow.halves[0]
@@ -263,7 +265,7 @@ impl Segments {
         }
     }
 
-    /// Count a connection that is asked for again because no answer came; a copy of the same packet comes at once.
+    /// Count a SYN that was retransmitted because no answer came. A mere copy of the packet comes at once and is not counted.
     fn asked_again(&mut self, at_ns: u64, key: (End, End)) {
         let flow = self.flows.get_mut(&key);
         if let Some(asked_ns) = flow.and_then(|flow| flow.asked_ns.as_mut()) {
@@ -276,7 +278,7 @@ impl Segments {
         }
     }
 
-    /// Whether the packet is the first of a connection. What follows the end of one opens none.
+    /// Open a connection if this can be its first packet; false if not. Packets after a connection's end open none.
     fn opened(
         &mut self,
         segment: &Segment,
@@ -316,14 +318,15 @@ const fn direction(to_server: bool) -> Direction {
 }
 
 impl Flow {
-    /// Gives how many bytes turned out to be missing, and whether the end of an answer is among them.
+    /// Process a segment. Returns how many bytes turned out to be missing, and whether they include an answer's end at an unknown
+    /// time.
     fn segment(&mut self, segment: &Segment, to_server: bool, out: &mut Vec<Event>) -> (u64, bool) {
         let id = self.id;
         let (mut missing, mut is_end_unknown) = (0, false);
         let before_ns = std::mem::replace(&mut self.last_ns, segment.at_ns);
         if segment.flags & ACK != 0 {
-            // What the other side has acknowledged and we have not seen, nobody will send again. When it came is not known: with the
-            // next request that may be long ago.
+            // What the other side has acknowledged and we have not seen will not be sent again. When it came is unknown: if the next
+            // request acknowledges it, perhaps long ago.
             let is_prompt = segment.payload.is_empty()
                 && segment.at_ns.saturating_sub(before_ns) <= LONGEST_ACK_NS;
             let at_ns = if is_prompt { segment.at_ns } else { before_ns };
@@ -356,7 +359,7 @@ impl Flow {
 }
 
 impl Half {
-    /// The number of its beginning, which may come again, or be another one if nobody has answered the first.
+    /// Set the initial sequence number. A SYN may be repeated, or have another number if the first was not answered.
     fn begin(&mut self, sequence: u32) {
         let is_other = self.position == 0 && self.first.is_some_and(|first| first != sequence);
         if self.next.is_none() || is_other {
@@ -420,7 +423,7 @@ impl Half {
         0
     }
 
-    /// Bytes of which the first `known` have been seen before.
+    /// Emit bytes, of which the first `known` have been seen before.
     #[allow(clippy::too_many_arguments)] // one call site's values, not an object
     fn push(
         &mut self,
@@ -447,7 +450,7 @@ impl Half {
         });
     }
 
-    /// What waits and is next. Nobody could read it before `filled_ns`, when what was missing before it came.
+    /// Emit waiting bytes that are next. The receiver could not read them before `filled_ns`, when the bytes missing before them came.
     fn drain(&mut self, filled_ns: u64, id: u64, direction: Direction, out: &mut Vec<Event>) {
         while let Some(entry) = self.waiting.first_entry() {
             if *entry.key() > self.position {
@@ -460,7 +463,7 @@ impl Half {
         }
     }
 
-    /// What has been acknowledged and is missing came at `at_ns`, or before what waits behind it.
+    /// Skip what is acknowledged but missing. It counts as having come with what waits behind it, else at `at_ns`.
     fn acknowledged(
         &mut self,
         segment: &Segment,
@@ -473,7 +476,7 @@ impl Half {
             return 0;
         };
         let beyond = segment.acknowledged.wrapping_sub(next) as i32;
-        // The end of the stream counts as one.
+        // The end of the stream takes up one sequence number.
         if beyond <= 1 && self.waiting.is_empty() {
             return 0;
         }
@@ -481,7 +484,7 @@ impl Half {
         self.give_up_until(until, at_ns, id, direction, out)
     }
 
-    /// What is missing before `until` will not come.
+    /// Skip what is missing before stream position `until`, as it will not come. Returns its number of bytes.
     fn give_up_until(
         &mut self,
         until: u64,
@@ -513,7 +516,7 @@ impl Half {
                     skipped: skipped as usize,
                 });
             }
-            // Not captured, but the receiver had it in time.
+            // Not captured, but the receiver got it in time.
             self.drain(0, id, direction, out);
         }
         missing

@@ -1,4 +1,4 @@
-//! Conversations as real clients have them, and what no bytes may do.
+//! Conversations of real clients, and properties that hold for any bytes.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 
 type Script = Vec<(Direction, Vec<u8>)>;
 
-/// Each piece of the script in pieces of `size`, a microsecond apart.
+/// Feed each part of the script in pieces of `size` bytes, a microsecond apart.
 fn play(script: &Script, size: usize, salt: &Salt) -> (Vec<RoundTrip>, Conversation) {
     let mut conversation = Conversation::new(0, true);
     let (mut found, mut now) = (Vec::new(), 0);
@@ -74,7 +74,7 @@ fn greeting_and_login(deprecated: bool) -> Script {
     ]
 }
 
-/// With the EOF between columns and rows, or without it (`deprecated`).
+/// A MySQL script with the EOF between columns and rows, or without it (`deprecated`).
 fn mysql(deprecated: bool) -> Script {
     let packets = |payloads: &[&[u8]]| {
         let kept = payloads.iter().filter(|payload| !payload.is_empty());
@@ -144,7 +144,7 @@ fn mysql_is_understood_with_and_without_the_old_eof() {
     }
 }
 
-/// The greeting of a packaged MariaDB is longer than what is kept of an answer, and says at its end what an answer leaves out.
+/// The greeting of a packaged MariaDB is longer than what is kept of an answer; at its end it announces what answers omit.
 #[test]
 fn a_long_greeting_is_read_to_its_end() {
     let mut greeting = b"\x0a5.5.5-10.11.14-MariaDB-0+deb12u2 from Debian\0".to_vec();
@@ -388,7 +388,7 @@ proptest! {
         prop_assert_eq!(timeless(play(&script, size, &salt).0), timeless(play(&script, 1 << 16, &salt).0));
     }
 
-    /// Whatever is said, cut and left out: nothing panics, no byte is lost from the counts, and no secret comes out.
+    /// Whatever is sent, cut and left out: nothing panics, and no more bytes are counted than came.
     #[test]
     fn anything_can_be_said(
         which in 0..5,
@@ -427,7 +427,7 @@ fn what_tells_pages_apart_stays_in_their_names_if_it_is_asked_for() {
         let ended = conversation.close().expect("a round trip");
         ended.digest.expect("a name")
     };
-    // Marks have the same rule, and are tested with the same table.
+    // Marks follow the same rule, and are tested with the same table.
     let table = include_str!("../../../tests/data/page_names.tsv");
     for line in table.lines().filter(|line| !line.starts_with('#')) {
         let row: Vec<&str> = line.split('\t').collect();

@@ -1,4 +1,4 @@
-//! Captured packets, in any order, doubled or lost: bytes in order, each once, and what is missing counted.
+//! Captured packets, in any order, duplicated or lost, give bytes in order, each once, and a count of those that are missing.
 
 use howfar_record::{Capture, Direction, Event, Link, Packet, Segments};
 use proptest::prelude::*;
@@ -58,7 +58,7 @@ fn played(packets: &[Packet]) -> (Vec<u8>, Vec<u8>, u64, Vec<Event>) {
     (up, down, segments.missing, events)
 }
 
-/// A connection near the end of the sequence numbers; each piece of four bytes.
+/// A connection whose sequence numbers wrap around, with `pieces` pieces of four bytes.
 fn connection(pieces: u32) -> Vec<Packet> {
     let (start, other) = (u32::MAX - 20, 77);
     let mut packets = vec![
@@ -100,7 +100,7 @@ fn what_was_lost_is_missing_as_soon_as_the_server_has_it() {
     );
 }
 
-/// Of an answer in three segments the first is lost, and sent again at 900.
+/// The first of an answer's three segments is lost, and sent again at 900 ns.
 #[test]
 fn what_waited_for_a_segment_was_there_when_that_came() {
     let mut packets = connection(1);
@@ -159,7 +159,7 @@ fn a_connection_ends_when_both_sides_have() {
     );
 }
 
-/// A file of one packet in either format.
+/// A file of one packet in each format.
 fn files(bytes: &[u8], number: fn(u32) -> [u8; 4], half: fn(u16) -> [u8; 2]) -> [Vec<u8>; 2] {
     let length = bytes.len() as u32;
     let numbers = |all: &[u32]| all.iter().flat_map(|&one| number(one)).collect::<Vec<u8>>();
@@ -239,7 +239,7 @@ fn at(at_ns: u64, one: Packet) -> Packet {
     Packet { at_ns, ..one }
 }
 
-/// A whole connection: requests and answers of these lengths in turn, a microsecond between packets, its end.
+/// A complete connection: its opening, alternating requests and answers of these lengths, and its end; a microsecond between packets.
 fn whole(lengths: &[usize], resets: bool) -> Vec<Packet> {
     let (mut up, mut down) = (u32::MAX - 9, 500_u32);
     let mut packets = vec![
@@ -267,7 +267,7 @@ fn whole(lengths: &[usize], resets: bool) -> Vec<Packet> {
         .collect()
 }
 
-/// Times do not go back.
+/// Make the packets' times monotonic.
 fn in_order(packets: &mut [Packet]) {
     let mut now = 0;
     for one in packets {
@@ -294,7 +294,7 @@ proptest! {
     ) {
         let mut packets = whole(&lengths, resets);
         if swapped && lengths.len() > 1 {
-            // Two requests, of which the second came first.
+            // Only packets of the client and the handshake, of which two are swapped.
             packets.retain(|one| one.bytes[20..22] == 40_000_u16.to_be_bytes() || one.bytes[33] & SYN != 0);
             let last = packets.len() - 2;
             packets.swap(2, last.max(2));
@@ -347,13 +347,13 @@ fn a_connection_begins_at_its_first_packet_though_that_was_lost_on_the_way() {
     );
 }
 
-/// The numbers of a connection that has ended may be used again.
+/// The addresses of a connection that has ended may be used again.
 #[test]
 fn another_beginning_is_another_connection() {
     let mut packets = whole(&[4, 4], true);
     packets.push(at(9_000, packet(true, 7, 0, SYN, b"")));
     packets.push(at(9_001, packet(true, 8, 1, ACK, b"again")));
-    // Long after its end, in the middle of one that was not seen from its beginning.
+    // Long after its end: the middle of a connection whose beginning was not seen.
     packets.push(at(9_002, packet(true, 13, 1, RST, b"")));
     packets.push(at(90_000_000_000, packet(true, 99, 1, ACK, b"late")));
     let opened = played(&packets)
@@ -388,7 +388,7 @@ fn udp(port: u16, head: &[u8], inner: &[u8]) -> Vec<u8> {
     ip_4(17, &[&ports.concat(), head, inner].concat())
 }
 
-/// Ways to wrap a packet of IP into one of IP.
+/// Encapsulate an IP packet in another one.
 fn tunnel(which: usize, inner: &[u8]) -> Vec<u8> {
     let frame = ethernet(0x0800, inner);
     match which {
@@ -409,7 +409,7 @@ fn tunnel(which: usize, inner: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Ways to send it on an interface.
+/// An IP packet as an interface of some link type captures it.
 fn framed(which: usize, inner: &[u8]) -> (Link, Vec<u8>) {
     match which {
         0 => (Link::Ethernet, ethernet(0x0800, inner)),
@@ -461,7 +461,7 @@ proptest! {
         };
         let wrapped: Vec<Packet> = packets.iter().map(wrap).collect();
         prop_assert_eq!(played(&wrapped).3, played(&packets).3);
-        // What is not read is counted, wherever it ends.
+        // Truncated packets are counted, wherever they end.
         let (mut segments, mut events) = (Segments::new(3306, None), Vec::new());
         for mut one in wrapped {
             one.bytes.truncate(one.bytes.len().saturating_sub(cut));
@@ -549,13 +549,13 @@ fn what_the_application_does_after_a_lost_answer_is_no_waiting() {
     }
 }
 
-/// As a container's connection is seen on all interfaces: before and after the translation of its address.
+/// A container's connection as seen on all interfaces: before and after the translation of its address.
 #[test]
 fn a_connection_seen_before_and_after_a_translation_is_one() {
     let (mut segments, mut events) = (Segments::new(3306, None), Vec::new());
     let translated = |one: &Packet, to_server: bool| {
         let mut bytes = one.bytes.clone();
-        // The client's address and port: the source to the server, the destination from it.
+        // The client's address and port: the source towards the server, the destination from it.
         let (address, port) = if to_server { (12, 20) } else { (16, 22) };
         bytes[address..address + 4].copy_from_slice(&[10, 0, 0, 9]);
         bytes[port..port + 2].copy_from_slice(&50_001_u16.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What a round trip is, as rules over conversations that are made up: when it begins, what belongs to it, what is counted.
+//! Rules for round trips, tested on generated conversations: when a round trip begins, what belongs to it, what is counted.
 
 use howfar_record::{Conversation, Direction, Phase, RoundTrip, Salt};
 use proptest::prelude::*;
@@ -27,14 +27,15 @@ fn words(all: &[&str]) -> Vec<u8> {
 
 const OK: &[u8] = b"\0\0\0\x02\0\0\0";
 
-/// What one protocol is made of here.
+/// The parts of one protocol that these tests use.
 struct Language {
     login: Script,
     asked: (Vec<u8>, Vec<u8>),
     /// A request that no server answers.
     unanswered: Option<Vec<u8>>,
-    /// What a server sends of its own accord, at rest; and while a request waits.
+    /// What a server sends unrequested while no request waits.
     pushed: Option<Vec<u8>>,
+    /// What a server sends unrequested while a request waits.
     pushed_meanwhile: Option<Vec<u8>>,
 }
 
@@ -108,14 +109,14 @@ fn language(which: usize) -> Language {
     }
 }
 
-/// A part of a conversation, and where its bytes are cut (in 16ths), with a pause there.
+/// A part of a conversation; `cut`: where its bytes are cut by a pause, in 16ths.
 #[derive(Debug, Clone)]
 enum Act {
     Ask {
         cut: usize,
         pushed: bool,
     },
-    /// With the next request right behind it.
+    /// `joins`: sent together with the next request.
     Unanswered {
         cut: usize,
         joins: bool,
@@ -125,7 +126,7 @@ enum Act {
     },
 }
 
-/// A conversation and the times of its answered round trips as they have to be found: begun, sent, answered, ended.
+/// A conversation, and the expected times of its answered round trips: begun, sent, answered, ended.
 struct Played {
     conversation: Conversation,
     now: u64,
@@ -135,7 +136,7 @@ struct Played {
 }
 
 impl Played {
-    /// In two pieces, or one; the times of both.
+    /// Send the bytes in one or two pieces; returns the times of the first and the last piece.
     fn say(&mut self, direction: Direction, bytes: &[u8], cut: usize, salt: &Salt) -> (u64, u64) {
         let (first, rest) = bytes.split_at(bytes.len() * cut / 16);
         let mut times = Vec::new();
@@ -204,7 +205,7 @@ fn times(one: &RoundTrip) -> (u64, u64, u64, u64) {
 proptest! {
     // [rec-1] [rec-3]
     /// A round trip begins with the first byte of a request that will be answered, and ends with its answer: what has no answer, and
-    /// what a server sends of its own accord, changes none of its times, however the bytes are cut.
+    /// what a server sends unrequested, changes none of its times, however the bytes are cut.
     #[test]
     fn only_requests_and_their_answers_have_times(which in 0_usize..4, acts in acts()) {
         let (language, salt) = (language(which), Salt::default());
@@ -234,10 +235,10 @@ proptest! {
     }
 }
 
-/// Statement or command, requests, rows, and how long it waited.
+/// Statement or command, requests, rows, and the time from the request to the end of the answer.
 type Shown = (String, u32, Option<u64>, u64);
 
-/// The connection after a login, told what is said; times are a microsecond apart.
+/// A connection after a login; pieces are a microsecond apart.
 struct Session {
     conversation: Conversation,
     salt: Salt,
@@ -267,7 +268,7 @@ impl Session {
         self.found.extend(ended);
     }
 
-    /// `kept` bytes and a hole, then what lies behind the hole.
+    /// Send the bytes before `hole`, the hole, then the bytes behind it.
     fn say_with_hole(&mut self, direction: Direction, bytes: &[u8], hole: std::ops::Range<usize>) {
         self.say(direction, &bytes[..hole.start], hole.len());
         if hole.end < bytes.len() {
@@ -280,7 +281,7 @@ impl Session {
         self.say(ToClient, answer, 0);
     }
 
-    /// The round trips, then what is not known.
+    /// Returns the round trips, and the reasons for what is not known.
     fn end(mut self) -> (Vec<Shown>, Vec<&'static str>) {
         self.found.extend(self.conversation.close());
         let found = self.found.iter().map(|one| {
@@ -422,7 +423,7 @@ fn rows(which: usize, count: usize) -> (Vec<u8>, Vec<u8>) {
 
 proptest! {
     // [rec-8]
-    /// A count of which a part was not seen is unknown, not smaller.
+    /// If part of an answer was not seen, the count of its rows is unknown, not smaller.
     #[test]
     fn rows_are_right_or_unknown(which in 0_usize..2, count in 0_usize..30, from in 0_usize..2_000, length in 0_usize..2_000) {
         let (request, answer) = rows(which, count);
@@ -437,7 +438,7 @@ proptest! {
     }
 
     // [rec-10]
-    /// A message with a hole keeps its beginning, its place and its count, wherever the hole ends.
+    /// A message with a hole has its name and is counted once, wherever the hole ends.
     #[test]
     fn a_long_statement_has_its_name_and_is_counted_once(which in 0_usize..3, from in 100_usize..3_000, tail in 0_usize..60) {
         let value = vec![b'y'; 4_000];
@@ -455,7 +456,7 @@ proptest! {
                 parts.concat()
             }
         };
-        // As the tap keeps the end of a flight, where short messages follow.
+        // The tap keeps the end of a flight, where short messages follow.
         let end = long.len() - if which == 2 { tail.max(25) } else { tail };
         session.say_with_hole(ToServer, &long, from..end);
         let answer = if which == 0 { packet(1, OK) } else { message(b'Z', b"I") };
@@ -467,7 +468,7 @@ proptest! {
     }
 }
 
-/// What a long COPY or a local file sends is no request that may have been missed.
+/// A hole in the data of a long COPY is not reported as missed requests.
 #[test]
 fn a_long_copy_misses_no_request() {
     let piece = message(b'd', &[b'x'; 500]);

@@ -1,4 +1,4 @@
-//! Sockets: the one that the application connects to, and connections to the server as the user who asked for one.
+//! Opens sockets: the one that the application connects to, and connections to the server as the client's user.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -14,16 +14,16 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
-/// Take away what listening left in the file system, of this process or of another.
+/// Remove the socket file that a listening socket left, whether this process or another made it.
 pub(crate) fn forget(listen: &Listen) {
     if let Listen::Unix { path } = listen {
-        // Whoever removed it before us meant it.
+        // If it has been removed before, nothing is left to do.
         let _ = fs::remove_file(path);
     }
 }
 
-/// A listening socket that does not block, and its port if it has one. Everybody may connect to a Unix socket: the server decides who
-/// may.
+/// A listening socket that does not block, and its port if it has one. All users may connect to a Unix socket: access is up to the
+/// server.
 pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Option<u16>), Failed> {
     let opened = match listen {
         Listen::Unix { path } => UnixListener::bind(path).and_then(|listener| {
@@ -61,8 +61,8 @@ pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Option<u16>), Failed> 
     })
 }
 
-/// Begin a connection to the server: connected, or (TCP) on the way. As the user of the client where the kernel names one, because a
-/// server may let in by user. `Errno::AGAIN`: the server's queue is full.
+/// Begin a connection to the server; it is connected, or (TCP) connecting. Acts as the client's user where the kernel reports one,
+/// because a server may authenticate by user. Fails with `Errno::AGAIN` if the server's queue is full.
 pub(crate) fn connect(server: &Target, client: &OwnedFd) -> Result<OwnedFd, ConnectError> {
     match server {
         Target::Unix { path } => {
@@ -123,7 +123,7 @@ fn as_user_of(
     become_user(theirs).map_err(|_| ConnectError::OtherUser(theirs.as_raw()))?;
     let outcome = act();
     become_user(ours).expect("the saved user stays ours");
-    // The kernel forgets it when the effective user changes. A recorder has none, as it outlives its parent.
+    // The kernel clears the signal when the effective user changes. A recorder has none, as it outlives its parent.
     let _ = rustix::process::set_parent_process_death_signal(signal);
     Ok(outcome?)
 }
@@ -137,7 +137,7 @@ pub(crate) fn peer(socket: &OwnedFd) -> Option<(i32, u32)> {
     Some((found.pid.as_raw_nonzero().get(), found.uid.as_raw()))
 }
 
-/// A client of the listening socket, ready for small messages; None when nobody waits.
+/// Accept a client, with Nagle's algorithm off on TCP; None if none waits.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     match net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
         Ok(socket) => {
@@ -159,7 +159,7 @@ mod tests {
     };
     use std::os::unix::net::UnixStream;
 
-    /// The kernel keeps a socket's user as of when it was made.
+    /// A client of `user`: the kernel keeps the user who made a socket.
     fn client_of(user: Uid) -> OwnedFd {
         set_thread_res_uid(None, user, None).expect("root may");
         let (client, _) = UnixStream::pair().expect("two sockets");

@@ -1,4 +1,4 @@
-//! Whether the application that connects here still runs: it has a mount namespace of its own.
+//! Finds whether the application that connects here still runs, by its own mount namespace.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,18 +11,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::end::now_ns;
 use crate::pass::Passer;
 
-/// How often an orphan looks.
+/// Interval between checks whether the application still runs.
 const LOOK_NS: u64 = 500_000_000;
 
-/// The application, by its mount namespace; by default one of which nothing is known. The namespace is held open: its number would
-/// be given to another one as soon as it is gone.
+/// The application, identified by its mount namespace; unknown by default. The namespace is held open: otherwise its number could be
+/// reused after its end.
 #[derive(Debug, Default)]
 pub(crate) struct Application {
     namespace: Option<File>,
 }
 
 impl Application {
-    /// The one whose namespace has this number; a process of it runs.
+    /// The application whose namespace has this number; one of its processes must be running.
     pub(crate) fn of(number: u64) -> Self {
         let is_it = |file: &File| file.metadata().is_ok_and(|found| found.ino() == number);
         let mut found = namespaces().filter_map(|path| File::open(path).ok());
@@ -31,7 +31,7 @@ impl Application {
         }
     }
 
-    /// The one whose namespace another process has opened.
+    /// The application whose namespace another process has opened.
     pub(crate) fn held(namespace: Option<OwnedFd>) -> Self {
         Self {
             namespace: namespace.map(File::from),
@@ -77,7 +77,7 @@ fn namespaces() -> impl Iterator<Item = PathBuf> {
         .map(|process| process.path().join("ns/mnt"))
 }
 
-/// As many descriptors as this process may have.
+/// Raise the limit on open descriptors to the maximum for this process.
 pub(crate) fn raise_limits() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _ = setrlimit(

@@ -7,19 +7,19 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Reported once when bytes come or room is there.
+/// Reported once when bytes come or room becomes available (edge-triggered).
 pub(crate) const INTEREST: EventFlags = EventFlags::IN
     .union(EventFlags::OUT)
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
 
-/// What epoll reported stays true until a call says otherwise.
+/// A socket and its readiness: what epoll reported stays true until a call shows otherwise.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) socket: OwnedFd,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// The other side has gone altogether.
+    /// The peer has closed both directions.
     pub(crate) hung_up: bool,
 }
 
@@ -33,7 +33,7 @@ impl End {
         }
     }
 
-    /// One of which nothing is known: trying shows it.
+    /// An end of unknown readiness, taken to be ready: the first call shows whether it is.
     pub(crate) const fn ready(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -50,7 +50,7 @@ impl End {
         self.hung_up |= flags.intersects(EventFlags::HUP | EventFlags::ERR);
     }
 
-    /// Some bytes; `Ok(None)`: none are there now, `Some(0)`: the sender has ended.
+    /// Read some bytes; `Ok(None)` if none are available now, `Some(0)` if the sender has ended.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
         match net::recv(&self.socket, buffer, RecvFlags::empty()) {
             Ok((count, _)) => Ok(Some(count)),
@@ -80,7 +80,7 @@ pub(crate) fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Take what an event's counter or a timer holds: it is quiet again.
+/// Read the counter of an event or timer descriptor, which then is no longer readable.
 pub(crate) fn drain(descriptor: &OwnedFd) {
     let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
 }
@@ -96,7 +96,7 @@ pub(crate) mod made {
     use howfar_contract::jobs::Target;
     use rustix::event::{EventfdFlags, eventfd};
 
-    /// A server's socket, and what a tap in front of it is made from. The folder goes with it.
+    /// A server's socket, and what a tap in front of it needs. Removes the folder when dropped.
     pub(crate) struct Rig {
         folder: PathBuf,
         to_tap: PathBuf,
@@ -106,7 +106,7 @@ pub(crate) mod made {
     }
 
     impl Rig {
-        /// A rig, and the tap's listener. `name`: of the test.
+        /// A rig, and the tap's listener. `name`: the test's.
         pub(crate) fn new(name: &str) -> (Self, OwnedFd) {
             let folder = std::env::temp_dir().join(format!("howfar-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&folder).expect("a folder");
@@ -141,7 +141,7 @@ pub(crate) mod made {
     }
 
     /// A client sends until nothing more fits, and its server, which reads nothing, does the same; then the client is killed. The
-    /// server must be able to write the rest, and find all that was sent.
+    /// server must be able to write the rest, and to read all that was sent.
     pub(crate) fn a_client_killed_while_both_wait(rig: &Rig, mut turn: impl FnMut()) {
         const REST: usize = 4 << 20;
         let mut client = rig.client();

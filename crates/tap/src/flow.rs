@@ -1,15 +1,15 @@
-//! One direction of a connection, without I/O: bytes wait until they are due. Pure; every call is given the time.
+//! One direction of a connection: bytes wait until they are due. Pure: no I/O, and the caller passes the time.
 
 use std::collections::VecDeque;
 
-/// Bytes of a direction that may wait; while there are more, the sender is not read.
+/// Maximum bytes of a direction that may wait; while there are more, the sender is not read.
 pub(crate) const MOST_WAITING: usize = 4 << 20;
 
 #[derive(Debug)]
 struct Chunk {
     read_ns: u64,
     due_ns: u64,
-    /// The first bytes after the other side spoke.
+    /// The first bytes after the other side has sent.
     begins_turn: bool,
     bytes: Vec<u8>,
     written: usize,
@@ -19,9 +19,9 @@ struct Chunk {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) bytes: u64,
-    /// Runs of bytes that nothing of the other direction interrupts.
+    /// Runs of bytes without interruption by the other direction.
     pub(crate) turns: u64,
-    /// How long the first bytes of these runs were held, in sum.
+    /// Total time for which the first bytes of these runs were held.
     pub(crate) held_ns: u64,
 }
 
@@ -33,20 +33,20 @@ impl Passed {
     }
 }
 
-/// Bytes on their way, in order: none overtakes another, also when the delay becomes shorter.
+/// Bytes on their way, in order: none overtakes another, even if the delay becomes shorter.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     waiting: VecDeque<Chunk>,
     held: usize,
     last_due_ns: u64,
-    /// The sender has ended; the end is due after what waits.
+    /// When the end of the sender's stream is due, if it has ended; `u64::MAX` once the receiver's side is shut.
     end_due_ns: Option<u64>,
-    /// The receiver has gone before the sender.
+    /// The receiver has gone before the sender ended.
     abandoned: bool,
 }
 
 impl Flow {
-    /// Bytes were read at `now_ns`, due `delay_ns` later.
+    /// Add bytes that were read at `now_ns` and are due `delay_ns` later.
     pub(crate) fn push(&mut self, bytes: &[u8], now_ns: u64, delay_ns: u64, begins_turn: bool) {
         if self.abandoned {
             return;
@@ -62,7 +62,7 @@ impl Flow {
         });
     }
 
-    /// The sender ended at `now_ns`.
+    /// Record that the sender ended at `now_ns`.
     pub(crate) fn end(&mut self, now_ns: u64, delay_ns: u64) {
         self.last_due_ns = self.last_due_ns.max(now_ns + delay_ns);
         self.end_due_ns.get_or_insert(self.last_due_ns);
@@ -81,8 +81,8 @@ impl Flow {
         }
     }
 
-    /// Hand what is due to `write`, which returns how many bytes it took, until it takes no more. What passed, and whether all that
-    /// was due is gone.
+    /// Hand what is due to `write`, which returns how many bytes it took, until it takes no more. Returns what passed, and whether
+    /// that was all that was due.
     pub(crate) fn drain<E>(
         &mut self,
         now_ns: u64,
@@ -110,7 +110,7 @@ impl Flow {
         Ok((passed, true))
     }
 
-    /// All has been passed on and the end is due: the receiver's side is to be shut. True once.
+    /// Whether the receiver's side must be shut now: all has been passed on and the end is due. True only once.
     pub(crate) fn ends_now(&mut self, now_ns: u64) -> bool {
         let ends = self.waiting.is_empty() && self.end_due_ns.is_some_and(|due| due <= now_ns);
         if ends {
@@ -119,8 +119,8 @@ impl Flow {
         ends
     }
 
-    /// Nobody receives any more: what waits is dropped, and what still comes. It is taken all the same: a server that cannot write
-    /// does not read the rest of its requests either.
+    /// The receiver has gone: drop what waits and what still comes. The sender is still read, because a server that cannot write does
+    /// not read the rest of its requests either.
     pub(crate) fn abandon(&mut self) {
         self.waiting.clear();
         self.held = 0;
@@ -128,7 +128,7 @@ impl Flow {
         self.end_due_ns = Some(u64::MAX);
     }
 
-    /// The receiver's side has been shut.
+    /// Whether the receiver's side has been shut.
     pub(crate) fn is_over(&self) -> bool {
         self.end_due_ns == Some(u64::MAX)
     }

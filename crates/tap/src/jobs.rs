@@ -1,4 +1,4 @@
-//! The job, the command and the events of the tap. Closed: an unknown field is a contract broken.
+//! Jobs, commands and events of the taps. Unknown fields are errors, as they break the contract.
 
 use std::collections::BTreeMap;
 

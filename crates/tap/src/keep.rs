@@ -1,7 +1,7 @@
 //! The keeper: a second process that holds every descriptor of the tap and does nothing, until the tap is killed. Then it passes the
 //! connections on, unrecorded, for as long as the application needs them.
 //!
-//! What the tap was in the middle of is in pipes, of which the keeper has both ends.
+//! Bytes in transit are in pipes, of which the keeper has both ends.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,12 +29,12 @@ const CONNECTED: u8 = b'S';
 const CLOSED: u8 = b'C';
 const APPLICATION: u8 = b'A';
 const GOODBYE: u8 = b'G';
-/// Descriptors that one message carries.
+/// Maximum descriptors that one message carries.
 const MOST_DESCRIPTORS: usize = 5;
-/// A job with two long paths.
+/// Maximum bytes of a message: a job with two long paths.
 const LONGEST: usize = 16 * 1024;
 
-/// The tap's side.
+/// The tap's side of the keeper.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     socket: OwnedFd,
@@ -43,7 +43,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Start it, and give it the listening socket.
+    /// Start the keeper, and give it the listening socket.
     pub(crate) fn start(job: &RecordJob, listener: &OwnedFd) -> io::Result<Self> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
@@ -87,7 +87,7 @@ impl Keeper {
         self.say(APPLICATION, 0, &[], &held);
     }
 
-    /// The tap ends because it is no longer needed.
+    /// Dismiss the keeper: the tap ends because it is no longer needed.
     pub(crate) fn goodbye(mut self) {
         self.say(GOODBYE, 0, &[], &[]);
         let _ = self.process.wait();
@@ -97,7 +97,7 @@ impl Keeper {
         self.is_lost
     }
 
-    /// A keeper that does not listen is ended: it must never act beside a tap that lives.
+    /// Send a message. A keeper that does not accept it is killed: it must never act while the tap lives.
     fn say(&mut self, what: u8, id: u64, more: &[u8], descriptors: &[BorrowedFd]) {
         if self.is_lost {
             return;
@@ -135,7 +135,7 @@ struct Estate {
     application: Application,
 }
 
-/// The keeper's process: hold what comes by stdin; when the tap is gone without a goodbye, take over.
+/// Run the keeper's process: hold the descriptors that stdin delivers; if the tap ends without a goodbye, take over.
 pub(crate) fn run() -> ExitCode {
     crate::application::raise_limits();
     let mut estate = Estate::default();
@@ -156,7 +156,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// One message; false when the tap has gone. The error is its goodbye.
+/// Receive one message; false if the tap has gone, an error if it said goodbye.
 fn hear(socket: BorrowedFd, estate: &mut Estate) -> Result<bool, ()> {
     let mut bytes = [0; LONGEST];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];

@@ -1,9 +1,10 @@
 //! The tap: a program between an application and its server that passes every byte on unchanged, counts round trips, and can add a
 //! delay to each of them.
 //!
-//! There are two. The one that delays: `flow` is the pure part, one direction of a connection; `relay` moves the bytes in one thread; `address` opens sockets. The added
-//! delay is that of a network path: half of it in each direction, and one round trip for a connect before the server hears of it. Not
-//! here: how the tap gets into the application's path.
+//! There are two taps. In the one that delays, `flow` is the pure part, one direction of a connection; `relay` moves the bytes in one
+//! thread; `address` opens sockets. The added delay is that of a network path: half of it in each direction, and one more round trip
+//! for a connect before data can follow. In the one that records, `pass` moves the bytes, `record` makes round trips of a copy, and
+//! `keep` takes over if the tap is killed. How a tap gets into the application's path is not part of this crate.
 
 mod address;
 mod application;
@@ -38,7 +39,7 @@ use pass::Passer;
 use record::Recorder;
 use relay::Relay;
 
-/// A queue that was full at the end is tried again after this.
+/// Pause before the recording's end is queued again if the recorder's queue was full.
 const FINISH_AGAIN_NS: u64 = 5_000_000;
 
 /// Add the messages of this crate.
@@ -55,12 +56,13 @@ pub fn describe(contract: &mut Contract) {
     contract.writes::<PacketsEnded>();
 }
 
-/// Read a tap job on stdin, pass connections on until stdin ends; each command on stdin is answered by the counts on stdout.
+/// Read a tap job on stdin and pass connections on until stdin ends. Each command on stdin is answered with the counts on stdout.
 pub fn run() -> ExitCode {
     report(serve())
 }
 
-/// Read a record job on stdin, pass connections on and record them; without stdin pass them on until the application has ended.
+/// Read a record job on stdin, pass connections on and record them; after the end of stdin pass them on until the application has
+/// ended.
 pub fn record() -> ExitCode {
     report(serve_recorded())
 }
@@ -70,7 +72,7 @@ pub fn packets() -> ExitCode {
     report(packets::run())
 }
 
-/// Be the keeper of a recording tap; its descriptors come by stdin.
+/// Run as the keeper of a recording tap; its descriptors arrive on stdin.
 pub fn keep() -> ExitCode {
     keep::run()
 }
@@ -107,7 +109,7 @@ fn serve() -> Result<(), Failed> {
     outcome
 }
 
-/// Do what stdin says by now; false when it has ended.
+/// Execute the commands that stdin has delivered so far; false once it has ended.
 fn obey(commands: &Commands, relay: &mut Relay) -> Result<bool, Failed> {
     while let Ok(line) = commands.lines.try_recv() {
         let Some(line) = line else { return Ok(false) };
@@ -145,12 +147,13 @@ fn serve_recorded() -> Result<(), Failed> {
     outcome
 }
 
-/// Pass on and record until stdin ends; gives the application that is to be served from then on.
+/// Pass on and record until stdin ends; returns the application to serve from then on.
 fn listen_to(commands: &Commands, passer: &mut Passer) -> Result<Application, Failed> {
     let mut application = Application::default();
     let mut is_finishing = false;
     loop {
-        // Before the turn: what was sent before the command to finish is passed on, and so recorded, before the last event.
+        // Read commands before `turn`: what was sent before the command to finish is then passed on, and so recorded, before the last
+        // event.
         while let Ok(line) = commands.lines.try_recv() {
             let Some(line) = line else {
                 return Ok(application);
@@ -193,7 +196,7 @@ fn forward_stdin(sender: &Sender<Option<String>>, wake: &OwnedFd) {
         if sender.send(line).is_err() {
             return;
         }
-        // A full counter wakes as well.
+        // If this fails because the counter is full, that wakes the relay as well.
         let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
     }
 }

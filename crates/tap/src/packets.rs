@@ -15,11 +15,11 @@ use howfar_record::{Capture, Event, Packet, Segments};
 use crate::jobs::{PacketsEnded, PacketsJob, TapReady};
 use crate::record::Writer;
 
-/// Events are written at least this often.
+/// Interval at which events are written while packets come.
 const REST: Duration = Duration::from_millis(200);
 
 const BUFFER: usize = 1 << 18;
-/// Forms of compression that are not read, by how they begin.
+/// Compression formats that cannot be read, by their first bytes.
 const COMPRESSED: [(&[u8], &str); 5] = [
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"\xfd7zXZ", "xz"),
@@ -28,7 +28,7 @@ const COMPRESSED: [(&[u8], &str); 5] = [
     (b"PK\x03\x04", "zip"),
 ];
 
-/// Up to the file's end.
+/// Read a job on stdin and record its packets up to the end of the file.
 pub(crate) fn run() -> Result<(), Failed> {
     let job: PacketsJob = read_job("packets")?;
     let address = job.address.as_deref().map(str::parse::<IpAddr>).transpose();
@@ -77,7 +77,7 @@ pub(crate) fn run() -> Result<(), Failed> {
             .collect(),
         missing: segments.missing,
     };
-    // A reader that has gone hears nothing.
+    // This fails if the reader has gone, and then does not matter.
     let _ = writer.write().and_then(|()| emit(&ended));
     Ok(())
 }
@@ -112,7 +112,7 @@ fn not_known(
     unknown.chain(skipped).chain(of_packets).collect()
 }
 
-/// The file's bytes, as they were before gzip. A piece at a time: what it grows to takes no memory.
+/// The file's bytes, decompressed if gzip made it. Works piece by piece: the decompressed file takes no memory.
 fn opened(path: &str) -> io::Result<Box<dyn Read>> {
     let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
     let head = file.fill_buf()?;
@@ -129,7 +129,7 @@ fn opened(path: &str) -> io::Result<Box<dyn Read>> {
     })
 }
 
-/// False when nobody reads the events any more.
+/// Record a packet; false if the reader of the events has gone.
 fn record(segments: &mut Segments, writer: &mut Writer, packet: &Packet) -> bool {
     let mut events = Vec::new();
     segments.take(packet, &mut events);

@@ -1,7 +1,7 @@
-//! Passes connections on so that no byte is ever in this process's hands alone: from the socket into a pipe, from the pipe into the
-//! other socket, by the kernel. Whoever holds the same descriptors can go on where this process is killed.
+//! Passes connections on without holding bytes in this process: the kernel moves them from the socket into a pipe, and from the pipe
+//! into the other socket. If this process is killed, another one that holds the same descriptors can continue at the same byte.
 //!
-//! A pipe is filled only when it is empty, so what it holds is what is under way. The recorder sees a copy (`tee`).
+//! A pipe is filled only when it is empty, so it holds exactly the bytes in transit. The recorder gets a copy (`tee`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,23 +23,24 @@ use crate::upstream::{RETRY_NS, Upstream};
 
 const EVENTS: usize = 256;
 const AT_ONCE: usize = 16;
-/// What a pipe holds by default; splicing more at once gains nothing.
+/// Default capacity of a pipe; splicing more at once gains nothing.
 const PIPE_BYTES: usize = 64 * 1024;
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
-/// Connections; one more is closed. Each needs six descriptors.
+/// Maximum connections; further ones are closed at once. Each needs six descriptors.
 const MOST_CONNECTIONS: usize = 16_384;
 
-/// The pipe of one direction, and how far its stream has come.
+/// The pipe of one direction, and the state of its stream.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub(crate) read: OwnedFd,
     pub(crate) write: OwnedFd,
     held: usize,
-    /// The sender has ended its stream; the receiver's side has been shut.
+    /// The sender has ended its stream.
     ended: bool,
+    /// The receiver's side has been shut.
     shut: bool,
-    /// The receiver has gone before the sender.
+    /// The receiver has gone before the sender ended.
     abandoned: bool,
 }
 
@@ -49,7 +50,7 @@ impl Pipe {
         Ok(Self::of(read, write, 0))
     }
 
-    /// A pipe that somebody else filled.
+    /// A pipe that another process filled.
     pub(crate) fn adopt(read: OwnedFd, write: OwnedFd) -> rustix::io::Result<Self> {
         let held = rustix::io::ioctl_fionread(&read)? as usize;
         Ok(Self::of(read, write, held))
@@ -78,7 +79,7 @@ struct Relayed {
     to_client: Pipe,
 }
 
-/// What went through.
+/// Bytes taken and passed on, and failed connections to the server.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Totals {
     pub(crate) taken_to_server: u64,
@@ -100,8 +101,9 @@ pub(crate) struct Passer {
     wake: Arc<OwnedFd>,
     connections: Vec<Option<Relayed>>,
     free: Vec<usize>,
-    /// Connections that have more to do; those that try again to reach the server.
+    /// Connections that have more to do now.
     busy: Vec<usize>,
+    /// Connections that will try again to reach the server.
     waiting: Vec<usize>,
     spare: Option<(Pipe, Pipe)>,
     next_id: u64,
@@ -111,7 +113,7 @@ pub(crate) struct Passer {
 }
 
 impl Passer {
-    /// `wake` becomes readable when [`Passer::turn`] is to return.
+    /// `wake` becomes readable when [`Passer::turn`] must return.
     pub(crate) fn new(listener: OwnedFd, target: Target, wake: Arc<OwnedFd>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let level = epoll::EventFlags::IN;
@@ -134,7 +136,7 @@ impl Passer {
         })
     }
 
-    /// Ask the recorder for its last event; false: it has no room for that now.
+    /// Ask the recorder for its last event; false if its queue has no room now.
     pub(crate) fn finish_recording(&mut self) -> bool {
         let survives = self.keeper.as_ref().is_some_and(|keeper| !keeper.is_lost());
         let (open, totals) = (self.open(), &self.totals);
@@ -152,7 +154,7 @@ impl Passer {
         self.connections.len() - self.free.len()
     }
 
-    /// Wait for something to do, at most `patience_ns`, and do it.
+    /// Wait for events, at most `patience_ns`, and process them.
     pub(crate) fn turn(&mut self, patience_ns: Option<u64>) -> io::Result<()> {
         let patience_ns = if !self.busy.is_empty() {
             Some(0)
@@ -192,7 +194,7 @@ impl Passer {
 
     fn accept(&mut self) -> io::Result<()> {
         for _ in 0..AT_ONCE {
-            // Made before: between accepting a connection and sharing it with the keeper is one system call.
+            // Made in advance, to leave few system calls between accepting a connection and sharing it with the keeper.
             if self.spare.is_none() {
                 self.spare = Some((Pipe::new()?, Pipe::new()?));
             }
@@ -217,7 +219,7 @@ impl Passer {
         Ok(())
     }
 
-    /// Pass on a connection that has been accepted; `server`: its other half, where it has one already.
+    /// Pass on a connection that has been accepted; `server`: its connection to the server, if it has one already.
     pub(crate) fn add(
         &mut self,
         id: u64,
@@ -379,8 +381,8 @@ impl Passer {
     }
 }
 
-/// Move bytes from one end into the pipe if it is empty, else from the pipe to the other end, and the end of the stream after them. How
-/// many went in and out. What goes in waits for the next call, so that it can be looked at before.
+/// Move bytes from one end into the pipe if it is empty, else from the pipe to the other end, and the end of the stream after them.
+/// Returns how many went in and out. What goes in stays in the pipe until the next call, so that it can be recorded first.
 fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize), Errno> {
     if pipe.abandoned && from.readable {
         discard(pipe, from)?;
@@ -420,7 +422,7 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
             }
             Err(Errno::AGAIN) => to.writable = false,
             Err(Errno::INTR) => {}
-            // What the other side sent before it closed is still to be passed on.
+            // What the receiver sent before it closed must still be passed on.
             Err(Errno::PIPE | Errno::CONNRESET) => {
                 pipe.abandoned = !pipe.ended;
                 pipe.ended = true;
@@ -431,13 +433,14 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
     }
     if pipe.ended && pipe.held == 0 && !pipe.shut {
         pipe.shut = true;
-        // A receiver that has gone needs no end of its stream.
+        // This fails if the receiver has gone, and then does not matter.
         let _ = net::shutdown(&to.socket, Shutdown::Write);
     }
     Ok((0, passed))
 }
 
-/// Take what nobody receives any more: a server that cannot write does not read the rest of its requests either.
+/// Read and drop what the receiver, which has gone, does not get: a server that cannot write does not read the rest of its requests
+/// either.
 fn discard(pipe: &mut Pipe, from: &mut End) -> Result<(), Errno> {
     match from.read(&mut [0; 16 << 10]) {
         Ok(Some(0)) | Err(Errno::CONNRESET) => pipe.abandoned = false,

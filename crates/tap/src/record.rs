@@ -1,6 +1,6 @@
-//! The recorder beside the traffic: copies go into a bounded queue, another thread makes round trips of them and writes events.
+//! The recorder: copies of the traffic go into a bounded queue; another thread makes round trips of them and writes events.
 //!
-//! Nothing here makes the traffic wait. A queue that is full, or a reader of the events that has gone, ends the recording and no more.
+//! The recorder never makes the traffic wait. A full queue, or a reader of the events that has gone, ends only the recording.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -22,32 +22,35 @@ use crate::jobs::{
 use crate::pass::Totals;
 use crate::yielding::yield_to_all;
 
-/// Notes, and bytes of them, that may wait.
+/// Maximum number of notes that may wait.
 const MOST_NOTES: usize = 262_144;
+/// Maximum bytes of notes that may wait.
 const MOST_BYTES: u64 = 128 << 20;
-/// What a note takes besides the bytes that it holds.
+/// Memory that a note takes besides the bytes that it holds.
 const NOTE_BYTES: u64 = 256;
-/// Notes wait while more of them come, up to here and for so long: on a processor that has just served the application, making events
-/// of them would take its caches.
+/// While notes keep coming, they wait until they are this many bytes: making events of them on a processor that has just served the
+/// application would evict its data from the caches.
 const DEFERRED_BYTES: u64 = MOST_BYTES / 8;
+/// Longest time for which notes wait while more of them come.
 const DEFERRED: Duration = Duration::from_secs(5);
-/// From here on the writer runs like any other thread: nothing on this machine leaves it a CPU.
+/// With more bytes waiting, the writer no longer yields but runs like any other thread: no CPU is idle for long enough.
 const BEHIND_BYTES: u64 = MOST_BYTES / 4;
-/// Bytes of one turn that are looked at: of a request, of an answer.
+/// Bytes kept of one run of bytes to the server.
 const REQUEST_KEPT: usize = 1 << 20;
+/// Bytes kept of one run of bytes to the client.
 const ANSWER_KEPT: usize = 64 * 1024;
-/// Of a request beyond that the end of each piece is kept: behind a long value stand the messages that run it.
+/// Beyond `REQUEST_KEPT`, bytes kept of the end of each piece: after a long value come the messages that execute it.
 const END_KEPT: usize = 256;
 const PIECE: usize = 64 * 1024;
-/// The queue is looked at this often, so that a note wakes nobody. Traffic that stops for so long is at rest.
+/// The writer polls the queue at this interval, so that a note wakes no thread. Traffic that pauses for this long is at rest.
 const REST: Duration = Duration::from_millis(100);
-/// Round trips in one event.
+/// Maximum round trips in one event.
 const MOST_AT_ONCE: usize = 512;
 const MOST_DIGESTS: usize = 65_536;
 
 type Counts = BTreeMap<&'static str, u64>;
 
-/// What the traffic's thread says to the writer.
+/// A message from the traffic's thread to the writer.
 #[derive(Debug)]
 enum Note {
     Opened {
@@ -79,7 +82,7 @@ impl Note {
     }
 }
 
-/// What was kept of the present turn of a connection.
+/// How much was kept of a connection's current run of bytes in one direction; checksums of both directions.
 #[derive(Debug)]
 struct Turn {
     direction: Direction,
@@ -87,7 +90,7 @@ struct Turn {
     sums: [Crc; 2],
 }
 
-/// The traffic's side.
+/// The recorder's side in the traffic's thread.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     queue: SyncSender<Note>,
@@ -100,7 +103,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// With a thread that writes events on stdout.
+    /// Start a recorder with a thread that writes events on stdout.
     pub(crate) fn start(page_by: Vec<String>) -> std::io::Result<Self> {
         let (queue, notes) = sync_channel(MOST_NOTES);
         let queued = Arc::new(AtomicU64::new(0));
@@ -108,7 +111,7 @@ impl Recorder {
         thread::Builder::new()
             .name("writer".to_owned())
             .spawn(move || {
-                // Traffic comes first. A kernel that refuses changes nothing but the time.
+                // Traffic comes first. If the kernel refuses, only timing suffers.
                 let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10);
                 yield_to_all(true);
                 Writer::new(theirs, page_by).run(&notes);
@@ -140,7 +143,7 @@ impl Recorder {
         });
     }
 
-    /// `count` bytes wait in `pipe`: look at a copy.
+    /// Record a copy of the `count` bytes that wait in `pipe`.
     pub(crate) fn passes(
         &mut self,
         id: u64,
@@ -224,7 +227,7 @@ impl Recorder {
         }
     }
 
-    /// Write what is left, then the last event. False: the queue is full now; call again.
+    /// Write what is left, then the last event. False if the queue is full now: call again.
     pub(crate) fn finish(&mut self, totals: &Totals, open: usize, is_kept: bool) -> bool {
         let turns: Vec<u64> = self.turns.keys().copied().collect();
         for id in turns {
@@ -263,7 +266,7 @@ struct Known {
     uid: Option<u32>,
 }
 
-/// The other side: notes in, events out.
+/// The writer's side: turns notes, or captured packets, into events.
 #[derive(Debug)]
 pub(crate) struct Writer {
     page_by: Arc<[String]>,
@@ -292,7 +295,7 @@ impl Writer {
         }
     }
 
-    /// Until the last note, or until nobody reads the events.
+    /// Process notes until the last one, or until the reader of the events has gone.
     fn run(mut self, notes: &Receiver<Note>) {
         let mut yields = true; // as its thread was started
         let (mut before, mut written) = (0, Instant::now());
@@ -311,7 +314,7 @@ impl Writer {
         }
     }
 
-    /// All that waits. False: it was the last.
+    /// Process all notes that wait; false after the last note.
     fn write_queued(&mut self, notes: &Receiver<Note>, yields: &mut bool) -> std::io::Result<bool> {
         loop {
             if *yields && self.queued.load(Relaxed) > BEHIND_BYTES {
@@ -480,14 +483,14 @@ impl Writer {
         emit(&std::mem::take(&mut self.event))
     }
 
-    /// Close all connections, and say how it ended.
+    /// Close all connections and write the last event.
     fn finish(&mut self, mut ended: RecordEnded) {
         (ended.commands, ended.unknown) = self.close_all();
-        // A reader that has gone hears nothing.
+        // This fails if the reader has gone, and then does not matter.
         let _ = self.write().and_then(|()| emit(&ended));
     }
 
-    /// Every request by command, and what is not known by reason.
+    /// Close all connections. Returns requests by command, and what is not known by reason.
     pub(crate) fn close_all(&mut self) -> (Counts, Counts) {
         let mut open: Vec<u64> = self.known.keys().copied().collect();
         open.sort_unstable();

@@ -1,7 +1,7 @@
 //! The thread that moves bytes: an epoll, the connections, and a timer for what is due.
 //!
-//! A timer is late by tens of microseconds, so the thread wakes a little early and looks again and again until the time has come. How
-//! long bytes were really held is counted.
+//! A timer fires tens of microseconds late, so the thread wakes a little early and spins until the time has come. The time for which
+//! bytes were really held is counted.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,11 +30,11 @@ const BUFFER: usize = 64 * 1024;
 const LISTENER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 const WAKE: u64 = u64::MAX - 2;
-/// Connections; one more is closed.
+/// Maximum connections; further ones are closed at once.
 const MOST_CONNECTIONS: usize = 65_536;
-/// Connections accepted, and chunks read of one sender, before others are served again.
+/// Connections accepted in succession before others are served again.
 const AT_ONCE: usize = 16;
-/// How much earlier than needed the thread wakes.
+/// How long before the due time the timer wakes the thread.
 const EARLY_NS: u64 = 80_000;
 
 #[derive(Debug)]
@@ -42,12 +42,12 @@ struct Connection {
     client: End,
     server: Upstream,
     opened_ns: u64,
-    /// Before this time the client of a real path would still be connecting.
+    /// Before this time, a client on a real path would still be connecting.
     ready_ns: u64,
     to_server: Flow,
     to_client: Flow,
     last: Option<Direction>,
-    /// When `Relay::due` has its turn; later entries of it are stale.
+    /// The time of its valid entry in `Relay::due`; its entries with other times are stale.
     armed_ns: u64,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// `wake` becomes readable when [`Relay::turn`] is to return.
+    /// `wake` becomes readable when [`Relay::turn`] must return.
     pub(crate) fn new(listener: OwnedFd, target: Target, wake: Arc<OwnedFd>) -> io::Result<Self> {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -103,7 +103,7 @@ impl Relay {
         })
     }
 
-    /// Another delay from now on; the counts up to now.
+    /// Set the delay from now on. Returns the counts since the last call.
     pub(crate) fn set_delay(&mut self, delay_ns: u64) -> TapCounts {
         self.delay_ns = delay_ns;
         let mut counts = std::mem::take(&mut self.counts);
@@ -120,7 +120,7 @@ impl Relay {
         counts
     }
 
-    /// Wait for something to do and do it. Returns after each wait.
+    /// Wait for events and process them. Returns after each wait.
     pub(crate) fn turn(&mut self) -> io::Result<()> {
         let spinning = self.arm()?;
         let mut events = Vec::with_capacity(EVENTS);
@@ -159,7 +159,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Set the timer for what is due next; true where that is so soon that waiting would be too late.
+    /// Set the timer for what is due next; true if that is too soon to wait, so that the caller must spin.
     fn arm(&mut self) -> io::Result<bool> {
         let Some(&Reverse((at_ns, _))) = self.due.peek() else {
             return Ok(false);
@@ -197,7 +197,7 @@ impl Relay {
             let now = now_ns();
             let connection = Connection {
                 client: End::new(socket),
-                // After the round trip that a connect takes on the path.
+                // When the handshake would be complete at the server on the path: after 1.5 round trips.
                 server: Upstream::Due {
                     at_ns: now + self.delay_ns + self.delay_ns / 2,
                 },
@@ -238,7 +238,7 @@ impl Relay {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else {
             return;
         };
-        // What falls due meanwhile has its turn at once; what is due and still there waits for room.
+        // What falls due during `advance` is served right after it; what was due and is left waits until the receiver has room.
         let now = now_ns();
         match self.advance(&mut connection, index) {
             Ok(true) => {
@@ -320,7 +320,7 @@ impl Relay {
                 connection.to_server.end(from, half_ns);
                 break;
             }
-            // What is sent during the connect waits for it as well: that is no round trip's delay.
+            // What is sent during the connect also waits for the connect, so its time held is not that of a round trip.
             let begins = connection.last != Some(Direction::ToServer) && now >= connection.ready_ns;
             connection.last = Some(Direction::ToServer);
             connection
@@ -358,7 +358,7 @@ impl Relay {
     }
 }
 
-/// A side that has gone has ended: what it sent before is still to be passed on.
+/// Treat a reset as the end of the stream: what the side sent before must still be passed on.
 fn received(read: rustix::io::Result<Option<usize>>) -> rustix::io::Result<Option<usize>> {
     match read {
         Err(Errno::CONNRESET) => Ok(Some(0)),
@@ -366,7 +366,7 @@ fn received(read: rustix::io::Result<Option<usize>>) -> rustix::io::Result<Optio
     }
 }
 
-/// Pass on what is due, and the end after it; true where something passed.
+/// Pass on what is due, then the end of the stream; true if anything was passed on.
 fn pass(flow: &mut Flow, to: &mut End, now_ns: u64, total: &mut Passed) -> Result<bool, Errno> {
     if flow.is_over() || flow.next_due_ns().is_none_or(|due| due > now_ns) {
         return Ok(false);
@@ -381,12 +381,12 @@ fn pass(flow: &mut Flow, to: &mut End, now_ns: u64, total: &mut Passed) -> Resul
     })?;
     total.add(passed);
     if gone {
-        // What the other side sent before it closed is still to be passed on.
+        // What the receiver sent before it closed must still be passed on.
         flow.abandon();
         return Ok(true);
     }
     if emptied && flow.ends_now(now_ns) {
-        // A receiver that has gone needs no telling.
+        // This fails if the receiver has gone, and then does not matter.
         let _ = net::shutdown(&to.socket, Shutdown::Write);
         return Ok(true);
     }
@@ -406,7 +406,7 @@ mod tests {
         (rig, relay.expect("a relay"))
     }
 
-    /// A large answer keeps bytes waiting all the time: the connection has its turn in `due` once, however often it is served.
+    /// A large answer keeps bytes waiting all the time: the connection still has only one entry in `due`, however often it is served.
     #[test]
     fn a_stream_has_one_turn_at_a_time() {
         const CHUNKS: usize = 400;
@@ -424,7 +424,7 @@ mod tests {
             }
             seen += client.read(&mut buffer).unwrap_or(0);
         }
-        // Entries that a sooner one made stale go when their time comes.
+        // Entries made stale by an earlier one are removed when their time comes.
         assert!(most <= 4, "{most} turns of one connection");
     }
 

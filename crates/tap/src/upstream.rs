@@ -10,18 +10,19 @@ use rustix::net::{self, sockopt};
 use crate::address::{self, ConnectError};
 use crate::end::{End, now_ns};
 
-/// A server whose queue is full is tried again after this, for so long.
+/// Pause before retrying a server whose queue is full.
 pub(crate) const RETRY_NS: u64 = 1_000_000;
+/// How long after the client's connect such a server is retried.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// How far it has come.
+/// The state of the connection to the server.
 #[derive(Debug)]
 pub(crate) enum Upstream {
-    /// Not before this time.
+    /// Connect, but not before this time.
     Due {
         at_ns: u64,
     },
-    /// TCP: the kernel is at it.
+    /// TCP: the handshake is in progress.
     Connecting(End),
     Open(End),
 }
@@ -33,7 +34,8 @@ impl Upstream {
         }
     }
 
-    /// Go on as far as the server lets. `client` asked for it at `opened_ns`; `made` is shown the socket as soon as there is one.
+    /// Advance the connection as far as the server allows now. `opened_ns`: when `client` connected; `made` is called with the new
+    /// socket.
     pub(crate) fn connect(
         &mut self,
         server: &Target,
@@ -58,7 +60,7 @@ impl Upstream {
             },
             Self::Connecting(end) if end.readable || end.writable => {
                 sockopt::socket_error(&end.socket)??;
-                // One that another process began may not be there yet.
+                // A connect that another process began may not be complete yet.
                 if net::getpeername(&end.socket).is_ok() {
                     if let Self::Connecting(end) = std::mem::replace(self, Self::Due { at_ns: 0 }) {
                         *self = Self::Open(end);

@@ -1,7 +1,7 @@
-//! A thread that runs only where a CPU has nothing else to do: a wake-up of the application or its server takes its CPU at once.
+//! Lets a thread run only on a CPU that is otherwise idle: the application or its server, once woken, gets the CPU at once.
 #![allow(unsafe_code)] // One call of libc; the pointer given to the kernel is to a local that outlives the call.
 
-/// Whether the calling thread yields. A kernel that refuses changes nothing but the time.
+/// Set whether the calling thread yields. If the kernel refuses, only timing suffers.
 pub(crate) fn yield_to_all(yields: bool) {
     let policy = if yields {
         libc::SCHED_IDLE

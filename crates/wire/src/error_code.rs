@@ -1,20 +1,20 @@
-//! A server's error as a small number that every protocol's codes fit in.
+//! A server's error as a small number, into which the codes of every protocol fit.
 
 use std::fmt;
 
 use crate::keyvalue::Word;
 
-/// MySQL's number, a SQLSTATE, or the first word of a key-value store's error. Counted as a number, named by its text.
+/// MySQL's number, a SQLSTATE, or the first word of a key-value store's error. It is stored as a number and displayed as its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ErrorCode(u32);
 
-/// The two highest bits say which kind it is; none of them is set in a number.
+/// The two highest bits give the kind of the code; neither is set in a MySQL number.
 const STATE: u32 = 1 << 30;
 const WORD: u32 = 2 << 30;
 const VALUE: u32 = (1 << 30) - 1;
 
 impl ErrorCode {
-    /// Five digits or capital letters, packed in base 36.
+    /// A SQLSTATE of five digits or capital letters, packed in base 36; None for any other text.
     pub fn sqlstate(text: [u8; 5]) -> Option<Self> {
         let packed = text.iter().try_fold(0, |packed, &byte| {
             let known = byte.is_ascii_digit() || byte.is_ascii_uppercase();

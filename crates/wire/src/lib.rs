@@ -14,7 +14,7 @@ pub mod sql;
 
 pub use error_code::ErrorCode;
 
-/// Move the front of `input` to `kept`, until that has `length` bytes.
+/// Move bytes from the front of `input` to `kept`, until `kept` has `length` bytes.
 fn keep_up_to(kept: &mut Vec<u8>, length: usize, input: &mut &[u8]) {
     let (part, rest) = input.split_at(length.saturating_sub(kept.len()).min(input.len()));
     kept.extend_from_slice(part);

@@ -1,6 +1,6 @@
-//! Which protocol the first bytes of a peer belong to, for a peer that does not speak the one that was expected.
+//! Recognises a peer's protocol by its first bytes, for a peer that does not speak the expected one.
 
-/// What speaks first, or answers a request of another protocol in its own.
+/// Protocols whose servers speak first, or answer a request of another protocol in their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speaks {
     MySql,
@@ -18,7 +18,7 @@ pub enum Speaks {
 /// Bytes of a peer that are enough to recognise it.
 pub const ENOUGH: usize = 32;
 
-/// The protocol that these bytes begin; `None`: they do not show it.
+/// The protocol that begins with these bytes; `None` if they do not show it.
 pub fn recognise(first: &[u8]) -> Option<Speaks> {
     const BEGINNINGS: [(&[u8], Speaks); 13] = [
         (b"SSH-", Speaks::Ssh),
@@ -30,7 +30,7 @@ pub fn recognise(first: &[u8]) -> Option<Speaks> {
         (b"CLIENT_ERROR ", Speaks::Memcached),
         (b"SERVER_ERROR ", Speaks::Memcached),
         (b"+PONG\r\n", Speaks::Redis),
-        // Nothing below a key, which a client of Memcached asked for.
+        // No value for the key that a client of Memcached requested.
         (b"$-1\r\n", Speaks::Redis),
         (b"-ERR ", Speaks::Redis),
         (b"-NOAUTH ", Speaks::Redis),
@@ -39,7 +39,8 @@ pub fn recognise(first: &[u8]) -> Option<Speaks> {
     let begins = |(text, speaks): &(&[u8], Speaks)| first.starts_with(text).then_some(*speaks);
     BEGINNINGS.iter().find_map(begins).or(match first {
         [0x15 | 0x16, 3, 0..=4, ..] => Some(Speaks::Tls),
-        // A packet of less than 64 KiB with number 0: version 10 of the greeting, with its version's digits, or an error.
+        // A packet of less than 64 KiB with number 0: a greeting of protocol version 10, followed by the digits of the server's
+        // version, or an error.
         [_, _, 0, 0, 0x0a, b'0'..=b'9', ..] | [_, _, 0, 0, 0xff, _, 3..=0x10, ..] => {
             Some(Speaks::MySql)
         }
@@ -49,7 +50,7 @@ pub fn recognise(first: &[u8]) -> Option<Speaks> {
     })
 }
 
-/// The first bytes of a peer, as many as are enough.
+/// The first bytes of a peer, up to [`ENOUGH`].
 #[derive(Debug, Default, Clone, Copy)]
 pub struct FirstBytes {
     bytes: [u8; ENOUGH],

@@ -1,13 +1,14 @@
-//! As much of SQL's lexical rules as tells code from quotes and comments, for each dialect: where a `?` stands for a value.
+//! The part of SQL's lexical rules that separates code from quotes and comments, for each dialect, to find where a `?` stands for a
+//! value.
 
-/// Whose rules.
+/// The server whose rules apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     Mysql,
     Postgres,
 }
 
-/// The bytes outside of quotes and comments, with their places.
+/// Iterates over the bytes outside of quotes and comments, with their positions.
 #[derive(Debug, Clone)]
 pub struct Outside<'a> {
     sql: &'a [u8],
@@ -28,14 +29,14 @@ impl<'a> Outside<'a> {
         self.sql[self.at..].starts_with(text)
     }
 
-    /// Go behind the next `end`, or to the end.
+    /// Skip past the next `end`, or to the end of the text.
     fn pass(&mut self, from: usize, end: &[u8]) {
         let rest = self.sql.get(from..).unwrap_or_default();
         let found = rest.windows(end.len()).position(|window| window == end);
         self.at = found.map_or(self.sql.len(), |at| from + at + end.len());
     }
 
-    /// Go behind a text in quotes, the first of which is `opening` bytes away. A quote in it is doubled.
+    /// Skip past a quoted text, whose opening quote is `opening` bytes away. A quote inside it is doubled.
     fn pass_quoted(&mut self, opening: usize, quote: u8, escapes: bool) {
         self.at += opening + 1;
         while let Some(&byte) = self.sql.get(self.at) {
@@ -51,7 +52,7 @@ impl<'a> Outside<'a> {
         }
     }
 
-    /// Go behind `/* /* */ */`.
+    /// Skip past a nested comment, `/* /* */ */`.
     fn pass_nested(&mut self) {
         let mut depth = 0;
         while self.at < self.sql.len() {
@@ -78,7 +79,7 @@ impl<'a> Outside<'a> {
         })
     }
 
-    /// Length of `$tag$` here.
+    /// Length of the `$tag$` that begins here, if one does.
     fn dollar_tag(&self) -> Option<usize> {
         let rest = &self.sql[self.at + 1..];
         let end = rest.iter().position(|&byte| byte == b'$')?;
@@ -90,7 +91,7 @@ impl<'a> Outside<'a> {
         is_name.then_some(end + 2)
     }
 
-    /// Go behind a quote or a comment of MySQL that begins here. What `/*!` holds is run.
+    /// Skip past a MySQL quote or comment that begins here. The contents of `/*!` count as code: the server runs them.
     fn pass_mysql(&mut self, byte: u8) -> bool {
         match byte {
             b'\'' | b'"' => self.pass_quoted(0, byte, true),
@@ -109,7 +110,7 @@ impl<'a> Outside<'a> {
         true
     }
 
-    /// The same of PostgreSQL.
+    /// The same for PostgreSQL.
     fn pass_postgres(&mut self, byte: u8) -> bool {
         match byte {
             b'\'' | b'"' => self.pass_quoted(0, byte, false),
@@ -158,7 +159,7 @@ pub enum Mark {
     Escaped(usize),
 }
 
-/// The marks of a statement, in order. PostgreSQL's operators `?|` and `?&`, and a `?` before a string, are none: no value can
+/// The marks of a statement, in order. PostgreSQL's operators `?|` and `?&`, and a `?` before a string, are not marks: no value can
 /// stand there.
 pub fn marks(sql: &str, dialect: Dialect) -> Vec<Mark> {
     let sql = sql.as_bytes();

@@ -1,4 +1,4 @@
-//! Compressed streams mean the same in any split; what is garbage is refused, never panics and never swells.
+//! Compressed streams mean the same in any split; garbage is refused, never causes a panic and never expands beyond bounds.
 
 use howfar_wire::mysql::compress::{Algorithm, Codec, HEAD, Unpacker};
 use howfar_wire::mysql::frame;
@@ -11,7 +11,7 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
     ]
 }
 
-/// Bytes of which some compress and some do not.
+/// Payloads of which some compress and some do not.
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..400),
@@ -71,7 +71,7 @@ proptest! {
             let mut framed = Vec::new();
             codec.pack(&packets, &mut framed);
             prop_assert!(framed.len() <= packets.len() + HEAD, "never more than the head");
-            // The client's frames begin at 0, which is what a reader that knows nothing expects.
+            // The client's frames begin at 0, which is what a new unpacker expects.
             let mut unpacker = Unpacker::default();
             let mut out = Vec::new();
             let mut rest = framed.as_slice();

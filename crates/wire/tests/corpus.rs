@@ -1,4 +1,4 @@
-//! What the fuzzers have found worth keeping, replayed without them: the checks are theirs.
+//! Replays the inputs that the fuzzers found worth keeping, with the fuzzers' own checks.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! A reply over FastCGI means the same in any split and in any records; a request says what it was given; garbage never panics.
+//! A reply over FastCGI means the same in any split and in any records; a request contains its parameters; garbage never causes a
+//! panic.
 
 use howfar_wire::fastcgi::{End, Malformed, ProtocolStatus, Reply, Response, request};
 use proptest::prelude::*;
@@ -10,7 +11,7 @@ fn record(out: &mut Vec<u8>, kind: u8, padding: u8, content: &[u8]) {
     out.resize(out.len() + usize::from(padding), 0xA5);
 }
 
-/// Feed `stream` in pieces of the given sizes, repeated as needed; whether it has ended.
+/// Feed `stream` in pieces of the given sizes, repeated as needed; returns whether the reply has ended.
 fn feed(reply: &mut Reply, mut stream: &[u8], sizes: &[usize]) -> Result<bool, Malformed> {
     let mut ended = false;
     for &size in sizes.iter().cycle() {
@@ -34,7 +35,7 @@ fn reported() -> impl Strategy<Value = Vec<(String, u64)>> {
         .prop_map(|map| map.into_iter().collect())
 }
 
-/// The headers of a response, with either end of a line.
+/// The headers of a response, with `end` as the line ending.
 fn headers(status: Option<u16>, reported: &[(String, u64)], end: &str) -> String {
     let mut lines = vec!["Content-type: text/html; charset=UTF-8".to_owned()];
     lines.extend(status.map(|status| format!("Status: {status} Some Words")));
@@ -81,7 +82,7 @@ proptest! {
         record(&mut stream, 3, parts[0].1, &last);
 
         let mut reply = Reply::new(tail);
-        // Twice: nothing of the first request is left in the second.
+        // Twice: no state of the first request may be left in the second.
         for _ in 0..2 {
             reply.begin();
             prop_assert_eq!(feed(&mut reply, &stream, &sizes), Ok(true));
@@ -102,7 +103,7 @@ proptest! {
         in_any_pieces(&stream, &sizes)?;
     }
 
-    /// Behind heads that are good, or nearly so: any content, of any kind, cut anywhere.
+    /// Records with valid or nearly valid heads and any content, of any type, cut anywhere.
     #[test]
     fn records_of_garbage_never_panic(
         records in prop::collection::vec((0_u8..12, any::<u8>(), garbage()), 0..12),
@@ -141,7 +142,7 @@ proptest! {
     }
 }
 
-/// What stands in records: bytes, or nearly the headers of a page.
+/// Contents of records: arbitrary bytes, or something close to the headers of a page.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         "Status: [0-9]{0,6} ?[a-z]{0,3}",
@@ -161,7 +162,7 @@ fn garbage() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// One piece and many come to one outcome: an end, an error, or a wait for more.
+/// Check that one piece and many have the same outcome: an end, an error, or a wait for more.
 fn in_any_pieces(stream: &[u8], sizes: &[usize]) -> Result<(), TestCaseError> {
     let mut one = Reply::new(9);
     let whole = one.feed(stream);
@@ -186,7 +187,7 @@ fn in_any_pieces(stream: &[u8], sizes: &[usize]) -> Result<(), TestCaseError> {
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A request as an application reads it.
+/// Parse a request as an application does.
 fn read_request(mut stream: &[u8]) -> (bool, Pairs) {
     let mut records = Vec::new();
     while !stream.is_empty() {

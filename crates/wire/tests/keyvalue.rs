@@ -110,7 +110,7 @@ fn decoded<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Value>, Option<Ma
 
 // ---------------------------------------------------------------- replies to a request
 
-/// What is requested, and what the server has of it.
+/// A command, with the values that the server has for it.
 #[derive(Debug, Clone)]
 enum Exchange {
     Get(Option<Vec<u8>>),
@@ -194,7 +194,7 @@ impl Exchange {
     }
 }
 
-/// What the exchanges come to: commands that read and write, keys found and not, errors, and the values' bytes.
+/// The sum of the exchanges: commands that read and write, keys found and not found, errors, and the values' bytes.
 type Sum = ([u32; 4], usize, Vec<u8>);
 
 fn expected(exchanges: &[Exchange]) -> Sum {

@@ -1,4 +1,4 @@
-//! Any split of a stream means the same; what is garbage is refused and never panics.
+//! Any split of a stream means the same; garbage is refused and never causes a panic.
 
 use howfar_wire::mysql::answer::Done;
 use howfar_wire::mysql::handshake::{Account, Greeting};
@@ -64,7 +64,7 @@ fn result_set(rows: &[Vec<u8>], with_definitions: bool, caches: bool) -> Vec<u8>
     out
 }
 
-/// One result with columns and so many rows.
+/// One result with columns and this number of `rows`.
 fn read(rows: u64) -> Outcome {
     Outcome::Done(Done {
         rows,

@@ -6,7 +6,7 @@ use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{Answer, Malformed, Outcome, frame};
 use proptest::prelude::*;
 
-/// What one of several statements gives.
+/// The result of one of several statements.
 #[derive(Debug, Clone)]
 enum Part {
     Affected(u8),
@@ -27,11 +27,11 @@ fn definition() -> Vec<u8> {
     payload
 }
 
-/// The packets of all parts, numbered through, and what they come to.
+/// The packets of all parts, numbered consecutively, and their sum.
 fn answer(parts: &[Part]) -> (Vec<u8>, Done) {
     let (mut out, mut sequence, mut sum) = (Vec::new(), 1, Done::default());
     for (number, part) in parts.iter().enumerate() {
-        // Status: in autocommit, and whether another result follows.
+        // Status flags: autocommit, and whether another result follows.
         let status = 2 | if number + 1 < parts.len() { 8 } else { 0 };
         match part {
             Part::Affected(count) => {
@@ -68,7 +68,7 @@ fn cut<'a>(mut bytes: &'a [u8], sizes: &'a [usize]) -> impl Iterator<Item = &'a 
     })
 }
 
-/// The end of the answer, which must come with the last of the pieces.
+/// The outcome of the answer, which must come with the last of the pieces.
 fn outcome<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     mut work: Work,
@@ -129,7 +129,7 @@ proptest! {
     }
 }
 
-/// However little is sent, no call gives more than was agreed: the rest is refused, not held.
+/// However few bytes are sent, no call produces more than its limit: the rest is refused, not buffered.
 #[test]
 fn what_swells_is_refused() {
     for algorithm in [Algorithm::Zlib { level: 6 }, Algorithm::Zstd { level: 3 }] {

@@ -1,7 +1,7 @@
-"""Addresses of servers: one grammar for every text that names one, in the forms of drivers, consoles and clients. Pure.
+"""Server addresses: one parser for all the notations of drivers, consoles and clients. Pure.
 
-`parse` says what a text says and no more: environment, option files and defaults are added by `howfar.cli.target`. No message repeats
-what may be a part of a password: parts of a text are quoted only where their meaning is certain.
+`parse` returns only what the text states; `howfar.cli.target` adds environment, option files and defaults. No message repeats
+what may be part of a password: parts of a text are quoted only where their meaning is certain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from howfar.errors import UsageError
 from howfar.services import SERVICES, ServiceName
 
 LONGEST: Final = 16_384
-"""Longest text that is read."""
+"""Maximum length of a target, in characters."""
 EXAMPLES: Final = (
     "Write for example mysql://USER@HOST:3306/DATABASE, postgresql://USER@HOST/DATABASE, redis://HOST:6379, "
     "memcached://HOST:11211, HOST:PORT, or the path of a socket. docs/addresses.md lists all forms."
@@ -39,11 +39,11 @@ _ELSEWHERE: Final = {
     "mongodb+srv": "MongoDB", "clickhouse": "ClickHouse", "cassandra": "Cassandra", "http": "HTTP", "https": "HTTP",
     "redis-sentinel": "Redis Sentinel", "mysqlx": "MySQL's X protocol", "mysql+srv": "MySQL's DNS SRV",
 }  # fmt: skip
-"""Schemes of what is not measured."""
+"""URL schemes of servers that are not supported."""
 
 
 def looks_like_target(word: str) -> bool:
-    """Whether a word on a command line can name a server. A bare word never does, but `localhost`."""
+    """Whether a word on a command line can name a server. A bare word cannot, except `localhost`."""
     return word == "localhost" or (not word.startswith("-") and any(mark in word for mark in ".:/@="))
 
 
@@ -52,7 +52,7 @@ def looks_like_url(text: str) -> bool:
 
 
 def parse(text: str) -> Given:
-    """What a text says about a server, in any form. Raises UsageError, whose text repeats nothing that may be a secret."""
+    """Parse a server's address in any notation. Raises UsageError, whose message repeats nothing that may be secret."""
     if len(text) > LONGEST or "\0" in text:
         raise UsageError(f"the target has more than {LONGEST} characters, or a NUL", EXAMPLES)
     text = text.strip()
@@ -152,7 +152,7 @@ def _parse_pairs(text: str) -> Given:
 
 
 def _pairs_of(form: str, text: str) -> list[tuple[str, str]]:
-    """Pairs that semicolons separate; a value may be quoted, with its quote doubled inside. Raises UsageError."""
+    """Pairs separated by semicolons; a value may be quoted, with the quote doubled inside. Raises UsageError."""
     pairs: list[tuple[str, str]] = []
     pattern = re.compile(r"\s*([^=;]+?)\s*=\s*(\"(?:[^\"]|\"\")*\"|'(?:[^']|'')*'|[^;]*?)\s*(?:;|$)", re.DOTALL)
     at = 0
@@ -197,12 +197,12 @@ def _parse_place(text: str) -> Given:
 
 
 def protocol_by_port(port: int | None) -> ServiceName | None:
-    """The kind of server for which a port is usual."""
+    """The kind of server that has this default port."""
     return next((service.name for service in SERVICES.values() if service.port == port), None)
 
 
 def _protocol_of_socket(path: str) -> ServiceName | None:
-    """What the name of a socket says about its server."""
+    """The kind of server that the name of a socket suggests."""
     name = path.lower()
     for service in SERVICES.values():
         if any(part.lower() in name for part in service.socket_names):

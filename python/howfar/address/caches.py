@@ -111,7 +111,7 @@ def parse_url(scheme: str, url: str) -> Given:
 
 
 def _by_path(service: ServiceName, form: str, path: str, may_be_socket: bool) -> dict[str, Any]:
-    """What the path is: a socket, Redis's number of a database, or nothing."""
+    """The field that the path sets: a socket, the number of a Redis database, or none."""
     name = path.strip("/")
     if not name:
         return {}

@@ -1,7 +1,7 @@
 """PostgreSQL's own forms, read as libpq reads them: URI, keywords, environment, service file and password file. Pure.
 
 libpq's manual describes them; `tests/unit/test_address_owners.py` compares the readers with the library itself. Parameters are
-known up to version 18. What leaves open what is measured is decided before the job is made (`sslmode=prefer`), or refused.
+known up to version 18. A setting that leaves open what is measured is decided before the job is built (`sslmode=prefer`) or refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NAME_IT: Final = "Leave it out, and name the server that you mean."
 
 
 def ssl_mode(value: str) -> str:
-    """libpq's word as MySQL's. Raises ValueError."""
+    """MySQL's name for one of libpq's modes. Raises ValueError."""
     if value == "allow":
         raise ValueError("allow leaves open what is measured: use disable or require")
     if value not in _MODES:
@@ -165,7 +165,7 @@ _ENVIRONMENT: Final = {
     "PGSSLCRL": "sslcrl",
     "PGSSLCRLDIR": "sslcrldir",
 }
-"""Variables that are obeyed or refused. Others (timeouts, PGTARGETSESSIONATTRS) are for other programs and change nothing here."""
+"""Variables that take effect or are refused. Others (timeouts, PGTARGETSESSIONATTRS) are meant for other programs and are ignored."""
 
 
 # ---------------------------------------------------------------- the forms as pairs of name and value
@@ -178,7 +178,7 @@ def uri_pairs(uri: str) -> dict[str, str]:
     before, at, behind = rest.partition("@")
     if at and "/" not in before:
         if re.search(r"\?[\w-]+=", before):
-            # libpq takes all of it for the user and the password, and the rest of a parameter's value for the host.
+            # libpq would read all of it as user and password, and the rest of a parameter's value as the host.
             raise UsageError(
                 "the libpq URI has parameters before its @",
                 "Write %40 for an @ in a parameter, and %3F for a ? in a user or password.",
@@ -200,7 +200,7 @@ def uri_pairs(uri: str) -> dict[str, str]:
         rest = rest[1:]
     path, question, query = rest.partition("?")
     if "@" in f"{hosts}{path}":
-        # libpq takes `user:71/rest@host` for the host `user`, its port, and a database whose name would be shown.
+        # libpq would read `user:71/rest@host` as host `user`, port 71 and database `rest@host`, and messages would show that name.
         raise UsageError(
             "the libpq URI has an @ too many, or behind its host: the password seems to have a / or an @ in it",
             "Write %2F for / and %40 for @ in a user or password, and %40 for @ in the name of a database.",
@@ -211,7 +211,7 @@ def uri_pairs(uri: str) -> dict[str, str]:
 
 
 def _uri_host(rest: str) -> tuple[str, str]:
-    """The host at the beginning, and what follows."""
+    """The host at the beginning of `rest`, and the text after it."""
     if not rest.startswith("["):
         host = re.split("[:/?,]", rest, maxsplit=1)[0]
         return host, rest[len(host) :]
@@ -240,7 +240,7 @@ def _query_pairs(query: str) -> dict[str, str]:
 
 
 def _store(pairs: dict[str, str], name: str, value: str) -> None:
-    """Set a parameter; the last one of a name counts, and the old requiressl is a spelling of sslmode."""
+    """Set a parameter; the last value of a name counts, and the old requiressl is stored as sslmode."""
     if name == "requiressl":
         name, value = "sslmode", "require" if value.startswith("1") else "prefer"
     pairs[name] = value
@@ -281,7 +281,7 @@ def keyword_pairs(words: str) -> dict[str, str]:
 
 
 def _keyword_value(words: str, at: int) -> tuple[str, int]:
-    """The value at a position, and the position behind it."""
+    """The value at a position, and the position after it."""
     quoted = words.startswith("'", at)
     at += quoted
     value = ""
@@ -303,7 +303,7 @@ def _keyword_value(words: str, at: int) -> tuple[str, int]:
 
 
 def given_of(form: str, pairs: Mapping[str, str], extra: Mapping[str, Parameter] | None = None) -> Given:
-    """What parameters of one source say. `extra`: parameters beside libpq's. Raises UsageError."""
+    """The address that the parameters of one source give. `extra`: parameters in addition to libpq's. Raises UsageError."""
     fields, notes = read_parameters(form, pairs.items(), TABLE if extra is None else {**TABLE, **extra})
     return _given(form, fields, notes)
 
@@ -328,9 +328,9 @@ def of_environment(environment: Mapping[str, str]) -> ServerAddress:
 
 
 def parse_services(source: str, lines: str, service: str) -> Given | None:
-    """A service's address and password in a service file; None when the file does not name it. Raises UsageError.
+    """A service's address and password in a service file; None if the file does not define it. Raises UsageError.
 
-    Only the section that is asked for is read, and its first value of a name counts.
+    Only the requested section is read, and the first value of a name counts.
     """
     pairs: dict[str, str] = {}
     found = False
@@ -355,7 +355,7 @@ def parse_services(source: str, lines: str, service: str) -> Given | None:
 
 
 def over(address: ServerAddress, below: ServerAddress) -> ServerAddress:
-    """Like `ServerAddress.over`, but each of host, address and port is completed by itself, as in libpq."""
+    """Like `ServerAddress.over`, but host, hostaddr and port are each completed independently, as in libpq."""
     kept = {
         name: getattr(below, name) for name in ("host", "hostaddr", "port") if getattr(address, name) is None
     } if address.socket is None else {}  # fmt: skip
@@ -403,7 +403,7 @@ def completed(
 
 
 def _located(address: ServerAddress, port: int) -> ServerAddress:
-    """With the host, or the directory's socket. An address decides; the host then only names it."""
+    """The address with its host, or with the socket in its directory. A hostaddr takes precedence; the host is then only a name."""
     if address.socket is not None:
         return address
     host = address.hostaddr or address.host or SOCKETS
@@ -413,7 +413,7 @@ def _located(address: ServerAddress, port: int) -> ServerAddress:
 
 
 def password_of(lines: str, address: ServerAddress) -> Secret | None:
-    """The password file's entry for a completed address: the first line whose four fields fit."""
+    """The password file's entry for a completed address: the first line whose four fields match."""
     directory = None if address.socket is None else address.socket.rpartition("/")[0]
     host = address.host if directory is None else "localhost" if directory == SOCKETS else directory
     wanted = (host, str(address.port or PORT), address.database, address.user)
@@ -427,7 +427,7 @@ def password_of(lines: str, address: ServerAddress) -> Secret | None:
 
 
 def _passfile_fields(line: str) -> list[str]:
-    """Fields of a line, separated by colons; a backslash takes the next character as it is."""
+    """Fields of a line, separated by colons; a backslash escapes the next character."""
     fields, rest = [""], iter(line)
     for character in rest:
         if character == ":" and len(fields) < 5:
@@ -455,7 +455,7 @@ _DRIVERS_OWN: Final[dict[str, Parameter]] = {
     "unix_sock": text("socket"),
     "direct_tls": by_word(true={"tls_direct": True}, false={"tls_direct": False}),
 }  # fmt: skip
-"""Parameters of SQLAlchemy's drivers (psycopg, asyncpg, pg8000), beside libpq's."""
+"""Parameters of SQLAlchemy's drivers (psycopg, asyncpg, pg8000), in addition to libpq's."""
 
 
 def parse_sqlalchemy(form: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]) -> Given:
@@ -512,7 +512,7 @@ JDBC: Final[dict[str, Parameter]] = {
 
 
 def parse_jdbc(rest: str, query: Iterable[tuple[str, str]]) -> Given:
-    """What follows `jdbc:postgresql:` without its properties: `//host:port/db`, `//host/`, `/` or `db`. Raises UsageError."""
+    """Parse the text after `jdbc:postgresql:`, without its properties: `//host:port/db`, `//host/`, `/` or `db`. Raises UsageError."""
     named: dict[str, str] = {"host": "localhost"}
     if rest.startswith("//"):
         where, _, database = rest[2:].partition("/")
@@ -579,5 +579,5 @@ def parse_ado(pairs: Iterable[tuple[str, str]]) -> Given:
 
 
 def parse_pdo(pairs: Mapping[str, str]) -> Given:
-    """`pgsql:host=h;dbname=d`: PHP gives libpq's keywords on."""
+    """`pgsql:host=h;dbname=d`: PHP passes the keywords on to libpq."""
     return given_of("PDO DSN", pairs)

@@ -1,7 +1,7 @@
 """Forms for MySQL and MariaDB: `mysql://` and its relatives, SQLAlchemy, JDBC, Go, PDO and connection strings. Pure.
 
-`localhost` is what the owner of a form makes of it: the socket for programs on libmysqlclient, TCP for JDBC, Go and PyMySQL. Owners of
-`mysql://` differ (Node's drivers and Prisma: TCP; Rails, Django and PHP: the socket), and then it is TCP.
+`localhost` means what it means to the programs that use a form: the socket with libmysqlclient, TCP with JDBC, Go and PyMySQL. Users
+of `mysql://` differ (Node's drivers and Prisma: TCP; Rails, Django and PHP: the socket), so there it means TCP.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EXAMPLES: Final = (
     "Examples: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///run/mysqld/mysqld.sock?user=u&db=d."
 )
 _ON_LIBMYSQLCLIENT: Final = ("mysqldb", "mariadbconnector")
-"""SQLAlchemy's drivers that take the socket for localhost."""
+"""SQLAlchemy's drivers that use the socket if the host is localhost."""
 _SEVERAL: Final = "several servers are named, and one is measured"
 _STATEMENTS: Final = "it changes the session, and no statement but those of the measurement is sent"
 _KEY_STORE: Final = "Java's key stores are not read"
@@ -151,7 +151,7 @@ def _mode(value: str) -> str:
 
 
 def split_authority(form: str, rest: str) -> tuple[dict[str, str], str, str, str]:
-    """User and password, host with port, path, and query of what follows `://`. Raises UsageError."""
+    """Split what follows `://` into user and password, host with port, path, and query. Raises UsageError."""
     if "#" in rest:
         raise UsageError(f"the {form} contains a #, which ends a URL", "Write %23 for the character itself.")
     authority, path, query = _cut(rest)
@@ -172,7 +172,7 @@ def _cut(rest: str) -> tuple[str, str, str]:
 
 
 def split_host(form: str, where: str, port: int) -> tuple[str | None, int | None]:
-    """Host and port; no host with the port alone. Raises UsageError, whose text repeats neither."""
+    """Host and port, each None if it is missing. Raises UsageError, whose message repeats neither."""
     if "," in where or where.startswith("("):
         raise UsageError(f"{_SEVERAL} by this {form}", "Name the one that you mean, as HOST:PORT.")
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%(?:25)?[\w.-]+)?)\]|([^:\[\]]*))(?::(\d*))?", where)
@@ -196,7 +196,7 @@ def query_pairs(query: str, plus_is_space: bool = False) -> list[tuple[str, str]
 
 
 def given_of(form: str, fields: dict[str, Any], notes: Iterable[str]) -> Given:
-    """The address of these fields; a socket goes before a host, as in all drivers."""
+    """The address of these fields; a socket takes precedence over a host, as in all drivers."""
     password = fields.pop("password", None)
     told = list(notes)
     if fields.get("socket") is not None and (fields.get("host") or fields.get("port")):
@@ -322,7 +322,7 @@ _JDBC_REFUSED: Final = {
 
 
 def parse_jdbc(product: str, rest: str) -> Given:
-    """What follows `jdbc:mysql:` or `jdbc:mariadb:`. Raises UsageError."""
+    """Parse what follows `jdbc:mysql:` or `jdbc:mariadb:`. Raises UsageError."""
     form = "JDBC URL"
     mode, slashes, rest = rest.partition("//")
     if not slashes or mode:
@@ -451,7 +451,7 @@ def parse_ado(pairs: Iterable[tuple[str, str]]) -> Given:
 
 
 def parse_pdo(pairs: Mapping[str, str]) -> Given:
-    """`mysql:host=h;dbname=d`. PHP's own client takes the socket for localhost, and for no host. Raises UsageError."""
+    """`mysql:host=h;dbname=d`. PHP's client uses the socket if the host is localhost or missing. Raises UsageError."""
     form = "PDO DSN"
     fields, notes = read_parameters(form, pairs.items(), _PDO)
     if "socket" not in fields and fields.get("host") in (None, "localhost"):

@@ -42,7 +42,7 @@ _SPACE: Final = " \t\n\v\f\r"
 
 @dataclass(frozen=True)
 class Files:
-    """How files are read. None: there is no such file or directory, or it is ignored."""
+    """Functions that read files. They return None if a file or directory does not exist or is ignored."""
 
     read: Callable[[str], str | None]
     names: Callable[[str], list[str] | None]
@@ -51,7 +51,7 @@ class Files:
 
 @dataclass(frozen=True)
 class OptionLine:
-    """An option, where it stands."""
+    """An option, with its file and line."""
 
     source: str
     number: int
@@ -60,7 +60,7 @@ class OptionLine:
 
 
 def options_of(source: str, files: Files, suffix: str = "") -> list[OptionLine]:
-    """The options of the clients' groups, in the order in which they count. Raises UsageError."""
+    """The options of the clients' groups, in the order of the files: later ones take precedence. Raises UsageError."""
     groups = {*GROUPS, *(f"{group}{suffix}" for group in GROUPS)}
     found: list[OptionLine] = []
     for group, line in _lines(source, files, 0):
@@ -72,7 +72,7 @@ def options_of(source: str, files: Files, suffix: str = "") -> list[OptionLine]:
 
 
 def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, OptionLine]]:
-    """Each option with its group, those of included files where they are included."""
+    """Each option with its group; the options of an included file appear at the point of inclusion."""
     content = files.read(source)
     group: str | None = None
     for number, line in enumerate((content or "").split("\n"), 1):
@@ -144,7 +144,7 @@ def _unescaped(value: str) -> str:
     return found
 
 
-# ---------------------------------------------------------------- what the options say
+# ---------------------------------------------------------------- what the options mean
 
 _CAPATH: Final = "the file of ssl-ca is read alone"
 TABLE: Final[dict[str, Parameter]] = {
@@ -183,12 +183,12 @@ TABLE: Final[dict[str, Parameter]] = {
     "init-command": Ignored("no statement but those of the measurement is sent"),
     "bind-address": Ignored("the kernel chooses the client's address"),
 }  # fmt: skip
-"""Options of the clients that say something about a connection. Others are for the client program alone, and are skipped."""
+"""Client options that concern the connection. Others concern only the client program and are skipped."""
 _PREFIXES: Final = ("loose-", "enable-", "skip-", "disable-")
 
 
 def parse(source: str, files: Files, suffix: str = "") -> Given:
-    """What an option file says about the server. Raises UsageError with the line; values are not repeated."""
+    """The address and password that an option file gives. Raises UsageError, which names the line but repeats no value."""
     values: dict[str, tuple[OptionLine, str]] = {}
     for line in options_of(source, files, suffix):
         found = _named(line)
@@ -207,7 +207,7 @@ def parse(source: str, files: Files, suffix: str = "") -> Given:
 
 
 def _named(line: OptionLine) -> tuple[str, str] | None:
-    """The option by its full name, with a value; None if it says nothing about a connection. Raises UsageError."""
+    """The option by its full name, with a value; None if it does not concern the connection. Raises UsageError."""
     name = line.name.lower().replace("_", "-")
     value = line.value
     while (prefix := next((one for one in _PREFIXES if name.startswith(one) and name not in TABLE), None)) is not None:
@@ -239,7 +239,7 @@ _SWITCHES: Final = {"ssl", "ssl-verify-server-cert", "compress", "get-server-pub
 
 
 def _tls(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
-    """The mode of TLS. As in MariaDB's client, a file for TLS asks for TLS, and the last word on `ssl` counts."""
+    """The TLS mode. As in MariaDB's client, naming a file for TLS requests TLS, and the last value of `ssl` counts."""
     mode: str | None = None
     verifies = False
     for name, (line, value) in values.items():
@@ -254,14 +254,14 @@ def _tls(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
         elif (
             name == "ssl-verify-server-cert" and value not in ("0", "") and value.lower() not in ("off", "false", "no")
         ):
-            verifies = True  # whatever `ssl` says: the client verifies even behind skip-ssl
+            verifies = True  # regardless of `ssl`: the client verifies even after skip-ssl
     if verifies:
         mode = "VERIFY_IDENTITY"
     return {} if mode is None else {"ssl_mode": mode}
 
 
 def _placed(address: ServerAddress, protocol: str | None) -> ServerAddress:
-    """The address without either the socket or the host: `protocol` decides, else a host that is not localhost."""
+    """The address reduced to a host or a socket: `protocol` decides, else a host other than localhost selects TCP."""
     local = address.host in (None, "localhost")
     if protocol == "tcp" or (protocol != "socket" and not local):
         return replace(address, socket=None, host=address.host or "localhost")

@@ -1,4 +1,4 @@
-"""Tables of parameters: what each name in a target means here, is ignored for, or is refused for; and how values are read. Pure.
+"""Tables of parameters: what each name in a target sets, or why it is ignored or refused; and how values are read. Pure.
 
 No message repeats a value, nor a name that is not in a table: either may be a part of a password.
 """
@@ -25,7 +25,7 @@ WAYS_FOR_PASSWORDS = "--env NAME, --password-file FILE or --ask-password"
 
 @dataclass(frozen=True)
 class Sets:
-    """A parameter that is obeyed. `read` raises ValueError, whose text holds no part of the value."""
+    """A parameter that takes effect. `read` raises ValueError, whose message contains no part of the value."""
 
     read: Callable[[str], Fields]
 
@@ -36,18 +36,18 @@ class Ignored:
 
     why: str = NOTHING_MEASURED
     but: tuple[str, ...] = ()
-    """Values that are refused all the same."""
+    """Values that are refused nevertheless."""
     instead: str = "Leave it out."
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A parameter that would have to be obeyed, and is not."""
+    """A parameter that cannot be ignored and is not supported."""
 
     why: str
     instead: str = "Leave it out."
     but: tuple[str, ...] = ()
-    """Values that ask for nothing, in lower case."""
+    """Values that are accepted because they request nothing, in lower case."""
 
 
 Parameter = Sets | Ignored | Refused
@@ -63,7 +63,7 @@ def secret() -> Sets:
 
 
 def reads(field: str, read: Callable[[str], Any]) -> Sets:
-    """A parameter whose value is converted; None says nothing."""
+    """A parameter whose value is converted; if `read` returns None, no field is set."""
 
     def fields(value: str) -> Fields:
         found = read(value)
@@ -88,7 +88,7 @@ def read_parameters(
     before: int = 0,
 ) -> tuple[dict[str, Any], list[str]]:
     """The fields that parameters set, and a note for each that is ignored. `fold`: the spelling under which names are compared;
-    `before`: how many of the first are parts of a URL before its parameters.
+    `before`: the number of leading pairs that come from the part of a URL before its parameters.
 
     The strongest mode of TLS wins; other contradictions are refused. Raises UsageError.
     """
@@ -140,7 +140,7 @@ def _merge(form: str, name: str, found: dict[str, Any], new: Fields) -> None:
 
 
 def port_of(value: str) -> int:
-    """Raises ValueError."""
+    """A TCP port. Raises ValueError."""
     if not (value.isascii() and value.isdigit() and len(value) < 6 and 1 <= int(value) <= 65535):
         raise ValueError("ports are 1 to 65535")
     return int(value)
@@ -191,7 +191,7 @@ def level(value: str) -> int:
 
 
 def by_word(**meanings: Fields) -> Sets:
-    """A parameter with few values, compared in lower case without dashes and underscores. For true and false, 1, on, 0 and so on."""
+    """A parameter with a few fixed values, compared in lower case without dashes and underscores. 1, on and yes mean true."""
 
     def fields(value: str) -> Fields:
         word = value.lower().replace("-", "").replace("_", "")
@@ -204,7 +204,7 @@ def by_word(**meanings: Fields) -> Sets:
 
 
 VERIFIED: Fields = {"ssl_mode": "VERIFY_IDENTITY", "ssl_ca": SYSTEM_CA}
-"""TLS verified by what this machine trusts, the name included."""
+"""TLS verified against the authorities that this machine trusts, including the host name."""
 VERIFIED_CHAIN: Fields = {"ssl_mode": "VERIFY_CA", "ssl_ca": SYSTEM_CA}
 ENCRYPTED: Fields = {"ssl_mode": "REQUIRED"}
 PLAIN: Fields = {"ssl_mode": "DISABLED"}
@@ -225,5 +225,5 @@ def ssl_object(value: str) -> Fields:
 
 
 def decoded(value: str) -> str:
-    """Text of a URL with %XX decoded, and nothing else: a plus is a plus."""
+    """Text of a URL with only %XX decoded: a plus stays a plus."""
     return unquote(value)

@@ -1,4 +1,4 @@
-"""What a text says about a server: its address and the session to have with it, and a password that is never shown. Pure."""
+"""What a target specifies: the server's address, the settings of the session, and a password that is never shown. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SslMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDEN
 """Modes of TLS, from the weakest to the strongest; PREFERRED leaves the choice to the server."""
 SSL_MODES: tuple[SslMode, ...] = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 SYSTEM_CA = "system"
-"""As `ssl_ca`: the authorities that this machine trusts."""
+"""Value of `ssl_ca`: the authorities that this machine trusts."""
 NO_FILE = ""
-"""As `ssl_ca`, `ssl_cert`: no file, not even the usual one."""
+"""Value of `ssl_ca` and `ssl_cert`: no file, not even the default one."""
 
 
 class Secret:
-    """A password. Only `reveal` gives it: no text, representation or format of this object does, nor any text that comes back from
-    whom it was revealed to."""
+    """A password. Only `reveal` returns it; str, repr and format do not. After that, `howfar.passwords` removes it from texts that
+    servers and programs return."""
 
     __slots__ = ("_value",)
 
@@ -55,19 +55,19 @@ class Secret:
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """What one source says about the server; None where it says nothing. It holds no password, so it may be printed."""
+    """What one source specifies about the server; None where it does not. It holds no password, so it may be printed."""
 
     protocol: ServiceName | None = None
-    """None: not said, as by HOST:PORT."""
+    """None if not specified, as in HOST:PORT."""
     host: str | None = None
     port: int | None = None
     socket: str | None = None
     localhost_is_socket: bool | None = None
-    """Whether the host `localhost`, or none, means the usual socket, as to programs on libmysqlclient."""
+    """Whether the host `localhost`, or no host, means the default socket, as in programs that use libmysqlclient."""
     user: str | None = None
     database: str | None = None
     database_number: int | None = None
-    """Redis's."""
+    """The number of a Redis database."""
     ssl_mode: SslMode | None = None
     ssl_ca: str | None = None
     """A file of certificates in PEM; also `SYSTEM_CA`."""
@@ -78,7 +78,7 @@ class ServerAddress:
     tls_direct: bool | None = None
     """PostgreSQL: TLS from the first byte on."""
     sni: bool | None = None
-    """Whether TLS names the host to the server; None: yes."""
+    """Whether TLS sends the host name to the server; None means yes."""
     channel_binding: Literal["disable", "prefer", "require"] | None = None
     compression: Literal["zlib", "zstd"] | None = None
     compression_level: int | None = None
@@ -88,7 +88,7 @@ class ServerAddress:
     options: str | None = None
     """PostgreSQL: settings of the session, sent with the login."""
     hostaddr: str | None = None
-    """PostgreSQL: the address of `host`, which then only names it."""
+    """PostgreSQL: the address to connect to; `host` is then only its name."""
     service: str | None = None
     service_file: str | None = None
     passfile: str | None = None
@@ -106,7 +106,7 @@ class ServerAddress:
 
     @property
     def where(self) -> str:
-        """Socket, or host and port, for people."""
+        """Socket, or host and port, for messages."""
         if self.socket is not None:
             return self.socket
         host = self.host or self.hostaddr or "localhost"
@@ -116,14 +116,14 @@ class ServerAddress:
 
 @dataclass(frozen=True)
 class Given:
-    """What one text says."""
+    """The parsed content of one text that names a server."""
 
     address: ServerAddress
     password: Secret | None = None
     form: str = ""
     """The kind of text, such as "libpq URI"."""
     notes: tuple[str, ...] = ()
-    """What was ignored or chosen, a sentence each."""
+    """What was ignored or chosen, one sentence each."""
 
 
 @dataclass(frozen=True)

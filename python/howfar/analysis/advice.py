@@ -1,5 +1,5 @@
-"""What to do. Every piece is a rule that looks at resolved figures of this run; where nothing is resolved, nothing is advised
-but how to resolve it."""
+"""Advice to the reader of a report. Each rule uses only resolved figures of the run; where nothing is resolved, the only advice is how
+to resolve it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def socket_lines(server_kind: str) -> tuple[str, ...]:
 
 
 def socket_action(server_kind: str) -> str:
-    """Clients of MySQL take `localhost` for the socket; others want its path, or that of its directory."""
+    """The advice to use the socket. MySQL's clients take `localhost` as the socket; others need its path, or that of its directory."""
     how = (
         "use it as the host"
         if service_of(server_kind) is not SERVICES["mysql"]
@@ -51,15 +51,15 @@ def fewer_round_trips(server_kind: str) -> str:
 
 
 LATENCY_BOUND_SHARE = 0.5
-"""Round trips take at least this share of a transaction: they are what to cut."""
+"""Share of a transaction's time in round trips from which the advice is to reduce them."""
 
 LINK_IDLE_SHARE = 0.5
-"""A link used less than this is not what holds anything back."""
+"""Share of the link's rate in use below which the link does not limit throughput."""
 
 MAX_BLOCKS_ADVISED = 500
 
 MAX_ARMS_NAMED = 6
-"""A plan of a grid has dozens of cells; nobody reads a list of them."""
+"""Maximum number of arms listed by name: a grid has dozens of cells, too many to read as a list."""
 
 
 def capital(text: str) -> str:
@@ -83,7 +83,7 @@ class _Session:
     floors: Floors
 
     def by_path(self, path: str) -> CellSummary | None:
-        """The one cell of a path; None when there is none or several: a rule for one would not hold for all."""
+        """The only cell of a path. None if there are none or several, because a rule for one might not hold for all."""
         found = [c for c in self.cells if c.factors.get("path") == path and c.role is not ArmRole.DUPLICATE]
         return found[0] if len(found) == 1 else None
 
@@ -98,7 +98,7 @@ class _Session:
 
     @property
     def busy(self) -> bool:
-        """Others used the CPUs, so that whatever needs them took longer."""
+        """Whether other programs used the CPUs, so that whatever needs CPU time took longer."""
         run = self.table.run
         loads = [trial.load for trial in run.trials if trial.load is not None]
         machine = Machine(machine_cpus(run), others_cpus(run.trials))
@@ -112,7 +112,7 @@ class _Session:
 def advise(
     cells: Sequence[CellSummary], table: TrialTable, floors: Floors, *, limits: bool = True
 ) -> tuple[Advice, ...]:
-    """In the order of what gains most. `limits`: also about what each curve ends at."""
+    """The advice for a run, largest gain first. `limits`: whether to include advice about the limit that each curve reaches."""
     session = _Session(cells, table, floors)
     rules = (_use_the_socket, _cut_round_trips, _no_forwarding, _more_blocks)
     found = [advice for rule in rules if (advice := rule(session)) is not None]
@@ -120,7 +120,7 @@ def advise(
 
 
 _MOST_LIMITS = 3
-"""Pieces of advice about limits; each is about another resource."""
+"""Maximum number of pieces of advice about limits; each is about a different resource."""
 _ACTIONS = {
     Resource.LINK_TO_CLIENT: "Send fewer bytes to the client (columns, rows, compression where it pays), or use a faster link.",
     Resource.LINK_TO_SERVER: "Send fewer bytes to the server, or use a faster link.",
@@ -143,7 +143,8 @@ _ACTIONS = {
 
 
 def _action(cell: CellSummary, limit: Limit) -> str:
-    """A connection's own round is cut where most of it is; of CPUs in several hands it is not known whose to spend on."""
+    """The action against a limit. For latency, it reduces the largest part of a connection's cycle. If no process dominates the shared
+    CPUs, it is not known which to spend on."""
     if limit.divided:
         return "Measure again with separate CPUs for load, emulator and other programs before buying more."
     if limit.resource is not Resource.LATENCY or cell.cycle is None:
@@ -157,7 +158,7 @@ def _action(cell: CellSummary, limit: Limit) -> str:
 
 
 _LOADED = ("compression", "tls", "connect", "threads", "rate_bps")
-"""Where one of these varies, a run asks what limits it."""
+"""Factors. A run that varies one of them asks what limits throughput."""
 
 
 def _tops(cells: Sequence[CellSummary]) -> list[CellSummary]:
@@ -170,7 +171,7 @@ def _tops(cells: Sequence[CellSummary]) -> list[CellSummary]:
 
 
 def _at_the_limits(cells: Sequence[CellSummary]) -> list[Advice]:
-    """For each limit that a curve ends at, its highest throughput first."""
+    """Advice for each limit that a curve reaches, in the order of the highest throughput."""
     by_resource: dict[Resource, CellSummary] = {}
     for cell in sorted(_tops(cells), key=lambda cell: -cell.qps.value):
         if cell.limit is not None and cell.limit.resource in _ACTIONS:
@@ -243,8 +244,8 @@ def _cut_round_trips(session: _Session) -> Advice | None:
 
 
 def _bandwidth(cell: CellSummary) -> tuple[str, str]:
-    """A clause of the action, where the whole interval says that more of it will not help, and a sentence of the reason, where only
-    the estimate does."""
+    """Text about more bandwidth: a clause for the action if the whole interval shows that it will not help, and a sentence for the
+    reason if only the estimate does."""
     wide = cell.limit.faster_link if cell.limit is not None else None
     if wide is None or wide.value >= HARDLY:
         return "", ""
@@ -254,8 +255,8 @@ def _bandwidth(cell: CellSummary) -> tuple[str, str]:
 
 
 def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
-    """Share of a transaction's time, by blocks. What hosts and emulator take of a round trip may be counted as CPU time as well,
-    so the lower limit is without it."""
+    """Share of a transaction's time in round trips, as a mean over blocks. The part of a round trip that is spent in hosts and
+    emulator may also be counted as CPU time, so the lower limit excludes it."""
     rtt_ns, threads = cell.rest_rtt_ns or 0.0, int(cell.factors.get("threads", 1))
     share = mean_interval([
         min(cell.turns_per_txn * seen.transactions * rtt_ns / (threads * seen.elapsed_ns), 1.0)
@@ -268,7 +269,7 @@ def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
 
 
 def _no_forwarding(session: _Session) -> Advice | None:
-    """A forwarded socket against plain TCP to the same machine: what the forwarders themselves cost."""
+    """Advice from the cost of the forwarders themselves: a forwarded socket compared with plain TCP to the same machine."""
     forwarded, remote = session.by_path("forwarded-socket"), session.direct(2, by_socket=False)
     if forwarded is None or remote is None:
         return None
@@ -315,7 +316,10 @@ def _more_blocks(session: _Session) -> Advice | None:
             f"With this scatter, more than {MAX_BLOCKS_ADVISED} blocks are needed to resolve a difference as small as "
             f"that of {', '.join(beyond) if len(beyond) <= MAX_ARMS_NAMED else f'{len(beyond)} cells'}; CPU per query may."
         )
-    cells = [*unclear, *([session.duplicate] if session.duplicate else [])]  # which has to be as narrow as the others
+    cells = [
+        *unclear,
+        *([session.duplicate] if session.duplicate else []),
+    ]  # its interval has to be as narrow as the others'
     blocks = [cell.blocks_needed or MAX_BLOCKS_ADVISED + 1 for cell in cells]
     if max(blocks) <= MAX_BLOCKS_ADVISED:
         because.append(f"About {max(blocks)} blocks would make the intervals as narrow as requested.")
@@ -336,7 +340,7 @@ def _enough(within: dict[str, int]) -> str:
 
 
 def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
-    """Blocks until an effect of the size seen is outside its own interval and above the noise floor, which is the A/A arm's
+    """Blocks until an effect of the observed size is outside its own interval and above the noise floor, which is the A/A arm's
     half-width. None: out of reach, or unknown."""
     if session.duplicate is None or cell.ratio is None:
         return None
@@ -347,5 +351,5 @@ def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
     level = 1 - FAMILY / session.floors.claims
     needed = [None if sd is None else blocks_needed(sd, effect, level) for sd in scatter]
     known = [blocks for blocks in needed if blocks is not None]
-    measured = len(cell.block_ratios)  # which were not enough
+    measured = len(cell.block_ratios)  # these were not enough
     return max(*known, measured + 1) if len(known) == 2 else None

@@ -1,4 +1,4 @@
-"""One arm of a run as its figures, with all warnings about them: `cell`."""
+"""The figures of one arm of a run, with all warnings about them: `cell`."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class CpuPerQuery(Part):
     server: Estimate | None
     forwarder: Estimate | None
     link: Estimate | None
-    """The emulator's own cost, which belongs to the instrument, not the path; in no ratio."""
+    """The emulator's own cost. It belongs to the instrument, not to the path, and is part of no ratio."""
 
 
 class BytesPerTxn(Part):
-    """Bytes per transaction. None: an application talks to the servers, and does not count them."""
+    """Bytes per transaction. None if a real application talks to the servers, because it does not count them."""
 
     to_server: float | None
     to_client: float | None
@@ -73,8 +73,8 @@ class KeyReads(Part):
 
 
 class Bound(StrEnum):
-    """Relation of a CPU ratio to the true one. The kernel's work of receiving from the link runs in the emulator's threads and is
-    charged to no path, while loopback's is charged to the sender."""
+    """Relation of a measured CPU ratio to the true one. The kernel's receive processing for the link runs in the emulator's threads
+    and is charged to no path; on loopback it is charged to the sender."""
 
     MEASURED = "measured"
     """Both arms pass the link, or neither does."""
@@ -101,23 +101,22 @@ class CellSummary(Part):
     """Operations per second."""
     ratio: Estimate | None
     """Operations per second over the baseline's, paired by block: the t estimate, or the rank estimate where CONTAMINATED_BLOCKS is
-    set. None here and in every other ratio: no block in which both were measured, or at a rate that no cell of the
-    baseline's path has."""
+    set. None here and in every other ratio: no block has both, or the baseline's path was not measured at the arm's given rate."""
     mean_ratio: Estimate | None
     """Ratio as exp(mean log ratio) with t limits."""
     rank_ratio: Estimate | None
     """Ratio by Hodges-Lehmann with signed-rank limits."""
     block_ratios: tuple[float, ...]
     blocks_needed: int | None
-    """Blocks until the ratio is as narrow as requested, at the scatter seen. None: unknown, or out of reach."""
+    """Blocks until the ratio's interval is as narrow as requested, with the observed scatter. None: unknown, or out of reach."""
     resolution: Resolution
     cpu_resolution: Resolution
-    """Judgement of `cpu_ratio`, against the noise floor of CPU. FASTER reads: less CPU."""
+    """Judgement of `cpu_ratio`, against the noise floor of CPU. FASTER means less CPU."""
     cpu_us_per_query: CpuPerQuery
     cpu_ratio: Estimate | None
     """Client + server + forwarder CPU per operation over the baseline's, paired by block."""
     cpu_bound: Bound
-    """Bound of `cpu_ratio`. At least: never resolved as less CPU; at most: never as more."""
+    """Whether `cpu_ratio` is a bound. A lower bound is never resolved as less CPU, an upper bound never as more."""
     latency_ms: LatencyMs
     latency_curve: tuple[CurvePoint, ...]
     latency_ratio: Estimate | None
@@ -133,7 +132,7 @@ class CellSummary(Part):
     published: Published | None
     warnings: tuple[Warning, ...]
     settled_after: int | None = None
-    """Blocks in which it was measured before it rested, deep on a plateau, with its interval. None: measured to the end."""
+    """Number of blocks in which the arm was measured before it rested, deep on a plateau, with its interval. None: it did not rest."""
     cycle: Cycle | None = None
     """`time_split_us` with the parts that the window's counters add. None: an older run file."""
     limit: Limit | None = None
@@ -158,11 +157,11 @@ class CellSummary(Part):
 
 
 COMPARISONS = 3
-"""Comparisons of each contender: with the baseline in throughput and CPU, and with the cell that lacks what is tested, or in p99."""
+"""Comparisons of each contender: with the baseline in throughput and CPU, and with the cell without the tested factor, or in p99."""
 
 
 class Figure(StrEnum):
-    """What arms are compared in."""
+    """A quantity in which arms are compared."""
 
     THROUGHPUT = "throughput"
     CPU = "CPU"
@@ -170,7 +169,7 @@ class Figure(StrEnum):
     P99 = "p99"
 
     def of(self, table: TrialTable) -> Value:
-        """The figure of one trial."""
+        """The function that reads this quantity from one trial."""
         values: dict[Figure, Value] = {
             Figure.THROUGHPUT: table.rate,
             Figure.CPU: table.path_cpu_us,
@@ -182,22 +181,23 @@ class Figure(StrEnum):
 
 @dataclass(frozen=True)
 class Floors:
-    """What the A/A arms say about this session, in each figure by itself, and the requested half-width."""
+    """Results of the session's A/A arms, separately for each figure, and the requested half-width."""
 
     same: Mapping[Figure, Estimate] = field(default_factory=dict)
     """The baseline's second measurement over its first."""
     link: Mapping[Figure, Estimate] = field(default_factory=dict)
-    """Ratios of the A/A arm over the link. Empty: there was none."""
+    """Ratios of the A/A arm over the link. Empty: the run has no such arm."""
     others: Mapping[tuple[object, ...], Mapping[Figure, Estimate]] = field(default_factory=dict)
-    """Ratios of A/A arms of other kinds of scatter than the baseline's. A kind without one (older run files) has the baseline's."""
+    """A/A ratios by kind of scatter, for kinds other than the baseline's. A kind without any (older run files) uses the baseline's."""
     target: float = DEFAULT_TARGET
     claims: int = 1
-    """Most comparisons that this run's report may call resolved."""
+    """Maximum number of comparisons that this run's report may call resolved."""
 
     def floor(
         self, figure: Figure = Figure.THROUGHPUT, *, over_link: bool = False, kind: tuple[object, ...] = ()
     ) -> float | None:
-        """The noise floor that the report states; over a link the larger of both, for more may be uncertain there. None: unknown."""
+        """The noise floor that the report states; over a link the larger of both, because more may be uncertain there. None:
+        unknown."""
         same = self.others.get(kind, self.same)
         if kind in self.others and (figure not in same or noise_floor(same[figure]) is None):
             return None
@@ -206,19 +206,19 @@ class Floors:
         return max((floor for floor in known if floor is not None), default=None)
 
     def of(self, cell: Mapping[str, FactorValue], figure: Figure = Figure.THROUGHPUT) -> Threshold:
-        """What a ratio of a cell with these factors must exceed."""
+        """The threshold that a ratio of a cell with these factors must exceed."""
         floor = self.floor(figure, over_link=waits_for_link(cell), kind=scatter_kind(cell))
         return Threshold(floor, self.claims)
 
     def compare(self, table: TrialTable, arm: str, reference: str, figure: Figure = Figure.THROUGHPUT) -> Resolution:
-        """What may be said of one arm over another, paired by block. SLOWER: the figure is less."""
+        """Resolution of the ratio of one arm to another, paired by block. SLOWER: the figure is smaller."""
         ratios = table.block_ratios(arm, reference, figure.of(table))
         factors = next(each.factors for each in table.run.info.arms if each.name == arm)
         return self.of(factors, figure).resolve(judge_ratio(ratios).quoted if ratios else None)
 
 
 def floors(table: TrialTable, known: Sequence[Control] = ()) -> Floors:
-    """`table`: with the control arms."""
+    """The noise floors of a run. `table`: including the control arms."""
     again = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
     reference = None if again is None else table.reference(again)
     timing = table.run.info.plan.get("timing")
@@ -239,29 +239,31 @@ def floors(table: TrialTable, known: Sequence[Control] = ()) -> Floors:
 
 
 def _twice(table: TrialTable, again: str, first: str) -> dict[Figure, Estimate]:
-    """An arm measured twice: the ratio in each figure that its trials have."""
+    """Ratios of an arm's second measurement to its first, in each figure that its trials have."""
     ratios = {figure: table.block_ratios(again, first, figure.of(table)) for figure in Figure}
     return {figure: judge_ratio(found).quoted for figure, found in ratios.items() if found}
 
 
 def claims(table: TrialTable) -> int:
-    """Most comparisons that the report of this run may call resolved."""
+    """Maximum number of comparisons that the report of this run may call resolved."""
     return COMPARISONS * max(sum(arm.role is ArmRole.CONTENDER for arm in table.run.info.arms), 1)
 
 
 def judge(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
-    """Ratio over the baseline, see `TrialTable.compared`. None: it is compared with nothing, or no block has both."""
+    """Ratio to the arm's reference, see `TrialTable.compared`. None: the arm has no reference, or no block has both."""
     reference = table.compared(arm)
     ratios = table.block_ratios(arm.name, reference.name, value) if reference else []
     return judge_ratio(ratios) if ratios else None
 
 
 def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgement_s: float | None) -> CellSummary:
-    """Figures of an arm. `acknowledgement_s`: how long its commits wait for another machine. None: they do not."""
+    """Figures of an arm. `acknowledgement_s`: how long its commits wait for another machine. None: they do not wait."""
     trials, baseline = table.measured(arm.name), arm.role is ArmRole.BASELINE
-    broken = breaks(arm.factors)  # each trial is another accident: no ratio of theirs is a result
-    paced = offered_per_s(arm.factors) is not None  # its rate is given: nothing limits it but that
-    pages = table.unit == "pages"  # no rule about a load generator's sessions holds for an application or its visitors
+    broken = breaks(arm.factors)  # each trial is a different accident: their ratios are not results
+    paced = offered_per_s(arm.factors) is not None  # its rate is given, and is its only limit
+    pages = (
+        table.unit == "pages"
+    )  # rules about a load generator's sessions do not apply to an application or its visitors
     judged = None if baseline or broken else judge(table, arm, table.rate)
     transactions = sum(trial.transactions for trial in trials)
     records = [record for trial in trials if (record := transaction_histogram(trial))]
@@ -309,7 +311,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         published=_published(table.run, arm),
         settled_after=len(trials) if rests else None,
         warnings=tuple(warnings),
-        # Half of the window may be an outage: nothing limits it but that.
+        # Half of the window may be an outage, which then is the only limit.
         cycle=None if broken or pages or paced else cycle,
         limit=None if broken or pages or paced else limit,
         network=network_series(whole[-1], arm.factors),
@@ -340,7 +342,7 @@ def _published(run: Run, arm: Arm) -> Published | None:
 
 
 def _bytes(trials: Sequence[Measured], transactions: int, counted: bool) -> BytesPerTxn:
-    if not counted:  # what the engine sees is FastCGI
+    if not counted:  # the engine sees only FastCGI
         return BytesPerTxn(to_server=None, to_client=None)
     return BytesPerTxn(
         to_server=sum(trial.bytes_to_server for trial in trials) / transactions,
@@ -349,7 +351,7 @@ def _bytes(trials: Sequence[Measured], transactions: int, counted: bool) -> Byte
 
 
 def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None:
-    """Reads of keys by the engine's count, or by the report of an application's pages."""
+    """Reads of keys as counted by the engine, or as reported by an application's pages."""
     if table.unit == "queries":
         return None
     found = [(each.hits, each.misses) for trial in trials for each in trial.services]
@@ -358,7 +360,7 @@ def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None
 
 
 def _passes_link(arm: Arm) -> bool:
-    """Whether an arm's path crosses the link: only then it has the link's factors."""
+    """Whether an arm's path crosses the link; only then does the arm have the link's factors."""
     return "rtt_ns" in arm.factors or "rate_bps" in arm.factors
 
 
@@ -401,9 +403,9 @@ def _cpu(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
 class Scatter(Part):
     """Components of the scatter of a link arm's blocks, as standard deviations of the logarithm of a block's ratio: 0.02 is 2 %.
 
-    The link is calibrated again in each block, so the error of calibration differs from block to block. Its part follows from the
-    round trip that each trial measured at rest: a share s of the cycle in round trips turns a relative error e of the RTT into s x e
-    of the throughput.
+    The link is calibrated again in each block, so the calibration error differs between blocks. Its contribution follows from the
+    round trip that each trial measured at rest: if round trips are a share s of the cycle, a relative error e of the RTT becomes a
+    relative error s x e of the throughput.
     """
 
     blocks: int
@@ -417,7 +419,7 @@ class Scatter(Part):
     rtt_off: float | None = None
     """Relative difference of the mean RTT at rest from the requested one: 0.01 is 1 % too long. None: not known."""
     shift: float | None = None
-    """Part of the figure that `rtt_off` takes: the interval and the controls are about the link's RTT, not about the requested one."""
+    """Relative change of the figure due to `rtt_off`. Interval and controls refer to the link's actual RTT, not the requested one."""
 
 
 def scatter(
@@ -426,8 +428,8 @@ def scatter(
     round_trips_share: float,
     rest_rtt_ns: float | None = None,
 ) -> Scatter | None:
-    """Scatter of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: of its cycle. `rest_rtt_ns`: what a ping
-    takes over the requested link; None: it was not requested."""
+    """Scatter of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: of its cycle. `rest_rtt_ns`: expected
+    RTT of a ping over the requested link; None: no RTT was requested."""
     rtts = {
         trial.block: rtt_ns
         for trial in trials

@@ -1,5 +1,5 @@
-"""Two runs side by side: `compare(before, after)`. Separate runs are not interleaved, so this is weaker evidence than one run:
-whatever changed between the two sessions, the machine's mood included, is in the difference."""
+"""Comparison of two runs: `compare(before, after)`. Separate runs are not interleaved, so this is weaker evidence than one run: the
+difference includes whatever changed between the two sessions, such as the condition of the machine."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ COMPARED_ENVIRONMENT = (
     "congestion_control_default",
     "virtual_machine",
 )
-"""Facts that change figures. Free memory, load and the like differ always and are not looked at."""
+"""Facts that affect figures. Free memory, load and the like always differ and are not compared."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact in which the two runs differ, as text; "unknown" where a run does not say."""
+    """A fact in which the two runs differ, as text; "unknown" if a run does not record it."""
 
     what: str
     before: str
@@ -57,19 +57,19 @@ class ArmComparison:
     p50: Estimate | None
     """Ratio of the p50 of a transaction's time, or a page's. None: a run has no histogram of it."""
     p99: Estimate | None
-    """None also where no trial of a run is long enough for it, see `quantile_ms`."""
+    """Ratio of the p99. None also if no trial of a run is long enough for it, see `quantile_ms`."""
     relative_to_baseline: Estimate | None
-    """After over before of (this arm over what its own run compares it with, by block): what changed about the path rather than about
-    the machine. None for the baseline itself, where its rate is given, and where the two runs' references are different cells:
-    ratios to different things do not compare."""
+    """After over before of the arm's ratio to its reference in its own run, by block: shows changes of the path rather than of the
+    machine. None for the baseline itself, for an arm with a given rate, and if the two runs' references are different cells, because
+    ratios to different references are not comparable."""
     same_cell: bool
-    """Factor levels are equal; when not, the two arms only share a name."""
+    """Whether the factor levels are equal. If not, the two arms only share a name."""
     trials: tuple[int, int]
     rate_given: bool = False
-    """Its operations per second are no result."""
+    """Whether the arm's rate is given, so that its operations per second are not a result."""
 
     claims: int = 1
-    """Arms of both runs without a given rate: each is called different only where its interval at 1 - 5 % / claims excludes 1."""
+    """Number of arms in both runs without a given rate. An arm differs only if its interval at 1 - 5 % / claims excludes 1."""
 
     @property
     def qps_differs(self) -> bool:
@@ -78,7 +78,7 @@ class ArmComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`comparable` is False when the runs had different plans or machines; figures are given all the same."""
+    """The result of `compare`. `comparable` is False if the runs had different plans or machines; figures are given nevertheless."""
 
     before: str
     after: str
@@ -88,17 +88,17 @@ class Comparison:
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
     counted: Unit
-    """What `qps` and `cpu_per_query` are of."""
+    """The operation that `qps` and `cpu_per_query` count."""
     warning: str = NOT_INTERLEAVED
     beside: str = ""
-    """For a laboratory's run and one between real hosts: how right the laboratory was. Where either is between hosts: in what their
-    links differ. Empty: both are of the laboratory, or there is nothing to say."""
+    """Notes if a run was between real hosts: how the two links differ and, if the other run was in the laboratory, how well the
+    laboratory agrees. Empty: both were in the laboratory, or there is nothing to report."""
 
 
 _NEAR_SHARE = 0.25
-"""By which another link may differ from a real one that was measured, and is still compared with it."""
+"""Relative difference up to which a link that was measured between hosts is still compared with another one."""
 _NAMED_SHARE = RTT_OFF_MAX_SHARE
-"""From which the difference is named: an emulated link is held to less."""
+"""Relative difference from which the report states it; an emulated link is held to a smaller one."""
 _LINK_LEVELS = {
     "rtt_ns": "RTT",
     "rate_bps": "rate",
@@ -106,7 +106,7 @@ _LINK_LEVELS = {
     "replica_rate_bps": "rate to the replica",
 }
 _MEASURED = (*_LINK_LEVELS, DISTANCES.name)
-"""Factors whose level between hosts is what was measured there."""
+"""Factors whose level, between hosts, is measured and not set."""
 
 
 def _on_hosts(run: Run) -> bool:
@@ -137,8 +137,8 @@ def _beside(arms: Sequence[ArmComparison]) -> str:
 
 
 def agreement(ratio: Estimate) -> Literal["agrees", "differs", "too wide"]:
-    """What an interval says of two figures that are to be the same, with the tolerance of a confirmed prediction. It agrees only where
-    the whole of it is near 1: one that includes everything says nothing."""
+    """Whether two figures that should be equal agree, by the interval of their ratio and the tolerance of a confirmed prediction. They
+    agree only if the whole interval is near 1, because a very wide interval shows nothing."""
     assert ratio.low is not None and ratio.high is not None, "of ratios with an interval"
     if max(-math.log(ratio.low), math.log(ratio.high)) <= math.log1p(TOLERANCE):
         return "agrees"
@@ -146,7 +146,7 @@ def agreement(ratio: Estimate) -> Literal["agrees", "differs", "too wide"]:
 
 
 def _apart(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
-    """Names the levels in which links that are compared differ, at the arm where they differ most. Empty: they hardly do."""
+    """A sentence on the levels in which compared links differ, from the arm where they differ most. Empty: they hardly differ."""
     old, new = ({arm.name: arm.factors for arm in run.info.arms} for run in (before, after))
     first, second = ("between the hosts" if _on_hosts(run) else "in the laboratory" for run in (before, after))
     if first == second:
@@ -171,7 +171,7 @@ _OPTIONS = {
 
 
 def _too_far(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
-    """Names the links that are too far apart to be compared, and what the laboratory is to emulate. Empty: none is."""
+    """A sentence on links that differ too much to be compared, with the options to emulate them in the laboratory. Empty: none do."""
     old, new = ({arm.name: _levels(arm) for arm in run.info.arms} for run in (before, after))
     apart = [arm.arm for arm in arms if not arm.same_cell and _same_beyond(_MEASURED, old[arm.arm], new[arm.arm])]
     if not apart:
@@ -192,7 +192,7 @@ def _link_text(levels: Mapping[str, Any]) -> str:
 
 
 def compare(before: Run, after: Run) -> Comparison:
-    """Arms are matched by name. Welch's interval on log values across blocks."""
+    """Compare two runs. Arms are matched by name; intervals are Welch's on log values across blocks."""
     before, after = compared_part(before), compared_part(after)
     old, new = trial_table(before), trial_table(after)
     differences = _differences(before, after)
@@ -248,7 +248,7 @@ def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComp
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any], measured: bool) -> bool:
-    """`measured`: the link of one of them was measured and not set, so it need only be near."""
+    """Whether two arms have the same levels. `measured`: the link of one was measured and not set, so it need only be near."""
     if not measured:
         return _same_beyond((), one, other)
     both = [name for name in _LINK_LEVELS if one.get(name) and other.get(name)]
@@ -262,19 +262,19 @@ def _same_beyond(names: Iterable[str], one: Mapping[str, Any], other: Mapping[st
 
 
 def _near(name: str, one: float, other: float) -> bool:
-    """Whether levels of a link are near. Two RTTs whose difference makes no trial void are near each other, however short they are."""
+    """Whether levels of a link are near. Two RTTs are also near if their difference is too small to make a trial void."""
     if name.endswith("rtt_ns") and abs(one - other) <= rtt_void_ns(min(one, other)):
         return True
     return min(one, other) > 0 and abs(math.log(one / other)) <= math.log1p(_NEAR_SHARE)
 
 
 def _levels(arm: Arm) -> dict[str, Any]:
-    """Levels of its cell, with those that go without saying; a run that varies a factor writes it, one that does not leaves it out."""
+    """Levels of an arm's cell, with defaults filled in: a run that does not vary a factor may omit it."""
     return {**ORDINARY, **arm.factors}
 
 
 def _near_nodes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether each two nodes of a cluster are as far apart."""
+    """Whether each pair of nodes of a cluster has nearly the same RTT in both."""
     ours, theirs = node_rtts_ns(one), node_rtts_ns(other)
     return ours.keys() == theirs.keys() and all(_near("rtt_ns", ours[pair], theirs[pair]) for pair in ours)
 
@@ -298,11 +298,11 @@ def _differences(before: Run, after: Run) -> tuple[Difference, ...]:
 
 
 COMPARED_TIMING = ("warmup_ns", "measure_ns")
-"""What a trial is; how many there are is in the intervals."""
+"""Timing that defines a trial. The number of trials is not compared, because the intervals reflect it."""
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """What changes figures, by a reader's name for it."""
+    """Facts that affect figures, by the name that a reader sees."""
     info = run.info
     baseline = next((arm for arm in info.arms if arm.role is ArmRole.BASELINE), None)
     levels = _levels(baseline) if baseline else {}
@@ -320,11 +320,11 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 _TABLES: dict[str, type[Part]] = {"workload": Workload, "data": Data, "timing": Timing, "keys": Keys}
-"""`pages` has entries of the plan's own naming."""
+"""Models of a plan's tables. `pages` has none, because the plan itself names its entries."""
 
 
 def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
-    """With what an entry is where a plan does not have it: an older plan says nothing of what came later."""
+    """A plan's table with defaults filled in, because an older plan lacks entries that were added later."""
     value = run.info.plan.get(table, {})
     if not isinstance(value, Mapping):
         return {}

@@ -1,7 +1,7 @@
-"""Tests of limits after a plan's blocks: which, by which changes, and with which results. Pure.
+"""Tests of limits, made after a plan's blocks: which limits, by which changes, and with which results. Pure.
 
-Each is a pair of arms, one as it was and one with one thing changed, measured in the same blocks: what the machine does meanwhile
-happens to both.
+Each test is a pair of arms, one unchanged and one with a single change, measured in the same blocks, so that disturbances of the
+machine affect both.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ _CPUS = frozenset(
     {Resource.SERVER_CPU, Resource.CLIENT_CPU, Resource.FORWARDER_CPU, Resource.INSTRUMENT_CPU, Resource.ONE_THREAD}
 )
 _FEWEST_TO_HALVE = 8
-"""Fewest connections to halve. Half of fewer may leave a CPU idle that all of them filled."""
+"""Minimum number of connections for a test that halves them. Half of fewer may leave idle a CPU that all of them filled."""
 _TELLS_USED = 1 / FASTER
-"""Use of a link below which a faster one proves nothing: it could not give `FASTER` times even if nothing else were full."""
+"""Utilisation of a link below which a test with a faster link proves nothing: it could not raise throughput `FASTER` times even if
+nothing else were full."""
 _LINK_RULED_OUT = "the link"
 _SHARED_RULED_OUT = "a limit that connections share"
 _OWN_RULED_OUT = "a limit of each connection's own"
 
 _EACH_FOR_ITSELF = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.LOSS})
-"""Limits of each connection by itself: half as many carry half as much."""
+"""Limits that apply to each connection separately: half as many connections carry half as much."""
 _WHY_NOT = {
     Resource.COMMIT: "how many transactions share one durable write cannot be predicted",
     Resource.ACKNOWLEDGEMENT: "the replica is nearer in other cells of the plan, or in none",
@@ -52,7 +53,7 @@ _WHY_NOT = {
 def intervention(
     cell: CellSummary, limit: Limit, environment: Mapping[str, Any], trials: Sequence[Trial] = ()
 ) -> Intervention | str:
-    """The change to an arm that tests a limit, or the reason why this laboratory has none. `trials`: the arm's good ones."""
+    """The change to an arm that tests a limit, or the reason why this laboratory cannot make one. `trials`: the arm's good trials."""
     factors, resource = cell.factors, limit.resource
 
     def times(name: str, change: float, predicted: float, otherwise: float, rules_out: str = "") -> Intervention:
@@ -97,12 +98,12 @@ _CHANGED: dict[str, Callable[[int, int], str]] = {
 
 
 def _wire_first(cell: CellSummary) -> bool:
-    """Whether bytes on the wire take more of a connection's round than round trips do."""
+    """Whether the bytes on the wire take more of a connection's cycle than round trips do."""
     return cell.cycle is not None and part_us(cell.cycle, WIRE) > part_us(cell.cycle, ROUND_TRIPS)
 
 
 def _at_the_faster(cell: CellSummary) -> float:
-    """Expected ratio of throughput when the bytes of a round cross `FASTER` times as fast."""
+    """Expected ratio of throughput when the bytes of a cycle are transmitted `FASTER` times as fast."""
     assert cell.cycle is not None, "only of a cell whose cycle is known"
     return 1 / (1 - part_us(cell.cycle, WIRE) / cell.cycle.us * (1 - 1 / FASTER))
 
@@ -116,7 +117,7 @@ def _half_the_rtt(cell: CellSummary) -> float:
 
 
 def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any], trials: Sequence[Trial]) -> float:
-    """Ratio by which throughput can grow before a host's processors are full, which other programs use too."""
+    """Factor by which throughput can grow before a host's processors are full, given what other programs use of them."""
     cpu = cell.cpu_us_per_query
     between_us = cpu.forwarder.value if cpu.forwarder else 0.0
     server_us = cpu.server.value if cpu.server else 0.0
@@ -131,9 +132,9 @@ def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any], trials: Seq
 
 
 TOLERANCE = 0.1
-"""Largest error of a confirmed prediction, however far its alternative is."""
+"""Maximum error of a confirmed prediction, however different its alternative is."""
 LEAST_APART = 1.1
-"""Predictions with and without the limit that are closer than this cannot be distinguished in so few blocks."""
+"""Minimum ratio between the predictions with and without the limit: closer ones cannot be distinguished in so few blocks."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ class Choice:
 
 
 def choose(cells: Sequence[CellSummary], run: Run) -> Choice:
-    """The arm with the highest throughput of each curve, where its limit is strongest. A resource that none before had goes first."""
+    """Choose the tests: on each curve the arm with the highest throughput, where its limit is strongest. Resources that no earlier
+    curve has come first."""
     known, table = {cell.arm: cell for cell in cells}, trial_table(run)
     tops = [
         top for curve in curves(run.info.arms) if (top := _top(known[arm.name] for arm in curve if arm.name in known))
@@ -199,7 +201,7 @@ def confirmations(part: Run) -> tuple[Confirmation, ...]:
 
 
 def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
-    """Limits that could not be tested, and those that were to be and were not measured."""
+    """Limits that could not be tested, and limits whose tests were planned but not measured."""
     begun = events.confirmation(part.events)
     if begun is None:
         return ()
@@ -213,8 +215,8 @@ def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
 
 
 def is_as_predicted(measured: Estimate, predicted: float, otherwise: float) -> bool:
-    """Whether the whole interval is nearer to the prediction than to its alternative, on a scale of ratios; and it includes the
-    prediction, or the estimate is off by no more than TOLERANCE and a quarter of the way to the alternative."""
+    """Whether the whole interval is nearer to the prediction than to the alternative, on a scale of ratios, and in addition either
+    includes the prediction or has an estimate within TOLERANCE and within a quarter of the distance to the alternative."""
     allowed = min(math.log1p(TOLERANCE), abs(math.log(predicted / otherwise)) / 4)
     is_close = abs(math.log(measured.value / predicted)) <= allowed
     return _is_nearer(measured, predicted, otherwise) and (is_close or _holds(measured, predicted))
@@ -271,26 +273,26 @@ def refuted(tested: Sequence[Confirmation]) -> dict[str, Confirmation]:
 
 
 def doubted(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
-    """The cells, in which a refuted limit has its refutation and low confidence."""
+    """The cells; a refuted limit is marked as refuted and has low confidence."""
     found = refuted(tested)
     return tuple(_doubted(cell, found[cell.arm]) if _is_of(cell, found) else cell for cell in cells)
 
 
 def unadvised(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
-    """The cells without refuted limits, so that no advice follows from those."""
+    """The cells without refuted limits, so that no advice follows from them."""
     found = refuted(tested)
     return tuple(cell.model_copy(update={"limit": None}) if _is_of(cell, found) else cell for cell in cells)
 
 
 def refuted_sentence(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> str:
-    """Addition to an answer that names limits; empty where every test was passed, or showed nothing."""
+    """Sentence on refuted limits, to append to an answer that names limits. Empty: each test was passed, or showed nothing."""
     found = refuted(tested)
     parts = [f"the limit named at {cell.arm}: {_came_out(found[cell.arm])}" for cell in cells if _is_of(cell, found)]
     return f"Tested and refuted: {'; '.join(parts)}." if parts else ""
 
 
 def _is_of(cell: CellSummary, found: dict[str, Confirmation]) -> bool:
-    """Whether the tested limit is this cell's: one that has another name now than when it was tested is another one."""
+    """Whether the tested limit is still this cell's; a limit that has changed its name since the test is a different one."""
     return cell.limit is not None and cell.arm in found and found[cell.arm].resource is cell.limit.resource
 
 

@@ -1,4 +1,5 @@
-"""Measurements whose true result is known: the instrument's bias, and what it can recover. Made in each block over a link."""
+"""Control measurements with a known true result: they show the instrument's bias and which effects it can detect. They are made in
+each block of a run over a link."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from howfar.store.records import Arm, ArmRole, Measured, Run
 
 SAME = "A/A over the link"
 SAME_KIND = "A/A"
-"""Name of the control of each other kind of scatter (`plan.factors.scatter_kind`)."""
+"""Name of the A/A control for a kind of scatter (`plan.factors.scatter_kind`) other than the baseline's."""
 LONGER = "RTT"
 OVERLAP = 0.04
 """Share of a longer RTT that two connections may hide, because each then waits less for the other: by exact mean value analysis of a
@@ -30,22 +31,22 @@ _COMPARED = (ArmRole.BASELINE, ArmRole.CONTENDER)
 
 
 class Control(Part):
-    """One control."""
+    """One control: an arm and its reference, with the known effect and the measured one."""
 
     name: str
     arm: str
     reference: str
-    """The arm that differs from it only in what was put in."""
+    """The arm that differs from the control only in the effect that was put in."""
     apart: str = ""
     """Levels of both arms that no other arm of the run has: `1 thread`. Empty: none."""
     unit: str
     """Unit of both figures: `ratio` (of operations per second), `ratio of p99` where the rate was given, or µs for each round trip or
     commit."""
     put_in: float
-    """The true figure; of two connections, up to `OVERLAP` less."""
+    """The true figure; with two connections, it may be lower by up to `OVERLAP`."""
     found: Estimate
     recovered: bool | None = None
-    """Whether the interval holds the truth. None: there is no interval."""
+    """Whether the interval includes the true figure. None: there is no interval."""
 
     @property
     def is_same(self) -> bool:
@@ -64,14 +65,14 @@ def controls(run: Run) -> tuple[Control, ...]:
     arms = [arm for arm in run.info.arms if arm.role is ArmRole.CONTROL]
     baseline, alike = _baseline(run), (arm for arm in arms if _of_baselines_kind(run, arm))
     if arms and baseline and waits_for_link(baseline.factors) and not any(_is_again(run, arm) for arm in alike):
-        # They were made of the baseline, and its duplicate is the control without a change.
+        # The controls derive from the baseline, so its duplicate is their A/A control.
         arms = [arm for arm in run.info.arms if arm.role is ArmRole.DUPLICATE] + arms
     found = (_control(table, arm) for arm in arms)
     return tuple(control for control in found if control is not None)
 
 
 def _is_again(run: Run, arm: Arm) -> bool:
-    """Whether nothing was changed in this control."""
+    """Whether the control is unchanged, that is equal to its reference."""
     reference = _reference(run, arm)
     return reference is not None and reference.factors == arm.factors
 
@@ -122,7 +123,7 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
 
 
 def _reference(run: Run, arm: Arm) -> Arm | None:
-    """The cell from which the control was made: equal except for the RTT that it waits for. Another control only where no cell is."""
+    """The arm that the control derives from, equal except for the RTT that it waits for. Another control only if no cell matches."""
     waited = waited_rtt(arm.factors)
     rtt = {} if waited is None else {waited.name: waited.of(arm.factors)}
 

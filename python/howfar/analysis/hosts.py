@@ -30,13 +30,13 @@ class HostNote(Part):
 
 
 class HostsSeen(Part):
-    """Hosts, by the receipts of good trials."""
+    """Facts about the hosts, from the receipts of good trials."""
 
     notes: tuple[HostNote, ...]
     swapped: tuple[str, str] | None
-    """The two hosts that exchanged their roles: the server of even blocks, and of odd ones. None: they did not."""
+    """The two hosts that exchanged their roles: the server of even blocks, and of odd ones. None: roles were not exchanged."""
     machines: Estimate | None
-    """Operations per second of the baseline with the first of those hosts as the server over those with the second. None: it was not
+    """Ratio of the baseline's operations per second with the first of those hosts as the server to that with the second. None: not
     measured with both."""
 
 

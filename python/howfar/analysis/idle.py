@@ -1,4 +1,5 @@
-"""Idle states of CPUs in a run, by the receipts of its trials; and the cost of waking CPUs on each path, where both were measured."""
+"""Idle states of CPUs in a run, by the receipts of its trials, and the cost of waking CPUs on each path that was measured with and
+without them."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ class IdleLevel(Part):
 
     level: str
     halts_per_s: float | None
-    """How often the CPU that sleeps most went to sleep, per second, median over trials. None: this kernel does not count."""
+    """How often per second the CPU that idled most often went idle, median over trials. None: this kernel does not count."""
 
 
 class IdleStates(Part):
     """Behaviour of CPUs while nothing ran on them."""
 
     driver: str | None
-    """The kernel's driver of idle states. None: there is none."""
+    """The kernel's idle driver (cpuidle). None: it has none."""
     governor: str | None
     levels: tuple[IdleLevel, ...]
 
@@ -61,12 +62,12 @@ class Woken(Part):
     speed: Estimate
     """Operations per second as found over those with polling: below 1 is the cost of waking."""
     reference: str | None
-    """The arm that the path is compared with. None: it is the baseline."""
+    """The arm that the path is compared with. None: the path is the baseline."""
     of_reference: Estimate | None
     """Ratio of the path to its reference, as found; with polling it is `of_reference_polling`."""
     of_reference_polling: Estimate | None
     part: Estimate | None
-    """The first ratio over the second: the factor by which waking CPUs changes it."""
+    """`of_reference` over `of_reference_polling`: the factor by which waking CPUs changes the ratio."""
 
     @property
     def ratios(self) -> tuple[Estimate | None, ...]:

@@ -25,12 +25,13 @@ class LinkFacts:
     goodput_share: float | None
     """Measured over expected bulk transfer, the worse direction."""
     ping_rtt_ns: float | None = None
-    """Time of a ping over the requested link, its own bytes at the rate included. None, in older receipts: `asked_rtt_ns`."""
+    """Expected RTT of a ping over the requested link, with the transmission of its own bytes. None in older receipts: the requested
+    RTT is used."""
 
     hosts_rtt_ns: float | None = None
-    """Part of it that the hosts take, by the calibration: twice what each direction leaves out of its delay. None: not known."""
+    """Part of the RTT spent in the hosts, by the calibration: twice what each direction leaves out of its delay. None: not known."""
     is_real: bool = False
-    """Between hosts of the user's own."""
+    """Whether the link is a real one, between the user's own hosts."""
 
     @property
     def as_requested(self) -> bool:
@@ -44,13 +45,12 @@ class LinkFacts:
 
     @property
     def emulated_rtt_ns(self) -> float | None:
-        """Expected RTT at rest of a link that was made. None: a real one, which nobody requested, or one without a delay to take
-        anything off."""
+        """Expected RTT at rest of an emulated link. None: a real link, or one without a delay to subtract anything from."""
         return self.expected_rtt_ns if self.requested_rtt_ns and not self.is_real else None
 
     @property
     def expected_rtt_ns(self) -> float | None:
-        """What a ping takes over the link as requested."""
+        """Expected RTT of a ping over the link as requested."""
         return self.requested_rtt_ns if self.ping_rtt_ns is None else self.ping_rtt_ns
 
 
@@ -62,7 +62,7 @@ def _goodput_share(receipt: Mapping[str, Any]) -> float | None:
 
 
 def level(factors: Mapping[str, FactorValue], name: str) -> int | None:
-    """A factor that is a number. None: it is not, or this cell does not have it."""
+    """The level of a numeric factor. None: the level is not a number, or this cell does not have the factor."""
     found = factors.get(name)
     return int(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 

@@ -1,8 +1,8 @@
 """Plateaus, where throughput no longer grows with connections, and arms that therefore need no further block. Pure.
 
-A saturated tail costs as much time as the rest of a curve and says the same thing again and again. An arm deep on a plateau
-rests; what it gives up goes to blocks for the others. It keeps the interval that it has: nothing narrower is claimed for it.
-Not here: which resource makes the plateau (`bottleneck/`), and when a run ends (`runner/stopping.py`).
+A saturated tail takes as much time as the rest of a curve and only repeats the same result. An arm deep on a plateau rests: its time
+goes to blocks for the other arms. It keeps its interval; nothing narrower is claimed for it. Not here: which resource makes the
+plateau (`bottleneck/`), and when a run ends (`runner/stopping.py`).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from howfar.stats.trials import TrialTable, alike, trial_table
 from howfar.store.records import Arm, ArmRole, Run
 
 AGREEMENT = 0.03
-"""Two levels agree when the whole interval of their ratio is within this share of 1: equal as far as it matters, and shown to be. That
-an interval includes 1 shows nothing; a wide one always does."""
+"""Two levels agree if the whole interval of their ratio is within this share of 1, which shows that they are practically equal. That
+an interval includes 1 does not show it; a wide one always does."""
 LEVELS = 3
-"""Fewest consecutive levels of a plateau. Fewer may agree by chance, and leave nothing to rest: its ends never do."""
+"""Minimum number of levels in a plateau. Fewer may agree by chance, and would leave none to rest, because its ends never rest."""
 BLOCKS = MIN_BLOCKS
-"""Fewest blocks that two levels have in common, as an interval needs."""
+"""Minimum number of blocks that two levels must have in common, as an interval needs them."""
 
 
 def curves(arms: Sequence[Arm]) -> tuple[tuple[Arm, ...], ...]:
-    """Arms that differ only in connections, ascending. The A/A arm is the baseline again and no level of its own."""
+    """Arms that differ only in connections, ascending. The A/A arm repeats the baseline and is not a separate level."""
     levels = [arm for arm in arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and "threads" in arm.factors]
     return tuple(tuple(sorted(curve, key=_threads)) for curve in alike(levels, lambda arm: arm.factors, "threads"))
 
 
 def plateaus(table: TrialTable) -> tuple[tuple[Arm, ...], ...]:
-    """Runs of at least `LEVELS` consecutive levels of a curve of which any two agree, as long as they can be from the left. On a
-    slow slope they overlap: its ends then count for both."""
+    """Sequences of at least `LEVELS` consecutive levels of a curve in which any two agree, extended from the left as far as possible.
+    On a slow slope they overlap; the ends of each then count as ends for both."""
     found: list[tuple[Arm, ...]] = []
     for curve in curves(table.run.info.arms):
         begun: list[Arm] = []
@@ -40,18 +40,18 @@ def plateaus(table: TrialTable) -> tuple[tuple[Arm, ...], ...]:
                 begun.append(arm)
                 continue
             found.append(tuple(begun))
-            # The level that did not fit may begin the next one, with those before it that it agrees with.
+            # The level that did not fit may begin the next sequence, with the levels before it that it agrees with.
             begun = _tail_agreeing(table, begun, arm)
         found.append(tuple(begun))
     return tuple(levels for levels in found if len(levels) >= LEVELS)
 
 
 def resting(run: Run, block: int, target: float) -> frozenset[str]:
-    """Names of the arms that are not measured in `block`, by the trials of the blocks before it.
+    """Names of the arms that are not measured in `block`, according to the trials of the blocks before it.
 
-    Of a plateau all but its first and last level; never the baseline, its twin, or a single connection. When every arm that does
-    not rest is as narrow as `target`, those of the resting that are not are measured again: a run is not called narrow enough
-    by what it left out.
+    All levels of a plateau rest except its first and last; the baseline, its duplicate and a single connection never rest. Once every
+    arm that does not rest is as narrow as `target`, those resting arms that are not are measured again, so that a run does not count
+    as narrow enough only because of what it left out.
     """
     table = trial_table(run.model_copy(update={"trials": tuple(t for t in run.trials if t.block < block)}))
     if table.blocks < BLOCKS:
@@ -72,10 +72,10 @@ def _threads(arm: Arm) -> int:
 
 
 def _may_rest(arm: Arm) -> bool:
-    """Whether an arm may rest. The model and the cycle budget start from one connection; ratios, and the noise floor, from the
-    baseline. For pages each number in flight is a question of its own."""
+    """Whether an arm may rest. The model and the cycle budget need the arm with one connection; ratios and the noise floor need the
+    baseline. For pages, each number in flight is a separate question."""
     paged = arm.factors.get("page", NO_PAGE) != NO_PAGE
-    paced = offered_per_s(arm.factors) is not None  # its throughput is given, and says nothing
+    paced = offered_per_s(arm.factors) is not None  # its throughput is given, so it shows no plateau
     return arm.role is ArmRole.CONTENDER and _threads(arm) > 1 and not breaks(arm.factors) and not (paged or paced)
 
 

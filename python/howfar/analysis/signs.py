@@ -16,42 +16,42 @@ from howfar.stats.trials import TrialTable, Value
 from howfar.store.records import MachineLoad, Measured, Run
 
 FEW_BLOCKS = 8
-"""Intervals from fewer blocks missed the truth more often than 5 % in simulation; the report warns of them. A run may stop before."""
+"""Intervals from fewer blocks missed the true value in more than 5 % of simulations; the report warns. A run may stop earlier."""
 
 CLIENT_BUSY_SHARE = 0.95
-"""Share of the window on a CPU from which a thread had no time left: the figure is about the load generator."""
+"""Share of the window on a CPU from which a thread counts as saturated: the figure then describes the load generator."""
 
 STEAL_SHARE = 0.02
-"""Share of time given to others by the hypervisor, beyond which our clock ran while our CPUs did not."""
+"""Share of time that the hypervisor gave to other guests beyond which the machine is busy: our clock ran while our CPUs did not."""
 
 IO_PRESSURE_SHARE = 0.10
-"""Share of waiting for disks, judged only where others' CPU use was not recorded: the data are in memory, so that only others wait for
-a disk, and take nothing from us by waiting."""
+"""Share of time waiting for disks. It is used only if the CPU use of other programs was not recorded: our data are in memory, so only
+other programs wait for a disk, and take nothing from us by waiting."""
 
 LOAD_PER_CPU = 2.0
 """Load average per CPU above which more than our own load must be running."""
 
 OTHERS_SHARE = 0.10
-"""Share of the machine's CPUs that others used in the median trial. Less than this is this program's own main process, the kernel's
-threads and a quiet system's services; without a tenth of the CPUs, clients and servers do wait for others."""
+"""Share of the machine's CPUs used by other programs in the median trial, above which it is busy. Less comes from our own main
+process, kernel threads and the services of a quiet system; without a tenth of the CPUs, clients and servers do wait for others."""
 
 DRIFT_SHARE = 0.03
 """Mean change of throughput from the first to the second half of a trial from which it is reported."""
 
 CPU_SCATTER_SHARE = 0.10
-"""Relative standard deviation, from trial to trial, of the CPU time that the same work takes, from which it is said: nothing else may
-show that a neighbour on the same core, whom a virtual machine does not see, made ours slower. A steady machine is within 3 %."""
+"""Relative standard deviation, between trials, of the CPU time for the same work, from which the report warns. It may be the only sign
+of a neighbour on the same core, invisible to a virtual machine, that made our work slower. A steady machine is within 3 %."""
 
 MIN_INTERVALS = 4
-"""Fewest slices that can show a drift."""
+"""Minimum number of slices that can show a drift."""
 
 
 SHIFT_SHARE = 0.02
-"""Shift of a figure by an RTT that is not the requested one, from which it is reported, however few µs it is."""
+"""Shift of a figure, due to an RTT other than the requested one, from which it is reported, however few µs the RTT differs."""
 
 
 class Warning(StrEnum):
-    """A warning about a figure. Closed: a report can explain each."""
+    """A warning about a figure. The set is closed, so that a report can explain each."""
 
     CONTAMINATED_BLOCKS = "contaminated blocks"
     NOT_STEADY = "not steady"
@@ -89,10 +89,10 @@ def machine_cpus(run: Run) -> int | None:
 
 
 def busy_machine(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:
-    """Whether the median trial shows others at work: CPUs in use by them, time stolen, or more runnable tasks than ours. Of files
-    that do not say how much CPU others had, a disk that was waited for.
+    """Whether the median trial shows other programs at work: CPUs in use by them, stolen time, or more runnable tasks than our own. In
+    files that do not record the CPU use of other programs: waits for a disk.
 
-    CPU pressure is shown and not judged here: our own client and server, put on the same CPU, make as much of it.
+    CPU pressure is reported but not judged here: our own client and server on the same CPU cause just as much of it.
     """
     if not loads:
         return False
@@ -146,7 +146,7 @@ def ratio_warnings(judged: RatioJudgement, target: float) -> list[Warning]:
 
 
 def arm_warnings(trials: Sequence[Measured], link: LinkFacts, shift: float | None, *, is_load: bool) -> list[Warning]:
-    """`shift`: part of the figure that an RTT other than the requested one takes; `is_load`: our engine alone asks the server."""
+    """Warnings about an arm. `shift`: relative change of the figure due to a deviating RTT; `is_load`: all load is our engine's."""
     found = []
     if not_steady(trials):
         found.append(Warning.NOT_STEADY)
@@ -160,7 +160,7 @@ def arm_warnings(trials: Sequence[Measured], link: LinkFacts, shift: float | Non
 def session_warnings(
     same: Sequence[Estimate], missed: bool, loads: Sequence[MachineLoad], machine: Machine, threads: int
 ) -> list[Warning]:
-    """`same`: ratios of arms that were measured twice; `missed`: a known effect was not found as it was put in."""
+    """Warnings about a whole run. `same`: ratios of arms measured twice; `missed`: a control did not recover its known effect."""
     found = []
     if any(map(excludes_one, same)):
         found.append(Warning.AA_EXCLUDES_ONE)

@@ -59,14 +59,14 @@ RANGE_KINDS = ("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges")
 
 
 def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """The workload, `oltp_read_only: 25 point selects + 4 ranges of 5 rows a transaction, 10 tables x 100000 rows, pareto ids`, and
+    """The workload, `oltp_read_only: 25 point selects + 4 ranges of 5 rows per transaction, 10 tables x 100000 rows, pareto ids`, and
     the parts of the plan that were not available here."""
     missed = environment.get("not_as_asked")
     return "; ".join([_workload(plan), *_durability(plan, environment), *(str(sentence) for sentence in missed or ())])
 
 
 def _durability(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
-    """For plans with replication: when a commit is on the disk, and what that costs where the data is."""
+    """For plans with replication: when a commit is on disk, and what a flush costs on the file system of the data."""
     factors = table_in(plan, "factors")
     if set(factors.get("replication", ("off",))) <= {"off"}:
         return []
@@ -102,7 +102,7 @@ def _workload(plan: Mapping[str, Any]) -> str:
 
 
 def _of_keys(keys: Mapping[str, Any]) -> str:
-    """Workload of key lookups: `key_value: 9 get : 1 set, 10000 keys of 100 bytes, even`."""
+    """Workload of key lookups: `key_value: 9 get : 1 set, 10000 keys with values of 100 bytes, drawn evenly`."""
     mix = " : ".join(f"{keys[name]} {name}" for name in ("get", "set", "multi_get") if keys.get(name))
     several = keys.get("pipeline", 1)
     return f"key_value: {mix or 'commands'}{f', {several} at once' if several > 1 else ''}, {_keys(keys)}"
@@ -113,7 +113,7 @@ def _keys(keys: Mapping[str, Any]) -> str:
 
 
 def _of_pages(plan: Mapping[str, Any]) -> str:
-    """Pages with their round trips; for a damaged plan only that there are pages."""
+    """Pages with their round trips; just `pages` if the plan is damaged."""
     size = int(table_in(plan, "workload").get("range_size", 100))
     try:
         shapes = {name: PageShape.model_validate(shape) for name, shape in table_in(plan, "pages").items()}
@@ -151,7 +151,7 @@ class Unmeasured(Part):
 
 
 class TrialPoint(Part):
-    """One trial in the order in which they ran, for charts; statistics are made of blocks."""
+    """One trial for charts, in the order in which trials ran; statistics use blocks instead."""
 
     number: int
     block: int
@@ -161,11 +161,11 @@ class TrialPoint(Part):
     cpu_pressure: float | None
     """Share of the trial in which some task waited for a CPU."""
     others_cpus: float | None
-    """CPUs that others kept busy. None: void, or not recorded."""
+    """CPUs that other programs kept busy. None: void, or not recorded."""
 
 
 class Summary(Part):
-    """The whole answer of a run."""
+    """The complete answer of a run."""
 
     run: str
     plan: str
@@ -179,31 +179,31 @@ class Summary(Part):
     workload: str
     """The workload in one line."""
     asked: Unit = "queries"
-    """Kind of operation, which is counted wherever a name says queries."""
+    """Kind of operation that is counted, also where a name contains `queries` or `qps`."""
     blocks: int
     complete_blocks: int
     """Blocks in which every arm that did not rest has a good trial."""
     noise_floor: float | None
     """The end of the A/A interval that is farther from 1, as a share (0.02: effects under 2 % are not resolved)."""
     link_noise_floor: float | None = None
-    """Over the link: the larger of that and of the A/A arm over the link."""
+    """Noise floor over the link: the larger of `noise_floor` and that of the A/A arm over the link."""
     aa_ratio: Estimate | None
     cpu_noise_floor: float | None
     link_cpu_noise_floor: float | None = None
     claims: int = 1
-    """Comparisons of the run that may be called resolved: each is held to 1 - 5 % / claims."""
+    """Number of comparisons that may be called resolved: each is judged at a confidence of 1 - 5 % / claims."""
     target_half_width: float
     stop: str | None
     void_trials: int
     void_rate: float | None = None
-    """Share of void trials among all. None: there was none."""
+    """Share of void trials among all trials. None: the run has no trial."""
     good_trials: int | None = None
     """Trials that count, controls included. None: an older summary."""
     left_out_trials: int = 0
-    """Good trials in an attempt at a block in which another trial was void."""
+    """Good trials that do not count, because another trial of the same attempt at a block was void."""
     void_shift: float | None = None
-    """Most by which a cell's mean would differ, had its excluded trials counted (void, or in a block with a void one), as a share.
-    None: no such trial has a rate."""
+    """Largest relative change of a cell's mean if its excluded trials (void, or in a block with a void one) had counted. None: none of
+    these trials has a rate."""
     void_ratio_shift: float | None = None
     """Likewise for the ratio of a cell to the one it is compared with. None: no excluded trial has such a ratio."""
     void_reasons: dict[str, int]
@@ -214,7 +214,7 @@ class Summary(Part):
     controls: tuple[Control, ...] = ()
     """Measurements whose true result is known. Empty: nothing crosses a link, or an older run file."""
     others_cpus: float | None
-    """Median over trials of the CPUs that others kept busy. None: not recorded."""
+    """Median over trials of the CPUs that other programs kept busy. None: not recorded."""
     machine_cpus: int | None
     baseline_spread: Spread | None
     """Spread of the baseline. None: fewer than two good trials."""
@@ -238,7 +238,7 @@ class Summary(Part):
         return next((each for each in self.findings.values() if isinstance(each, kind)), None)
 
     def the(self, kind: type[F]) -> F:
-        """The findings of that type, of an experiment that applies."""
+        """The findings of that type, which must exist, as they do if their experiment applies."""
         found = self.found(kind)
         assert found is not None, "an experiment that applies has found something"
         return found
@@ -251,16 +251,16 @@ class RunEvidence:
     table: TrialTable
     cells: tuple[CellSummary, ...]
     facts: tuple[ArmFacts, ...]
-    """Needs of each arm's transactions, for the model of sessions."""
+    """Resource demands of each arm's transactions, for the model of sessions."""
     floors: Floors
     refuted: str
-    """Addition to a sentence that names limits, after they were tested."""
+    """Text on refuted limits, to append to a sentence that names limits. Empty: no test refuted one."""
     whole: Mapping[str, Part | None] = field(default_factory=dict)
-    """The experiment's findings about the whole run, if this is the run without some of its blocks: then only figures with an interval
-    are needed, at the same settings. Empty: this is the whole run."""
+    """The experiment's findings about the complete run, if this is the run without some of its blocks; then only figures with an
+    interval are needed, at the same settings. Empty: this is the complete run."""
 
     def without(self, blocks: frozenset[int]) -> RunEvidence:
-        """Evidence of the run without these blocks. `cells` stay as they are, because no derived figure is made of them."""
+        """Evidence of the run without these blocks. `cells` stay unchanged, because no derived figure depends on them."""
         if not blocks:
             return self
         run = self.table.run
@@ -280,15 +280,15 @@ class RunEvidence:
 
 
 class Analysis:
-    """The part of an experiment that `summarise` needs; `howfar.experiments.experiment` has the whole."""
+    """The part of an experiment that `summarise` needs; the complete interface is in `howfar.experiments.experiment`."""
 
     findings: ClassVar[Mapping[str, type[Part]]] = {}
-    """What `analyse` may find, by its key in `report --json`."""
+    """Types of the findings that `analyse` may return, by their key in `report --json`."""
     own_model: ClassVar[bool] = False
-    """Its findings explain throughput themselves: the model of sessions has nothing to say about such a run."""
+    """Whether its findings explain throughput by their own model, so that the model of sessions does not apply to such a run."""
 
     def acknowledgement_s(self, table: TrialTable, arm: Arm) -> float | None:
-        """How long a commit of this arm waits for another machine. None: it does not, or this experiment does not know."""
+        """How long a commit of this arm waits for another machine. None: it does not wait, or this experiment does not know."""
         return None
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
@@ -300,11 +300,11 @@ class Analysis:
         return found
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
-        """The answer in a sentence or two. Empty: it belongs to another experiment."""
+        """The answer in a sentence or two. Empty: another experiment gives the answer."""
         return ""
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
-        """What to do. None: what holds for every run."""
+        """Advice of this experiment. None: the general advice for every run applies."""
         return None
 
 
@@ -370,7 +370,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
 
 
 _FEW_BLOCKS = f"Fewer than {MIN_BLOCKS} blocks: no answer yet. So far: "
-"""Placed first because it stands above figures that look like answers."""
+"""Beginning of a verdict from too few blocks; it comes first because the figures after it look like answers."""
 
 
 def _acknowledgement_s(table: TrialTable, arm: Arm, experiments: Sequence[Analysis]) -> float | None:
@@ -379,7 +379,8 @@ def _acknowledgement_s(table: TrialTable, arm: Arm, experiments: Sequence[Analys
 
 
 def _findings(evidence: RunEvidence, experiments: Sequence[Analysis]) -> Findings:
-    """Findings of all experiments. Those with a model of their own come first and are not explained by the model of sessions too."""
+    """Findings of all experiments. Those with a model of their own come first; if one of them found something, the model of sessions
+    is not applied too."""
     found: Findings = {key: None for each in experiments for key in each.findings}
     blocks = sorted({block for good in evidence.table.good.values() for block in good})
     without = cache(evidence.without)
@@ -428,7 +429,7 @@ def _void_shift(whole: Run, table: TrialTable) -> float | None:
 
 
 def _void_ratio_shift(whole: Run, table: TrialTable) -> float | None:
-    """Likewise of an arm's ratio: one for each attempt at a block in which both arms were measured."""
+    """Largest shift of an arm's ratio likewise, with one ratio for each attempt at a block in which both arms were measured."""
     tried: dict[str, dict[tuple[int, int], float]] = {}
     for trial in whole.trials:
         if trial.measured is not None and (rate := table.rate(trial.measured)):
@@ -443,7 +444,7 @@ def _void_ratio_shift(whole: Run, table: TrialTable) -> float | None:
 
 
 def _largest_shift(logs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float | None:
-    """Of pairs of what counts and of all: the largest difference of their means, as a share. None: nothing was excluded."""
+    """Largest difference of means, as a share, over pairs of the values that count and all values. None: nothing was excluded."""
     shifts = [abs(fmean(every) - fmean(kept)) for kept, every in logs if kept and len(every) > len(kept)]
     return math.expm1(max(shifts)) if shifts else None
 
@@ -470,7 +471,7 @@ def _points(table: TrialTable) -> tuple[TrialPoint, ...]:
 
 
 def _noise(floors: Floors) -> dict[str, Any]:
-    """What this run cannot tell from noise, and how sure its claims are."""
+    """The fields of a summary about noise: noise floors, the A/A ratio, and the confidence of claims."""
     return {
         "noise_floor": floors.floor(),
         "link_noise_floor": floors.floor(over_link=True),

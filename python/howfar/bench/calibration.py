@@ -1,6 +1,6 @@
 """`howfar bench calibrate`: the engine and a bare ping-pong against the null server, in interleaved blocks.
 
-Plain processes on this machine, each tied to its CPUs; no privileges and no laboratory are needed. The other end is no database,
+Plain processes on this machine, each pinned to its CPUs; no privileges and no laboratory are needed. The null server is no database,
 so what is measured is the client and the transport.
 """
 
@@ -41,11 +41,11 @@ from howfar.stats.estimate import Described, Estimate, Part
 from howfar.stats.intervals import hodges_lehmann, judge_ratio
 
 FLOOR_BAR: Final = 1.10
-"""The bar: p50 of an engine query, relative to the bare ping-pong."""
+"""Limit for the p50 of an engine query, relative to the bare ping-pong."""
 BUSY: Final = 0.9
-"""A thread that uses this share of a CPU is the limit."""
+"""A thread that uses this share of a CPU is the bottleneck."""
 WAITING: Final = 0.1
-"""Waiting for a CPU for this share of the time means that other programs have it."""
+"""Waiting for a CPU for this share of the time means that other programs use it."""
 HISTOGRAM_BITS: Final = 11
 """Three significant digits are 2048 equal steps, then 1024 for each doubling."""
 
@@ -147,7 +147,7 @@ class Clock(Described):
 
 
 class Setting(Described):
-    """Place and settings of the measurement."""
+    """Machine and settings of the measurement."""
 
     howfar: str
     kernel: str
@@ -173,7 +173,7 @@ def histogram_step_ns(value_ns: int) -> int:
 
 
 def limit(client_busy: float, server_busy: float, waiting: float, *, shared: bool) -> Limit:
-    """What limited the rate. On one CPU for both (`shared`) each waits for the other, and their sum counts."""
+    """What limited the rate. If both share one CPU (`shared`), each waits for the other, and their sum counts."""
     if shared:
         return Limit.BOTH if client_busy + server_busy >= BUSY else Limit.MACHINE
     if min(client_busy, server_busy) >= BUSY:
@@ -239,7 +239,7 @@ CEILING: Final = 64
 """Connections of the ceiling."""
 WARMUP_NS: Final = 100_000_000
 ATTEMPTS: Final = 3
-"""Attempts per measurement; one without any answer describes only other programs."""
+"""Attempts per measurement; an attempt without any answer only shows that other programs used the CPUs."""
 LOOPBACK: Final = "127.0.0.1"
 _STARTS_S: Final = 30.0
 POINT_SELECT: Final = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
@@ -255,7 +255,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Arm:
-    """One measurement of every block; `connections` None: the ping-pong."""
+    """One measurement of every block; `connections` is None for the ping-pong."""
 
     transport: Transport
     cpus: Cpus
@@ -269,7 +269,7 @@ class _Server:
 
 
 def cpu_splits() -> dict[Cpus, Shares]:
-    """The arrangements that this machine allows: on one CPU and, with a second one, each on its half."""
+    """The arrangements that this machine allows: both on one CPU and, if there are more, each on its half of the CPUs."""
     cpus = usable_cpus()
     shares = share_cpus(cpus)
     # The last CPU: interrupts and other programs prefer the first.
@@ -280,7 +280,7 @@ def cpu_splits() -> dict[Cpus, Shares]:
 
 
 def arms(transport: Transport, apart: bool) -> tuple[Arm, ...]:
-    """One connection in each arrangement, and many on separate CPUs."""
+    """The measurements of a block: one connection in each arrangement, and many connections on separate CPUs."""
     arrangements: tuple[Cpus, ...] = ("together", "apart") if apart else ("together",)
     lone = [Arm(transport, cpus, count) for cpus in arrangements for count in (None, 1)]
     many = [Arm(transport, arrangements[-1], count) for count in CONNECTIONS if count != 1]
@@ -333,7 +333,7 @@ def _servers(
 
 @contextmanager
 def null_server(job: NullJob, launcher: Launcher) -> Iterator[tuple[int, int | None]]:
-    """Run a null server; its process id, and its port if it has one. Raises EngineError."""
+    """Run a null server; yields its process id, and its port if it has one. Raises EngineError."""
     with EngineProcess(job, launcher) as process:
         with bounded(process, _STARTS_S):
             ready = process.read()

@@ -1,4 +1,4 @@
-"""`howfar bench engine --against sysbench|pgbench|bare`: both clients in turn on the same server with the same statements.
+"""`howfar bench engine --against sysbench|pgbench|bare`: both clients, one after the other, on one server with the same statements.
 
 The server is the laboratory's, on its Unix socket, without a sandbox. Each client is measured from outside (`meter.py`) in a window
 that begins when all its connections run, because the cost of starting would favour the engine. A block measures each client once
@@ -71,15 +71,15 @@ class Row(Described):
     peer: Side
     cpu_ratio: Estimate
     qps_ratio: Estimate
-    """Ratio of throughputs. Whole interval below 1: ours gets less throughput from the same server."""
+    """Ratio of throughputs. If its whole interval is below 1, our client gets less throughput from the same server."""
     rss_ratio: float
     driver: str | None
     """How our client waits: `epoll` or `io_uring`."""
     cpu_bar: float | None = None
     memory_bar: float | None = None
-    """The most that the ratio should be; None: no bar stands for this number of connections."""
+    """Maximum of the ratio; None if there is no bar for this number of connections."""
     qps_bar: float | None = 1.0
-    """The least that the ratio of throughputs should be; None against a bare loop, which nothing overtakes."""
+    """Minimum of the ratio of throughputs; None against a bare loop, which no client can exceed."""
     blocks: tuple[Block, ...]
 
     @property
@@ -97,7 +97,7 @@ class Row(Described):
 
     @property
     def unresolved(self) -> tuple[str, ...]:
-        """Bars inside the interval of their ratio, or without one: neither met nor missed."""
+        """Bars that are neither met nor missed: inside the interval of their ratio, or with no interval."""
         bars = (("client CPU", self.cpu_ratio, self.cpu_bar), ("throughput", self.qps_ratio, self.qps_bar))
         return tuple(
             f"{name} {ratio.value:.3f}, bar {bar:g}"
@@ -107,14 +107,14 @@ class Row(Described):
 
 
 def within(ratio: Estimate, bar: float) -> bool:
-    """A bar at the end of an interval of positive length is within it."""
+    """Whether the bar lies in the ratio's interval, which must be longer than 0 and includes its ends; True without an interval."""
     if ratio.low is None or ratio.high is None:
         return True
     return ratio.low <= bar <= ratio.high and ratio.low < ratio.high
 
 
 class Setting(Described):
-    """Place and settings of the measurement."""
+    """Machine and settings of the measurement."""
 
     howfar: str
     peer: str
@@ -124,7 +124,7 @@ class Setting(Described):
     client_cpus: tuple[int, ...]
     server_cpus: tuple[int, ...]
     autogroup: bool | None
-    """The kernel shares CPUs between sessions rather than threads; None: not supported."""
+    """Whether the kernel divides CPU time between sessions rather than threads; None if it does not support that."""
     sessions: Literal["clients together, server apart"] = "clients together, server apart"
     """Both clients run in the session of the bench, the server in another, as a service does."""
     workload: str
@@ -190,7 +190,7 @@ class Request:
     seconds: float = 4.0
     placement: Placement = "shared"
     server: str | None = None
-    """Kind of server. None: the kind that the peer is for."""
+    """Kind of server. None means the kind that the peer is for."""
     driver: Driver = "auto"
     against: str = "sysbench"
     """Name of the peer, one of CLIENTS."""
@@ -217,7 +217,7 @@ class Testbed:
 
 @dataclass(frozen=True)
 class Client:
-    """A client that was started. `check` raises once it is gone."""
+    """A running client. `check` raises if it has ended."""
 
     pid: int
     check: Callable[[], None]
@@ -252,7 +252,7 @@ def splits(placement: Placement) -> Shares:
 
 
 def _allow_files(connections: int) -> None:
-    """Raise the limit of files: a client has a descriptor per connection, and sysbench does not raise its limit itself."""
+    """Raise the limit on open files: a client has a descriptor per connection, and sysbench does not raise its limit itself."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if hard != resource.RLIM_INFINITY and hard < wanted:

@@ -1,4 +1,4 @@
-"""One meter for any client, from outside: its CPU clock, peak memory and context switches, and the server's count of queries.
+"""Measures any client from outside: its CPU clock, peak memory and context switches, and the server's count of queries.
 
 It treats every program alike and trusts none. It cannot measure latency.
 """
@@ -49,7 +49,7 @@ class Counting(Protocol):
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading of the server's counter; time and CPU are those at its middle."""
+    """One reading of the server's counter; `at_ns` and `cpu_ns` are the clocks at the middle of the reading."""
 
     at_ns: int
     cpu_ns: int
@@ -80,7 +80,7 @@ def peak_memory_bytes(pid: int) -> int:
 
 
 def read(pid: int, counters: Counting) -> Reading:
-    """A reading now. The answer may wait for a CPU under load, hence the middle of before and after."""
+    """Take a reading. The answer may wait for a CPU under load, hence the mean of the clocks before and after."""
     switches = context_switches(pid)
     before = time.monotonic_ns(), cpu_clock_ns(pid)
     executed = counters.executed()

@@ -1,6 +1,6 @@
-"""A load generator that `howfar bench engine --against` compares with, and sysbench: the server, tables and statements that both run.
+"""Interface of the load generators that `howfar bench engine --against` compares with, and sysbench's server, tables and statements.
 
-A peer counts by the server, from outside; what it prints itself is not used.
+The server counts a peer's queries; the output of the peer is not used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Counters(Protocol):
     """A server's counters, over a separate connection."""
 
     def align(self) -> None:
-        """Wait for a moment at which the counters are up to date, where a server publishes them only now and then."""
+        """Wait for a moment at which the counters are up to date, if the server publishes them only at intervals."""
         ...
 
     def executed(self) -> int:
@@ -32,7 +32,7 @@ class Counters(Protocol):
         ...
 
     def connected(self) -> int:
-        """Sessions beyond the fewest ever seen, which are this one and the laboratory's. One may be ending at the start."""
+        """Sessions beyond this one and the laboratory's: above the minimum so far, as at first another may still be ending."""
         ...
 
     def close(self) -> None: ...

@@ -19,7 +19,7 @@ from howfar.lab.servers import DATABASE, USER, Server
 from howfar.services import SqlProtocol
 
 _FLUSH_S = 1.5
-"""More than the second after which PostgreSQL's sessions publish their counts."""
+"""Longer than the interval of one second at which PostgreSQL's sessions publish their counts."""
 _FLUSH_POLL_S = 0.002
 
 
@@ -75,7 +75,7 @@ class PostgresCounters:
         self._own = self._backends()
 
     def align(self) -> None:
-        """Wait until a session has just published its counts. Of many, each is as late at the end of a window as at its start."""
+        """Wait until a session has just published its counts. With many sessions, the lag is the same at both ends of a window."""
         before = self.executed()
         until = time.monotonic() + _FLUSH_S
         while self.executed() == before and time.monotonic() < until:
@@ -87,7 +87,7 @@ class PostgresCounters:
         return now - self._own
 
     def executed(self) -> int:
-        """Count through an index, which nothing else uses: this connection's own queries and the laboratory's are not in it."""
+        """Count scans of an index that only the workload uses: queries of this connection and of the laboratory do not count."""
         return self._one(
             "SELECT coalesce(sum(idx_scan), 0)::bigint FROM pg_stat_user_tables WHERE relname = 'pgbench_accounts'"
         )

@@ -1,25 +1,25 @@
 """Division of the time from one transaction of a connection to its next into parts. What none of them explains is `rest`.
 
-In a closed loop each of N connections always has one transaction under way, so the cycle is N x elapsed / transactions. Each part is
-known from something else than the clock, and claims its time in this order; a later one gets at most what is left:
+In a closed loop each of N connections always has one transaction in progress, so the cycle is N x elapsed / transactions. Each part
+is known from a source other than the clock, and claims its time in this order; a later one gets at most what is left:
 
-- CPU of client, server and forwarder a transaction, measured. One part at a time works on a transaction, so it lies in its cycle in
-  full, whatever N is.
+- CPU time of client, server and forwarder per transaction, measured. Only one of them at a time works on a transaction, so the cycle
+  contains all of it, whatever N is.
 - round trips: their number x the RTT at rest.
-- acknowledgement of a replica: the round trips to it that a semi-synchronous commit waits, at rest.
-- bytes on the wire: what carried this transaction, at the link's rate, both directions, framing in. A large answer is worked on
-  while it crosses; what CPU time covers of it is not counted twice: this part is cut first to what is left. Of a real link only the
+- acknowledgement of a replica: the round trips to it for which a semi-synchronous commit waits, at rest.
+- bytes on the wire: a transaction's bytes at the link's rate, both directions, framing included. A large answer is processed while it
+  crosses the link; the overlap with CPU time is not counted twice, because this part is cut to what is left. Of a real link only the
   rate of one connection is known: an upper bound.
-- row locks, as the server counts them, and the disk: writes made durable x what one was measured to take, or one and a half for
-  each commit where they share it (arrivals wait for the group under way, then for their own).
+- row locks, as the server counts them, and the disk: durable writes x the measured time of one, or one and a half such times for each
+  commit if commits share writes (a commit waits for the group in progress, then for its own).
 - waiting for a CPU: the scheduler's count for these processes, also of threads that work for no transaction: an upper bound.
-- queue at the link, queue in the client: what others put before us. At a station with demand D, utilisation U and services that
-  vary by C², at most D x U / (1 - U) x (1 + C²) / 2 (Pollaczek-Khinchine), and in a closed loop of N never more than D x (N - 2)
-  and the rest of the service under way.
+- queue at the link, queue in the client: work of other connections that is served first. At a station with demand D, utilisation U
+  and a squared coefficient of variation C² of services, at most D x U / (1 - U) x (1 + C²) / 2 (Pollaczek-Khinchine), and in a closed
+  loop of N never more than D x (N - 2) plus the remaining service in progress.
 - windows: time in which TCP had data to send and was not allowed to.
-- loss: 200 ms and a round trip for each retransmission timer that ran out, a round trip for each other segment sent again, and the
-  round trips that a reply takes more because loss keeps the sender's window small. Where nobody counted timers, each segment sent
-  again may have cost one: at most.
+- loss: 200 ms and a round trip for each retransmission timeout, a round trip for each other retransmitted segment, and the additional
+  round trips of a reply because loss keeps the sender's window small. If timeouts were not counted, each retransmitted segment may
+  have cost one: an upper bound.
 
 """
 
@@ -80,11 +80,11 @@ PARTS = (
 CPU_ROLES = {CLIENT_CPU: "client", SERVER_CPU: "server", FORWARDER_CPU: "forwarder"}
 
 LOSS_COUNTS_SHARE = 0.001
-"""Share of segments sent again below which they are probes at the tail of a burst, which cost next to nothing."""
+"""Share of retransmitted segments below which they are tail loss probes, which cost almost nothing."""
 LOSS_WINDOW = 1.5
-"""Square of the mean window in segments times the share lost: a window is halved at each loss and grows by one a round trip."""
+"""Square of the mean window in segments times the share lost: a window is halved at each loss and grows by one per round trip."""
 GROUP_WAIT = 1.5
-"""Mean wait of a commit that shares the disk, in times of its own write: half of the one in progress, then its own."""
+"""Mean wait of a commit that shares the disk, in multiples of its own write: half of the write in progress, then its own."""
 
 SHORTER = 0.6
 """Share of a commit's mean wait below which a cycle has no commit: even one with a free slot on the path waits two thirds."""
@@ -93,7 +93,7 @@ Basis = Literal["measured", "computed", "bounded"]
 
 
 def cycle_of(evidence: Evidence) -> Cycle:
-    """The cycle of an arm: adds up to `evidence.cycle_s`, exactly but for rounding. Only parts of 0 are left out, and never `rest`."""
+    """The cycle of an arm: adds up to `evidence.cycle_s`, exactly except for rounding. Parts of 0 are left out, but not `rest`."""
     cycle = evidence.cycle_s
     claims: list[tuple[str, float, Basis]] = [*_cpu(evidence, cycle)]
     left = cycle - sum(seconds for _, seconds, _ in claims)
@@ -112,7 +112,7 @@ def cycle_of(evidence: Evidence) -> Cycle:
 
 
 def _cpu(evidence: Evidence, cycle: float) -> list[tuple[str, float, Basis]]:
-    """CPU time of the roles, scaled down where overlapping work (a server that tidies up after its answer) exceeds the time."""
+    """CPU time of the roles, scaled down if overlapping work (a server that cleans up after its answer) exceeds the cycle."""
     found = {part: evidence.role(role).cpu_s / evidence.transactions for part, role in CPU_ROLES.items()}
     total = sum(found.values())
     scale = cycle / total if total > cycle else 1.0
@@ -139,25 +139,26 @@ def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
 
 
 def _acknowledgement(evidence: Evidence) -> float:
-    """Waits for a replica; none where transactions are shorter than the path, because they commit nothing."""
+    """Wait for a replica; 0 if cycles are too short for it, because then the transactions commit nothing."""
     wait_s = evidence.setting.acknowledgement_s or 0.0
     return wait_s if evidence.cycle_s >= SHORTER * wait_s else 0.0
 
 
 def _commit(evidence: Evidence) -> tuple[float, Basis]:
-    """Waits for the disk. Alone, a transaction waits for each of its writes; else at most for the present group and its own."""
+    """Wait for the disk. A single connection waits for each of its writes; one of several at most for the present group and its
+    own."""
     if evidence.fsyncs is None or evidence.setting.fsync_s is None:
         return 0.0, "computed"
     if evidence.setting.connections == 1 or not evidence.commits or evidence.fsyncs >= evidence.commits:
         return evidence.fsyncs * evidence.setting.fsync_s, "computed"
-    if evidence.fsyncs * evidence.setting.connections < evidence.commits:  # of the background, not of commits
+    if evidence.fsyncs * evidence.setting.connections < evidence.commits:  # writes of background tasks, not of commits
         return evidence.fsyncs * evidence.setting.fsync_s, "computed"
     return GROUP_WAIT * evidence.commits * evidence.setting.fsync_s, "bounded"
 
 
 def behind_others(demand_s: float, used: float, connections: int, unevenness: float = 1.0) -> float:
-    """The longest mean wait before a station with this demand per transaction and this utilisation, in a closed loop. `unevenness`:
-    the rest of a service in progress over the mean service, (1 + C²) / 2."""
+    """Upper bound of the mean wait at a station with this demand per transaction and this utilisation, in a closed loop.
+    `unevenness`: the remaining time of a service in progress over the mean service, (1 + C²) / 2."""
     most = demand_s * (connections - 2 + unevenness) if connections > 1 else 0.0
     return most if used >= 1 else min(most, demand_s * used / (1 - used) * unevenness)
 
@@ -187,14 +188,14 @@ def _loss(evidence: Evidence) -> float:
 
 
 def _rounds_more(evidence: Evidence) -> float:
-    """Further round trips of a transaction at the mean window for this loss: sqrt(3/2p) segments (Mathis and others, 1997)."""
+    """Additional round trips of a transaction at the mean window for this loss: sqrt(3/2p) segments (Mathis and others, 1997)."""
     share = evidence.retransmit_share or 0.0
     segments = max((link.segments for link in evidence.directions), default=0.0)
     return max(0.0, segments / math.sqrt(LOSS_WINDOW / share) - evidence.round_trips) if share else 0.0
 
 
 def _client_queue(evidence: Evidence) -> float:
-    """Waits of answers: the client's threads serve many connections each, so that an answer waits for those before it."""
+    """Wait of answers: each of the client's threads serves many connections, so an answer waits for those ahead of it."""
     client, workers = evidence.role("client"), evidence.client_workers
     busy_s = client.cpu_s + client.wait_s
     each = -(-evidence.setting.connections // workers)
@@ -203,14 +204,14 @@ def _client_queue(evidence: Evidence) -> float:
 
 
 def twice_share(evidence: Evidence, cycle: Cycle) -> float:
-    """The share of the cycle that may be claimed twice: a ping at rest holds work of both hosts' kernels, which is CPU time too."""
+    """The share of the cycle that may be claimed twice: a ping at rest includes work of both hosts' kernels, which is CPU time too."""
     hosts_us = (evidence.setting.hosts_rtt_s or 0.0) * evidence.round_trips * 1e6
     return min(hosts_us, part_us(cycle, *CPU_ROLES), part_us(cycle, ROUND_TRIPS)) / cycle.us
 
 
 def link_most_us(evidence: Evidence, cycle: Cycle) -> float:
-    """Upper bound for bytes on the wire and the queue before it: the cycle without CPU time and round trips. Other upper bounds, which
-    may have claimed it before, may be nearly 0."""
+    """Upper bound for bytes on the wire and the queue for it, at most the cycle without CPU time and round trips: the true values of
+    other upper bounds, which claim their time earlier, may be nearly 0."""
     most = sum(link.wire_s or 0.0 for link in evidence.directions) + _link_queue(evidence)
     return min(most * 1e6, cycle.us - part_us(cycle, *CPU_ROLES, ROUND_TRIPS))
 
@@ -236,7 +237,7 @@ def setting_of(
     acknowledgement_s: float | None = None,
     hosts_rtt_s: float | None = None,
 ) -> Setting:
-    """Facts that the arm's trials share. Client and server share CPUs where the placement says so, or the machine has one."""
+    """Facts that the arm's trials share. Client and server share CPUs on local paths of the placement `machines`."""
     environment = info.environment
     server_cpus = cpus_in(environment, "server_cpus")
     fsync_ns = number_in(environment, *_FSYNC)

@@ -1,6 +1,7 @@
-"""Facts about an arm from its good trials: sums over trials, so that one trial and all of them are computed alike.
+"""Facts about an arm from its good trials: sums over trials, so that one trial and several are computed in the same way.
 
-None is always *unknown*: a file of before, a path without a link, a kernel that does not say. Not here: any judgement (`rules/`).
+None always means *unknown*: an older file, a path without a link, a kernel that does not report it. Not here: any judgement
+(`rules.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LOCK_CONFLICTS = frozenset({"1020", "1180", "1205", "1213", "3101", "23505", "40
 """Server errors that report conflicts with other transactions (MySQL's, with 1180 and 3101 of a group; PostgreSQL's): the transaction
 starts again, within its latency."""
 RTO_S = 0.2
-"""Shortest time before Linux sends a segment again that nothing else showed to be lost."""
+"""Minimum retransmission timeout of Linux, for a segment whose loss nothing else shows."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class Setting:
     fsync_s: float | None
     """Median time to make one write durable on the data's file system."""
     acknowledgement_s: float | None = None
-    """Round trips to the replica for which a semi-synchronous commit waits, at rest. None: no commit waits for one."""
+    """Time of the round trips to the replica for which a semi-synchronous commit waits, at rest. None: no commit waits for one."""
     hosts_rtt_s: float | None = None
-    """Time that hosts, not the requested delay, take of a ping over the link. None: no link, or not known."""
+    """Part of a ping's time over the link that is due to the hosts, not to the requested delay. None: no link, or unknown."""
     unevenness: float = 1.0
     """`model.facts.unevenness` of the workload."""
 
@@ -61,7 +62,7 @@ class Role:
 
 @dataclass(frozen=True)
 class CpuSet:
-    """The CPUs of a host, and who used them, as shares of their time."""
+    """The CPUs of a host, and their users, as shares of their time."""
 
     name: str
     cpus: int
@@ -91,7 +92,7 @@ class Tcp:
     sndbuf_of_busy: float
     sndbuf_of_window: float
     rtt_stretch: float | None
-    """Smoothed RTT over the smallest seen: a full queue shows here."""
+    """Smoothed RTT divided by the smallest observed: shows a full queue."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,12 @@ class Evidence:
     to_client: CarriedTraffic | None
     to_server: CarriedTraffic | None
     tcp: dict[str, Tcp]
-    """Records by host. Empty: unknown, as where connections come and go: a kernel reports only those that exist at the end."""
+    """Records by host. Empty: unknown, for example if each transaction opens a connection: a kernel reports only those that exist
+    at the end."""
     retransmits: float | None
-    """Segments sent again per transaction, both hosts."""
+    """Retransmitted segments per transaction, both hosts."""
     retransmit_share: float | None
-    """Segments sent again, as a share of those that carried this load, both directions."""
+    """Retransmitted segments, as a share of those that carried this load, both directions."""
     timeouts: float | None
     """Expired retransmission timers per transaction, both hosts. None: not counted."""
     lock_waits: float | None
@@ -250,7 +252,7 @@ def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting
     counted = [trial for trial, _ in seen if host.window(trial) is not None or others_in(trial) is not None]
     if counted:
         owners["others"] = median(_others(host, trial, share) for trial in counted) / number
-    # Sampled ticks miss short wakes; our own clocks do not.
+    # Sampled ticks miss short wake-ups; the CPU times of our own processes do not.
     busy = host.busy(trials)
     return CpuSet(name, number, None if busy is None else min(max(busy, sum(owners.values())), 1.0), owners)
 

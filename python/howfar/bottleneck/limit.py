@@ -1,4 +1,4 @@
-"""From the good trials of an arm to its cycle and its limit, and what would change its throughput, by how much at most."""
+"""The cycle and the limit of an arm from its good trials, and which changes would increase its throughput, by how much at most."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class Limit(Part):
     """Each a measured figure against its limit."""
     confidence: Literal["high", "medium", "low"]
     would_change: str
-    """The counterfactual: what moves throughput, and about how far."""
+    """The counterfactual: which change moves throughput, and by about how much."""
     would_not: str
-    """What will not help, though people try it; empty: nothing to warn of."""
+    """Changes that will not help although they are often tried; empty: none."""
     gain: Estimate | None = None
-    """Throughput without this limit over the arm's own, at most: until something else is full. None: not known."""
+    """Throughput without this limit over the arm's own, at most: until something else is full. None: unknown."""
     faster_link: Estimate | None = None
     """Throughput over a link of any rate over the arm's own, at most. None: no link with a rate."""
     divided: bool = False
-    """Whether CPUs are in several hands: `resource` has the largest share, which is neither half of what is in use nor twice the
-    next."""
+    """Whether no user dominates the CPUs: `resource` has the largest share, which is neither half of the CPU time in use nor twice
+    the next share."""
 
 
 class Intervention(Part):
-    """What is changed, to see whether a limit is the limit."""
+    """A change that tests whether a limit is the limit."""
 
     arm: str
     resource: Resource
@@ -64,9 +64,10 @@ class Intervention(Part):
     predicted: float
     """Throughput over the unchanged arm's, if the limit is as named."""
     otherwise: float
-    """Expected ratio if it is not. The further apart, the fewer blocks tell."""
+    """Expected ratio if it is not. The further apart the two are, the fewer blocks are needed."""
     rules_out: str = ""
-    """What is no limit if throughput moves as predicted: where not the resource itself was changed. Empty: it was."""
+    """What is not a limit if throughput moves as predicted, where something other than the resource was changed. Empty: it was
+    changed."""
 
 
 class Unconfirmed(Part):
@@ -88,29 +89,29 @@ class Confirmation(Part):
     """Throughput over the unchanged arm's, by the model."""
     measured: Estimate
     confirmed: bool
-    """As predicted, and not as `otherwise`: see `analysis/confirmation.py`, `is_as_predicted`."""
+    """Whether throughput moved as predicted, and not as `otherwise`: see `analysis/confirmation.py`, `is_as_predicted`."""
     blocks: int
     otherwise: float = 1.0
-    """What would have been seen, were it not the limit."""
+    """Expected ratio if it were not the limit."""
     rules_out: str = ""
-    """As of the intervention. Empty: the resource itself was changed."""
+    """As in the intervention. Empty: the resource itself was changed."""
 
 
 FASTER = 1.5
-"""What a faster link is tried with: enough to be seen in a few blocks, little enough to stay below the next ceiling mostly."""
+"""Factor of the rate of a faster link: large enough to show in a few blocks, small enough to stay mostly below the next ceiling."""
 _UNBOUNDED = 100.0
-"""No figure beyond this is worth saying."""
+"""Largest factor that is reported."""
 _EMULATOR_SHARE = 0.10
-"""Share of a CPU in the emulator's hands from which its absence would be seen."""
+"""Share of the CPUs used by the emulator from which its absence would be noticeable."""
 HARDLY = 1.05
-"""Times the throughput: what gives less at the very most is no help."""
+"""Factor of throughput: a change that gives less even by its upper limit is no help."""
 SHARED_CPUS = "separate CPUs for each of these; which of them that would help most is unknown"
-"""What would change CPUs that nobody has most of."""
+"""Suggested change when no process dominates the shared CPUs."""
 _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 
 
 _GAIN_UNKNOWN = frozenset({Resource.SERVER_WAIT, Resource.ERRORS, Resource.INVALID, Resource.NOT_ESTABLISHED})
-"""No counter says how much of a cycle such a limit is."""
+"""Limits whose share of the cycle no counter shows."""
 
 HELD_PARTS: dict[Resource, tuple[str, ...]] = {
     Resource.RECEIVE_WINDOW: (WINDOWS,),
@@ -120,12 +121,12 @@ HELD_PARTS: dict[Resource, tuple[str, ...]] = {
     Resource.ACKNOWLEDGEMENT: (ACKNOWLEDGEMENT,),
     Resource.LOCK: (LOCKS,),
 }
-"""What of the cycle goes when such a limit goes."""
+"""Parts of the cycle that disappear with the limit."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The most that throughput can grow before something else is full."""
+    """Factor by which throughput can grow at most before something else is full."""
 
     factor: float
     then: str
@@ -137,24 +138,25 @@ Figure = Callable[[Evidence, Cycle], Bound]
 
 @dataclass(frozen=True)
 class Sample:
-    """What an arm's trials say together, and each alone: its blocks, which the intervals are made of."""
+    """Evidence and cycle of an arm's trials together, and of each alone: its blocks, from which intervals are computed."""
 
     evidence: Evidence
     cycle: Cycle
     each: tuple[tuple[Evidence, Cycle], ...] = ()
 
     def gain(self, figure: Figure, most: float = _UNBOUNDED) -> Gain:
-        """A CPU's owners are medians over trials, so the interval is that of the figure in each block alone. It ends at `most`."""
+        """A figure, capped at `most`, with the interval of its values in each block alone, because users of CPUs are medians over
+        trials."""
         whole, each = figure(self.evidence, self.cycle), [figure(*one).factor for one in self.each]
         bound = whole if whole.factor <= most else Bound(most, "")
         found = of_blocks(bound.factor, [min(factor, most) for factor in each])
-        # Nothing that is taken away makes it slower.
+        # Removing a limit cannot make it slower.
         low, high = (None, None) if found is None else (max(1.0, found[0]), min(most, found[1]))
         points = tuple(min(factor, most) for factor in each) if found is None else ()
         return Gain(Estimate(value=bound.factor, low=low, high=high, n=len(each), points=points), bound.then)
 
     def undecided(self, one: Figure, other: Figure) -> bool:
-        """The interval of the ratio of two gains, paired by block, has both sides of 1."""
+        """Whether the interval of the ratio of two gains, paired by block, includes 1."""
         whole = one(self.evidence, self.cycle).factor / other(self.evidence, self.cycle).factor
         found = of_blocks(whole, [one(*block).factor / other(*block).factor for block in self.each])
         return found is not None and found[0] <= 1 <= found[1]
@@ -169,16 +171,16 @@ class Gain:
 
     @property
     def least(self) -> float:
-        """By the lower end of its interval, where it has one."""
+        """Lower end of the interval; without one, the value."""
         return self.estimate.value if self.estimate.low is None else self.estimate.low
 
     @property
     def most(self) -> float:
-        """By the upper end."""
+        """Upper end of the interval; without one, the value."""
         return self.estimate.value if self.estimate.high is None else self.estimate.high
 
     def __str__(self) -> str:
-        """`x1.8 [x1.6, x2]`; of few blocks their own values: `x1.8 (x1.7, x1.9)`. Ends that look like the value are left out."""
+        """`x1.8 [x1.6, x2]`; for few blocks their own values: `x1.8 (x1.7, x1.9)`. Ends that equal the value as text are left out."""
         value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
         if self.estimate.n == 1:
             return f"{times(value)} (one block)"
@@ -190,8 +192,8 @@ class Gain:
 
 
 def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> Bound:
-    """The ceiling of everything that has a capacity, except what is thought away. What the load and its instrument use grows with
-    throughput; what other programs have of a CPU they would have to share."""
+    """The lowest ceiling of all resources with a capacity, except those in `without`. The use by the load and its instrument grows
+    with throughput; other programs would have to give up their part of a CPU."""
     found = [
         Bound(1 / link.used, f"the link {DIRECTION_LABELS[link.name]}")
         for link in evidence.directions
@@ -214,13 +216,13 @@ def _link(name: str) -> Resource:
 
 
 def without_parts(cycle: Cycle, us: float) -> float:
-    """How much faster a connection goes round when so much of its cycle goes."""
+    """Factor by which a connection is faster if its cycle is shorter by `us`."""
     left = cycle.us - us
     return cycle.us / left if left > cycle.us / _UNBOUNDED else _UNBOUNDED
 
 
 def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> Bound:
-    """The most that comes of a limit's absence."""
+    """Upper bound of the gain if a limit is removed."""
     if resource is Resource.INSTRUMENT_CPU:
         return _emulator_gone(evidence)
     after = next_ceiling(evidence, frozenset({resource}))
@@ -239,7 +241,7 @@ def _least(after: Bound, faster: float) -> Bound:
 
 
 def bandwidth(evidence: Evidence, cycle: Cycle) -> Bound | None:
-    """The most that a link of any rate gives. None: no link, or one without a rate."""
+    """Upper bound of the gain from a link of any rate. None: no link, or one without a rate."""
     if all(link.used is None for link in evidence.directions):
         return None
     return _least(next_ceiling(evidence, _LINKS), without_parts(cycle, link_most_us(evidence, cycle)))
@@ -249,7 +251,7 @@ _HARDLY_ANYTHING = 1.02
 
 
 def _up_to(found: Gain) -> str:
-    """Hardly anything only if the whole interval says so; where it may be, that is said."""
+    """A gain as text: hardly anything only if the entire interval shows it, and perhaps if its lower end does."""
     if found.most <= _HARDLY_ANYTHING:
         return f"hardly anything, because {found.then} is also full" if found.then else "hardly anything"
     perhaps = ", perhaps hardly anything" if found.least <= _HARDLY_ANYTHING else ""
@@ -257,7 +259,7 @@ def _up_to(found: Gain) -> str:
 
 
 def would_change(resource: Resource, sample: Sample) -> str:
-    """What moves throughput, with a number and its interval."""
+    """The changes that move throughput, as text with numbers and intervals."""
     most = sample.gain(partial(gain, resource))
     match resource:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
@@ -319,7 +321,7 @@ def _far_faster_link(evidence: Evidence, cycle: Cycle) -> Bound:
 
 
 def _latency(sample: Sample) -> str:
-    """What helps, each with its bound, and whether the blocks tell apart the two that give most."""
+    """Changes that help, each with its bound, and whether the blocks resolve which of the two best helps more."""
     half, wide = sample.gain(_half_the_round_trips, 2.0), sample.gain(_far_faster_link)
     twice = sample.gain(_twice_the_connections, 2.0)
     remedies: list[tuple[Figure, Gain, str, str]] = [
@@ -338,7 +340,7 @@ def _latency(sample: Sample) -> str:
 
 
 def _emulator_gone(evidence: Evidence) -> Bound:
-    """Bound without the emulator: its share of the fullest set of CPUs goes to whatever waits for it."""
+    """Bound without the emulator: its share of the fullest set of CPUs goes to the processes that wait for it."""
     share = max((cpus.owners.get("link", 0.0) / cpus.used for cpus in evidence.cpu_sets if cpus.used), default=0.0)
     links = [1 / link.used for link in evidence.directions if link.used]
     return Bound(min([_UNBOUNDED, 1 / (1 - min(share, 0.99)), *links]), "")
@@ -354,7 +356,7 @@ def _without_emulator(sample: Sample) -> str:
 
 
 def would_not(resource: Resource, sample: Sample, wide: Gain | None) -> str:
-    """What will not help, though people try it. Of bandwidth only if the whole interval says so."""
+    """Changes that will not help although they are often tried; bandwidth only if its entire interval shows that."""
     evidence = sample.evidence
     used = max((link.used for link in evidence.directions if link.used is not None), default=None)
     most = "at most " if any(link.rate_is_least for link in evidence.directions) else ""
@@ -386,13 +388,13 @@ def _joined(*clauses: str) -> str:
 
 
 SURE_SHARE, MOST_SHARE = 0.75, 0.5
-"""Share of the trials that must name the same limit for it to be as sure as its rule; with half or fewer it is hardly one."""
+"""Share of trials naming the same limit from which it has the confidence of its rule, and up to which it has low confidence."""
 _LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
 def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cycle, Limit]:
-    """The limit of one arm; `trials` are its good ones, at least one. The cycle is that of all of them. The limit is what most of
-    them name, on the evidence of those: a block in which the machine was disturbed does not speak for the others."""
+    """The limit of one arm, with the evidence and cycle of all `trials`: its good ones, at least one. The limit is what most of them
+    name, by the evidence of those only: a block in which the machine was disturbed must not affect the others."""
     everything = gather(trials, setting)
     cycle = cycle_of(everything)
     alone = [gather([trial], setting) for trial in trials]
@@ -427,7 +429,7 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
 
 
 def _of_most(named: Sequence[Resource]) -> list[int]:
-    """The indices of those that name the same limit, if they are more than half; else all."""
+    """The indices of the trials that name the same limit, if they are more than half; otherwise all."""
     first = max(named, key=named.count)
     if named.count(first) <= MOST_SHARE * len(named):
         return list(range(len(named)))
@@ -435,7 +437,7 @@ def _of_most(named: Sequence[Resource]) -> list[int]:
 
 
 def _named_by_none(together: Resource, named: Sequence[Resource]) -> Finding:
-    """What only the mean of unlike trials looks like is the limit of none of them."""
+    """The finding if the mean of unlike trials suggests a limit that none of them names."""
     each = ", ".join(f"{resource.value} in {named.count(resource)}" for resource in dict.fromkeys(named))
     says = f"not established: the {len(named)} trials differ, and together resemble none of them: {each}"
     fact = f"taken together, they look like {together.value}, which none of them names"

@@ -42,24 +42,24 @@ from howfar.model.resource import Resource
 Confidence = Literal["high", "medium", "low"]
 
 FULL_SHARE = 0.95
-"""Share of its time from which a link, a CPU or a thread counts as full; the rest is the resolution of clocks and windows."""
+"""Share of its time from which a link, a CPU or a thread counts as full; the rest is within the resolution of clocks and windows."""
 INTERNAL_SHARE = 0.30
 """Share of the cycle in waits that the server itself counts."""
 HALF = 0.5
 REST_SHARE = 0.15
-"""Share of the cycle that is unexplained: more could hide a resource that nothing here counts."""
+"""Unexplained share of the cycle beyond which it could hide a resource that nothing here counts."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Answer of a rule."""
+    """Result of a rule."""
 
     resource: Resource
     says: str
     evidence: tuple[str, ...]
     confidence: Confidence
     divided: bool = False
-    """Whether no owner has most of the CPUs."""
+    """Whether no user dominates the CPUs."""
 
 
 Rule = Callable[[Evidence, Cycle], Finding | None]
@@ -69,13 +69,13 @@ Rule = Callable[[Evidence, Cycle], Finding | None]
 MATTERS_SHARE = 0.30
 """Share of the cycle spent on or waiting for a full CPU, below which it does not limit the transactions."""
 WAITS_SHARE = 0.20
-"""Share of the cycle spent ready and without a CPU: more is a queue and no accident of scheduling."""
+"""Share of the cycle spent runnable without a CPU, beyond which it is a queue and not an accident of scheduling."""
 CLIENT_WAITS_SHARE = 0.10
-"""Share of the time that the load generator's thread was ready and had no CPU, from which it measures its own scheduling."""
+"""Share of the time that the load generator's thread was ready and had no CPU, from which the figures describe its own scheduling."""
 
 
 CLEARLY = 2.0
-"""Ratio to the next largest share of a CPU from which an owner is clear, as it is with half of what is in use."""
+"""Ratio of the largest share of a CPU to the next from which its user dominates, as it does with half of the CPU time in use."""
 
 
 _OWNER = {
@@ -97,7 +97,7 @@ def client_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """No time left on the CPUs of a host, by the load's own work, or because transactions wait there. Their owner has the limit."""
+    """The CPUs of a host are full with the load's own work, or so that transactions wait there. Their main user is the limit."""
     full = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE]
     by_load = any(cpus.ours - cpus.owners.get("link", 0.0) >= FULL_SHARE for cpus in full)
     if not full or not (by_load or cpu_residence(evidence, cycle, full) >= MATTERS_SHARE):
@@ -122,8 +122,8 @@ _NOBODY = "; no single program uses most of it"
 
 
 def _largest(shares: dict[str, float]) -> tuple[str, bool]:
-    """The largest user of a CPU; and whether it is hardly larger than the next. Then it is not other programs: whether a cell's
-    figures are invalid must not depend on a small difference."""
+    """The largest user of a CPU, and whether it does not dominate. Then other programs are passed over: whether a cell's figures
+    are invalid must not depend on a small difference."""
     first, *rest = sorted(shares, key=lambda role: -shares[role])
     next_share = shares[rest[0]] if rest else 0.0
     clear = shares[first] >= HALF * sum(shares.values()) or shares[first] >= CLEARLY * next_share
@@ -150,7 +150,7 @@ def _pooled(sets: list[CpuSet]) -> dict[str, float]:
 
 
 def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float:
-    """Share of the cycle on the CPUs of these hosts, or waiting for them."""
+    """Share of the cycle spent on the CPUs of these hosts, or waiting for them."""
     names = {cpus.name for cpus in sets}
     us, waits = 0.0, 0.0
     for host, parts in (("server", (SERVER_CPU,)), ("client", (CLIENT_CPU, CLIENT_QUEUE))):
@@ -162,12 +162,12 @@ def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float
 
 
 def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """The server's threads wait for a CPU that is not quite full on the mean."""
+    """The server's threads wait for CPUs that are not quite full on average."""
     waited = min(part_us(cycle, WAITING), evidence.role("server").wait_s * 1e6 / evidence.transactions) / cycle.us
     cpus = evidence.server_cpus
     if waited <= WAITS_SHARE:
         return None
-    known = cpus.used >= HALF  # else somebody has it who is in no account
+    known = cpus.used >= HALF  # otherwise a process that is not accounted for uses it
     owner, divided = _largest(cpus.owners) if known and cpus.owners else ("others", False)
     says = f"the server's threads wait for a CPU for {percent(waited)} of the cycle: {owners_text(cpus.owners)}"
     says += _NOBODY if divided else ""
@@ -179,7 +179,7 @@ def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """A single thread without time left hides in half of two CPUs."""
+    """A single thread is always busy, which the mean over several CPUs hides."""
     for role in ("server", "forwarder", "link"):
         share = evidence.thread_share(role)
         if share < FULL_SHARE:
@@ -195,14 +195,14 @@ def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """The load generator was ready and had no CPU: other programs had it, or it needs more than there is."""
+    """The load generator was ready and had no CPU: other programs used it, or it needs more CPUs than exist."""
     share = evidence.client_waited_share
     matters = (evidence.role("client").wait_s * 1e6 / evidence.transactions + part_us(cycle, CLIENT_QUEUE)) / cycle.us
     cpus = evidence.cpu_sets[-1]
     if share <= CLIENT_WAITS_SHARE or matters <= CLIENT_WAITS_SHARE:
         return None
     if cpus.busy is not None and cpus.used < HALF:
-        return None  # idle for longer than it is not: nobody has it, and the wait is a part of the cycle like others
+        return None  # mostly idle: no program occupies it, and the wait is a part of the cycle like others
     owners = cpus.owners
     owner, divided = _largest(owners) if owners else ("client", False)
     says = f"the load generator waited for a CPU for {percent(share)} of the time: {owners_text(owners)}"
@@ -212,7 +212,7 @@ def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """Too much is unexplained, and other programs have the CPUs: their effect on wake-ups and queues is in no counter of ours."""
+    """Too much is unexplained, and other programs occupy the CPUs: no counter here shows their effect on wake-ups and queues."""
     crowded = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE and cpus.owners.get("others", 0.0) >= HALF]
     if not crowded or cycle.rest_share <= REST_SHARE:
         return None
@@ -222,11 +222,11 @@ def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 HIDDEN_SHARE = 0.95
-"""Connections x the unexplained share: the connections in unexplained waits at a time. With less than one nothing hidden is full."""
+"""Connections x the unexplained share: the mean number in unexplained waits. With less than one, no hidden resource is full."""
 
 
 def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """Nothing is full, and most of the time goes on round trips: distance."""
+    """Nothing is full, and most of the time is spent on round trips: distance."""
     share = part_us(cycle, ROUND_TRIPS) / cycle.us
     if share <= HALF or _could_hide(evidence, cycle.rest_share):
         return None
@@ -243,7 +243,7 @@ def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if first.name == REST or _could_hide(evidence, cycle.rest_share):
         return None
     if first.basis == "bounded" and _could_hide(evidence, _unproven_share(cycle)):
-        return None  # it would be said that most of the round is what may be hardly there
+        return None  # the text would name a largest part that may really be almost nothing
     says = (
         f"no resource is full: each connection waits for its own cycle of {milliseconds(cycle.us / 1e6)}, "
         f"the largest part of which is {first.name} ({percent(first.us / cycle.us)})"
@@ -252,7 +252,7 @@ def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def _round(says: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Finding:
-    """A finding about the round trip; not sure where upper bounds claim what a full resource could have needed."""
+    """A finding about a connection's own cycle; of low confidence if upper bounds claim time that a full resource could have taken."""
     facts, unproven = _nothing_full(evidence), _unproven_share(cycle)
     if not _could_hide(evidence, unproven):
         return Finding(Resource.LATENCY, says, facts, sure)
@@ -261,7 +261,7 @@ def _round(says: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Fin
 
 
 def _unproven_share(cycle: Cycle) -> float:
-    """Share that may be unexplained: the rest after upper bounds. Where the bounds are not reached, more is unexplained."""
+    """Share that may be unexplained: the rest plus the upper bounds, which may not be reached."""
     return cycle.rest_share + sum(part.us for part in cycle.parts if part.basis == "bounded") / cycle.us
 
 
@@ -283,20 +283,20 @@ def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
 
 
 def not_established(evidence: Evidence, cycle: Cycle) -> Finding:
-    """No limit: no counter shows a full resource, and too much is unexplained to say that none is."""
+    """No limit: no counter shows a full resource, and too much is unexplained to exclude one."""
     parts = ", ".join(f"{part.name} {percent(part.us / cycle.us)}" for part in largest(cycle, 3))
     says = f"not established: no counter shows a full resource; the largest parts of the cycle are {parts}"
     return Finding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
 
 
 AGREE = 1.5
-"""Factor within which the primary's clock of its waits and the round trips at rest describe about the same wait."""
+"""Factor within which the wait measured by the primary and the round trips at rest count as the same wait."""
 ERRORS_SHARE = 0.01
-"""Share of failed transactions from which the figures are about them too: they are another workload."""
+"""Share of failed transactions from which the figures also describe these, which are a different workload."""
 
 
 def errors(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """Transactions fail, so that the figures are about something else."""
+    """Transactions fail, so the figures describe a different workload."""
     if evidence.errors_share < ERRORS_SHARE:
         return None
     says = f"{percent(evidence.errors_share)} of the transactions got an error from the server"
@@ -351,7 +351,7 @@ def locks(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """Statements are in progress in the server, and neither CPU nor its counters explain it."""
+    """Statements are in progress in the server, and neither CPU time nor its counters explain the time."""
     running, connections = evidence.threads_running, evidence.setting.connections
     if running is None or cycle.rest_share <= INTERNAL_SHARE or running < HALF * connections:
         return None
@@ -367,7 +367,8 @@ def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
 BURSTY_SHARE, BURSTY_STRETCH = 0.90, 2.0
 """Mean use, and stretch of the round trip, from which a link is full in bursts."""
 DROPPED = 1.01
-"""Ratio of bytes sent into a link to bytes carried from which segments were dropped; less is the resolution of counting."""
+"""Ratio of bytes sent into a link to bytes carried from which segments were dropped; a smaller ratio is within the resolution of
+counting."""
 HELD_SHARE, HELD_WINDOW_SHARE = 0.30, 0.10
 """Shares of the time with data to send, and of the whole window, in which a window held the sender back."""
 LOSS_MATTERS_SHARE = 0.10
@@ -428,7 +429,7 @@ def _window_fact(evidence: Evidence) -> str:
 
 
 def loss(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """Segments that had to be sent again, while nothing was full."""
+    """Segments were retransmitted although nothing was full."""
     share = evidence.retransmit_share
     if share is None or share <= LOSS_COUNTS_SHARE or part_us(cycle, LOSS) <= LOSS_MATTERS_SHARE * cycle.us:
         return None
@@ -466,7 +467,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def judge(evidence: Evidence, cycle: Cycle) -> Finding:
-    """The first rule's answer, or the refusal."""
+    """The finding of the first rule that applies, or `not_established`."""
     for rule in RULES:
         found = rule(evidence, cycle)
         if found is not None:

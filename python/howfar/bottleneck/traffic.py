@@ -20,17 +20,17 @@ class NetworkSeries(Part):
     to_server_bytes_per_s: tuple[float, ...]
     to_client_queue_bytes: tuple[int, ...] | None
     to_server_queue_bytes: tuple[int, ...] | None
-    """Longest queue in each slice. None: nothing that queues can be queried."""
+    """Longest queue in each slice. None: no queue that can be queried."""
     retransmits_per_s: tuple[float, ...]
     interface_ceiling_bytes_per_s: float | None
     payload_ceiling_bytes_per_s: float | None
-    """Highest payload of the rate. None: no rate was requested."""
+    """Maximum payload at the rate. None: no rate was requested."""
 
 
 ETHERNET_BYTES = 14
 """Bytes of each frame's header, which an interface counts."""
 UNCOUNTED_BYTES = 24
-"""Bytes of each frame that are on the wire and in no interface's counter: preamble 8, check sequence 4, gap 12."""
+"""Bytes of each frame that are on the wire but in no interface's counter: preamble 8, check sequence 4, gap 12."""
 IP_TCP_BYTES = 52
 """Headers of a segment: IP 20, TCP 20, timestamps 12."""
 SEGMENT_HEADER_BYTES = ETHERNET_BYTES + IP_TCP_BYTES
@@ -39,7 +39,7 @@ MTU = 1500
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Most bytes per second in one direction, in full frames."""
+    """Maximum bytes per second in one direction, in full frames."""
 
     interface: float
     """Bytes as /proc/net/dev counts them."""
@@ -60,7 +60,7 @@ def payload_share(mtu: int) -> float:
 
 
 def mtu_of(link: Mapping[str, Any]) -> int:
-    """The MTU of a link that is there, from what a probe's connection said."""
+    """The MTU of a real link, from the MSS of a probe's connection."""
     mss = link.get("mss")
     return int(mss) + IP_TCP_BYTES if mss else MTU
 
@@ -99,7 +99,7 @@ class CarriedTraffic:
     interface_bytes_per_s: float
     """Bytes carried, as a network card counts them, with headers for each segment."""
     offered_bytes_per_s: float
-    """Bytes sent into the link, of which a full link's queue drops the rest."""
+    """Bytes sent into the link; a full link's queue drops those that exceed its rate."""
     payload_bytes_per_s: float
     wire_s: float | None
     """Time on the wire per transaction, framing included."""
@@ -112,8 +112,8 @@ class CarriedTraffic:
     counted: bool
     """Whether an interface counted over the window; else computed from the protocol's bytes."""
     rate_is_least: bool = False
-    """Whether only a lower bound of a real link's rate is known, so that `wire_s` and `used` are upper bounds: nothing shows it
-    full."""
+    """Whether only a lower bound of a real link's rate is known, so that `wire_s` and `used` are upper bounds, which never show
+    that it is full."""
 
 
 def link_direction(
@@ -128,7 +128,7 @@ def link_direction(
     rate = _rate(linked[-1].receipt, factors, name)
     if not counted:
         if str(factors.get("compression", "off")) != "off":
-            return None  # the engine counts bytes before compression: what was on the wire is not known
+            return None  # the engine counts bytes before compression: the number on the wire is unknown
         loads = [_computed(trial, name, rate.mtu) for trial in linked]
     seconds = sum(load.seconds for load in loads)
     transactions = sum(load.transactions for load in loads)
@@ -139,11 +139,11 @@ def link_direction(
     segments = sum(load.segments for load in loads)
     rate_bps = rate.bps
     if rate.is_least and rate_bps:
-        rate_bps = max(rate_bps, wire * 8 / seconds)  # what it carried, it can carry
+        rate_bps = max(rate_bps, wire * 8 / seconds)  # its rate is at least what it carried
     offered = wire * 8 / rate_bps / seconds if rate_bps else None
     passed = (
         1 / offered if offered and offered > 1 else 1.0
-    )  # no more than the rate: what was dropped on its queue was never on it
+    )  # at most the rate: bytes that its queue dropped were never on the wire
     queues = [queue for load in loads for queue in load.queues]
     return CarriedTraffic(
         name=name,
@@ -216,8 +216,8 @@ class _Rate:
 
 
 def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: Direction) -> _Rate:
-    """The requested rate: from the receipt, which has each direction, else from the cell. Of a link that is there, what the probe's
-    one connection got: several may get more."""
+    """The requested rate: from the receipt, which has each direction, else from the cell. Of a real link, the rate that the
+    probe's one connection got: several may get more."""
     link = _section(receipt, "link")
     if link.get("real"):
         goodput_bps, mtu = _section(link, "goodput_bps").get(name), mtu_of(link)
@@ -228,7 +228,7 @@ def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: 
     return _Rate(float(rate) if isinstance(rate, int | float) and rate else None, int(mtu) if mtu else MTU)
 
 
-# ---------------------------------------------------------------- for the eye
+# ---------------------------------------------------------------- for charts
 
 
 def network_series(trial: Trial, factors: Mapping[str, FactorValue]) -> NetworkSeries | None:

@@ -8,7 +8,7 @@ def main() -> int:
     from howfar.stopping import ended_by_request, withheld
 
     with ended_by_request(), ExitStack() as loading:
-        loading.enter_context(withheld())  # until all is loaded that can say it
+        loading.enter_context(withheld())  # until the code that reports an end is loaded
         try:
             from howfar.cli.hide_arguments import hide_passwords
 
@@ -20,7 +20,7 @@ def main() -> int:
 
 
 def _not_started(error: Exception) -> int:
-    """The exit code of a program that could not load itself, after saying so. Raises the error if it is no lack of memory or files."""
+    """Report that howfar could not be loaded, and return the exit code. Raises the error unless memory or files are lacking."""
     import sys
 
     from howfar.cli.exit_codes import NO_MEMORY

@@ -57,7 +57,7 @@ from howfar.stats.intervals import MIN_BLOCKS, in_brackets
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 MISSED = "!"
-"""Follows the figure of a link that misses a bar."""
+"""Mark after the figure of a link that misses a bar."""
 SHARE_MOST = 1.5
 
 
@@ -107,7 +107,7 @@ def name_of(point: LinkPoint) -> str:
 
 
 def _goodput(got: Obtained) -> str:
-    """Goodput as a share of what the rate permits. Far beyond it no rate was in force, and the share would mean nothing."""
+    """Goodput as a share of what the rate permits; in Gb/s if far above it, as then no rate was in force."""
     if got.goodput_ratio is None or got.goodput_ratio > SHARE_MOST:
         return f"{got.goodput_gbit:.3g} Gb/s"
     return f"{got.goodput_ratio:.2%}"
@@ -147,7 +147,7 @@ def _line(got: Obtained, cost: LinkRow | Peer, missed: set[str]) -> list[str]:
 
 
 def notes(rows: Sequence[LinkRow]) -> list[str]:
-    """What a peer does not support, once with all its links."""
+    """Sentences on what a peer does not support, each once with all its links."""
     links: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.peer is not None and row.peer.note:

@@ -35,7 +35,7 @@ def completion(shell: str) -> None:
 
 
 def _names(find: Callable[[], Iterable[str]], or_files: bool = False) -> Complete:
-    """What completes a parameter whose values are the names that `find` finds, where none fits perhaps files."""
+    """A function that completes a parameter with the names that `find` returns; `or_files`: with files if no name fits."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

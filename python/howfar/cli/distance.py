@@ -48,7 +48,7 @@ class _Duration(click.ParamType[int]):
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", re.ASCII)
 DURATION = _Duration()
 SECONDS = _Duration("s")
-"""As ping and mtr take an interval."""
+"""Seconds if it has no unit, like the intervals of ping and mtr."""
 
 
 @click.command(name="howfar")
@@ -126,7 +126,7 @@ def distance(target: str | None, **options: Any) -> int:
 
 
 def _check_alone() -> None:
-    """Refuse options of a measurement where there is no target: a check that lost its target must not pass. Raises UsageError."""
+    """Refuse options of a measurement if there is no target: a check that lost its target must not pass. Raises UsageError."""
     context = click.get_current_context()
     given = [
         param.opts[0]
@@ -171,7 +171,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _list_servers(as_json: bool) -> int:
-    """The servers of this machine, a line each with the command that asks it. Nothing is connected to."""
+    """List the servers of this machine, each with the command that measures it. Connects to none of them."""
     from howfar.doctor.candidates import servers_here
 
     found = servers_here()
@@ -201,7 +201,7 @@ def _find(target: str | None, options: dict[str, Any]) -> Server:
     from howfar.cli.target import find_server
     from howfar.distance.target import server_of
 
-    asked: list[Secret] = []  # the password is asked for once, whatever kinds of server are tried
+    asked: list[Secret] = []  # the password is requested only once, even if several kinds of server are tried
 
     def as_kind(service: ServiceName | None) -> Login:
         found = find_server(
@@ -225,8 +225,8 @@ def _find(target: str | None, options: dict[str, Any]) -> Server:
 
 
 def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns: int) -> Server:
-    """The server at an address that does not say of which kind it is; where nothing listens, one whose measurement says so. Raises
-    UsageError, MeasurementFailed, EngineError."""
+    """Detect the kind of server at an address. If nothing listens, returns one whose measurement will report that. Raises UsageError,
+    MeasurementFailed, EngineError."""
     from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
     from howfar.distance.session import Server
     from howfar.distance.target import ORDER, NothingListens, detect
@@ -284,7 +284,7 @@ def _measure(server: Server, limits: list[LimitExpression], options: dict[str, A
 
 
 def _write(found: Distance, options: dict[str, Any]) -> None:
-    """What programs read, also of a measurement that failed. Raises RunFileError for a file, after the rest has been written."""
+    """Write the machine-readable output, also of a failed measurement. Raises RunFileError for a file, after writing the rest."""
     from howfar.distance import formats
 
     unwritten: RunFileError | None = None

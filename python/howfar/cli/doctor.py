@@ -88,7 +88,7 @@ def doctor(
     PGPASSWORD, HOWFAR_REDIS_PASSWORD and REDISCLI_AUTH: one in a DSN is used too, but other users can see it. Passwords are sent only
     to servers that you name, or that run as root, as a system account or as yourself.
     """
-    from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not pay
+    from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not import
 
     targets = [_numeric(_named(dsn, True)) for dsn in dsns]
     targets += [_numeric(_named(variable(name, os.environ), False)) for name in env_names]
@@ -123,7 +123,7 @@ def _named(dsn: str, seen: bool) -> Target:
 
 
 def _numeric(target: Target) -> Target:
-    """A target with its name as an address, as `howfar load` resolves it."""
+    """A target with its host name resolved to an address, as in `howfar load`."""
     found = numeric(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
     if isinstance(found, UnixTarget):
         return replace(target, path=found.path, host=None, port=None)

@@ -66,14 +66,14 @@ def version() -> None:
 
 
 def version_text() -> str:
-    """Versions of package and engine and the engine's commit, a line each; what cannot be determined is unknown, never an error."""
-    from howfar.engine.process import engine_info, find_engine  # pydantic, which the help need not pay
+    """Versions of package and engine and the engine's commit, one line each; a version that cannot be determined is unknown."""
+    from howfar.engine.process import engine_info, find_engine  # pydantic, which the help need not import
 
     engine = commit = UNKNOWN
     try:
         info = engine_info()
         engine = f"{info.version} (contract {info.protocol}), {find_engine()}"
-        # Baked into the engine when it was built; an older engine does not say.
+        # Baked into the engine when it was built; an older engine does not report it.
         done = subprocess.run([find_engine(), "commit"], capture_output=True, text=True, timeout=20, check=True)
         commit = done.stdout.strip() or UNKNOWN
     except HowfarError as error:
@@ -92,7 +92,7 @@ def version_text() -> str:
 
 
 def man_pages() -> Iterator[tuple[str, str]]:
-    """Name and text of the page of every command, by the commands themselves."""
+    """Name and text of a man page for every command, made from the commands themselves."""
     context = click.Context(cli, info_name="howfar", **cli.context_settings)
     yield "howfar", _page(cli, context)
     yield from _pages_below(cli, context)
@@ -159,7 +159,7 @@ def _usages(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs of a help text; what click keeps as it is laid out stays so."""
+    """Paragraphs of a help text; those that click does not rewrap keep their line breaks."""
     for place, paragraph in enumerate(part.strip("\n") for part in inspect.cleandoc(text).split("\n\n")):
         if place:
             yield ".PP"
@@ -170,7 +170,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Text in which nothing is a request or an escape of roff."""
+    """Text escaped for roff: nothing in it is a request or an escape."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq")
     escaped = "".join(each if each.isascii() else f"\\[u{ord(each):04X}]" for each in escaped)
     return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)

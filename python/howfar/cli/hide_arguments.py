@@ -1,5 +1,5 @@
-"""Passwords in our own arguments, which `ps` shows to every user, are overwritten in memory before anything else is done (Linux),
-and repeated in no message."""
+"""Overwrites passwords in our own arguments, which `ps` shows to every user, before anything else is done (Linux), and keeps them
+out of messages."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ HIDDEN = Hidden()
 _PLAIN = re.compile(
     r"(?:--?[A-Za-z][\w-]*=)?[\w./,%+~-]*|--?[A-Za-z][\w-]*|\[?[0-9A-Fa-f:.]+\]?:\d+|[\w.-]+:\d+", re.ASCII
 )
-"""An option, a word, a path, a number, HOST:PORT: no password but by the name of its option."""
+"""An option, a word, a path, a number, HOST:PORT: a password only if the name of its option indicates one."""
 _NAMES = re.compile(r"pass|pwd|secret|token|auth", re.IGNORECASE)
 _SHORT = re.compile(r"-[pa](?!$)", re.ASCII)
 """`-pPASSWORD` of MySQL's clients, `-aPASSWORD` of redis-cli."""
 
 
 def may_hold_password(argument: str, before: str) -> bool:
-    """Whether an argument can be or contain a password, in the form of any program. `before`: the argument that precedes it."""
+    """Whether an argument can be or contain a password, as any program writes it. `before`: the argument that precedes it."""
     if _PLAIN.fullmatch(argument) is None or _SHORT.match(argument):
         return True
     name = argument.partition("=")[0]
@@ -44,7 +44,7 @@ def _asks_for_password(option: str) -> bool:
 
 
 def learn_passwords(arguments: Sequence[str]) -> None:
-    """Let no message repeat what is, or may be, a password in these arguments, wherever it stands among them."""
+    """Register all texts in these arguments that may be passwords, so that no message repeats them."""
     for number, argument in enumerate(arguments):
         before = arguments[number - 1] if number else ""
         for password in (*_passwords(argument, before), *_split_password(arguments[number:])):
@@ -59,7 +59,7 @@ _PARAMETER = re.compile(r"(?:pass\w*|pwd|secret|token|auth\w*)\s*=\s*('(?:[^'\\]
 
 
 def _passwords(argument: str, before: str) -> Iterator[str]:
-    """What may be a password in an argument: that of an option, of a parameter, or of an address."""
+    """Texts in an argument that may be a password: the value of an option or a parameter, or part of an address."""
     option, _, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
     if _asks_for_password(option or before) and not os.path.exists(value):  # noqa: PTH110 - a text may hold what a Path refuses
         yield value
@@ -75,7 +75,7 @@ def _authority(text: str) -> str:
 
 
 def _split_password(arguments: Sequence[str]) -> Sequence[str]:
-    """The parts of a password in an address that a shell has split, as it had spaces and no quotes; none if the first is no such
+    """The parts of an address's password that the shell has split at unquoted spaces; none if the first argument is no such
     address."""
     first = arguments[0]
     begun = _authority(first).partition(":")[2]
@@ -92,7 +92,7 @@ def _split_password(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def hide_passwords() -> None:
-    """Overwrite each argument of this process that may hold a password; `sys.argv` keeps it. Does nothing where it cannot be done."""
+    """Overwrite each argument of this process that may hold a password; `sys.argv` keeps it. Does nothing where that is impossible."""
     arguments = sys.argv[1:]
     suspects = [
         number
@@ -104,7 +104,7 @@ def hide_passwords() -> None:
 
 def _overwritten(suspects: list[int], count: int) -> bool:
     """Whether the arguments with these numbers, of the last `count`, were overwritten."""
-    import ctypes  # 10 ms that most commands need not pay
+    import ctypes  # takes 10 ms to import, and most commands do not need it
 
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -123,7 +123,7 @@ def _show(cluster: Cluster | ExistingCluster, as_json: bool, with_distances: boo
 
 
 def _of_one_machine(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A sentence for each machine that is several hosts."""
+    """A sentence for each machine that is listed as several hosts."""
     by_boot: dict[str, list[str]] = {}
     for name, one in found.items():
         if boot := one["facts"].get("boot_id"):
@@ -136,7 +136,7 @@ def _of_one_machine(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _noise(between: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Awake CPUs answer no later than those that sleep, so what says otherwise is noise."""
+    """A note if an RTT with awake CPUs is above the one at rest: awake CPUs answer no later, so that is noise."""
     if not any(one["rtt_awake_ns"] and one["rtt_awake_ns"]["p50"] > one["rtt_ns"]["p50"] for one in between):
         return []
     return ["Where the RTT awake is above the one at rest, noise is larger than what waking costs."]

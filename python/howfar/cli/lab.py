@@ -1,4 +1,4 @@
-"""`howfar lab`: any program inside the laboratory, with a server that environment variables describe."""
+"""`howfar lab`: runs any program inside the laboratory, with a server that environment variables describe."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
 
 def clear_receipt(receipt: Path) -> None:
-    """Remove an older receipt, and check that a new one can be written, so that a run that ends early leaves no other run's verdict.
+    """Remove an older receipt, and check that a new one can be written, so that no old verdict remains if this run ends early.
 
     Raises UsageError.
     """
@@ -85,7 +85,7 @@ def code_with_receipt(code: int, receipt: Path, facts: dict[str, Any]) -> int:
 
 
 def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[], int], receipt: Path | None) -> int:
-    """The exit code of `run`. A link that was not as requested is reported on stderr; `receipt` gets everything."""
+    """Call `run` over the link and return its exit code. Deviations of the link are reported on stderr; `receipt` gets all facts."""
     laboratory.size_buffers(max(spec.bdp_bytes for spec in script.links()))
     at_rest = link.at_rest() if receipt else None
     from_idle = link.ping_from_idle() if receipt else None
@@ -133,7 +133,7 @@ def _facts(laboratory: Lab) -> dict[str, Any]:
 
 
 def script_violations(player: Player) -> tuple[str, ...]:
-    """A script that failed: from then on the link was not as requested."""
+    """The violation if a script failed: from then on the link was not as requested."""
     if player.failure is None:
         return ()
     at_ns, _ = player.script.changes[len(player.played)]
@@ -173,7 +173,7 @@ _EFFECTS = {
 
 
 def _both(values: list[str]) -> str:
-    """One value, or both where the directions differ."""
+    """One value, or both if the directions differ."""
     return values[0] if values[0] == values[1] else f"{values[0]} to server, {values[1]} to client"
 
 
@@ -323,7 +323,7 @@ def lab(
 
 
 def _check_served(server: str, path: NetworkPath, tls: str | None) -> None:
-    """Check that what needs a server has one. Raises UsageError."""
+    """Check that a server is started if the path or TLS needs one. Raises UsageError."""
     if server == "none" and (path.hops or tls):
         raise UsageError(
             f"{'--tls' if tls else f'the path {path.name}'} needs a server, and none is started",
@@ -345,7 +345,7 @@ def _run_inside(
     script: Script,
     receipt: Path | None,
 ) -> int:
-    """The exit code of the command in the sandbox."""
+    """Run the command in the sandbox and return its exit code."""
     path = find_path(str(factors["path"]))
     with ExitStack() as ledger:
         laboratory = ledger.enter_context(open_laboratory(request))
@@ -361,7 +361,7 @@ def _run_inside(
 
 
 def _path(name: str | None, choice: LinkChoice) -> NetworkPath:
-    """The named path; else the one that crosses the link if any option of a link is given."""
+    """The named path; without a name, `remote` if any link option is given, else `socket`."""
     path = find_path(name or ("remote" if choice.given else "socket"))
     if choice.given and not path.crosses_link:
         raise UsageError(f"the path {path.name} crosses no link", "Leave out --path, or use --path remote.")
@@ -379,11 +379,11 @@ def _check_command(command: Sequence[str]) -> None:
 
 
 _OF_REPLICAS = ("replicas", "distances", "replica-rtt", "replica-rate", "consistency")
-"""Options that are factors."""
+"""Options that set factors."""
 
 
 def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | None]) -> Plan | None:
-    """A plan of one cell, so that levels are checked and explained as in a plan. None: the server does not replicate. Raises
+    """A plan of one cell, so that levels are checked and errors explained as in a plan. None without --replication. Raises
     UsageError, PlanError, ServerMissing."""
     given = {name: level for name, level in levels.items() if level is not None}
     if mode in ("off", "none"):
@@ -430,7 +430,7 @@ def _number(level: str) -> str | int:
 def _open_stage(
     laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue], ledger: ExitStack
 ) -> dict[str, str]:
-    """The variables for CMD; a server is running afterwards, if one was requested."""
+    """Start the server, if one was requested, and return the environment variables for CMD."""
     if laboratory.store is None:
         return {} if path.machines == 1 else _server_host(laboratory)
     tls = None if factors["tls"] == "off" else str(factors["tls"])
@@ -508,7 +508,7 @@ def _account(laboratory: Lab, stage: LabStage, tls: str | None) -> dict[str, str
 
 
 def _mysql_encryption(ca_file: str, tls: str) -> tuple[str, ...]:
-    """Options of an encrypted session; MariaDB's clients and MySQL's name the check of the certificate differently."""
+    """Options of an encrypted session; MariaDB's and MySQL's clients have different names for the certificate check."""
     return (
         f'ssl-ca="{ca_file}"',
         f"tls-version=TLSv{tls}",
@@ -518,13 +518,13 @@ def _mysql_encryption(ca_file: str, tls: str) -> tuple[str, ...]:
 
 
 def _libpq(laboratory: Lab, stage: LabStage, tls: str | None) -> dict[str, str]:
-    """The variables that libpq reads too: psql and pgbench need no option."""
+    """Variables of the account, with those that libpq reads, so that psql and pgbench need no options."""
     secret = _secret(laboratory.work / "password", stage.password)
     line = f"*:*:{stage.database}:{stage.user}:{stage.password}\n"
     passwords = _secret(laboratory.work / "pgpass", line)
     target = stage.target
     if isinstance(target, UnixTarget):
-        # It takes a directory, and looks for one name in there: a forwarded socket has another.
+        # libpq takes a directory and looks for a fixed name in it; a forwarded socket has another name.
         named = laboratory.work / "libpq" / f".s.PGSQL.{_LIBPQ_PORT}"
         named.parent.mkdir()
         named.symlink_to(target.path)
@@ -565,7 +565,7 @@ def _server_host(laboratory: Lab) -> dict[str, str]:
 def client_options(
     user: str, password: str, target: UnixTarget | TcpTarget, encryption: Sequence[str] = ("loose-skip-ssl",)
 ) -> str:
-    """Write an option file for the clients of MariaDB and MySQL, so that no password is in a command line."""
+    """The text of an option file for the clients of MariaDB and MySQL, so that no password is on a command line."""
 
     def quoted(value: str) -> str:
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -616,7 +616,7 @@ def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], l
 
 
 def _launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Launcher:
-    """What starts CMD on its host."""
+    """The launcher that starts CMD on its host."""
     if not command:
         note("a shell in the laboratory; `exit` ends it")
     host = laboratory.client_host_of(path)

@@ -77,14 +77,14 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _SYSBENCH = ServerAddress(protocol="mysql", user=DEFAULT_NAME, database=DEFAULT_NAME)
-"""What sysbench takes where neither its options nor a file say it."""
+"""sysbench's defaults, for what neither its options nor a file specify."""
 WHOLE = 0.9
-"""Share of an interval's length; one cut short by the end of the window is less."""
+"""An interval shorter than this share of the configured length was cut short by the end of the window."""
 DIED_OF_SIGINT = "(signal 2)"
 
 
 class Stopped(Exception):
-    """A request to end came while the engine worked."""
+    """A request to end arrived while the engine was running."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"signal {signal_number}")
@@ -102,7 +102,7 @@ def stoppable() -> Iterator[None]:
         with on_request(stop):
             yield
     except EngineError as error:
-        # A terminal's Ctrl-C also reaches the engine, and its end may be seen first.
+        # A terminal's Ctrl-C also reaches the engine, and the engine's exit may be noticed first.
         if DIED_OF_SIGINT in error.message:
             raise Stopped(signal.SIGINT) from error
         raise
@@ -142,7 +142,7 @@ class Watch:
             click.echo(report_human.pgbench_progress(event))
         elif layout != "sysbench":
             click.echo(report_human.interval_line(event, job.arrivals is not None))
-        elif event.length_ns >= WHOLE * job.interval_ns:  # sysbench has no line for the rest of a second
+        elif event.length_ns >= WHOLE * job.interval_ns:  # sysbench prints no line for an incomplete interval
             _echo(sysbench_interval_lines(event, job, options.value("percentile")))
 
     def show_partial(self, how: str) -> None:
@@ -198,7 +198,7 @@ def tables(options: Options, job: TablesJob) -> None:
 
 
 def _advised(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -> EngineFailed:
-    """The failure with the exact statement to run where a limit of the server was reached."""
+    """The failure; if a limit of the server was reached, its advice is the exact statement to run."""
     failed.advice = limit_advice(job, failed.message) or failed.advice
     if options.value("json"):
         click.echo(failed_line(failed.code, failed.message, failed.advice))
@@ -243,7 +243,7 @@ def show(options: Options, result: Result, name: str) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Others may read it: a node exporter is another user. Raises RunFileError."""
+    """Write a file that other users may read: a node exporter runs as another user. Raises RunFileError."""
     with _writing(path):
         write_whole(path, text, 0o644)
 
@@ -273,7 +273,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
-    """The result of the last successful trial at the answer; None when none succeeded. Raises EngineError, Stopped."""
+    """Search for a rate; returns the last successful trial at the rate found, None if there is none. Raises EngineError, Stopped."""
     high = options.value("search-high")
     low = min(options.value("search-low"), high) if high else options.value("search-low")
     trials: list[Trial] = []
@@ -367,7 +367,7 @@ def _help_row(option: Option) -> tuple[str, str]:
 
 
 def find_login(options: Options, say: Say, environment: Mapping[str, str] | None = None) -> LoadLogin:
-    """Everything about the server that has to be known before a job is made. Raises UsageError, EngineError."""
+    """The server's account, address and TLS settings, which must be known before a job is made. Raises UsageError, EngineError."""
 
     def file(name: str) -> Path | None:
         return Path(options.value(name)) if options.given(name) else None
@@ -447,7 +447,7 @@ def _act(options: Options) -> int:
 
 @dataclass(frozen=True)
 class _File:
-    """A workload of one's own, and the text that describes it."""
+    """A user-defined workload, and the text that describes it."""
 
     source: str
     text: str

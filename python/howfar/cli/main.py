@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _OUTPUT_LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Errors of a stdout that accepts no more, or is closed."""
 _OF_A_FILE = {*_OUTPUT_LOST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}
-"""Errors of a file that was named, or of its directory, whatever we do right."""
+"""Errors caused by a file that was named, or by its directory, not by howfar."""
 
 TARGET = "TARGET"
-"""How the help calls the command that asks a database how far it is, which has no name of its own."""
+"""Name in the help for the command that measures how far a database is, which has no name on the command line."""
 _NAMELESS = "\0"
-"""The word that stands before its arguments once they are recognised; no argument can be this."""
+"""Internal name that is put before its arguments once they are recognised; no argument can be this."""
 
 
 _EMPTY = ("the target is empty", f"Check the variable that it comes from, or use {LIKE_TARGET}.")
@@ -75,7 +75,7 @@ _GROUPS: dict[str, dict[str, str]] = {
     },
 }
 _COMMANDS = {name: says for group in _GROUPS.values() for name, says in group.items()}
-"""Each command and its line in the help. It is the function of its name in the module of its name, but for:"""
+"""Each command and its line in the help. Its function and its module have its name, except those in `_ELSEWHERE`."""
 _ELSEWHERE = {"confirm": ("resume", "confirm"), "help": ("help", "help_command"), "version": ("help", "version")}
 
 
@@ -85,7 +85,7 @@ def looks_like_target(word: str) -> bool:
 
 
 class _NamelessContext(click.Context):
-    """Shows the command without a name as the program itself."""
+    """A context in which the command without a name appears as the program itself."""
 
     @property
     def command_path(self) -> str:
@@ -93,7 +93,7 @@ class _NamelessContext(click.Context):
 
 
 class Front(Group):
-    """The program: commands by name, each imported when it is used, and without a name the one that asks a database."""
+    """The program: commands by name, each imported when it is used, and a command without a name that measures a database."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -104,7 +104,7 @@ class Front(Group):
             return None
         name = "distance" if nameless else cmd_name
         module, attribute = _ELSEWHERE.get(name, (name, name))
-        with withheld():  # some of what runs while modules are loaded cannot pass an exception on
+        with withheld():  # some code that runs while modules are loaded cannot propagate an exception
             command = getattr(import_module(f"howfar.cli.{module}"), attribute)
         assert isinstance(command, click.Command), f"{cmd_name} is a command"
         if nameless:
@@ -134,13 +134,13 @@ class Front(Group):
         return super().resolve_command(ctx, args)
 
     def _check_target(self, ctx: click.Context, args: list[str]) -> None:
-        """Check that what stands where a target belongs can be one. Raises UsageError, UnknownCommand."""
+        """Check that the argument in the target's position can be a target. Raises UsageError, UnknownCommand."""
         command = self.get_command(ctx, _NAMELESS)
         assert command is not None, "the command without a name is there"
         try:
             given = command.make_parser(click.Context(command, ctx)).parse_args(list(args))[0]
         except click.UsageError:
-            return  # said when the command reads its options
+            return  # reported when the command reads its options
         words = (given.get(param.name or "") for param in command.params if isinstance(param, click.Argument))
         for word in (word for word in words if isinstance(word, str)):
             if not word:
@@ -155,7 +155,7 @@ class Front(Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        if not incomplete.startswith("-"):  # by the table, which imports no command
+        if not incomplete.startswith("-"):  # from the table, without importing a command
             return [CompletionItem(name, help=_COMMANDS[name]) for name in _COMMANDS if name.startswith(incomplete)]
         command = self.get_command(ctx, _NAMELESS)
         assert command is not None, "the command without a name is there"
@@ -213,7 +213,7 @@ _unraisable_as_python_has_it = sys.unraisablehook
 
 
 def _unraisable(raised: sys.UnraisableHookArgs) -> None:
-    """Ignore an error from a client library's buffer whose goodbye could not be sent because the server had closed the connection."""
+    """Ignore a broken pipe of a client library that could not send its last message because the server had closed the connection."""
     if not isinstance(raised.exc_value, BrokenPipeError):
         _unraisable_as_python_has_it(raised)
 
@@ -223,8 +223,8 @@ COMPLETE = "_HOWFAR_COMPLETE"
 
 
 def run_command_line(arguments: Sequence[str] | None = None, loaded: Callable[[], None] = lambda: None) -> int:
-    """Run a command and return its exit code. A user's mistake never gives a traceback. `loaded` is called where a request to end can
-    be answered.
+    """Run a command and return its exit code. A user's mistake never gives a traceback. `loaded` is called as soon as requests to end
+    can be handled.
 
     With `--json` every ending prints an object: that of the command, or a FailedCommand if it ends without one.
     """
@@ -242,7 +242,7 @@ def run_command_line(arguments: Sequence[str] | None = None, loaded: Callable[[]
         sys.stdout.flush()
         return ending if isinstance(ending, int) else ending.exit_code
     except BrokenPipeError:
-        abandon_output()  # the reader has gone, as with `| head`
+        abandon_output()  # the reader has exited, as with `| head`
         return BROKEN_PIPE
     except OSError as error:
         abandon_output()
@@ -258,7 +258,7 @@ def _run(words: list[str], completion: str | None, loaded: Callable[[], None]) -
             from click.shell_completion import shell_complete
 
             return shell_complete(cli, {}, "howfar", COMPLETE, completion)
-        # Not `cli.main`: it answers a broken pipe by itself, with an exit code of its own.
+        # Not `cli.main`, which handles a broken pipe itself, with its own exit code.
         with ended_by_request(), cli.make_context("howfar", list(words)) as context:
             result = cli.invoke(context)
         return result if isinstance(result, int) else 0
@@ -286,8 +286,7 @@ def _failed(exit_code: int, message: str, advice: str, code: str | None = None) 
 
 
 def _failed_call(error: OSError) -> FailedCommand:
-    """The error where a file cannot be used, or the machine has too little; a bug where it is something else. Raises what stdout
-    raised."""
+    """The error if a file cannot be used or a resource is exhausted; otherwise a bug. Errors of stdout are raised again."""
     if error.errno == errno.ENOMEM:
         return _short_of_memory()
     if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -1,4 +1,4 @@
-"""Lack of memory: how libraries report it, and a check before the one that ends the process instead. Imports as little as it can."""
+"""Lack of memory: how libraries report it, and a check before importing those that end the process instead. Has few imports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from types import ModuleType
 
 _SAYS = ("Cannot allocate memory", "failed to map segment", "can't start new thread")
-"""What a library's error says where it is really a lack of memory."""
+"""Texts of libraries' errors that really mean a lack of memory."""
 _MIB = 1024 * 1024
 _ROOM_BYTES = {"numpy": 112 * _MIB, "scipy": 112 * _MIB, "pydantic_core": 24 * _MIB}
-"""Address space that a package needs which ends the process, or tries for ever, where there is too little. numpy and scipy have a copy
-of OpenBLAS each: what it reserves with one thread, and a fifth more."""
+"""Address space for packages that end the process, or retry forever, if there is too little. numpy and scipy each have a copy of
+OpenBLAS: the value is what it reserves with one thread, plus a fifth."""
 
 
 def lacks_memory(error: BaseException | None) -> bool:
@@ -27,7 +27,7 @@ def lacks_memory(error: BaseException | None) -> bool:
 
 
 class _Room:
-    """A finder of modules that finds none, but raises MemoryError for a package that has no room."""
+    """A module finder that finds no module, but raises MemoryError if there is too little memory for a package."""
 
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None) -> None:
@@ -39,7 +39,7 @@ class _Room:
 
 
 def check_room_for_libraries() -> None:
-    """Where `ulimit -v` limits this process, let OpenBLAS use one thread, and have such imports check that there is room."""
+    """If `ulimit -v` limits this process, let OpenBLAS use one thread, and check before such imports that there is enough memory."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY and _Room not in sys.meta_path:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         sys.meta_path.insert(0, _Room)

@@ -1,4 +1,4 @@
-"""`--on hosts.toml`: a run between hosts of the user's own, where the laboratory would be."""
+"""`--on hosts.toml`: a run between the user's own hosts, instead of in the laboratory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OnHosts:
 
     @property
     def given(self) -> dict[str, str] | None:
-        """How the user's own server is found again, for `howfar resume`. No password is in it."""
+        """How `howfar resume` finds the user's own server again; without a password."""
         if self.dsn is None:
             return None
         file = {} if self.password_file is None else {"password_file": str(self.password_file.resolve())}
@@ -70,7 +70,7 @@ class OnHosts:
 
 
 def on_options(command: Any) -> Any:
-    """Adds `--on` and what goes with it."""
+    """Add `--on` and the options that apply only with it."""
     for option in (
         click.option(
             "--password-file",
@@ -103,7 +103,7 @@ def on_options(command: Any) -> Any:
 
 
 def check_options(on: OnHosts | None, others: Iterable[object], given: set[str]) -> None:
-    """A real link is measured, not set. Raises UsageError."""
+    """Refuse options that do not fit, such as those that set a link: a real link is measured. Raises UsageError."""
     if on is None:
         if any(other is not None for other in others):
             raise UsageError(
@@ -131,7 +131,7 @@ def check_options(on: OnHosts | None, others: Iterable[object], given: set[str])
 
 
 def _check_no_password(dsn: str) -> None:
-    """Raises UsageError."""
+    """Refuse a DSN with a password. Raises UsageError."""
     if parse(dsn).password:
         raise UsageError(
             "--dsn has a password, and the run file and the other hosts' command lines would hold it",
@@ -140,7 +140,7 @@ def _check_no_password(dsn: str) -> None:
 
 
 def find_given(on: OnHosts, say: Callable[[str], None]) -> GivenServer | None:
-    """The server that a DSN names. None: howfar's own. Raises UsageError, EngineError."""
+    """The server that a DSN names. None for howfar's own server. Raises UsageError, EngineError."""
     from howfar.cli.load import find_login
     from howfar.fleet.given import given_server
     from howfar.load.cmdline import Options
@@ -153,7 +153,7 @@ def find_given(on: OnHosts, say: Callable[[str], None]) -> GivenServer | None:
 
 
 def check_confirms(on_hosts: bool, confirm: bool) -> None:
-    """Raises UsageError."""
+    """Refuse a confirmation between the user's own hosts. Raises UsageError."""
     if on_hosts and confirm:
         raise UsageError(
             "a confirmation changes links and CPUs, and those of your own hosts cannot be changed",
@@ -164,8 +164,8 @@ def check_confirms(on_hosts: bool, confirm: bool) -> None:
 def enter(
     where: str, check: Callable[[HostsFile], object] = lambda file: None
 ) -> tuple[Cluster | ExistingCluster, int | None]:
-    """The cluster; and None inside, else the exit code of this very command, run inside. `check`: of a file of hosts, before they are
-    joined."""
+    """The cluster, and None if this process is inside it; else the exit code of this same command, run inside. `check` is called with
+    the hosts file before its hosts are joined."""
     from howfar.fleet import cluster as clusters
 
     if where.startswith("ray://"):
@@ -219,7 +219,7 @@ def opened(
     before: Mapping[str, Any] | None = None,
     given: GivenServer | None = None,
 ) -> Iterator[Opened]:
-    """Call inside. `before`: the roles of a run that was begun here and goes on. Raises what a laboratory does, and PlanError."""
+    """Open the hosts; call inside the cluster. `before`: the roles of a resumed run. Raises what a laboratory does, PlanError."""
     from howfar.cli.session import lab_request
     from howfar.fleet.distances import check_alike
     from howfar.fleet.load import measure
@@ -300,7 +300,7 @@ def find_roles(
 
 
 def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
-    """Refuse what hosts of your own cannot do, before they are joined. Raises PlanError."""
+    """Refuse a plan that the user's own hosts cannot run, before they are joined. Raises PlanError."""
     check_confirms(True, plan.timing.confirm)
     if len(plan.factors.server) > 1:
         raise PlanError(
@@ -327,7 +327,7 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
 
 
 def _with_possible(plan: Plan) -> Fitted:
-    """Without paths that hosts cannot have. Raises PlanError when nothing is left to compare."""
+    """The plan without paths that are impossible between hosts. Raises PlanError if nothing is left to compare."""
     reason = "not measured between hosts yet; use the laboratory (without --on)"
     return without_levels(
         plan, {"path": {name: reason for name in plan.factors.path if not find_path(name).between_hosts}}
@@ -343,7 +343,7 @@ def _without(
 
 
 def _needs(plan: Plan) -> str:
-    """What a plan needs that hosts do not have. Empty: nothing."""
+    """What a plan needs that hosts do not provide; empty if nothing."""
     if set(plan.factors.fault) - {"none"}:
         return "links that can be cut and servers that can be broken"
     if set(plan.factors.writers) - {"one"}:
@@ -352,7 +352,7 @@ def _needs(plan: Plan) -> str:
 
 
 def _replicas(plan: Plan) -> int:
-    """The most that a cell has."""
+    """The maximum number of replicas of a cell."""
     from howfar.cli.session import replicas_of
 
     wanted = replicas_of(plan)
@@ -360,7 +360,7 @@ def _replicas(plan: Plan) -> int:
 
 
 def _with_given(plan: Plan, kind: str) -> Plan:
-    """With the kind of the server that is there."""
+    """The plan with the kind of the user's own server."""
     named = {"server": kind} if plan.baseline.server is not None else {}  # type: ignore[attr-defined]
     return plan.model_copy(
         update={
@@ -371,7 +371,8 @@ def _with_given(plan: Plan, kind: str) -> Plan:
 
 
 def _check_movable(plan: Plan, hosts: Mapping[str, RemoteHost], chosen: RoleHosts, swaps: bool) -> None:
-    """Check the programs that run on the hop, else beside the client, which either host is where they swap. Raises MissingError."""
+    """Check the programs that run on the hop, or without one on the client's host, which may be either if roles swap. Raises
+    MissingError."""
     from howfar.runner.preflight import check_movable
 
     beside = (chosen.client, chosen.server) if swaps else (chosen.client,)
@@ -380,7 +381,7 @@ def _check_movable(plan: Plan, hosts: Mapping[str, RemoteHost], chosen: RoleHost
 
 
 def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
-    """With the links that were measured; a run may have no path over one."""
+    """The plan with the links that were measured, and notes on them; a run may have no link."""
     first, servers = testbed.link_facts, testbed.replica_facts
     there: dict[str, Level] = {} if first is None else {**_measured(first)}
     there |= _between(servers)
@@ -430,8 +431,8 @@ def _least_goodput_bps(links: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _measured(link: Mapping[str, Any]) -> dict[str, int]:
-    """Levels of the laboratory's factors: its rate is that of the wire, with the framing that goodput leaves out."""
-    from howfar.bottleneck.traffic import mtu_of, payload_share  # numpy, which --help need not pay
+    """A measured link as levels of the laboratory's factors; the rate on the wire includes the framing, goodput does not."""
+    from howfar.bottleneck.traffic import mtu_of, payload_share  # numpy, which --help need not import
 
     rate_bps = min(link["goodput_bps"].values()) / payload_share(mtu_of(link))
     return {"rtt_ns": _rounded(link["rtt_ns"]["p50"]), "rate_bps": _rounded(rate_bps)}

@@ -1,4 +1,4 @@
-"""What a terminal shows as soon as a plan is read: the modules that measure take longer to import. See `progress.Picture`."""
+"""The text on the terminal as soon as a plan is read, while the modules that measure are imported. See `progress.Picture`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from howfar.plan.types import Plan
 
 _LEFT = "HOWFAR_PICTURE"
-"""Set while a picture is on the terminal that is nobody's to draw on: its lines above the cursor, and when the command began. The
-process in the sandbox, which is this very command again, inherits it."""
+"""Environment variable, set while the terminal has a picture that nothing updates: its lines above the cursor, and when the command
+began. The process in the sandbox, which runs this same command again, inherits it."""
 
 
 def show_opening(plan: Plan, began_ns: int) -> None:
-    """The question and that howfar is starting, to be replaced by the picture. Nothing if there is one, or no terminal."""
+    """Show the question and that howfar is starting, until the picture replaces it. Nothing if there is one, or without a terminal."""
     if not is_terminal(sys.stderr) or _LEFT in os.environ:
         return
     lines = [f"{plan.name} on {', '.join(plan.factors.server)}", *textwrap.wrap(plan.question, width(sys.stderr) - 3)]
@@ -29,11 +29,11 @@ def show_opening(plan: Plan, began_ns: int) -> None:
 
 
 def hand_over(lines: int, began_ns: int) -> None:
-    """Leave a picture of so many lines for the next that draws."""
+    """Leave a picture of this many lines on the terminal, for `take_over`."""
     os.environ[_LEFT] = f"{lines} {began_ns}"
 
 
 def take_over(began_ns: int) -> tuple[int, int]:
-    """Lines of the picture that is there to be replaced, and when the command began; `began_ns` if there is none."""
+    """Number of lines of the picture to replace, and when the command began; 0 and `began_ns` if there is none."""
     lines, _, began = os.environ.pop(_LEFT, "").partition(" ")
     return int(lines or 0), int(began or began_ns)

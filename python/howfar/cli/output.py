@@ -55,8 +55,8 @@ def wants_details() -> bool:
 
 @contextmanager
 def from_file(path: Path, is_verified: bool) -> Iterator[None]:
-    """Around what is computed from a file. Without checksums a value may be damaged, which a note says; then what is not understood is
-    not a bug. Raises NotARunFile."""
+    """Context for computations from a file. Without checksums its values may be damaged: a note reports that, and an error is then
+    damage, not a bug. Raises NotARunFile."""
     if not is_verified:
         note(f"{path} has no checksums: a damaged value in it may stay unnoticed")
     try:
@@ -68,14 +68,14 @@ def from_file(path: Path, is_verified: bool) -> Iterator[None]:
 
 
 def summarise(run: Run) -> Summary:
-    """The whole answer of a run."""
-    from howfar.experiments import registry  # draws charts: heavy
+    """The complete summary of a run."""
+    from howfar.experiments import registry  # slow to import: it draws charts
 
     return registry.summarise(run)
 
 
 def show(run: Run, summary: Summary, no_colour: bool, files: Sequence[str] = (), commands: Sequence[str] = ()) -> None:
-    """Write the report to stdout, with the plan's question, files that were written and commands to go on with."""
+    """Write the report to stdout, with the plan's question, files that were written and suggested next commands."""
     from howfar.experiments.registry import in_terminal
     from howfar.report.terminal import Around
 
@@ -93,7 +93,7 @@ def as_text(summary: Summary, form: str) -> str:
 
 
 def page_path(html: Path | None, run_file: Path) -> Path:
-    """The path of the HTML page: as given, or next to the run file. Raises UsageError where it is the run file."""
+    """The path of the HTML page: as given, or next to the run file. Raises UsageError if it is the run file."""
     page = html or run_file.with_suffix(".html")
     if page.absolute() == run_file.absolute() or (page.exists() and run_file.exists() and page.samefile(run_file)):
         raise UsageError(
@@ -116,7 +116,7 @@ def check_page_path(path: Path) -> None:
 
 
 def write(path: Path, text: str, again: str = " `howfar report --html` rewrites it from the run file.") -> None:
-    """Write a whole page or none, and say so if its charts are missing. `again`: how to have it later. Raises DiskFull,
+    """Write the complete page or nothing; a note reports missing charts. `again`: how to write it later. Raises DiskFull,
     RunFileError."""
     from howfar.report.drawing import REMEDY, UNDRAWN
 
@@ -132,7 +132,7 @@ def write(path: Path, text: str, again: str = " `howfar report --html` rewrites 
 MORE_TIME = "10min"
 """Additional time that is offered for narrower intervals."""
 _OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
-"""Options that a longer run of the same plan must not take over."""
+"""Options that the command for a longer run of the same plan omits."""
 
 
 def finish(path: Path, html: Path | None, no_colour: bool) -> int:
@@ -163,7 +163,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
 
 
 def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
-    """Commands to go on with, each with what it is for."""
+    """Suggested next commands, each with its purpose."""
     found = []
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
         found.append(f"Narrower intervals: {more_command(path, run)}")
@@ -176,15 +176,15 @@ def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
 
 def _tested_limits(summary: Summary) -> Iterator[str]:
     """A line for each limit that was tested: the arm, the limit, the outcome."""
-    from howfar.report import limit_text, sections  # draws charts: heavy
+    from howfar.report import limit_text, sections  # slow to import: they draw charts
 
     for found in summary.confirmations:
         yield f"{found.arm}, {limit_text.name(found.resource)}: {sections.confirmation_outcome(found)}"
 
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:
-    """Whether a limit was named that this laboratory can test, and was not, or not fully, tested."""
-    from howfar.analysis.confirmation import choose  # numpy, which --help need not pay
+    """Whether the run named a limit that this laboratory can test and has not yet fully tested."""
+    from howfar.analysis.confirmation import choose  # numpy, which --help need not import
 
     begun = confirmation(run.events)
     if begun is not None:

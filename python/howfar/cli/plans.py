@@ -15,7 +15,7 @@ from howfar.plan.load import load_plan, shipped_plans
 from howfar.plan.types import Plan
 
 _MOST_NAMED = 6
-"""Most cells that are listed; of more only the factors are."""
+"""Maximum number of cells that are listed; for more, only the factors are."""
 
 
 @click.command()
@@ -77,7 +77,7 @@ def _data(plan: Plan, forecast: Cost) -> str:
 
 
 def _enough(plan: Plan) -> str:
-    """When a run ends. Faults are counted, and no width ends such a run."""
+    """The condition that ends a run; a run of faults ends after a number of blocks, not at an interval's width."""
     if all(breaks(cell.factors) for cell in cells(plan)):
         return f"at most {plan.timing.max_blocks} times each"
     return f"to within ±{plan.timing.target_half_width:.0%}"

@@ -45,12 +45,12 @@ _DONE = {
     StopReason.BLOCKS: "as many as the plan allows",
 }
 REFRESH_PER_S = 2
-"""Drawings per second: they take CPU from the measured paths, and two are enough for an eye."""
+"""Redraws per second: they take CPU from the measured paths, and two are enough for a viewer."""
 _MOST_RATIOS = 8
 _FIRST_INTERVALS = 4
-"""Blocks after which the expected end is looked at again: before, nothing is known of the scatter."""
+"""Number of blocks after which the expected end may be revised: before that, the scatter is unknown."""
 _OFF = 0.1
-"""Share by which an expected end must be wrong before another is shown."""
+"""The expected end that is shown is revised only if it is wrong by more than this share."""
 
 
 def time_left(ns: float) -> str:
@@ -64,7 +64,7 @@ def time_left(ns: float) -> str:
 
 
 def ratio(arm: ArmStanding) -> str:
-    """Ratio as text: `0.781 ±4.1 %`, `p99 1.40 ±9 %`; empty while unknown or without one. `settled`: no longer measured."""
+    """Ratio as text: `0.781 ±4.1 %`, `p99 1.40 ±9 %`; empty if unknown or not applicable. `settled`: no longer measured."""
     if not arm.keeps_up:
         return "does not keep up"
     if arm.ratio is None or arm.role in (ArmRole.BASELINE, ArmRole.CONTROL):
@@ -92,7 +92,7 @@ def block(number: int) -> str:
 
 
 def ended(stop: StopReason, blocks: int, took_ns: float) -> str:
-    """How a run ended. Empty after Ctrl-C: what was kept is said where the command ends."""
+    """How a run ended, as text. Empty after Ctrl-C: the end of the command reports what was kept."""
     if stop not in _DONE:
         return ""
     if not blocks:
@@ -101,15 +101,15 @@ def ended(stop: StopReason, blocks: int, took_ns: float) -> str:
 
 
 class Outlook:
-    """The expected end as it is shown. It stays as it was at the beginning until there are intervals, and later as long as it is not
-    far off, since the forecast itself changes with every trial."""
+    """The expected end as it is shown. Since the forecast changes with every trial, the shown end is kept until there are intervals,
+    and after that until it is far off."""
 
     def __init__(self) -> None:
         self.blocks = 0
         self.end_ns = 0.0
 
     def see(self, forecast: Forecast, blocks: int, now_ns: float) -> None:
-        """After `blocks` blocks."""
+        """Take the forecast after `blocks` blocks, if the shown end has to be revised."""
         end_ns = now_ns + forecast.left_ns
         if not self.blocks or now_ns >= self.end_ns or (blocks >= _FIRST_INTERVALS and self._is_off(forecast, end_ns)):
             self.blocks, self.end_ns = forecast.blocks, end_ns
@@ -121,7 +121,8 @@ class Outlook:
 
 
 class Progress(Observer):
-    """What the command itself tells its observer, a context manager: closed before the report. `began_ns`: when the command began."""
+    """An observer with the methods that the command itself calls; a context manager, left before the report. `began_ns`: when the
+    command began."""
 
     def __init__(self, plan: Plan, stream: TextIO, began_ns: int) -> None:
         self._plan = plan
@@ -140,17 +141,17 @@ class Progress(Observer):
         pass
 
     def leave(self) -> None:
-        """This very command goes on in another process, which will have an observer of its own."""
+        """Stop: this same command continues in another process, which has its own observer."""
 
     def stay(self) -> None:
-        """It goes on in this process after all."""
+        """Start again after `leave`: the command continues in this process after all."""
 
     def _elapsed_ns(self) -> float:
         return max(time.monotonic_ns() - self._began_ns, 0)
 
 
 class Lines(Progress):
-    """Prints lines: of the beginning and the end, and after each trial and block."""
+    """Prints lines at the beginning and the end, and after each trial and block."""
 
     def __init__(self, plan: Plan, stream: TextIO, began_ns: int) -> None:
         super().__init__(plan, stream, began_ns)
@@ -220,7 +221,7 @@ class Lines(Progress):
 
 
 def _about(forecast: Forecast, plan: Plan) -> str:
-    """How certain a number of blocks is."""
+    """How certain a number of blocks is: `at most` or `about`."""
     return "at most" if forecast.blocks >= plan.timing.max_blocks else "about"
 
 
@@ -236,7 +237,7 @@ def _arms(run: Run) -> str:
 
 
 def _ratios(compared: Sequence[ArmStanding]) -> str:
-    """Ratios as text; of many only the widest, for which the run continues."""
+    """Ratios as text; of many, only the one with the widest interval, for which the run continues."""
     if not compared:
         return "all arms"  # an arm with a fault has no ratio
     if len(compared) <= _MOST_RATIOS:
@@ -266,7 +267,7 @@ class _Row:
 
 
 class Picture(Progress):
-    """A picture on a terminal, which the report replaces. It is as high from its first trial to its last, so that nothing jumps."""
+    """A picture on a terminal, which the report replaces. Its height stays the same from the first trial to the last."""
 
     def __init__(self, plan: Plan, stream: TextIO, began_ns: int, console: Console, drawn: int = 0) -> None:
         """`drawn`: lines above the cursor that the picture replaces."""
@@ -283,7 +284,7 @@ class Picture(Progress):
         self._voids: list[Trial] = []
         self._live: Live | None = None
 
-    # -- what the command tells
+    # -- called by the command
 
     def __enter__(self) -> Picture:
         self.stay()
@@ -292,7 +293,7 @@ class Picture(Progress):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop_drawing()  # lines that were left are the other process's
+        self._stop_drawing()  # lines that were left belong to the other process
 
     def leave(self) -> None:
         self._stop_drawing()
@@ -305,7 +306,7 @@ class Picture(Progress):
     def stay(self) -> None:
         take_over(self._began_ns)
         self._erase()
-        self._live = Live(  # one that was stopped does not know where the cursor is
+        self._live = Live(  # a stopped one does not know where the cursor is
             console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._renderable
         )
         self._live.start(refresh=True)
@@ -321,7 +322,7 @@ class Picture(Progress):
             erase_lines(self._stream, self._drawn)
             self._drawn = 0
 
-    # -- what the runner tells
+    # -- called by the runner
 
     def preparing(self, step: str) -> None:
         self._step = step
@@ -411,7 +412,7 @@ class Picture(Progress):
             budget = f"{time_left(elapsed_ns)} of at most {time_left(self._plan.timing.time_budget_ns)}"
             return [Text(f"{self._bar(0, 1, _TIME_BAR, '░')}{_GAP}{budget}"), Text(_capital(self._step))]
         end_ns = max(self._outlook.end_ns, elapsed_ns)
-        # Full only when all is done.
+        # The bar is full only when the run has ended.
         bar = self._bar(min(elapsed_ns / max(end_ns, 1), 0.98), 1, _TIME_BAR, "░")
         time_text = f"{time_left(elapsed_ns)} of about {time_left(end_ns)}"
         place = self._place
@@ -425,7 +426,7 @@ class Picture(Progress):
         return [Text(f"{bar}{_GAP}{time_text}, {at}"), Text(f"{trial}{place.arm}, {self._phase}")]
 
     def _rows(self) -> list[_Row]:
-        """The arms that are compared, the twin of the baseline last; controls of the method are measured and not shown."""
+        """The arms that are compared, the baseline's duplicate last; controls of the method are measured but not shown."""
         if self._run is None or self._standing is None:
             return []
         shown = [arm for arm in self._run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
@@ -490,7 +491,7 @@ class Picture(Progress):
         return "█" * whole + (_EIGHTHS[part] if part else "")
 
     def _notes(self) -> Iterator[tuple[str, str]]:
-        """Lines that explain what is not compared, and below the last what went wrong; as many before as after it does."""
+        """Lines on arms that are not compared. A line on void trials replaces that on controls, so that the height stays the same."""
         if self._run is None:
             return
         for arm in self._run.info.arms:
@@ -509,7 +510,7 @@ def _capital(text: str) -> str:
 
 
 def _figure(own: OwnFigure, unit: str) -> str:
-    """A figure, with its unit unless that is in the head of the column."""
+    """A figure, with its unit unless the column's heading has it."""
     return number(own.value) if own.unit == unit else f"{number(own.value)} {own.unit}"
 
 
@@ -532,7 +533,7 @@ def observer(plan: Plan, no_colour: bool, began_ns: int) -> Lines | Picture:
 
 @contextmanager
 def passing(text: str) -> Iterator[None]:
-    """A line on the terminal while something is done that takes a moment; nothing elsewhere."""
+    """Show a line on the terminal during an operation of a few seconds; without a terminal, nothing."""
     if not is_terminal(sys.stderr):
         yield
         return

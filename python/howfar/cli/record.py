@@ -83,7 +83,7 @@ def record(
     environment (TCP). With --http, a tap listens in front of the web server; its port is printed, and in $HOWFAR_HTTP. `howfar mark`
     and $HOWFAR_MARKS name pages. If howfar or the tap is killed, the command continues. Exits with the command's exit code.
     """
-    from howfar.recording.recorder import Requested, record  # numpy, which --help need not pay
+    from howfar.recording.recorder import Requested, record  # numpy, which --help need not import
     from howfar.recording.recording import SUFFIX, read
     from howfar.recording.summary import document, summarize
 

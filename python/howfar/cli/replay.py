@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from howfar.recording.repeat import Repetition
 
 _MOST_BYTES = 16 << 20
-"""Most bytes of a file of statements."""
+"""Maximum size in bytes of a file of statements."""
 
 
 @click.command()
@@ -112,7 +112,7 @@ def replay(
 
 
 def _first(recording: Recording, pages: int) -> Recording:
-    """The recording with `pages` pages of each name, of those whose round trips are known. Raises UsageError."""
+    """The recording with the first `pages` pages of each name whose round trips are known. Raises UsageError."""
     kept: Counter[str] = Counter()
     chosen = []
     for page in recording.pages:
@@ -130,7 +130,7 @@ def _first(recording: Recording, pages: int) -> Recording:
 
 
 def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, blocks: int) -> Repetition:
-    """Repeat pages at a real server. Raises UsageError, EngineError."""
+    """Repeat pages on a real server. Raises UsageError, EngineError."""
     from howfar.address import looks_like_target
     from howfar.cli.load import find_login
     from howfar.cli.target import of_laboratory
@@ -172,7 +172,7 @@ def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, bl
 
 
 def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:
-    """All pages once. Raises EngineError; a refused statement with the name of its page."""
+    """Run all pages once. Raises EngineError; for a refused statement it names the page."""
     from howfar.engine.messages import Repeated
     from howfar.engine.process import EngineFailed, EngineProcess, Launcher
 

@@ -105,7 +105,7 @@ def _show_recording(path: Path, form: str, html: str | None, no_colour: bool) ->
 
 
 def _read(run: Path | None, example: str | None) -> tuple[Run, Path]:
-    """The run, and the file whose name its page takes. Raises UsageError, and what `read_run` does."""
+    """The run, and the file whose name its page takes. Raises UsageError, and the errors of `read_run`."""
     if run is not None and example is not None:
         raise UsageError(f"both the file {run} and an example were requested", "Choose one of them.")
     if example is not None:

@@ -97,7 +97,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
 
 
 def _go_on_here(run: Path, found: Run, plan: Plan, more: Extension, watching: Progress, began_ns: int) -> int | None:
-    """Continue the run in the sandbox. None: done; else the exit code of the process in there."""
+    """Continue the run in the sandbox. None if done in this process, else the exit code of the process in the sandbox."""
     session.check_machine(plan)
     try:
         code = session.enter_sandbox(watching.leave)
@@ -113,7 +113,7 @@ def _go_on_here(run: Path, found: Run, plan: Plan, more: Extension, watching: Pr
     with RunFile(run) as file, session.open_testbed(plan, watching.preparing) as laboratory:
         if (
             more.only_confirms
-        ):  # its own time: nobody requested an end, and a laboratory can take minutes to fill its tables
+        ):  # its time begins here: no end was requested, and a laboratory can take minutes to fill its tables
             began_ns = time.monotonic_ns()
         conduct(file, laboratory, began_ns, session.instruments(), watching, more)
     return None
@@ -156,7 +156,7 @@ def _tested(run: Run) -> str:
 
 
 def _confirming(run: Run, more: Extension) -> Extension:
-    """The extension with a confirmation; if the run has ended and its budget may be used, only that, in a time of its own."""
+    """The extension with a confirmation; if the run has ended and no time is given, only the confirmation, with its own time."""
     begun = confirmation(run.events)
     if begun is not None and begun.ended:
         return more
@@ -166,7 +166,7 @@ def _confirming(run: Run, more: Extension) -> Extension:
 
 
 def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
-    """Refuse options with which not one more block would be measured. Raises UsageError."""
+    """Refuse options with which no further block would be measured. Raises UsageError."""
     timing, begun = plan.timing, confirmation(run.events)
     if more.confirm and (begun is not None or run.stop not in _GO_ON):
         _check_time(more, 2, 2 * NEW_LINK_NS + block_cost_ns(plan, 2, run.trials))

@@ -154,8 +154,8 @@ def _check_no_server(plan: str) -> None:
 
 
 def _check_names(plan: Plan) -> None:
-    """Check the names of the servers, before anything that depends on which they are. Raises ServerMissing."""
-    from howfar.lab.servers.kinds import check_name  # the laboratory, which --help need not pay
+    """Check the names of the servers, before any check that depends on them. Raises ServerMissing."""
+    from howfar.lab.servers.kinds import check_name  # the laboratory, which --help need not import
 
     for server in plan.factors.server:
         check_name(server)
@@ -195,7 +195,7 @@ def _check_files(loaded: LoadedPlan, wish: _Wish) -> None:
 
 
 def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> Path | int:
-    """Measure between the user's own hosts. Returns the run file, or the exit code of what did it."""
+    """Measure between the user's own hosts. Returns the run file, or the exit code of the process that did."""
     from howfar.cli import on_hosts
 
     given = on_hosts.find_given(on, note)
@@ -216,7 +216,7 @@ def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> Path | int:
 
 
 def _measure(loaded: LoadedPlan, wish: _Wish, watching: Progress) -> Path | int:
-    """Measure in the sandbox. Returns the run file, or the exit code of the process in there."""
+    """Measure in the sandbox. Returns the run file, or the exit code of the process in the sandbox."""
     from howfar.cli import session
     from howfar.runner.preflight import fit
 
@@ -246,7 +246,7 @@ def _record(
     watching: Observer,
     begun: Callable[[Path], None] = lambda path: None,
 ) -> Path:
-    """Measure all trials, into a new run file, which `begun` is told of."""
+    """Measure all trials into a new run file, whose path is passed to `begun`."""
     from howfar.cli import session
     from howfar.runner.preflight import with_rates
     from howfar.runner.run import conduct, new_seed, run_info
@@ -268,7 +268,7 @@ def _finish(path: Path, wish: _Wish) -> int:
 
 
 def _levels(name: str, value: Any) -> Any:
-    """Levels of an option. Paths, loads and distances are several. The closed loop is always one: it shows a path's highest rate."""
+    """Levels of an option; paths, loads and distances may have several. Loads include the closed loop: it shows the highest rate."""
     if name == DISTANCES.name and ";" in value:
         return tuple(dict.fromkeys(level.strip() for level in value.split(";")))
     if name not in (LOAD.name, "path"):
@@ -295,7 +295,7 @@ def _command(
 
 
 def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden, watching: Progress) -> LoadedPlan:
-    """The plan for the local paths, where namespaces are forbidden. Raises `error` when there are none to compare."""
+    """The plan for only the local paths, if namespaces are forbidden. Raises `error` if fewer than two are left to compare."""
     plan = local_part(loaded.plan)
     local = [path for path in plan.factors.path if is_local(path)]
     if len(local) < 2:
@@ -308,13 +308,13 @@ def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden, watching: Prog
 def _counted_with(loaded: LoadedPlan, here: bool) -> Plan:
     """The plan whose trials a budget must cover; `here`: on a server of this machine, with its own modes of replication. Raises
     ServerMissing, ServerCrashed."""
-    from howfar.runner.preflight import of_the_server  # the laboratory, which --help need not pay
+    from howfar.runner.preflight import of_the_server  # the laboratory, which --help need not import
 
     return of_the_server(loaded.plan).plan if here else loaded.plan
 
 
 def _check_budget(plan: Plan, quick: bool, short: Callable[[], Plan]) -> None:
-    """Refuse a budget in which the blocks of an interval do not fit. `short` gives the short form. Raises UsageError."""
+    """Refuse a budget too short for the blocks that an interval needs. `short` returns the plan's short form. Raises UsageError."""
     blocks = _least_blocks(plan)
     budget, needed = plan.timing.time_budget_ns, _least_ns(plan)
     if budget >= needed:
@@ -333,12 +333,12 @@ def _least_ns(plan: Plan) -> int:
 
 
 def _least_blocks(plan: Plan) -> int:
-    from howfar.stats.intervals import MIN_BLOCKS  # numpy, which --help need not pay
+    from howfar.stats.intervals import MIN_BLOCKS  # numpy, which --help need not import
 
     return min(MIN_BLOCKS, plan.timing.max_blocks)
 
 
 def _fits(short: Callable[[], Plan]) -> bool:
-    """Whether the short form fits."""
+    """Whether the short form fits into its budget."""
     plan = short()
     return plan.timing.time_budget_ns >= _least_ns(plan)

@@ -1,7 +1,7 @@
 """Standard streams and the terminal: width, colour, closed streams, small text files, and how this program is called.
 
-All output of all commands goes through `_PrintableStream`, or through `rich_console` and `show_rendered`, which write control
-sequences of their own around texts that have none.
+All output of all commands goes through `_PrintableStream`, or through `rich_console` and `show_rendered`, which write their own
+control sequences around texts that have none.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ MIN_WIDTH = 40
 
 
 STDOUT = Path("-")
-"""The name of standard output where a file is asked for."""
+"""The name of standard output in place of a file."""
 
 
 class OutputFile(click.Path):
-    """A file that a command makes. Where the command cannot write to stdout, `-` is refused, and no file of that name made."""
+    """An output file of a command that cannot write to stdout: `-` is refused, so that no file of that name is created."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(path_type=Path, **options)
@@ -110,7 +110,7 @@ class _PrintableStream:
     def __init__(self, stream: TextIO) -> None:
         self.unguarded = stream
         self.holds_output = False
-        """Whether a result has been written that nothing may follow."""
+        """Whether a result has been written to which nothing may be added."""
 
     def write(self, text: str | bytes) -> int:
         """Bytes, which Click's shell completion writes, are UTF-8."""
@@ -123,7 +123,7 @@ class _PrintableStream:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":  # a way around
+        if name == "buffer":  # it would bypass the filter
             raise AttributeError(name)
         return getattr(self.unguarded, name)
 
@@ -134,7 +134,7 @@ def _unguarded(stream: TextIO) -> TextIO:
 
 def rich_console(stream: TextIO, **options: Any) -> Console:
     """A console of Rich on a standard stream. Its texts lose their control characters."""
-    from rich.console import Console, ConsoleOptions, RenderableType  # `howfar --help` does without
+    from rich.console import Console, ConsoleOptions, RenderableType  # `howfar --help` does not need it
     from rich.segment import Segment
 
     class PrintableConsole(Console):
@@ -156,7 +156,7 @@ def show_rendered(text: str) -> None:
 
 
 def erase_lines(stream: TextIO, lines: int) -> None:
-    """Clear the line of the cursor and so many above it, and go to the first of them."""
+    """Clear the cursor's line and this many lines above it, and move the cursor to the first of them."""
     up = f"\x1b[{lines}A" if lines else ""
     _unguarded(stream).write(f"{up}\r\x1b[J")
     stream.flush()
@@ -173,7 +173,7 @@ def show_json(text: str) -> None:
 
 
 def show_json_line(text: str) -> None:
-    """Write one of any number of JSON objects to stdout."""
+    """Write one JSON object of a sequence to stdout."""
     show_json(text)
     sys.stdout.flush()
     if isinstance(sys.stdout, _PrintableStream):
@@ -181,12 +181,12 @@ def show_json_line(text: str) -> None:
 
 
 def holds_output() -> bool:
-    """Whether stdout has a result already, so that an object for programs would spoil it."""
+    """Whether stdout already has a result, to which no other JSON object may be added."""
     return isinstance(sys.stdout, _PrintableStream) and sys.stdout.holds_output
 
 
 def show_found(found: Part, report: Document, as_json: bool, no_colour: bool) -> None:
-    """What was found as JSON, or its report for the terminal, on stdout."""
+    """Write a result to stdout: as JSON, or its report for the terminal."""
     from howfar.report import terminal
 
     if as_json:
@@ -218,13 +218,13 @@ def table(rows: Sequence[Sequence[str]], most: int) -> list[str]:
 
 
 def note(text: str) -> None:
-    """Write a message to stderr. Further lines of it are indented, so that none looks like a message of its own."""
+    """Write a message to stderr. Its further lines are indented, so that none looks like a separate message."""
     indented = "\n  ".join(without_passwords(text).split("\n"))
     click.echo(f"howfar: {indented}", err=True)
 
 
 def try_note(text: str) -> None:
-    """The same for work that goes on when nobody reads its messages any more, as on a terminal that was closed."""
+    """Like `note`, for work that continues when its messages can no longer be written, as after a terminal was closed."""
     with contextlib.suppress(OSError):
         note(text)
 
@@ -244,10 +244,10 @@ codecs.register_error(_NEAREST, _nearest)
 
 
 def open_streams() -> None:
-    """Give each closed standard stream the null device, and let no control characters through to the others.
+    """Open the null device for each closed standard stream, and filter control characters from stdout and stderr.
 
-    Else the next file that is opened, a run file perhaps, takes its number, and every message is written into it. Writing to a
-    closed stdout stays an error, as the result would be lost.
+    Otherwise the next file that is opened, perhaps a run file, gets the stream's number, and every message is written into it.
+    Writing to a closed stdout remains an error, as the result would be lost.
     """
     for descriptor in range(3):
         try:
@@ -269,16 +269,16 @@ def open_streams() -> None:
 
 
 def abandon_output() -> None:
-    """Prevent further writes to stdout, also by the interpreter at its end."""
+    """Prevent further writes to stdout, including those of the interpreter at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 _PATIENCE_S = 5.0
-"""Time for who writes into a pipe, as in `--password-file <(pass show db)`."""
+"""Time for the process that writes into a pipe, as in `--password-file <(pass show db)`."""
 
 
 def _read(path: Path, option: str, most_bytes: int) -> bytes:
-    """The first bytes of a file; those of a pipe as they come. Raises OSError, UsageError."""
+    """The first bytes of a file; from a pipe, as they arrive. Raises OSError, UsageError."""
     if not stat.S_ISFIFO(path.stat().st_mode):
         with path.open("rb") as file:
             return file.read(most_bytes)
@@ -300,7 +300,7 @@ def _read(path: Path, option: str, most_bytes: int) -> bytes:
 
 
 def read_text(path: Path, option: str, most_bytes: int) -> str:
-    """The text of a file. Raises UsageError where it cannot be read, is larger than `most_bytes`, or is not text."""
+    """The text of a file. Raises UsageError if it cannot be read, is larger than `most_bytes`, or is not text."""
     try:
         data = _read(path, option, most_bytes + 1)
         if len(data) > most_bytes:

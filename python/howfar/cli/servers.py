@@ -21,7 +21,7 @@ _WORKS = ("TLS", "compression", "semi-sync", "clone")
 
 
 class _ServersGroup(Group):
-    """Its subcommands, and the name of a server in place of one."""
+    """A group that also accepts the name of a server in place of a subcommand."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

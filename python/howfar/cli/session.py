@@ -1,4 +1,4 @@
-"""Where a run happens: enter the sandbox, open the laboratory that a plan needs, take the real instruments."""
+"""The environment of a run: enter the sandbox, open the laboratory that a plan needs, provide the real instruments."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _NAMES_TRIED = 100
 _KILLED = (1, 137)
-"""Exit codes of a sandbox that was killed: of its first process (unshare then ends with 1; we never do), or of unshare itself."""
+"""Exit codes if a sandbox was killed: its first process (unshare then exits with 1; howfar never does), or unshare itself."""
 
 
 def check_machine(plan: Plan) -> None:
-    """Check, before anything is built, that the plan has one server, that there are CPUs for two machines where pages need two, and
-    that the engine is our own and takes the workload. Raises UsageError, PlanError, MissingError, EngineError."""
+    """Check, before anything is built, that the plan has one server, that there are CPUs for two machines if pages need two, and that
+    the engine has our version and accepts the workload. Raises UsageError, PlanError, MissingError, EngineError."""
     from howfar.lab.network import usable_cpus
     from howfar.lab.servers.kinds import check_name
 
@@ -51,7 +51,7 @@ def check_machine(plan: Plan) -> None:
 
 
 def enter_sandbox(leave: Callable[[], None]) -> int | None:
-    """None when already inside; else run this very command inside, after `leave`, and return its exit code.
+    """None if already inside; else call `leave`, run this same command inside, and return its exit code.
 
     Raises SandboxForbidden; LabError when the sandbox was killed.
     """
@@ -70,14 +70,14 @@ def enter_sandbox(leave: Callable[[], None]) -> int | None:
 
 
 def open_testbed(plan: Plan, begins: Callable[[str], None] = lambda step: None) -> AbstractContextManager[Testbed]:
-    """The laboratory for all cells of a plan. `begins` is told each step that takes a while."""
+    """The laboratory for all cells of a plan. `begins` is called with each step that takes a while."""
     from howfar.lab.laboratory import open_laboratory
 
     return open_laboratory(lab_request(plan), begins)
 
 
 def lab_request(plan: Plan) -> LabRequest:
-    """What to build for all cells together."""
+    """The laboratory that serves all cells of a plan."""
     from howfar.lab.link import LOCAL_NETWORK
     from howfar.lab.request import LabRequest
     from howfar.lab.servers.kinds import long_text
@@ -101,7 +101,7 @@ def lab_request(plan: Plan) -> LabRequest:
 
 
 def replicas_of(plan: Plan) -> ReplicasSpec | None:
-    """Replicas for all cells; None: no cell replicates. The first link that one asks for is calibrated with the laboratory."""
+    """Replicas for all cells; None if no cell replicates. The first link that a cell requests is calibrated with the laboratory."""
     from howfar.lab.link import LinkSpec
     from howfar.lab.replicated import node_links, replicates, replication_spec
     from howfar.lab.request import ReplicasSpec
@@ -120,13 +120,13 @@ def replicas_of(plan: Plan) -> ReplicasSpec | None:
 
 
 def _connections(plan: Plan) -> int:
-    """Most connections at once. A server takes time to notice that a connection has gone: with one per transaction there are more."""
+    """Maximum of concurrent connections. A server is slow to notice that one was closed: with one per transaction there are more."""
     most: int = max(plan.factors.threads)
     return 2 * most if "per-transaction" in plan.factors.connect else most
 
 
 def instruments() -> Instruments:
-    """The engine, the clocks and the watch over the machine."""
+    """The real instruments of a trial: the engine, the clocks and the watch over the machine."""
     from howfar.lab.environment import LoadWatch
 
     return Instruments(watch=LoadWatch, facts=program_facts)

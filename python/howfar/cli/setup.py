@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _group_options(command: Callable[..., int]) -> Callable[..., int]:
-    """An option for each group of programs that is not always installed."""
+    """Add an option for each group of programs that is not always installed."""
     for group in reversed([group for group in groups() if group.brings]):
         option = click.option(
             f"--{group.name}", "chosen", flag_value=group.name, multiple=True, help=f"Also install {group.brings}."

@@ -58,7 +58,7 @@ def slope(
     The command reaches the tap through a mount that only it sees (Unix sockets), or by replacing HOST:PORT in its arguments and
     environment (TCP). Nothing else on this machine changes. No protocol is parsed, so it works through TLS.
     """
-    from howfar.recording.slope import Requested, document, measure  # numpy, which --help need not pay
+    from howfar.recording.slope import Requested, document, measure  # numpy, which --help need not import
 
     if not command and url is None:
         raise UsageError("nothing to time", "Give a command after --, or --url, or both.")

@@ -1,6 +1,6 @@
-"""What to type instead of a command line that was refused: near names, and the words of other programs.
+"""Suggestions for a command line that was refused: similar names, and equivalents of other programs' words.
 
-`explain` is called once, where errors are shown, so every command has it. A suggestion names only options that the command accepts.
+`explain` is called once, where errors are shown, and so applies to all commands. A suggestion names only options that the command has.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COMMANDS: dict[str, str] = {
     "latency": f"{LIKE_TARGET}. To run the plan of that name: `howfar run latency`",
     "plan": "`howfar plans NAME` to see a plan, `howfar run NAME` to run it",
 }
-"""Words that are no command -> what does what they say."""
+"""Words that are no command -> the command that does what they mean."""
 
 _FORMS = "`howfar report FILE` with `--json`, `--csv`, `--md` or `--html`, when the run has ended"
 _OUT = {**dict.fromkeys(("-o", "--output", "--file", "--save"), "--out")}
@@ -155,7 +155,7 @@ OPTIONS: dict[str, Mapping[str, str]] = {
     },
     "servers": {"--install": "`howfar servers get NAME`"},
 }
-"""Options of other programs or other commands -> what the command takes; by command, `howfar TARGET` under the empty name."""
+"""By command (empty: `howfar TARGET`): options of other programs or other commands -> the equivalent that the command accepts."""
 
 SUBCOMMANDS: dict[str, Mapping[str, str]] = {
     "servers": {
@@ -178,7 +178,7 @@ SUBCOMMANDS: dict[str, Mapping[str, str]] = {
         **dict.fromkeys(("run", "self", "all"), "`howfar bench engine` or `howfar bench link`"),
     },
 }
-"""Words that are no subcommand -> what does what they say."""
+"""Words that are no subcommand -> the command that does what they mean."""
 
 
 class UnknownCommand(click.UsageError):
@@ -219,7 +219,7 @@ def explain(error: HowfarError | click.ClickException, words: Sequence[str]) -> 
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path.strip() if context else "howfar"
     found = "".join(_suggestions(error, context, path.partition(" ")[2], words)) if context else ""
-    # Click's own suggestions are of names far from what was typed.
+    # Click's own suggestions include names that differ much from what was typed.
     message = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
     lists = "" if isinstance(error, UnknownCommand) else f"`{path} --help` lists the options."
     return message[:1].lower() + message[1:].rstrip("."), f"{found}{lists}".strip()
@@ -247,7 +247,7 @@ def _instead_of_command(word: str, known: Sequence[str], group: str) -> str:
     if group:
         near = nearest(word, known)
         return f"Did you mean `howfar {group} {near}`?\n" if near else f"Known: {', '.join(known)}.\n"
-    from howfar.plan.load import shipped_plans  # pydantic, which only a mistake pays for
+    from howfar.plan.load import shipped_plans  # pydantic, imported only after a mistake
 
     plan = nearest(word, shipped_plans())
     if word == plan:
@@ -297,7 +297,7 @@ def _instead_of_option(option: str, context: click.Context, name: str) -> str:
 
 
 def _instead_of_list(param: click.Parameter, words: Sequence[str]) -> str:
-    """One number was asked for, and several came."""
+    """Advice if several numbers were given where one is expected; else empty."""
     several = any(re.fullmatch(r"\d+(,\d+)+", word.rpartition("=")[2]) for word in words)
     if not several or not isinstance(param.type, click.types.IntParamType):
         return ""
@@ -305,7 +305,7 @@ def _instead_of_list(param: click.Parameter, words: Sequence[str]) -> str:
 
 
 def _leftover(context: click.Context, name: str, words: Sequence[str]) -> list[str]:
-    """The words that the command had no use for."""
+    """The words that the command does not accept."""
     own = list(words)[len(name.split()) :]
     try:
         return list(context.command.make_parser(context).parse_args(own)[1])

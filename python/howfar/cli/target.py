@@ -1,6 +1,6 @@
 """Where a server is and how to log in: a target, options, files and the environment -> a `Login`; names -> numeric addresses.
 
-This reads files and resolves names; what a text says is `howfar.address`. No password is in a note or an error.
+This module reads files and resolves names; `howfar.address` parses texts. No note or error contains a password.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_FILE_BYTES = 65_536
 TRY_S = 5.0
 """Time for each of several addresses of a name."""
 LONGEST_SOCKET_PATH = 107
-"""Longest path that the kernel accepts."""
+"""Maximum length of a path that the kernel accepts, in bytes."""
 _USUAL_SOCKETS = tuple(service.sockets[0] for service in SERVICES.values())
 _AUTHORITIES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -52,12 +52,12 @@ _AUTHORITIES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Files of trusted authorities: Debian, Red Hat, SUSE, Alpine; OpenSSL's own default goes before them."""
+"""Files of trusted authorities: Debian, Red Hat, SUSE, Alpine; OpenSSL's own default precedes them."""
 _SERVICE_FOLDERS = ("/etc/postgresql-common", "/etc/sysconfig/pgsql", "/etc/postgresql", "/etc")
 """Folders of the system's service file: `pg_config --sysconfdir` on Debian, on Red Hat, and elsewhere."""
 
 _PASSWORDS = {"mysql": ("HOWFAR_PASSWORD", "MYSQL_PWD"), "redis": ("HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")}
-"""Variables with a password, by protocol: one for another server is not sent."""
+"""Variables with a password, by protocol: a password for another kind of server is not sent."""
 
 Say = Callable[[str], None]
 _NOTHING = ServerAddress()
@@ -66,7 +66,7 @@ _NO_FILE = Given(_NOTHING)
 
 @dataclass(frozen=True)
 class _Sources:
-    """What options and the environment say about a server and a login, beside the target."""
+    """Sources for a server and a login other than the target: options and the environment."""
 
     named: ServerAddress
     defaults: ServerAddress
@@ -93,8 +93,8 @@ def find_server(
 ) -> Login:
     """The complete address and the password of the server that a target and options name. Raises UsageError.
 
-    `named`: options that say the same as a target; `defaults`: what holds if nothing else says it. Without a target it is the server
-    of `howfar lab`, where that runs us, else the default of the protocol.
+    `named`: options equivalent to a target; `defaults`: values that apply if no other source gives them. Without a target it is the
+    server of `howfar lab`, if that runs us, else the default of the protocol.
     """
     variables = os.environ if environment is None else environment
     given = _given(text, env_name, variables)
@@ -123,7 +123,7 @@ def find_server(
 
 
 def _given(text: str | None, env_name: str | None, environment: Mapping[str, str]) -> Given | None:
-    """What the target says, on the command line or in the variable that `--env` names. Raises UsageError."""
+    """The parsed target, from the command line or from the variable that `--env` names. Raises UsageError."""
     if env_name is None:
         return None if text is None else parse_target(text)
     if text is not None:
@@ -132,7 +132,7 @@ def _given(text: str | None, env_name: str | None, environment: Mapping[str, str
 
 
 def parse_target(text: str) -> Given:
-    """What a target says; a directory is that of PostgreSQL's sockets, as in libpq. Raises UsageError."""
+    """Parse a target; a directory is that of PostgreSQL's sockets, as in libpq. Raises UsageError."""
     if os.path.isfile(text):  # noqa: PTH113 - see `_is_there`
         option_file = shlex.quote(text)
         raise UsageError(
@@ -148,7 +148,7 @@ def parse_target(text: str) -> Given:
 
 
 def _only_port(folder: Path) -> int | None:
-    """The port of the only socket of PostgreSQL in a directory; None: the default, for there are several, or they may not be seen.
+    """The port of the only socket of PostgreSQL in a directory; None, for the default, if there are several or it cannot be read.
     Raises UsageError if there is none."""
     try:
         entries = list(folder.iterdir())
@@ -197,7 +197,7 @@ def located(address: ServerAddress, environment: Mapping[str, str]) -> ServerAdd
 
 
 def _usual_socket(environment: Mapping[str, str]) -> str:
-    """The socket that the clients of MySQL and MariaDB take for localhost. Raises UsageError."""
+    """The socket that the clients of MySQL and MariaDB use for localhost. Raises UsageError."""
     paths = SERVICES["mysql"].sockets
     if named := environment.get("MYSQL_UNIX_PORT"):
         return named
@@ -214,7 +214,7 @@ def _usual_socket(environment: Mapping[str, str]) -> str:
 
 
 def read_option_file(file: Path, environment: Mapping[str, str], say: Say) -> Given:
-    """What an option file and those that it includes say about a server. Raises UsageError."""
+    """The address and password that an option file and the files it includes give. Raises UsageError."""
     first = str(file)
 
     def read(name: str) -> str | None:
@@ -237,7 +237,7 @@ def read_option_file(file: Path, environment: Mapping[str, str], say: Say) -> Gi
 
 
 def _with_files(address: ServerAddress) -> ServerAddress:
-    """The address with the files that it names checked; the system's authorities by their file. Raises UsageError."""
+    """The address, once the files that it names can be read; the system's authorities become their file. Raises UsageError."""
     if address.ssl_ca == SYSTEM_CA:
         address = replace(address, ssl_ca=system_authorities())
     for name, file in (("CA", address.ssl_ca), ("certificate", address.ssl_cert), ("key", address.ssl_key)):
@@ -281,7 +281,7 @@ def of_laboratory(environment: Mapping[str, str] | None = None) -> ServerAddress
         socket=environment.get("HOWFAR_SOCKET"),
         user=environment.get("HOWFAR_USER"),
         database=environment.get("HOWFAR_DATABASE"),
-        fetch_server_key=True,  # an account made up for the laboratory, in namespaces that nobody else is in
+        fetch_server_key=True,  # safe: the account was created for the laboratory, in namespaces without other users
     )
 
 
@@ -335,7 +335,7 @@ def password(
 def _of_libpq(said: ServerAddress, given: Given | None, laboratory: bool, sources: _Sources, say: Say) -> Login:
     """The login with libpq's other sources: the service, the environment, the password file. Raises UsageError."""
     environment = dict(sources.environment)
-    if laboratory:  # it sets libpq's variables; a password of the user's own servers is none of its
+    if laboratory:  # it sets libpq's variables; passwords of the user's own servers do not apply
         environment = {
             name: value for name, value in environment.items() if name not in ("HOWFAR_PASSWORD", "PGPASSWORD")
         }
@@ -411,7 +411,7 @@ def own_name() -> str:
 
 
 def settle_tls(address: ServerAddress, target: Target, say: Say) -> ServerAddress:
-    """The address without `sslmode=prefer`: the server is asked once whether it offers TLS. Raises UsageError, EngineError."""
+    """The address with `sslmode=prefer` resolved: the server is asked once whether it offers TLS. Raises UsageError, EngineError."""
     if address.ssl_mode != "PREFERRED":
         return address
     if address.protocol != "postgresql":
@@ -424,7 +424,7 @@ def settle_tls(address: ServerAddress, target: Target, say: Say) -> ServerAddres
 
 
 def _offers_tls(target: TcpTarget) -> bool:
-    """Whether the server offers TLS, asked as libpq does, on a connection of its own. Raises EngineError."""
+    """Whether the server offers TLS, asked as libpq does, on a separate connection. Raises EngineError."""
     try:
         with closing(socket.create_connection((target.host, target.port), TRY_S)) as asked:
             asked.sendall(struct.pack("!II", 8, 80877103))
@@ -440,7 +440,7 @@ def _offers_tls(target: TcpTarget) -> bool:
 
 
 def resolve(address: ServerAddress) -> list[tuple[socket.AddressFamily, str]]:
-    """The numeric addresses of a host, in the resolver's order; an address stands for itself. Raises UsageError."""
+    """The numeric addresses of a host, in the resolver's order; a numeric address is returned unchanged. Raises UsageError."""
     host = address.hostaddr or address.host
     assert host is not None, "an address with a socket is not resolved"
     number = as_number(host)
@@ -480,7 +480,7 @@ def numeric(address: ServerAddress, say: Say) -> Target:
 
 
 def _chosen(host: str | None, number: str, count: int, refusals: list[str], lost_s: float) -> str:
-    """What was chosen of several addresses, and what the dead ones before it cost, which no figure of a load contains."""
+    """A sentence: which of several addresses was chosen, and the time lost on dead ones before it, which no figure of a load has."""
     said = f"{host} has {count} addresses; {number} is the first that answers"
     if not refusals:
         return said
@@ -500,7 +500,7 @@ def socket_path(path: str) -> str:
 
 
 def usual_server() -> str:
-    """The server of `howfar lab` inside it, else the one usual socket that exists. Raises UsageError."""
+    """Inside `howfar lab` its server, else the only one of the usual sockets that exists. Raises UsageError."""
     laboratory = of_laboratory()
     if laboratory is not None:
         return laboratory.where
@@ -520,7 +520,7 @@ def server_at(text: str, option: str = "--server") -> UnixTarget | TcpTarget:
 
 
 def named_server_at(text: str, option: str = "--server") -> NamedServer:
-    """The same, with its name and what it speaks, as far as they are said. Raises UsageError, EngineError."""
+    """Like `server_at`, with its host name and its protocol if they are known. Raises UsageError, EngineError."""
     login = find_server(text)
     for remark in login.notes:
         note(remark)

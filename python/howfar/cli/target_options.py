@@ -44,7 +44,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_target(path_name: str | None, tls: str | None, link_values: dict[str, Any]) -> Target:
-    """Raises UsageError."""
+    """The target path and link that the options choose. Raises UsageError."""
     from howfar.recording.on_path import Target
 
     choice = read_link(link_values)

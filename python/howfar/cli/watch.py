@@ -1,4 +1,4 @@
-"""`howfar TARGET --watch`: one server is asked on a schedule, with a live screen in a terminal and a line now and then elsewhere."""
+"""`howfar TARGET --watch`: requests to one server on a schedule, shown live on a terminal, and as a line at intervals elsewhere."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 _SECOND_NS = 1_000_000_000
 _EARLY_NS = 2_000_000
-"""So long before a request is due the engine is told: it waits for the moment itself."""
+"""How long before it is due a request is passed to the engine, which waits until then itself."""
 _GOODBYE_S = 2.0
 _FRAME_S = 0.1
 _WINDOW_S = 15.0
 _BACK_OFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Waits before a lost connection is opened again; the last one from then on."""
+"""Waits before a lost connection is opened again; the last one is repeated."""
 _UNREACHABLE_FOR_S = 0.1
-"""How often it is counted what was due without a connection."""
+"""Interval at which requests that were due without a connection are counted."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A request was answered so long after it was due."""
+    """A request was answered `latency_ns` after it was due."""
 
     latency_ns: int
     when: Moment
@@ -62,14 +62,14 @@ class WasLost:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Requests that were due before the one before them was answered."""
+    """Requests that were not sent because they were due before the previous one was answered."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Unreachable:
-    """The connection ended, or could not be opened again; it will be tried once more."""
+    """The connection ended, or could not be opened again; another attempt follows."""
 
     why: str
 
@@ -85,12 +85,12 @@ Happened = Answered | WasLost | Skipped | Unreachable | Back
 
 
 class _Asker(threading.Thread):
-    """Asks on the schedule, and says what happened. It ends with `stop`, or after `count` requests."""
+    """Sends requests on the schedule and reports what happened. Ends with `stop`, or after `count` requests."""
 
     def __init__(self, server: Server, interval_ns: int, count: int | None, timeout_ns: int) -> None:
         super().__init__(name="asker", daemon=True)
         self.happened: queue.SimpleQueue[Happened | None] = queue.SimpleQueue()
-        """Ends with None."""
+        """Events for the main thread; the last item is None."""
         self.failed: Exception | None = None
         self.pending_since_ns: int | None = None
         self.stop = threading.Event()
@@ -98,7 +98,7 @@ class _Asker(threading.Thread):
         self._interval_ns, self._timeout_ns = interval_ns, timeout_ns
         self._left = math.inf if count is None else count
         self._due_ns: int | None = None
-        """The next request. None: the server has not been reached yet."""
+        """When the next request is due. None until the server is reached for the first time."""
         self._session: PingSession | None = None
 
     def run(self) -> None:
@@ -109,15 +109,15 @@ class _Asker(threading.Thread):
         self.happened.put(None)
 
     def end(self) -> None:
-        """Stop, also in the middle of a request, and wait until the server has been told."""
+        """Stop, even in the middle of a request, and wait until the connection is closed properly."""
         self.stop.set()
         if (session := self._session) is not None:
             session.end()
         self.join(_GOODBYE_S)
 
     def _watch(self) -> None:
-        """Connect and ask, again and again with longer and longer waits. Raises what the first connect raises, and a refused login:
-        a second one could lock the account."""
+        """Connect and send requests; connect again after a loss, with increasing waits. Raises errors of the first connect and of a
+        refused login: another attempt could lock the account."""
         waits = _waits()
         while not self.stop.is_set() and self._left > 0:
             try:
@@ -148,7 +148,7 @@ class _Asker(threading.Thread):
             self.stop.wait(min(left, _UNREACHABLE_FOR_S))
 
     def _lose_due(self, why: str) -> None:
-        """Every request that was due until now is lost."""
+        """Report every request that was due until now as lost."""
         assert self._due_ns is not None, "the server was reached once"
         now = _now()
         while self._due_ns <= now.ns and self._left > 0:
@@ -158,7 +158,7 @@ class _Asker(threading.Thread):
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[PingSession]:
-        """A connection to the first address that takes one; the name is looked up each time. Raises Lost, NameFailed."""
+        """A connection to the first address that accepts one; the name is looked up each time. Raises Lost, NameFailed."""
         _, targets = find_addresses(self._server, self._timeout_ns)
         for number, target in enumerate(targets):
             with ping_session(self._server, target, self._timeout_ns) as session:
@@ -175,7 +175,7 @@ class _Asker(threading.Thread):
                 return
 
     def _ask(self, session: PingSession) -> None:
-        """Ask until it is over. Raises Lost, after it has said so."""
+        """Send requests until the watch ends. Raises Lost, after reporting the lost requests."""
         query = REQUESTS[self._server.service].query
         if self._due_ns is None:
             self._due_ns = time.monotonic_ns() + self._interval_ns
@@ -219,7 +219,7 @@ def _waits() -> Iterator[float]:
 
 
 def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns: int, as_json: bool) -> int:
-    """Ask until Ctrl-C, or `count` times. Returns the exit code. Raises UsageError, MeasurementFailed, NameFailed."""
+    """Send requests until Ctrl-C, or `count` of them. Returns the exit code. Raises UsageError, MeasurementFailed, NameFailed."""
     interval_ns = _SECOND_NS if interval_ns is None else interval_ns
     if interval_ns < LEAST_INTERVAL_NS:
         raise UsageError(
@@ -253,7 +253,7 @@ def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns
 
 
 def _take(asker: _Asker, watched: Watched, limit_s: float) -> tuple[list[Happened], bool]:
-    """What happened within `limit_s`, counted; and whether more may come."""
+    """Take and count the events of the next `limit_s`; returns them and whether more may follow."""
     taken: list[Happened] = []
     until = time.monotonic() + limit_s
     while True:
@@ -302,7 +302,7 @@ def _lines(asker: _Asker, watched: Watched) -> None:
 
 
 def _as_json(asker: _Asker, watched: Watched, target: str) -> None:
-    """One object a request, as it is answered or lost, and one an outage, as it ends."""
+    """Write one object per request when it is answered or lost, and one per outage when it ends."""
     goes_on, shown = True, 0
     while goes_on:
         taken, goes_on = _take(asker, watched, _FRAME_S)

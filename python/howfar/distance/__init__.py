@@ -1,1 +1,4 @@
-"""How far one server is: a connection and small requests, timed step by step, and what they mean for a page. Start at `measure.py`."""
+"""Measures the distance of one server: a connection and small requests, timed step by step, and what the times mean for a page.
+
+The entry point is `measure.py`.
+"""

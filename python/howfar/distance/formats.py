@@ -10,7 +10,7 @@ from howfar.distance.record import Distance
 
 
 def csv_text(distance: Distance) -> str:
-    """A line for each figure: its name, and its value in nanoseconds or as the name says."""
+    """The figures as CSV: one line each, with its name and its value, in nanoseconds or the unit in the name."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("target", "metric", "value"))
@@ -20,7 +20,7 @@ def csv_text(distance: Distance) -> str:
 
 
 def figures(distance: Distance) -> Iterator[tuple[str, object]]:
-    """Every figure of the screen under a flat name."""
+    """Every figure of the screen, with a flat name."""
     yield "product", distance.product or ""
     if distance.name is not None:
         yield "name_ns", distance.name.took_ns

@@ -1,7 +1,7 @@
 """Limits for scripts and monitoring: `--fail-if 'p95>2ms'`. Pure.
 
-A limit is crossed only if the whole 95 % interval of the figure is above it, and passed only if the whole interval is not; between
-the two it is undecided. Figures without an interval (min, network, connect, name) count as they are.
+A limit is crossed only if the complete 95 % interval of the figure is above it, and passed only if no part of it is; otherwise it is
+undecided. Figures without an interval (min, network, connect, name) are compared directly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXPRESSION: Final = re.compile(r"\s*([A-Za-z0-9_]+)\s*(>=|<=|>|<)\s*(\S.*?)\s*"
 _Z: Final = 1.96
 _SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 Figure = tuple[float | None, Bounds | None]
-"""A value and its 95 % interval; None: not measured, or without one."""
+"""A value and its 95 % interval; None if not measured, or without an interval."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class LimitExpression:
 
     @property
     def least_count(self) -> int:
-        """Requests without which the limit can never be passed."""
+        """Minimum number of requests with which the limit can be passed."""
         return least_count(_SHARES[self.metric]) if self.metric in _SHARES else 1
 
 
 def parse_limit(text: str) -> LimitExpression:
-    """Raises UsageError for a metric that is not known, before anything is connected to."""
+    """Parse a limit. Raises UsageError, such as for an unknown metric; called before any connection is made."""
     found = _EXPRESSION.fullmatch(text)
     example = "Write for example p95>2ms, connect>50ms or page60>100ms."
     if found is None:
@@ -63,7 +63,7 @@ def parse_limit(text: str) -> LimitExpression:
 
 
 def judge(limit: LimitExpression, distance: Distance) -> Limit:
-    """What the measurement says about a limit."""
+    """The verdict of a measurement on a limit."""
     value, bounds = METRICS[limit.metric](distance)
     verdict: Literal["crossed", "passed", "undecided"] = "undecided"
     if value is not None:
@@ -89,7 +89,7 @@ def _percentile(name: str) -> Callable[[Distance], Figure]:
 
 
 def _mean(request: Latencies) -> tuple[float, float] | tuple[None, None]:
-    """The mean and 1.96 standard errors on each side; one sample has none."""
+    """The interval of the mean: 1.96 standard errors on each side; (None, None) for a single sample."""
     if request.count < 2:
         return None, None
     half = _Z * statistics.stdev(request.samples_ns) / math.sqrt(request.count)
@@ -128,4 +128,4 @@ METRICS: Final[Mapping[str, Callable[[Distance], Figure]]] = {
     "page60": _page(60),
     "page200": _page(200),
 }
-"""Metrics by name: how each is read, with its interval where it has one."""
+"""Metrics by name: the function that reads each, with its interval if it has one."""

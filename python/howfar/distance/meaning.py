@@ -1,4 +1,4 @@
-"""What a distance means: for a page, on another path, in kilometres. Pure."""
+"""The meaning of a distance: the time of a page, the time on other paths, and kilometres. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from howfar.units import parse_duration_ns
 
 PAGE_REQUESTS = (10, 60, 200)
 FIBRE_KM_PER_MS = 200.0
-"""Light in glass: 299,792 km/s by a refractive index of 1.47 to 1.5."""
+"""Speed of light in glass: 299,792 km/s divided by a refractive index of 1.47 to 1.5."""
 _LINKS = (("same zone", "same-zone"), ("another zone", "cross-zone"), ("another region", "region"))
-"""How the screen calls them, and the named links whose RTT they have."""
+"""Names on the screen, and the named links whose RTT they have."""
 
 
 def explain(distance: Distance, socket_saving_ns: int | None = None) -> Distance:
-    """The distance with what it means; unchanged where nothing was measured.
+    """The distance with its meaning added; unchanged if nothing was measured.
 
-    `socket_saving_ns`: what a request takes less by the server's Unix socket on this machine; None: it has none, or is elsewhere.
+    `socket_saving_ns`: time that a request would save over the server's Unix socket on this machine; None if it has no socket here.
     """
     request, connection = distance.request, distance.connection
     if request is None or connection is None:
@@ -36,7 +36,7 @@ def explain(distance: Distance, socket_saving_ns: int | None = None) -> Distance
         for name, rtt_ns in named_rtts()
     )
     if socket_saving_ns is not None and network_ns is not None:
-        # A socket saves no more than TCP costs; on a busy machine the saving may seem larger.
+        # A socket cannot save more than TCP costs; on a busy machine the measured saving may be larger.
         each_ns = request.mean_ns - min(socket_saving_ns, network_ns, request.min_ns)
         by_socket = Elsewhere(name="its socket", rtt_ns=None, kept_ns=tuple(count * each_ns for count in PAGE_REQUESTS))
         elsewhere = (by_socket, *elsewhere)
@@ -46,6 +46,6 @@ def explain(distance: Distance, socket_saving_ns: int | None = None) -> Distance
 
 
 def named_rtts() -> tuple[tuple[str, int], ...]:
-    """The round trips of the named links that a page is set on."""
+    """Names and RTTs of the links on which the time of a page is shown."""
     links = tomllib.loads((resources.files("howfar.plan") / "named_links.toml").read_text(encoding="utf-8"))
     return tuple((name, parse_duration_ns(links[link]["rtt"])) for name, link in _LINKS)

@@ -1,6 +1,6 @@
-"""The measurement of one server: its name, its connections, small requests one after the other. The engine does the timing.
+"""The measurement of one server: its name, its connections, and small requests in sequence. The engine does the timing.
 
-Everything here is bounded: at most 20 connects and 500 requests, each step within its time limit, one login that is refused.
+Everything is bounded: at most 20 connects and 500 requests, a timeout for each step, and at most one refused login.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ from howfar.units import counted
 
 _SECOND_NS = 1_000_000_000
 NEAR_CONNECTS = 5
-"""Connections of which the medians are given, where one takes less than `_NEAR_NS`."""
+"""Number of connections, over which medians are taken, if the first takes less than `_NEAR_NS`; else only one is opened."""
 _NEAR_NS = 50_000_000
 _WITHIN_NS = 2 * _SECOND_NS
-"""For all requests to a near server."""
+"""Time for all requests to a near server."""
 
 
 @dataclass(frozen=True)
 class _Round:
-    """Requests with a ping in their middle, so that both meet the same server and path, equally warm."""
+    """A round of requests with a ping in the middle, so that both see the same server and path, equally warm."""
 
     before: int
     after: int
@@ -75,38 +75,38 @@ class _Round:
 
     @property
     def most(self) -> int:
-        """Rounds that may be sent."""
+        """Maximum number of rounds."""
         return MOST_COUNT // (self.requests + 1)
 
 
 _NEAR, _FAR = _Round(1, 1), _Round(3, 2)
-"""Far away, where the time allows less than `MOST_COUNT`, more of it is for requests."""
+"""For a far server, where time allows fewer than `MOST_COUNT`, a round has more requests per ping."""
 _TRIED = 3
-"""Requests that say how long one takes, the quickest of them."""
+"""Number of requests whose minimum estimates the time of one."""
 _LEAST = 60
-"""Requests without which there is no p95."""
+"""Minimum number of requests for a p95."""
 _SYN_AGAIN_NS = _SECOND_NS
-"""After which Linux sends a SYN again: one that waits less may only be on its way."""
+"""Time after which Linux retransmits a SYN: after a shorter wait, the first may still be in transit."""
 _NO_LIMIT_NS = 3600 * _SECOND_NS
 _MOST_SECONDS = 5.2
-"""Time from the beginning of the measurement at which a far server is asked no more."""
+"""Time after the beginning of the measurement at which requests to a far server end."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is done, and how long anything may take."""
+    """The extent of a measurement, and its timeouts."""
 
     timeout_ns: int = 5 * _SECOND_NS
-    """For each step of a connection, and for each answer."""
+    """Timeout of each step of a connection, and of each answer."""
     bandwidth: bool = False
     count: int | None = None
-    """Requests instead of as many as the time allows, at most 500."""
+    """Number of requests; None: as many as the time allows, at most 500."""
     least_count: int = 1
-    """Requests that are sent in any case, however long they take."""
+    """Minimum number of requests, however long they take."""
 
 
 class MeasurementFailed(HowfarError):
-    """The server could not be measured; `distance` holds everything up to the step that failed."""
+    """The server could not be measured; `distance` contains the results up to the failed step."""
 
     def __init__(self, distance: Distance) -> None:
         assert distance.failure is not None, "it failed"
@@ -115,13 +115,13 @@ class MeasurementFailed(HowfarError):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server answered, and said no."""
+        """Whether the server answered with a refusal."""
         failure = self.distance.failure
         return failure is not None and failure.code in ("auth", "server_error")
 
 
 def measure(server: Server, effort: Effort) -> Distance:
-    """The distance of a server. Raises MeasurementFailed with what was found until then, EngineError."""
+    """Measure the distance of a server. Raises MeasurementFailed, with the results so far, and EngineError."""
     began = time.monotonic()
     distance = unmeasured(server)
     try:
@@ -159,11 +159,11 @@ def measure(server: Server, effort: Effort) -> Distance:
 
 
 _SAID_NOTHING = ("connect", "server_gone", "stalled")
-"""Codes of a server that was silent, or hung up."""
+"""Failure codes of a server that stayed silent or hung up."""
 
 
 def _with_protocol(failed: Distance, server: Server, target: Target, timeout_ns: int) -> Distance:
-    """The failed measurement; where the server has said nothing yet, with the protocol that it turns out to speak."""
+    """The failed measurement. If the server has sent nothing yet, the failure names the protocol that the server proves to speak."""
     failure = failed.failure
     assert failure is not None, "it failed"
     if failure.step == "connect" or failure.code not in _SAID_NOTHING or failed.first_request_ns is not None:
@@ -176,7 +176,7 @@ def _with_protocol(failed: Distance, server: Server, target: Target, timeout_ns:
 
 
 def unmeasured(server: Server, failure: Failure | None = None) -> Distance:
-    """The record of a server at the beginning of a measurement, or of one that could not begin."""
+    """The record of a server at the beginning of a measurement, or of a measurement that could not begin."""
     return Distance(
         target=server.shown,
         notes=server.notes,
@@ -188,8 +188,10 @@ def unmeasured(server: Server, failure: Failure | None = None) -> Distance:
 
 
 def find_addresses(server: Server, timeout_ns: int) -> tuple[Name | None, tuple[Target, ...]]:
-    """What to connect to, in the order in which clients try it, and the lookup that said so; None: nothing was looked up.
-    Raises NameFailed."""
+    """The name lookup, or None if none was needed, and the targets to connect to, in the order in which clients try them.
+
+    Raises NameFailed.
+    """
     if server.socket is not None:
         return None, (UnixTarget(path=server.socket),)
     assert server.host is not None and server.port is not None, "a server has a socket, or a host and port"
@@ -212,12 +214,12 @@ def _open(session: PingSession, server: Server) -> Opened | NotOpened:
     try:
         return session.open()
     except EngineFailed as failed:
-        # A file that the address names, such as a certificate, could not be used: the user's to correct.
+        # A file that the address names, such as a certificate, could not be used, which the user must correct.
         raise UsageError(failed.message, failed.advice) from failed
 
 
 def reason(failed: NotOpened) -> str:
-    """Why an address did not take the connection, in two words or three."""
+    """Why an address did not accept the connection, in a few words."""
     if failed.timed_out:
         return f"no answer in {failed.waited_ns / 1e9:.1f} s"
     return failed.failure.message.rpartition("failed: ")[2].partition(" (os error")[0].lower()
@@ -250,7 +252,7 @@ def _not_opened(distance: Distance, server: Server, failed: NotOpened) -> Distan
 
 @dataclass(frozen=True)
 class _Samples:
-    """Times of the requests and of the pings, each in their order."""
+    """Times of the requests and of the pings, each in chronological order."""
 
     query: list[int]
     ping: list[int]
@@ -261,7 +263,7 @@ class _Samples:
 
 @dataclass
 class _Measuring:
-    """The measurement of a server that has let us in."""
+    """The measurement of a server that has accepted the login."""
 
     server: Server
     effort: Effort
@@ -274,7 +276,7 @@ class _Measuring:
         return REQUESTS[self.server.service]
 
     def run(self, first: Opened) -> Distance:
-        """The whole measurement; `so_far` has what is known at each moment. Raises Lost."""
+        """Do the complete measurement; `so_far` has the results at any time. Raises Lost."""
         opened = self._connections(first)
         last = opened[-1]
         handshakes = [one.handshake_rtt_ns for one in opened if one.handshake_rtt_ns is not None]
@@ -308,7 +310,7 @@ class _Measuring:
         self.so_far = self.so_far.model_copy(update=fields)
 
     def _connections(self, first: Opened) -> list[Opened]:
-        """All connections of which the medians are given. Raises Lost for one that fails where the first did not."""
+        """All connections over which medians are taken. Raises Lost if one fails after the first succeeded."""
         opened = [first]
         while len(opened) < NEAR_CONNECTS and _took(first) < _NEAR_NS:
             found = self.session.open()
@@ -318,7 +320,8 @@ class _Measuring:
         return opened
 
     def _socket_saving(self, measured: Distance, identity: Identity) -> int | None:
-        """Measured beside it, where TCP was used and a Unix socket of the server is known: nobody logs in to that unasked."""
+        """The saving of a Unix socket, if TCP was used on this machine and a socket of the server is known. It is measured with a
+        dummy server, since the user has not requested a login over that socket."""
         port = self.server.port
         usual = (path for path in SERVICES[self.server.service].sockets if port == SERVICES[self.server.service].port)
         path = identity.socket or next((path for path in usual if _is_socket(path)), None)
@@ -332,7 +335,7 @@ class _Measuring:
         return fetched.rows if fetched.refusal is None else ()
 
     def _requests(self) -> _Samples:
-        """As many requests as count and time allow."""
+        """Send as many requests as count and time allow."""
         query, least = self.requests.query, self.effort.least_count
         count = self.effort.count
         if count is None and least > _NEAR.most * _NEAR.requests:
@@ -340,7 +343,7 @@ class _Measuring:
         if count is not None:
             asked = self.session.ask([query], count, _NO_LIMIT_NS)
             return _Samples(list(asked.latencies_ns[0]), [], asked.refusals[0], None, asked)
-        # Not the cold request, which may have opened a connection behind a pooler.
+        # The cold request is no estimate: it may have opened a connection behind a pooler.
         one_ns = min(self.session.ask([query], _TRIED, _SECOND_NS).latencies_ns[0])
         if one_ns * MOST_COUNT < 2 * _WITHIN_NS:
             return self._rounds(_NEAR, _NEAR.most, _WITHIN_NS)
@@ -380,7 +383,7 @@ class _Measuring:
         )
 
     def _measure_bandwidth(self) -> None:
-        """One large answer. What the server refuses, or what breaks off, costs this figure alone."""
+        """Measure one large answer. A refusal or a broken connection only loses this result."""
         if self.requests.bulk is None:
             self._learn(bandwidth_refusal="this server has no large answer without storing one first")
             return
@@ -410,7 +413,7 @@ def _took(attempt: Opened | NotOpened) -> int:
 
 
 def connection_of(attempts: Sequence[Opened | NotOpened]) -> NewConnection:
-    """The medians of connections, step by step, all of which had the same steps; or the steps of one that was not opened."""
+    """The medians, step by step, of connections with the same steps; or the steps of a connection that could not be opened."""
     steps = []
     for position, step in enumerate(attempts[-1].steps):
         times = [one.steps[position].took_ns for one in attempts if len(one.steps) > position]

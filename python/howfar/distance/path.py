@@ -1,4 +1,4 @@
-"""Which path a connection took, each statement with its evidence. What no evidence supports is not said."""
+"""Determines the path of a connection. Each statement has its evidence; nothing is stated without evidence."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from howfar.engine.ping_messages import Opened
 
 _TIMES_PING = 2.0
 _LEAST_NS = 200_000
-"""A request takes twice a ping, and so much longer: something nearer than the server probably answers the pings."""
+"""If a request takes more than twice as long as a ping, and longer by more than this, something nearer probably answers the pings."""
 
 
 def locate(opened: Opened) -> PeerLocation:
-    """Where the other end of an open connection is, as far as this machine's procfs says."""
+    """Location of the other end of an open connection, as far as this machine's procfs shows it."""
     if opened.local_address is None:
         return unix_peer(opened.peer_address, opened.peer_pid or 0)
     return tcp_peer(_endpoint(opened.local_address), _endpoint(opened.peer_address))
@@ -73,7 +73,7 @@ def _listener(location: PeerLocation) -> Iterator[Fact]:
 
 
 def host_of(endpoint: str) -> str:
-    """The host of `host:port`, without brackets, zone and the prefix of IPv4 in IPv6."""
+    """The host of `host:port`, without brackets, zone and the prefix of IPv4-mapped addresses."""
     host = endpoint.rpartition(":")[0].strip("[]").partition("%")[0]
     return host.removeprefix("::ffff:") if "." in host else host
 
@@ -94,7 +94,7 @@ def _named(opened: Opened, identity: Identity) -> Iterator[Fact]:
 
 def _numbers(opened: Opened, identity: Identity) -> Iterator[Fact]:
     at_login, now = opened.connection_id, identity.connection_id
-    # The greeting of MySQL has 32 bits of what may have more.
+    # MySQL's greeting has only the lower 32 bits of the connection ID.
     if at_login is not None and now is not None and at_login != now & 0xFFFF_FFFF:
         yield Fact(
             what="a pooler or proxy",
@@ -104,7 +104,7 @@ def _numbers(opened: Opened, identity: Identity) -> Iterator[Fact]:
 
 
 def _addresses(opened: Opened, identity: Identity) -> Iterator[Fact]:
-    """Where the server sees the connection come from, and where it came in, against our own ends."""
+    """Facts from comparing both ends of the connection as the server sees them with our own view."""
     local, seen, peer = opened.local_address, identity.client_address, opened.peer_address
     if local is None:
         if seen is not None:

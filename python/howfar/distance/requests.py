@@ -1,6 +1,6 @@
-"""What is sent to each kind of server, word for word: small, read-only, and documented in docs/distance.md.
+"""The requests sent to each kind of server, verbatim: small, read-only, and documented in docs/distance.md.
 
-A request has the engine's form (`PingRequest`): SQL is one word, a command of Redis its words; no words are the protocol's own ping.
+A request has the engine's form (`PingRequest`): SQL is one word; a Redis command is several; no words mean the protocol's own ping.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ _MISSING_KEY = "howfar:no-such-key"
 
 @dataclass(frozen=True)
 class Identity:
-    """What a server says of itself and of this connection. None: it does not say."""
+    """Facts that a server reports about itself and this connection; None for those that it does not report."""
 
     product: str | None = None
     connection_id: int | None = None
-    """Its own number of the connection: another one than at the login shows that something is between."""
+    """The server's number of the connection. If it differs from that at login, a pooler or proxy is in between."""
     client_address: str | None = None
-    """`host:port` from which the server sees the connection come."""
+    """The connection's origin as the server sees it, `host:port`."""
     by_socket: bool = False
-    """The server sees the connection come over its Unix socket."""
+    """Whether the server sees the connection come over its Unix socket."""
     server_address: str | None = None
     socket: str | None = None
     """The path of the server's Unix socket."""
     between: str | None = None
-    """A pooler or proxy that names itself."""
+    """Name of a pooler or proxy that identifies itself."""
 
 
 @dataclass(frozen=True)
 class Requests:
-    """What one kind of server is asked."""
+    """The requests for one kind of server."""
 
     query: tuple[str, ...]
-    """Only the server can answer it."""
+    """A request that only the server itself can answer."""
     query_name: str
     ping_name: str
     identity: tuple[tuple[str, ...], ...]
-    """Asked once each, beside what is measured."""
+    """Requests that identify the server; sent once each, and not timed."""
     bulk: tuple[str, ...] | None
-    """Its answer has 8 MiB. None: no such request without storing something first."""
+    """A request with an answer of 8 MiB. None if that needs storing data first."""
 
 
 _MYSQL_IDENTITY = (
@@ -100,7 +100,7 @@ _PROXIES = (
 
 
 def product_of(service: ServiceName, version: str, comment: str = "") -> str:
-    """`10.11.19-MariaDB-0+deb12u1` -> `MariaDB 10.11.19`."""
+    """Product and version: `10.11.19-MariaDB-0+deb12u1` becomes `MariaDB 10.11.19`."""
     number = version.split("-", 1)[0].split(" ", 1)[0]
     if service == "postgresql":
         return f"PostgreSQL {number}"
@@ -110,12 +110,12 @@ def product_of(service: ServiceName, version: str, comment: str = "") -> str:
 
 
 def named_proxy(text: str) -> str | None:
-    """A proxy that puts its name into the version that it shows."""
+    """The name of a proxy that includes it in the version that it reports, or None."""
     return next((name for word, name in _PROXIES if word in text.lower()), None)
 
 
 def identify(service: ServiceName, answers: Sequence[Rows]) -> Identity:
-    """What the answers to `Requests.identity` say; an answer without rows says nothing. Never raises: a proxy may answer anything."""
+    """The identity in the answers to `Requests.identity`; answers without rows are ignored. Never raises, whatever was answered."""
     read = {"mysql": _mysql, "postgresql": _postgresql, "redis": _redis, "memcached": _memcached}[service]
     return read(answers)
 
@@ -127,7 +127,7 @@ def _cells(answers: Sequence[Rows], count: int) -> list[str | None] | None:
 
 
 def _number(text: str | None) -> int | None:
-    """A number that a server gave; None for anything else that it may have sent."""
+    """A number from a server; None if it sent anything else."""
     return int(text) if text is not None and re.fullmatch(r"[0-9]{1,20}", text) else None
 
 

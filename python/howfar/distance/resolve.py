@@ -1,4 +1,4 @@
-"""The lookup of a server's name, with its time and a limit: the C library has none of its own that a program could set."""
+"""The lookup of a server's name, with its time and a timeout: the C library has none that a program could set."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class NameFailed(HowfarError):
 
 
 def lookup(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, ...]]:
-    """How long the lookup took in ns, and the addresses in the order in which clients try them. Raises NameFailed."""
+    """Look up a name. Returns the duration in ns, and the addresses in the order in which clients try them. Raises NameFailed."""
     found: list[tuple[str, ...]] = []
     failed: list[Exception] = []
 
     def ask() -> None:
         try:
             found.append(resolved(host, port))
-        except (OSError, UnicodeError) as error:  # the latter of a label that is empty or too long
+        except (OSError, UnicodeError) as error:  # UnicodeError: a label is empty or too long
             failed.append(error)
 
     began = time.monotonic_ns()
-    # A lookup cannot be interrupted: one that takes too long is left to end with the process.
+    # A lookup cannot be interrupted: one that takes too long is abandoned and ends with the process.
     asking = threading.Thread(target=ask, name="lookup", daemon=True)
     asking.start()
     asking.join(limit_s)
@@ -68,7 +68,7 @@ def _why(error: Exception) -> str:
 
 
 def _address(entry: tuple[object, ...]) -> str:
-    """With the zone of a link-local address, without which it says nothing."""
+    """The address of an entry, including the zone of a link-local address, which is ambiguous without it."""
     host = str(entry[0])
     if len(entry) == 4 and isinstance(entry[3], int) and entry[3] and "%" not in host:
         return f"{host}%{entry[3]}"
@@ -76,7 +76,7 @@ def _address(entry: tuple[object, ...]) -> str:
 
 
 def as_number(host: str) -> str | None:
-    """An address that stands for itself, a zone as the number that the kernel takes. None: a name. Raises UsageError."""
+    """A numeric address, with its zone as the interface's index; None if `host` is a name. Raises UsageError."""
     try:
         number = ip_address(host.strip("[]"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The distance as text of at most 21 lines of 80 columns: the answer first, then its parts, what it means, and what to ask next."""
+"""The distance as text of at most 21 lines of 80 columns: the answer, then its parts, their meaning, and a suggested next command."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ WIDTH = 80
 LINES = 21
 _INDENT = 16
 _NUMBER = re.compile(r"([0-9]) (?=(?:µs|ms|s)\b)")
-"""A number and its unit stay in one line."""
+"""A number before its unit; no line break may separate them."""
 _COLD, _COLD_NS = 5, 1_000_000
-"""The first request is named if it takes five times the median, and a millisecond."""
+"""The first request is shown if it takes more than five times the median and more than a millisecond."""
 _STEPS: dict[StepName, str] = {"connect": "TCP", "greeting": "greeting", "tls_request": "TLS request", "login": "login"}
 
 
 def unit_of(ns: float) -> tuple[float, str]:
-    """The unit that a time is shown in, and its nanoseconds."""
+    """The unit in which to show a time: its nanoseconds, and its name."""
     for factor, unit, below in ((1e3, "µs", 100e3), (1e6, "ms", 1e9)):
         if ns < below:
             return factor, unit
@@ -30,13 +30,13 @@ def unit_of(ns: float) -> tuple[float, str]:
 
 
 def shown(ns: float) -> str:
-    """A time with its unit and two significant digits, or more where that would be zeros: `0.42 ms`, `128 ms`."""
+    """A time with its unit and two significant digits, more for large numbers: `0.42 ms`, `128 ms`."""
     factor, unit = unit_of(ns)
     return f"{plain(ns / factor)} {unit}"
 
 
 def plain(value: float) -> str:
-    """A number with two significant digits, and never in powers of ten: `0.042`, `0.42`, `4.2`, `42`, `4,242`."""
+    """A number with two significant digits, more for large numbers, never with an exponent: `0.042`, `0.42`, `4.2`, `42`, `4,242`."""
     for least, digits in ((9.95, 0), (0.995, 1), (0.0995, 2)):
         if value >= least:
             return f"{value:,.{digits}f}"
@@ -44,7 +44,7 @@ def plain(value: float) -> str:
 
 
 class _Row(NamedTuple):
-    """A label and its text, in so many lines at most."""
+    """A label and its text, in at most `lines` lines."""
 
     label: str
     text: str
@@ -52,7 +52,7 @@ class _Row(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """A row of the table of pages; the first of the remarks that fits is shown."""
+    """A row of the table of pages. Of the remarks, the first that fits is shown."""
 
     label: str
     cells: Sequence[object]
@@ -63,7 +63,7 @@ _Line = _Row | _Cells | str
 
 
 def render(distance: Distance, width: int = WIDTH) -> str:
-    """The screen of a measurement that has an answer, in at least 40 columns."""
+    """The screen of a measurement that has a result, in at least 40 columns."""
     parts = [(spare, [text for line in lines for text in _wrapped(line, width)]) for spare, lines in _parts(distance)]
     while sum(len(lines) for _, lines in parts) > LINES and any(spare for spare, _ in parts):
         parts.remove(max(parts, key=lambda part: part[0]))
@@ -71,7 +71,7 @@ def render(distance: Distance, width: int = WIDTH) -> str:
 
 
 def headline(distance: Distance) -> str:
-    """`MariaDB 10.11.19 at db.internal:3306 is 0.42 ms away.`"""
+    """The result in one sentence: `MariaDB 10.11.19 at db.internal:3306 is 0.42 ms away.`"""
     assert distance.request is not None, "it was measured"
     who = distance.product or "The server"
     between = (
@@ -84,7 +84,7 @@ def headline(distance: Distance) -> str:
 
 
 def _parts(distance: Distance) -> Iterator[tuple[int, list[_Line]]]:
-    """Lines that belong together, and how easily they can be spared: 0, never."""
+    """Groups of lines, each with a rank: groups of the highest rank are dropped first if space is short, those of rank 0 never."""
     yield 0, [headline(distance)]
     yield 0, [""]
     yield 0, _request(distance)
@@ -175,7 +175,7 @@ def _how(connection: NewConnection) -> str:
 
 
 def failure(distance: Distance) -> Iterator[str]:
-    """What was tried, how far it came, and what to do: two or three lines."""
+    """The lines for a failed measurement: the failure, the steps that worked, and what to do; two or three lines."""
     failed = distance.failure
     assert failed is not None, "it failed"
     worked = [f"name lookup {shown(distance.name.took_ns)}"] if distance.name is not None else []
@@ -188,7 +188,7 @@ def failure(distance: Distance) -> Iterator[str]:
 
 
 def limit_line(limit: Limit) -> str:
-    """`p95>2ms: crossed, 2.6 ms [2.3, 3.1]`."""
+    """A limit as text: `p95>2ms: crossed, 2.6 ms [2.3, 3.1]`."""
     if limit.value_ns is None:
         return f"{limit.expression}: undecided, as this measurement has no such figure"
     bounds = ""
@@ -199,7 +199,7 @@ def limit_line(limit: Limit) -> str:
 
 
 def step_name(distance: Distance, name: StepName) -> str:
-    """How the screen calls a step: `TLS 1.3`."""
+    """The name of a step on the screen: `TLS 1.3`."""
     if name == "tls":
         version = distance.encryption.version.removeprefix("TLSv") if distance.encryption is not None else ""
         return f"TLS {version}".rstrip()
@@ -228,7 +228,7 @@ def _between(distance: Distance) -> list[_Line]:
 
 
 def _failed_addresses(distance: Distance) -> list[_Line]:
-    """The first address of the name that did not take the connection, and so delays every new one."""
+    """The name's first address, if it did not accept the connection: it delays every new connection."""
     failed = [one for one in (distance.name.addresses if distance.name is not None else ()) if one.state == "failed"]
     return [_Row("", f"first tried {failed[0].address}: {failed[0].why}", lines=1)] if failed else []
 

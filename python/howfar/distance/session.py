@@ -1,4 +1,4 @@
-"""One server to measure, and the engine that times one connection to it at a time."""
+"""One server to measure, and the engine that times requests to it on one connection at a time."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ EngineEvent = TypeVar("EngineEvent", bound=Asked | Fetched)
 
 @dataclass(frozen=True)
 class Server:
-    """One server and the account, ready to be measured. The password is never printed."""
+    """One server and its account, ready to be measured. The password is never printed."""
 
     service: ServiceName
     shown: str
-    """The target as it was given, without a password."""
+    """The target as a URL, without a password."""
     host: str | None
     port: int | None
     socket: str | None
@@ -58,7 +58,7 @@ class Server:
 
     @property
     def place(self) -> str:
-        """`on /run/mysqld/mysqld.sock`, `at db.internal:3306`."""
+        """The server's address as text: `on /run/mysqld/mysqld.sock`, `at db.internal:3306`."""
         if self.socket is not None:
             return f"on {self.socket}"
         host = f"[{self.host}]" if self.host is not None and ":" in self.host else self.host
@@ -77,9 +77,9 @@ _NOT_LET_IN = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
 
 
 def check_answered(server: Server, refusal: str | None) -> None:
-    """Raises Lost if the server answered a request with an error, as one does that is loading or has lost its primary.
+    """Raise Lost if the server answered a request with an error, such as while it is loading or has lost its primary.
 
-    Redis and Memcached let anybody connect, and refuse the first request of whoever should have given a password.
+    Redis and Memcached accept every connection, and refuse the first request if a password is missing.
     """
     where = server.place.partition(" ")[2]
     if refusal is None:
@@ -94,7 +94,7 @@ def check_answered(server: Server, refusal: str | None) -> None:
 
 
 def check_kind(server: Server, identity: Identity) -> None:
-    """Memcached has no login in which another kind of server would be noticed, but names its version. Raises Lost."""
+    """Raise Lost if a server named as Memcached did not report its version: it has no login that would reveal another kind."""
     if server.service != "memcached" or identity.product is not None:
         return
     message = f"{server.place.partition(' ')[2]} does not answer `version` as Memcached does"
@@ -103,7 +103,7 @@ def check_kind(server: Server, identity: Identity) -> None:
 
 
 def not_opened(failed: NotOpened) -> Failure:
-    """Why a connection could not be opened."""
+    """The failure of a connection that could not be opened."""
     cause = failed.failure
     return Failure(
         step=failed.step, code=cause.code, message=cause.message, advice=cause.advice, waited_ns=failed.waited_ns
@@ -117,24 +117,24 @@ class PingSession:
         self._engine = engine
 
     def end(self) -> None:
-        """Let the engine say goodbye and end, also in the middle of a request."""
+        """Let the engine close the connection properly and end, even in the middle of a request."""
         self._engine.end_input()
 
     def open(self) -> Opened | NotOpened:
-        """Open a connection and log in, after the present one, if any, has said goodbye. Raises EngineFailed for a bad job."""
+        """Open a connection and log in, after properly closing the present one, if any. Raises EngineFailed for a bad job."""
         self._engine.send(OpenConnection())
         event = self._engine.read()
         assert isinstance(event, Opened | NotOpened), "the engine answers a command with its event"
         return event
 
     def ask(self, requests: Sequence[tuple[str, ...]], rounds: int, within_ns: int, at_ns: int = 0) -> Asked:
-        """Requests in turn, for so many rounds. Raises Lost when the connection ended; what came before it is lost, too."""
+        """Send the requests in turn, `rounds` times. Raises Lost if the connection ends; earlier results are then lost, too."""
         asked = tuple(PingRequest(words=words) for words in requests)
         self._engine.send(AskInTurn(requests=asked, rounds=rounds, within_ns=within_ns, at_ns=at_ns))
         return self._answer(Asked)
 
     def fetch(self, words: tuple[str, ...], rows: bool = True) -> Fetched:
-        """One request and its answer. Raises Lost."""
+        """Send one request and read its answer. Raises Lost."""
         self._engine.send(FetchAnswer(request=PingRequest(words=words), rows=rows))
         return self._answer(Fetched)
 
@@ -168,15 +168,15 @@ def ping_session(server: Server, target: Target, timeout_ns: int) -> Iterator[Pi
 # ---------------------------------------------------------------- a socket beside TCP
 
 _TURNS, _EACH = 12, 25
-"""Requests over each transport, in turns."""
+"""Number of turns of each transport, and of requests in each turn."""
 _LIMIT_NS = 2_000_000_000
 
 
 def socket_saving_ns() -> int | None:
-    """What a Unix socket saves on this machine against the loopback interface: the same request to a made server, over both.
+    """Time in ns that a Unix socket saves on this machine over the loopback interface: the same request to a dummy server over both.
 
-    The transports take turns, and the quickest request over each counts: whatever else the machine does only adds time. None:
-    the socket was not the quicker one, or it could not be measured, as where no file can be written. Raises EngineError.
+    The transports alternate, and the fastest request over each counts, since other load only adds time. None if the socket was not
+    faster or could not be measured, for example because no file can be written. Raises EngineError.
     """
     with contextlib.suppress(OSError, EngineFailed), temporary_folder() as folder:
         return _socket_saving_ns(folder)
@@ -199,7 +199,7 @@ def _socket_saving_ns(folder: Path) -> int | None:
             if not isinstance(session.open(), Opened):
                 return None
             sessions.append(session)
-            # The connection needs its name no longer, and so a kill leaves nothing.
+            # Once connected, the socket needs no name: removing it now leaves nothing behind after a kill.
             shutil.rmtree(folder, ignore_errors=True)
         for turn in range(2 * _TURNS):
             which = turn % 2

@@ -1,7 +1,7 @@
-"""From a complete address to a server that can be measured: its kind, and the session to have with it.
+"""Turns a complete address into a server that can be measured: its kind, and the session to use.
 
-At a port that does not say the kind, each kind is spoken to in turn. No handshake is abandoned: MySQL speaks first, and is then logged
-in to; the others have heard nothing that they count or log.
+If the port does not determine the kind, each protocol is tried in turn. No handshake is abandoned: MySQL speaks first, and its login
+is then completed; the other servers have received nothing that they count or log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from howfar.services import SERVICES, ServiceName
 
 
 def server_of(login: Login, service: ServiceName) -> Server:
-    """Raises UsageError for a session that cannot be had."""
+    """The server of an address, as one of kind `service`. Raises UsageError for a session that is not possible."""
     address = login.address
     return Server(
         service=service,
@@ -63,7 +63,7 @@ def _session(address: ServerAddress, service: ServiceName) -> Session:
 
 
 def _tls(address: ServerAddress, service: ServiceName) -> Tls | None:
-    """As the server's own client has it: where nothing is said, MySQL and PostgreSQL encrypt if the server offers it over TCP."""
+    """TLS as in the server's own client: by default, MySQL and PostgreSQL encrypt over TCP if the server offers it."""
     default: SslMode = "PREFERRED" if service in ("mysql", "postgresql") and address.socket is None else "DISABLED"
     return tls_of(address, address.ssl_mode or default, resumption=False)
 
@@ -75,22 +75,22 @@ def _verified(address: ServerAddress) -> str:
     return authority if address.ssl_mode == "VERIFY_CA" else NOT_VERIFIED
 
 
-# ---------------------------------------------------------------- a port that does not say of which kind its server is
+# ---------------------------------------------------------------- a port that does not determine the kind of its server
 
 _WAIT_NS = 2_000_000_000
-"""For the first word of each kind; a server of another kind waits in silence."""
+"""Timeout for the first answer in each protocol: a server of another kind may wait in silence."""
 
 
 ORDER: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "memcached")
 
 
 class NothingListens(Exception):
-    """No connection could be made, of whatever kind the server is."""
+    """No connection could be made, so the kind of server is irrelevant."""
 
 
 def detect(as_kind: Callable[[ServiceName], Server], target: Target, timeout_ns: int) -> Server | Failure:
-    """The server, of the kind that answers; a failure: it is none of those that are measured. `as_kind`: the server if it were of a
-    kind, with that kind's account and session. Raises NothingListens, EngineError."""
+    """The server, of the kind that answers; a Failure if it is of no supported kind. `as_kind`: the server as one of a kind, with
+    that kind's account and session. Raises NothingListens, EngineError."""
     within_ns = min(timeout_ns, _WAIT_NS)
     found: Failure | None = None
     codes = set[str]()
@@ -117,8 +117,8 @@ def detect(as_kind: Callable[[ServiceName], Server], target: Target, timeout_ns:
 
 
 def other_protocol(server: Server, target: Target, timeout_ns: int) -> Failure | None:
-    """What a server speaks that said nothing to a client of the protocol that was named, as one does that waits for other words or
-    hangs up. MySQL is not tried: it speaks first, and so has been recognised. Raises EngineError."""
+    """A Failure that names the protocol of a server that did not answer in the requested one but stayed silent or hung up; None if
+    unknown. MySQL is not tried: it speaks first, so it would have been recognized already. Raises EngineError."""
     within_ns = min(timeout_ns, _OTHER_WAIT_NS)
     began_with_tls = _begins_with_tls(server)
     others: tuple[ServiceName, ...] = ("postgresql", "redis", "memcached")
@@ -147,7 +147,7 @@ _TLS_FIRST: dict[ServiceName, str] = {
     "memcached": "Begin the address with memcacheds://.",
     "postgresql": "Add ?sslmode=require&sslnegotiation=direct to an address of PostgreSQL.",
 }
-"""How an address says that TLS begins with the first byte."""
+"""Advice, by kind, on an address with which TLS begins at the first byte."""
 
 
 def _begins_with_tls(server: Server) -> bool:
@@ -164,31 +164,31 @@ def _wrong(message: str, advice: str) -> Failure:
 
 
 def _stranger(server: Server, service: ServiceName, tls: Tls | None = None) -> Server:
-    """The server as one of another kind, without the password, which is not for that."""
+    """The server as one of another kind, without the password, which is not meant for that kind."""
     session = Session(tls=tls, multi_statements=False)
     return replace(server, service=service, user=server.user or "howfar", password="", database="", session=session)
 
 
 def _answers_tls(server: Server, target: Target, within_ns: int) -> bool:
-    """Whether a TLS handshake succeeds; with TLS 1.3 it does even where a client certificate is required."""
+    """Whether a TLS handshake succeeds. With TLS 1.3 it does even if the server requires a client certificate."""
     with ping_session(_stranger(server, "redis", Tls(resumption=False)), target, within_ns) as session:
         return isinstance(session.open(), Opened)
 
 
 def _not_of_kind(server: Server, target: Target, within_ns: int) -> Failure | None:
-    """Why the server is not of its kind; None: it is. Raises NothingListens."""
+    """Why the server is not of the kind `server.service`; None if it is. Raises NothingListens."""
     with ping_session(server, target, within_ns) as session:
         opened = session.open()
         if isinstance(opened, NotOpened):
             if opened.step == "connect":
                 raise NothingListens
-            # A server that refuses the login, or wants TLS, is of the kind that was spoken to.
+            # A server that refuses the login, or requires TLS, has answered in this protocol.
             return None if opened.failure.code in ("auth", "tls", "server_error") else not_opened(opened)
         return None if server.service in ("mysql", "postgresql") else _not_by_ping(server, session)
 
 
 def _not_by_ping(server: Server, session: PingSession) -> Failure | None:
-    """Redis and Memcached let anybody in without a word: what they answer to their ping tells them apart."""
+    """Like `_not_of_kind`, for Redis and Memcached: they accept connections without a greeting; only a ping identifies them."""
     try:
         answer = session.fetch(())
     except Lost as lost:

@@ -1,6 +1,6 @@
-"""A server that is asked again and again, on a schedule: what came of each request, and the live screen of it. Pure.
+"""Repeated requests to a server on a schedule: the result of each request, and the live screen. Pure.
 
-Latency counts from the moment at which a request was due: a request that waits for a slow one before it is slow, too.
+Latency counts from the time at which a request was due: a request that waits for a slow one before it is slow, too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from howfar.distance.record import OutageKind
 from howfar.distance.screen import shown
 
 LEAST_INTERVAL_NS = 10_000_000
-"""At most 100 requests a second."""
+"""Shortest interval: at most 100 requests per second."""
 _KEPT_EVENTS = 5
 _RECENT = 600
 _BARS = " ▁▂▃▄▅▆▇█"
 _SLOW_FACTOR = 3.0
 _SLOW_LEAST = 20
-"""Samples before a request can be called slow: three times the median."""
+"""A request is slow if it takes more than `_SLOW_FACTOR` times the median; this needs at least that many samples."""
 
 
 WORDS = "lost: no answer, or no connection; skipped: due before the last answer"
@@ -31,7 +31,7 @@ WORDS = "lost: no answer, or no connection; skipped: due before the last answer"
 
 @dataclass(frozen=True)
 class Moment:
-    """A time of day, and the same moment on the monotonic clock, by which times are taken."""
+    """A time of day, and the same instant on the monotonic clock, with which durations are measured."""
 
     at: datetime
     ns: int
@@ -53,11 +53,11 @@ class Slow:
 
 @dataclass
 class Outage:
-    """A time in which every request was lost: from the moment at which the first of them was due until the server answers."""
+    """A period in which every request was lost: from the time at which the first of them was due until the server answers."""
 
     began: Moment
     why: str
-    """Of the first lost request."""
+    """Why the first request was lost."""
     lost: int = 0
     kind: OutageKind = "errors"
     ended: Moment | None = None
@@ -75,27 +75,27 @@ class Outage:
 
 @dataclass
 class Watched:
-    """Everything that a watch has seen; its memory does not grow with its length."""
+    """The results of a watch; memory does not grow with its duration."""
 
     title: str
     interval_ns: int
     counts: Counter[int] = field(default_factory=Counter)
     """Latencies by value, rounded to three significant digits."""
     recent: deque[int | None] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    """The latest latencies, in their order; None: lost."""
+    """The latest latencies, in order; None for a lost request."""
     total_ns: int = 0
     min_ns: int | None = None
     max_ns: int = 0
     lost: int = 0
-    """Requests that were answered by an error or not at all, or were due when there was no connection."""
+    """Requests that were answered with an error or not at all, or were due while there was no connection."""
     skipped: int = 0
-    """Requests that were not sent since they were due before the one before them was answered."""
+    """Requests that were not sent because the previous one was still unanswered when they were due."""
     outage: Outage | None = None
-    """The present one."""
+    """The present outage, if any."""
     outage_count: int = 0
-    """Those that have ended."""
+    """Number of outages that have ended."""
     outages: deque[Outage] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
-    """The latest of those."""
+    """The latest outages that have ended."""
     slow: deque[Slow] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
 
     @property
@@ -107,7 +107,7 @@ class Watched:
         return self.count + self.lost + self.skipped
 
     def answered(self, latency_ns: int, when: Moment) -> None:
-        """A request was answered so long after it was due."""
+        """Record an answer that came `latency_ns` after its request was due."""
         self.back(when)
         if self.count >= _SLOW_LEAST and latency_ns > _SLOW_FACTOR * (self.quantile_ns(0.5) or latency_ns):
             self.slow.append(Slow(when, latency_ns))
@@ -118,7 +118,7 @@ class Watched:
         self.max_ns = max(self.max_ns, latency_ns)
 
     def was_lost(self, why: str, due: Moment) -> None:
-        """A request that was due then got no answer, or an error, or could not be sent."""
+        """Record a request, due at `due`, that got no answer or an error, or could not be sent."""
         if self.outage is None:
             self.outage = Outage(due, why)
         self.outage.lost += 1
@@ -126,12 +126,12 @@ class Watched:
         self.recent.append(None)
 
     def unreachable(self, why: str) -> None:
-        """There is no connection, since a request was lost or as it could not be opened again."""
+        """Record that no connection exists: a request was lost with it, or it could not be reopened."""
         assert self.outage is not None, "a request was lost with the connection"
         self.outage.kind = "unreachable"
 
     def back(self, when: Moment) -> None:
-        """The server answers, maybe again."""
+        """Record that the server answers, which ends the present outage, if any."""
         if self.outage is not None:
             self.outage.ended = when
             self.outages.append(self.outage)
@@ -139,14 +139,14 @@ class Watched:
             self.outage = None
 
     def events(self, now_ns: int, clock: str, most: int) -> list[str]:
-        """The latest outages and slow requests in their order; outages come first where there is no room for all."""
+        """The latest outages and slow requests in chronological order, at most `most`; outages have priority."""
         outages: list[Outage | Slow] = [*self.outages, *([] if self.outage is None else [self.outage])]
         kept = outages[-most:]
         kept += list(self.slow)[len(self.slow) - min(most - len(kept), len(self.slow)) :]
         return [one.line(now_ns, clock) for one in sorted(kept, key=lambda one: one.began.ns)]
 
     def quantile_ns(self, share: float) -> int | None:
-        """A percentile, where at least three samples lie beyond it."""
+        """A percentile; None unless at least three samples lie beyond it."""
         if self.count * min(share, 1 - share) < 3 * (1 - 1e-9):
             return None
         left = math.ceil(share * self.count)
@@ -170,7 +170,7 @@ def rounded(value: int) -> int:
 
 
 def figures(watched: Watched) -> str:
-    """`min 0.38  p50 0.42  p95 0.51 ms`, as far as the number of requests supports it."""
+    """Minimum, percentiles and maximum as text: `min 0.38 ms  p50 0.42 ms  …`, as far as the number of requests supports them."""
     known = [("min", watched.min_ns), *((f"p{int(q * 100)}", watched.quantile_ns(q)) for q in (0.5, 0.95, 0.99))]
     named = [(name, ns) for name, ns in known if ns is not None]
     if not named:
@@ -179,7 +179,8 @@ def figures(watched: Watched) -> str:
 
 
 def frame(watched: Watched, pending_ns: int | None, now_ns: int, width: int, height: int) -> str:
-    """The live screen: now, percentiles, a histogram, outages and slow requests. `pending_ns`: age of the request under way."""
+    """The live screen: the present state, percentiles, a histogram, outages and slow requests. `pending_ns`: age of the unanswered
+    request, if any."""
     latest = watched.recent[-1] if watched.recent else None
     now = "-" if latest is None else shown(latest)
     if watched.outage is not None:
@@ -206,7 +207,7 @@ _INDENT = " " * 7
 
 
 def _within(width: int, first: str, second: str) -> list[str]:
-    """Two texts on one line, or on two where that is too narrow."""
+    """Two texts on one line, or on two lines if `width` is too small."""
     line = f"{first} {second}"
     return [line] if len(line) <= width else [first.rstrip(), f"{_INDENT}{second}"]
 
@@ -216,7 +217,7 @@ def counts(watched: Watched) -> str:
 
 
 def histogram(watched: Watched, width: int, rows: int) -> list[str]:
-    """Latencies in bins that grow by a constant factor, from the smallest to the largest."""
+    """A histogram of latencies, in bins whose width grows by a constant factor, from the smallest to the largest latency."""
     if not watched.counts:
         return []
     low, high = min(watched.counts), max(watched.counts)
@@ -237,14 +238,14 @@ def histogram(watched: Watched, width: int, rows: int) -> list[str]:
 
 
 def sparkline(watched: Watched, width: int) -> str:
-    """The latest latencies as bars; a lost one is a cross."""
+    """The latest latencies as bars; a lost request is a cross."""
     latest = list(watched.recent)[-max(width, 1) :]
     most = max((one for one in latest if one is not None), default=1)
     return "".join("x" if one is None else _BARS[max(round(8 * one / most), 1)] for one in latest)
 
 
 def summary(watched: Watched, now_ns: int) -> Iterator[str]:
-    """What remains on the screen."""
+    """The lines that remain on the screen at the end."""
     yield watched.title
     yield f"{watched.due:,} requests: {counts(watched)}."
     if watched.lost or watched.skipped:
@@ -255,6 +256,6 @@ def summary(watched: Watched, now_ns: int) -> Iterator[str]:
 
 
 def window_line(watched: Watched, now: Moment) -> str:
-    """One line for a log: the time of day, the present outage, and the figures so far."""
+    """A line for a log: the time of day, the present outage, and the figures so far."""
     outage = f"{watched.outage.says(now.ns)}  " if watched.outage is not None else ""
     return f"{now.at:%H:%M:%S}  {outage}{counts(watched)}  {figures(watched)}"

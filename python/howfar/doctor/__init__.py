@@ -1,5 +1,6 @@
-"""`howfar doctor`: examines the database and cache servers of this machine: the cost of the path to them and the lines to change.
+"""`howfar doctor`: examines the database and cache servers of this machine: the cost of the path to them, and the configuration lines
+to change.
 
-Only reads: /proc, the servers' own counters, and a few hundred pings and connects. Nothing here starts, stops or sets anything.
-Start at `examine.py`; what is found is in `findings.py`; what is wrong is decided in `checks.py`.
+It only reads: /proc, the servers' own counters, and a few hundred pings and connects. It starts, stops and sets nothing. The entry
+point is `examine.py`; `findings.py` defines the results; `checks.py` decides what is wrong.
 """

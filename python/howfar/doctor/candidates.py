@@ -1,6 +1,6 @@
-"""Probable servers of this machine, from processes, listening sockets and the usual paths. Nothing is connected to.
+"""Probable servers of this machine, from processes, listening sockets and the usual paths. No connection is made.
 
-A process's name is only a reason to ask: `discovery` speaks to what is found here. `servers_here` lists it as it is.
+A process's name proves nothing: `discovery` connects to the candidates to identify them; `servers_here` lists them without connecting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from howfar.services import SERVICES
 
 PROGRAMS = {program: Kind(name) for name, service in SERVICES.items() for program in service.programs}
 SYSTEM_UIDS = 1000
-"""Lowest UID of users; below are accounts of the system (Debian's and Red Hat's ranges)."""
+"""Lowest UID of users; lower ones are system accounts (Debian's and Red Hat's ranges)."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -38,17 +38,17 @@ class ListenAddress:
     bound: str | None = None
     """The path as the server bound it."""
     shared: bool = False
-    """Whether the address was guessed for several servers: only the server knows whose it is."""
+    """Whether the address was guessed for several processes: only the answering server can report which one it is."""
 
     @property
     def dialled(self) -> str | None:
-        """The address to connect to where it listens on all interfaces."""
+        """The address to connect to: the loopback address if it listens on all interfaces."""
         return _ANY.get(self.host, self.host) if self.host is not None else None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A probable server, and where it probably listens."""
+    """A probable server and its probable addresses."""
 
     kind: Kind
     process: Process | None
@@ -58,18 +58,19 @@ class Candidate:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the process is of root, a system account or the user. Anybody may name a process mysqld and wait for passwords."""
+        """Whether the process belongs to root, a system account or the user. Any account may run a process named mysqld to collect
+        passwords."""
         return self.process is not None and (self.process.uid < SYSTEM_UIDS or self.process.uid == os.geteuid())
 
 
 def kind_of(process: Process) -> Kind | None:
-    """A process's kind of server, by its name or its program's."""
+    """A process's kind of server, by its name or its program's name; None if it is no server."""
     name = program_of(process)
     return PROGRAMS[name] if name is not None else None
 
 
 def program_of(process: Process) -> str | None:
-    """The one of PROGRAMS that a process runs; a private installation may start it through the loader."""
+    """The entry of PROGRAMS that a process runs, or None. A private installation may start it through the dynamic loader."""
     bases = [argument.rpartition("/")[2] for argument in process.arguments[:4]]
     loaded = bases if bases and bases[0].startswith("ld-linux") else bases[:1]
     return next((name for part in (process.name, *loaded) if (name := part.partition(" ")[0]) in PROGRAMS), None)
@@ -77,7 +78,7 @@ def program_of(process: Process) -> str | None:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search of this machine found."""
+    """The result of a search of this machine."""
 
     candidates: tuple[Candidate, ...]
     foreign: tuple[Process, ...]
@@ -87,7 +88,7 @@ class Search:
 
 
 def search() -> Search:
-    """Search for servers whose process is seen, then for listening addresses that belong to none of those."""
+    """Search for servers with a visible process, then for listening addresses that belong to none of these."""
     tcp = [row for row in procfs.tcp_rows() if row.state == LISTEN]
     unix = [row for row in procfs.unix_rows() if row.listens]
     here = {row.inode for row in tcp} | {row.inode for row in unix}
@@ -98,7 +99,7 @@ def search() -> Search:
         assert kind is not None, "only such were kept"
         parent = servers.get(process.parent)
         if parent is not None and kind_of(parent) is kind:
-            continue  # a process of a server, such as PostgreSQL's for a session
+            continue  # a child process of a server, such as PostgreSQL's for a session
         own = procfs.socket_inodes(process.pid)
         if own is None:
             hidden.append(process)
@@ -121,7 +122,7 @@ def _addresses_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence
 
 
 def _absolute(pid: int, path: str) -> str:
-    """A server's path, absolute: a relative one starts at its working directory, which seldom changes."""
+    """A server's path as an absolute path: a relative one starts at its working directory, which seldom changes."""
     try:
         return path if path.startswith("/") else str((procfs.PROC / str(pid) / "cwd").readlink() / path)
     except OSError:
@@ -137,7 +138,7 @@ def _once_per_port(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, .
 
 
 def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
-    """Addresses of a process whose files may not be read: the sockets of its account; for root, only the usual port."""
+    """Guessed addresses of a process whose open files may not be read: the sockets of its account; for root, only the usual port."""
     addresses = [
         ListenAddress(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)
     ]
@@ -161,13 +162,13 @@ def _may_be(kind: Kind, path: str, uid: int) -> bool:
     try:
         return Path(path).stat().st_uid == uid
     except PermissionError:
-        return True  # in a closed directory, such as a server's data directory
+        return True  # it is in a directory closed to us, such as a server's data directory
     except OSError:
         return False
 
 
 def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> list[Candidate]:
-    """Usual ports and paths without a visible process: a container's port, or a hidden process."""
+    """Candidates at usual ports and paths without a visible process: a container's published port, or a hidden process."""
     found = []
     for name, service in SERVICES.items():
         kind, port = Kind(name), service.port
@@ -188,7 +189,7 @@ def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[Uni
 
 
 def socket_file(path: str) -> tuple[int, int] | None:
-    """Device and inode of a socket, whatever links lead there; None where the path is no socket."""
+    """Device and inode of a socket, with links followed; None if the path is no socket."""
     try:
         seen = Path(path).stat()
     except OSError:
@@ -213,20 +214,20 @@ class ServerHere:
 
     kind: Kind
     name: str
-    """Product and, where the program's path has it, version."""
+    """Product and, if the program's path contains it, version."""
     pids: tuple[int, ...]
-    """Its process; several where it is not seen which of them listens at the addresses; none where no process is seen."""
+    """Its process; several if it is unknown which of them listens at the addresses; empty if no process is visible."""
     account: str | None
     addresses: tuple[str, ...]
     """Paths of sockets, and addresses with ports, on which it listens here."""
     target: str | None
-    """What is typed after `howfar` to reach it, quoted for a shell; None where it cannot be reached from here."""
+    """The argument of `howfar` that reaches it, quoted for a shell; None if it cannot be reached from here."""
     notes: tuple[str, ...]
-    """What passes it on, and what could not be seen."""
+    """The forwarder in front of it, if any, and what could not be seen."""
 
 
 def servers_here() -> list[ServerHere]:
-    """The servers of this machine: those seen to listen, then probable ones, then those in other network namespaces."""
+    """The servers of this machine: those with a visible process, then those without, then those in other network namespaces."""
     found = search()
     ownerless = {address.inode for each in found.candidates if each.process is None for address in each.addresses}
     holders = owners(inode for inode in ownerless if inode is not None)
@@ -240,15 +241,15 @@ def servers_here() -> list[ServerHere]:
 
 
 def _listed(group: Sequence[Candidate], holders: dict[int, Process]) -> ServerHere | None:
-    """A server, or several of one account whose addresses cannot be told apart. None where another program than such a server
-    listens, or nothing does."""
+    """A server, or several of one account whose addresses cannot be distinguished. None if another program listens there, or
+    nothing does."""
     candidate, pids = group[0], tuple(each.process.pid for each in group if each.process is not None)
     process, kind = candidate.process, candidate.kind
     addresses = [each for each in candidate.addresses if each.inode is not None and _is_for_clients(each, candidate)]
     notes: list[str] = []
     if process is None:
         if not addresses:
-            return None  # a path that nobody listens on any more
+            return None  # a path on which nothing listens any more
         holder = holders.get(addresses[0].inode or 0)
         if holder is not None and holder.name not in FORWARDERS:
             return None
@@ -303,7 +304,7 @@ def _is_for_clients(address: ListenAddress, candidate: Candidate) -> bool:
 
 
 def _product(candidate: Candidate) -> str:
-    """The name of the product; mysqld may be MySQL or MariaDB, which is known only from its greeting."""
+    """The name of the product. mysqld may be MySQL or MariaDB; only its greeting tells them apart."""
     process = candidate.process
     program = program_of(process) if process is not None else None
     if program is None or program not in _NAMES:
@@ -320,7 +321,7 @@ def _address(address: ListenAddress) -> str:
 
 
 def _target(kind: Kind, addresses: Sequence[ListenAddress]) -> str | None:
-    """The nearest address that this account may use: a socket whose file is seen here, else a port."""
+    """The nearest address that this account may use: a socket whose file is visible here, else a port; None if there is neither."""
     for address in addresses:
         if address.path is not None and _may_connect(address.path):
             return shlex.quote(_socket_target(kind, address.path))

@@ -1,6 +1,6 @@
-"""What can be wrong. A new check is a function from a `Context` to findings, and one line in CHECKS.
+"""The checks for what can be wrong. A new check is a function from a `Context` to drafts of findings, and one line in CHECKS.
 
-A check asks nobody anything, and where it cannot know it reports nothing.
+A check sends no requests, and reports nothing where the facts are insufficient.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SERVERS = (
     "redis-sentinel",
     "valkey-sentinel",
 )
-"""A replica connects to its primary, and a sentinel to the servers it monitors; they support only TCP."""
+"""Servers and monitors that are clients of other servers, over TCP only: a replica of its primary, a sentinel of its servers."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Context:
     looks: int
     seconds: float
     path: str
-    """A path for a socket of this server on which nothing else listens."""
+    """A path for this server's socket on which no other process listens."""
 
     def by_tcp(self) -> list[Client]:
         """Local TCP clients that could use a socket: forwarders, replicas and Java are left out."""
@@ -73,7 +73,7 @@ class Context:
         return [client for client in self.server.clients if client.local and client.by == "tcp"]
 
     def difference(self, worse: Transport, better: Transport) -> tuple[Median | None, Median | None, str] | None:
-        """Savings per round trip and per connect, and as text; None where one of the two was not measured."""
+        """Savings per round trip and per connect, and both as text; None if one of the transports was not measured."""
         slow, fast = self.server.floor(worse), self.server.floor(better)
         if slow is None or fast is None:
             return None
@@ -90,7 +90,7 @@ Check = Callable[[Context], list[Draft]]
 
 
 def needs_tcp(client: Client) -> bool:
-    """Whether a client uses TCP for another reason than its configuration. Forwarders have a check; Java's drivers have no sockets."""
+    """Whether a client must use TCP, whatever its configuration. Forwarders have their own check; Java's drivers lack Unix sockets."""
     return forwards(client) or _name(client) in _SERVERS or family(client.program) == "java"
 
 
@@ -103,29 +103,29 @@ def _name(client: Client) -> str:
 
 
 def severity_for(using: Iterable[Client]) -> Severity:
-    """A hidden program may be one that needs TCP, such as a replica: then it is only a note."""
+    """A note if all programs are hidden, as these may need TCP, such as a replica; else a change."""
     known = [client for client in using if client.program != UNSEEN and (client.program != SHORT or client.user)]
     return Severity.CHANGE if known else Severity.NOTE
 
 
 def do(using: Sequence[Client], one: str, several: str) -> str:
-    """Subject and verb."""
+    """The clients as a subject, with its verb in the singular or plural."""
     is_one = len(using) == 1 and using[0].program != SHORT
     return f"{named(using)} {one if is_one else several}"
 
 
 def named(using: Iterable[Client]) -> str:
-    """`php-fpm8.2 (www-data, pid 812, 815) and mariadb (app)`."""
+    """The clients as text: `php-fpm8.2 (www-data, pid 812, 815) and mariadb (app)`."""
     return " and ".join(client.named for client in using)
 
 
 def resolved(found: Median | None) -> bool:
-    """The whole interval is a saving."""
+    """Whether the complete interval is above 0."""
     return found is not None and found.low is not None and found.low > 0
 
 
 def socket_gain(context: Context, using: Sequence[Client]) -> Gain:
-    """What the socket saves against the transport in use: from pings of the server, else between two processes."""
+    """The saving of a socket over the transport in use: from pings of the server, else between two processes of howfar."""
     encrypted = bool(using) and all(client.tls for client in using)
     now = (Transport.TLS, Transport.TCP) if encrypted else (Transport.TCP, Transport.TLS)
     socket, tcp = context.server.floor(Transport.SOCKET), context.server.floor(*now)
@@ -151,7 +151,7 @@ def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
     else:
         parts = [f"{trip.text} of each round trip's {format_time(tcp.round_trip_ns.value)}"]
         rates = context.server.rates
-        # A transaction is several round trips: of PostgreSQL no bound is known.
+        # PostgreSQL counts transactions, which take several round trips, so this bound does not apply to it.
         if rates is not None and rates.statements >= 1 and context.server.kind.counts == "statements":
             total = format_time(rates.statements * trip.value)
             parts.append(f"at most {total} per second at the {rates.statements:.3g} statements/s of all its clients")
@@ -168,7 +168,7 @@ _IGNORED = {
 
 
 def loopback_tcp(context: Context) -> list[Draft]:
-    """A local client uses TCP although there is a socket that it may use."""
+    """A local client uses TCP although a socket exists that it may use."""
     socket = context.server.socket()
     using = [client for client in context.by_tcp() if client.may_use_socket is not False]
     if socket is None or not using:
@@ -188,7 +188,7 @@ def socket_off(context: Context) -> list[Draft]:
     says = f"there is no Unix socket, so {do(using, 'connects', 'connect')} over TCP from this machine"
     gain = socket_gain(context, using)
     if server.kind is Kind.MEMCACHED and (others := _others(context)):
-        # With -s it listens nowhere else, which would cut them off.
+        # With -s memcached listens nowhere else, which would cut off these clients.
         says = f"{says}; but memcached serves either a socket or TCP, and TCP also serves {others}"
         return [Draft(says, (), gain, Severity.NOTE)]
     changes = moved(server, using, context.path)
@@ -199,7 +199,7 @@ def socket_off(context: Context) -> list[Draft]:
 
 
 def _others(context: Context) -> str:
-    """Who needs TCP; empty when the server listens on the loopback only and no such client was seen."""
+    """Clients that need TCP, as text; empty if the server listens on the loopback only and no such client was seen."""
     if needs := context.only_by_tcp():
         return named(needs)
     listeners = context.server.listeners
@@ -208,7 +208,7 @@ def _others(context: Context) -> str:
 
 
 def socket_out_of_reach(context: Context) -> list[Draft]:
-    """The mode of the socket or of a directory above it keeps a local client out."""
+    """A local client may not use the socket, because of its mode or that of a directory above it."""
     socket = context.server.socket()
     using = [client for client in context.by_tcp() if client.may_use_socket is False]
     if socket is None or not using or socket.file is None:
@@ -236,7 +236,7 @@ def socket_gone(context: Context) -> list[Draft]:
 
 
 def forwarder(context: Context) -> list[Draft]:
-    """A local forwarder connects over TCP: its clients may need TCP, its last hop does not."""
+    """A local forwarder connects over TCP: its clients may need TCP, but its own connection to the server does not."""
     server = context.server
     using = [
         client
@@ -264,11 +264,11 @@ def options_ignored(context: Context) -> list[Draft]:
 
 
 HANDSHAKE_SHARE = 0.01
-"""Share of the time spent in handshakes that matters. Less is no reason to change an application."""
+"""Minimum share of the time spent in handshakes that justifies a change to an application."""
 _MOST_STATEMENTS = 100
-"""Per connection. A connection that carries more is not opened for each use."""
+"""A connection that carries more statements than this is not opened for each use."""
 FEWEST_LOOKS = 2
-"""A single look with the bundle open may be a program that starts."""
+"""Minimum number of looks with the bundle open: a single one may be a program that starts."""
 _FEWEST_CONNECTS = 2
 _NAMES = {
     Transport.SOCKET: "the socket",
@@ -279,7 +279,7 @@ _NAMES = {
 
 
 def connect_churn(context: Context) -> list[Draft]:
-    """Connections that are opened for each use."""
+    """Clients open a new connection for each use."""
     rates, floor = context.server.rates, _floor_in_use(context)
     if rates is None or floor is None or floor.connect_ns is None or rates.connects == 0:
         return []
@@ -305,14 +305,14 @@ def connect_churn(context: Context) -> list[Draft]:
 
 
 def _reconnecting(context: Context) -> list[Client]:
-    """Clients that alone made half of the connects that the server counted."""
+    """Clients each of which made at least half of the connects that the server counted."""
     assert context.server.rates is not None, "checked before"
     half = context.server.rates.connects * context.seconds / 2
     return [client for client in context.server.clients if client.connects_seen - client.connections >= max(half, 1)]
 
 
 def _floor_in_use(context: Context) -> Floor | None:
-    """The floor of the transport that reconnecting clients use, else of the cheapest one."""
+    """The floor of the transport that reconnecting clients use, or of the cheapest one if there are none."""
     server, rates = context.server, context.server.rates
     if (
         rates is not None
@@ -329,9 +329,9 @@ def _floor_in_use(context: Context) -> Floor | None:
 
 
 def authority_bundle(context: Context) -> list[Draft]:
-    """MySQL clients that read the system's whole bundle of certificate authorities for each connect.
+    """MySQL clients read the system's complete CA bundle for each connect.
 
-    Libraries do so when TLS is possible and no authority is named. Programs read it for HTTPS too; PHP reads none.
+    Libraries do so if TLS is possible and no certificate authority is named. Programs read it for HTTPS too; PHP reads none.
     """
     if context.server.kind is not Kind.MYSQL or context.server.bundle_ns is None:
         return []
@@ -348,7 +348,7 @@ def authority_bundle(context: Context) -> list[Draft]:
 
 
 def _coincides(client: Client) -> bool:
-    """Most readings of the bundle come with a new connection to this server."""
+    """Whether most readings of the bundle coincide with a new connection to this server."""
     return client.bundle_connects >= _FEWEST_CONNECTS and 2 * client.bundle_connects >= client.bundle_reads
 
 
@@ -374,11 +374,11 @@ _COMPRESSION_OPTIONS = Change(
     lines=("without MYSQL_CLIENT_COMPRESS, PDO::MYSQL_ATTR_COMPRESS, compress=true, --compress",),
     restarts=False,
 )
-"""No line for [client]: that would also apply to connections to other machines."""
+"""No line for the option group [client], which would also apply to connections to other machines."""
 
 
 def compressed_local(context: Context) -> list[Draft]:
-    """Compression on this machine: CPU time spent to spare a network that is not used."""
+    """Local clients compress: they spend CPU time to save bandwidth of a network that is not used."""
     using = [client for client in context.server.clients if client.local and client.compressed and not forwards(client)]
     if not using:
         return []
@@ -392,7 +392,7 @@ def compressed_local(context: Context) -> list[Draft]:
 
 
 def encrypted_local(context: Context) -> list[Draft]:
-    """TLS over the loopback."""
+    """Local clients use TLS over the loopback."""
     server = context.server
     using = [
         client
@@ -412,7 +412,8 @@ def encrypted_local(context: Context) -> list[Draft]:
 
 
 def _plain_url(context: Context) -> tuple[Change, ...]:
-    """None for MySQL: accounts may require TLS, and without it new logins over TCP need the server's RSA key."""
+    """The change to an unencrypted URL, for Redis only. MySQL's accounts may require TLS, and without TLS new logins over TCP need the
+    server's RSA key."""
     plain = next((found for found in context.server.listeners if found.path is None and found.tls == "none"), None)
     if context.server.kind is not Kind.REDIS or plain is None:
         return ()
@@ -421,7 +422,7 @@ def _plain_url(context: Context) -> tuple[Change, ...]:
 
 
 def encrypted_socket(context: Context) -> list[Draft]:
-    """MySQL sessions encrypted inside a Unix socket, which only root could intercept. Some clients do so by default."""
+    """MySQL sessions are encrypted inside a Unix socket, which only root could intercept. Some clients do so by default."""
     using = [client for client in context.server.clients if client.by == "socket" and client.tls]
     if not using:
         return []
@@ -436,9 +437,9 @@ def encrypted_socket(context: Context) -> list[Draft]:
 
 FEWEST_SESSIONS = 50
 IDLE_SHARE = 0.9
-"""Share of sessions that are idle from which a pooler is proposed. An application's own pool that is sized for its peak has fewer."""
+"""A pooler is proposed if at least this share of sessions is idle. An application's own pool, sized for its peak, has fewer."""
 WAITING_SHARE = 0.5
-"""Share of the time in transactions spent waiting for the client. It includes the client's own work."""
+"""Minimum share of the time in transactions that is spent waiting for the client, including the client's own work, for a finding."""
 _FEWEST_PER_S = 10
 _POOLERS = ("pgbouncer", "odyssey", "pgcat")
 _POOLER = Change(
@@ -463,7 +464,7 @@ _PIPELINE = Change(
 
 
 def pooler_missing(context: Context) -> list[Draft]:
-    """Most sessions are idle, and none of its clients on this machine is a pooler; one on the socket would not be seen."""
+    """Most sessions are idle, and no client on this machine is a pooler. A pooler on the socket would not be visible."""
     server = context.server
     if any(client.program in _POOLERS for client in server.clients):
         return []
@@ -500,7 +501,7 @@ def _idle_sessions(context: Context, why: str) -> list[Draft]:
 
 
 def statement_by_statement(context: Context) -> list[Draft]:
-    """Transactions that wait for their client more than they work: each statement is a round trip."""
+    """Transactions wait for their client longer than they work: each statement is a round trip."""
     rates = context.server.rates
     if rates is None or not rates.waiting or rates.working is None or rates.statements < _FEWEST_PER_S:
         return []
@@ -519,7 +520,7 @@ def statement_by_statement(context: Context) -> list[Draft]:
 
 
 MATTERS_SHARE = 0.05
-"""Share of a round trip that matters: less is not worth the power."""
+"""Minimum share of a round trip that is worth the power."""
 
 _LINES = (
     Change(
@@ -546,7 +547,7 @@ _LINES = (
 
 
 def idle_states(context: Context) -> list[Draft]:
-    """Waking CPUs is a resolved part of a round trip. A note: what it costs in power is for the owner to weigh."""
+    """Waking CPUs is a significant part of a round trip. A note, because the owner must weigh it against the power consumption."""
     cost = context.server.idle
     if cost is None or not resolved(cost.waking) or cost.waking.value < MATTERS_SHARE * cost.as_found.value:
         return []
@@ -589,7 +590,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     *((name, _of_node(check)) for name, check in clusters.CHECKS.items()),
     ("idle-states", idle_states),
 )
-"""By the name under which a finding is shown, in the order in which findings are shown."""
+"""Checks with the names under which their findings are shown, in the order of display."""
 
 
 def findings(context: Context) -> tuple[Finding, ...]:

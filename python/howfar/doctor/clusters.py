@@ -1,4 +1,4 @@
-"""Galera and Group Replication as one of their nodes describes them, and settings that waste round trips or risk a stall."""
+"""Galera and Group Replication, as described by one of their nodes: finds settings that waste round trips or risk a stall."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS = (
     "evs.keepalive_period", "evs.suspect_timeout", "evs.inactive_timeout", "gcs.fc_limit", "pc.ignore_quorum", "pc.ignore_sb",
     WINDOW, "evs.send_window", PACKET,
 )  # fmt: skip
-"""Options that are read from `wsrep_provider_options`, which also names files of keys."""
+"""The only options that are read from `wsrep_provider_options`, because it also contains the names of key files."""
 _PERIOD = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 _STATUS = (
     "wsrep_replicated", "wsrep_replicated_bytes",
@@ -44,22 +44,22 @@ _COUNTERS = {
     "BEFORE": "transactions_consistency_before_begin",
     "AFTER": "transactions_consistency_after_termination",
 }
-"""Counters by a part of the level of `group_replication_consistency`."""
+"""Counters by the part of the name of a level of `group_replication_consistency`."""
 
 PAUSED_SHARE = 0.01
-"""Share of the time in which flow control stopped all nodes; less is no reason to change anything."""
+"""Minimum share of the time in which flow control stopped all nodes that justifies a change."""
 _LIMIT = 256
-"""Transactions that may wait at a node before Galera's others are stopped: bursts pass, a node that is always slower does not."""
+"""Transactions that may queue at a Galera node before it stops the others: enough for bursts, not for a node that is always slower."""
 _FAR_S = 0.005
 _WINDOW, _FEW = 512, 16
-"""Messages in progress: recommended, and the most that count as few (default: two). At 85 ms, 512 took 0.12 s for a row of 1 MB, two
-1.4 s."""
+"""Messages in flight: the recommended number, and the largest that counts as few (default: two). At an RTT of 85 ms, a row of 1 MB
+took 0.12 s with 512, and 1.4 s with two."""
 _LARGE_BYTES = 10_000
-"""Size of a mean transaction as sent: 80 µs on a link of 1 Gb/s, as much as a round trip in a rack."""
+"""Mean size of a large transaction as sent: it takes 80 µs on a link of 1 Gb/s, as long as a round trip in a rack."""
 _ROUND_TRIPS = 10
-"""Times of the slowest message for which a node that answers late is not yet considered dead."""
+"""A node must not be considered dead before this multiple of the slowest message's time."""
 _NEAR = {"evs.keepalive_period": "PT1S", "evs.suspect_timeout": "PT5S", "evs.inactive_timeout": "PT15S"}
-"""Galera's defaults."""
+"""Galera's defaults, for nodes that are close to each other."""
 _FAR = {
     "evs.keepalive_period": "PT3S",
     "evs.suspect_timeout": "PT30S",
@@ -74,22 +74,25 @@ _ARBITER = Change(
     restarts=False,
 )
 _EXPEL_S = 5
-"""MySQL's default, after the 5 s in which a node was silent."""
+"""MySQL's default; it is added to the 5 s after which a silent node is suspected."""
 _THRESHOLD = 25_000
-"""MySQL's default."""
+"""MySQL's default of the thresholds of flow control, in transactions."""
 
 
 def read_cluster(
     pairs: Callable[[str, Sequence[str]], dict[str, str]], rows: Callable[[str], Sequence[Sequence[Any]]]
 ) -> Cluster | None:
-    """The cluster; None: the server is in none. `pairs`: settings (`VARIABLES`) or counters (`STATUS`) by name. Raises Refused."""
+    """The cluster of a server; None if it is in none. `pairs`: reads settings (`VARIABLES`) or counters (`STATUS`) by name.
+
+    Raises Refused.
+    """
     settings = pairs("VARIABLES", _VARIABLES)
     status = pairs("STATUS", _STATUS)
     counted = {name: float(value) for name, value in status.items() if re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value)}
     nodes = int(counted.pop("wsrep_cluster_size", 0))
     if settings.pop("wsrep_on", "OFF") == "ON" and nodes:
         slowest = status.get("wsrep_evs_repl_latency", "").split("/")
-        if len(slowest) == 5:  # least, mean, most, deviation, messages
+        if len(slowest) == 5:  # minimum, mean, maximum, deviation, number of messages
             counted["fastest_message_s"], counted["slowest_message_s"] = float(slowest[0]), float(slowest[2])
         given = provider_options(settings.pop("wsrep_provider_options", ""))
         known = {name: given[name] for name in _OPTIONS if name in given}
@@ -111,7 +114,7 @@ def _lines(server: Server, *lines: str) -> tuple[Change, ...]:
 
 
 def _provider(server: Server, cluster: Cluster, *more: str) -> tuple[Change, ...]:
-    """Lines with all provider options: the server takes only the last such line, so each finding shows the whole of it."""
+    """Lines with all wanted provider options: the server uses only the last such line, so each finding shows the complete line."""
     options = ";".join(f"{name}={value}" for name, value in sorted(_wanted_options(cluster).items()))
     beside = "# with the options that are there already, in one line: the last one counts"
     return _lines(server, beside, f'wsrep_provider_options = "{options}"', *more)
@@ -122,7 +125,7 @@ def _wanted_options(cluster: Cluster) -> dict[str, str]:
 
 
 def _mean_ms(cluster: Cluster, name: str, time: str = "time") -> float | None:
-    """Mean of a time that Group Replication sums in microseconds, in ms."""
+    """Mean in ms of a time whose sum Group Replication counts in microseconds; None if it counted none."""
     count = cluster.counted.get(f"Gr_{name}_count", 0)
     return cluster.counted.get(f"Gr_{name}_{time}_sum", 0) / count / 1e3 if count else None
 
@@ -133,7 +136,7 @@ def _number(cluster: Cluster, name: str, otherwise: int) -> int:
 
 
 def reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
-    """Statements or commits that wait for other nodes beyond the agreement, in every session. A note: someone may need it."""
+    """Statements or commits that wait for other nodes longer than agreement needs, in every session. A note: it may be required."""
     if cluster.product == GALERA:
         wait = cluster.settings.get("wsrep_sync_wait", "0")
         if wait == "0":
@@ -163,7 +166,7 @@ def reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
 
 
 def idle_turns(server: Server, cluster: Cluster) -> list[Draft]:
-    """Every member leads in its turn though one alone writes."""
+    """Members take turns as leader of the agreement although only one of them writes."""
     found = cluster.settings
     if (found.get("paxos_single_leader"), found.get("single_primary_mode")) != ("OFF", "ON") or cluster.nodes < 2:
         return []
@@ -180,7 +183,7 @@ def idle_turns(server: Server, cluster: Cluster) -> list[Draft]:
 
 
 def timeouts(server: Server, cluster: Cluster) -> list[Draft]:
-    """How long a node may be silent before the others go on without it."""
+    """Timeouts after which the others continue without a silent node: too short or too long."""
     if cluster.product == GALERA:
         if not _tolerant(cluster):
             return []
@@ -204,7 +207,7 @@ def timeouts(server: Server, cluster: Cluster) -> list[Draft]:
         "waited for"
     )
     name = "group_replication_member_expel_timeout"
-    severity = Severity.CHANGE if seconds else Severity.NOTE  # somebody may want the short outage
+    severity = Severity.CHANGE if seconds else Severity.NOTE  # 0 may be intended, for a short outage
     return [Draft(f"{says} ({name} = {seconds})", _lines(server, f"{name} = {_EXPEL_S}"), None, severity)]
 
 
@@ -214,7 +217,7 @@ def _least_timeout_s(cluster: Cluster) -> float:
 
 
 def _tolerant(cluster: Cluster) -> dict[str, str]:
-    """Timeouts that are long enough for the cluster; none if its own are."""
+    """Timeouts that are long enough for the cluster; empty if its present ones are."""
     found = cluster.settings
     if "evs.suspect_timeout" not in found or "evs.inactive_timeout" not in found:
         return {}
@@ -226,7 +229,7 @@ def _tolerant(cluster: Cluster) -> dict[str, str]:
 
 
 def _seconds(text: str) -> float:
-    """Seconds of a period like `PT1M30S`; Galera writes no days."""
+    """Seconds of a period such as `PT1M30S`; Galera writes no days."""
     found = _PERIOD.fullmatch(text)
     assert found is not None, "only such are kept"
     hours, minutes, seconds = (float(part or 0) for part in found.groups())
@@ -234,7 +237,7 @@ def _seconds(text: str) -> float:
 
 
 def flow_control(server: Server, cluster: Cluster) -> list[Draft]:
-    """All nodes stopped, or may soon be, because one has not applied enough."""
+    """Flow control stopped all nodes, or soon may, because one node applies transactions too slowly."""
     if cluster.product == GALERA:
         paused = cluster.counted.get("wsrep_flow_control_paused", 0.0)
         if paused < PAUSED_SHARE:
@@ -263,7 +266,7 @@ def flow_control(server: Server, cluster: Cluster) -> list[Draft]:
 
 
 def annotated(server: Server, cluster: Cluster) -> list[Draft]:
-    """Large transactions that carry their statements' text to every node, in addition to the rows."""
+    """Large transactions that send the text of their statements to every node, in addition to the rows."""
     count = cluster.counted.get("wsrep_replicated", 0)
     mean = cluster.counted.get("wsrep_replicated_bytes", 0) / count if count else 0.0
     if cluster.product != GALERA or cluster.settings.get("binlog_annotate_row_events") != "ON" or mean < _LARGE_BYTES:
@@ -278,8 +281,8 @@ def annotated(server: Server, cluster: Cluster) -> list[Draft]:
 
 
 def few_pieces(server: Server, cluster: Cluster) -> list[Draft]:
-    """Galera's nodes are far apart but its window of messages is that of a rack: large transactions wait for each few of their pieces.
-    A note: messages in progress are also what a struggling node has to take."""
+    """Galera's nodes are far apart, but its send window is sized for a rack: large transactions wait after every few messages.
+    A note: messages in flight also burden a struggling node."""
     if not _wider(cluster):
         return []
     least_ms, window = cluster.counted["fastest_message_s"] * 1e3, _number(cluster, WINDOW, _WINDOW)
@@ -313,7 +316,7 @@ def _longer_queue(cluster: Cluster) -> dict[str, str]:
 
 
 def quorum(server: Server, cluster: Cluster) -> list[Draft]:
-    """A part that goes on without a majority, or a number of nodes of which a half stops with the other half."""
+    """A partition may continue without a majority, or an even number of votes makes both halves of a split cluster stop."""
     drafts = []
     if wanted := _with_quorum(cluster):
         options = ", ".join(f"{name} = YES" for name in wanted)

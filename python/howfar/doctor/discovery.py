@@ -1,6 +1,6 @@
-"""Servers on this machine: what answers at each candidate, and who holds connections to it.
+"""Servers on this machine: the server that answers at each candidate, and the programs that hold connections to it.
 
-What a server is, it says itself when it is spoken to (`protocols/`).
+The kind and version of a server come from its own answers (`protocols/`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from howfar.doctor.targets import Login, Logins, Target
 
 
 def discover() -> tuple[tuple[Candidate, ...], tuple[Unseen, ...]]:
-    """The candidates, and what cannot be seen."""
+    """The candidates, and a description of what cannot be seen."""
     found = search()
     return found.candidates, _unseen(found)
 
@@ -68,7 +68,7 @@ State = Literal["works", "gone", "elsewhere", "unseen"]
 
 @dataclass
 class Known:
-    """A server that answered, or whose process is here although nothing answered."""
+    """A server that answered, or whose process was found on this machine although nothing answered."""
 
     kind: Kind
     process: Process | None
@@ -77,28 +77,28 @@ class Known:
     name: str = ""
     listeners: list[Listener] = field(default_factory=list)
     endpoints: dict[Transport, Endpoint] = field(default_factory=dict)
-    """Endpoints that answered, one for each transport."""
+    """Endpoints that answered, one per transport."""
     tls: str = "unknown"
     compression: str = "unknown"
     certain: bool = False
-    """Whether the sockets of the server's process are known."""
+    """Whether the addresses come from the sockets of the server's process; otherwise they are guessed."""
     trusted: bool = False
     """Whether a password may be sent to the server."""
     bound: set[str] = field(default_factory=set)
     """Paths of the server's sockets, as it bound them."""
     refusals: dict[str, str] = field(default_factory=dict)
-    """Why a login was refused, by address."""
+    """Reason for the refusal of a login, by address."""
     remedy: str | None = None
-    """What would end the first refusal; None: another login may."""
+    """Remedy for the first refusal, as in `Refused`; None: another login may succeed."""
     unseen: list[Unseen] = field(default_factory=list)
 
 
 def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
-    """The server that answers. None when a guess was wrong: nothing there answers as such a server would."""
+    """The server at a candidate. None if a guess was wrong: nothing at its addresses answers as such a server would."""
     known = _identified(candidate, logins, target)
     if known is None or not candidate.kind.knows_accounts or target is not None or not known.refusals:
         return known
-    # A user that was named for servers of another kind: this kind has an account that its package sets up.
+    # The named user may be meant for servers of another kind: retry with the account that this kind's package sets up.
     others = logins.without_user()
     own = _identified(candidate, others, None) if others is not None else None
     return own if own is not None and not own.refusals else known
@@ -137,14 +137,14 @@ def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted:
 
 
 def _greeted(known: Known, address: ListenAddress) -> bool:
-    """Whether nothing more can be found out about the address."""
+    """Connect to the address and record the answer. Returns False if it is to be reported as not answering."""
     endpoint = Endpoint(
         address.path, address.dialled, address.port, _tls_requested(known.target, address), _owner(known.process)
     )
     try:
         greeting = PROTOCOLS[known.kind].greet(endpoint, known.login)
     except Elsewhere:
-        return not known.certain  # a guess was wrong; otherwise it is reported
+        return not known.certain  # another process listens: an address that was only guessed is not reported
     except NotThis:
         return False
     if not known.certain and address.path is None and not _confirms(greeting, known.process, address.shared):
@@ -159,7 +159,7 @@ def _greeted(known: Known, address: ListenAddress) -> bool:
         known.remedy = known.remedy if known.refusals else greeting.remedy
         known.refusals[known.listeners[-1].where] = greeting.refused
     for transport, found in _endpoints(known.kind, endpoint, greeting).items():
-        known.endpoints.setdefault(transport, found)  # in the order of the addresses: the cheapest is the first
+        known.endpoints.setdefault(transport, found)  # addresses are ordered by cost: the cheapest is kept
     return True
 
 
@@ -168,7 +168,7 @@ def _owner(process: Process | None) -> Owner | None:
 
 
 def _tls_requested(target: Target | None, address: ListenAddress) -> bool:
-    """Whether TLS was requested for the address; then no password is sent there in plain text."""
+    """Whether TLS was requested for the address; if so, no password is sent there in plain text."""
     return target is not None and target.tls and address.path is None and address.port == target.port
 
 
@@ -182,7 +182,7 @@ def _listen(known: Known, address: ListenAddress, tls: Tls, state: State) -> Non
 
 
 def _look_at(path: str) -> SocketFile | None:
-    """A socket's file; None when there is no such file, or it may not be seen."""
+    """A socket's file; None if it does not exist or may not be seen."""
     try:
         seen = Path(path).stat()
     except OSError:
@@ -213,7 +213,7 @@ def _group(gid: int) -> str:
 
 
 def _confirms(greeting: Greeting, process: Process | None, shared: bool) -> bool:
-    """Whether the server at a guessed port is this process; in a container it reports PID 1."""
+    """Whether the server at a guessed port is this process. A server in a container reports PID 1."""
     return process is None or greeting.pid == process.pid or (not shared and greeting.pid in (None, 1))
 
 
@@ -228,7 +228,7 @@ def _endpoints(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Trans
 
 
 def _not_answering(known: Known, address: ListenAddress, certain: bool) -> None:
-    """Note an address without an answer: a path with its state; a port may serve something else, such as MySQL's X protocol."""
+    """Record an address without an answer: a path with its state; a port only as unseen, as it may serve another purpose."""
     if address.path is None:
         if certain and address.port != _X_PORT:
             where = f"{address.host}:{address.port}"
@@ -246,7 +246,7 @@ def _not_answering(known: Known, address: ListenAddress, certain: bool) -> None:
 
 
 def _state_of(path: str, process: Process | None) -> tuple[State, str]:
-    """Whether the path is gone, or only cannot be checked from here, and why. Silence alone proves nothing."""
+    """State of a path that did not answer, with the reason if it cannot be checked from here. Silence alone proves nothing."""
     if process is not None and _sees_another_file(path, process):
         return "unseen", "the server sees another file system, as in a container"
     try:
@@ -261,13 +261,13 @@ def _state_of(path: str, process: Process | None) -> tuple[State, str]:
 
 
 def _sees_another_file(path: str, process: Process) -> bool:
-    """Whether the process sees another file at the path: a socket in a private /tmp is useless to others."""
+    """Whether the process sees another file at the path. Not for /tmp: a socket in a private /tmp is useless to others anyway."""
     inside = socket_file(f"/proc/{process.pid}/root{path}")
     return inside is not None and inside != socket_file(path) and not path.startswith(CLEANED)
 
 
 def tls_by_listener(listeners: Sequence[Listener]) -> str:
-    """On which listeners TLS is offered: `offered on 127.0.0.1:3306; none on /run/x.sock`."""
+    """TLS support by listener, as text: `offered on 127.0.0.1:3306; none on /run/x.sock`."""
     by_tls: dict[str, list[str]] = {}
     for listener in listeners:
         by_tls.setdefault(listener.tls, []).append(listener.where)
@@ -279,7 +279,7 @@ _LONG = {"--port": "-p", "--listen": "-l", "--enable-ssl": "-Z", "--unix-socket"
 
 
 def ignored_options(known: Known) -> tuple[str, ...]:
-    """Options that memcached ignores with -s: it listens on nothing else and never encrypts. Only names leave this function."""
+    """Options that memcached ignores with -s: it then listens on nothing else and never encrypts. Returns only names, no values."""
     if known.kind is not Kind.MEMCACHED or known.process is None or not known.listeners:
         return ()
     given = options(known.process.arguments)
@@ -289,7 +289,7 @@ def ignored_options(known: Known) -> tuple[str, ...]:
 
 
 def options(arguments: Sequence[str]) -> set[str]:
-    """Names of the options that a command line has, in any form. `-p 0` means no port."""
+    """Short names of the options in a command line, given in any form. `-p 0` is left out: it means no port."""
     found = set()
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
         name = _LONG.get(argument.partition("=")[0]) or (argument[:2] if argument[:2] in _SHORT else None)
@@ -304,15 +304,15 @@ def options(arguments: Sequence[str]) -> set[str]:
 
 _LOOK_S = 0.002
 _CPU_SHARE = 0.25
-"""Share of one CPU spent on looking: connections of a few milliseconds are seen only by many looks."""
+"""Share of one CPU spent on sampling: only frequent looks catch connections of a few milliseconds."""
 _SOCKETS_EVERY = 8
-"""Number of looks after which slowly changing facts are read again."""
+"""Slowly changing facts are read once per this number of looks."""
 _NEVER = -9
 _NEAR = 2
-"""Looks between reading the CA bundle and connecting: on a busy machine a program may wait between the two."""
+"""Maximum number of looks between reading the CA bundle and connecting: on a busy machine a program may wait in between."""
 _BUNDLE_COUNTS = ("bundle_looks", "bundle_reads", "bundle_connects")
 _FULL_SEARCH_S = 0.2
-"""Time between two searches of all processes for the owner of a socket."""
+"""Minimum time between two searches of all processes for the owner of a socket."""
 _BUNDLE = re.compile(
     r"/(ca-certificates\.crt|ca-bundle\.(crt|pem|trust\.crt)|tls-ca-bundle\.pem|cacert\.pem|cert\.pem)$"
 )
@@ -321,7 +321,7 @@ _BUNDLE = re.compile(
 
 @dataclass
 class Holder:
-    """One process, or all that cannot be distinguished, with its connections to one server."""
+    """One process, or a group of processes that cannot be distinguished, with its connections to one server."""
 
     pid: int | None
     uid: int | None
@@ -330,7 +330,7 @@ class Holder:
     ports: set[int] = field(default_factory=set)
     server_ports: set[int] = field(default_factory=set)
     at_once: int = 0
-    """Most connections at one look, together with all processes of the same program and account."""
+    """Maximum number of connections at one look, of all processes of the same program and account together."""
     bundle_looks: int = 0
     bundle_reads: int = 0
     bundle_connects: int = 0
@@ -338,7 +338,7 @@ class Holder:
     """The last look at which it had a new connection."""
     bundle_at: int = _NEVER
     counted_at: int = _NEVER
-    """The `new_at` that was last counted in `bundle_connects`."""
+    """The last value of `new_at` that was counted in `bundle_connects`."""
 
     def read_bundle(self, look: int) -> None:
         self.bundle_looks += 1
@@ -346,7 +346,7 @@ class Holder:
         self.bundle_at = look
 
     def compare(self) -> None:
-        """Count readings of the bundle with a new connection: some libraries read it just before they connect, some just after."""
+        """Count a new connection close to a reading of the bundle: some libraries read it just before connecting, some just after."""
         if self.new_at > self.counted_at and abs(self.new_at - self.bundle_at) <= _NEAR:
             self.bundle_connects += 1
             self.counted_at = self.new_at
@@ -354,7 +354,7 @@ class Holder:
 
 @dataclass
 class Watched:
-    """By the server's key: the holders of TCP connections, and the number of connections over its socket."""
+    """Result of watching, by the server's key: the holders of TCP connections, and the number of connections over its socket."""
 
     holders: dict[int, dict[object, Holder]]
     socket_connections: dict[int, int]
@@ -364,7 +364,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class Watching:
-    """The addresses that tell which connections belong to one server."""
+    """One server to watch: the addresses that identify its connections."""
 
     key: int
     ports: Mapping[int, frozenset[str]]
@@ -377,12 +377,12 @@ class Watch:
         self._servers = servers
         self._pid_of: dict[int, int] = {}
         self.programs: dict[int, procfs.Process] = {}
-        """Each process that held a connection, kept because it may be gone at the end."""
+        """Each process that held a connection, by PID; kept because it may be gone at the end."""
         self._searched = float("-inf")
         self._pids_of_account: dict[int, set[int]] = {}
-        """As of the last search of all processes."""
+        """Processes by account, as of the last search of all processes."""
         self._closing_before: frozenset[tuple[Address, Address]] | None = None
-        """Connections that were ending at the first look: the doctor's own logins may be among them."""
+        """Connections that were closing at the first look, which are not counted: they may be the doctor's own logins."""
         self._own = os.getpid()
         self._seen = Watched({s.key: {} for s in servers}, {s.key: 0 for s in servers}, 0, 0.0)
 
@@ -428,7 +428,8 @@ class Watch:
         self._look_for_bundles()
 
     def _count_ended(self, rows: Sequence[TcpRow]) -> None:
-        """Count connections that came and went between two looks: the kernel lists them for a minute, without their account."""
+        """Count connections that were opened and closed between two looks: the kernel lists them for a minute (TIME_WAIT), without
+        their account."""
         if self._closing_before is None:
             self._closing_before = frozenset(
                 (row.local, row.remote) for row in rows if row.state not in (ESTABLISHED, LISTEN)
@@ -449,7 +450,8 @@ class Watch:
                 holder.server_ports.add(its[1])
 
     def _count(self, held: Mapping[tuple[int, int], Sequence[Holder]]) -> None:
-        """Count each holder's connections at this look (one entry each), and those of its program and account together."""
+        """Count each holder's connections at this look, and those of its program and account together. `held`: for each holder one
+        entry per connection."""
         together: Counter[object] = Counter()
         for (key, _), each in held.items():
             each[0].connections = max(each[0].connections, len(each))
@@ -462,7 +464,7 @@ class Watch:
         return key, program.shown if program is not None else None, holder.uid, holder.remote
 
     def _drop_identified_later(self) -> None:
-        """Remove connections that were first counted without a process and whose process was found later."""
+        """Remove connections that were first counted without a process if their process was found later."""
         for holders in self._seen.holders.values():
             for name, holder in list(holders.items()):
                 holder.connections = min(holder.connections, len(holder.ports))
@@ -486,13 +488,13 @@ class Watch:
                 return None
             name: object = ("pid", pid) if pid is not None else ("uid", client.uid)
             return holders.setdefault(name, Holder(pid, client.uid, None))
-        if procfs.is_of_this_machine(row.remote[0]):  # its other end is in another namespace, or just closing
+        if procfs.is_of_this_machine(row.remote[0]):  # the client's end is in another namespace, or just closing
             return None
         return holders.setdefault(("remote", row.remote[0]), Holder(None, None, row.remote[0]))
 
     def _find_owners(self, accounts: Mapping[int, int], now: float) -> None:
-        """Find owners of sockets, whose accounts are known: first among the processes that had connections before, then among those
-        of the account, and not too often among all."""
+        """Find the owners of sockets. `accounts`: UID by inode. Searches the processes that had connections before, then those of the
+        account, and at limited frequency all processes."""
         missing = accounts.keys() - self._pid_of.keys()
         if missing:
             missing -= self._take(set(self._pid_of.values()), missing)
@@ -516,7 +518,7 @@ class Watch:
         return found
 
     def _look_for_bundles(self) -> None:
-        """Look for processes that read the bundle, which takes most of such a connect, so that a few looks find it open."""
+        """Look for processes that read the CA bundle. Reading it takes most of such a connect, so a few looks find it open."""
         reading: dict[int, bool] = {}
         for holder in (holder for holders in self._seen.holders.values() for holder in holders.values()):
             if holder.pid is None:
@@ -535,17 +537,17 @@ def _is_at(server: Watching, local: Address) -> bool:
 
 @dataclass(frozen=True)
 class Sight:
-    """What is known about one server's sessions besides who holds them."""
+    """Facts about one server's sessions, besides their holders."""
 
     sessions: Sequence[ListedSession]
     listeners: Sequence[Listener]
     never_tls: bool
-    """Whether the server has no TLS, or has counted no handshake since it started."""
+    """Whether the server has no TLS, or has counted no TLS handshake since it started."""
     socket: str | None
 
 
 def clients(holders: Sequence[Holder], programs: Mapping[int, procfs.Process], sight: Sight) -> tuple[Client, ...]:
-    """Clients by program and account, those with most connections first."""
+    """Clients by program and account, ordered by their number of connections, largest first."""
     parts = [(_by_tcp(holder, programs, sight), holder.at_once) for holder in holders]
     parts += [(client, client.connections) for client in _by_socket(sight)]
     merged: dict[object, Client] = {}
@@ -568,7 +570,7 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
     root = _root(holder.pid)
     usable = may_use(sight.socket, uid, holder.pid) if sight.socket is not None and uid is not None else None
     if usable and root == "/" and holder.pid is not None and not procfs.sees(holder.pid, str(sight.socket)):
-        usable = False  # hidden from it, as by PrivateTmp
+        usable = False  # the socket is hidden from the client, as by PrivateTmp
     return Client(
         program=process.shown if process is not None else SHORT if uid is None or os.geteuid() in (0, uid) else UNSEEN,
         pids=(holder.pid,) if holder.pid is not None else (),
@@ -587,7 +589,7 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
 
 
 def _root(pid: int | None) -> str | None:
-    """Where the paths of a process begin, for `Client.root`."""
+    """Root directory of a process, for `Client.root`."""
     root = procfs.root(pid) if pid is not None else None
     return ANOTHER_ROOT if root == "" else root
 
@@ -604,7 +606,7 @@ def _tls(holder: Holder, listed: Sequence[ListedSession], sight: Sight) -> bool 
 
 
 def _by_socket(sight: Sight) -> list[Client]:
-    """Clients over the socket as the server lists them: /proc does not show who is at the other end."""
+    """Clients over the socket, as listed by the server: /proc does not show which process is at the other end."""
     found = []
     for session in sight.sessions:
         if session.port is not None or (session.tls is None and session.pid is None):

@@ -1,4 +1,4 @@
-"""One examination: find the servers, watch their connections, ping, and run the checks. Start here."""
+"""One examination: finds the servers, watches their connections, pings them, and runs the checks. The entry point is `examine`."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ Answer = TypeVar("Answer")
 _NO_REPORT = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
 _FEWEST_COUNTED = 5
-"""Connections that a server counted, from which it matters that none was seen."""
+"""Missed connections are reported only if the server counted at least this many connections."""
 _MOST_OF_A_USER = 16
-"""Most processes of one user that are examined without being named: anybody may name processes mysqld, and each takes time."""
+"""Maximum number of processes of one user that are examined without being named: any account may run processes named mysqld, and each
+takes time."""
 
 
 @dataclass
@@ -62,14 +63,14 @@ class _ServerState:
     known: Known
     session: GuardedSession | None
     by: Transport | None = None
-    """The session's."""
+    """Transport of the session."""
     before: Counters | None = None
     after: Counters | None = None
     reported: SelfReport = _NO_REPORT
 
 
 def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examination:
-    """Examine the servers named, or all that are found. Raises MissingError when none of the named ones answers."""
+    """Examine the named servers, or all servers that are found. Raises MissingError if none of the named ones answers."""
     found, unseen = _named(targets, logins) if targets else _found(logins)
     states = [_ServerState(server, *_admitted(server)) for server in found]
     try:
@@ -128,7 +129,7 @@ def _found(logins: Logins) -> tuple[list[Known], tuple[Unseen, ...]]:
 
 
 def _named(targets: Sequence[Target], logins: Logins) -> tuple[list[Known], tuple[Unseen, ...]]:
-    """The named servers, and those of them that do not answer. Raises MissingError when none does."""
+    """The named servers that answer, and notes about the others. Raises MissingError if none answers."""
     candidates, _ = discover()
     found: list[Known] = []
     silent: list[Unseen] = []
@@ -148,7 +149,7 @@ def _named(targets: Sequence[Target], logins: Logins) -> tuple[list[Known], tupl
 
 
 def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate that listens at the target, with its process and other addresses; otherwise just that address."""
+    """The candidate that listens at the target, with its process and other addresses; if there is none, one with only that address."""
     for candidate in candidates:
         if candidate.kind is target.kind and any(_is_at(address, target) for address in candidate.addresses):
             return candidate
@@ -164,7 +165,7 @@ def _is_at(address: ListenAddress, target: Target) -> bool:
 
 
 def _is_here(host: str, address: ListenAddress) -> bool:
-    """Whether the address listens on `host`, which is numeric."""
+    """Whether the address listens on all interfaces and `host`, which is numeric, is an address of this machine."""
     return address.dialled != address.host and procfs.is_of_this_machine(host)
 
 
@@ -189,7 +190,7 @@ def _admitted(known: Known) -> tuple[GuardedSession | None, Transport | None]:
 
 
 def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[Watched, dict[int, procfs.Process]]:
-    """Watch connections and read counters before and after; in between, the doctor opens no connection."""
+    """Watch connections, and read counters before and after that. While watching, the doctor opens no connection."""
     began = time.monotonic()
     for state in states:
         state.before = _asked(state, GuardedSession.counters, "its counters", "an account that may read them")
@@ -204,7 +205,7 @@ def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[Watched, dic
 
 
 def _asked(state: _ServerState, question: Callable[[GuardedSession], Answer], what: str, how: str) -> Answer | None:
-    """The answer to a question; None where it is not seen. After an answer that breaks the protocol nothing more is asked."""
+    """The answer to a question; None, with a note in `unseen`, if there is none. A closed session is not used again."""
     if state.session is None or state.session.is_closed:
         return None
     try:
@@ -269,7 +270,7 @@ def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int,
 
 
 def _uncaught(rates: Rates | None, using: Sequence[Client], seconds: float) -> list[Unseen]:
-    """New connections that the server counted and nobody saw, where they are most of them."""
+    """A note about new connections that the server counted but the doctor did not see, if these are the majority."""
     counted = round(rates.connects * seconds) if rates is not None else 0
     missed = counted - sum(client.connects_seen for client in using)
     if counted < _FEWEST_COUNTED or 2 * missed < counted:
@@ -284,7 +285,7 @@ def _uncaught(rates: Rates | None, using: Sequence[Client], seconds: float) -> l
 
 
 def _idle_cost(known: Known, measured: Sequence[Transport]) -> IdleCost | None:
-    """Cost of idle states, on the cheapest transport that works; for a server on this machine only."""
+    """Cost of idle states, on the cheapest transport that was measured; only for a server on this machine."""
     transport = next((each for each in (Transport.SOCKET, Transport.TCP, Transport.TLS) if each in measured), None)
     if known.process is None or transport is None:
         return None
@@ -307,7 +308,7 @@ def _on_socket(key: int, state: _ServerState, watched: Watched) -> int | None:
 
 
 def _names_no_socket(report: SelfReport) -> bool:
-    """Whether the server has no socket according to its settings, where they could be read."""
+    """Whether the server's settings could be read and name no socket."""
     return "" in (report.settings.get("socket"), report.settings.get("unixsocket"))
 
 
@@ -324,7 +325,7 @@ def _rates(state: _ServerState, watched: Watched) -> Rates | None:
 
 
 def _bundle() -> Median:
-    """The CPU cost of a TLS context that names no authority, with this machine's bundle."""
+    """CPU time to create a TLS context without a named authority, which reads this machine's CA bundle."""
     took = []
     for _ in range(_BUNDLE_READS):
         began = time.thread_time_ns()
@@ -334,7 +335,7 @@ def _bundle() -> Median:
 
 
 def _how_to_log_in(known: Known) -> str:
-    """What to do for a login: a password is sent only to a trusted server, or to one that is named."""
+    """How to make a login possible: a password is sent only to a trusted server, or to one that the user named."""
     endpoint = next(iter(known.endpoints.values()))
     where = endpoint.where
     if known.kind is Kind.REDIS:

@@ -1,6 +1,6 @@
-"""What an examination finds, as frozen values. Their JSON form is public (`howfar doctor --json`, `schema/doctor.json`).
+"""The results of an examination, as frozen values. Their JSON form is public (`howfar doctor --json`, `schema/doctor.json`).
 
-No field holds a command line, a statement or a password. What could not be seen is a value too (`Unseen`).
+No field contains a command line, a statement or a password. What could not be seen is also reported (`Unseen`).
 
 python -m howfar.doctor.findings [FILE] writes the schema.
 """
@@ -21,15 +21,15 @@ from howfar.errors import FailedCommand
 from howfar.stats.estimate import Estimate
 
 FORMAT = 1
-"""Raised when a field changes its meaning."""
+"""Version of the JSON form; incremented when a field changes its meaning."""
 
 
 UNSEEN = "unseen"
-"""Instead of the name of another account's program, whose open files may not be read."""
+"""Shown in place of the name of another account's program, whose open files may not be read."""
 ANOTHER_ROOT = "another file system"
-"""Instead of the root of a program that sees other files, as in a container."""
+"""Shown in place of the root directory of a program that sees other files, as in a container."""
 SHORT = "not caught"
-"""Instead of the name of a program whose connections ended before they were looked up."""
+"""Shown in place of the name of a program whose connections ended before they were looked up."""
 
 
 def address_text(host: str | None, port: int | None) -> str:
@@ -48,9 +48,9 @@ class Transport(StrEnum):
 
 class Severity(StrEnum):
     CHANGE = "change"
-    """Costs or risks something now, and there are lines that end it."""
+    """It costs or risks something now, and configuration lines exist that fix it."""
     NOTE = "note"
-    """Worth knowing, but its cost is unknown or nothing can be changed."""
+    """It is worth knowing, but its cost is unknown or nothing can be changed."""
 
 
 class _Value(BaseModel):
@@ -64,7 +64,7 @@ class Median(Estimate):
 
     @property
     def text(self) -> str:
-        """The time as text, `5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
+        """The time as text, `5.3 µs [4.0, 6.6]`; the limits have the unit of the median."""
         size, unit = _unit(self.value)
         if self.low is None or self.high is None:
             return f"{_short(self.value / size)} {unit}"
@@ -72,7 +72,7 @@ class Median(Estimate):
 
 
 def format_time(ns: float) -> str:
-    """`26.3 µs`."""
+    """A time as text: `26.3 µs`."""
     size, unit = _unit(ns)
     return f"{_short(ns / size)} {unit}"
 
@@ -89,7 +89,7 @@ class Unseen(_Value):
     what: str
     why: str
     how: str
-    """What would show it; empty when nothing does."""
+    """How to make it visible; empty if nothing does."""
 
 
 class SocketFile(_Value):
@@ -99,7 +99,7 @@ class SocketFile(_Value):
     owner: str
     group: str
     who: str
-    """Who may connect."""
+    """Accounts that may connect, in words."""
 
 
 class Listener(_Value):
@@ -110,9 +110,9 @@ class Listener(_Value):
     port: int | None
     tls: Literal["none", "offered", "always", "unknown"]
     file: SocketFile | None
-    """The file of a socket; None when it does not exist or may not be seen."""
+    """The file of a socket; None if it does not exist or may not be seen."""
     state: Literal["works", "gone", "elsewhere", "unseen"]
-    """State of a socket: its path leads to the server, to nothing, to another process, or cannot be checked."""
+    """State of a socket's path: it leads to the server, to nothing, to another process, or cannot be checked."""
 
     @property
     def where(self) -> str:
@@ -123,34 +123,34 @@ class Client(_Value):
     """All connections of one program and account to the server; of an account or address where the program cannot be seen."""
 
     program: str
-    """The kernel's name, with an interpreter's script; or UNSEEN, or SHORT."""
+    """The process's name in the kernel, with an interpreter's script; or UNSEEN, or SHORT."""
     pids: tuple[int, ...]
     user: str | None
     local: bool
-    """On this machine."""
+    """Whether it is on this machine."""
     address: str | None
-    """Address of another machine."""
+    """Its address if it is on another machine."""
     by: Literal["tcp", "socket"]
     connections: int
-    """The most at one time."""
+    """Maximum number at one time."""
     connects_seen: int
-    """Different connections seen; short ones between two looks are missed."""
+    """Number of different connections seen; short ones between two looks are missed."""
     tls: bool | None
     compressed: bool | None
     may_use_socket: bool | None
-    """None: there is no socket, or the process is unknown."""
+    """None if there is no socket, or the process is unknown."""
     root: str | None = None
-    """Where its paths begin: `/`, its chroot, or ANOTHER_ROOT; None where that is not known."""
+    """Its root directory: `/`, its chroot, or ANOTHER_ROOT; None if unknown."""
     bundle_looks: int
-    """Looks at which it was reading the system's CA bundle, all its processes together."""
+    """Number of looks at which it was reading the system's CA bundle, for all its processes together."""
     bundle_reads: int
-    """Looks at which it began to read it."""
+    """Number of looks at which it began to read the bundle."""
     bundle_connects: int
     """New connections within two looks of a look with the bundle open."""
 
     @property
     def named(self) -> str:
-        """`php-fpm8.2 (www-data, pid 812, 815)`."""
+        """The client as text: `php-fpm8.2 (www-data, pid 812, 815)`."""
         pids = ", ".join(map(str, self.pids[:4])) + (", …" if len(self.pids) > 4 else "")
         owner = [self.user or self.address or "", f"pid {pids}" if self.pids else ""]
         hidden = {
@@ -169,9 +169,9 @@ class Floor(_Value):
     pings_per_round: int
     round_trip_ns: Median
     connect_ns: Median | None
-    """From connect() to a session that is logged in, with howfar's own client; None where every login failed."""
+    """Time from connect() to a session that is logged in, with howfar's own client; None if no login succeeded."""
     round_trips_ns: tuple[float, ...]
-    """The median of each round; the rounds of all transports are interleaved, so they compare in pairs."""
+    """The median of each round. Rounds of all transports are interleaved, so that they can be compared in pairs."""
     connects_ns: tuple[float, ...]
 
 
@@ -180,12 +180,12 @@ class Rates(_Value):
 
     connects: float
     statements: float
-    """Transactions, of PostgreSQL."""
+    """Transactions, for PostgreSQL."""
     tls_connects: float | None
     working: float | None = None
-    """Sessions that ran a statement, on average; of PostgreSQL, as the next."""
+    """Average number of sessions that ran a statement; PostgreSQL only, like `waiting`."""
     waiting: float | None = None
-    """Sessions that waited for their client inside a transaction, on average."""
+    """Average number of sessions that waited for their client inside a transaction."""
 
 
 class Change(_Value):
@@ -194,14 +194,14 @@ class Change(_Value):
     where: str
     lines: tuple[str, ...]
     restarts: bool
-    """The server must be restarted; otherwise the lines are a client's."""
+    """Whether the server must be restarted."""
 
 
 class Gain(_Value):
     says: str
     basis: str
     saves_ns: Median | None
-    """Per round trip or connect; None where nothing was measured."""
+    """Saving per round trip or connect; None if it was not measured."""
 
 
 class Finding(_Value):
@@ -214,7 +214,7 @@ class Finding(_Value):
 
 @dataclass(frozen=True)
 class Draft:
-    """A finding before it has a name."""
+    """A finding without the name of its check."""
 
     says: str
     changes: tuple[Change, ...] = ()
@@ -230,11 +230,11 @@ class IdleCost(_Value):
 
     transport: Transport
     as_found: Median
-    """A round trip with the machine as it is, ns."""
+    """A round trip with the machine as it is, in ns."""
     polling: Median
-    """With idle CPUs kept polling, rounds alternated."""
+    """A round trip with idle CPUs kept polling, in rounds that alternate with the others."""
     waking: Median
-    """The difference, round by round."""
+    """The difference of the two, by pairs of rounds."""
     driver: str | None
     governor: str | None
 
@@ -244,41 +244,41 @@ class Cluster(_Value):
 
     product: str
     nodes: int
-    """That it sees."""
+    """Number of nodes that this node sees."""
     settings: dict[str, str]
-    """Those that findings are about."""
+    """The settings that findings are about."""
     counted: dict[str, float]
-    """Since the node started."""
+    """Counters since the node started."""
 
 
 class Server(_Value):
     kind: Kind
     name: str
-    """`MariaDB 10.11.19`."""
+    """Product and version, such as `MariaDB 10.11.19`."""
     pid: int | None
     user: str | None
     named: bool
-    """By a DSN; otherwise it was found."""
+    """Whether the user named it by a DSN; otherwise it was found."""
     logged_in: bool
     listeners: tuple[Listener, ...]
     listeners_complete: bool
-    """It listens nowhere else: its process's sockets are known, or its settings name no socket."""
+    """Whether it listens nowhere else: its process's sockets are known, or its settings name no socket."""
     tls: str
     compression: str
     config_file: str | None
     socket_connections: int | None
     rates: Rates | None
     sessions: int | None = None
-    """Sessions of PostgreSQL, idle ones included, where the login may see them."""
+    """Number of PostgreSQL's sessions, including idle ones, if the login may see them."""
     idle_sessions: int | None = None
     cluster: Cluster | None = None
-    """None: it is in none, or its settings could not be read."""
+    """None if it is in no cluster, or its settings could not be read."""
     clients: tuple[Client, ...]
     floors: tuple[Floor, ...]
     idle: IdleCost | None
-    """None: not measured, `unseen` says why, or the server is on another machine."""
+    """None if it was not measured (`unseen` has the reason), or the server is on another machine."""
     bundle_ns: Median | None
-    """What reading this machine's CA bundle costs, where a client does it."""
+    """CPU time to read this machine's CA bundle, if a client reads it."""
     ignored: tuple[str, ...]
     """Names of options on its command line that it ignores."""
     findings: tuple[Finding, ...]
@@ -289,11 +289,11 @@ class Server(_Value):
         return tuple(listener for listener in self.listeners if listener.path is not None)
 
     def socket(self) -> Listener | None:
-        """The first that works."""
+        """The first socket that works, or None."""
         return next((found for found in self.sockets if found.state == "works"), None)
 
     def floor(self, *transports: Transport) -> Floor | None:
-        """The first of these that was measured."""
+        """The floor of the first of these transports that was measured, or None."""
         by_name = {floor.transport: floor for floor in self.floors}
         return next((by_name[name] for name in transports if name in by_name), None)
 
@@ -309,7 +309,7 @@ class Examination(_Value):
     load_average: float
     cpus: int
     pure_floors: tuple[Floor, ...]
-    """Socket and TCP between two processes of howfar, for servers that accept no login."""
+    """Floors of a socket and TCP between two processes of howfar, for servers that accept no login."""
     servers: tuple[Server, ...]
     unseen: tuple[Unseen, ...]
 
@@ -319,7 +319,7 @@ class Examination(_Value):
 
 
 def schema_text() -> str:
-    """The schema of what `howfar doctor --json` prints, as the text of its file."""
+    """The JSON schema of the output of `howfar doctor --json`, as the text of its file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, an examination by the doctor"}
     printed: TypeAdapter[object] = TypeAdapter(Examination | FailedCommand)
     made = {**printed.json_schema(mode="serialization"), **head}

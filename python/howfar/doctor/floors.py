@@ -1,7 +1,7 @@
-"""The shortest round trip and connect on each transport of a server: pings and logins, in rounds.
+"""Measures the floor of each transport of a server, its shortest round trip and connect: pings and logins, in rounds.
 
-The transports take turns within a round, so that other load on the machine affects all alike, and a difference is one number per
-round. A round's figure is the median of its pings; intervals are for the median over the rounds.
+Each round measures all transports, so that other load on the machine affects all alike, and a difference is one number per round. The
+value of a round is the median of its pings; intervals are for the median over the rounds.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from howfar.stats.intervals import LEVEL
 
 ROUNDS = 24
 PINGS = 15
-"""In each round: 360 on each transport."""
+"""Pings per round: 360 in total on each transport."""
 _WARM = 5
-"""Pings before the first that counts."""
+"""Warm-up pings of each round, which do not count."""
 _PAUSE_S, _PAUSED_PINGS = 0.001, 5
 _FAR_NS = 20e6
-"""Time of a connect beyond which the server is remote, and fewer pings suffice."""
+"""A server whose connect takes longer than this is remote, and fewer pings suffice."""
 _FAR_PINGS = 3
 _ENOUGH_S, _LEAST_ROUNDS = 5.0, 6
-"""No further round after this time, if there are enough for an interval."""
+"""No further round begins after this time, if there are enough rounds for an interval."""
 _MOST_S = 30.0
-"""Time after which a server that keeps the rounds waiting is not waited for."""
+"""Time limit of all rounds, for a server that answers slowly."""
 
 
 def measure(
     protocol: Guarded, endpoints: Mapping[Transport, Endpoint], login: Login
 ) -> tuple[tuple[Floor, ...], dict[Transport, tuple[str, str]]]:
-    """The floors, and for each transport that could not be measured the reason and what would end it, if that is known.
+    """The floors, and for each transport that could not be measured the reason and its remedy, empty if unknown.
 
-    Each round opens a new connection: where the kernel places the server's thread is part of the variation.
+    Each round opens a new connection, so that the kernel's placement of the server's thread is part of the variation.
     """
     round_trips: dict[Transport, list[float]] = {transport: [] for transport in endpoints}
     connects: dict[Transport, list[float]] = {transport: [] for transport in endpoints}
@@ -73,7 +73,7 @@ def measure(
 
 
 def _round(protocol: Guarded, endpoint: Endpoint, login: Login, pings: int, left_s: float) -> tuple[float, float]:
-    """The median ping, and the connect."""
+    """The median time of a ping, and the time of the connect, in ns."""
     began = time.perf_counter_ns()
     session = protocol.open(endpoint, login)
     connect = time.perf_counter_ns() - began
@@ -86,14 +86,14 @@ def _round(protocol: Guarded, endpoint: Endpoint, login: Login, pings: int, left
 
 
 def idle_cost(protocol: Guarded, transport: Transport, endpoint: Endpoint, login: Login) -> IdleCost:
-    """Rounds of pings over one connection, half of them with idle CPUs kept polling. Before each ping a millisecond passes: that is
-    when CPUs fall asleep, and when a request comes in daily life. Raises LabError, Refused, NotThis, OSError."""
+    """Measure rounds of pings over one connection, half of them with idle CPUs kept polling. A pause of a millisecond precedes each
+    ping, as between requests in practice, so that CPUs go to sleep. Raises LabError, Refused, NotThis, OSError."""
     found: dict[bool, list[float]] = {False: [], True: []}
     session = protocol.open(endpoint, login)
     try:
         with session.peer.ends_within(_MOST_S):
             for number in range(2 * ROUNDS):
-                polls = (number % 2 == 1) != (number // 2 % 2 == 1)  # neither is always the first of its pair
+                polls = (number % 2 == 1) != (number // 2 % 2 == 1)  # alternate which of the two comes first in a pair
                 with polling() if polls else nullcontext():
                     _times(session.ping, _WARM)
                     found[polls].append(statistics.median(_after_pauses(session.ping)))
@@ -119,7 +119,7 @@ def _after_pauses(act: Callable[[], None]) -> list[float]:
 
 
 def between_processes() -> tuple[Floor, ...]:
-    """Socket and TCP between two processes of howfar: the kernel's share, without a server. Empty when it fails."""
+    """Floors of a socket and TCP between two processes of howfar: the kernel's share, without a server. Empty on failure."""
     ends = {Transport.SOCKET: socket.socketpair(socket.AF_UNIX), Transport.TCP: _tcp_pair()}
     children = [_echo(theirs, [ours for ours, _ in ends.values()]) for _, theirs in ends.values()]
     try:
@@ -159,7 +159,7 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _echo(end: socket.socket, others: Sequence[socket.socket]) -> int:
-    """A process that echoes until the other end is closed."""
+    """Start a process that echoes until the other end is closed. Returns its PID."""
     child = os.fork()
     if child:
         return child
@@ -174,7 +174,7 @@ def _echo(end: socket.socket, others: Sequence[socket.socket]) -> int:
 
 
 def _turned(transports: list[Transport], number: int) -> list[Transport]:
-    """The first of one round is the last of the next."""
+    """The transports rotated by `number`: the first of one round is the last of the next."""
     at = number % max(len(transports), 1)
     return transports[at:] + transports[:at]
 
@@ -203,7 +203,8 @@ def _floor(
 
 
 def interval(values: Sequence[float]) -> Median:
-    """By order statistics: of 24 values the 7th and the 18th (98 %). Fewer than six have no 95 % interval."""
+    """The median with an interval by order statistics: of 24 values the 7th and the 18th (98 %). Fewer than six values have no 95 %
+    interval."""
     found = sorted(values)
     depth = _depth(len(found))
     limits = (found[depth], found[-1 - depth]) if depth is not None else (None, None)
@@ -211,7 +212,7 @@ def interval(values: Sequence[float]) -> Median:
 
 
 def _depth(count: int) -> int | None:
-    """How many values may lie outside at each end while the rest contain the median with 95 %."""
+    """Number of values that may be cut off at each end while the rest contains the median with 95 %; None if that is impossible."""
     outside, depth = 0.0, None
     for rank in range(count // 2):
         outside += math.comb(count, rank) / 2**count
@@ -222,7 +223,7 @@ def _depth(count: int) -> int | None:
 
 
 def savings(worse: Sequence[float], better: Sequence[float]) -> Median | None:
-    """What `better` saves, round by round; None where they were not measured together."""
+    """The saving of `better` over `worse`, by rounds; None if they were not measured in the same rounds."""
     if not worse or len(worse) != len(better):
         return None
     return interval([a - b for a, b in zip(worse, better, strict=True)])

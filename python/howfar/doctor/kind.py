@@ -17,20 +17,20 @@ class Kind(StrEnum):
 
     @property
     def shown(self) -> str:
-        """The name to show where the server itself has not said what it is."""
+        """The name to show if the server itself has not reported a name."""
         return SERVICES[self].label if self.counts == "transactions" else self.value
 
     @property
     def names_folder(self) -> bool:
-        """Clients name the directory of its socket, and the port that the socket's name ends with."""
+        """Whether clients give the directory of its socket, and the port with which the socket's name ends, instead of its path."""
         return SERVICES[self].names_folder
 
     @property
     def knows_accounts(self) -> bool:
-        """Whether the server's package lets an account of the machine in over the socket, by its name."""
+        """Whether the server, as its package sets it up, lets a system account log in over the socket by its name."""
         return self is Kind.POSTGRESQL
 
     @property
     def counts(self) -> str:
-        """What the server's counter of work counts."""
+        """The unit of the server's counter of work."""
         return "transactions" if self is Kind.POSTGRESQL else "statements"

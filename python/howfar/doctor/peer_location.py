@@ -1,6 +1,6 @@
-"""Where the other end of a connection is: on this machine or not, who listens there, and what passes the connection on.
+"""Locates the other end of a connection: whether it is on this machine, which program listens there, and what forwards the connection.
 
-Only readings of procfs and sysfs, each fact with its evidence; what cannot be seen is unknown. Nothing is sent.
+It only reads procfs and sysfs and sends nothing. Each fact has its evidence; what cannot be seen is unknown.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ FORWARDERS = (
     "nginx", "twemproxy", "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-",
     "rootlessport",
 )  # fmt: skip
-"""As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
+"""Names of forwarding programs in the kernel, which truncates names to 15 characters, such as that of systemd-socket-proxyd."""
 NETWORKS = Path("/sys/class/net")
 _SEARCH_S = 0.15
-"""CPU time for a search of all processes for the owner of a socket."""
+"""Limit of the CPU time to search all processes for the owner of a socket."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact, and how it is known."""
+    """One fact and its evidence."""
 
     holds: bool | None
-    """None: unknown."""
+    """Whether it holds; None if unknown."""
     evidence: str
 
 
 @dataclass(frozen=True)
 class PeerLocation:
-    """Where the other end of a connection is."""
+    """The location of the other end of a connection."""
 
     here: Fact
     """Whether it is on this machine."""
     same_namespace: Fact
-    """Whether it is in this process's network namespace (of a Unix socket: in its PID and network namespaces)."""
+    """Whether it is in this process's network namespace; for a Unix socket, in its PID and network namespaces."""
     listener: Process | None
-    """The program at the other end; None where it is not seen."""
+    """The program at the other end; None if it is not visible."""
     listens: str
-    """Who listens there, in words, or why that is not known."""
+    """The listening program in words, or why it is unknown."""
     passed_on: Literal["forwarder", "translation"] | None
-    """What passes the connection on: a program, or the kernel's address translation; None where nothing is seen to."""
+    """What forwards the connection: a program, or the kernel's address translation; None if neither is seen."""
 
 
 def tcp_peer(local: Address, peer: Address) -> PeerLocation:
-    """Where the peer of a connected TCP socket is, from both of its addresses, which are numbers."""
+    """Location of the peer of a connected TCP socket, from both of its addresses, which are numeric."""
     local, peer = _plain(local), _plain(peer)
     here = _is_here(peer[0])
     if here.holds is not True:
@@ -82,7 +82,7 @@ def tcp_peer(local: Address, peer: Address) -> PeerLocation:
 
 
 def unix_peer(path: str, pid: int) -> PeerLocation:
-    """Where the listener of a Unix socket is. `pid`: of the listener, as SO_PEERCRED gives it to a client."""
+    """Location of the listener of a Unix socket. `pid`: the listener's, as SO_PEERCRED gives it to a client."""
     here = Fact(True, f"{path} is a Unix socket")
     if pid == 0:
         away = Fact(
@@ -105,7 +105,7 @@ def unix_peer(path: str, pid: int) -> PeerLocation:
 
 
 def owners(inodes: Iterable[int]) -> dict[int, Process]:
-    """The processes that hold these sockets, as far as they are seen in a short search; forwarders are searched first."""
+    """The processes that hold these sockets, as far as a short search finds them; forwarders are searched first."""
     missing = set(inodes)
     found: dict[int, Process] = {}
     until = time.thread_time() + _SEARCH_S
@@ -121,7 +121,7 @@ def owners(inodes: Iterable[int]) -> dict[int, Process]:
 
 
 def _plain(address: Address) -> Address:
-    """The address as procfs gives it: IPv4 inside IPv6 is IPv4, and there is no zone."""
+    """The address as in `procfs`: an IPv4-mapped address becomes IPv4, and the zone is removed."""
     number = ipaddress.ip_address(address[0].partition("%")[0])
     return str(getattr(number, "ipv4_mapped", None) or number), address[1]
 
@@ -139,7 +139,7 @@ def _listens_at(row: TcpRow, peer: Address) -> bool:
 
 
 def _named(process: Process) -> tuple[str, Literal["forwarder"] | None]:
-    """A listener in words, and whether it passes connections on."""
+    """A listener in words, and "forwarder" if it forwards connections."""
     if process.name in FORWARDERS:
         return f"{process.shown} (pid {process.pid}), which passes connections on", "forwarder"
     if process.name == "systemd":
@@ -160,7 +160,7 @@ def _is_here(host: str) -> Fact:
 
 
 def _bridge_to(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str | None:
-    """The bridge of this machine that is on the address's own network; None where it is reached in another way."""
+    """The bridge of this machine that is directly on the address's network; None if the address is reached by another route."""
     best: tuple[int, str] | None = None
     for name, network, gateway in procfs.routes():
         if address in network and (best is None or network.prefixlen >= best[0]):

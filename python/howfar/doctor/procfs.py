@@ -1,7 +1,7 @@
-"""What the kernel shows: processes, their open files and sockets (/proc), and who may use a socket's file.
+"""Reads what the kernel shows: processes, their open files and sockets (/proc), and which accounts may use a socket's file.
 
-No rule about servers is here. None means that a file may not be read. psutil would not replace this: it neither shows the
-inodes of sockets nor reads one table at a time, and connections are watched by hundreds of looks a second.
+Rules about servers are elsewhere. A result of None means that a file may not be read. psutil is no replacement: it neither shows the
+inodes of sockets nor reads one table at a time, and watching connections takes hundreds of samples per second.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Address = tuple[str, int]
 class Process:
     pid: int
     name: str
-    """Name in the kernel; a process may choose it, so it proves nothing."""
+    """Name in the kernel. A process may choose it, so it proves nothing."""
     uid: int
     arguments: tuple[str, ...]
-    """Command line; it may hold secrets, so it is never shown and only searched for options."""
+    """Command line. It may contain secrets, so it is never shown, only searched for options and programs."""
     parent: int = 0
 
     @property
@@ -76,7 +76,7 @@ def account(uid: int) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    """Lines of a file; none when it may not be read or is gone."""
+    """Lines of a file; empty if it may not be read or is gone."""
     try:
         return path.read_text(errors="replace").splitlines()
     except OSError:
@@ -90,7 +90,7 @@ def _status(pid: int) -> dict[str, list[str]]:
 
 
 def process(pid: int) -> Process | None:
-    """One process; None when it has gone."""
+    """One process; None if it is gone."""
     status = _status(pid)
     try:
         arguments = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -99,7 +99,7 @@ def process(pid: int) -> Process | None:
     name = _lines(PROC / str(pid) / "comm")
     if not name or not status or status["State"][0] == "Z":
         return None
-    # Not the owner of the directory: that is root for a server that dropped its privileges itself.
+    # The UID is not the directory's owner: that is root for a server that dropped its privileges itself.
     return Process(pid, name[0], int(status["Uid"][1]), tuple(arguments[:-1]), int(status["PPid"][0]))
 
 
@@ -110,13 +110,13 @@ def processes() -> Iterator[Process]:
 
 
 def names() -> dict[int, str]:
-    """Names of all processes."""
+    """Names of all processes, by PID."""
     found = ((int(entry.name), _lines(entry / "comm")) for entry in PROC.iterdir() if entry.name.isdigit())
     return {pid: lines[0] for pid, lines in found if lines}
 
 
 def open_files(pid: int) -> list[str] | None:
-    """Targets of a process's descriptors; None when they may not be read or it is gone."""
+    """Targets of a process's file descriptors; None if they may not be read or the process is gone."""
     found = []
     try:
         entries = list((PROC / str(pid) / "fd").iterdir())
@@ -136,7 +136,7 @@ def socket_inodes(pid: int) -> set[int] | None:
 
 
 def tcp_rows() -> list[TcpRow]:
-    """TCP sockets of both families; IPv4 inside IPv6 becomes IPv4, so that both ends of a connection match."""
+    """TCP sockets of both families. IPv4-mapped IPv6 addresses become IPv4, so that both ends of a connection match."""
     return [parse_tcp(line) for name in ("tcp", "tcp6") for line in _lines(PROC / "net" / name)[1:]]
 
 
@@ -157,7 +157,7 @@ def _address(text: str) -> Address:
 
 
 def unix_rows() -> list[UnixRow]:
-    """Unix sockets with a path, as bound: it may be relative to the process's working directory."""
+    """Unix sockets with a path. The path is as bound: it may be relative to the process's working directory."""
     return [row for line in _lines(PROC / "net" / "unix")[1:] if (row := parse_unix(line)) is not None]
 
 
@@ -173,7 +173,7 @@ def parse_unix(line: str) -> UnixRow | None:
 
 
 def is_of_this_machine(address: str) -> bool:
-    """Whether an address is of the loopback or of an interface here."""
+    """Whether an address is a loopback address or belongs to an interface of this machine."""
     return ipaddress.ip_address(address).is_loopback or address in _own_addresses()
 
 
@@ -187,7 +187,7 @@ def _own_addresses() -> set[str]:
 
 
 def routes() -> Iterator[tuple[str, ipaddress.IPv4Network, bool]]:
-    """Routes of IPv4: interface, network, and whether it is reached by a gateway."""
+    """IPv4 routes: interface, network, and whether it is reached through a gateway."""
     for line in _lines(PROC / "net" / "route")[1:]:
         name, network, gateway, *_, mask = line.split()[:8]
         numbers = [int.from_bytes(bytes.fromhex(each), sys.byteorder) for each in (network, mask)]
@@ -195,7 +195,7 @@ def routes() -> Iterator[tuple[str, ipaddress.IPv4Network, bool]]:
 
 
 def namespace(pid: int | None, kind: str) -> str | None:
-    """A namespace of a process (None: of this one); None where it may not be read."""
+    """A namespace of a process (`pid` None: of this one); None if it may not be read."""
     try:
         return str((PROC / (str(pid) if pid is not None else "self") / "ns" / kind).readlink())
     except OSError:
@@ -203,8 +203,7 @@ def namespace(pid: int | None, kind: str) -> str | None:
 
 
 def root(pid: int) -> str | None:
-    """The directory that a process takes for `/`: its chroot, or empty where it has another file system; None where that may not
-    be read."""
+    """The root directory of a process: `/`, its chroot, or empty if it has another file system; None if that may not be read."""
     try:
         seen = (PROC / str(pid) / "root").readlink()
         same = os.path.samestat((PROC / str(pid) / "root").stat(), seen.stat())
@@ -214,7 +213,7 @@ def root(pid: int) -> str | None:
 
 
 def sees(pid: int, path: str) -> bool:
-    """Whether a process finds the same file at a path as this one. True also where that may not be read."""
+    """Whether a process finds the same file at a path as this one; also True if that may not be read."""
     own = Path(path)
     try:
         return os.path.samestat(own.stat(), Path(f"{PROC}/{pid}/root{path}").stat())
@@ -225,7 +224,7 @@ def sees(pid: int, path: str) -> bool:
 
 
 def may_use(path: str, uid: int, pid: int | None) -> bool | None:
-    """Whether an account may connect, by file modes; ACLs and confinement are not considered."""
+    """Whether an account may connect to a socket, by file modes; None if unknown. ACLs and confinement are not considered."""
     if uid == 0:
         return True
     groups = _groups(pid, uid)
@@ -242,7 +241,7 @@ def _may(path: Path, uid: int, groups: set[int], wanted: int) -> bool:
 
 
 def _groups(pid: int | None, uid: int) -> set[int]:
-    """Groups of the process; of a process that cannot be read, its account's."""
+    """Groups of the process, or of its account if the process cannot be read."""
     status = _status(pid) if pid is not None else {}
     if status:
         return {int(status["Gid"][1]), *map(int, status["Groups"])}

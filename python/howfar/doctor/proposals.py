@@ -1,6 +1,6 @@
-"""The configuration lines that the checks propose, for servers and for clients. Pure but for names of accounts and files.
+"""The configuration lines that the checks propose, for servers and clients. Pure, except that it looks up accounts and files.
 
-A server's lines are tested by starting a server with them; those of clients are in `client_lines.toml`.
+Lines for servers are tested by starting a server with them; those for clients are in `client_lines.toml`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from howfar.services import SERVICES
 _CLIENT_LINES: dict[str, dict[str, dict[str, list[list[str]]]]] = tomllib.loads(
     (resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8")
 )
-"""Lines by purpose, kind of server and language. Read at import: doctor may give up the rights to read its own files later."""
+"""Lines by purpose, kind of server and language. Read at import, because doctor may later drop the rights to read its own files."""
 _FORWARDER_LINES = _CLIENT_LINES["socket"].pop("forwarder")
 
 
 def _is_there(path: str) -> bool:
-    return os.access(path, os.F_OK)  # Path's own raises where it may not look
+    return os.access(path, os.F_OK)  # `Path.exists` raises if a directory may not be searched
 
 
 def _is_same_file(one: str, other: str) -> bool:
@@ -39,7 +39,7 @@ def _is_same_file(one: str, other: str) -> bool:
 
 
 def file_of(server: Server) -> str:
-    """The file that the server reports; at the usual port, the first usual file that exists; otherwise the kind of file."""
+    """The server's configuration file: the reported one; at the usual port, the first usual file that exists; else a description."""
     if server.config_file is not None:
         return server.config_file
     usual = next((path for path in SERVICES[server.kind].files if _is_there(path)), None) if _is_usual(server) else None
@@ -48,13 +48,13 @@ def file_of(server: Server) -> str:
 
 
 def _is_usual(server: Server) -> bool:
-    """Whether the server is at the usual port; one without a port may be."""
+    """Whether the server is at the usual port; a server without a port counts as usual."""
     ports = {listener.port for listener in server.listeners if listener.port is not None}
     return not ports or SERVICES[server.kind].port in ports
 
 
 def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
-    """A socket path for each server, on which no other server listens and that no other gets."""
+    """A unique socket path for each server, on which no other process listens. `in_use`: paths on which any process listens."""
     owners: dict[str, set[int]] = {}
     for number, server in enumerate(servers):
         for listener in server.sockets:
@@ -74,7 +74,7 @@ def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
 
 def _names(server: Server) -> Iterator[str]:
     folder, _, file = SERVICES[server.kind].sockets[0].rpartition("/")
-    if server.kind.names_folder:  # it adds the name itself, by its port
+    if server.kind.names_folder:  # the server itself adds the file name, which contains its port
         file = f".s.PGSQL.{next((listener.port for listener in server.listeners if listener.port), SERVICES[server.kind].port)}"
     yield f"{folder}/{file}"
     for port in sorted({listener.port for listener in server.listeners if listener.port is not None}):
@@ -84,7 +84,7 @@ def _names(server: Server) -> Iterator[str]:
 
 
 def socket_again(server: Server, path: str) -> tuple[Change, ...]:
-    """Changes for a socket at another path or, by the restart alone, where it was. Its mode stays as configured."""
+    """Changes that recreate the server's socket at `path`; at its old path, a restart suffices. Its mode stays as configured."""
     is_old = any(listener.path == path for listener in server.sockets)
     lines = _socket_lines(server.kind, path)
     where = f"{file_of(server)}{', as it is' if is_old else ''}"
@@ -92,14 +92,14 @@ def socket_again(server: Server, path: str) -> tuple[Change, ...]:
 
 
 def moved(server: Server, using: Sequence[Client], own_path: str) -> tuple[Change, ...]:
-    """All that clients need to change over to the server's socket: the socket and their access to it, then that the server accepts
-    them over it, then their own lines. `own_path`: for a new socket."""
+    """All changes that move clients to the server's socket: the socket and their access to it, then the accounts with which the server
+    accepts them, then their own lines. `own_path`: path of a new socket."""
     path, opened = _opened_to(server, using, own_path)
     return (*opened, *by_socket(server.kind, path, using))
 
 
 def _opened_to(server: Server, using: Sequence[Client], own_path: str) -> tuple[str, tuple[Change, ...]]:
-    """A socket that all of `using` can reach, and what it takes, without what is so already."""
+    """Path of a socket that all of `using` can reach, and the changes that are still needed for that."""
     socket = server.socket()
     if socket is None or socket.path is None:
         return own_path, _socket_for(server, using, own_path)
@@ -107,7 +107,7 @@ def _opened_to(server: Server, using: Sequence[Client], own_path: str) -> tuple[
     if not kept_out:
         return socket.path, ()
     file = socket.file
-    if file is None or file.mode & 0o002:  # a directory above it keeps them out, and stays closed
+    if file is None or file.mode & 0o002:  # a directory above it keeps them out, and is to stay closed
         return own_path, (*_socket_for(server, using, own_path), _old_path(socket.path, own_path))
     if file.mode & 0o020 and file.group != "root" and _lets_in(socket.path, file.group):
         return socket.path, tuple(_joining(file.group, other_accounts(server, kept_out)))
@@ -132,10 +132,10 @@ def _old_path(old: str, new: str) -> Change:
 
 
 def _socket_for(server: Server, using: Iterable[Client], path: str) -> tuple[Change, ...]:
-    """Changes for a socket that all of `using` can reach: open to all accounts, or to a group that they join."""
+    """Changes for a socket at `path` that all of `using` can reach: open to all accounts, or to a group that they join."""
     others = other_accounts(server, using)
     mode = 0o700
-    if others:  # nobody should join root's group, and every local account can use the loopback anyway
+    if others:  # no account should join root's group, and every local account can use the loopback anyway
         mode = 0o777 if server.user in (None, "root") else 0o770
     there = next((found for found in server.sockets if found.path == path and found.state == "works"), None)
     lines = () if there is not None else _socket_lines(server.kind, path)
@@ -143,7 +143,7 @@ def _socket_for(server: Server, using: Iterable[Client], path: str) -> tuple[Cha
         lines += tuple(line.format(mode=f"{mode:o}") for line in SERVICES[server.kind].mode_lines)
     changes = [Change(where=file_of(server), lines=lines, restarts=True)] if lines else []
     changes += _folder(server, path)
-    if server.kind in (Kind.REDIS, Kind.MEMCACHED) and mode == 0o770:  # the others' sockets are open to all
+    if server.kind in (Kind.REDIS, Kind.MEMCACHED) and mode == 0o770:  # the sockets of the other kinds are open to all
         changes += _joining(group_of(server.user), others)
     return tuple(changes)
 
@@ -172,7 +172,7 @@ def group_of(user: str | None) -> str:
 
 
 def _folder(server: Server, path: str) -> list[Change]:
-    """Changes that make the folder now, and at each start of the machine, which begins with an empty /run."""
+    """Changes that create the socket's folder now and at each boot, since /run is then empty; none if the folder is usable."""
     folder = Path(path).parent
     user = server.user or "USER"
     try:
@@ -204,7 +204,7 @@ _SHELL = (
     "psql", "pg_dump", "pgbench", "mariadb", "mariadb-dump", "mariadb-admin", "mysql", "mysqldump", "mysqladmin", "redis-cli",
     "valkey-cli", "mytop",
 )  # fmt: skip
-"""Whole names of shells: mysqlrouter and mysqld_exporter are none."""
+"""Full names of command-line clients, because a prefix such as `mysql` would also match mysqlrouter and mysqld_exporter."""
 
 _OF_BRAND = {
     "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
@@ -214,7 +214,7 @@ _SAYS = {"ssl": " (unless its account has REQUIRE SSL)", "compress": ""}
 
 
 def family(program: str) -> str | None:
-    """The language of a program; None: unknown."""
+    """The language of a program, `shell` for a command-line client, or `native`; None if the program is unknown."""
     if program in (SHORT, UNSEEN):
         return None
     name = program.partition(" ")[0].lower()
@@ -224,12 +224,12 @@ def family(program: str) -> str | None:
 
 
 def is_movable(forwarder: Client) -> bool:
-    """Whether a forwarder can connect to a socket, and how is known."""
+    """Whether the lines are known by which a forwarder connects to a socket."""
     return forwarder.program in _FORWARDER_LINES
 
 
 def by_socket(kind: Kind, path: str, using: Sequence[Client]) -> tuple[Change, ...]:
-    """What the server needs to accept clients over the socket, what they need to see its path, and their own lines."""
+    """Changes with which the server accepts clients over the socket, clients see its path, and clients use it."""
     first = SERVICES[kind].accounts
     accepted = (_change(*first, path=path),) if first else ()
     forwarders = dict.fromkeys(client.program for client in using if is_movable(client))
@@ -241,7 +241,7 @@ def by_socket(kind: Kind, path: str, using: Sequence[Client]) -> tuple[Change, .
 
 
 def _seen_by(using: Iterable[Client], folder: str) -> Iterator[Change]:
-    """Changes that show a folder to the clients that have another root."""
+    """Changes that make a folder visible to clients with another root directory."""
     for root, program in sorted({(client.root, client.program) for client in using if client.root not in (None, "/")}):
         if root == ANOTHER_ROOT:
             where = f"{program} sees another file system, as in a container: share the folder with it"
@@ -262,13 +262,13 @@ def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ..
 
 
 def naming_an_authority(using: Iterable[Client]) -> tuple[Change, ...]:
-    """Lines that name an authority; none where the client's language is unknown."""
+    """Lines that name a certificate authority; none if the client's language is unknown."""
     known = [client for client in using if family(client.program) in _CLIENT_LINES["authority"][Kind.MYSQL]]
     return _rows("authority", Kind.MYSQL, known, "") if known else ()
 
 
 def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) -> tuple[Change, ...]:
-    """An option for the command that was seen; in an option file it would also apply to other machines."""
+    """An option for the command that was seen. In an option file it would also apply to connections to other machines."""
     names = {
         client.program
         for client in using
@@ -283,7 +283,7 @@ def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) 
 
 
 def _rows(purpose: str, kind: Kind, using: Iterable[Client], path: str) -> tuple[Change, ...]:
-    """Lines for the languages that were seen; for an unknown program those for all."""
+    """Lines for the languages of the clients; if no language has lines, those for all languages."""
     table = _CLIENT_LINES[purpose][kind]
     families = {family(client.program) for client in using}
     chosen = [found for found in table if found in families] or list(table)
@@ -291,7 +291,7 @@ def _rows(purpose: str, kind: Kind, using: Iterable[Client], path: str) -> tuple
 
 
 def with_socket(line: str, path: str) -> str:
-    """A line with the socket's path; PostgreSQL's clients name its directory and port."""
+    """A line with the socket's path filled in. PostgreSQL's clients use its directory and port instead."""
     folder, _, name = path.rpartition("/")
     filled = line.replace("{path}", path).replace("{folder}", folder)
     return filled.replace("{port}", name.rpartition(".")[2])

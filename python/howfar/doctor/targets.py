@@ -1,6 +1,6 @@
-"""Named servers as the doctor examines them, and logins. Pure.
+"""Servers that the user named, as the doctor examines them, and logins. Pure.
 
-How a server is named is `howfar.address`; what it leaves out is completed before.
+`howfar.address` parses the addresses; they are completed before they reach this module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXAMPLES = (
 
 @dataclass(frozen=True)
 class Consent:
-    """Consent to give a server more than a proof of the password; the rule of `howfar load`."""
+    """Consent to send a server the password itself rather than a proof of it; the same rule as for `howfar load`."""
 
     fetch_server_key: bool = False
     cleartext_password: bool = False
@@ -36,9 +36,9 @@ class Login:
     password: str = field(repr=False)
     consent: Consent = Consent()
     database: str | None = None
-    """Name of PostgreSQL's database."""
+    """Name of the database, for PostgreSQL."""
     of_server: bool = False
-    """Whether root, where no user was named, logs in to PostgreSQL as the account of the server, as its package sets it up."""
+    """Whether no user was named, so that root logs in to PostgreSQL as the account of the server, which its package permits."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Logins:
         return {Kind.REDIS: self.redis, Kind.POSTGRESQL: self.postgresql}.get(kind, self.mysql)
 
     def without_user(self) -> Logins | None:
-        """The same without the user that was named for PostgreSQL, whose package has an account of its own; None if none was."""
+        """These logins without the user named for PostgreSQL, whose package has its own account; None if no user was named."""
         return replace(self, postgresql=Login("", "")) if self.postgresql.user else None
 
 
 @dataclass(frozen=True)
 class Target:
-    """A named server: a socket's path, or a host (name or address) and port."""
+    """A server named by the user: a socket's path, or a host (name or address) and port."""
 
     kind: Kind
     path: str | None
@@ -70,11 +70,11 @@ class Target:
     consent: Consent = Consent()
     database: str | None = None
     password: str | None = field(default=None, repr=False)
-    """The one that was given for this server alone."""
+    """The password that was given for this server alone."""
 
 
 def target_of(login: AddressLogin) -> Target:
-    """The server of a complete address; the user only where one is named. Raises UsageError."""
+    """The target of a complete address; it has a user only if the address names one. Raises UsageError."""
     address = login.address
     protocol = address.protocol or protocol_by_port(address.port)
     if protocol is None:

@@ -1,7 +1,7 @@
 """Reads the log of acknowledged keys that a load job wrote: what each transaction wrote, when it was sent, what became of it.
 
-The engine writes it (`crates/load/src/acknowledged.rs`): a header, records of one size, a closing record. A log that is not whole is
-refused: a missing record would look like a transaction that never was. Not here: what a server holds of it (`analysis/crash`).
+The engine writes it (`crates/load/src/acknowledged.rs`): a header, records of one size, a closing record. An incomplete log is
+refused: a missing record would look like a transaction that never was. `analysis/crash` compares a log with what a server holds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLOSED = 255
 
 class KeyOutcome(IntEnum):
     """Outcome of a key: its transaction's last statement succeeded, a statement was refused, or no answer came. In the log of a watch
-    job: another connection found it in its table, by a poll sent and answered at the record's two times."""
+    job, SEEN: another connection found the key in its table, by a poll sent and answered at the record's two times."""
 
     ACKNOWLEDGED = 1
     REFUSED = 2
@@ -59,7 +59,7 @@ class KeyLog:
     """Records of type RECORD without the closing one, mapped from the file read-only; in order for each connection: `sent_ns` is
     before the first byte of the transaction's last statement left, `ended_ns` after the last byte of its answer came."""
     closed: bool
-    """Whether the engine has ended the log, so that nothing is missing."""
+    """Whether the engine has closed the log, so that no record is missing."""
 
     def keys(self, fate: KeyOutcome) -> NDArray[np.int64]:
         """The keys with this outcome, ascending."""
@@ -75,7 +75,7 @@ class KeyLog:
 
 
 def read(path: Path, *, unclosed: bool = False) -> KeyLog:
-    """Read a log and check that it is whole; `unclosed`: as far as it goes, while the engine writes it or after it was killed.
+    """Read a log and check that it is complete; `unclosed`: accept an unfinished log, of an engine that still runs or was killed.
 
     Raises EngineError.
     """

@@ -22,9 +22,9 @@ HERE: Final = Path(__file__).parent
 SCHEMA: Final = HERE.parents[2] / "schema" / "contract.json"
 TARGET: Final = HERE / "messages.py"
 PING_TARGET: Final = HERE / "ping_messages.py"
-"""The messages that time a server, with all to which they refer: `howfar TARGET` imports no others, as each takes its time."""
+"""The messages for timing a server, with all to which they refer: `howfar TARGET` imports no others, as each costs import time."""
 LIMITS: Final = HERE.parent / "plan" / "engine_limits.py"
-"""Plans know no engine, and still accept only what it can run."""
+"""Limits for plans, which do not import the engine's messages but must accept only what the engine can run."""
 TAGS: Final = ("job", "command", "event")
 
 _OF_PINGS: Final = (
@@ -38,21 +38,21 @@ _NAMED: Final = {
     "ServiceUse.service": "ServiceName",
     "Towards": "Towards",
 }
-"""Enumerations that Python refers to, by their place in the schema. All others are written where they are used."""
+"""Enumerations that Python refers to, by their position in the schema. All others are written where they are used."""
 _DEFAULTS: Final = {"Sysbench.kind": "oltp_read_only"}
 _CONSTANTS: Final = {
     "DELAY_MAX_NS": ("Direction", "delay_ns"),
     "RATE_MAX_BPS": ("Direction", "rate_bps"),
     "LONGEST_VALUE": ("FixedSize", "bytes"),
 }
-"""Largest values of fields to which Python refers."""
+"""Maximum values of fields, as constants to which Python refers."""
 _BOUNDS: Final = {
     "minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt", "minLength": "min_length",
     "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
 }  # fmt: skip
 """JSON schema's names and their pydantic equivalents."""
 _LIMITED: Final = ("Sysbench", "Distribution")
-"""Messages whose fields a plan has too, under the same names."""
+"""Messages whose fields also exist in plans, under the same names."""
 _EVENTS: Final = {
     "LoadEvent": ("Ready", "Begun", "Measuring", "Interval", "AcknowledgementLog", "Finished", "Failed"),
     "LinkEvent": ("LinkReady", "LinkStats", "Failed"),
@@ -99,7 +99,7 @@ class Generator:
             self._define(name)
         of_pings, self.parts = self.parts, []
         events = self._by_tag("PING_EVENTS", "event")
-        # What the engine reads first: its bounds are checked. What it writes has none.
+        # First the messages that the engine reads: their bounds are checked. Those that it writes have none.
         names = sorted(self.defs, key=lambda name: ("event" in self.defs[name].get("properties", {}), name))
         for name in names:
             self._define(name)

@@ -1,6 +1,6 @@
 """Workloads that insert and update single rows: their statements, and the tables that they need.
 
-One row a transaction, autocommit. Keys are the client's own, so that a log of them can be held against what a server has.
+One row per transaction, autocommit. The client chooses the keys, so that a log of them can be compared with what a server holds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from howfar.engine.messages import (
 
 TABLE = "inserted"
 _VARCHAR_MOST = 16_000
-"""Most characters, of up to four bytes each, that fit a row of every server."""
+"""Maximum number of characters, of up to four bytes each, that fit into a row of every server."""
 
 
 def single_row_inserts(row_bytes: int, long_text: str = "MEDIUMTEXT") -> Custom:
@@ -46,7 +46,7 @@ COUNTED = "counted"
 
 
 def single_row_updates(row: int) -> Custom:
-    """A workload whose transactions add one to row `row`, so that its number is that of the commits."""
+    """A workload whose transactions add one to row `row`, so that its value is the number of commits."""
     return Custom(
         statements=(
             CustomStatement(
@@ -70,7 +70,7 @@ OWN_TABLES = ("single_row_inserts", "single_row_updates")
 
 
 def making_tables(kind: str, row_bytes: int, long_text: Callable[[], str]) -> tuple[str, ...]:
-    """Statements that make a workload's tables, if any. `row_bytes`: of the longest row. `long_text` asks the server's program."""
+    """Statements that make a workload's tables, if any. `row_bytes`: of the longest row. `long_text`: called only if needed."""
     if kind == "single_row_inserts":
         return single_row_inserts(row_bytes, long_text() if row_bytes > _VARCHAR_MOST else "").prepare
     return single_row_updates(1).prepare if kind == "single_row_updates" else ()

@@ -9,13 +9,13 @@ from howfar.passwords import without_passwords
 from howfar.terminal_text import one_line
 
 _LONGEST_TEXT, _LONGEST_VERSION = 1000, 100
-"""Characters that are kept of a server's words."""
+"""Maximum lengths, in characters, to which a server's texts are cut."""
 
 
 class Message(BaseModel):
     """A frozen, closed message: an unknown field breaks the contract and is never ignored."""
 
-    # A message's validator is built when the message is first used: a command needs few of the hundred.
+    # A message's validator is built when the message is first used: a command needs only a few of about a hundred.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     rules: ClassVar[dict[str, Callable[[Any], None]]] = {}
     """Rules by the name of the type: they raise ValueError when its fields do not fit each other (`rules.py`)."""
@@ -23,8 +23,8 @@ class Message(BaseModel):
     @field_validator("message", "refusal", "refusals", "server_version", check_fields=False)
     @classmethod
     def _clean(cls, text: Any, info: ValidationInfo) -> Any:
-        """What a server says of itself, or of an error, is one line of bounded length, without passwords and characters that act on a
-        terminal."""
+        """Reduce a server's version or error message to one line of bounded length, without passwords and terminal control
+        characters."""
         most = _LONGEST_VERSION if info.field_name == "server_version" else _LONGEST_TEXT
         if isinstance(text, tuple):
             return tuple(_legible(one, most) for one in text)

@@ -1,4 +1,4 @@
-"""What the generated types of `ping_messages.py` cannot express; see `rules.py`."""
+"""Rules that the generated types of `ping_messages.py` cannot express; see `rules.py`."""
 
 from __future__ import annotations
 

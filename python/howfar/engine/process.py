@@ -1,6 +1,6 @@
-"""Start the engine program with a job and read its typed events. The program next to this package comes before PATH.
+"""Start the engine program with a job and read its typed events. The program next to this package is preferred to PATH.
 
-A job's password travels on stdin only. The engine is always a child that dies with us.
+A job's password travels on stdin only. The engine is always a child process that ends with this one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _STDERR_KEPT = 4000
 _EXIT_S = 5.0
 _GOODBYE_S = 3.0
-"""Time for the last word of an engine that is ended because of an error, and for a login that it has begun."""
+"""Time for an engine that is stopped after an error to close its connections, and to complete a login that it has begun."""
 _SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
-"""Variables not passed on: others may be able to read a process's environment."""
+"""Environment variables that are not passed on: other users may be able to read a process's environment."""
 _LAST_EVENTS: Final = frozenset(
     {"finished", "tables_done", "watched", "rtt_result", "goodput_result", "ping_pong", "used"}
 )
-"""Those that end a job."""
+"""Events that end a job."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
@@ -49,7 +49,7 @@ class EngineFailed(EngineError):
     def __init__(self, failed: Failed) -> None:
         super().__init__(failed.message, failed.advice)
         self.code = failed.code
-        if failed.code == "bad_job":  # as a rule a file or a name that the user gave
+        if failed.code == "bad_job":  # usually caused by a file or a name that the user gave
             self.exit_code = UsageError.exit_code
 
 
@@ -61,7 +61,7 @@ class Launcher:
     pass_fds: tuple[int, ...] = ()
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start `command` with this prefix and these descriptors; in our own environment without secrets, if `options` has none."""
+        """Start `command` with this prefix and these descriptors; in our environment without secrets, unless `options` has `env`."""
         options = {"env": own_environment(), **options}
         return subprocess.Popen([*self.prefix, *command], pass_fds=self.pass_fds, **options)
 
@@ -104,7 +104,7 @@ def engine_info() -> Info:
         info = Info.model_validate_json(answer)
     except (OSError, subprocess.SubprocessError, ValidationError) as error:
         if isinstance(error, OSError) and error.errno in _SHORTAGES:
-            raise  # of this process, and no fault of the engine's
+            raise  # this process lacks resources; the engine is not at fault
         raise EngineError(
             f"{path} does not answer `info`: {error}", "Reinstall howfar; in a checkout, run ./setup."
         ) from error
@@ -133,14 +133,14 @@ def parse_event(line: str) -> Event:
 
 
 def _all_events() -> dict[str, type[Message]]:
-    """Their import takes longer than many a job."""
+    """All other events, imported only when needed: the import takes longer than many jobs."""
     from howfar.engine.messages import EVENTS
 
     return EVENTS
 
 
 class EngineProcess:
-    """One running engine. Use as a context manager: on leaving, its stdin ends, and it is killed if it does not follow."""
+    """One running engine. Use as a context manager: on exit, its stdin is closed, and it is killed if it does not end."""
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class EngineProcess:
         *,
         says_goodbye: bool = False,
     ) -> None:
-        """`subcommand`: the engine's command for the job, if not the one that the job names. `says_goodbye`: it closes its connections
-        properly also after an error of ours, and a Ctrl-C of the terminal does not reach it."""
+        """`subcommand`: the engine's command for the job, if not the one that the job names. `says_goodbye`: the engine has time to
+        close its connections even after an error of ours, and does not receive the terminal's Ctrl-C."""
         engine_info()
         self._says_goodbye = says_goodbye
         self._subcommand = subcommand or str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
@@ -174,12 +174,12 @@ class EngineProcess:
         return self._process.poll() is None
 
     def send(self, message: Message) -> None:
-        """Write one message as a line. Raises EngineError when the engine is gone."""
+        """Write one message as a line. Raises EngineError if the engine has exited."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(message.model_dump_json() + "\n")
             self._process.stdin.flush()
-        except (OSError, ValueError) as error:  # it has gone, or its input was ended meanwhile
+        except (OSError, ValueError) as error:  # the engine has exited, or its stdin was closed meanwhile
             raise self._died() from error
 
     def read(self) -> Event:
@@ -234,7 +234,7 @@ class EngineProcess:
         self._process.wait()
 
     def _died(self) -> EngineError:
-        # One that closed its output and goes on has ended for us.
+        # An engine that closed its output but still runs counts as ended.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_S)
         self.kill()
@@ -283,7 +283,7 @@ def bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
 
 
 def run_probe(job: Message, launcher: Launcher, longest_s: float | None = None) -> Event:
-    """Run a probe job (rtt, goodput, pingpong) to its result. `longest_s`: see `bounded`; None: the engine's own limits count.
+    """Run a probe job (rtt, goodput, pingpong) to its result. `longest_s`: see `bounded`; None: only the engine's own limits apply.
     Raises EngineFailed, EngineError."""
     with EngineProcess(job, launcher) as engine, contextlib.ExitStack() as limits:
         if longest_s is not None:

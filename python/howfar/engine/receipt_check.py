@@ -1,7 +1,7 @@
 """Differences between the obtained session and the requested one, in words. Pure; any difference makes a trial void.
 
-What a receipt cannot tell on a transport is no difference; what it shows although it was not requested is one. Encryption is judged
-on this side, which has negotiated it. What the server reports may be of the connection of a pooler or proxy; then there is a note.
+A property that a receipt cannot show on a transport is no difference; one that was obtained but not requested is. Encryption is judged
+on this side, which negotiated it. The server may report the connection of a pooler or proxy instead; then there is a note.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _OPENSSL: Final = {
 
 
 def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = False) -> tuple[str, ...]:
-    """Differences between receipt and request. `must_resume`: connections that come and go and may resume TLS sessions have to."""
+    """Differences between receipt and request. `must_resume`: per-transaction connections that may resume TLS must."""
     found = (*_transport(job.target, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
     return (*found, *_not_resumed(job, receipt)) if must_resume else found
 
 
 def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
-    """Differences for each service of a page's script, by its name; or for the socket of the application."""
+    """Differences for each service of a page's script, with its name; or for the application's socket."""
     if isinstance(job.application, FastCgi):
         return _transport(job.application.target, ready.receipt)
     found: list[str] = []
@@ -69,7 +69,7 @@ def _transport(target: Target, receipt: Receipt) -> tuple[str, ...]:
 
 
 def _tls(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]:
-    """Differences on this side's half of the path, which is proven. What the server reports is of its own half (`encryption_note`)."""
+    """Differences on this side's half of the path, which is certain. What the server reports is its own half (`encryption_note`)."""
     got, cipher = receipt.tls_client_version, receipt.tls_client_cipher
     if requested is None:
         return () if got is None else (f"no TLS was requested, but {got} was obtained",)
@@ -86,7 +86,7 @@ def _tls(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]:
 
 
 def encryption_note(job: LoadJob | TablesJob, receipt: Receipt) -> str | None:
-    """What each half of the path is known to have, where encryption ends before the server. Key-value stores do not report theirs."""
+    """The encryption of each half of the path, if it ends before the server; else None. Key-value stores do not report theirs."""
     return None if isinstance(job.workload, KeyValue) else _ends_before(receipt)
 
 
@@ -132,7 +132,7 @@ def _compression(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
     wanted = requested.algorithm if requested else None
     if receipt.compression != wanted:
         return (f"{wanted or 'no'} compression was requested, but {receipt.compression or 'none'} was obtained",)
-    # Servers report a level of zstd alone that the client has chosen; zlib's is each side's own.
+    # Servers report only zstd's level, which the client chooses; with zlib each side chooses its own.
     if (
         requested
         and requested.algorithm == "zstd"

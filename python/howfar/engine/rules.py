@@ -1,4 +1,4 @@
-"""What the generated types of the contract cannot express: which fields go together, and what follows from them.
+"""Rules that the generated types of the contract cannot express: which fields go together, and what follows from them.
 
 The engine refuses the same jobs; here they are refused before it starts, with a message for the author of the plan.
 """
@@ -39,11 +39,11 @@ from howfar.engine.messages import (
 
 KEY_DIGITS: Final = 12
 MOST_BYTES_AT_ONCE: Final = 64 * 2**20
-"""Most bytes of the values of one request or reply, with their keys: a connection of the engine holds as much."""
+"""Maximum size in bytes of the values of one request or reply, with their keys: a connection of the engine buffers that much."""
 MOST_SQL_BYTES: Final = 2**24 - 256
-"""Most bytes of a statement with its values, or of a transaction that is one text: MySQL's protocol needs several packets for more."""
+"""Maximum bytes of a statement with its values, or of a transaction sent as one text: MySQL needs several packets for more."""
 MOST_ROUND_TRIPS: Final = 100_000
-"""Most round trips of a page: a worker of the engine notes the latency of each until the page has ended."""
+"""Maximum round trips of a page: a worker of the engine keeps the latency of each until the page has ended."""
 
 
 @rule_of(Direction)
@@ -118,7 +118,7 @@ def _custom(custom: Custom) -> None:
 
 
 def _most_bytes(custom: Custom) -> dict[str, int]:
-    """Most bytes of each statement with its values, quoted or not."""
+    """Maximum size in bytes of each statement with its values, quoted or not."""
 
     def of(values: object) -> int:
         if isinstance(values, TextValues):
@@ -148,7 +148,7 @@ def check_statements(statements: Sequence[CustomStatement]) -> frozenset[str]:
 
 
 def is_keyed(workload: Workload) -> bool:
-    """Whether each transaction draws at most one number that no other transaction of the job draws, and some do."""
+    """Whether each transaction draws at most one key, unique in the job, and some transactions draw one."""
     if isinstance(workload, Sysbench):
         return workload.kind == "oltp_insert" and not workload.auto_inc
     if not isinstance(workload, Custom):
@@ -205,7 +205,7 @@ def _must_speak(job: LoadJob | TablesJob) -> None:
 
 
 def _must_pause(job: LoadJob) -> None:
-    """Check for pauses between statements that are sent at once: they would be left out."""
+    """Check for pauses between statements that are sent at once, which would have no effect."""
     work = job.workload
     if not isinstance(work, Custom) or (work.db_ps_mode != "multi" and job.session.pipeline == 1):
         return

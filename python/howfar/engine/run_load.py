@@ -1,4 +1,4 @@
-"""Run a job of load, or one that fills tables, to its end."""
+"""Run a load job or a tables job to its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from howfar.engine.rules import services_of
 from howfar.errors import EngineError
 
 _PATIENCE_S = 30.0
-"""Time beyond the longest that a job may take by its own limits."""
+"""Extra time beyond the maximum that a job's own limits allow."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class LoadOutcome:
 
 
 def _openings(job: LoadJob | PageJob) -> int:
-    """How often the engine may wait for `connect_timeout_ns`, one wait after the other, before it measures."""
+    """How many times in a row the engine may wait for `connect_timeout_ns` before it measures."""
     if isinstance(job, LoadJob):
         return 1
-    # Of a script's services each is opened twice, for its receipt; then a worker opens one after the other.
+    # Each of a script's services is opened twice for its receipt; then a worker opens them one after the other.
     return 2 if isinstance(job.application, FastCgi) else 4 * len(services_of(job.application))
 
 
 def longest_s(job: LoadJob | PageJob) -> float:
-    """Longest duration of a job. The engine bounds each of its phases; this is for an engine that has lost its own clock."""
+    """Maximum duration of a job. The engine bounds each of its phases; this limit is for an engine whose own limits fail."""
     phases_ns = _openings(job) * job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
     return phases_ns / 1e9 + _PATIENCE_S
 

@@ -1,4 +1,4 @@
-"""Encryption of a session, from what an address says about it. Pure."""
+"""TLS settings of a session, derived from an address. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VERIFY = {"PREFERRED": "none", "REQUIRED": "none", "VERIFY_CA": "ca", "VERIFY_I
 
 
 def tls_of(address: ServerAddress, mode: SslMode, *, resumption: bool = True) -> Tls | None:
-    """The encryption that a mode asks for; None: DISABLED. PREFERRED: where the server offers it. Raises UsageError."""
+    """The TLS settings for a mode; None for DISABLED. PREFERRED: TLS only if the server offers it. Raises UsageError."""
     if mode == "DISABLED":
         return None
     verify: Any = _VERIFY[mode]

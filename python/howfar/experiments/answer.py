@@ -1,4 +1,4 @@
-"""Common parts of answers of several experiments: limits in a sentence, ratios between cells, the noise floor behind them."""
+"""Parts shared by the answers of several experiments: limits in a sentence, ratios between cells, and the noise floor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from howfar.stats.trials import alike
 from howfar.store.records import ArmRole, FactorValue
 
 MOST_CLAUSES = 6
-"""Most clauses of a sentence; the rest is in the tables."""
+"""Maximum number of clauses in a sentence; the rest is in the tables."""
 _IS = {
     Resource.SERVER_CPU: "the server's CPU is the limit",
     Resource.CLIENT_CPU: "the load generator is the limit, and the figures describe it",
@@ -60,7 +60,7 @@ def is_clause(limit: Limit) -> str:
 
 
 def thing(limit: Limit) -> str:
-    """A limit as a thing: `the server's CPU`."""
+    """A limit as a noun phrase: `the server's CPU`."""
     if limit.divided:
         return "CPUs of which no single program uses most"
     return _THINGS.get(limit.resource, f"the {limit.resource.value}")
@@ -102,7 +102,7 @@ def ratio_of(evidence: RunEvidence, cell: CellSummary, reference: CellSummary) -
 
 
 def resolved(evidence: RunEvidence, cell: CellSummary, ratio: Estimate) -> Resolution:
-    """`ratio`: of the cell over another one."""
+    """Resolution of `ratio`, that of the cell to another cell."""
     return evidence.floors.of(cell.factors).resolve(ratio)
 
 
@@ -118,7 +118,8 @@ def groups(cells: Sequence[CellSummary], without: str) -> list[list[CellSummary]
 def with_plain(
     cells: Sequence[CellSummary], factor: str, ratio: Callable[[CellSummary, CellSummary], Estimate | None]
 ) -> list[tuple[CellSummary, list[tuple[CellSummary, Estimate]]]]:
-    """Each cell without the thing, and the like cells with it, each with its ratio. Groups without such a pair are left out."""
+    """Each cell with the factor off, and the otherwise equal cells with their ratios to it. Groups without such a pair are left
+    out."""
     found = []
     for group in groups(cells, factor):
         plain = next((cell for cell in group if level(cell, factor) == "off"), None)
@@ -138,7 +139,7 @@ def tps_of(cell: CellSummary) -> float:
 
 
 def where(factors: Mapping[str, FactorValue]) -> str:
-    """Place of a cell: `at 1 Gb/s`; without a link the path."""
+    """Where a cell was measured: `at 1 Gb/s`; without a link, the path."""
     rate = factors.get("rate_bps")
     if isinstance(rate, int | float):
         return f"at {figures.rate(rate)}"

@@ -1,4 +1,4 @@
-"""The base of experiments. A new one is a subclass of `Experiment` in a module or folder, and a line in `registry.py`."""
+"""The base class of experiments. A new one is a subclass of `Experiment` in a module or folder, and a line in `registry.py`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Keys = Mapping[str, type[Part]]
 
 
 class Experiment(Analysis, ABC):
-    """One kind of question. Which one a run answers is decided by what was measured, never by the name of its plan."""
+    """An experiment: one kind of question. The measurements of a run decide which question it answers, never the name of its plan."""
 
     name: ClassVar[str]
 
     def applies(self, summary: Summary) -> bool:
-        """Whether this experiment writes the report: it found something. The first in the registry that says yes does."""
+        """Whether this experiment found something and so can write the report. The first such experiment in the registry writes it."""
         return any(summary.found(kind) is not None for kind in self.findings.values())
 
     @abstractmethod

@@ -1,5 +1,5 @@
-"""Common parts of the reports of plans with several factors: the grid of cells, limits, what the model says of other settings, and
-charts. Each function returns the blocks of one question, or none where the run does not answer it."""
+"""Common parts of the reports of plans with several factors: the grid of cells, limits, the model's predictions for other settings,
+and charts. Each function returns the blocks of one question, or none where the run does not answer it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width_text
 
 MOST_BARS = 30
-"""Most bars of a picture: beyond it rows of the grid are left out evenly, the first and the last stay."""
+"""Maximum number of bars in a chart. Beyond it, rows of the grid are left out at even intervals; the first and the last stay."""
 
 MOST_NETWORKS = 4
 NAMED_SHARE = 0.2
@@ -92,7 +92,7 @@ def _draw_budgets(summary: Summary, width: int) -> Drawable:
     lengths: Rows = []
     for label, cell in cells:
         assert cell.cycle is not None, "chosen for it"
-        # A phone has no room for the limit next to the bar: its letter stands with the name.
+        # A phone has no room for the limit next to the bar, so its letter follows the name.
         name = f"{label} {limit_text.letter(cell.limit)}".rstrip() if narrow else label
         at = 0.0
         for part in cell.cycle.parts:
@@ -235,7 +235,7 @@ def grid_document(summary: Summary, *, chart: Sequence[Block], economics: Sequen
 
 
 NOT_VALID = "not valid"
-"""Text below a ratio of which one side is about other programs or errors."""
+"""Text below a ratio if one of its cells describes other programs or errors."""
 
 
 def modelled(predicted: float | None) -> str:
@@ -371,7 +371,7 @@ def _within(wanted: float, levels: Sequence[object], slack: float) -> bool:
 
 
 def _model_error(base: WhatIf) -> str:
-    """The model's error where it was fitted, once: every other answer is compared with the model's own for that setting."""
+    """The model's error at the setting that it was fitted to. The other predictions are relative to the model's own figure there."""
     own = base.worked[0].answer.tps
     return (
         f"{figures.number(base.tps)} transactions per second measured, {figures.number(own)} by the model at the same settings"

@@ -1,4 +1,4 @@
-"""Pairs of a cell and the same cell without one thing."""
+"""Pairs of cells that differ in one factor, such as a cell with compression and the same cell without it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from howfar.store.records import FactorValue
 
 
 class Tried(Part):
-    """Measured ratio of one cell to the same cell without the thing."""
+    """Measured ratio of a changed cell to the same cell without the change."""
 
     threads: int
     ratio: Estimate
@@ -24,13 +24,14 @@ class Tried(Part):
     predicted: float | None = None
     """Ratio by the model, with costs from other cells. None: none of them determines it."""
     invalid: bool = False
-    """Whether one of the two cells is about other programs or errors, so that nothing follows from the ratio."""
+    """Whether one of the two cells describes other programs or errors, so that nothing follows from the ratio."""
     below_noise: bool = False
-    """No further from 1 than the run's noise floor or not at the level that its number of claims asks for; or there is no floor."""
+    """Whether the ratio is no farther from 1 than the run's noise floor, or not significant at the level that the run's number of
+    claims requires, or there is no floor."""
 
     @property
     def resolved(self) -> bool:
-        """Whether the ratio differs from 1, by its interval and the noise floor, for cells that are about the path."""
+        """Whether the ratio differs from 1, by its interval and the noise floor, for cells that describe the path."""
         return excludes_one(self.ratio) and not self.invalid and not self.below_noise
 
 
@@ -57,16 +58,16 @@ class Pair:
 
     @property
     def valid(self) -> bool:
-        """Whether both cells are about the path."""
+        """Whether both cells describe the path."""
         return self.plain.valid and self.changed.valid
 
     @property
     def only_bytes(self) -> bool:
-        """Whether the link was full in both cells, so that the ratio is that of their bytes, whatever a model says."""
+        """Whether the link was full in both cells, so that the ratio is that of their bytes, whatever a model predicts."""
         return self.plain.link_full and self.changed.link_full
 
     def below_noise(self, floors: Floors) -> bool:
-        """Whether the same cell under two names may differ by as much, or one claim of the run's many by chance."""
+        """Whether the ratio may be noise: no more than between two measurements of one cell, or chance among the run's many claims."""
         threshold = floors.of(self.changed.arm.factors)
         if threshold.floor is None or self.ratio is None:
             return True

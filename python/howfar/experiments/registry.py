@@ -37,7 +37,7 @@ EXPERIMENTS: list[Experiment] = [
 
 
 def summarise(run: Run) -> Summary:
-    """The whole answer of a run. Pure."""
+    """The complete answer of a run. Pure."""
     return analysis.summarise(run, EXPERIMENTS)
 
 

@@ -35,9 +35,9 @@ class Clocks:
     """The offsets of one host's clocks."""
 
     monotonic: Offset
-    """By which a start is set: nobody steps it."""
+    """Used to schedule a common start; unlike the wall clock, it is never stepped."""
     unix: Offset
-    """By which people and logs go."""
+    """The wall clock, for logs."""
 
 
 def best(pings: list[tuple[int, int, int]]) -> Offset:

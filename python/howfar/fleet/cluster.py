@@ -31,15 +31,15 @@ from howfar.lab.kernel import die_with_parent
 from howfar.lab.sandbox import attended, children_of, heed_signals
 
 INSIDE = "HOWFAR_HOSTS_INSIDE"
-"""In the environment of a command that runs where Ray's head does."""
+"""Set in the environment of a command that runs in the namespaces of Ray's head."""
 _KILLED = (1, 137)
 _UP_S = 120.0
 _DOWN_S = 10.0
 _POLL_S = 0.05
 _LOOK_S = 0.5
-"""Who only looks whether a lock is held has it for a moment."""
+"""Retry a lock for this long: `is_up` takes it briefly just to test it."""
 _ENDS_S = 2.0
-"""A guard may take so long to end after the head whose end has killed a command."""
+"""When Ray's head dies and takes a command with it, the guard may need this long to end too."""
 
 
 class GuardSettings(BaseModel):
@@ -53,10 +53,10 @@ class GuardSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster of one file of hosts, up or not.
+    """The cluster that one hosts file describes, whether up or not.
 
     In its directory, `lock` is held by the command that joins the hosts and then by their guard, `used` by the command that measures
-    between them. Both files stay: a lock on a file that was removed excludes nobody. `run` names the run file of that command.
+    between them. Both files stay: a lock on a removed file excludes no other process. `run` names the run file of that command.
     """
 
     path: Path
@@ -73,7 +73,7 @@ class Cluster:
         return GuardSettings(file=self.file, address=self.address)
 
     def is_up(self) -> bool:
-        """Also while a command joins its hosts."""
+        """Whether it is up; also True while a command joins its hosts."""
         try:
             descriptor = os.open(self.directory / "lock", os.O_RDONLY)
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class Cluster:
         return found
 
     def is_coming_up(self) -> bool:
-        """Whether some of its hosts have not been joined yet; a lost host has been."""
+        """Whether some of its hosts have not been joined yet; a host that was joined and then lost counts as joined."""
         state = self.state()
         return not state or any(one["state"] == "joining" for one in state.values())
 
@@ -103,11 +103,11 @@ class Cluster:
         return int((self.directory / "pid").read_text())
 
     def measures_into(self, run: Path) -> None:
-        """Let the command outside know the run file of the one inside."""
+        """Record the run file of the command inside, for the command outside."""
         (self.directory / "run").write_text(str(run))
 
     def resumes(self) -> str:
-        """How to go on after the command inside was lost."""
+        """Advice on how to continue after the command inside was lost."""
         try:
             run = (self.directory / "run").read_text()
         except OSError:
@@ -163,7 +163,7 @@ def _own_address(file: HostsFile) -> str:
 
 @dataclass
 class Guard:
-    """The process that keeps a cluster up; it ends with the command that started it, however that ends, or stays."""
+    """The process that keeps a cluster up. It ends when the command that started it ends, for any reason, unless told to `stay`."""
 
     process: subprocess.Popen[bytes]
     _lifeline: int
@@ -227,7 +227,7 @@ def _start(cluster: Cluster) -> Guard:
         os.close(heard)
         (cluster.directory / "pid").write_text(str(process.pid))
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # who waits for the guard sees that it has ended
+    with contextlib.suppress(BrokenPipeError):  # it has ended, which `_await_started` detects
         process.stdin.write(settings.encode())
         process.stdin.close()
     return Guard(process, lifeline)
@@ -235,7 +235,7 @@ def _start(cluster: Cluster) -> Guard:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[int | None]:
-    """A descriptor with an exclusive lock on a file, which a process that inherits it keeps. None: another process has the lock."""
+    """A descriptor holding an exclusive lock; a process that inherits the descriptor keeps the lock. None: another process has it."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         yield descriptor if _lock(descriptor) else None
@@ -298,7 +298,7 @@ def down(cluster: Cluster, force: bool = False) -> None:
 
 
 def _end(cluster: Cluster, pid: int) -> None:
-    """End the guard, and wait until it has let go of the hosts."""
+    """End the guard, and wait until it has released the hosts."""
     with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _DOWN_S
@@ -319,7 +319,7 @@ def held_up(cluster: Cluster) -> Iterator[None]:
 
 
 def inside() -> bool:
-    """Whether this command runs beside Ray's head; the first call also ties its life to the command outside."""
+    """Whether this command runs in the namespaces of Ray's head; the first call also makes it end with the command outside."""
     if INSIDE not in os.environ:
         return False
     die_with_parent()
@@ -328,7 +328,7 @@ def inside() -> bool:
 
 
 def check_seen(words: Sequence[str]) -> None:
-    """Refuse a command line with files that are not seen beside Ray's head. Raises UsageError."""
+    """Refuse a command line with files that Ray's head cannot see. Raises UsageError."""
     for word in (".", *words):
         path = Path(word.partition("=")[2] if word.startswith("--") else word).resolve()
         if path.is_relative_to(MEMORY):
@@ -339,7 +339,8 @@ def check_seen(words: Sequence[str]) -> None:
 
 
 def enter(cluster: Cluster) -> int:
-    """Rerun this command beside Ray's head; returns its exit code (128 + N for signal N). Raises UsageError, LabError."""
+    """Rerun this command in the namespaces of Ray's head; returns its exit code (128 + N for signal N). Raises UsageError,
+    LabError."""
     check_seen(sys.argv[1:])
     cluster.check_usable()
     with _locked(cluster.directory / "used") as lock:
@@ -366,7 +367,7 @@ def _command_inside(cluster: Cluster) -> list[str]:
     namespaces = ["--mount", "--pid"]
     if os.geteuid() != 0:
         namespaces += ["--user", "--preserve-credentials"]
-    # The library is a file of the sandbox: nsenter itself could not load it.
+    # The library exists only in the sandbox: nsenter itself could not load it.
     variables = [f"{name}={value}" for name, value in preload(cluster.address).items()]
     where = ["env", "-C", str(Path.cwd()), *variables]
     return ["nsenter", f"--target={first}", *namespaces, "--", *where, sys.executable, *sys.orig_argv[1:]]

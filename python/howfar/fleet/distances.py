@@ -1,4 +1,4 @@
-"""What lies between hosts, measured, and what each host says of its network, clock and zone. No other host is asked."""
+"""Measured links between hosts, and what each host reports about its network, clock and zone. No other machine is queried."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _TOOL_S = 5.0
 _IP_MTU = 14
 """An option of getsockopt (ip(7)); the module socket has no name for it."""
 _CLOUD = Path("/run/cloud-init/instance-data.json")
-"""What cloud-init wrote when the machine started, readable by everybody; nobody is asked over the network."""
+"""Written by cloud-init when the machine started, readable by all users; so no query over the network is needed."""
 _OFFLOADS = ("tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload")
 _INVENT_SPEED = ("veth", "tun")
-"""Kinds of interfaces whose speed is a constant of the kernel's."""
+"""Kinds of interfaces whose speed is a constant of the kernel, without a meaning."""
 UNKNOWN = "unknown"
 
 
@@ -64,7 +64,7 @@ def interface(address: str) -> dict[str, Any]:
 
 
 def clock_says() -> dict[str, Any]:
-    """Run on a host: what chrony, or else PTP, says of its clock; empty without them."""
+    """Run on a host: what chrony, or else PTP, reports about its clock; empty without them."""
     return chrony(_output(["chronyc", "-n", "-c", "tracking"])) or ptp(
         _output(["pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET"])
     )
@@ -93,7 +93,7 @@ def ptp(data_set: str) -> dict[str, Any]:
 
 
 def cloud() -> dict[str, str]:
-    """Run on a host: its cloud's zone, region and type of machine, where cloud-init wrote them. Empty: unknown."""
+    """Run on a host: its cloud's name, region and zone, if cloud-init wrote them. Empty: unknown."""
     try:
         said = json.loads(_CLOUD.read_text()).get("v1", {})
     except (OSError, ValueError, AttributeError):
@@ -103,7 +103,7 @@ def cloud() -> dict[str, str]:
 
 
 def where(host: RemoteHost) -> dict[str, str]:
-    """The location of a host: the file of hosts counts, then the host's own cloud metadata. Nothing is guessed from addresses."""
+    """The location of a host: from the hosts file, else from the host's own cloud metadata. Nothing is guessed from addresses."""
     told = {name: word for name in ("zone", "rack") if (word := getattr(host.spec, name)) is not None}
     return {"zone": UNKNOWN, "rack": UNKNOWN, **host.within(cloud), **told}
 
@@ -124,7 +124,7 @@ def _json_of(command: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def entered(context: Callable[..., AbstractContextManager[object]], *arguments: Any) -> ExitStack:
-    """A context that was entered, for a host to hold: dropping it leaves the context."""
+    """An entered context, to be held on a host: dropping it exits the context."""
     ledger = ExitStack()
     ledger.enter_context(context(*arguments))
     return ledger
@@ -139,14 +139,14 @@ class Distance:
     rtt: RttResult
     """At rest: idle CPUs sleep as they always do."""
     awake: RttResult | None
-    """With all CPUs of both hosts kept awake: what is left is the network's. None: they cannot be."""
+    """With all CPUs of both hosts kept awake, so it is the time of the network alone. None: they cannot be kept awake."""
     goodput: Mapping[str, GoodputResult]
     """`to_server` is to the target."""
     mtu: int | None
-    """What the route there allows. None: the kernel does not say."""
+    """Path MTU. None: not reported by the kernel."""
 
     def facts(self) -> dict[str, Any]:
-        """The distances as JSON, for a run file and for people's own programs."""
+        """The distances as JSON, for a run file and for other programs."""
         there = self.goodput["to_server"]
         return {
             "from": self.source,
@@ -162,7 +162,7 @@ class Distance:
 
 
 def real_link(probe: RttResult, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The receipt of a link that is there: a probe before the load, and what was measured before the run, which is asked of it."""
+    """The receipt of a real link: a probe before the load, and the measurement before the run, which counts as the requested RTT."""
     return {
         "real": True,
         "rtt_at_rest_ns": {"p50": probe.p50_ns, "min": probe.min_ns, "p99": probe.p99_ns},
@@ -172,7 +172,7 @@ def real_link(probe: RttResult, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def link_moved(real: Mapping[str, Any]) -> tuple[str, ...]:
-    """What makes the trial void: its link, or that of a further client, is no longer the run's, by the rule for emulated ones."""
+    """Reasons why the trial is void: the RTT of its link, or of a further client's, has changed, by the rule for emulated links."""
     return tuple(moved for one in (real, *real.get("others", ())) for moved in _moved(one))
 
 
@@ -185,8 +185,8 @@ def _moved(real: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_alike(links: Sequence[Mapping[str, Any]], what: str = "clients") -> None:
-    """Refuse clients, or replicas, that are not as far from the server as the first one: what they measure together has no one RTT.
-    Raises PlanError."""
+    """Refuse clients, or replicas, that are not as far from the server as the first one: their common results would have no single
+    RTT. Raises PlanError."""
     first = links[0]["rtt_ns"]["p50"]
     if any(abs(one["rtt_ns"]["p50"] - first) > rtt_void_ns(first) for one in links):
         rtts = ", ".join(f"{format_duration_ns(one['rtt_ns']['p50'])} from {one['from']}" for one in links)
@@ -198,7 +198,7 @@ def check_alike(links: Sequence[Mapping[str, Any]], what: str = "clients") -> No
 
 def by_way_of(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]:
     """The receipt of two real links, to a hop and from it, as one: a request's round trip is the sum of theirs (of the medians, and of
-    the least), and the slower one bounds the goodput."""
+    the minima), and the slower link bounds the goodput."""
 
     def sums(name: str) -> dict[str, int]:
         return {which: near[name][which] + far[name][which] for which in ("p50", "min")}
@@ -223,13 +223,13 @@ def _rtt(found: RttResult) -> dict[str, int]:
 
 
 def distance(one: RemoteHost, other: RemoteHost, goodput_s: int | None = GOODPUT_S) -> Distance:
-    """Measure one pair. `goodput_s` None: as long as a run needs to know. Raises LabError, EngineError."""
+    """Measure one pair. `goodput_s` None: as long as for a run. Raises LabError, EngineError."""
     with closing(Link(one, other)) as link:
         return link_distance(link, goodput_s)
 
 
 def link_distance(link: Link, goodput_s: int | None = None) -> Distance:
-    """See `distance`; over a link that is open."""
+    """Like `distance`, over an open link."""
     one, other = link.source, link.target
     rtt = link.ping()
     goodput: dict[str, GoodputResult] = {to: link.goodput(to, rtt.p50_ns, goodput_s) for to in DIRECTIONS}

@@ -1,4 +1,4 @@
-"""A Ray cluster that exists already: its nodes are the hosts, its Ray carries what ours would, and its owner starts and stops it."""
+"""An existing Ray cluster: its nodes are the hosts, its Ray takes the place of howfar's own, and its owner starts and stops it."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ SCHEME = "ray://"
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
 _ROLE = "role:"
 _BY_ADDRESS = re.compile(r"node(-\d+){4}")
-"""The name of a node whose host name others have too: `node-10-0-0-1`."""
+"""The name of a node that shares its host name with others: `node-10-0-0-1`."""
 _SHARE = 0.001
-"""Share of the resource that each node of a Ray cluster has by its address."""
+"""Share that an agent takes of the resource that each node of a Ray cluster has by its address."""
 _ENDS_S = 10.0
-"""Ray may take so long to notice that the last command has ended."""
+"""Ray may need this long to notice that the last command has ended."""
 _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class ExistingCluster:
-    """One of the user's own, by the address of its head."""
+    """A cluster of the user's, by the address of its head."""
 
     address: str
 
@@ -48,7 +48,7 @@ class ExistingCluster:
         return f"{SCHEME}{self.address}"
 
     def measures_into(self, run: Path) -> None:
-        """See `cluster.Cluster`; no command outside is told, for there is none."""
+        """Do nothing: there is no command outside. See `cluster.Cluster`."""
 
 
 def existing_cluster(where: str) -> ExistingCluster:
@@ -81,7 +81,7 @@ def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[st
                 "Run howfar on a machine of the cluster, with its version of Ray and Python and, where it has one, its token "
                 "(RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH).",
             ) from error
-        heed_signals()  # Ray's own handler would end without a word
+        heed_signals()  # Ray's own handler would exit silently
         try:
             with _alone(cluster):
                 file = hosts_of(ray.nodes())
@@ -106,7 +106,7 @@ class _Driver:
 
 @contextmanager
 def _alone(cluster: ExistingCluster) -> Iterator[None]:
-    """Have no other command of howfar on this cluster. Raises UsageError."""
+    """Exclude other commands of howfar from this cluster. Raises UsageError."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     named = ray.remote(_Driver).options(name="driver", num_cpus=0, scheduling_strategy=here)
     deadline = time.monotonic() + _ENDS_S
@@ -129,7 +129,7 @@ def _alone(cluster: ExistingCluster) -> Iterator[None]:
 
 
 def _unpack(directory: Path) -> None:
-    """What is copied to hosts by ssh, as a directory that Ray hands on."""
+    """Unpack the archive that is otherwise copied by ssh, for Ray to distribute the directory."""
     _, archive = packed()
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as unpacked:
         if hasattr(tarfile, "data_filter"):  # Python has filters since 3.11.4; the archive is our own
@@ -138,8 +138,8 @@ def _unpack(directory: Path) -> None:
 
 
 def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
-    """The hosts that a cluster's nodes are: by host name where it is one of a kind, else by address, so that a name stays with its
-    node; each in the roles that its resources name (`role:client`), or in any. Raises LabError."""
+    """A cluster's nodes as hosts: by host name if it is unique, otherwise by address, so that a name always means the same node; each
+    with the roles that its resources name (`role:client`), or with all. Raises LabError."""
     alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"]))
     names = [re.sub(r"[^a-z0-9-]", "-", str(node["NodeManagerHostname"]).lower().partition(".")[0]) for node in alive]
     found: dict[str, HostSpec] = {}
@@ -163,7 +163,7 @@ def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
 
 
 def _roles(host: str, resources: Iterable[str]) -> tuple[Role, ...]:
-    """Raises LabError where a resource names a role that there is not."""
+    """The roles that resources name. Raises LabError if there is no such role."""
     named = {word.removeprefix(_ROLE) for word in resources if word.startswith(_ROLE)}
     if unknown := named - set(ROLES):
         raise LabError(

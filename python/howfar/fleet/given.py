@@ -1,6 +1,6 @@
-"""A server of the user's own as the target between hosts: asked what its account may see, and neither started, set nor stopped.
+"""The user's own server as the target between hosts: queried for what its account may see, but not started, configured or stopped.
 
-What a session cannot show is unknown: the server's CPU time, whether its data is in memory, and whether others use it meanwhile.
+What a session cannot show is unknown: the server's CPU time, whether its data is in memory, and whether other clients use it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNKNOWN = ("the server's CPU time", "whether its data was in memory", "whether 
 
 @dataclass(frozen=True)
 class GivenServer:
-    """A server of the user's own: address, protocol, account. Values only."""
+    """The user's own server: address, protocol, account. Values only."""
 
     kind: Kind
     address: str
@@ -77,7 +77,7 @@ def host_of(given: GivenServer, file: HostsFile) -> str:
 
 
 def check_given(plan: Plan) -> None:
-    """Refuse what only a server of howfar's own can do. Raises PlanError."""
+    """Refuse a plan that needs a server started by howfar. Raises PlanError."""
     factors, needs = plan.factors, ""
     if factors.content != ("digits",):
         needs = "tables with other contents than sysbench's"
@@ -129,7 +129,7 @@ class GivenSide:
         return getattr(self, method)(*arguments)
 
     def snapshot(self) -> dict[str, int]:
-        """What its account may read. Empty: nothing."""
+        """The counters that its account may read. Empty: none."""
         with suppress(Refused), self._session() as session:
             found = {str(name): int(value) for name, value in session.rows(_COUNTERS[self._given.kind])}
             return counters_of(found) if self._given.kind is Kind.MYSQL else found
@@ -160,7 +160,7 @@ class GivenSide:
 
 @contextmanager
 def _session(given: GivenServer, endpoint: Endpoint) -> Iterator[SqlSession]:
-    """Raises LabError when nobody lets us in; what the server refuses later is `Refused`."""
+    """Log in. Raises LabError if that fails; what the server refuses later raises `Refused`."""
     try:
         session = cast(SqlSession, PROTOCOLS[given.kind].open(endpoint, given.login))
     except (Refused, NotThis) as error:
@@ -189,7 +189,7 @@ def _named(kind: Kind, version: str, comment: str) -> str:
 
 
 def _socket(given: GivenServer, said: str) -> Path | None:
-    """PostgreSQL tells it to few; its name has the port, and the kernel tells names."""
+    """The server's socket. PostgreSQL shows it to few accounts; but its name contains the port, and the kernel lists names."""
     if given.kind is Kind.POSTGRESQL:
         name = f"/.s.PGSQL.{given.port}"
         words = Path("/proc/net/unix").read_text().split()
@@ -198,7 +198,7 @@ def _socket(given: GivenServer, said: str) -> Path | None:
 
 
 def _check_tables(session: SqlSession, given: GivenServer, tables: Tables) -> None:
-    """Raises LabError where those that the plan reads are not there, or too small."""
+    """Raises LabError if the tables that the plan reads are missing or too small."""
     schema = "" if given.kind is Kind.POSTGRESQL else f"`{given.database.replace('`', '``')}`."
     fill = f"Fill it: `howfar load DSN oltp_read_only --tables={tables.count} --table-size={tables.size} prepare`."
     for number in range(1, tables.count + 1):
@@ -224,6 +224,6 @@ _COUNTERS = {
     Kind.MYSQL: "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Bytes_received', 'Bytes_sent', 'Connections', "
     "'Com_select', 'Com_insert', 'Com_update', 'Com_delete', 'Com_begin', 'Com_commit', 'Qcache_hits', 'Handler_commit', "
     "'Innodb_buffer_pool_reads')",
-    # As late as its sessions report it: nothing to hold against the clients' own count.
+    # Sessions report it late, so it cannot be compared with the clients' own count.
     Kind.POSTGRESQL: "SELECT 'commits', xact_commit FROM pg_stat_database WHERE datname = current_database()",
 }

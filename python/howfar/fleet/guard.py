@@ -1,7 +1,7 @@
 """Keeps a cluster alive between commands: Ray's head in a sandbox here, and an ssh with heartbeats to each other host.
 
 `python -m howfar.fleet.guard DIRECTORY LIFELINE` reads its settings from stdin and runs until it is stopped, or until LIFELINE, a
-descriptor, ends without a word; `cluster.py` starts and stops it. If it is killed, heartbeats stop and the hosts clean up.
+descriptor, is closed without a message; `cluster.py` starts and stops it. If it is killed, heartbeats stop and the hosts clean up.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from howfar.lab import sandbox
 
 _AGAIN_S = 2.0
 _GIVES_UP_S = 900.0
-"""On a host that has not joined for so long."""
+"""Give up on a host that has not joined for this long."""
 _ASKED = 5
-"""So often, a second apart, the inside is asked to end before it is killed."""
+"""Number of requests to end, a second apart, before SIGKILL."""
 
 
 def resources(name: str | None, host: HostSpec | None) -> dict[str, float]:
@@ -60,7 +60,7 @@ class State:
 
 
 class _Join:
-    """Joins one host, again whenever it is lost."""
+    """Joins one host, and joins it again whenever it is lost."""
 
     def __init__(self, name: str, host: HostSpec, settings: GuardSettings, token: str, state: State) -> None:
         self._name, self._host, self._state = name, host, state
@@ -112,7 +112,7 @@ class _Join:
 
 
 def said(line: bytes) -> dict[str, Any]:
-    """What a host says in a line; a shell's greeting there says nothing."""
+    """A host's message in a line; empty for other output, such as a shell's greeting."""
     try:
         found = json.loads(line)
     except ValueError:
@@ -151,13 +151,13 @@ def _beat(joins: list[_Join]) -> None:
 
 
 def _hold(lifeline: int) -> int:
-    """Hold, by a descriptor that was inherited, the lock that shows that the cluster is up."""
+    """Hold, by an inherited descriptor, the lock that shows that the cluster is up."""
     threading.Thread(target=_follow, args=(lifeline,), name="lifeline", daemon=True).start()
     return sandbox.run_inside(network=False)
 
 
 def _follow(lifeline: int) -> None:
-    """Wait for the word of the command that joins the hosts; if it ends without, end too."""
+    """Wait for the message of the command that joins the hosts; if it ends without sending one, end too."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     if os.read(lifeline, 1):
         return

@@ -19,12 +19,12 @@ ROLES: tuple[Role, ...] = get_args(Role)
 BOTH: tuple[Role, ...] = ROLES[:2]
 """Roles of every run."""
 UNNAMED: tuple[Role, ...] = ROLES[:3]
-"""For which hosts are found where `--place` names none."""
+"""Roles for which hosts are chosen if `--place` names none."""
 LOCAL = "local"
-"""As `ssh`: this machine."""
+"""Value of `ssh` for this machine."""
 FIRST_PORT = 6379
 PORTS = 5
-"""In a row: Ray's head, node manager, object manager and agents."""
+"""Number of consecutive ports: Ray's head, node manager, object manager and agents."""
 WORKER_PORTS = (20000, 20099)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
@@ -74,11 +74,11 @@ class HostSpec(BaseModel):
     """Arguments of ssh; empty: the address. `local`: this machine."""
     roles: tuple[Role, ...] = ROLES
     cpus: Annotated[str, AfterValidator(_cpus)] | None = None
-    """Those that it may use; None: all."""
+    """CPUs that howfar may use; None: all."""
     python: str | None = None
-    """Python of an environment with `howfar[hosts]`. None: one of howfar's own on that host."""
+    """Python of an environment with `howfar[hosts]`. None: howfar makes an environment on that host."""
     zone: str | None = None
-    """Where it stands, for `howfar hosts show` and reports. None: what the host's cloud says."""
+    """Its location, for `howfar hosts show` and reports. None: as the host's cloud reports."""
     rack: str | None = None
 
     @property
@@ -87,12 +87,12 @@ class HostSpec(BaseModel):
 
 
 class HostsFile(BaseModel):
-    """The whole file."""
+    """The complete file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     hosts: dict[str, HostSpec] = Field(min_length=1)
     address: Annotated[str, AfterValidator(_address)] | None = None
-    """Address of this machine, as the hosts reach it. None: the local host's, else what the way to the first host says."""
+    """Address of this machine, as the hosts reach it. None: the local host's, or else that of the route to the first host."""
     first_port: int = Field(FIRST_PORT, ge=1024, le=65535 - PORTS)
 
     def with_role(self, role: Role) -> tuple[str, ...]:

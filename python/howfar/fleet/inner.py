@@ -1,7 +1,7 @@
-"""An agent in namespaces of its own, below an actor of a cluster that is not howfar's.
+"""An agent in its own namespaces, started by an actor of a cluster that is not howfar's.
 
 `python -m howfar.fleet.inner` reads requests from stdin and writes answers to stdout, each a length and a pickle. Its files are in
-memory that only it sees. When the actor ends, however it ends, stdin does too, and the kernel removes all that was started here.
+memory that only it sees. When the actor ends, for any reason, stdin ends too, and the kernel removes everything that was started here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Outcome = tuple[str, Any]
 
 
 class SandboxedAgent:
-    """See `remote.Agent`; hands everything on to a sandbox."""
+    """See `remote.Agent`; forwards all calls to a sandbox."""
 
     def __init__(self) -> None:
         package = str(Path(howfar.__file__).parents[1])
@@ -107,7 +107,7 @@ def _serve() -> int:
     sandbox.mount_memory(MEMORY, memory_bytes("MemAvailable"), "1777")
     WORK.mkdir(mode=0o700)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what others print is no answer
+    os.dup2(2, 1)  # other code that prints must not write into the answers
     agent, lock = Agent(), threading.Lock()
 
     def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:

@@ -32,11 +32,11 @@ from howfar.lab.sandbox import heed_signals
 _JOIN_S = 60.0
 _POLL_S = 0.1
 STARTS_S = 30.0
-"""So long an engine may take before it works."""
+"""Time limit for an engine to start."""
 _PINGS = 200
 _FEWEST = 10
 _PING_NS = 3_000_000_000
-"""About as long may pings take: between regions 200 would last longer than a probe may."""
+"""Approximate time limit for pings: between regions 200 of them would take longer than a probe may."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
         raise LabError(
             f"Ray at {address} does not take us in: {error}", "`howfar hosts down`, then up again."
         ) from error
-    heed_signals()  # Ray has a handler of its own for SIGTERM
+    heed_signals()  # Ray has its own handler for SIGTERM
     node.leave_preload()
     hosts = {name: RemoteHost(name, spec) for name, spec in cluster.file.hosts.items()}
     try:
@@ -72,13 +72,13 @@ def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
 
 def quiet(file: Path) -> None:
     """Send what Ray's libraries write to descriptor 2 to a file, but keep our own messages."""
-    # It prints what befalls other hosts on stdout; a lost host is in the reason of a void trial.
+    # Ray prints failures of other hosts on stdout; a lost host is named in the reason of a void trial.
     vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     sys.stderr.flush()
-    # The object stays, since others hold it: the screen of a run has its stream from before the hosts are joined.
+    # The object stays, because others hold it: the screen of a run took its stream before the hosts were joined.
     if sys.__stderr__ is not None:
         buffer: Any = sys.__stderr__.buffer
-        getattr(buffer, "raw", buffer).__init__(os.dup(2), "w")  # the buffer itself where Python does not buffer
+        getattr(buffer, "raw", buffer).__init__(os.dup(2), "w")  # the buffer itself if Python does not buffer
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
     os.close(log)
@@ -105,7 +105,7 @@ def present() -> set[str]:
 
 
 def facts() -> dict[str, Any]:
-    """Run on a host."""
+    """Run on a host: facts about the machine and its versions."""
     return {
         **machine_facts(),
         "howfar": howfar.__version__,

@@ -1,8 +1,8 @@
-"""A load from other hosts: divided among them, started at one moment on each host's own clock, and merged again. CPU is measured where
-it is used.
+"""A load from other hosts: divided among them, started at the same time by each host's own clock, and merged again. CPU time is
+measured on the host that uses it.
 
-The moment is set in advance, because a signal to a host 40 ms away would arrive 40 ms late. Each engine reports how late it started; a
-late start voids the trial. Percentiles are of all samples, never averages.
+The start time is set in advance, because a signal to a host 40 ms away would arrive 40 ms late. Each engine reports how late it
+started; a late start voids the trial. Percentiles are of all samples, never averages.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ if TYPE_CHECKING:  # Ray, which dividing and merging do not need
 
 _M = TypeVar("_M", bound=Message)
 _LEAD_NS = 30_000_000
-"""Beyond the way to the farthest host: the driver hands on one line to each."""
+"""Lead of the start, beyond the delay to the farthest host: the driver sends one line to each host."""
 _LATE_SHARE = 0.01
-"""Share of the window: who begins later, or after the warm-up, has not warmed up as the others have."""
+"""Largest lateness, as a share of the window: a host that begins later, or after the warm-up, has not warmed up as the others have."""
 
 
 class LateStart(LabError):
-    """A host began so late that its load was not that of the others: the trial is void, the next one may not be."""
+    """A host began so late that its load differed from the others': the trial is void, but the next one may be good."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Client(Launcher):
     """Further clients, which share the load."""
     clocks: Callable[[RemoteHost], Clocks] = field(kw_only=True)
     elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]] = field(kw_only=True)
-    """By host: processes whose CPU belongs to the stage, on hosts where the load is not."""
+    """By host: processes whose CPU time belongs to the stage, on hosts other than the first client's."""
     told: dict[str, dict[str, Any]] = field(kw_only=True)
-    """By host, for the receipt: offset of its clock with its bound, how late it began and, of a client, how it fared."""
+    """By host, for the receipt: clock offset with its bound, lateness of the start and, for a client, its results."""
 
     def popen(self, command: Any, **options: Any) -> Any:
         return self.launcher.popen(command, **options)
@@ -138,7 +138,7 @@ def _nobody(_: Event) -> None:
 
 
 def _listen(host: str, engine: EngineProcess, heard: _Heard, on_event: Callable[[Event], None]) -> None:
-    """Read an engine's events to the end; the caller reports the end when it has all engines."""
+    """Read an engine's events to the end; the caller reports the end when all engines have ended."""
     for event in _named(host, engine):
         if isinstance(event, Measuring):
             heard.measuring.append(event)
@@ -161,7 +161,7 @@ def _named(host: str, engine: EngineProcess) -> Iterator[Event]:
 
 
 def _check_alike(clients: tuple[RemoteLauncher, ...], heard: list[_Heard]) -> None:
-    """Check that all clients have the session of the first, which the receipt proves. Raises LabError."""
+    """Check that all clients have the same session as the first, which the receipt shows. Raises LabError."""
     first = heard[0].ready.receipt
     for client, one in zip(clients, heard, strict=True):
         for what in ("peer_address", "address_family", "tls_client_version", "compression"):
@@ -179,7 +179,7 @@ def _await_ready(engine: EngineProcess) -> Ready:
 
 
 def _fared(finished: Finished) -> dict[str, Any]:
-    """How one client fared: its part of the load, and whether its own CPU or its own lateness held it back."""
+    """Results of one client: its part of the load, and whether its own CPU or its own lateness limited it."""
     own = next(use for use in finished.cpu if use.role == "client")
     late = next((one.p99_ns for one in finished.histograms if one.kind == "lateness"), None)
     return {
@@ -260,14 +260,15 @@ _BY_CONNECTION = ("select_random_points", "select_random_ranges", "bulk_insert")
 
 
 def _of_one_client(workload: Workload) -> bool:
-    """Whether two clients with this workload would take each other's rows or keys."""
+    """Whether two clients with this workload would use each other's rows or keys."""
     if not isinstance(workload, Sysbench):
         return False
     return workload.kind in _BY_CONNECTION or (workload.kind == "oltp_insert" and not workload.auto_inc)
 
 
 def _interleaved(workload: Workload, number: int, clients: int) -> Workload:
-    """The workload of one of several clients: of each sequence it takes every n-th value of n, so that no key is taken twice."""
+    """The workload of one of several clients: of each sequence it takes every n-th value for n clients, so that no key is used
+    twice."""
     if not isinstance(workload, Custom):
         return workload
     statements = tuple(
@@ -290,7 +291,7 @@ def _interleaved(workload: Workload, number: int, clients: int) -> Workload:
 
 
 def merged_intervals(clients: Sequence[Sequence[Interval]]) -> tuple[Interval, ...]:
-    """Merge the slices of the window, which are the same for all: one moment was set for them. Raises LabError."""
+    """Merge the slices of the window, which are the same for all clients, because these have one start time. Raises LabError."""
     if len(clients) == 1:
         return tuple(clients[0])
     if len({tuple((one.start_ns, one.length_ns) for one in slices) for slices in clients}) > 1:

@@ -29,21 +29,21 @@ from howfar.lab import sandbox
 from howfar.lab.environment import memory_bytes
 
 SILENCE_S = 8.0
-"""A link that was down for 5 s is forgiven; a host that heard nothing for longer keeps nothing, within 10 s."""
+"""A link that was down for 5 s is tolerated; a host without heartbeats for longer removes everything within 10 s."""
 BEAT_S = 1.0
 MISSED_S = 3.0
-"""Without a heartbeat for so long, the way to a host was interrupted: what was measured meanwhile is void."""
+"""After this time without a heartbeat the connection to a host counts as interrupted: trials at that time are void."""
 MEMORY = Path("/dev/shm")
-"""Where Ray has its object store, and we all other files: a tmpfs of the host's own sandbox."""
+"""A tmpfs of the host's own sandbox, for Ray's object store and all our other files."""
 TOKEN = MEMORY / "token"
 RAY = MEMORY / "ray"
 WORK = MEMORY / "work"
 HEARD = MEMORY / "heard"
-"""The moment of the last heartbeat, by the monotonic clock."""
+"""Time of the last heartbeat, by the monotonic clock."""
 SILENCES = MEMORY / "silences"
-"""How long each interruption of the heartbeats was, in ns: a line each."""
+"""Length of each interruption of the heartbeats in ns, one per line."""
 _LIBRARY = MEMORY / "listen.so"
-"""Loaded into Ray's programs, which else listen on all addresses of a host."""
+"""Loaded into Ray's programs, which otherwise listen on all addresses of a host."""
 _OBJECT_STORE_BYTES = 80_000_000
 _LOG = MEMORY / "ray-start.log"
 _ENVIRONMENT = {
@@ -51,16 +51,16 @@ _ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN_PATH": str(TOKEN),
-    # A host that is gone is known to be after 8 s, not 60.
+    # A lost host is detected after 8 s, not 60.
     "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
-    # Nothing is reported that nobody reads.
+    # Reports that nothing reads are off.
     "RAY_enable_metrics_collection": "0",
     "RAY_event_stats": "0",
     "RAY_task_events_report_interval_ms": "0",
-    # Periodic checks that no window needs are off or rare: a load host's CPUs are for the load.
+    # Periodic checks that no measured window needs are off or rare: a load host's CPUs are for the load.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_kill_idle_workers_interval_ms": "0",
     "RAY_raylet_report_resources_period_milliseconds": "1000",
@@ -87,12 +87,12 @@ def ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def preload(address: str) -> dict[str, str]:
-    """The variables with which they listen on this address alone."""
+    """The variables that make Ray's programs listen on this address only."""
     return {"LD_PRELOAD": str(_LIBRARY), "HOWFAR_LISTEN": address}
 
 
 def leave_preload() -> None:
-    """Let what this process starts from now on run without the library, as everything that is measured must."""
+    """Start further processes without the library, because everything that is measured must run without it."""
     for name in preload(""):
         os.environ.pop(name, None)
 
@@ -164,14 +164,14 @@ def _follow_stdin(descriptor: int) -> None:
             with suppress(OSError), SILENCES.open("a") as file:
                 file.write(f"{now_ns - heard_ns}\n")
         heard_ns = now_ns
-        with suppress(OSError):  # a full disk is found by who needs it
+        with suppress(OSError):  # a full disk is reported where space is needed
             HEARD.write_text(str(now_ns))
 
 
 def silences() -> list[int]:
-    """Run on a host: how long each interruption of its heartbeats was, in ns, also one that has not ended."""
+    """Run on a host: lengths of the interruptions of its heartbeats in ns, including one that has not ended."""
     found = [int(line) for line in SILENCES.read_text().splitlines()] if SILENCES.exists() else []
-    with suppress(OSError, ValueError):  # the machine where Ray's head is needs none
+    with suppress(OSError, ValueError):  # the machine of Ray's head has no heartbeats
         now_ns = time.monotonic_ns() - int(HEARD.read_text())
         found += [now_ns] if now_ns > MISSED_S * 1e9 else []
     return found
@@ -204,7 +204,7 @@ def watch(ray: subprocess.Popen[Any]) -> None:
         if ended.si_pid == ray.pid:
             ray.wait()
             return
-        with suppress(ChildProcessError):  # who started it was faster
+        with suppress(ChildProcessError):  # the code that started it has reaped it
             os.waitpid(ended.si_pid, 0)
 
 

@@ -27,7 +27,7 @@ class HostsContext(OpenContext):
     client: RemoteHost
     server: RemoteHost
     hop: RemoteHost | None
-    """The host of its own that the path's program has. None: it is on one of the others."""
+    """The separate host of the path's program. None: it runs on one of the others."""
     shares: Mapping[str, Shares]
     work: Path
 
@@ -44,7 +44,7 @@ class HostsContext(OpenContext):
         return self._host(side).within(written, self.work / name, text)
 
     def certificates(self) -> CertificatePaths:
-        """The authority's on both hosts, the server's and its key on its own."""
+        """Certificates: the authority's on both hosts, the server's and its key on the server's host."""
         running = cast(RemoteServer, self.running)
         made, ca = running.certificates(), self.work / "ca.pem"
         for host in (self.client, self.server):
@@ -100,7 +100,7 @@ class HostsContext(OpenContext):
 
 
 _EVERY_S = 0.25
-"""Looks from the driver: each costs the host about a millisecond."""
+"""Interval between polls by the driver: each costs the host about a millisecond."""
 
 
 class _HeldHops(HopWatch):
@@ -119,7 +119,7 @@ class _Hops:
 
     held: list[Held]
     told: HopWatch
-    """Programs that tell how many connections they have."""
+    """Polls programs that report their number of connections."""
     _found: dict[str, dict[str, int]] | None = None
 
     def finish(self) -> dict[str, dict[str, int]]:

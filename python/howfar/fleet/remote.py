@@ -115,8 +115,8 @@ class HeldProcess:
 
 
 class Agent:
-    """The actor's class. Methods run side by side in threads; what starts processes does so in one thread that lives as long as the
-    actor, for a child dies with the thread that made it."""
+    """The actor's class. Methods run concurrently in threads. One thread, which lives as long as the actor, starts all processes,
+    because a child dies with the thread that started it."""
 
     def __init__(self) -> None:
         leave_preload()
@@ -158,7 +158,7 @@ class Agent:
 
 
 def _outcome(what: Callable[[], Any]) -> tuple[str, Any]:
-    """Call a function; return errors as values, with their advice: what Ray raises itself means that the host is lost."""
+    """Call a function; return errors as values, with their advice, because an error that Ray raises means that the host is lost."""
     try:
         return "", what()
     except HowfarError as error:
@@ -253,7 +253,7 @@ class RemoteHost:
 
 
 def _reason(error: RayError) -> str:
-    """The first sentence of the last line of what Ray says, which calls an agent an actor."""
+    """The first sentence of the last line of Ray's message, with Ray's word for the agent replaced."""
     lines = str(error).strip().splitlines() or ["no reason given"]
     first = lines[-1].strip().split(". ")[0].rstrip(".")
     if isinstance(error, RayActorError):
@@ -300,7 +300,7 @@ class RemoteLauncher(Launcher):
         return cast("subprocess.Popen[Any]", RemoteProcess(held))
 
     def background(self, command: Sequence[str], log: Path) -> RemoteProcess:
-        """Start a process whose output nobody reads; it ends with its session. Raises LabError."""
+        """Start a process whose output goes to `log`; it ends with its session. Raises LabError."""
         return RemoteProcess(self.host.hold(HeldProcess, list(command), self.prefix, str(log)))
 
 
@@ -384,7 +384,7 @@ class _Output:
 
 
 class _Errors(io.TextIOBase):
-    """What the process wrote, kept when it is read: it may be asked for again after the process was let go."""
+    """The stderr of the process, kept when it is read, because it may be read again after the process was dropped."""
 
     def __init__(self, held: Held) -> None:
         self._held = held
@@ -394,6 +394,6 @@ class _Errors(io.TextIOBase):
         if self._text is None:
             try:
                 self._text = str(self._held.call("stderr"))
-            except HostLost:  # why is said by who asks the host itself
+            except HostLost:  # the next call to the host itself reports why
                 self._text = f"host {self._held.host.name} was lost"
         return self._text

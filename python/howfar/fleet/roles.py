@@ -20,7 +20,7 @@ class RoleHosts:
     """Further clients."""
     replicas: tuple[str, ...] = ()
     hop: str | None = None
-    """The program in between has it to itself. None: that program is beside the client or the server."""
+    """Separate host of the program in between. None: that program is on the host of the client or the server."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -34,14 +34,14 @@ class RoleHosts:
 
 
 def may_swap(place: RoleHosts, file: HostsFile) -> bool:
-    """Whether each of the two hosts may be what the other is."""
+    """Whether the two hosts may exchange their roles."""
     alone = not (place.others or place.replicas or place.hop)
     return alone and all(set(BOTH) <= set(file.hosts[name].roles) for name in (place.client, place.server))
 
 
 def find_place(file: HostsFile, word: str | None, pages: bool = False, clients: str | None = None) -> RoleHosts:
     """Parse `client=a,server=b`, or part of it. `pages`: the client is an application, and may be named so. `clients`: see
-    `with_clients`, whose first one is meant without `client=`. Raises UsageError."""
+    `with_clients`; without `client=`, the first of these is the client. Raises UsageError."""
     named = parse_place(word or "")
     if unknown := set(named) - set(ROLES):
         raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")
@@ -72,7 +72,7 @@ def find_place(file: HostsFile, word: str | None, pages: bool = False, clients: 
                 f"no host is left to be the {role}",
                 "Client and server are two hosts; the roles of each are in the file of hosts.",
             )
-        # Whoever may be both is left for the other, and who is to be a replica for last.
+        # Hosts that may have several roles are left for the others, and a named replica comes last.
         replicas = named.get("replica", ())
         chosen[role] = min(able, key=lambda name: (name in replicas, len(set(UNNAMED) & set(file.hosts[name].roles))))
     if chosen["client"] == chosen["server"]:
@@ -81,7 +81,7 @@ def find_place(file: HostsFile, word: str | None, pages: bool = False, clients: 
 
 
 def for_pages(file: HostsFile) -> HostsFile:
-    """The file for a plan with pages, whose client is an application: who may be that may be the client."""
+    """The file for a plan with pages, whose client is an application: hosts that may be the application may be the client."""
     also = {
         name: host.model_copy(update={"roles": ("client", *host.roles)})
         for name, host in file.hosts.items()
@@ -91,14 +91,14 @@ def for_pages(file: HostsFile) -> HostsFile:
 
 
 def _as_client(named: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """With the application as the client. Raises UsageError where both are named."""
+    """`named` with the application as the client. Raises UsageError where both are named."""
     if {"client", "application"} <= set(named):
         raise UsageError("--place names the client twice", "Of a plan with pages the application is the client.")
     return {"client" if role == "application" else role: hosts for role, hosts in named.items()}
 
 
 def check_hop(place: RoleHosts, paths: Iterable[str]) -> None:
-    """Check that the hop has a host of its own, and a program of these paths to run there. Raises UsageError."""
+    """Check that the hop has its own host, and that these paths have a program to run there. Raises UsageError."""
     if place.hop is None:
         return
     if place.hop in (place.client, place.server, *place.others, *place.replicas):
@@ -112,15 +112,15 @@ def check_hop(place: RoleHosts, paths: Iterable[str]) -> None:
 
 
 def with_replicas(place: RoleHosts, file: HostsFile, count: int, local: bool) -> RoleHosts:
-    """Hosts for so many replicas, where `--place` names none. `local`: client and server are one host on every path, so that the
-    client's other host may be a replica. Raises UsageError."""
+    """Choose hosts for `count` replicas, if `--place` names none. `local`: the client is on the server's host on every path, so that
+    the host named as client may be a replica. Raises UsageError."""
     if place.replicas and not count:
         raise UsageError("--place names a replica, and the plan has none", "Leave replica=… out.")
     taken = {place.server, place.hop, *(() if local else (place.client,))}
     if wrong := taken & set(place.replicas):
         raise UsageError(f"--place: host {min(wrong)} cannot be a replica too", "Each role needs a host of its own.")
     able = [name for name in file.with_role("replica") if name not in taken]
-    # The client's comes last.
+    # The client's host comes last.
     found = place.replicas or tuple(sorted(able, key=lambda name: name == place.client))[:count]
     if len(found) < count:
         raise UsageError(
@@ -165,7 +165,7 @@ def _names(word: str) -> list[str]:
 
 
 def parse_place(word: str) -> dict[str, tuple[str, ...]]:
-    """By role, in the order in which they are named; only replicas are several."""
+    """Hosts by role, in the order in which they are named; only the role `replica` may have several."""
     pairs = [part.partition("=") for part in word.split(",") if part]
     if any(not (role and equals and name) for role, equals, name in pairs):
         raise UsageError(f"--place {word!r} is not of the form client=a,server=b")

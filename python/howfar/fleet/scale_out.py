@@ -1,8 +1,8 @@
-"""How the load itself scales over hosts: against a null server, from 1, 2, 4 … clients, and what controlling a trial costs.
+"""How the load generator scales over hosts, against a null server, from 1, 2, 4 … clients; and what controlling a trial costs.
 
-In each block every number of clients is measured once, in random order; a ratio compares measurements of one block. So are all
-connections from one client and divided over all, against a server that takes its time: nothing is full then, and p50 and p99 are to be
-the same.
+In each block every number of clients is measured once, in random order; a ratio compares measurements of one block. Each
+block also compares all connections from one client with the same number divided over all, against a server with a service time:
+nothing is full then, so p50 and p99 should be equal.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from howfar.stats.intervals import judge_ratio, mean_interval
 
 _WARMUP_NS = 500_000_000
 SERVICE_NS = 5_000_000
-"""Service time of the server that takes its time."""
+"""Service time of the server for that comparison."""
 _TRIES = 4
 """Attempts at one measurement, while a host begins late."""
 _AGENT = "ray::"
-"""How Ray calls the process of an actor."""
+"""Prefix of the names that Ray gives to processes of actors."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Load:
     server_busy: float
     """Share of the time that the null server's busiest thread was on a CPU."""
     late_ns: int
-    """By which the last host began."""
+    """Lateness of the host that began last."""
     control_ns: int
-    """That it took beyond warm-up and window: engines started, connections opened, clocks read, results fetched."""
+    """Time taken beyond warm-up and window: to start engines, open connections, read clocks and fetch results."""
     ray_cpu: float | None
     """CPUs that Ray's own processes kept busy in the window, on the busiest load host. None: they are not in our sandbox."""
     agent_cpu: float
@@ -89,7 +89,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Scale:
-    """A number of clients."""
+    """Results for one number of clients."""
 
     clients: int
     queries_per_s: Estimate
@@ -99,7 +99,7 @@ class Scale:
     server_busy: float
     late_ns: int
     void: int
-    """Measurements that were made again, because a host had begun late."""
+    """Number of measurements that were repeated because a host had begun late."""
     control_ns: float
     ray_cpu: float | None
     agent_cpu: float
@@ -107,7 +107,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Division:
-    """Ratio of times: connections divided over all clients, over as many from one."""
+    """Ratios of latencies: with connections divided over all clients, over those with as many from one."""
 
     clients: int
     connections: int
@@ -115,7 +115,7 @@ class Division:
     p50: Estimate
     p99: Estimate
     p50_ns: float
-    """From one client, as the next."""
+    """With one client, like `p99_ns`."""
     p99_ns: float
     client_busy: float
     void: int
@@ -143,7 +143,7 @@ def counts(clients: int) -> tuple[int, ...]:
 def scale_out(
     server: RemoteHost, clients: Sequence[RemoteHost], request: Request, on_block: Callable[[int], None]
 ) -> ScaleOut:
-    """Raises EngineError, LabError; a late start is measured again, and is an error only when it goes on."""
+    """Measure all numbers of clients. Raises EngineError, LabError; a late start is measured again, and only repeated ones raise."""
     found: dict[_Arm, list[Load]] = defaultdict(list)
     void: Counter[_Arm] = Counter()
     order = random.Random(0)
@@ -301,7 +301,7 @@ def division_of(
 
 
 def _over(loads: Sequence[Load], others: Sequence[Load], name: str) -> Estimate:
-    """By block."""
+    """Ratio of the figure `name`, paired by block."""
     return judge_ratio(
         [getattr(one, name) / getattr(other, name) for one, other in zip(loads, others, strict=True)]
     ).quoted

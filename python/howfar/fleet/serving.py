@@ -1,4 +1,4 @@
-"""What serves on the user's hosts: a server, alone or with replicas, and PHP-FPM. The objects held there, and the driver's side."""
+"""Servers on the user's hosts: one alone or with replicas, and PHP-FPM. The objects held there, and the driver's side."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ServerOrder:
     work: Path = WORK / "server"
     """Its own directory on the host."""
     known_by: tuple[str, ...] = ()
-    """Further addresses to which clients connect for it, which its certificate names: a hop's."""
+    """Further addresses by which clients reach it, such as a hop's; its certificate names them."""
 
     def on(self, address: str, cpus: Cpus, work: Path) -> ServerOrder:
         """The order for another host."""
@@ -74,7 +74,7 @@ class ServerOrder:
 
 
 class HeldServer:
-    """An object held on a server's host: what the driver asks of the server is done here."""
+    """An object held on a server's host, which executes the driver's requests to the server."""
 
     _running: Server | None = None
 
@@ -127,7 +127,7 @@ class ServerSide(HeldServer):
         return self._certificates.ca.read_bytes()
 
     def certificate_paths(self) -> CertificatePaths:
-        """Where they are on this host."""
+        """Paths of the certificates on this host."""
         self.certificates()
         assert self._certificates is not None, "they were made just now"
         return self._certificates
@@ -145,7 +145,7 @@ class ServerSide(HeldServer):
 
 
 class RemoteServer:
-    """A running `Server` on a host, seen from the driver: what it does not do itself is asked of the server there."""
+    """A running `Server` on a host, seen from the driver: it forwards requests to the server there."""
 
     def __init__(self, side: Held, facts: Mapping[str, Any], seer: Seer) -> None:
         self.side, self._seer = side, seer
@@ -185,7 +185,7 @@ class RemoteServer:
         return found
 
     def certificates(self) -> CertificatePaths:
-        """Where they are on the server's host."""
+        """Paths of the certificates on the server's host."""
         found: CertificatePaths = self.side.call("certificate_paths")
         return found
 
@@ -234,13 +234,14 @@ def start_server(side: Held, path_name: str, spec: SessionSpec) -> RemoteServer:
 
 
 _PATIENCE = 5.0
-"""A look at a pair costs its hosts milliseconds of Ray's workers: so much longer are the intervals than in the laboratory."""
+"""Factor by which intervals are longer than in the laboratory, because a poll of a pair costs its hosts milliseconds in Ray's
+workers."""
 _ASKS_S = 30.0
-"""Beyond a statement's own patience."""
+"""Time limit of a call, beyond that of the statement itself."""
 
 
 class MemberSide(HeldServer):
-    """The object held on a member's host: a server that was begun on data of its own, and sessions with it."""
+    """The object held on a member's host: a server that was started on its own data, and sessions with it."""
 
     def __init__(self, order: ServerOrder, seed: Seed) -> None:
         shutil.rmtree(order.work, ignore_errors=True)
@@ -301,17 +302,17 @@ class RemoteMember(RemoteServer):
         try:
             yield lambda sql: self.side.call("ask", key, sql, patience_s=patience_s + _ASKS_S)
         finally:
-            with suppress(LabError):  # of a server that has gone there is nothing to end
+            with suppress(LabError):  # a server that is gone has no session to end
                 self.side.call("end", key)
 
     def stop(self) -> None:
-        """Stop the server and remove its data; on a lost host both have gone already."""
+        """Stop the server and remove its data; on a lost host both are gone already."""
         self.side.drop()
 
 
 @dataclass(frozen=True)
 class RealWire(Wire):
-    """The link that is there between the hosts of a replica and of its primary, or of two nodes of a cluster."""
+    """The real link between the hosts of a replica and of its primary, or of two nodes of a cluster."""
 
     nodes: tuple[int, int]
     link: Link
@@ -346,13 +347,13 @@ class RealWire(Wire):
 
 
 def _make_template(order: ServerOrder) -> None:
-    """Run on a host: load its tables, so that the next server needs a copy only."""
+    """Run on a host: load its tables, so that the next server needs only a copy."""
     ServerSide(order)
     shutil.rmtree(order.work, ignore_errors=True)
 
 
 class HostsReplication:
-    """What all trials with replication have in common."""
+    """The hosts, tables and links that all trials with replication share."""
 
     def __init__(
         self,
@@ -361,14 +362,14 @@ class HostsReplication:
         replicas: Sequence[tuple[RemoteHost, Cpus]],
         link: Callable[[RemoteHost, RemoteHost], tuple[Link, Mapping[str, Any]]],
     ) -> None:
-        """`order`: of the primary; `link`: the open one from a host to another, and what was measured of it. Raises LabError,
-        ServerMissing, ServerCrashed."""
+        """`order`: of the primary; `link`: returns the open link from a host to another, and the facts measured for it. Raises
+        LabError, ServerMissing, ServerCrashed."""
         self._order, self._primary, self._replicas, self._link = order, primary, replicas, link
         with ThreadPoolExecutor(max(len(replicas), 1)) as pool:
             list(pool.map(self._load_tables, replicas))
 
     def _load_tables(self, at: tuple[RemoteHost, Cpus]) -> None:
-        """Once on a host, so that members begin within seconds of each other."""
+        """Load the tables of a host once, so that members start within seconds of each other."""
         host, cpus = at
         order = self._order.on(host.spec.address, cpus, WORK / "tables")
         host.within(_make_template, order, patience_s=PREPARES_S)
@@ -388,7 +389,7 @@ class HostsReplication:
 
     @contextmanager
     def serving(self, factors: Mapping[str, FactorValue], prepare: tuple[str, ...], kind: str) -> Iterator[Replicated]:
-        """A proven pair as a cell asks for it. Raises LabError, PlanError."""
+        """A verified pair as a cell requires it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
         dialect, secret = replication_dialect(kind, spec.mode), secrets.token_urlsafe(18)
         self._check(spec, dialect)
@@ -422,7 +423,7 @@ class HostsReplication:
 
 
 class HeldPool(PhpFpm):
-    """A pool that ends with the object."""
+    """A PHP-FPM pool that ends with this object."""
 
     def __init__(self, sql: ServiceName, cpus: Cpus, children: int) -> None:
         """Raises MissingError."""

@@ -25,16 +25,16 @@ from howfar.fleet.hosts_file import HostSpec
 from howfar.fleet.ssh import ask, said
 
 _HOME = ".cache/howfar/hosts"
-"""Below the home directory there."""
+"""Relative to the home directory on the host."""
 _PACK_S = 120.0
 _INSTALL_S = 900.0
 _ASIDE = (
     'umask 077; mkdir -p "${d%/*}" && t=$(mktemp -d "$d.XXXXXX") || exit 1; '
     """trap 'rm -rf "$t"' EXIT; trap 'exit 1' HUP INT TERM"""
 )
-"""Begin of a shell script: `$t` is a new directory beside `$d`, and goes with the script."""
+"""Beginning of a shell script: `$t` is a new directory beside `$d`, which is removed when the script ends."""
 _KEEP = '{ mv -T "$t" "$d" 2>/dev/null || [ -d "$d" ]; }'
-"""It becomes `$d`, unless another command was faster."""
+"""Renames `$t` to `$d`, unless another command was faster."""
 _IS_PYTHON = """import sys
 if "%%d.%%d" %% sys.version_info[:2] != "%s":
     sys.exit("its python3 is " + sys.version.split()[0])"""

@@ -1,4 +1,4 @@
-"""Run commands on a host over plain ssh, or here. It uses the user's ssh configuration and never asks for a password."""
+"""Run commands on a host over plain ssh, or on this machine. It uses the user's ssh configuration and never asks for a password."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ask(
 
 
 def said(output: bytes) -> str:
-    """The end of what a program said, from the start of a line."""
+    """The end of a program's output, from the start of a line."""
     text = output.decode(errors="replace").strip()
     if len(text) > _SAID:
         text = text[-_SAID:].partition("\n")[2] or text[-_SAID:]

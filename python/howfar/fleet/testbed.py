@@ -57,7 +57,7 @@ _PINGS = 50
 _LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
 _OF_A_DIRECTION = ("goodput_bps", "retransmits")
 _OTHER_CPUS = 1000
-"""Added to the number of each CPU for each machine before it: all CPUs have numbers of their own."""
+"""Added to CPU numbers once for each preceding machine, so that all CPUs have distinct numbers."""
 
 
 def check_request(request: LabRequest, clients: int = 1) -> None:
@@ -68,7 +68,7 @@ def check_request(request: LabRequest, clients: int = 1) -> None:
 
 
 class Hosts:
-    """See `howfar.testbed.Testbed`. One server on one host, a client on another; on local paths the client is with the server."""
+    """See `howfar.testbed.Testbed`. One server on one host, a client on another; on local paths the client is on the server's host."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Hosts:
             self._replication = self._open_replication()
 
     def _try_swap(self) -> None:
-        """Prepare the client's host to be the server's as well; what prevents that is a warning."""
+        """Prepare the client's host to be the server's as well; a failure becomes a warning."""
         here, there = self._first.server, self._first.client
         try:
             if len(self._shares[here].server) != len(self._shares[there].server):
@@ -140,7 +140,7 @@ class Hosts:
         return None if self.place.hop is None else self._hosts[self.place.hop]
 
     def _hop_of(self, path: NetworkPath) -> RemoteHost | None:
-        """The host of its own that the program of this path has."""
+        """The separate host of this path's program. None: it has none."""
         return self._hop if path.movable else None
 
     @property
@@ -148,7 +148,7 @@ class Hosts:
         return tuple(self._hosts[name] for name in self.place.others)
 
     def ready(self) -> None:
-        """Make everything that a stage needs, again if a host was lost. Raises LabError."""
+        """Create everything that a stage needs, and again if a host was lost. Raises LabError."""
         for host in self._both():
             if not host.alive():
                 host.join()
@@ -194,7 +194,7 @@ class Hosts:
         return self._servers[self.server_host.name]
 
     def link(self, source: RemoteHost | None = None, target: RemoteHost | None = None) -> Link:
-        """The link from a host, else from the client, to another one, else to the server."""
+        """The link from `source` (by default the client) to `target` (by default the server)."""
         source, target = source or self.client_host, target or self.server_host
         ends = (source.name, target.name)
         if ends not in self._links:
@@ -205,7 +205,7 @@ class Hosts:
     def _open_replication(self) -> HostsReplication:
         replicas = []
         for host in map(self._hosts.__getitem__, self.place.replicas):
-            # A client beside the primary leaves all of its own host to the replica.
+            # A replica is on the client's host only if the client is on the primary's; it then has the server's share of CPUs.
             own = self._shares[host.name].server if host is self.client_host else cpus_of(host)
             replicas.append((host, own))
 
@@ -215,7 +215,7 @@ class Hosts:
         return HostsReplication(self._order(self.server_host), self.server_host, replicas, link)
 
     def _probed(self, path: NetworkPath) -> dict[str, Any] | None:
-        """What lies between client and server on a path, with a probe of it now. None: they are on one host. Raises LabError."""
+        """The link between client and server on a path, with a probe of it now. None: they are on one host. Raises LabError."""
         if not path.crosses_link:
             return None
         if (hop := self._hop_of(path)) is None:
@@ -234,7 +234,7 @@ class Hosts:
             return list(map(real_link, pool.map(lambda link: link.ping(_PINGS), links), self.client_facts[1:]))
 
     def _real(self) -> dict[str, Any] | None:
-        """What was measured of the link, by its direction in this block."""
+        """The measured facts of the link, in its direction in this block."""
         if self.link_facts is None or self.place == self._first:
             return self.link_facts
         exchanged = {"to_server": "to_client", "to_client": "to_server"}
@@ -246,7 +246,7 @@ class Hosts:
         }
 
     def _interruptions(self, hosts: Iterable[RemoteHost]) -> Callable[[], tuple[str, ...]]:
-        """Tells, later, to which of these hosts the way was interrupted from now on."""
+        """A function that reports to which of these hosts the connection was interrupted from now on."""
         before = {host.name: len(host.within(silences)) for host in hosts}
 
         def found() -> tuple[str, ...]:
@@ -260,8 +260,8 @@ class Hosts:
         return found
 
     def _measured_distances(self) -> tuple[dict[str, Any], ...]:
-        """From each client, and each replica, to the server; in a cluster between the replicas too; from the client to a hop, and from
-        there to the server. A round trip is the same from either end."""
+        """Measure from each client, and each replica, to the server; in a cluster between the replicas too; from the client to a
+        hop, and from there to the server. A round trip is the same from either end."""
         place = self.place
         ends = [(name, place.server) for name in dict.fromkeys((place.client, *place.others, *place.replicas))]
         if self._meshed:
@@ -286,7 +286,7 @@ class Hosts:
 
     @property
     def hop_facts(self) -> tuple[dict[str, Any], ...]:
-        """Facts about the paths from the client to the hop, and from there to the server. Empty: no program has a host of its own."""
+        """Facts about the paths from the client to the hop, and from there to the server. Empty: no program has its own host."""
         if (hop := self.place.hop) is None:
             return ()
         return self._found[self.place.client, hop].facts(), self._found[hop, self.place.server].facts()
@@ -302,7 +302,7 @@ class Hosts:
 
     @property
     def followers(self) -> tuple[dict[str, Any], ...]:
-        """Facts about the path from each replica to the server. Empty: there is none, or each pair has a distance of its own."""
+        """Facts about the path from each replica to the server. Empty: there is none, or each pair has its own distance."""
         if self.request.replicas is None or self._meshed:
             return ()
         names = self.place.replicas[: self.request.replicas.most]
@@ -346,12 +346,12 @@ class Hosts:
         }
 
     def watch(self) -> _HostsLoad:
-        """Watch what else the hosts do during the load."""
+        """Observe the load of all hosts during a trial."""
         machines = {name: machine_of(name, self._facts) for name in self._facts}
         return _HostsLoad({host.name: host for host in self._both()}, machines)
 
     def begin_block(self, block: int) -> None:
-        """Exchange the roles in every other block, so that a difference of the hosts is no difference of paths."""
+        """Exchange the roles in every other block, so that a difference between the hosts does not appear as one between paths."""
         self.place = self._first.swapped if self.swaps and block % 2 else self._first
 
     @contextmanager
@@ -379,7 +379,7 @@ class Hosts:
             yield self._stage(serving, main, tuple(companions), application, path, factors, client, cpus, real, idle)
 
     def _parties(self, serving: Serving, path: NetworkPath, client: RemoteHost) -> tuple[RemoteHost, ...]:
-        """The hosts that load and answers of a stage need."""
+        """The hosts that take part in the load of a stage."""
         replicas = () if serving.pair is None else self.place.replicas[: len(serving.pair.replicas)]
         hop = () if (own := self._hop_of(path)) is None else (own.name,)
         names = dict.fromkeys((client.name, *self.place.others, *hop, self.server_host.name, *replicas))
@@ -427,7 +427,7 @@ class Hosts:
         servers: tuple[Reached, ...],
         ledger: ExitStack,
     ) -> PhpApplication | None:
-        """A real one where the cell wants it, on the load's host and CPUs."""
+        """The real application, if the cell has one, on the load's host and CPUs."""
         if factors.get("application") != "php":
             return None
         pool = client.hold(HeldPool, servers[0].name, cpus, int(factors.get("threads", 1)), called="php")
@@ -437,7 +437,7 @@ class Hosts:
     def _observed(
         self, serving: Serving, reached: tuple[Reached, ...], application: PhpApplication | None, client: RemoteHost
     ) -> dict[str, list[Observed]]:
-        """By host: processes whose CPU time is the price of a stage's answers."""
+        """By host: processes whose CPU time belongs to the stage."""
         found: dict[str, list[Observed]] = {host.name: [] for host in self._both()}
         for number, one in enumerate(reached):
             if one.running.pid != NO_PID:
@@ -534,8 +534,8 @@ class Hosts:
         with behind(path):
             view = server.session_view(client, endpoint.connection, tls) if path.shows_sessions else hops_view(server)
         if self.given is not None:
-            # It may see names, or a proxy, in place of addresses, and its process is in no namespace of ours: what is seen is in the
-            # receipt, and nothing is claimed.
+            # The server may see names, or a proxy, in place of addresses, and its process is in no namespace of ours: the receipt has
+            # what it sees, and nothing is checked.
             seen_from, answers = str(view["host"]).partition(":")[0], endpoint.peer_pid
             endpoint = replace(endpoint, seen_from=seen_from, peer_pid=None if answers == NO_PID else answers)
         return Reached(started, endpoint, view, context.watch_hops)
@@ -549,12 +549,12 @@ class Hosts:
 
 
 def _own(kind: str) -> Path:
-    """The directory on each host of what belongs to a further server."""
+    """The directory on each host for the files of a further server."""
     return WORK / KINDS[kind].service
 
 
 def _shares(cpus: Cpus, halved: bool) -> Shares:
-    """The CPUs of each role: half each if some path is local, so that every path has the same; else all."""
+    """The CPUs of each role: half each if some path is local, so that every path has the same; otherwise all."""
     return share_cpus(cpus) if halved else Shares(cpus, cpus)
 
 
@@ -572,10 +572,10 @@ def _stop(server: RemoteServer) -> None:
 
 
 class _HostsLoad:
-    """A `runner.trial.Watch` that returns the worst host's figures, and how many CPUs of all machines were at work."""
+    """A `runner.trial.Watch` that returns the worst host's figures, and the number of busy CPUs of all machines."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost], machines: Mapping[str, str]) -> None:
-        """`machines`: by host, what differs between two machines."""
+        """`machines`: identity of the machine, by host."""
         self._machines = [machines[name] for name in hosts]
         self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
 
@@ -590,34 +590,34 @@ class _HostsLoad:
 
 
 def all_busy(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | None:
-    """CPUs at work on all machines, of which one may be several hosts. None: one does not say."""
+    """Number of busy CPUs of all machines, of which one may be several hosts. None: unknown for one."""
     by_machine = dict(zip(machines, loads, strict=True))
     known = [load.busy_cpus for load in by_machine.values() if load.busy_cpus is not None]
     return sum(known) if len(known) == len(by_machine) else None
 
 
 def machine_of(host: str, facts: Mapping[str, Mapping[str, Any]]) -> str:
-    """What differs between two machines, of which one may be several hosts. `facts`: by host."""
+    """Identity of the machine of a host; several hosts may be one machine. `facts`: by host."""
     return str(facts[host]["boot_id"] or host)
 
 
 def all_cpus(facts: Mapping[str, Mapping[str, Any]]) -> int | None:
-    """CPUs of all machines, as `all_busy` counts them. None: one does not say."""
+    """Number of CPUs of all machines, as `all_busy` counts them. None: unknown for one."""
     by_machine = {machine_of(host, facts): found["cpu_count"] for host, found in facts.items()}
     return None if None in by_machine.values() else sum(by_machine.values())
 
 
 def numbered(by_machine: Mapping[str, Cpus]) -> list[int]:
-    """The CPUs of all clients, which are the load's together; none has the number of a server's."""
+    """The CPUs of all clients together, numbered differently from the server's."""
     return [cpu + _OTHER_CPUS * number for number, cpus in enumerate(by_machine.values(), 1) for cpu in cpus]
 
 
 @dataclass(frozen=True)
 class _RemoteIdle:
-    """See `lab.staged.Idle`: of all hosts of a stage."""
+    """See `lab.staged.Idle`; for all hosts of a stage."""
 
     client: str
-    """The first client's host, whose receipt is what a laboratory's is."""
+    """The first client's host; its receipt corresponds to that of the laboratory."""
     held: Mapping[str, Held]
 
     @classmethod
@@ -669,12 +669,12 @@ class HostsStage(LabStage):
     """See `howfar.testbed.Stage`: the laboratory's, over a real link."""
 
     real: dict[str, Any] | None = None
-    """The receipt of what lies between the hosts. None: nothing of it is on this path."""
+    """The receipt of the link between the hosts. None: this path does not use it."""
     told: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By host; see `fleet.load.Client`."""
     parties: dict[str, Any] = field(default_factory=dict)
     interruptions: Callable[[], tuple[str, ...]] = tuple
-    """Interruptions of the way to a host, since the stage was made."""
+    """Interruptions of the connection to a host, since the stage was created."""
 
     def watch(self, length_ns: int) -> WindowWatch:
         return self.serving.watch(_NoWatch() if self.pair is None else _LagAlone(length_ns))
@@ -685,7 +685,7 @@ class HostsStage(LabStage):
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
         found = self._with_hosts(super().obtained(session, load))
         server = found.receipt[MAIN]
-        # A pair's servers are asked for their positions meanwhile, and who else uses a given server is unknown.
+        # A pair's servers are queried for their positions meanwhile, and other users of a given server are unknown.
         alone = self.pair is None and not server.get("given")
         counted, differs = both_counts(self.main.name, server_metrics(server["counters"]), load, alone)
         found.receipt["hosts"]["counted"] = counted

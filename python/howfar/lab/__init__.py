@@ -1,1 +1,1 @@
-"""WHERE: sandbox, hosts, links, paths, servers."""
+"""The laboratory, where loads run: sandbox, hosts, links, paths, servers."""

@@ -1,9 +1,9 @@
-"""Keep processors awake for a moment, so that what is measured is a link and not how deeply this machine sleeps.
+"""Keep processors awake for a short time, so that a probe measures a link and not how deeply this machine sleeps.
 
-Waking an idle processor takes from a few microseconds to some tens, on virtual machines with large and sudden changes. In a round
-trip of 0.2 ms that is up to a third, and it belongs to no link. The kernel's idle class runs only where nothing else wants
-to: a measured process takes the processor at once, and finds it awake. This is for users who may not hold the kernel's limit on idle
-states; where it can be held, nothing needs to run.
+Waking an idle processor takes from a few microseconds to some tens; on virtual machines that time changes much and suddenly. It can
+be a third of a round trip of 0.2 ms, and is not part of any link. Spinners run in the kernel's idle class, only when nothing else is
+runnable: a measured process gets the processor at once, and finds it awake. They are for users who may not set the kernel's limit on
+idle states; where it can be set, no spinner is needed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _MEEKLY = """n=0
 while [ -e /proc/self/autogroup ] && [ $n -lt 50 ] && ! echo 19 2>/dev/null >/proc/self/autogroup
 do n=$((n + 1)); sleep 0.02; done
 """
-"""Where the kernel groups processes by session, the idle class counts within the group alone, and the group as much as any other: it
-kept a processor from the measured process for 3 ms at a time. So the group itself is made as light as possible. The kernel lets only
-one process without root do so in 100 ms, so all spinners are in one group, and it is tried again for a second."""
+"""Where the kernel groups processes by session (autogroup), the idle class applies only within the group, and the group has the same
+weight as any other: it kept a processor from the measured process for 3 ms at a time. So the group gets the lowest weight, nice 19.
+Without root the kernel allows one such change per 100 ms, so all spinners share one group, and the change is retried for a second."""
 _LONGEST_S = 60
 _MOST = 32
-"""Most spinners. On a larger machine the rest may sleep: starting a spinner for each would take longer than the probe."""
+"""Maximum number of spinners. The remaining CPUs of a larger machine may sleep: starting a spinner for each would take longer than
+the probe."""
 
 
 @contextmanager
 def awake(cpus: Iterable[int], longest_s: int = _LONGEST_S) -> Iterator[None]:
-    """Keep `cpus` from sleeping inside. Where idle CPUs cannot be kept polling, spinners keep them busy, for `longest_s` at most."""
+    """Keep `cpus` awake inside the block. Where idle CPUs cannot be kept polling, spinners keep them busy, for at most `longest_s`."""
     if cannot_poll() is None:
         with polling():
             yield
@@ -43,9 +44,9 @@ def awake(cpus: Iterable[int], longest_s: int = _LONGEST_S) -> Iterator[None]:
 
 @contextmanager
 def spinning(prefixes: Iterable[Sequence[str]], longest_s: int, program: str = _SPIN) -> Iterator[None]:
-    """Programs that want a CPU all the time, one behind each prefix of a command line; none is left on leaving.
+    """Run programs that always want a CPU, one for each command prefix, and end them on leaving.
 
-    They end by themselves after `longest_s`, should nobody be left to end them.
+    They end by themselves after `longest_s`, in case this process is killed first.
     """
     with ExitStack() as ledger:
         for prefix in prefixes:
@@ -56,7 +57,7 @@ def spinning(prefixes: Iterable[Sequence[str]], longest_s: int, program: str = _
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            # The whole session at once: `timeout` passes a signal on, but not in the moment between its fork and its noting of the
-            # child, and in the idle class of a busy machine that moment can last: the child then spun for ever.
+            # Signal the whole session at once: `timeout` forwards a signal, but not between its fork and its recording of the
+            # child. In the idle class of a busy machine that interval can be long, and the child then spun forever.
             ledger.callback(end_session, spinner)
         yield

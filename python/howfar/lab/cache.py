@@ -1,8 +1,8 @@
-"""Where things are kept: templates that outlive a run, and the work directory that does not.
+"""Directories: the cache with templates, which outlives a run, and the work directory, which does not.
 
-The work directory is a tmpfs which only the sandbox sees, mounted over one fixed empty directory: nothing is left after any
-death. When the data does not fit in memory, or there is no sandbox, or `HOWFAR_WORK` names a directory, it is one on the disk, held
-by a lock; the next start removes those whose lock is free.
+The work directory is a tmpfs that only the sandbox sees, mounted over one fixed empty directory: nothing is left behind, however we
+die. If the data does not fit in memory, or there is no sandbox, or `HOWFAR_WORK` names a directory, it is a locked directory on disk;
+the next start removes those whose lock is free.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from howfar.lab import sandbox
 from howfar.lab.environment import memory_bytes
 
 WORK = "HOWFAR_WORK"
-"""Environment: the directory below which servers' data goes, instead of memory."""
+"""Environment variable: the directory for servers' data, instead of memory."""
 SOCKET_PATH_MAX = 107
-"""Bytes: `sun_path` has 108 with its final zero."""
+"""Maximum bytes of a socket's path: `sun_path` has 108 with its final zero."""
 _NOT_IN_NAMES = frozenset(":'\"\\\n")
-"""A colon ends a name in `--tmpdir`; the others would have to be escaped in SQL."""
+"""Characters that a path may not contain: a colon separates directories in `--tmpdir`; the others would need escapes in SQL."""
 _MEMORY_SLACK = 512 * 2**20
 
 
 def cache_home() -> Path:
-    """`$XDG_CACHE_HOME/howfar`, made if needed; a relative name is ignored, as the XDG standard says. Raises LabError."""
+    """`$XDG_CACHE_HOME/howfar`, created if needed; a relative path is ignored, as the XDG standard requires. Raises LabError."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     own = os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
     home = (named if named.is_absolute() else Path(own) / ".cache") / "howfar"
@@ -47,7 +47,7 @@ def cache_home() -> Path:
 
 @contextmanager
 def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
-    """An empty directory for sockets and server data: `data_bytes` in a server's memory, and `copies` times that in the directory."""
+    """An empty directory for sockets and server data. A server needs `data_bytes` in memory, the directory `copies` times that."""
     home = cache_home()
     if not os.access(home, os.W_OK | os.X_OK):
         raise LabError(f"the cache directory {home} is not writable", "Set XDG_CACHE_HOME to another.")
@@ -68,7 +68,7 @@ def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
 
 
 def _named() -> Path | None:
-    """The directory that the user chose for servers' data, as on a disk whose writes are to be paid for. Raises LabError."""
+    """The directory that the user chose for servers' data, for example to include a disk's write times. Raises LabError."""
     word = os.environ.get(WORK)
     if not word:
         return None
@@ -78,7 +78,7 @@ def _named() -> Path | None:
 
 
 def check_name(where: Path) -> None:
-    """Check that a server can take `where` as its directory. Raises LabError."""
+    """Check that a server can use `where` as its directory. Raises LabError."""
     awkward = sorted(_NOT_IN_NAMES.intersection(str(where)))
     if awkward:
         raise LabError(
@@ -94,7 +94,7 @@ def check_name(where: Path) -> None:
 
 
 def _variable() -> str:
-    """The environment variable that the work directory's name comes from."""
+    """The environment variable that determines the work directory."""
     return WORK if os.environ.get(WORK) else "XDG_CACHE_HOME"
 
 
@@ -102,7 +102,7 @@ def _variable() -> str:
 def _locked_directory(parent: Path) -> Iterator[Path]:
     parent.mkdir(exist_ok=True)
     where = parent / f"{os.getpid()}-{secrets.token_hex(4)}"
-    with lock(parent.with_suffix(".lock"), exclusive=True):  # else a collector could see it before it is held
+    with lock(parent.with_suffix(".lock"), exclusive=True):  # else a collector could find it before it is locked
         where.mkdir(mode=0o700)
         descriptor = os.open(where, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -114,7 +114,7 @@ def _locked_directory(parent: Path) -> Iterator[Path]:
 
 
 def _collect(parent: Path) -> None:
-    """Remove work directories whose owner is gone."""
+    """Remove work directories whose owner has ended."""
     if not parent.is_dir():
         return
     with lock(parent.with_suffix(".lock"), exclusive=True):
@@ -134,7 +134,7 @@ def _remove_unless_held(directory: Path) -> None:
 
 @contextmanager
 def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
-    """Hold a lock file; waits for other howfars. Released by the kernel when we die. Raises LabError."""
+    """Hold a lock file, waiting for other howfar processes. The kernel releases it when we die. Raises LabError."""
     try:
         file = path.open("a")
     except OSError as error:
@@ -149,7 +149,7 @@ def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a directory, holes kept. `target` must not exist. Raises LabError."""
+    """Copy a directory, preserving holes. `target` must not exist. Raises LabError."""
     tried = subprocess.run(
         ["cp", "-a", "--sparse=always", "--reflink=auto", str(source), str(target)], capture_output=True, text=True
     )

@@ -1,6 +1,6 @@
-"""Certificates of a laboratory: an authority and a server's certificate, made for each one and trusted nowhere else.
+"""Certificates of a laboratory: a CA and a server's certificate, created for each laboratory and trusted nowhere else.
 
-EC P-256, as sites use it today: what a handshake costs depends on the kind of key, so the kind is in every receipt.
+Keys are EC P-256, as on today's sites. The cost of a handshake depends on the type of key, so the type is in every receipt.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from howfar.lab.servers import CertificatePaths
 
 KEY_TYPE = "EC P-256"
 _VALID = datetime.timedelta(days=30)
-"""Longer than any run."""
+"""Validity; longer than any run."""
 _CLOCK_SLACK = datetime.timedelta(days=1)
 
 
 def make_certificates(
     directory: Path, addresses: Sequence[str], names: Sequence[str] = ("localhost",)
 ) -> CertificatePaths:
-    """Make an authority and a server's certificate in `directory`, keys readable by their owner only, for `addresses` and `names`."""
+    """Create a CA and a server's certificate for `addresses` and `names` in `directory`; only the owner can read the key."""
     ca_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = _name("howfar laboratory")
     ca = (
@@ -62,7 +62,7 @@ def make_certificates(
 
 
 def pinned_context(certificates: CertificatePaths, version: str) -> ssl.SSLContext:
-    """A Python client's TLS context: checks the server's certificate and name, speaks `version` (`TLSv1.3`) and no other."""
+    """A Python client's TLS context: it verifies the server's certificate and name, and allows only `version` (`TLSv1.3`)."""
     context = ssl.create_default_context(cafile=str(certificates.ca))
     context.minimum_version = context.maximum_version = ssl.TLSVersion[version.replace(".", "_")]
     return context

@@ -1,4 +1,4 @@
-"""What the clients of a load counted and what its server did: where both are known, they must agree. Pure."""
+"""Compares the counts of a load's clients with the server's: where both are known, they must agree. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from howfar.testbed import LoadFacts
 
 _SHARE = 0.005
 _SLACK = 1
-"""Half a percent of few is less than one."""
+"""Difference that is always allowed: half a percent of a small count is less than one."""
 NOT_COUNTED = "not counted"
 
 
 def both_counts(
     name: ServiceName, metrics: ServerMetrics, load: LoadFacts, alone: bool
 ) -> tuple[dict[str, Any] | str, tuple[str, ...]]:
-    """For the receipt, and a sentence where they differ. `metrics`: of the server `name`, since the load began. `alone`: nobody but
-    the load's clients sends it statements."""
+    """Both counts for the receipt, and a sentence if they differ. `metrics`: of the server `name`, since the load began. `alone`: only
+    the load's clients send it statements."""
     for what, server, clients, exact in (
         ("statements", metrics.statements, load.answered, alone),
         # Logins and prepares are transactions too.
         ("transactions", metrics.transactions, load.ended, False),
-        # Of pages, how many began outside the window is not told.
+        # The number of pages that began outside the window is not reported.
         ("requests", metrics.requests, load.round_trips.get(name), False),
     ):
         if server is None or clients is None:
@@ -37,8 +37,8 @@ def both_counts(
 
 
 def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
-    """Sentences for counts of the server that are below what the load sent. `metrics`: the server's, since the load began; unknown
-    counts prove nothing."""
+    """Sentences for counts of the server that are below what the load sent. `metrics`: the server's, since the load began; counts that
+    are None are not checked."""
     found = []
     requests, keys = load.round_trips.get(name, 0), load.keys.get(name, 0)
     if metrics.requests is not None and metrics.requests < requests:

@@ -1,4 +1,4 @@
-"""Facts about this machine for the run file, room for many connections, and what else the machine did during a trial."""
+"""Facts about this machine for the run file, limits for many connections, and the machine's other load during a trial."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _read(path: str) -> str | None:
 
 
 def _line(path: str, start: str, separator: str) -> str | None:
-    """The rest, after `separator`, of the first line of the file that begins with `start`."""
+    """The part after `separator` of the first line that begins with `start`."""
     for line in (_read(path) or "").splitlines():
         if line.startswith(start):
             return line.partition(separator)[2].strip()
@@ -35,13 +35,13 @@ def _line(path: str, start: str, separator: str) -> str | None:
 
 
 def memory_bytes(what: str) -> int:
-    """The value of `what` in /proc/meminfo, in bytes; 0: not reported."""
+    """The value of `what` in /proc/meminfo, in bytes; 0 if not reported."""
     value = _line("/proc/meminfo", f"{what}:", ":")
     return 0 if value is None else int(value.split()[0]) * 1024
 
 
 def machine_facts() -> dict[str, Any]:
-    """A fixed set of facts about the machine; None where this kernel does not report one."""
+    """A fixed set of facts about the machine; None for a fact that this kernel does not report."""
     cpuinfo = _read("/proc/cpuinfo") or ""
     return {
         "kernel": platform.release(),
@@ -71,18 +71,18 @@ _IDLE, _IOWAIT, _STEAL = 3, 4, 7
 
 
 class CpuTicks(NamedTuple):
-    """Counters of a line of /proc/stat, since boot. Busy time is not read but is the rest of the time: most kernels clock idle
-    time exactly, and sample busy time at timer ticks, which miss what wakes at a tick and sleeps before the next."""
+    """Counters of a line of /proc/stat, since boot. Busy time is not read but computed as the remaining time: most kernels measure
+    idle time exactly, but sample busy time at timer ticks, which miss a process that wakes at a tick and sleeps before the next."""
 
     idle: int
-    """Time waiting for a disk is included."""
+    """Idle time, including waits for a disk."""
     stolen: int
     every: int
-    """Ticks of all kinds. Where this stands still, the kernel does not count."""
+    """Ticks of all kinds. If this does not change, the kernel does not count."""
 
 
 def cpu_ticks(stat: str | None) -> CpuTicks | None:
-    """Counters of the first line of /proc/stat. None: not reported."""
+    """Counters of the first line of /proc/stat; None if not reported."""
     fields = (stat or "").partition("\n")[0].split()[1:]
     if len(fields) <= _STEAL:
         return None
@@ -91,7 +91,7 @@ def cpu_ticks(stat: str | None) -> CpuTicks | None:
 
 
 def busy_cpus(before: CpuTicks, after: CpuTicks, elapsed_s: float, ticks_per_s: int, cpus: int) -> float | None:
-    """How many of `cpus` CPUs were busy: neither idle, nor waiting for a disk, nor stolen. None: nothing was counted."""
+    """Number of busy CPUs of `cpus`: neither idle, nor waiting for a disk, nor stolen. None if the kernel counted nothing."""
     if after.every == before.every:
         return None
     away_s = (after.idle - before.idle + after.stolen - before.stolen) / ticks_per_s
@@ -99,7 +99,7 @@ def busy_cpus(before: CpuTicks, after: CpuTicks, elapsed_s: float, ticks_per_s: 
 
 
 class LoadWatch:
-    """Watches the machine during a trial: begins when made, `finish()` returns what the machine did since."""
+    """Watches the machine during a trial, from construction on; `finish()` returns the machine's load since then."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -125,15 +125,15 @@ class LoadWatch:
 
 
 SIZES = (512, 16_384)
-"""A block of a log, and a page."""
+"""Sizes of writes to time: a block of a log, and a page."""
 _ROOM = 1 << 20
 _COUNT = 48
 _LONGEST_NS = 1_000_000_000
-"""The most time to spend on each size: on a slow disk fewer writes must do."""
+"""Maximum time to spend on each size; on a slow disk, fewer writes are timed."""
 
 
 def data_fsync_ns(directory: Path) -> dict[str, dict[str, int]] | None:
-    """For each size of a write: number of writes timed, median and p99 of write and fsync together. None: not possible here."""
+    """For each size of a write: number of timed writes, median and p99 of write plus fsync. None if not possible in `directory`."""
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix="fsync-", buffering=0) as file:
             file.write(bytes(_ROOM))
@@ -162,15 +162,15 @@ def _summary(times: list[int]) -> dict[str, int]:
 
 
 _OTHER_DESCRIPTORS = 8192
-"""Descriptors of a server in addition to its clients: tables and their logs, each table open more than once."""
+"""Descriptors of a server in addition to its clients': tables and their logs, each table open more than once."""
 LEAST_QUEUE = 4096
 """The default somaxconn of current kernels; older ones have 128."""
 _PORTS = "10000 65535"
-"""Ports of the client's side; the servers' own lie below."""
+"""Local port range of clients; the servers' ports are below it."""
 
 
 def allow_descriptors(connections: int) -> int:
-    """Let each process have a descriptor for every connection and more; returns the limit in force."""
+    """Raise the limit of file descriptors per process for this number of connections and more; returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + _OTHER_DESCRIPTORS
     if soft >= wanted:
@@ -179,15 +179,15 @@ def allow_descriptors(connections: int) -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, limit)
         except (ValueError, OSError):
-            continue  # only root raises the hard one
+            continue  # only root may raise the hard limit
         break
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def open_queues(network: Network, connections: int) -> dict[str, int | str]:
-    """Let `connections` clients connect to each host at once, and again soon after they have gone. Returns what is in force.
+    """Let `connections` clients connect to each host at once, and reconnect soon after closing. Returns the settings in force.
 
-    Raises LabError when the queues stay shorter.
+    Raises LabError if the queues stay shorter.
     """
     wanted = max(LEAST_QUEUE, connections)
     facts: dict[str, int | str] = {}
@@ -196,7 +196,7 @@ def open_queues(network: Network, connections: int) -> dict[str, int | str]:
             if int(_capacity_read(host, name)) < wanted:
                 host.write_sysctl(name, str(wanted))
             facts[f"{host.name}_{Path(name).name}"] = int(_capacity_read(host, name))
-        # A closed connection's port rests for a minute; with one connection a transaction all would be resting.
+        # A closed connection's port stays in TIME_WAIT for a minute; with one connection per transaction, all ports would be.
         host.write_sysctl("net/ipv4/ip_local_port_range", _PORTS)
         host.write_sysctl("net/ipv4/tcp_tw_reuse", "1")
         facts[f"{host.name}_ports"] = " ".join(_capacity_read(host, "net/ipv4/ip_local_port_range").split())
@@ -218,7 +218,7 @@ def _capacity_read(host: Host, name: str) -> str:
 
 
 def listen_queue(host: Host, port: int) -> int | None:
-    """How many connections may wait to be accepted at `port`, according to the kernel. None: not reported."""
+    """Maximum number of connections that may wait to be accepted at `port`, according to the kernel; None if not reported."""
 
     def ask() -> str:
         command = ["ss", "--no-header", "--listening", "--tcp", "--numeric", f"sport = :{port}"]

@@ -1,8 +1,8 @@
-"""Idle states: what a CPU does while nothing runs on it, and how to keep CPUs out of the states that take time to leave.
+"""CPU idle states: what a CPU does while nothing runs on it, and how to keep CPUs out of the states that take time to leave.
 
 A closed loop of small messages lets CPUs go idle between two messages, and each message then pays for waking one: 1 to 100 µs,
-most on virtual machines, where an idle CPU leaves to the hypervisor. That is a property of the machine and its settings, so it is a
-factor of a plan, recorded in each trial.
+longest on virtual machines, where an idle CPU exits to the hypervisor. That is a property of the machine and its settings, so it is
+a factor of a plan, recorded in each trial.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 from howfar.errors import LabError
 
 DEVICE = Path("/dev/cpu_dma_latency")
-"""The kernel's limit for the time that leaving an idle state may take, in µs (Documentation/power/pm_qos_interface.rst). It holds
-while the file is open; the smallest limit of all programs counts."""
+"""The kernel's limit on the exit latency of idle states, in µs (Documentation/power/pm_qos_interface.rst). A limit holds while its
+writer keeps the file open; the smallest limit of all programs applies."""
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LIMIT = struct.Struct("=i")
 _POLL = "POLL"
 """The name of the state in which a CPU does not sleep (drivers/cpuidle/poll_state.c)."""
 MOST_HALTS_PER_S = 10.0
-"""Highest rate of halts of a CPU that polls. The limit counts from a CPU's next idle moment on; none is expected after that."""
+"""Maximum rate of halts of a polling CPU. The limit applies from a CPU's next idle period; no halts are expected after that."""
 
 
 def cannot_poll() -> str | None:
-    """Why idle CPUs cannot be kept polling here. None: they can."""
+    """The reason why idle CPUs cannot be kept polling here; None if they can."""
     states = [_states(cpu) for cpu in sorted(os.sched_getaffinity(0))]
     if not all(states):
         return "this kernel has no idle driver whose states a limit could forbid (/sys/devices/system/cpu/cpuidle)"
@@ -47,7 +47,7 @@ def cannot_poll() -> str | None:
 
 @contextmanager
 def polling() -> Iterator[None]:
-    """Idle CPUs poll inside. Nothing is left behind, also by SIGKILL: the limit ends with the descriptor. Raises LabError."""
+    """Make idle CPUs poll inside. Even SIGKILL leaves nothing behind: the limit ends with the descriptor. Raises LabError."""
     try:
         descriptor = os.open(DEVICE, os.O_WRONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -63,7 +63,7 @@ def polling() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Halts:
-    """How often each CPU has entered a state that it must be woken from, since boot, at one moment."""
+    """Number of times since boot that each CPU had entered a state that it must be woken from, at one moment."""
 
     at_ns: int
     counts: Mapping[int, int]
@@ -101,13 +101,13 @@ class IdleWatch:
         self._before = Halts.now(self._cpus)
 
     def receipt(self) -> dict[str, Any]:
-        """What was requested and what was in force. `limit_us`: None where only root may read it."""
+        """What was requested and what was in force. `limit_us` is None where only root may read it."""
         halts = Halts.now(self._cpus).per_s(self._before)
         return {"level": self._level, **idle_driver(), "limit_us": _limit_us(), "halts_per_s": halts}
 
 
 def idle_driver() -> dict[str, Any]:
-    """The kernel's driver and governor of idle states. None: there is none, or it is not reported."""
+    """The kernel's driver and governor of idle states; None if it has none or does not report it."""
     found: dict[str, Any] = {"driver": None, "governor": None}
     for name, file in (("driver", "current_driver"), ("governor", "current_governor")):
         with suppress(OSError):
@@ -117,8 +117,8 @@ def idle_driver() -> dict[str, Any]:
 
 
 def idle_violations(receipt: Mapping[str, Any]) -> tuple[str, ...]:
-    """Differences between the idle states of a trial and polling, which was requested."""
-    if "hosts" in receipt:  # each with a receipt of its own
+    """Violations: a trial's idle states differ from polling although it was requested."""
+    if "hosts" in receipt:  # each with its own receipt
         hosts = receipt["hosts"].items()
         return tuple(f"host {name}: {sentence}" for name, host in hosts for sentence in idle_violations(host))
     if receipt["level"] != "polling":
@@ -142,7 +142,7 @@ def _states(cpu: int) -> dict[Path, str]:
 
 
 def _limit_us() -> int | None:
-    """The limit in force now, the smallest of all programs'."""
+    """The limit now in force, the smallest of all programs; None if it cannot be read."""
     try:
         descriptor = os.open(DEVICE, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,4 @@
-"""The few calls to the kernel that the standard library of Python 3.11 lacks. Errors come back as OSError."""
+"""System calls that the standard library of Python 3.11 lacks. Errors are raised as OSError."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def die_with_parent() -> None:
 
 
 def _in_thread(function: Callable[[], _Result]) -> _Result:
-    """Run `function` in a thread of its own: a network namespace belongs to a thread, and ours must not wander."""
+    """Run `function` in a separate thread: a network namespace belongs to a thread, and the caller's must not change."""
     results: list[_Result] = []
     errors: list[BaseException] = []
 
@@ -46,7 +46,7 @@ def _in_thread(function: Callable[[], _Result]) -> _Result:
 
 
 def new_network_namespace() -> int:
-    """Make a network namespace; the descriptor returned is all that holds it."""
+    """Create a network namespace; only the returned descriptor keeps it alive."""
 
     def make() -> int:
         _checked(_libc.unshare(_CLONE_NEWNET), "unshare(CLONE_NEWNET)")
@@ -56,7 +56,7 @@ def new_network_namespace() -> int:
 
 
 def in_network_namespace(descriptor: int, function: Callable[[], _Result]) -> _Result:
-    """Run `function` with the network of `descriptor`: sockets it opens and /proc/sys/net it sees are of that namespace."""
+    """Run `function` in the network namespace of `descriptor`, to which its sockets and the /proc/sys/net it sees then belong."""
 
     def enter() -> _Result:
         _checked(_libc.setns(descriptor, _CLONE_NEWNET), "setns")

@@ -1,6 +1,6 @@
-"""The laboratory: work directory, hosts, link, server and its data, made in this order and undone in the other.
+"""The laboratory: work directory, hosts, link, server and its data, set up in this order and removed in reverse.
 
-`open_laboratory` builds what a request asks for (`request.py`); a stage (`staged.py`) is then one path to a freshly started server,
+`open_laboratory` builds the laboratory of a request (`request.py`); a stage (`staged.py`) is then one path to a newly started server,
 alone or with replicas (`serving.py`).
 """
 
@@ -98,7 +98,7 @@ class Lab:
             begins(self.store.preparation())
             self._data = self.store.prepare(self._context())
             if request.replicas is not None and not request.replicas.also_alone:
-                self.store.discard()  # what was wanted is the template: each pair puts data of its own in place
+                self.store.discard()  # only the template is needed: each pair creates its own data
         self.companions = Companions(request.companions, self.store.kind if self.store else None, self._context())
         sql: ServiceName = KINDS[self.store.kind].service if self.store else "mysql"
         self._php = find_php_fpm(sql) if request.application else None
@@ -126,7 +126,7 @@ class Lab:
         )
 
     def _open_replication(self, ledger: ExitStack) -> Replication | None:
-        """The replicas' hosts and links, where the request has some."""
+        """The replicas' hosts and links, if the request has replicas."""
         replicas = self.request.replicas
         if replicas is None or self.store is None:
             return None
@@ -142,8 +142,8 @@ class Lab:
         return Replication(context, self.store.program, tables, replicas, ledger)
 
     def _open_link(self, calibrations: Mapping[LinkSpec, dict[str, Any]]) -> Link:
-        """Open a link and close the previous one: two emulators between the same hosts would carry each packet twice. `calibrations`
-        found for the previous link hold for this one too."""
+        """Open a link after closing the previous one: two emulators between the same hosts would carry each packet twice.
+        `calibrations` of the previous link apply to this one too."""
         assert self.network is not None
         self._link_ledger.close()
         spec = self.request.link
@@ -161,7 +161,7 @@ class Lab:
         )
 
     def size_buffers(self, bdp_bytes: int) -> None:
-        """Size TCP's buffers as the preset asks for a link with this bandwidth-delay product. Buffers only grow."""
+        """Size TCP's buffers by the preset, for a link with this bandwidth-delay product. Buffers only grow."""
         assert self.network is not None
         self._buffers = size_buffers(self.network, bdp_bytes, self.request.tcp)
         warning = tcp_memory_warning(bdp_bytes) if self.request.tcp == "tuned" else None
@@ -203,7 +203,7 @@ class Lab:
         }
 
     def client_cpus(self, path: NetworkPath, placement: str) -> Cpus:
-        """CPUs of a path's client. `machines`: a local client runs on the server's CPUs. `isolated`: the same CPUs on every path."""
+        """CPUs of a path's client. `machines`: a local client runs on the server's CPUs. `isolated`: it always has its own CPUs."""
         if placement not in PLACEMENTS:
             raise PlanError(f"no placement is called {placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
         return self.shares.server if path.machines == 1 and placement == "machines" else self.shares.client
@@ -289,7 +289,7 @@ class Lab:
     def _application(
         self, factors: Mapping[str, FactorValue], launcher: Launcher, servers: tuple[Reached, ...], ledger: ExitStack
     ) -> PhpApplication | None:
-        """A real application on the load's host and CPUs, where the cell requests one."""
+        """A real application on the load's host and CPUs, if the cell requests one."""
         if factors.get("application") != "php":
             return None
         if self._php is None:
@@ -310,7 +310,7 @@ class Lab:
         return self._replication.serving(factors, spec, prepare)
 
     def certificates(self) -> CertificatePaths:
-        """The server host's certificates, made when first needed: a plain cell's server has none."""
+        """The server host's certificates, created when first needed: an unencrypted cell's server has none."""
         if self._certificates is None:
             self._certificates = make_certificates(self.work, (LOOPBACK_ADDRESS, SERVER_ADDRESS, SERVER_ADDRESS6))
         return self._certificates
@@ -321,7 +321,7 @@ class Lab:
                 f"the path {factors['path']} needs a link", "Ask for it when building the laboratory."
             )
         spec = self.request.link.with_levels(factors)
-        if not self.link.alive():  # it died in the trial before, which is void for that; this one shall not be
+        if not self.link.alive():  # it died in the previous trial, which is void; this one need not be
             self.link = self._open_link(self.link.calibrations)
         self.size_buffers(spec.bdp_bytes)
         if spec != self.link.spec or spec.calm() not in self.link.in_batch:
@@ -331,8 +331,8 @@ class Lab:
 
 @contextmanager
 def open_laboratory(request: LabRequest, begins: Begins = lambda step: None) -> Iterator[Lab]:
-    """Build what `request` asks for; call in the sandbox, or outside it for local paths only. `begins` is told each step that takes a
-    while.
+    """Build the laboratory of `request`; call in the sandbox, or outside it for local paths only. `begins` is called before each step
+    that takes some time.
 
     Raises SandboxForbidden, ServerMissing, ServerCrashed, LinkFailed, LabError, EngineError.
     """
@@ -341,7 +341,7 @@ def open_laboratory(request: LabRequest, begins: Begins = lambda step: None) -> 
 
 
 def connections(factors: Mapping[str, FactorValue]) -> int | None:
-    """How many connections the load keeps open. None for pages, which open them when first needed and may close them at the end."""
+    """Number of connections that the load keeps open; None for pages, which open them on first use and may close them at the end."""
     if factors.get("page", "none") != "none" or "threads" not in factors:
         return None
     return int(factors["threads"])

@@ -1,4 +1,4 @@
-"""Hosts as network namespaces with a share of the CPUs, and the wires between them: interfaces, addresses, routes, buffers."""
+"""Hosts as network namespaces with a share of the CPUs, and the cables between them: interfaces, addresses, routes, buffers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from howfar.lab import kernel, sandbox
 
 REPLICAS_MOST = 9
 LINKS_MOST = 15
-"""Most links of a laboratory. One hexadecimal digit keeps names short: a thread's name has two devices in 15 letters."""
+"""Maximum number of links of a laboratory. One hexadecimal digit keeps names short: a thread's name of 15 letters contains two device
+names."""
 
 
 @dataclass(frozen=True)
 class Ends:
-    """Devices and addresses of one link, none of them shared with another link of the same laboratory."""
+    """Devices and addresses of one link, unique within the laboratory."""
 
     client_device: str
     server_device: str
     client_middle: str
     server_middle: str
     bridge: str
-    """The bridge in the middle, for the back-end that has one."""
+    """The bridge in the middle, for the back-end that uses one."""
     client_address: str
     server_address: str
     client_address6: str
@@ -71,7 +72,7 @@ Cpus = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shares:
-    """CPUs of each host. A single CPU is shared by both; an odd one is left to other processes."""
+    """CPUs of each host. Both share a single CPU; of an odd number, one is left to other processes."""
 
     client: Cpus
     server: Cpus
@@ -82,7 +83,7 @@ class Shares:
 
 
 def share_cpus(cpus: Sequence[int]) -> Shares:
-    """Equal halves of `cpus`, in the order given; neighbours in that order stay together."""
+    """Equal halves of `cpus`, in the given order, so that adjacent ones stay together."""
     assert cpus, "a process always may run somewhere"
     if len(cpus) == 1:
         return Shares(client=tuple(cpus), server=tuple(cpus))
@@ -91,7 +92,7 @@ def share_cpus(cpus: Sequence[int]) -> Shares:
 
 
 def usable_cpus() -> Cpus:
-    """CPUs that we may use, threads of one physical core side by side, so that hosts do not share a core needlessly."""
+    """CPUs that we may use, with threads of one physical core adjacent, so that hosts do not share a core needlessly."""
 
     def place(cpu: int) -> tuple[int, int, int]:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
@@ -106,7 +107,7 @@ def usable_cpus() -> Cpus:
 
 
 def cpus_of(pid: int | None) -> list[int] | None:
-    """CPUs on which a process may run, all of its threads together. None: it is gone, or there is none."""
+    """CPUs on which a process may run, for all its threads together; None if it has ended, or for `pid` None."""
     if pid is None:
         return None
     try:
@@ -118,7 +119,7 @@ def cpus_of(pid: int | None) -> list[int] | None:
 
 
 def cpu_s_of(pid: int) -> float:
-    """CPU time that a process has used, in seconds; 0 if it is gone."""
+    """CPU time that a process has used, in seconds; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -133,13 +134,13 @@ def format_cpus(cpus: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Host:
-    """A network with a name. `network` is its descriptor; None: the current network."""
+    """A named network namespace. `network` is its descriptor; None for the current namespace."""
 
     name: str
     network: int | None
 
     def launcher(self, cpus: Sequence[int], *, foreground: bool = False) -> Launcher:
-        """What starts processes here. `foreground`: they share our terminal and its Ctrl-C; else each has a session of its own."""
+        """A launcher of processes on this host. `foreground`: they share our terminal and Ctrl-C; else each has its own session."""
         prefix: list[str] = [] if foreground else ["setsid"]
         if self.network is None:
             prefix += ["setpriv", "--pdeathsig", "KILL", "--"]
@@ -149,17 +150,17 @@ class Host:
         return Launcher(prefix=tuple(prefix), pass_fds=() if self.network is None else (self.network,))
 
     def within(self, function: Callable[[], _Result]) -> _Result:
-        """Run `function` in a thread that sees this network."""
+        """Run `function` in a thread in this network namespace."""
         if self.network is None:
             return function()
         return kernel.in_network_namespace(self.network, function)
 
     def ip(self, batch: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
-        """Run lines of `ip -batch` here. Raises LabError."""
+        """Run lines of `ip -batch` on this host. Raises LabError."""
         self._batch("ip", batch, pass_fds)
 
     def tc(self, batch: Sequence[str]) -> None:
-        """Run lines of `tc -batch` here. Raises LabError."""
+        """Run lines of `tc -batch` on this host. Raises LabError."""
         self._batch("tc", batch, ())
 
     def _batch(self, program: str, batch: Sequence[str], pass_fds: Sequence[int]) -> None:
@@ -180,7 +181,7 @@ class Host:
             raise LabError(f"setting up the network of host {self.name} failed: {tried.stderr.strip()}")
 
     def write_sysctl(self, name: str, value: str) -> bool:
-        """Set `net/…` of this network; returns False when the kernel does not permit it."""
+        """Set `net/…` of this network namespace; returns False if the kernel does not permit it."""
 
         def write() -> bool:
             try:
@@ -193,7 +194,7 @@ class Host:
 
 
 class Companion:
-    """A background process in a session of its own, ended with all its descendants in that session."""
+    """A background process in its own session, ended together with all its descendants in that session."""
 
     def __init__(self, launcher: Launcher, command: Sequence[str], **options: Any) -> None:
         self.process: subprocess.Popen[Any] = launcher.popen(command, **options)
@@ -218,15 +219,15 @@ SERVER_ADDRESS = FIRST.server_address
 SERVER_ADDRESS6 = FIRST.server_address6
 MTU = 1500
 CONGESTION_CONTROL = "cubic"
-"""Debian's kernels' default; chosen per route because a child network may not set its own default."""
+"""Default of Debian's kernels; set per route, because a child network namespace may not set its own default."""
 TcpPreset = Literal["stock", "tuned"]
 TCP_PRESETS: tuple[TcpPreset, ...] = ("tuned", "stock")
-"""`tuned`: TCP may hold four times what is in flight, up to 1 GiB; never less than the kernel's own maximum. `stock`: the kernel's
-defaults, which at 10 Gb/s and 85 ms carry about 0.3 Gb/s: a finding, not a fault of the link."""
+"""`tuned`: TCP buffers of up to four bandwidth-delay products, at most 1 GiB, never less than the kernel's own maximum. `stock`: the
+kernel's defaults, which at 10 Gb/s and 85 ms carry about 0.3 Gb/s: a finding, not a fault of the link."""
 _BUFFER_MAX = 1 << 30
 _LOCAL = "route replace local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1"
 _QUIET6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "router_solicitations": "0", "addr_gen_mode": "1"}
-"""Settings that keep the kernel's own packets off the link: no solicitation, no detection of duplicates, no link-local address."""
+"""Settings that keep the kernel's own packets off the link: no solicitation, no duplicate address detection, no link-local address."""
 
 
 @dataclass
@@ -240,17 +241,17 @@ class Network:
     congestion_control: str = CONGESTION_CONTROL
     """The congestion control in force."""
     by_route: bool = True
-    """Whether the congestion control is chosen for each route; else it is the kernel's own."""
+    """Whether the congestion control is set for each route; otherwise it is the kernel's own."""
     ipv6: bool = False
-    """Whether the present wires carry IPv6 too."""
+    """Whether the present cables carry IPv6 too."""
     shares: Shares | None = None
-    """CPUs of the hosts, for processes that carry packets between them. None: any."""
+    """CPUs of the hosts, for processes that carry packets between them; None for any CPUs."""
     ends: Ends = FIRST
     warnings: list[str] = field(default_factory=list)
 
 
 def middle_batch(client_fd: int, server_fd: int, mtu: int = MTU, ends: Ends = FIRST) -> list[str]:
-    """`ip -batch` lines for the base network: two cables, their outer ends given away."""
+    """`ip -batch` lines for the base network: two cables, whose outer ends are moved to the hosts."""
     client, server = ends.client_device, ends.server_device
     return [
         f"link add name {ends.client_middle} mtu {mtu} type veth peer name {client} mtu {mtu} address {ends.client_mac}",
@@ -269,9 +270,9 @@ def loopback_batch(congestion_control: str | None) -> list[str]:
 
 
 def host_batch(role: str, congestion_control: str | None, *, ipv6: bool = True, ends: Ends = FIRST) -> list[str]:
-    """`ip -batch` lines for a host's end of the link: addresses, the one static neighbour, routes with their congestion control.
+    """`ip -batch` lines for a host's end of the link: addresses, the only neighbour (static), routes with their congestion control.
 
-    Without ARP, and so without the groups that IPv6 joins to find neighbours: nothing asks, nothing is announced.
+    ARP is off, and with it the multicast groups that IPv6 joins to find neighbours: no queries, no announcements.
     """
     client = (ends.client_device, ends.client_address, ends.client_address6, ends.client_mac)
     server = (ends.server_device, ends.server_address, ends.server_address6, ends.server_mac)
@@ -295,7 +296,7 @@ def host_batch(role: str, congestion_control: str | None, *, ipv6: bool = True, 
 
 
 def build_network(ledger: ExitStack, mtu: int = MTU, congestion_control: str = CONGESTION_CONTROL) -> Network:
-    """Make both hosts, not cabled; call in the sandbox. The descriptors are closed with `ledger`. Raises LinkFailed."""
+    """Create both hosts, not cabled yet; call in the sandbox. `ledger` closes the descriptors. Raises LinkFailed."""
     base = Host("base", None)
     _without_ipv6(base)
     client, server = _new_host("client", ledger), _new_host("server", ledger)
@@ -306,7 +307,7 @@ def build_network(ledger: ExitStack, mtu: int = MTU, congestion_control: str = C
 
 
 def join_replica(network: Network, ledger: ExitStack, number: int, shares: Shares | None) -> Network:
-    """Add the host `replica1` and so on, with a link of its own to the server's host; not cabled. The replica is the link's client,
+    """Add the host `replica1` and so on, with its own link to the server's host, not cabled yet. The replica is the link's client,
     because it opens the connection: the primary's data goes `to_client`, acknowledgements go `to_server`. Raises LinkFailed."""
     replica = _new_host(f"replica{number}", ledger)
     joined = join_hosts(network, replica, network.server, number, shares)
@@ -315,12 +316,12 @@ def join_replica(network: Network, ledger: ExitStack, number: int, shares: Share
 
 
 def join_hosts(network: Network, client: Host, server: Host, number: int, shares: Shares | None) -> Network:
-    """Link `number` between two existing hosts; not cabled."""
+    """Link `number` between two existing hosts, not cabled yet."""
     return replace(network, client=client, server=server, ipv6=False, shares=shares, warnings=[], ends=numbered(number))
 
 
 def address_nodes(network: Network, client_address: str, server_address: str) -> None:
-    """Give each host an address by which the other reaches it over this link, whatever other links it has. Raises LabError."""
+    """Give each host an address that the other reaches over this link, whatever other links it has. Raises LabError."""
     ends = network.ends
     chosen = f" congctl {network.congestion_control}" if network.by_route else ""
     for host, device, own, other, hop in (
@@ -356,7 +357,7 @@ def _open_loopback(network: Network, host: Host) -> None:
 
 
 def _with_congestion_control(network: Network, host: Host, lines: Callable[[str | None], list[str]]) -> None:
-    """Run the lines that `lines` makes for the congestion control of this network. Raises LabError."""
+    """Run the lines that `lines` returns for the congestion control of this network. Raises LabError."""
     chosen = network.congestion_control if network.by_route else None
     try:
         host.ip(lines(chosen))
@@ -368,7 +369,7 @@ def _with_congestion_control(network: Network, host: Host, lines: Callable[[str 
 
 
 def _not_chosen(network: Network, requested: str, error: LabError) -> None:
-    """Handle a congestion control that is missing: the default gives way to the kernel's own with a warning; another one is an error.
+    """Handle an unavailable congestion control: fall back from the default to the kernel's own, with a warning; any other is an error.
 
     Raises LinkFailed.
     """
@@ -390,7 +391,7 @@ def _not_chosen(network: Network, requested: str, error: LabError) -> None:
 
 @contextmanager
 def cable_through_middle(network: Network) -> Iterator[None]:
-    """A cable from each host to the base network. Taken away on leaving. Raises LinkFailed."""
+    """Lay a cable from each host to the base network; remove both on leaving. Raises LinkFailed."""
     client_fd, server_fd = network.client.network, network.server.network
     assert client_fd is not None and server_fd is not None
     ends = network.ends
@@ -403,7 +404,7 @@ def cable_through_middle(network: Network) -> Iterator[None]:
 
 @contextmanager
 def cable_directly(network: Network) -> Iterator[None]:
-    """Connect the hosts by one cable. Taken away on leaving. Raises LinkFailed."""
+    """Connect the hosts by one cable; remove it on leaving. Raises LinkFailed."""
     client_fd, server_fd = network.client.network, network.server.network
     assert client_fd is not None and server_fd is not None
     mtu, ends = network.mtu, network.ends
@@ -444,13 +445,13 @@ def _configure(network: Network) -> None:
 
 
 def _allow_ipv6(host: Host, device: str) -> bool:
-    """Enable IPv6 on this one interface. False where the kernel has no IPv6."""
+    """Enable IPv6 on this interface only. Returns False if the kernel has no IPv6."""
     quiet = [host.write_sysctl(f"net/ipv6/conf/{device}/{name}", value) for name, value in _QUIET6.items()]
     return all(quiet) and host.write_sysctl(f"net/ipv6/conf/{device}/disable_ipv6", "0")
 
 
 def size_buffers(network: Network, bdp_bytes: int, preset: TcpPreset = "tuned") -> dict[str, int]:
-    """`tuned`: let TCP hold four times what is in flight, never less than the kernel's own maximum. Returns the maxima in force."""
+    """Size TCP's buffers. `tuned`: four bandwidth-delay products, at least the kernel's own maximum. Returns the maxima in force."""
     maxima: dict[str, int] = {}
     for host in (network.client, network.server):
         for name in ("tcp_rmem", "tcp_wmem"):
@@ -464,11 +465,11 @@ def size_buffers(network: Network, bdp_bytes: int, preset: TcpPreset = "tuned") 
 
 
 def tcp_memory_warning(bdp_bytes: int) -> str | None:
-    """A warning where the kernel would take memory back from TCP before a link of this size is full: its limit is machine-wide."""
+    """A warning if the kernel's machine-wide limit for TCP memory is reached before a link of this size is full."""
     try:
         _, pressure, _ = (int(word) for word in os.environ.get(sandbox.TCP_MEMORY, "").split())
     except ValueError:
-        return None  # this kernel does not say
+        return None  # this kernel does not report it
     limit = pressure * os.sysconf("SC_PAGE_SIZE")
     if 4 * bdp_bytes <= limit:
         return None

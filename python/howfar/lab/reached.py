@@ -1,4 +1,4 @@
-"""One server of a stage, reached by the stage's path, and everything that a receipt of it contains."""
+"""One server of a stage, reached over the stage's path, and everything that its receipt contains."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 from howfar.testbed import ServiceEndpoint, Trust
 
 _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
-"""Protocols in which a server tells its client nothing about TLS."""
+"""Protocols in which a server reports nothing about TLS to its client."""
 
 
 def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
-    """Differences between the engine's session and what path and cell require. Unknown (None) is accepted only where no query can
-    tell."""
+    """Differences between the engine's session and what path and cell require. An unknown TLS version is accepted only if the protocol
+    cannot report it."""
     found = []
     family = session.get("address_family")
     wanted = "unix" if endpoint.socket else "inet"
@@ -50,9 +50,9 @@ def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: Ses
         peer, peer_wanted = session.get("peer_address"), f"{endpoint.host}:{endpoint.port}"
     if peer != peer_wanted:
         found.append(f"the session's peer was {peer}, the path leads to {peer_wanted}")
-    # Of both sides: the server's status, and what the engine itself negotiated.
+    # As both sides report it: the server's status, and what the engine itself negotiated.
     sides = [("server", session.get("tls_version")), ("engine", session.get("tls_client_version"))]
-    if session.get("protocol_mode") in _SILENT:  # what the server sees is then proven by a session beside it
+    if session.get("protocol_mode") in _SILENT:  # a second session then proves what the server sees
         del sides[0]
     for side, version in sides:
         if (version or None) != spec.tls_version:
@@ -73,7 +73,7 @@ def _encrypted(version: str | None) -> str:
 
 def view_violations(endpoint: Endpoint, view: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
     """Differences between the server's view of a session (its row in the process list, its TLS) and the request. This session's client
-    cannot compress, and must be seen not to: a server that reports otherwise is not believed about the engine's either."""
+    cannot compress: a server that reports compression for it is not trusted about the engine's session either."""
     found = []
     host = str(view.get("host", "")).partition(":")[0]
     if host != endpoint.seen_from:
@@ -87,17 +87,17 @@ def view_violations(endpoint: Endpoint, view: Mapping[str, Any], spec: SessionSp
 
 
 def view_receipt(view: Mapping[str, Any]) -> dict[str, Any]:
-    """The view as receipts keep it, without `compression`: this session never compresses, which says nothing about the load's."""
+    """The view as kept in receipts, without `compression`: this session never compresses, whether or not the load's do."""
     kept = {name: value for name, value in view.items() if name != "compression"}
     return {"of": "a session beside the load's, by the same path and encrypted alike", **kept}
 
 
 _EVERY_S = 0.1
-"""Interval of the looks: two small files each time, some tens of microseconds of CPU."""
+"""Sampling interval. A sample reads two small files, which takes some tens of microseconds of CPU."""
 
 
 def child_count(pid: int) -> int | None:
-    """Number of children of all threads of a process now. None: gone, or this kernel does not list children."""
+    """Present number of children of all threads of a process; None if it has ended, or this kernel does not list children."""
     try:
         lists = [path.read_text().split() for path in FilePath(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
@@ -109,14 +109,14 @@ Look = Callable[[], Mapping[str, int]]
 
 
 def look_at(hop: Hop) -> Look | None:
-    """What reads a hop's present `processes`, `to_clients` and `to_server`. None: the hop does not report them."""
+    """The function that reads a hop's present `processes`, `to_clients` and `to_server`; None if the hop does not report them."""
     if not hop.forks:
         return hop.now
     return partial(processes, hop.process.pid)
 
 
 def processes(pid: int) -> Mapping[str, int]:
-    """Number of processes of a hop that forks. Empty: unknown."""
+    """Number of processes of a hop that forks; empty if unknown."""
     count = child_count(pid)
     return {} if count is None else {"processes": count}
 
@@ -128,7 +128,7 @@ class HopCount(Protocol):
 
 
 class HopWatch:
-    """Watches hops by name from its making until `finish()`, which returns the most that each was seen to have at once."""
+    """Watches hops by name from its construction until `finish()`, which returns the maximum of each observed count."""
 
     def __init__(self, looks: Mapping[str, Look], every_s: float = _EVERY_S) -> None:
         self._looks, self._every_s = dict(looks), every_s
@@ -140,7 +140,7 @@ class HopWatch:
 
     def _look(self) -> None:
         for name, look in self._looks.items():
-            with suppress(LabError):  # one that has died is found by who asks for its counters
+            with suppress(LabError):  # reading its counters later reports a hop that has died
                 seen, most = look(), self._most[name]
                 most.update({what: max(count, most.get(what, 0)) for what, count in seen.items()})
 
@@ -161,7 +161,7 @@ def watch_here(hops: Sequence[Hop]) -> HopWatch:
 
 
 def fork_violations(most: Mapping[str, int | None], connections: int | None) -> tuple[str, ...]:
-    """Forwarders that had fewer processes than there were connections. Unknown counts are no violation."""
+    """Violations of forwarders that had fewer processes than there were connections. Unknown counts are no violation."""
     if connections is None:
         return ()
     return tuple(
@@ -172,7 +172,8 @@ def fork_violations(most: Mapping[str, int | None], connections: int | None) -> 
 
 
 def carried_violations(name: str, carried: Mapping[str, int], connections: int | None) -> tuple[str, ...]:
-    """Hops that carried less than the load. `carried`: a hop's counters since the load began, with the most connections at once."""
+    """Violations of a hop that carried less than the load. `carried`: its counters since the load began, and its maximum number of
+    simultaneous connections."""
     found = []
     passed = carried.get("connections_most", carried.get("connections"))
     if connections is not None and passed is not None and passed < connections:
@@ -193,7 +194,7 @@ _ACCEPTED_S = 2.0
 
 
 class Listener(Protocol):
-    """A running server, here or on another host, as far as a path needs it."""
+    """The part of a running server, here or on another host, that a path needs."""
 
     @property
     def kind(self) -> str: ...
@@ -207,11 +208,11 @@ class Listener(Protocol):
 
 
 NO_PID = 0
-"""The pid of a process in no namespace that we see, as the kernel reports it, also for the peer of a Unix socket."""
+"""The pid that the kernel reports for a process outside our pid namespace, also for the peer of a Unix socket."""
 
 
 class RunningServer(Listener, Protocol):
-    """A running server, here or on another host, as far as a stage needs it."""
+    """The part of a running server, here or on another host, that a stage needs."""
 
     version: str
 
@@ -243,7 +244,7 @@ class Started:
 
     running: RunningServer
     certificates: CertificatePaths | None
-    """The server's certificates. None: it offers no TLS."""
+    """The server's certificates; None if it offers no TLS."""
     spec: SessionSpec
     user: str = ""
     password: str = field(default="", repr=False)
@@ -261,17 +262,17 @@ class Started:
 
 @dataclass(frozen=True)
 class Ends:
-    """The two hosts that a path joins, and where its own files go."""
+    """The two hosts that a path connects, and the directory for its files."""
 
     work: FilePath
     client: Host
-    """The load's host: on local paths the server's."""
+    """The load's host; on local paths the server's host."""
     server: Host
     clients_side: Launcher
     """Starts background processes at the client's end of the link."""
     servers_side: Launcher
     certificates: Callable[[], CertificatePaths]
-    """The laboratory's certificates, for programs of the path."""
+    """The laboratory's certificates, for the path's programs."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ class ServerProof:
 
     server: dict[str, Any]
     forwarder: dict[str, Any] | None
-    """Receipt of the forwarder. None: the path has none."""
+    """Receipt of the forwarder; None if the path has none."""
     metrics: ServerMetrics
     """The server's counters since the load began (`Reached.before`)."""
     violations: tuple[str, ...]
@@ -293,11 +294,11 @@ class Reached:
     started: Started
     endpoint: Endpoint
     view: dict[str, Any]
-    """How the server sees a session alongside the load's."""
+    """The server's view of a session parallel to the load's."""
     watch_hops: Callable[[Sequence[Hop]], HopCount] = watch_here
-    """Begins to watch these hops on the host where they are."""
+    """Starts to watch these hops, on the host where they run."""
     before: dict[str, int] = field(default_factory=dict)
-    """The server's counters when the stage was ready; where keys were set or an application proven after that, when the load began."""
+    """The server's counters when the stage was ready; if keys were set or an application proven later, when the load began."""
     _watch: HopCount | None = None
     _carried: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """Counters of each hop when the load began."""
@@ -312,18 +313,18 @@ class Reached:
 
     @property
     def store(self) -> KeyStore | None:
-        """The server, where it stores keys."""
+        """The server if it stores keys, else None."""
         return cast(KeyStore, self.running) if KINDS[self.running.kind].speaks == "keys" else None
 
     @property
     def protocol(self) -> SqlProtocol:
-        """The protocol of statements; a key-value store has one of its own."""
+        """The protocol of SQL statements; `mysql` for a key-value store, which has its own protocol."""
         speaks = KINDS[self.running.kind].speaks
         return "mysql" if speaks == "keys" else speaks
 
     @property
     def trust(self) -> Trust | None:
-        """The authority to check the server's certificate with. None: the server offers no TLS."""
+        """The CA that verifies the server's certificate; None if the server offers no TLS."""
         certificates = self.started.certificates
         if certificates is None:
             return None
@@ -348,7 +349,7 @@ class Reached:
                 password=started.password,
                 database=started.database,
                 tls=self.trust.tls(started.spec) if self.trust else None,
-                fetch_server_key=True,  # an account made up for the laboratory, in namespaces that nobody else is in
+                fetch_server_key=True,  # safe: the account exists only in the laboratory's own namespaces
             ),
             server_kind=running.kind,
             server_version=running.version,
@@ -369,7 +370,7 @@ class Reached:
         ledger.callback(self._watch.finish)
 
     def count_from_here(self) -> None:
-        """Take the present counters of hops and server as those at the load's beginning. Raises LabError."""
+        """Take the present counters of hops and server as those at the beginning of the load. Raises LabError."""
         self._carried = {hop.label: hop.carried() for hop in self.endpoint.hops if hop.carried is not None}
         self.before = self.running.snapshot()
 
@@ -381,12 +382,12 @@ class Reached:
     def proof(
         self, session: Mapping[str, Any] | None, commits: int | None = None, connections: int | None = None
     ) -> ServerProof:
-        """The server's part of the receipt, after the load. `connections`: most at once; None: unknown. Raises LabError if a part
-        died."""
+        """The server's part of the receipt, after the load. `connections`: maximum at the same time; None if unknown. Raises LabError
+        if a hop died."""
         found = [*self.unlike(session)]
         forwarder: dict[str, Any] | None = None
         lacking: tuple[str, ...] = ()
-        if self.endpoint.hops and self.running.alive():  # of one that has died its receipt says so
+        if self.endpoint.hops and self.running.alive():  # the receipt of a server that has died reports that
             forwarder, lacking = self._hops_proof(connections)
         facts, unlike = self.running.receipt(self.before, commits)
         found += [*unlike, *lacking]
@@ -396,14 +397,16 @@ class Reached:
         return ServerProof(server, forwarder, server_metrics(facts["counters"]), tuple(found))
 
     def _hops_proof(self, connections: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The hops' part of the receipt, and what they did not carry. Raises LabError."""
+        """The hops' part of the receipt, and violations if they did not carry the load. Raises LabError."""
         assert self._watch is not None, "begin() comes first"
         most = self._watch.finish()
         processes = {hop.label: most[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
         labels = [hop.label for hop in self.endpoint.hops]
         receipt = {**self.endpoint.facts, "hops": labels, "processes_most": processes, "connections": connections}
         found = [*fork_violations(processes, connections)]
-        dead = [hop.label for hop in self.endpoint.hops if hop.process.poll() is not None]  # names a host that was lost
+        dead = [
+            hop.label for hop in self.endpoint.hops if hop.process.poll() is not None
+        ]  # the label names a lost host
         if dead:
             raise LabError(f"a forwarder died during the trial: {', '.join(dead)}", "Check whether memory ran out.")
         carried = {hop.label: self._carried_since(hop) for hop in self.endpoint.hops if hop.carried is not None}
@@ -428,18 +431,18 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenContext(ABC):
-    """The part of a `howfar.paths.PathContext` that is the same wherever server and hosts are."""
+    """The part of a `howfar.paths.PathContext` that does not depend on where server and hosts are."""
 
     running: Listener
     ledger: ExitStack
-    """Ends what was started, in reverse order."""
+    """Stops everything that was started, in reverse order."""
     user: str = ""
     password: str = field(default="", repr=False)
     database: str = ""
 
     @abstractmethod
     def log_of(self, process: Process, log: str) -> str:
-        """What a program of the path printed."""
+        """The output of a program on the path."""
 
     @property
     def loopback_address(self) -> str:
@@ -480,7 +483,7 @@ class OpenContext(ABC):
                 says = f"{program} ended before it was ready ({how_ended(code)}): {output or 'it printed nothing'}"
                 if code < 0 or code > _SHELLS_SIGNAL:
                     raise LabError(says, "It was killed: check whether memory ran out.")
-                # By itself: it would do so in each trial.
+                # It ended by itself, and would do so in each trial.
                 raise MissingError(says, "Does it work outside howfar? --hop-binary NAME=PATH gives another program.")
             if ready():
                 return
@@ -538,7 +541,7 @@ class LabPathContext(OpenContext):
 
 
 def output_of(command: Sequence[str]) -> str:
-    """What a program prints. Empty also where the program is not there."""
+    """The output of a program; empty if the program does not exist."""
     try:
         return subprocess.run(command, capture_output=True, text=True).stdout
     except FileNotFoundError:
@@ -546,7 +549,7 @@ def output_of(command: Sequence[str]) -> str:
 
 
 def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:
-    """Bytes that TCP connections to `port` carried; see `howfar.paths.PathContext`. Raises LabError."""
+    """Bytes carried by the TCP connections to `port`; see `howfar.paths.PathContext`. Raises LabError."""
     try:
         diag = Diag(host, port, "server")
         with closing(diag):
@@ -560,7 +563,7 @@ def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:
 
 
 def written(file: FilePath, text: str) -> FilePath:
-    """Write a file with this text that only we can read, in a directory that is made if necessary; returns the file."""
+    """Write a file that only our user can read, creating its directory if necessary; returns the file."""
     file.parent.mkdir(exist_ok=True)
     file.touch(mode=0o600)
     file.write_text(text)
@@ -569,7 +572,7 @@ def written(file: FilePath, text: str) -> FilePath:
 
 @contextmanager
 def behind(path: Path) -> Iterator[None]:
-    """Add the programs of a path to an error about a server that runs and is not reached."""
+    """Add the names of a path's programs to an error about a running server that was not reached."""
     try:
         yield
     except LabError as error:
@@ -580,7 +583,7 @@ def behind(path: Path) -> Iterator[None]:
 
 
 def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:
-    """Open the path to a server and see how it is seen there. Raises LabError."""
+    """Open the path to a server and record the server's view of it. Raises LabError."""
     running, spec = started.running, started.spec
     assert isinstance(running, Server), "a laboratory's server runs here"
     endpoint = path.open(LabPathContext(running=running, ledger=ledger, ends=ends, **started.account))
@@ -594,9 +597,9 @@ def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reache
 
 
 def hops_view(running: RunningServer) -> dict[str, Any]:
-    """How a server sees the program of a path through which it cannot be queried. Raises LabError."""
+    """The server's view of a path's program, if the server cannot be queried through it. Raises LabError."""
     store = cast(KeyStore, running)
-    # The program connects while it begins to listen; the server lists what it has accepted.
+    # The program connects as it starts to listen; the server lists only connections that it has accepted.
     until = time.monotonic() + _ACCEPTED_S
     while not (hosts := sorted({place.partition(":")[0] for place in store.others()})) and time.monotonic() < until:
         time.sleep(_POLL_S)

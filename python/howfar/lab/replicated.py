@@ -1,4 +1,4 @@
-"""A primary with its replicas under a load: opened for each trial over wires that outlive it, and proven before and after.
+"""A primary with its replicas under a load: started for each trial over wires that outlive it, and proven before and after.
 
 The statements for the servers are in `replication/`. Not here: what a fault does to a pair.
 """
@@ -46,11 +46,11 @@ from howfar.testbed import LoadFacts, StageReceipt, WindowWatch
 from howfar.units import format_duration_ns
 
 SERVERS_TIMEOUT_MS = 10_000
-"""Both kinds' default: so long a semi-synchronous commit waits before the primary goes on without its replica."""
+"""Default of MySQL and MariaDB: how long a semi-synchronous commit waits before the primary continues without its replica."""
 NOBODY_WAITS = Lateness(rtt_to_tolerance=False, p999_ns=20_000_000, p999_share=0.5, mean_ns=None)
-"""How late packets of an asynchronous replica's link may be: no client hears of it, the lag grows by as much."""
+"""Bounds for an asynchronous replica's link: late packets do not delay any client, they only add to the lag."""
 HANGS_S, _HANGS_RTTS = 5.0, 20
-"""No commit at all was acknowledged for so long: it will not be."""
+"""If no commit is acknowledged for this many seconds plus this many RTTs, none will be."""
 
 
 def replicates(factors: Mapping[str, FactorValue]) -> bool:
@@ -58,7 +58,7 @@ def replicates(factors: Mapping[str, FactorValue]) -> bool:
 
 
 def replication_spec(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
-    """What a cell's levels ask for; what they do not say is as in `ORDINARY`."""
+    """The replication that a cell's levels request; factors without a level are as in `ORDINARY`."""
     level = {name: factors.get(name, ordinary) for name, ordinary in ORDINARY.items()}
     mode = str(level["replication"])
     compression = str(level["replica_compression"])
@@ -78,12 +78,12 @@ def replication_spec(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
 
 
 def node_links(factors: Mapping[str, FactorValue]) -> dict[tuple[int, int], LinkSpec]:
-    """Between the nodes of a cell, the primary being 0; none where it has no replica."""
+    """The links between the nodes of a cell, the primary being node 0; empty without replicas."""
     return {pair: LinkSpec(rtt_ns, int(factors["replica_rate_bps"])) for pair, rtt_ns in node_rtts_ns(factors).items()}
 
 
 class Replication:
-    """What all trials with replication have in common: the replicas' hosts and links. Entered in the laboratory's ledger."""
+    """The part that all trials with replication share: the replicas' hosts and links. The laboratory's ledger closes it."""
 
     def __init__(
         self, context: PairContext, program: Program, tables: Tables, spec: ReplicasSpec, ledger: ExitStack
@@ -97,13 +97,13 @@ class Replication:
         self._open_wires({})
 
     def _open_wires(self, calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]]) -> None:
-        """In place of those before. What calibration found for them is in force for these too."""
+        """Replace the wires by new ones, for which the `calibrations` of the old ones hold too."""
         self._ledger.close()
         opened = open_wires(self._context, self._spec.most, self._spec.link, calibrations, mesh=self._spec.mesh)
         self.wires = self._ledger.enter_context(opened)
 
     def begin_batch(self) -> None:
-        """Each wire's link is calibrated again when it is next requested."""
+        """Have each wire's link calibrated again at its next use."""
         for wire in self.wires:
             wire.link.begin_batch()
 
@@ -117,7 +117,7 @@ class Replication:
     def serving(
         self, factors: Mapping[str, FactorValue], session: SessionSpec, prepare: tuple[str, ...]
     ) -> Iterator[Replicated]:
-        """A proven pair as a cell asks for it. Raises LabError, PlanError."""
+        """A proven pair as a cell requests it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
         wires = self._shaped(factors)
         tables = Tables(self._tables.count, self._tables.size, (session.content,))
@@ -129,7 +129,7 @@ class Replication:
             yield prepared(pair, pair.certificates if encrypted else None, factors, prepare, ledger)
 
     def _shaped(self, factors: Mapping[str, FactorValue]) -> tuple[EmulatedWire, ...]:
-        """The links that the cell needs, set as it asks; also after a trial that left one cut or dead."""
+        """The links that the cell needs, set as it requests, even if the previous trial left one cut or dead."""
         links = node_links(factors)
         if links and not all(wire.link.alive() for wire in self.wires):
             self._open_wires({wire.name: wire.link.calibrations for wire in self.wires})
@@ -146,7 +146,7 @@ def prepared(
     prepare: tuple[str, ...],
     ledger: ExitStack,
 ) -> Replicated:
-    """A proven pair with what the load needs, on all members. Raises LabError."""
+    """A proven pair on whose members all `prepare` statements have been applied. Raises LabError."""
     if prepare:
         pair.primary.write(*prepare, patience_s=pair.patience_s)
     for replica in pair.replicas:
@@ -163,7 +163,7 @@ class Replicated(Serving):
     pair: Pair
 
     def __init__(self, pair: Pair, certificates: CertificatePaths | None, *, watches_commits: bool) -> None:
-        """`watches_commits`: one that hangs ends the load; not where a fault is tested."""
+        """`watches_commits`: a hanging commit ends the load; False where a fault is tested."""
         super().__init__(pair.primary.server, pair.primary.server.password, certificates)
         self.pair = pair
         self._watches_commits = watches_commits
@@ -189,15 +189,15 @@ class Replicated(Serving):
             self._commits = CommitWatch(self.pair, HANGS_S + _HANGS_RTTS * rtt_s)
 
     def watch(self, window: WindowWatch) -> WindowWatch:
-        """Lag is looked at in the window only. Where commits wait for a replica there is no heartbeat: it would be one more
-        connection, whose commits share waits and groups with those that are measured."""
+        """Sample lag in the window only. If commits wait for a replica there is no heartbeat: it would be one more connection,
+        whose commits share waits and group commits with the measured ones."""
         if not self.pair.replicas:
             return window
         self._lag = LagWatch(self.pair, beats=not self.pair.spec.needed)
         return _LagInWindow(window, self._lag, time.monotonic_ns())
 
     def unlike(self, lateness: Lateness, crossed: Sequence[LinkStats | None] | None = None) -> list[str]:
-        """Differences between the links and what was requested: at rest, and by what crossed it, until now unless given."""
+        """Differences between the links and what was requested: at rest, and by their counters (`crossed`, or the present ones)."""
         crossed = [wire.counters() for wire in self.pair.wires] if crossed is None else crossed
         return [
             f"{wire.name}: {sentence}"
@@ -206,7 +206,7 @@ class Replicated(Serving):
         ]
 
     def finish(self) -> None:
-        """No thread of ours asks these servers any more."""
+        """End the threads that query these servers."""
         if self._commits is not None:
             self._commits.finish()
         if self._lag is not None:
@@ -221,7 +221,7 @@ class Replicated(Serving):
         return StageReceipt({"replication": {"wires": receipts}}, tuple(at_rest))
 
     def obtained(self, load: LoadFacts) -> StageReceipt:
-        """Whether replication was what the cell asks, by both ends' account and by the clock."""
+        """Check that replication was what the cell requests, by the counters of both ends and by the clock. Raises LabError."""
         self.finish()
         if self._commits is not None and self._commits.hung is not None:
             raise LabError(self._commits.hung, "The receipt of the replica's link says what crossed it.")
@@ -263,11 +263,11 @@ class Replicated(Serving):
 def contradictions(
     spec: ReplicationSpec, before: Snapshot, after: Snapshot, load: LoadFacts, at_rest: Sequence[RttResult]
 ) -> list[str]:
-    """Differences between replication and what a cell asks: by both ends' account, and by the clock. `at_rest`: the round trip of
-    each wire."""
+    """Differences between replication and what a cell requests: by the counters of both ends, and by the clock. `at_rest`: the round
+    trip of each wire."""
     found = [*violations(spec, before, after, load.commits)]
     if spec.needed and load.commit_p50_ns is not None:
-        # The acknowledgements that a commit needs are not all there before the last of the nearest replicas has it.
+        # A commit that needs n acknowledgements cannot end before a round trip to the n-th nearest replica.
         rtt_ns = sorted(rtt.min_ns for rtt in at_rest)[spec.needed - 1]
         too_fast = latency_violation(spec, load.commit_p50_ns, rtt_ns)
         found += [] if too_fast is None else [too_fast]
@@ -282,10 +282,10 @@ def agreement_violation(
     *,
     reads: bool,
 ) -> list[str]:
-    """Violation of a cluster whose commits, or reads, waited longer because packets left late in the mean. With a single leader by
-    the model of the agreement, so that a link that nobody waits for is not judged. Elsewhere a commit waits for the last of several
-    ways: the round trips of the latest three links are a bound of that, the model with mean times is none. `waited_ns`: one of them;
-    the others by pair of nodes, a round trip."""
+    """Violation if the links' mean lateness changed how long a cluster's commits, or reads, waited. With a single leader the model
+    of the agreement decides, so links that no commit waits for do not count. Otherwise a commit waits for the slowest of several
+    paths: the mean lateness of the three latest links bounds that, the model with mean times does not. `waited_ns`: time of one
+    commit or read; `rtts_ns` and `late_ns`: per round trip, by pair of nodes."""
     waits = read_s if reads else agreement_s
     waited = waits(spec.mode, spec.consistency, rtts_ns)
     late = {nodes: rtt_ns + late_ns[nodes] for nodes, rtt_ns in rtts_ns.items()}
@@ -303,7 +303,7 @@ def agreement_violation(
 
 
 _LINKS_OF_A_WAY = 3
-"""That a commit crosses, one after the other, on its longest way."""
+"""Number of links that a commit crosses in sequence on its longest path."""
 
 
 def _late_ns(stats: LinkStats | None) -> float:
@@ -313,7 +313,7 @@ def _late_ns(stats: LinkStats | None) -> float:
 
 
 def _cut(stats: LinkStats | None) -> list[str]:
-    """No cell asks for an outage: where commits stood still behind one, and went on, no end's account says so."""
+    """Violations for outages. No cell requests one, and the servers' counters do not show commits that stalled and then continued."""
     lost = {} if stats is None else {name: getattr(stats, name).drops.outage for name in DIRECTIONS}
     return [
         f"the link {name.replace('_', ' ')} was cut for a while: {segments} segments were lost to that"
@@ -324,7 +324,7 @@ def _cut(stats: LinkStats | None) -> list[str]:
 
 @dataclass
 class _LagInWindow:
-    """A window with the replicas' lag."""
+    """A watch that adds the replicas' lag to another watch's window."""
 
     window: WindowWatch
     lag: LagWatch
@@ -338,7 +338,7 @@ class _LagInWindow:
 
 
 def lag_records(samples: tuple[LagSample, ...], began_ns: int, length_ns: int) -> tuple[LagRecord, ...]:
-    """The lag samples within the window, in its time."""
+    """The lag samples within the window, in times since its beginning."""
     return tuple(
         LagRecord(
             at_ns=sample.at_ns - began_ns,

@@ -1,4 +1,4 @@
-"""What is requested of a laboratory before it is built. Values only."""
+"""The request for a laboratory, from which it is built. Values only."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from howfar.plan.factors import Content
 
 @dataclass(frozen=True)
 class ReplicasSpec:
-    """Replicas of stages with replication: at most `most`, each over a link of its own."""
+    """Replicas of stages with replication: at most `most`, each over its own link."""
 
     most: int
-    """Most replicas. 0: primaries alone, with a binary log."""
+    """Maximum number of replicas; 0 for primaries alone, with a binary log."""
     link: LinkSpec
-    """The link that a stage asks for first; it is calibrated before any trial."""
+    """The link of the first stages; it is calibrated before any trial."""
     mesh: bool = False
-    """Whether some stages have a cluster, whose nodes all reach each other."""
+    """Whether some stages have a cluster, in which every two nodes are linked."""
     also_alone: bool = False
     """Whether some stages have a server that does not replicate."""
 
 
 @dataclass(frozen=True)
 class LabRequest:
-    """What to build. `server` is a kind, a path to a program, or `none`; `paths` says what must be possible."""
+    """The laboratory to build. `server` is a kind, a path to a program, or `none`; `paths` lists the paths that must be possible."""
 
     server: str = "mariadb"
     tables: int = 10
     table_size: int = 100_000
     link: LinkSpec = LOCAL_NETWORK
-    """The link that is calibrated first; a cell's round trip and rate replace its own."""
+    """The link that is calibrated first; a cell's round trip time and rate replace those of this link."""
     backend: str = DEFAULT
     tcp: TcpPreset = "tuned"
     congestion_control: str = CONGESTION_CONTROL
     with_goodput: bool = True
-    """Whether calibration measures the goodput too, which takes seconds."""
+    """Whether calibration also measures the goodput, which takes seconds."""
     placement: str = "isolated"
     connections: int = 64
-    """The most connections that the load will open at once."""
+    """Maximum number of connections that the load will have open at once."""
     paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
     contents: tuple[Content, ...] = ("digits",)
     """Contents of the tables; each has a data directory."""
     replicas: ReplicasSpec | None = None
-    """Replicas of some stages. None: no stage replicates."""
+    """Replicas of some stages; None if no stage replicates."""
     prepare: tuple[str, ...] = ()
-    """SQL for each stage's server before the load, as for an empty table."""
+    """SQL to run on each stage's server before the load, for example to create an empty table."""
     companions: tuple[str, ...] = ()
-    """Kinds of servers, or programs, that each stage has in addition to the main one, on its host and CPUs: `redis`, `memcached`."""
+    """Kinds or programs of each stage's further servers, on the main server's host and CPUs: `redis`, `memcached`."""
     application: bool = False
-    """Whether some stages have a real application, which asks these servers."""
+    """Whether some stages have a real application, which queries these servers."""
 
     @property
     def across_link(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class LabRequest:
 
     @property
     def copies(self) -> int:
-        """How often one content's data is in memory besides one server's pool: with replicas each server has its own files and
-        pool."""
+        """Number of copies of one content's data in memory besides one server's pool: with replicas each server has its own files
+        and pool."""
         alone = len(self.contents) if self.replicas is None or self.replicas.also_alone else 0
         return alone + (0 if self.replicas is None else 2 * (1 + self.replicas.most))

@@ -1,8 +1,8 @@
-"""The sandbox: this program again, as the first process of its own PID, mount and network namespaces.
+"""The sandbox: this program started again, as the first process of its own PID, mount and network namespaces.
 
-Everything the laboratory makes lives in there. When that first process ends, however it ends, the kernel ends every process,
-mount and interface with it. Three ties hold it to the process outside: `unshare` dies with its parent, the inside dies with
-`unshare`, and a pipe (the lifeline) whose end closes with the outside covers the moments before those two are in force.
+Everything the laboratory creates is inside. When that first process ends, for whatever reason, the kernel removes every process,
+mount and interface with it. Three mechanisms tie it to the process outside: `unshare` dies with its parent, the inside dies with
+`unshare`, and a pipe (the lifeline), whose other end closes when the outside ends, covers the time until those two are in force.
 Start at `run_inside`.
 """
 
@@ -29,25 +29,25 @@ from howfar.stopping import is_repeated
 _MARK = "HOWFAR_SANDBOX"
 _LIFELINE = "HOWFAR_SANDBOX_LIFELINE"
 TCP_MEMORY = "HOWFAR_TCP_MEM"
-"""net.ipv4.tcp_mem as it is outside: one limit for the whole machine, which a network namespace does not show."""
+"""Environment variable with net.ipv4.tcp_mem of the outside: one limit for the entire machine, invisible in a network namespace."""
 _FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
 _USER_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
 _INTERRUPTED = 128 + signal.SIGINT
 _GUARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "NET_RAW": 13}
-"""Capabilities that namespaces, interfaces and packet sockets need."""
+"""Capabilities needed for namespaces, interfaces and packet sockets."""
 _SYSCTLS = (
     ("kernel/unprivileged_userns_clone", "0", "1"),
     ("user/max_user_namespaces", "0", "10000"),
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
 )
-"""Switches of the kernel, with the value that forbids user namespaces and one that permits them."""
+"""Kernel switches, with the value that forbids user namespaces and one that permits them."""
 _armed = False
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM in the sandbox: as Ctrl-C, but nobody else received it."""
+    """SIGTERM in the sandbox: like Ctrl-C, but no other process received it."""
 
 
 def inside() -> bool:
@@ -70,13 +70,13 @@ def _arm() -> None:
         if _lifeline_cut(descriptor, 0):
             os._exit(1)
         threading.Thread(target=_watch_lifeline, args=(descriptor,), name="lifeline", daemon=True).start()
-    # The first process of a PID namespace gets only signals that it handles: without this, SIGTERM would be lost.
+    # The first process of a PID namespace receives only signals that it handles: without this, SIGTERM would be lost.
     heed_signals()
 
 
 def heed_signals() -> None:
-    """Have SIGTERM raise `Terminated`, and SIGINT and SIGHUP, unless they are ignored, KeyboardInterrupt; also where `attended`
-    withheld them."""
+    """Make SIGTERM raise `Terminated`, and SIGINT and SIGHUP, unless ignored, KeyboardInterrupt; unblock them if `attended` withheld
+    them."""
     signal.signal(signal.SIGTERM, _interrupt)
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -85,8 +85,8 @@ def heed_signals() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle a request to end. A second signal soon after the first (a group's signal that the outside passes on too, an impatient
-    key) must not disturb the cleaning up, nor replace the exit code of a command that the first was passed on to."""
+    """Handle a request to end. A second signal soon after the first (one to the group that the outside forwards too, or a second key
+    press) must neither disturb the cleanup nor replace the exit code of a command that the first was forwarded to."""
     if is_repeated():
         return
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
@@ -104,7 +104,7 @@ def _watch_lifeline(descriptor: int) -> None:
 
 
 def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
-    """The options that `unshare` needs on this machine, found by trying. Raises SandboxForbidden, MissingError."""
+    """The options that `unshare` needs on this machine, found by trial. Raises SandboxForbidden, MissingError."""
     wanted = _FLAGS if network else tuple(flag for flag in _FLAGS if flag != "--net")
     attempts = [wanted, (*wanted, *_USER_FLAGS)] if os.geteuid() == 0 else [(*wanted, *_USER_FLAGS)]
     output = ""
@@ -122,7 +122,7 @@ def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
 
 
 def remedy(proc_sys: Path = Path("/proc/sys")) -> str:
-    """What to do where namespaces are forbidden: also the switches of this kernel that forbid them to users, if any."""
+    """Advice if namespaces are forbidden, including this kernel's switches that forbid them to users, if any."""
     advice = [missing_right(os.geteuid() == 0, lacking_capabilities(), _in_chroot())]
     for name, forbids, permits in _SYSCTLS:
         with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ def remedy(proc_sys: Path = Path("/proc/sys")) -> str:
 
 
 def missing_right(is_root: bool, lacking: Sequence[str], in_chroot: bool) -> str:
-    """The first remedy for forbidden namespaces. Root is told what it lacks, not to become root."""
+    """The first remedy for forbidden namespaces: for users, to run as root; for root, the right that is missing."""
     if not is_root:
         return "Run as root"
     if lacking:
@@ -147,12 +147,12 @@ def missing_right(is_root: bool, lacking: Sequence[str], in_chroot: bool) -> str
 
 
 def network_remedy() -> str:
-    """What to do where the kernel refuses a network or an interface in the sandbox."""
+    """Advice if the kernel refuses to create a network namespace or an interface in the sandbox."""
     return f"{missing_right(os.geteuid() == 0, lacking_capabilities(), in_chroot=False)}."
 
 
 def lacking_capabilities() -> tuple[str, ...]:
-    """Capabilities that are not effective, without `CAP_`; none where /proc does not list them."""
+    """Needed capabilities that are not effective, without `CAP_`; empty if /proc does not list them."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -163,7 +163,7 @@ def lacking_capabilities() -> tuple[str, ...]:
 
 
 def _in_chroot() -> bool:
-    """Whether this process has another root directory than process 1; False where it may not look."""
+    """Whether this process has a different root directory than process 1; False if that cannot be read."""
     try:
         return not Path("/").samefile("/proc/1/root")
     except OSError:
@@ -171,9 +171,9 @@ def _in_chroot() -> bool:
 
 
 def run_inside(argv: Sequence[str] | None = None, *, network: bool = True) -> int:
-    """Run `argv` (default: this very command) in the sandbox and return its exit code (128 + N for signal N).
+    """Run `argv` (default: this command itself) in the sandbox and return its exit code (128 + N for signal N).
 
-    Standard streams are shared. `network` False: the machine's own stays in sight. Raises SandboxForbidden, MissingError.
+    Standard streams are shared. `network` False: keep the machine's own network. Raises SandboxForbidden, MissingError.
     """
     command = list(argv) if argv is not None else [sys.executable, *sys.orig_argv[1:]]
     flags = namespace_flags(network=network)
@@ -189,10 +189,10 @@ def run_inside(argv: Sequence[str] | None = None, *, network: bool = True) -> in
 def attended(
     command: Sequence[str], environment: Mapping[str, str], *, pass_fds: tuple[int, ...] = (), withheld: bool = False
 ) -> int:
-    """Run a program whose only child is this one in other namespaces; returns the exit code (128 + N for signal N).
+    """Run a program such as `unshare`, whose only child runs in other namespaces; returns the exit code (128 + N for signal N).
 
-    Signals are for the child: those of a terminal reach it by themselves, others are passed on as SIGTERM. `withheld`: the program in
-    between would die of them, so it starts with them blocked, and the child calls `heed_signals`.
+    Signals are meant for the child: those from a terminal reach it directly, others are forwarded as SIGTERM. `withheld`: signals
+    would kill the program in between, so it starts with them blocked, and the child calls `heed_signals`.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _GUARDED)
     try:
@@ -203,7 +203,7 @@ def attended(
             preexec_fn=partial(_tie, os.getpid(), before | _GUARDED if withheld else before),
         )
         code, request = _wait(process)
-        # The inside is told of every request by SIGTERM, and ends as by Ctrl-C.
+        # The inside receives every request as SIGTERM, and exits as after Ctrl-C.
         return 128 + request if request and shell_code(code) == _INTERRUPTED else shell_code(code)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -224,10 +224,10 @@ def _tie(parent: int, mask: set[int]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int]:
-    """Wait until the sandbox ends; its exit status, and the signal, or 0, that was passed on. One that is for the inside too goes on
-    as SIGTERM."""
+    """Wait until the sandbox ends; returns its exit status, and the signal, or 0, that was forwarded. A signal meant for the inside
+    too is forwarded as SIGTERM."""
     is_owed, request = False, 0
-    """A signal came before the program had its child, or before that had its handler."""
+    """`is_owed`: a signal is still to be forwarded, because the child or its handler did not exist yet."""
     while True:
         code = process.poll()
         if code is not None:
@@ -244,16 +244,16 @@ def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int]:
 
 
 def _goes_on(number: int, code: int) -> bool:
-    """Whether a signal is still to reach the inside. Ctrl-C has, by itself. A lost terminal has not: the inside, a first process with
-    no handler, is not told. Who was started by nohup ignores that, but what is blocked comes all the same."""
+    """Whether a signal must still be forwarded to the inside. Ctrl-C reaches it directly. SIGHUP from a lost terminal does not: the
+    kernel does not deliver it to a first process without a handler. Under nohup it is ignored, but a blocked signal arrives anyway."""
     if number == signal.SIGHUP:
         return signal.getsignal(number) is not signal.SIG_IGN
     return number != signal.SIGCHLD and code != _SI_KERNEL
 
 
 def _heeds(pid: int, number: signal.Signals) -> bool:
-    """Whether a signal reaches a process: the first one of a namespace is given only those that it catches. One that it only blocks
-    may be lost as it unblocks them."""
+    """Whether a signal would reach a process: the first process of a namespace receives only signals that it catches. One that it
+    merely blocks may be lost when it unblocks them."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -263,7 +263,7 @@ def _heeds(pid: int, number: signal.Signals) -> bool:
 
 
 def children_of(pid: int) -> tuple[int, ...]:
-    """Present children of a process; none when it is gone."""
+    """Present children of a process; empty if it has ended."""
     try:
         return tuple(int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     except OSError:
@@ -271,7 +271,7 @@ def children_of(pid: int) -> tuple[int, ...]:
 
 
 def end_session(process: subprocess.Popen[Any]) -> None:
-    """SIGKILL to the group that `process` leads, then wait for its members: in the sandbox those without a parent are ours."""
+    """Send SIGKILL to the group that `process` leads, then wait for its members: in the sandbox, orphans become our children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
@@ -285,8 +285,8 @@ _NOBODY = 65534
 
 
 def as_other_user(command: Sequence[str], user: int = _NOBODY) -> list[str]:
-    """How to start a program that refuses user 0: in a user namespace in which this same user has another number. Its IPC namespace
-    takes System V segments away, however their owner ends."""
+    """Command line for a program that refuses user 0: in a user namespace that maps this same user to another id. The IPC namespace
+    removes System V segments, however their owner ends."""
     if os.geteuid() != 0:
         return list(command)
     return ["unshare", "--user", "--ipc", f"--map-user={user}", f"--map-group={user}", "--", *command]

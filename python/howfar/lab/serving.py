@@ -1,4 +1,4 @@
-"""What a stage's path leads to: one server alone, or a primary with its replicas, and further servers next to it."""
+"""The servers at the end of a stage's path: one server alone, or a primary with its replicas, and further servers next to it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Serving:
     """One server alone, for one trial. `Replicated` adds a primary's replicas."""
 
     pair: Pair | None = None
-    """The primary and its replicas. None: no replication."""
+    """The primary and its replicas; None without replication."""
 
     def __init__(self, running: RunningServer, password: str, certificates: CertificatePaths | None) -> None:
-        """`running`: the server that the load uses. `certificates` None: it offers no TLS."""
+        """`running`: the server that the load uses. `certificates` is None if it offers no TLS."""
         self.running = running
         self.password = password
         self.certificates = certificates
@@ -40,7 +40,7 @@ class Serving:
         """Called right before the load. Raises LabError."""
 
     def watch(self, window: WindowWatch) -> WindowWatch:
-        """Called when the measured window begins and `window` already watches it."""
+        """Called when the measured window begins; `window` already watches it."""
         return window
 
     def begun(self) -> StageReceipt:
@@ -48,16 +48,16 @@ class Serving:
         return StageReceipt({})
 
     def obtained(self, load: LoadFacts) -> StageReceipt:
-        """The receipt after the load. Raises LabError when a part has died."""
+        """The receipt after the load. Raises LabError if a server has died."""
         return StageReceipt({})
 
     def others(self) -> ServerMetrics:
-        """Bytes that the server has exchanged since `begin` with others than the load; valid after `obtained`."""
+        """Bytes that the server has exchanged since `begin` with peers other than the load; valid after `obtained`."""
         return ServerMetrics()
 
 
 def start_for(store: Store, path: NetworkPath, certificates: CertificatePaths | None, spec: SessionSpec) -> Server:
-    """A fresh server as the path and its sessions need it; `certificates` are for encrypted ones. Raises ServerCrashed, LabError."""
+    """Start a new server as path and sessions require, with `certificates` if encrypted. Raises ServerCrashed, LabError."""
     return store.start(
         networking=path.networking,
         tls=certificates if spec.tls else None,
@@ -74,7 +74,7 @@ def alone(
     spec: SessionSpec,
     prepare: tuple[str, ...],
 ) -> Iterator[Serving]:
-    """A freshly started server. Raises ServerCrashed, LabError."""
+    """A newly started server, stopped on leaving. Raises ServerCrashed, LabError."""
     running = start_for(store, path, certificates, spec)
     try:
         for statement in prepare:
@@ -85,7 +85,7 @@ def alone(
 
 
 class Companions:
-    """The programs of further servers and their directories, made once for a laboratory."""
+    """The further servers' programs and directories, prepared once for a laboratory."""
 
     def __init__(self, servers: Sequence[str], main: str | None, context: ServerContext) -> None:
         """`servers`: kinds, names or paths; `main`: kind of the main server. Raises PlanError, ServerMissing."""
@@ -136,6 +136,6 @@ class Companions:
 
 
 def of_store(spec: SessionSpec, path: NetworkPath) -> SessionSpec:
-    """A cell's sessions with a key-value store, which does not compress, and whose socket is plain."""
+    """A cell's session settings for a key-value store: never compressed, and not encrypted over a Unix socket."""
     plain = replace(spec, algorithm=None, level=None)
     return replace(plain, tls=None, resumption=False) if path.by_socket else plain

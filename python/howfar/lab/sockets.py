@@ -11,7 +11,7 @@ _ACCEPTS = 1 << 16
 
 
 def listens(pid: int, at: int | Path) -> bool:
-    """Whether process `pid` listens at a TCP port, or at a Unix socket."""
+    """Whether process `pid` listens on a TCP port or a Unix socket."""
     return str(at) in listening_paths(pid) if isinstance(at, Path) else at in listening_ports(pid)
 
 
@@ -36,7 +36,7 @@ def _inodes(pid: int) -> set[str]:
 
 
 def listening_paths(pid: int) -> tuple[str, ...]:
-    """Unix sockets on which process `pid` listens; names without a file are left out."""
+    """Unix sockets on which process `pid` listens, without abstract ones."""
     inodes = _inodes(pid)
     found = set()
     for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
@@ -47,7 +47,7 @@ def listening_paths(pid: int) -> tuple[str, ...]:
 
 
 def listening_ports(pid: int) -> tuple[int, ...]:
-    """TCP ports on which process `pid` listens in its own network, IPv4 and IPv6."""
+    """TCP ports on which process `pid` listens in its own network namespace, IPv4 and IPv6."""
     inodes = _inodes(pid)
     ports = set()
     for table in ("tcp", "tcp6"):

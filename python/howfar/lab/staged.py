@@ -1,4 +1,4 @@
-"""The laboratory's `howfar.testbed.Stage`: one path to one server, and to further servers where a page asks them."""
+"""The laboratory's `howfar.testbed.Stage`: one path to one server, and to further servers if a page uses them."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class LabStage:
     companions: tuple[Reached, ...]
     link: Link | None
     at_rest: RttResult | None
-    """Before the load. None: no link."""
+    """RTT of the link before the load; None without a link."""
     tcp: dict[str, Any]
     """How the hosts' TCP was configured."""
     connections: int | None
-    """How many connections the load opens. None: unknown."""
+    """Number of connections that the load opens; None if unknown."""
     scene: Scene | None
-    """What the window watches from here. None: `watch` does it otherwise."""
+    """What `watch` observes from this machine; None if a subclass's `watch` works differently."""
     idle: Idle
     fetches_server_key: bool = True
     application: Application | None = None
@@ -97,7 +97,7 @@ class LabStage:
         return StageReceipt(receipt, tuple(found))
 
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
-        # An application's sessions: as the servers themselves report them.
+        # The sessions of an application are taken from the servers' own reports.
         spoken = {self.main.name: session} if self.application is None else {}
         sessions = spoken if load.sessions is None else load.sessions
         applied = StageReceipt({}) if self.application is None else self.application.obtained()
@@ -127,7 +127,7 @@ class LabStage:
 
 
 def _companion_proof(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Receipt and violations of one further server, whose connections depend on the page, which may not need it at all."""
+    """Receipt and violations of one further server. Its connections depend on the page, which may not use it at all."""
     receipt = dict(proof.server)
     if proof.forwarder is not None:
         receipt["forwarder"] = proof.forwarder
@@ -140,7 +140,7 @@ def _counted_less(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[st
 
 
 def observed(main: Reached, companions: tuple[Reached, ...], link: Link | None) -> tuple[Observed, ...]:
-    """Processes whose CPU time the stage's answers cost, by role."""
+    """Processes that spend CPU time on the stage's answers, by role."""
     found = [*main.observed(MAIN)]
     for one in companions:
         found += one.observed(one.name)

@@ -1,7 +1,7 @@
-"""Looks at hosts, link and server around the measured window, from a thread of its own, and makes a `Window` of what it saw.
+"""Samples hosts, link and server during the measured window, in a separate thread, and makes a `Window` of the samples.
 
-It reads open files four times a second and leaves all computing for afterwards: looking must not cost what is measured. What cannot be
-looked at is left out; a watch never makes a trial fail. Not here: the engine's view of its own connections, and whether a trial
+It reads open files four times a second and defers all computing: sampling must not disturb what is measured. What cannot be
+read is left out; a watch never makes a trial fail. Not here: the engine's view of its own connections, and whether a trial
 counts.
 """
 
@@ -29,11 +29,11 @@ from howfar.lab.window_network import HostFiles, Kind, Look, ProcFile, samples
 from howfar.store.records import TcpRecord, Window
 
 _PROCESSOR = 36
-"""Position of the CPU on which a thread last ran, among the words of its `stat` behind its name."""
+"""Index of the CPU on which a thread last ran, among the fields that follow the name in its `stat`."""
 
 
 def busy_shares(before: bytes, after: bytes, elapsed_s: float, ticks_per_s: int) -> dict[int, float]:
-    """Share of the time between two readings of /proc/stat in which each CPU worked."""
+    """Share of the time between two readings of /proc/stat during which each CPU was busy."""
     then, now = _ticks(before), _ticks(after)
     shares = {cpu: busy_cpus(then[cpu], ticks, elapsed_s, ticks_per_s, 1) for cpu, ticks in now.items() if cpu in then}
     return {cpu: share for cpu, share in shares.items() if share is not None}
@@ -50,12 +50,12 @@ def _ticks(stat: bytes) -> dict[int, CpuTicks]:
 
 
 def processor(stat: bytes) -> int:
-    """The CPU in a thread's /proc/…/stat; its name may hold anything, parentheses too."""
+    """The CPU in a thread's /proc/…/stat. The thread's name may contain any characters, including parentheses."""
     return int(stat.rpartition(b")")[2].split()[_PROCESSOR])
 
 
 class ThreadClocks:
-    """CPU time of a process's threads by the CPU that each was last on at each look. Without a process: always empty."""
+    """CPU time of a process's threads, by the CPU that each thread was last on at each sample. Empty without a process."""
 
     def __init__(self, pid: int | None) -> None:
         self._files: list[tuple[ProcFile, ProcFile]] = []
@@ -71,7 +71,7 @@ class ThreadClocks:
         return int(self._files[place][0].read().split()[0])
 
     def look(self) -> None:
-        """Add the CPU time of each thread since the previous look to the CPU where the thread is now."""
+        """Add the CPU time of each thread since the previous sample to the CPU where the thread is now."""
         for place, (_, stat) in enumerate(self._files):
             with suppress(OSError):  # a thread that has ended took no more
                 now = self._cpu_ns(place)
@@ -100,20 +100,20 @@ _DIAG_BYTES = 72
 """Size of `struct inet_diag_msg`, before the attributes."""
 _COOKIE_AT = 44
 _PEER_AT, _LOOPBACK = 24, 127
-"""Where the peer's IPv4 address begins, and its first byte on the loopback."""
+"""Offset of the peer's IPv4 address, and its first byte on the loopback."""
 _BUFFER = 1 << 18
 _PATIENCE_S = 5.0
 
 _RTT_US, _TOTAL_RETRANS, _BYTES_ACKED, _BYTES_RECEIVED = 68, 100, 120, 128
 _SEGS_OUT, _SEGS_IN, _MIN_RTT_US, _BUSY_US, _RWND_LIMITED_US, _SNDBUF_LIMITED_US = 136, 140, 148, 168, 176, 184
-"""Offsets of fields of `struct tcp_info`, which only ever grows at its end."""
+"""Offsets of fields of `struct tcp_info`; new kernels only append fields to it."""
 _NO_MIN_RTT = 2**32 - 1
 _FRAME_HEADERS = 66
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Counts of one TCP connection since it began. None: this kernel does not report them."""
+    """Counts of one TCP connection since it began; None if this kernel does not report them."""
 
     rtt_ns: int
     min_rtt_ns: int | None
@@ -132,7 +132,7 @@ Connections = Mapping[bytes, Connection]
 
 
 class Diag:
-    """Asks one host about its established connections from or to `port`. Raises OSError where the kernel cannot be queried."""
+    """Queries one host's kernel for established connections from or to `port`. Raises OSError where the kernel cannot be queried."""
 
     def __init__(self, host: Host, port: int, side: Literal["client", "server"]) -> None:
         source, destination = (port, 0) if side == "server" else (0, port)
@@ -159,7 +159,7 @@ class Diag:
 
 
 def _request(source: int, destination: int) -> bytes:
-    """`struct inet_diag_req_v2` for IPv4, with ports in the order of the network; port 0 is any."""
+    """`struct inet_diag_req_v2` for IPv4, with ports in network byte order; port 0 is any."""
     body = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
     body += struct.pack("!HH", source, destination) + bytes(32) + bytes(4) + b"\xff" * 8
     return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0) + body
@@ -178,7 +178,7 @@ def _last_kind(part: bytes) -> int:
 
 
 def parse(answer: tuple[bytes, ...], *, loopback: bool = True) -> dict[bytes, Connection]:
-    """The connections in an answer of `Diag.ask`. `loopback`: also those of a host with itself."""
+    """The connections in an answer of `Diag.ask`. `loopback`: include those of a host with itself."""
     found = {}
     for part in answer:
         at = 0
@@ -204,7 +204,7 @@ def _attribute(rest: bytes, wanted: int) -> bytes | None:
 
 
 def connection(info: bytes) -> Connection:
-    """One connection from `struct tcp_info`, as much of it as this kernel fills."""
+    """One connection from `struct tcp_info`, with the fields that this kernel fills."""
 
     def number(at: int, form: Literal["=I", "=Q"], unit: int = 1) -> int | None:
         if at + struct.calcsize(form) > len(info):
@@ -234,7 +234,7 @@ _COUNTED = Literal[
 
 
 def _growth(before: Connections, after: Connections, name: _COUNTED) -> int | None:
-    """Growth of a count over all connections that are there at the end; one that was not there at the beginning began at zero."""
+    """Growth of a count over all connections open at the end; one that was not open at the beginning started at zero."""
     total = 0
     for cookie, now in after.items():
         value, then = getattr(now, name), getattr(before.get(cookie), name, 0)
@@ -245,7 +245,7 @@ def _growth(before: Connections, after: Connections, name: _COUNTED) -> int | No
 
 
 def record(host: Literal["client", "server"], before: Connections, after: Connections) -> TcpRecord | None:
-    """The record of one host's connections. None: there are none at the end."""
+    """The record of one host's connections; None if none is open at the end."""
     if not after:
         return None
     least = [one.min_rtt_ns for one in after.values() if one.min_rtt_ns is not None]
@@ -263,7 +263,7 @@ def record(host: Literal["client", "server"], before: Connections, after: Connec
 
 
 def share_to_server(before: Connections, after: Connections) -> float | None:
-    """Share of all bytes, headers included, that went to the server, from its connections. None: nothing crossed, or not reported."""
+    """Share of all bytes, headers included, that went to the server, from its connections. None if there were none, or no counts."""
     names: tuple[_COUNTED, ...] = ("bytes_received", "segments_in", "bytes_acked", "segments_out")
     grown = [_growth(before, after, name) for name in names]
     if None in grown:
@@ -276,18 +276,18 @@ def share_to_server(before: Connections, after: Connections) -> float | None:
 _EVERY_S = 0.25
 _EARLY_NS = 20_000_000
 _EARLY_SHARE = 0.01
-"""The last look comes this share of the window before its end, or `_EARLY_NS` if that is less: when the engine has reported its result
-it closes its connections, and the kernel forgets their counts."""
+"""The last sample precedes the window's end by this share of the window, or `_EARLY_NS` if that is less: once the engine has reported
+its result it closes its connections, and the kernel forgets their counts."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 SIDES: tuple[Literal["client", "server"], ...] = ("client", "server")
 OWN = {"requests": 1, "running": 1}
-"""What the look itself adds to the server's counters."""
+"""What a sample itself adds to the server's counters."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What to watch. `port`: the main server's end of the load's TCP connections; None: they are not TCP. Connections to other servers
-    are not watched one by one; their bytes are among the interface's."""
+    """What to watch. `port`: the main server's TCP port that the load uses; None if the load does not use TCP. Connections to other
+    servers are not watched one by one; the interface's counters include their bytes."""
 
     client: Host
     server: Host
@@ -312,7 +312,7 @@ class Scene:
 
 @dataclass
 class _Seen:
-    """Readings as they were taken."""
+    """The raw readings."""
 
     began_ns: int = 0
     ended_ns: int = 0
@@ -322,11 +322,11 @@ class _Seen:
     server: list[Mapping[str, int]] = field(default_factory=list)
     timeouts: list[int | None] = field(default_factory=list)
     cost_ns: int = 0
-    """CPU time of the looks, known at their end."""
+    """CPU time of all samples, set at the end."""
 
 
 class WindowWatch:
-    """Watches a window from the moment it is made; see `stage.WindowWatch`."""
+    """Watches a window from its own construction on; see `testbed.WindowWatch`."""
 
     def __init__(self, scene: Scene, length_ns: int) -> None:
         self._scene = scene
@@ -338,13 +338,13 @@ class WindowWatch:
         self._thread.start()
 
     def finish(self) -> Window | None:
-        """End the watch if it has not ended by itself. None: it did not see two moments."""
+        """End the watch if it has not ended by itself. Returns None without samples of two moments."""
         self._enough.set()
         self._thread.join()
         return _window(self._scene, self._seen, {} if self._clocks is None else self._clocks.taken_ns())
 
     def _watch(self) -> None:
-        # Whatever is watched may die meanwhile. Who measures says so; a watch that broke off has seen less.
+        # Whatever is watched may die meanwhile. The measurement reports that; a watch that stops early has seen less.
         with suppress(HowfarError, OSError, ValueError), ExitStack() as ledger:
             eyes = _Eyes(self._scene, ledger)
             self._clocks = eyes.clocks
@@ -361,7 +361,7 @@ class WindowWatch:
 
 
 class _Eyes:
-    """Everything that is open for reading. Raises OSError."""
+    """The files and sockets that a watch reads, opened once. Raises OSError."""
 
     def __init__(self, scene: Scene, ledger: ExitStack) -> None:
         self._scene = scene
@@ -381,14 +381,14 @@ class _Eyes:
                 ledger.callback(self._diags[side].close)
 
     def look(self, seen: _Seen) -> None:
-        """Read what is read several times."""
+        """Read what every sample reads."""
         at_ns = time.monotonic_ns()
         if self._files is not None:
             seen.looks.append(self._files.look(at_ns, self._queues()))
         self.clocks.look()
 
     def look_closely(self, seen: _Seen) -> None:
-        """Read what is read twice, always in the same order; the server last, which may take its time."""
+        """Read what only the first and last samples read, always in the same order; the server last, as it may be slow."""
         for side, diag in list(self._diags.items()):
             try:
                 seen.tcp[side].append(diag.ask())
@@ -408,7 +408,7 @@ def _window(scene: Scene, seen: _Seen, link_cpu_ns: Mapping[int, int]) -> Window
     length_ns = seen.ended_ns - seen.began_ns
     if length_ns <= 0 or len(seen.stat) < 2:
         return None
-    # A program of the path may have the server's port on the client's loopback too.
+    # A program on the path may use the server's port number on the client's loopback too.
     tcp, share = _connections(seen, loopback=scene.link is None)
     return Window(
         length_ns=length_ns,
@@ -429,7 +429,7 @@ def _grown(counts: Sequence[int | None]) -> int | None:
 
 
 def _connections(seen: _Seen, *, loopback: bool) -> tuple[tuple[TcpRecord, ...], float | None]:
-    """The record of each host; and the share of the bytes that went to the server."""
+    """The record of each host, and the share of the bytes that went to the server."""
     records, share = [], None
     for side in SIDES:
         if len(seen.tcp[side]) != 2:
@@ -439,14 +439,14 @@ def _connections(seen: _Seen, *, loopback: bool) -> tuple[tuple[TcpRecord, ...],
         if found is not None:
             records.append(found)
         if side == "server":
-            # On a busy machine the last look can come when the load has closed its connections: they went alike before the first one.
+            # On a busy machine the load may have closed its connections before the last sample: use the share before the first one.
             share = share_to_server(before, after)
             share = share_to_server({}, before) if share is None else share
     return tuple(records), share
 
 
 def server_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """How much each counter grew, the look's own part taken off; for a gauge, its value at the end."""
+    """Growth of each counter, without what the samples added; for a gauge, its value at the end."""
     return {
         name: max(value - (0 if name in GAUGES else before[name]) - OWN.get(name, 0), 0)
         for name, value in after.items()

@@ -1,4 +1,4 @@
-"""What crossed an interface and what TCP sent again, as the kernel of a host counts them: opened once, read often, parsed afterwards.
+"""Traffic of an interface and TCP's retransmissions, from a host's kernel counters: opened once, read often, parsed afterwards.
 
 Not here: the link's own counters, which `crates/link` keeps. Start at `samples`.
 """
@@ -16,23 +16,23 @@ from howfar.lab.network import Host
 from howfar.store.records import NetworkSample
 
 _LONGEST = 1 << 16
-"""Most bytes of a file of /proc that are read; these two have some hundred to a few thousand."""
+"""Maximum bytes to read from a file of /proc; those read here have some hundred to a few thousand."""
 _ETHERNET = 14
 _IP_AND_TCP = 52
 """Headers of a segment: IPv4 and TCP with time stamps."""
 
 Kind = Literal["ethernet", "loopback"]
-"""Kind of an interface, by the headers that it counts. On the loopback a packet is a segment."""
+"""Kind of an interface, which determines the headers that it counts. On the loopback a packet is a segment."""
 
 
 class ProcFile:
-    """An open file of /proc. A network's file keeps showing the network in which it was opened."""
+    """An open file of /proc. A file of /proc/net keeps showing the network namespace in which it was opened."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> bytes:
-        """The whole file, as it is now. Raises OSError."""
+        """The complete present content. Raises OSError."""
         return os.pread(self._descriptor, _LONGEST, 0)
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ def open_in(host: Host, name: str) -> ProcFile:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Traffic of one interface since it exists. A super-packet is one packet, with one set of headers."""
+    """Traffic of one interface since its creation. A super-packet counts as one packet, with one set of headers."""
 
     received_bytes: int
     received_packets: int
@@ -57,15 +57,15 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments of one host's TCP since it exists."""
+    """Segments that one host's TCP has sent since its network namespace was created."""
 
     sent: int
-    """Segments sent, including those sent again."""
+    """Segments sent, including retransmitted ones."""
     again: int
 
 
 def traffic(dev: bytes, interface: str) -> Traffic | None:
-    """An interface's counters from /proc/net/dev. None: there is no such interface."""
+    """An interface's counters from /proc/net/dev; None if it does not exist."""
     for line in dev.decode().splitlines():
         name, colon, numbers = line.partition(":")
         if colon and name.strip() == interface:
@@ -75,7 +75,7 @@ def traffic(dev: bytes, interface: str) -> Traffic | None:
 
 
 def segments(snmp: bytes) -> Segments:
-    """Counters from /proc/net/snmp, whose lines come in pairs: names, then values. OutSegs leaves out what was sent again."""
+    """Counters from /proc/net/snmp, whose lines come in pairs: names, then values. OutSegs excludes retransmissions."""
     lines = [line.split()[1:] for line in snmp.decode().splitlines() if line.startswith("Tcp:")]
     values = dict(zip(lines[0], (int(word) for word in lines[1]), strict=False)) if len(lines) == 2 else {}
     again = values.get("RetransSegs", 0)
@@ -83,7 +83,7 @@ def segments(snmp: bytes) -> Segments:
 
 
 def timeouts(netstat: bytes) -> int | None:
-    """How often a retransmission timer expired, from /proc/net/netstat, which has snmp's format. None: not reported."""
+    """Number of retransmission timeouts, from /proc/net/netstat, which has snmp's format; None if not reported."""
     lines = [line.split()[1:] for line in netstat.decode().splitlines() if line.startswith("TcpExt:")]
     values = dict(zip(lines[0], lines[1], strict=False)) if len(lines) == 2 else {}
     return int(values["TCPTimeouts"]) if "TCPTimeouts" in values else None
@@ -91,17 +91,17 @@ def timeouts(netstat: bytes) -> int | None:
 
 @dataclass(frozen=True)
 class Look:
-    """Files and counters at one moment, as they were read."""
+    """Raw file contents and counters at one moment."""
 
     at_ns: int
     dev: bytes
     server_snmp: bytes
     client_snmp: bytes | None
-    """The client's file. None: both are one host."""
+    """The client's file; None if client and server are one host."""
     to_server_queue_bytes: int | None = None
     to_client_queue_bytes: int | None = None
     client_dev: bytes | None = None
-    """The client's interfaces. None: both are one host."""
+    """The client's interfaces; None if client and server are one host."""
 
 
 @dataclass
@@ -113,7 +113,7 @@ class HostFiles:
     client_snmp: ProcFile | None
     client_dev: ProcFile | None
     netstats: tuple[ProcFile, ...]
-    """One file for each host. Empty: this kernel has none."""
+    """One file for each host; empty if this kernel has none."""
 
     @staticmethod
     def open(server: Host, client: Host) -> HostFiles:
@@ -133,7 +133,7 @@ class HostFiles:
         return Look(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client, client_dev)
 
     def timeouts(self) -> int | None:
-        """Expired timers of all hosts together."""
+        """Retransmission timeouts of all hosts together; None if not reported."""
         counts = [timeouts(file.read()) for file in self.netstats]
         return None if not counts or None in counts else sum(number or 0 for number in counts)
 
@@ -159,10 +159,10 @@ def _netstats(server: Host, client: Host) -> tuple[ProcFile, ...]:
 def samples(
     looks: Sequence[Look], interface: str, kind: Kind, share_to_server: float | None
 ) -> tuple[NetworkSample, ...]:
-    """Growth since the first look, at each later one.
+    """Growth of the counters from the first look to each later one.
 
-    The loopback counts both directions as one: `share_to_server` of its bytes and packets is said to go to the server. None: that is
-    not known, and neither are samples of it.
+    The loopback counts both directions together: `share_to_server` of its bytes and packets is attributed to the server. If that
+    share is None, a loopback yields no samples.
     """
     if kind == "loopback" and share_to_server is None:
         return ()
@@ -187,7 +187,7 @@ def samples(
 
 
 _Row = tuple[int, int, int, int, int]
-"""Bytes and packets, each to the server and to the client; segments sent again."""
+"""Bytes to the server and to the client, packets to the server and to the client, retransmitted segments."""
 
 
 def _counter(interface: str, kind: Kind, share_to_server: float) -> Callable[[Look], _Row | None]:
@@ -210,13 +210,13 @@ def _counter(interface: str, kind: Kind, share_to_server: float) -> Callable[[Lo
 
 
 def looped(dev: bytes | None) -> int:
-    """Segments that a host sent to itself, as to a program of the path."""
+    """Segments that a host sent to itself, for example to a program on the path."""
     own = None if dev is None else traffic(dev, "lo")
     return 0 if own is None else own.sent_packets
 
 
 def as_frames(counted_bytes: int, counted_packets: int, sent: int) -> tuple[int, int]:
-    """Bytes and frames as a network card would count them, where a virtual interface counts super-packets: with headers for each of
-    the `sent` segments."""
+    """Bytes and frames as a network card would count them, from an interface that counts super-packets: with headers for each of the
+    `sent` segments."""
     frames = max(sent, counted_packets)
     return counted_bytes + (_ETHERNET + _IP_AND_TCP) * (frames - counted_packets), frames

@@ -1,4 +1,4 @@
-"""The command line of `howfar load` -> `Options`, by the table in `options.py`. Pure; it knows names and forms, not meaning.
+"""The command line of `howfar load` -> `Options`, by the table in `options.py`. Pure. It checks names and syntax, not meaning.
 
 As in sysbench: `--name=value`, dashes or underscores, switches bare or with on/off. Also `--name value`, and pgbench's options.
 """
@@ -22,7 +22,7 @@ from howfar.units import parse_duration_ns
 PGBENCH_KINDS: tuple[str, ...] = get_args(Pgbench.model_fields["kind"].annotation)
 KINDS = (*SYSBENCH_KINDS, *PGBENCH_KINDS)
 WORKLOADS = (*SYSBENCH_KINDS, *(kind.replace("_", "-") for kind in PGBENCH_KINDS))
-"""The workloads as they are written."""
+"""Workload names as written on the command line."""
 ACTIONS = ("prepare", "warmup", "prewarm", "run", "cleanup")
 PASSWORD_ADVICE = (
     "Use --password-file FILE (readable by you alone), the environment variable HOWFAR_PASSWORD, or --ask-password."
@@ -41,7 +41,7 @@ class Options:
     action: str
     values: Mapping[str, Any]
     notes: tuple[str, ...]
-    """Options that were accepted and have no effect, a line each."""
+    """Notes, one line each, on options that have no effect or are deprecated."""
 
     @property
     def dialect(self) -> str:
@@ -59,7 +59,7 @@ class Options:
 
 
 def parse_command_line(arguments: Sequence[str]) -> Options:
-    """The options of a command line. Raises UsageError."""
+    """Parse a command line. Raises UsageError."""
     values: dict[str, Any] = {}
     notes: list[str] = []
     positional: list[str] = []
@@ -143,15 +143,15 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
 
 
 def _workload(argument: str) -> str | None:
-    """The workload's name, also from the path of sysbench's own script: `/usr/share/sysbench/oltp_read_only.lua`. Any other file is
-    another script, whatever its name."""
+    """The workload's name, given as such or as the path of sysbench's own script: `/usr/share/sysbench/oltp_read_only.lua`. A file
+    elsewhere is a different script, even if it has the same name."""
     path = PurePath(argument)
     name = path.stem if path.suffix == ".lua" and path.parts[-3:-1] == ("share", "sysbench") else argument
     return name.replace("-", "_") if name.replace("-", "_") in KINDS else None
 
 
 def _misplaced(argument: str) -> UsageError:
-    """An argument with no place; it is repeated only where it is surely no password."""
+    """The error for a positional argument that does not fit. The message repeats the argument only if it cannot be a password."""
     known = (*WORKLOADS, *ACTIONS)
     near = did_you_mean(argument, known)
     if argument.endswith(".lua") and PurePath(argument).name.removesuffix(".lua").isidentifier():
@@ -171,7 +171,7 @@ def _misplaced(argument: str) -> UsageError:
 
 
 def _read(option: Option, text: str) -> Any:
-    """Text as a value of the option's kind. Raises UsageError."""
+    """Convert text to a value of the option's kind, within its limits. Raises UsageError."""
     try:
         value = _typed(option, text)
     except (ValueError, InvalidOperation) as error:
@@ -252,7 +252,7 @@ WITH_VALUE: Mapping[str, Callable[[str], list[str]]] = {
     **dict.fromkeys(("-M", "--protocol"), _protocol),
     **dict.fromkeys(("-b", "--builtin"), lambda value: [value]),
 }
-"""pgbench's options with a value -> the same here."""
+"""pgbench's options that take a value -> their equivalents here."""
 
 BARE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("-S", "--select-only"), ("select-only",)),
@@ -265,7 +265,7 @@ BARE: Mapping[str, tuple[str, ...]] = {
     "-q": ("--quiet",),
     "-W": ("--ask-password",),
 }
-"""pgbench's options without a value -> the same here."""
+"""pgbench's options without a value -> their equivalents here."""
 
 _PLACES = {
     **dict.fromkeys(("-h", "--host", "--hostname", "--server"), "host"),
@@ -273,7 +273,7 @@ _PLACES = {
     **dict.fromkeys(("-U", "-u", "--user", "--username"), "user"),
     **dict.fromkeys(("-d", "--db", "--database", "--dbname"), "db"),
 }
-"""Other programs' options for the server -> ours, after `mysql-` or `pgsql-`."""
+"""Other programs' options that name the server -> ours, without the prefix `mysql-` or `pgsql-`."""
 
 NEAR: Mapping[str, str] = {
     **dict.fromkeys(
@@ -313,13 +313,13 @@ NEAR: Mapping[str, str] = {
     ),
     "--seed": "--rand-seed",
 }
-"""Options without an equal here -> what comes near."""
+"""Options that have no equivalent here -> the closest alternative."""
 
 
 def translate(argument: str, rest: list[str]) -> list[str] | None:
-    """The arguments that say the same here, for one of pgbench's; its value is taken from `rest`. None: it is not pgbench's.
+    """Translate one of pgbench's options, taking its value from `rest`. None if `argument` is not one of them.
 
-    Raises UsageError for a short option that is not known; what follows its letter, perhaps a password, is never repeated.
+    Raises UsageError for an unknown short option; the message never repeats what follows its letter, which may be a password.
     """
     long = argument.startswith("--")
     name, has_value, value = (argument if long else argument[:2], False, argument[2:].removeprefix("="))
@@ -340,7 +340,7 @@ def translate(argument: str, rest: list[str]) -> list[str] | None:
 
 
 def unknown(option: str, others: Sequence[str], near: str = "", more: str = "") -> UsageError:
-    """The error for an option that is not known, given the other arguments; `near`: what is spelt like it."""
+    """The error for an unknown option, given the other arguments; `near`: advice that names options of similar spelling."""
     if (place := _PLACES.get(option)) is not None:
         near = f"Use --{_driver(others)}-{place}, or put it into the DSN. "
         near += "For a password: --password-file or --ask-password. " if option == "-p" else ""
@@ -352,6 +352,6 @@ def unknown(option: str, others: Sequence[str], near: str = "", more: str = "") 
 
 
 def _driver(others: Sequence[str]) -> str:
-    """`pgsql` if another argument says so, else `mysql`, sysbench's default."""
+    """`pgsql` if another argument implies it, else `mysql`, sysbench's default."""
     of_postgres = re.compile(r"postgres|--pgsql|pgsql$|(tpcb|simple|select)[-_](like|update|only)$")
     return "pgsql" if any(map(of_postgres.match, others)) or "--db-driver=pgsql" in others else "mysql"

@@ -53,7 +53,7 @@ MOST_LOADERS = 1024
 
 
 def fields(options: Options, of: str) -> dict[str, Any]:
-    """Fields of one of the engine's values that the options set, by the table in `options.py`."""
+    """Values of the options that set a field of `of`, one part of the engine's job, by the table in `options.py`."""
     pairs = ((option.field.partition("."), option.name) for option in OPTIONS)
     return {field: options.value(name) for (part, _, field), name in pairs if part == of}
 
@@ -66,7 +66,7 @@ class LoadLogin(Login):
 
 
 def address_of_options(options: Options) -> ServerAddress:
-    """sysbench's options as one source, like DSN and option file. Raises UsageError."""
+    """The address that sysbench's options give; one source among others, like DSN and option file. Raises UsageError."""
 
     def one(name: str) -> str | None:
         values = options.value(name) or ()
@@ -97,7 +97,7 @@ def address_of_options(options: Options) -> ServerAddress:
 
 
 def _of_pgsql_options(options: Options) -> ServerAddress:
-    """sysbench's options for PostgreSQL, whose user and database are `sbtest` too."""
+    """The address from sysbench's options for PostgreSQL, where user and database default to `sbtest` too."""
     try:
         mode = options.value("pgsql-sslmode")
         return ServerAddress(
@@ -142,7 +142,7 @@ def _compression_of(options: Options) -> Any:
 
 
 def check_sources(target: bool, options: ServerAddress) -> ServerAddress:
-    """The options as a source, in which a socket goes before a host, as in sysbench. Raises UsageError where a target is given too."""
+    """The options as a source; a socket takes precedence over a host, as in sysbench. Raises UsageError if a target is given too."""
     consent = replace(options, fetch_server_key=None, allow_cleartext_password=None)
     if target and consent != ServerAddress():
         raise UsageError(
@@ -194,7 +194,7 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
             else custom
         )
     if options.kind in PGBENCH_KINDS:
-        # As pgbench, whose default is -M simple; statements that leave at once cannot be that.
+        # As in pgbench, the default is -M simple; but the simple query protocol allows no pipeline.
         usual = "auto" if options.value("pipeline") > 1 else "disable"
         mode = options.value("db-ps-mode") if options.given("db-ps-mode") else usual
         return Pgbench(kind=options.kind, scale=options.value("scale"), db_ps_mode=mode)
@@ -307,7 +307,7 @@ _FIELD_OPTIONS = {option.field.partition(".")[2]: option.name for option in OPTI
 
 
 def _translated(error: ValidationError) -> UsageError:
-    """The first problem of a job, under the name of the option that caused it."""
+    """The first validation error of a job, under the name of the option that caused it."""
     problem = error.errors()[0]
     field = next((str(part) for part in reversed(problem["loc"]) if isinstance(part, str)), "")
     name = _FIELD_OPTIONS.get(field, field.replace("_", "-"))
@@ -350,7 +350,7 @@ _SPARE = 10
 
 
 def statements_a_connection(job: LoadJob) -> int:
-    """The most statements that one connection prepares for this mix."""
+    """The maximum number of statements that one connection prepares for this workload."""
     work = job.workload
     if isinstance(work, Custom):
         return len(work.statements) if work.db_ps_mode == "auto" else 0
@@ -479,8 +479,8 @@ _BORDER = re.compile(r"/\*|\*/")
 def count_values(sql: str, protocol: ServiceName | None) -> int:
     """The number of values of a statement: the `?` outside of quotes and comments, by the lexical rules of its server.
 
-    The engine has the same rules (`crates/wire/src/sql.rs`), and `tests/data/values.tsv` holds both to them. MySQL runs what
-    `/*!` holds. PostgreSQL's operator `?` is written `??`, and is seen before a string; `?|` and `?&` are operators too.
+    The engine has the same rules (`crates/wire/src/sql.rs`), and `tests/data/values.tsv` tests both. MySQL executes what a comment
+    `/*!` contains. PostgreSQL's operator `?` is written `??`; `?` before a string, `?|` and `?&` are also operators.
     """
     rules = _POSTGRESQL if protocol == "postgresql" else _MYSQL
     count, at = 0, 0
@@ -495,7 +495,7 @@ def count_values(sql: str, protocol: ServiceName | None) -> int:
 
 
 def _end_of_comment(sql: str, at: int) -> int:
-    """Where a comment of PostgreSQL ends that begins before `at`; it may hold others."""
+    """The end of a PostgreSQL comment that begins before `at`; comments may be nested."""
     depth = 1
     for border in _BORDER.finditer(sql, at):
         depth += 1 if border[0] == "/*" else -1

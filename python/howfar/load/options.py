@@ -1,4 +1,4 @@
-"""The option table of `howfar load`: sysbench's names and defaults by dialect, then what only howfar has.
+"""The option table of `howfar load`: sysbench's names and defaults by dialect, and howfar's own options.
 
 Read by `cmdline.py` (parsing), `job.py` (meaning), `--help`, documents and tests.
 """
@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["int", "number", "switch", "text", "choice", "list", "seconds", "duration", "file"]
-"""`seconds`: a bare number as sysbench has it, or with a unit; `duration`: with a unit only."""
+"""`seconds`: a bare number, as in sysbench, or a number with a unit; `duration`: with a unit only."""
 KeyOutcome = Literal["used", "ignored", "refused"]
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `default` is that of sysbench 1.0, `default_11` that of 1.1 where it differs."""
+    """One option. `default` is that of sysbench 1.0, `default_11` that of 1.1 if it differs."""
 
     name: str
     kind: Kind
@@ -34,9 +34,9 @@ class Option:
     high: int = 0
     """Whole numbers above this are refused; 0: no limit."""
     bare: str = ""
-    """Value of the option where none is given; a switch alone is on."""
+    """Value of the option when it is given without one; a switch alone is on."""
     field: str = ""
-    """The field that it sets: `job.connections`, `session.…`, `server.…`, `workload.…` or `distribution.…`; empty: not one field."""
+    """The field that it sets: `job.connections`, `session.…`, `server.…`, `workload.…` or `distribution.…`; empty if not one field."""
 
     def default_of(self, dialect: str) -> str | None:
         return self.default_11 if dialect == "1.1" and self.default_11 is not None else self.default
@@ -55,7 +55,7 @@ GROUPS = (SERVER, LOAD, OWN, TABLES, MIX, DRAWS, MEASURE, OUTPUT, IGNORED, REFUS
 
 
 def _in(group: str, *options: Option, sets: str = "") -> tuple[Option, ...]:
-    """Options of one group. `sets`: the part of the job in which each sets the field of its own name."""
+    """Options of one group. `sets`: the part of the job in which each sets the field that has its name."""
     return tuple(
         replace(option, group=group, field=option.field or (f"{sets}.{option.name.replace('-', '_')}" if sets else ""))
         for option in options

@@ -1,9 +1,9 @@
-"""A load for a person: verdict, throughput, latencies, statements, errors, receipt, client cost, next steps; and in the layouts of
-sysbench 1.0 and 1.1 and of pgbench, for programs that parse those. Pure.
+"""The report of a load as text: verdict, throughput, latencies, statements, errors, receipt, client cost, next steps; also in the
+layouts of sysbench 1.0 and 1.1 and of pgbench, for programs that parse those. Pure.
 
-There the first line names howfar; all others have the texts, columns and digits of sysbench or pgbench. The numbers are howfar's:
-percentiles of a finer histogram and, in an open loop, response times from when a request was due. Only `--histogram` uses sysbench's
-1024 buckets.
+In those layouts the first line names howfar; all others have the texts, columns and digits of sysbench or pgbench. The numbers are
+howfar's: percentiles of a finer histogram and, in an open loop, response times from when a request was due. Only `--histogram` uses
+sysbench's 1024 buckets.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def report(result: Result, workload: str) -> list[str]:
 
 
 def _labelled(label: str, texts: Iterable[str]) -> list[str]:
-    """The label before the first line only."""
+    """Lines of text, with the label before the first one only."""
     return [f"{'' if number else label:<{_LABEL}}{text}".rstrip() for number, text in enumerate(texts)]
 
 
@@ -121,7 +121,7 @@ def _latencies(result: Result) -> list[str]:
 
 
 def _in_flight(result: Result) -> list[str]:
-    """Transactions in flight that would have raised the percentiles in a longer window."""
+    """Lines on transactions in flight, if these would have raised the percentiles in a longer window."""
     left, p99 = result.in_flight, result.ended.at(0.99)
     if left is None or not left.count or (p99 is not None and left.max_ns <= p99.low_ns):
         return []
@@ -140,7 +140,7 @@ def _statements(result: Result) -> list[str]:
 
 
 def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
-    """Count and percentiles, a row each; `≥` where unanswered requests leave only a bound."""
+    """A table with the count and percentiles of each latency; `≥` where unanswered requests leave only a lower bound."""
     lines = [[title, "count", "mean", *(name for name, _ in SHARES), "max"]]
     for label, latency in rows:
         mean = Bound(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
@@ -174,7 +174,7 @@ def _errors(result: Result) -> list[str]:
 
 
 def _receipt(receipt: Receipt) -> list[str]:
-    """The session that was obtained."""
+    """Lines on the session that was obtained."""
     login = f"login by {receipt.auth_plugin}, statements {receipt.protocol_mode}"
     return [
         f"{receipt.server_version}, connection {receipt.server_connection_id}, {login}",
@@ -213,7 +213,7 @@ def _listed(facts: Iterable[str]) -> str:
 
 
 def _client(result: Result) -> list[str]:
-    """What the measurement itself cost."""
+    """The cost of the measuring client itself: CPU time and memory."""
     use, done = result.client, result.finished
     if use is None:
         return []
@@ -246,7 +246,7 @@ def _advice(result: Result) -> list[str]:
 
 
 def partial(intervals: Sequence[Interval], how: str = "interrupted") -> list[str]:
-    """After an interruption or a failure: the sum of the intervals so far, which is not a result."""
+    """The report after an interruption or a failure: the sum of the intervals so far, which is not a result."""
     seconds = sum(each.length_ns for each in intervals) / 1e9
     sums = (
         f"{sum(getattr(each, name) for each in intervals):,} {name}" for name in ("transactions", "queries", "errors")
@@ -256,7 +256,7 @@ def partial(intervals: Sequence[Interval], how: str = "interrupted") -> list[str
 
 
 def interval_line(each: Interval, open_loop: bool) -> str:
-    """A line while the load runs."""
+    """The line of an interval, shown while the load runs."""
     seconds = each.length_ns / 1e9 or 1.0
     return (
         f"{(each.start_ns + each.length_ns) / 1e9:>7.4g} s  {each.transactions / seconds:>11,.1f} transactions/s  "
@@ -283,7 +283,7 @@ _MULTIPLIER = (BUCKETS - 1) / (math.log(HIGH_MS) - _DEDUCT)
 
 
 def bucket(ns: int) -> int:
-    """The nearest bucket; values outside go into the first or the last."""
+    """sysbench's bucket nearest to a latency; values outside go into the first or the last."""
     if ns <= 0:
         return 0
     return min(max(math.floor((math.log(ns / 1e6) - _DEDUCT) * _MULTIPLIER + 0.5), 0), BUCKETS - 1)
@@ -316,7 +316,7 @@ def sysbench_first_line(version: str, dialect: str) -> list[str]:
 
 
 def sysbench_head(job: LoadJob, dialect: str, report_interval_ns: int, seed: int) -> list[str]:
-    """What sysbench prints before the load; `seed` 0: from the clock."""
+    """The lines that sysbench prints before the load; `seed` 0: from the clock."""
     lines = ["Running the test with following options:", f"Number of threads: {job.connections}"]
     if dialect == "1.1" and job.warmup_ns:
         lines.append(f"Warmup time: {job.warmup_ns // SECOND_NS}s")
@@ -337,7 +337,7 @@ def sysbench_started(job: LoadJob, dialect: str) -> list[str]:
 
 
 def interval_percentile(percent: int) -> int:
-    """The percentile of an interval's line. An interval has p50, p95, p99 and its maximum: the next one up, under its own name."""
+    """The percentile in an interval's line: the next at or above `percent` of p50, p95, p99 and maximum, which intervals have."""
     return next(known for known in (0, 50, 95, 99, 100) if percent <= known)
 
 
@@ -365,7 +365,7 @@ def _concurrency(each: Interval, job: LoadJob, seconds: float) -> int:
 
 
 def sysbench_report(result: Result, dialect: str, percentile: int, histogram: bool) -> list[str]:
-    """What sysbench prints after the load."""
+    """The lines that sysbench prints after the load."""
     lines = []
     if histogram:
         shown = histogram_lines(result.transaction.all_requests.pairs())
@@ -460,7 +460,7 @@ def pgbench_first_line(version: str) -> list[str]:
 
 
 def pgbench_progress(each: Interval) -> str:
-    """The line of an interval. Mean, deviation and lag of one are not counted, so quantiles stand there under their own names."""
+    """The line of an interval. An interval has no mean, deviation or lag; quantiles replace them, under their own names."""
     seconds = each.length_ns / 1e9 or 1.0
     return (
         f"progress: {(each.start_ns + each.length_ns) / 1e9:.1f} s, {each.transactions / seconds:.1f} tps, "
@@ -469,7 +469,7 @@ def pgbench_progress(each: Interval) -> str:
 
 
 def pgbench_notes(job: LoadJob, shows_progress: bool) -> list[str]:
-    """What this layout cannot have, or means otherwise than in pgbench."""
+    """Notes on figures that this layout lacks, or whose meaning differs from pgbench's."""
     notes = ["errors are always tried again, so none counts as failed; which transactions were retried is not counted"]
     if shows_progress:
         notes.append("progress: p50 and p99 instead of lat and stddev, whose figures are not counted by interval")
@@ -479,7 +479,7 @@ def pgbench_notes(job: LoadJob, shows_progress: bool) -> list[str]:
 
 
 def pgbench_report(result: Result, workload: str) -> list[str]:
-    """What pgbench 15 prints after the load with --max-tries=0."""
+    """The lines that pgbench 15 prints after the load with --max-tries=0."""
     job, done, seen = result.job, result.finished, result.transaction
     load = job.workload
     lines = [f"transaction type: {_TITLES.get(workload, workload)}"]
@@ -503,7 +503,7 @@ def pgbench_report(result: Result, workload: str) -> list[str]:
 
 
 def _pgbench_lag(result: Result) -> list[str]:
-    """How late transactions began, on average: what their response took beyond their service. Unknown where some had no answer."""
+    """How late transactions began, on average: mean response time less mean service time. Omitted if some had no answer."""
     if result.service is None or result.service.count != result.transaction.count:
         return []
     return [f"rate limit schedule lag: avg {(result.transaction.mean_ns - result.service.mean_ns) / 1e6:.3f} ms"]

@@ -1,4 +1,4 @@
-"""A finished load: its percentiles with their bounds, its verdict, and its forms for programs: JSON, Prometheus, HDR log. Pure.
+"""A finished load: percentiles with their bounds, verdict, and machine-readable output: JSON, Prometheus, HDR log. Pure.
 
 A request without an answer has taken at least its age. The engine counts it with that age, so percentiles of `transaction` are
 lower bounds; the upper bound sorts every unanswered request after all answered ones.
@@ -32,7 +32,7 @@ from howfar.load.verdict import Stamp, Verdict, judge
 from howfar.stats import hdr
 
 APART = 1.01
-"""Bounds further apart than this are not shown as one number."""
+"""A lower and an upper bound are shown as one number only if their ratio is at most this."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Distribution:
         return self.cumulative[-1] if self.cumulative else 0
 
     def at(self, share: float) -> int | None:
-        """The value that `share` (0..1) of all lie at or below; None when empty."""
+        """The smallest value that at least `share` (0..1) of all values do not exceed; None if empty."""
         if not self.count:
             return None
         return self.of_rank(max(math.ceil(share * self.count - 1e-9), 1))
 
     def of_rank(self, rank: int) -> int:
-        """The value of the rank-th smallest, from 1."""
+        """The rank-th smallest value; ranks start at 1."""
         return min(self.values[bisect_left(self.cumulative, rank)], self.max_ns)
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -70,7 +70,7 @@ def distribution(pairs: Sequence[tuple[int, int]], max_ns: int) -> Distribution:
 
 
 def decode(histogram: Histogram) -> Distribution:
-    """The engine's histogram. Each bucket stands for its highest value."""
+    """The engine's histogram, decoded. Each bucket counts as its highest value."""
     if not histogram.count:
         return Distribution((), (), histogram.max_ns)
     by_bucket = hdr.decode(histogram.data).by_bucket
@@ -86,7 +86,7 @@ def without(whole: Distribution, part: Distribution) -> Distribution:
 
 @dataclass(frozen=True)
 class Bound:
-    """A percentile: at least `low_ns`, at most `high_ns`; None: nothing is known above."""
+    """A percentile: at least `low_ns`, at most `high_ns`; None if the upper bound is unknown."""
 
     low_ns: int
     high_ns: int | None
@@ -161,7 +161,7 @@ class Result:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the receipt leaves open, although it is as requested."""
+        """What the receipt leaves open, although it matches the request."""
         note = encryption_note(self.job, self.receipt)
         return () if note is None else (note,)
 
@@ -175,7 +175,7 @@ class Result:
 
     @property
     def ended(self) -> Latency:
-        """Time of answered transactions, from the first byte sent."""
+        """Latency of answered transactions, from the first byte sent."""
         return self.transaction if self.service is None else self.service
 
     @property
@@ -256,7 +256,7 @@ def _empty(kind: str) -> Latency:
 
 
 VERSION = 1
-"""Version of the lines that are made here; the engine's have the contract's."""
+"""Format version of the lines written here; the engine's lines have the version of the contract."""
 
 
 def job_line(job: LoadJob | TablesJob) -> str:
@@ -268,8 +268,8 @@ def failed_line(code: str, message: str, advice: str) -> str:
 
 
 def partial_line(intervals: Sequence[Interval]) -> str:
-    """The line for an interruption or a failure, in place of `finished` and `summary`: the sum of the whole intervals, not a
-    result."""
+    """The line after an interruption or a failure, in place of `finished` and `summary`: the sum of the complete intervals, which
+    is not a result."""
     return json.dumps(
         {
             "event": "partial",
@@ -287,7 +287,7 @@ def summary_line(result: Result) -> str:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """The last line: the figures of the other reports."""
+    """The last JSON line: the same figures as in the other reports."""
     finished = result.finished
     client = result.client
     in_flight = result.in_flight
@@ -337,7 +337,7 @@ Sample = tuple[Mapping[str, str], float]
 
 
 def prometheus_text(result: Result, workload: str) -> str:
-    """The whole file for Prometheus."""
+    """The result in Prometheus' text format."""
     finished, base = result.finished, {"workload": workload, "server_version": result.receipt.server_version}
     lines: list[str] = []
 

@@ -24,7 +24,7 @@ NARROW = 1.05
 """Ratio of failed to successful rate at which bisection stops."""
 CONFIRMATIONS = 2
 DESCENT = 64.0
-"""How far below the first rate the search goes when that already fails."""
+"""If the first rate fails, the search goes down to at most this factor below it."""
 _GOAL = re.compile(r"\s*(p[0-9]{1,2}(?:\.[0-9]{1,3})?|max)\s*<\s*(.+?)\s*")
 
 
@@ -84,7 +84,7 @@ class Answer:
     failed_at: float | None
     trials: int
     repeats: int
-    """How often the answer succeeded."""
+    """How many trials at `rate` succeeded."""
 
 
 def judged(result: Result, goal: Goal, rate: float) -> Trial:
@@ -104,7 +104,7 @@ def judged(result: Result, goal: Goal, rate: float) -> Trial:
 
 
 def next_rate(trials: Sequence[Trial], low: float, high: float | None) -> float | None:
-    """The next rate to try; None: the search is over."""
+    """The next rate to try; None if the search is over."""
     if len(trials) >= MOST_TRIALS:
         return None
     if not trials:
@@ -155,7 +155,7 @@ def answer(trials: Sequence[Trial]) -> Answer:
 
 
 def sentence(goal: Goal, found: Answer) -> str:
-    """One sentence, which says when the answer is only a bound."""
+    """The answer as one sentence, which states if it is only a bound."""
     tried = f"{found.trials} trials"
     if found.kind == "below":
         return f"below {found.failed_at:.4g} transactions/s: no rate met {goal} ({tried})"

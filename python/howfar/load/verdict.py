@@ -17,9 +17,9 @@ from howfar.units import counted
 THREAD_BUSY_SHARE = 0.85
 """A client thread that is busier than this cannot respond promptly."""
 WAIT_SHARE = 0.10
-"""Waiting time (runnable but not running), as a share of the time in which there was work …"""
+"""Limit for waiting time (runnable but not running), as a share of the time in which there was work. Both limits must be exceeded."""
 WAIT_OF_WINDOW = 0.02
-"""… and, per thread, of the window: a client that hardly works is not limited by a tenth of next to nothing."""
+"""Limit for waiting time per thread, as a share of the window: with very little work, waiting a tenth of it does not matter."""
 ERROR_SHARE = 0.01
 LATE_NS = 1_000_000
 LATE_SHARE = 0.10
@@ -27,10 +27,10 @@ UNANSWERED_SHARE = 0.01
 MIN_INTERVALS = 8
 DRIFT_SHARE = 0.05
 DRIFT_T = 3.0
-"""Welch's t between the halves: chance alone exceeds this in less than 1 % of the runs, from 8 intervals on."""
+"""Welch's t between the halves: with 8 intervals or more, chance alone exceeds this in less than 1 % of the runs."""
 STALL_SHARE = 0.5
 STALL_SIGMAS = 3.0
-"""Standard deviations of a Poisson count below the median that make a stall in an open loop, where arrivals are random."""
+"""In an open loop, where arrivals are random: a stall is this many standard deviations of a Poisson count below the median."""
 UNDER_WAY_TIMES = 10
 UNDER_WAY_NS = 100_000_000
 
@@ -49,7 +49,7 @@ class Stamp(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A stamp, why, and what to do."""
+    """A stamp, its reason, and advice."""
 
     stamp: Stamp
     because: str
@@ -100,7 +100,7 @@ def judge(
     under_way_max_ns: int | None = None,
     workload: Workload | None = None,
 ) -> Verdict:
-    """Every check on one finished load. `answered_p99_ns`: p99 of transactions; in an open loop, of their service time."""
+    """Run all checks on a finished load. `answered_p99_ns`: p99 of transactions; in an open loop, of their service time."""
     unknown: list[str] = []
     missed = "" if workload is None else missing_rows(workload, finished)
     reasons = {
@@ -121,7 +121,7 @@ def judge(
 
 
 def _failing(finished: Finished, connections: int) -> list[str]:
-    """Ignored errors, and connections that were lost."""
+    """Reasons why the load failed: no transactions, ignored errors, lost connections."""
     ignored = {code: count for code, count in finished.errors.items() if code != "disconnect" and count}
     errors, reasons = sum(ignored.values()), []
     lost, away = finished.errors.get("disconnect", 0), finished.lost.at_end if finished.lost is not None else 0
@@ -158,7 +158,7 @@ def _client_limited(finished: Finished, unknown: list[str]) -> list[str]:
     busy = client.busiest_thread_ns / finished.elapsed_ns
     wanted = client.cpu_ns + client.runnable_wait_ns
     waited = client.runnable_wait_ns / wanted if wanted else 0.0
-    working = max(client.threads - 1, 1)  # one gives orders and sleeps
+    working = max(client.threads - 1, 1)  # one only controls the others and sleeps
     of_window = client.runnable_wait_ns / working / finished.elapsed_ns
     reasons = []
     if busy > THREAD_BUSY_SHARE:
@@ -187,8 +187,8 @@ def _late(finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int |
 
 
 def _uneven(intervals: Sequence[Interval], burst: int | None, unknown: list[str]) -> list[str]:
-    """Drift and stalls, over whole intervals. In an open loop the rate is given, so drift is that of the median response time; `burst`
-    is the number of requests due at once."""
+    """Findings on drift and stalls, over complete intervals. In an open loop the rate is given, so drift is that of the median
+    response time; `burst` is the number of requests due at once."""
     longest = max((each.length_ns for each in intervals), default=0)
     whole = [each for each in intervals if each.length_ns >= 0.9 * longest > 0]
     if len(whole) < MIN_INTERVALS:
@@ -205,7 +205,7 @@ def _uneven(intervals: Sequence[Interval], burst: int | None, unknown: list[str]
 
 
 def _hanging(under_way_max_ns: int | None, answered_p99_ns: int | None) -> list[str]:
-    """Transactions still in flight when the window ended, which no histogram of finished ones has."""
+    """A finding if a transaction in flight when the window ended was very old: histograms of finished ones do not contain it."""
     if under_way_max_ns is None or answered_p99_ns is None:
         return []
     if under_way_max_ns <= max(UNDER_WAY_TIMES * answered_p99_ns, UNDER_WAY_NS):
@@ -243,16 +243,16 @@ def _stalls(counts: Sequence[float], burst: int) -> list[str]:
     return [f"throughput was below half the {name} in {len(slow)} of {len(counts)} intervals, once {least:.0%} of it"]
 
 
-# ---------------------------------------------------------------- rows that are not there
+# ---------------------------------------------------------------- missing rows
 
 LEAST_SHARE = 0.9
-"""Share of rows below which rows are missing. A range at the end of a table, a row that another transaction has just deleted and an
-UPDATE that changes nothing reduce it less."""
+"""Rows count as missing if less than this share is found. A range at the end of a table, a row that another transaction has just
+deleted and an UPDATE that changes nothing reduce the share less."""
 
 
 @dataclass(frozen=True)
 class _Statements:
-    """Rows of one transaction, where every row exists."""
+    """Statements and rows of one transaction, if every row exists."""
 
     reads: int = 0
     rows: float = 0.0
@@ -268,10 +268,10 @@ class _Statements:
 
 
 def missing_rows(workload: Workload, finished: Finished) -> str:
-    """The share of rows found, of those that the statements name. Empty: at least nine tenths, or it cannot be determined.
+    """Why rows that the statements name seem to be missing. Empty if at least nine tenths were found, or if that is unknown.
 
-    The engine counts statements by what came back, as sysbench does. Tables that are smaller than the options say make a load faster.
-    Deletes alone and statements of the user's own are not judged: they may find nothing.
+    The engine classifies statements by what came back, as sysbench does. On tables smaller than the options state a load is faster.
+    Workloads that only delete and the user's own statements are not judged: they may find nothing.
     """
     if isinstance(workload, Pgbench):
         expected, size = _PGBENCH[workload.kind], f"--scale={workload.scale}"

@@ -1,6 +1,6 @@
-"""What a transaction needs according to an arm's good trials: CPU time by role, bytes, round trips; and what the load could have had.
+"""Demands of a transaction, from an arm's good trials: CPU time by role, bytes and round trips; and the CPUs available to the load.
 
-Sums over trials, so that a long trial weighs more. Nothing is modelled here.
+Figures are sums over trials, so that a long trial weighs more. Nothing is modelled here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial
 
 FULL_LINK = 0.9
-"""Share of the requested rate, as the link counts bytes, from which everything else may wait for the link."""
+"""Share of the requested rate, by the link's byte count, from which the link is full and everything else may wait for it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class End:
 
     cpu_s: float
     wait_s: float
-    """Time ready and waiting for a processor."""
+    """Time runnable and waiting for a processor."""
     cpus: int
     emulator_cpus: float
     """How many of the processors the link's emulator used."""
@@ -65,7 +65,7 @@ class ArmFacts:
     rtt_s: float
     """RTT at rest; 0: no link."""
     way_s: float
-    """Time that hosts and emulator (kernels, wakes), not the requested delay, take of a ping over the link."""
+    """Part of a ping's time over the link that is spent in hosts and emulator (kernels, wake-ups), not in the requested delay."""
     session: Mapping[str, Any]
     valid: bool = True
     """False if the arm's limit makes these figures about other programs or about errors."""
@@ -101,7 +101,7 @@ class ArmFacts:
 
 
 def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
-    """Facts about every arm with a good trial that compares cells in a closed loop: no duplicate, and none for a confirmation."""
+    """Facts about every closed-loop arm with a good trial that is baseline or contender, not a duplicate or part of a confirmation."""
     found = []
     for arm in run.info.arms:
         if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is None:
@@ -153,7 +153,7 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
 
 
 def _hosts(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
-    """Processors of the client and of the server; of one host where both are on one machine."""
+    """Processors of the client and of the server; the same host's for both if they are on one machine."""
     environment = run.info.environment
     server = HostCpus.of(environment, "server")
     placement = arm.factors.get("placement", environment.get("placement"))
@@ -194,7 +194,7 @@ def replies(workload: Mapping[str, Any], round_trips: float, total_bytes: float)
     guessed = _guess(workload)
     if guessed is None or abs(len(guessed) - round_trips) > 0.5:
         return requests(round_trips, total_bytes)
-    # A short message is the same whatever the rows hold; what the guess is off by lies in the long ones.
+    # The size of a short message does not depend on the rows, so only the long ones are scaled.
     short = sum(length for length in guessed if length <= OK_BYTES)
     scale = max(total_bytes - short, 0.0) / max(sum(guessed) - short, 1.0)
     return tuple(length if length <= OK_BYTES else length * scale for length in guessed)
@@ -227,8 +227,9 @@ def _guess(workload: Mapping[str, Any]) -> list[float] | None:
 
 
 def unevenness(workload: Mapping[str, Any]) -> float:
-    """(1 + C²) / 2 of the sizes of a transaction's answers: the queue before a station that works in proportion to them, relative to
-    one with exponential times (Pollaczek-Khinchine). At least 1: not only sizes vary."""
+    """(1 + C²) / 2, with C the coefficient of variation of a transaction's answer sizes: the queue before a station whose service
+    times are proportional to them, relative to one with exponential times (Pollaczek-Khinchine). At least 1, because not only sizes
+    vary."""
     found = _guess(workload) or [1.0]
     mean_square = sum(length * length for length in found) / len(found)
     return max(1.0, mean_square / (sum(found) / len(found)) ** 2 / 2)

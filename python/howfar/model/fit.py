@@ -1,8 +1,8 @@
 """The base of a measured curve: demands from its saturated point, and the time without queueing from its low end.
 
 Processor time is read from counters at the highest throughput (the utilisation law: demand = busy time / transactions), where work
-comes in batches as it does under load. What a lone connection takes longer than these demands, whatever the reason, is `think_s`: so
-the model meets the low end of its own curve. The highest throughput is not fitted to, nor is anything between.
+comes in batches as it does under load. The time that a lone connection takes beyond these demands, whatever the reason, becomes
+`think_s`, so that the model meets the low end of its own curve. Neither the highest throughput nor anything in between is fitted.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class ModelPoint(Part):
 
 
 class Prediction(Part):
-    """A curve as the model predicts it, and what was then measured."""
+    """A curve as the model predicts it, and its errors against the measurement."""
 
     basis: str
-    """Inputs in words: `from tcp at 1 and 64 threads, and 43.3 kB a transaction`."""
+    """Inputs in words: `from tcp at 1 and 64 connections, 43.3 kB of answers per transaction`."""
     points: tuple[ModelPoint, ...]
     ceiling_tps: float
-    """Most transactions that the busiest station passes, with any number of connections."""
+    """Maximum transactions per second through the busiest station, with any number of connections."""
     plateau_tps: float
     """Throughput at the connections at which the curve was fastest."""
     plateau_tps_interval: Derived = None
     knee: float
-    """N*: connections that would fill the busiest station if nobody ever waited."""
+    """N*: number of connections that would fill the busiest station if none of them ever waited."""
     knee_interval: Derived = None
     extrapolated: bool = False
-    """`knee` lies beyond the connections that were measured."""
+    """Whether `knee` lies outside the numbers of connections that were measured."""
     tested: int
     """Measured points that the model was compared with."""
     by_construction: int
@@ -77,7 +77,7 @@ def settings_of(facts: ArmFacts) -> WhatIfSettings:
 
 
 def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
-    """The base from cells that differ only in connections, at least one; a single one is both ends."""
+    """The base from cells that differ only in connections. At least one is needed; a single cell serves as both ends."""
     low = min(curve, key=lambda facts: facts.threads)
     top = max(curve, key=lambda facts: facts.tps.value)
     client_cpus, server_cpus = cpus_left(top)
@@ -111,7 +111,7 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
 
 
 def _think_s(base: WhatIf, low: ArmFacts) -> float:
-    """The think time at which the model gives the low end's throughput: by halving, for there it may be more than one connection."""
+    """The think time at which the model yields the low end's throughput, by bisection: the low end may have several connections."""
     alone = network(base, settings_of(low))
 
     def too_slow(think_s: float) -> bool:
@@ -120,7 +120,7 @@ def _think_s(base: WhatIf, low: ArmFacts) -> float:
 
     shortest, longest = -low.cycle_s, low.cycle_s
     if too_slow(0.0) and low.threads > 1:
-        return 0.0  # a full station says nothing of what else takes time
+        return 0.0  # a full station hides whatever else takes time
     for _ in range(_HALVINGS):
         middle = (shortest + longest) / 2
         shortest, longest = (shortest, middle) if too_slow(middle) else (middle, longest)
@@ -128,7 +128,7 @@ def _think_s(base: WhatIf, low: ArmFacts) -> float:
 
 
 def _as_measured(facts: ArmFacts) -> tuple[WhatIfCompression, ...]:
-    """Compression of a compressed curve on its own: the bytes on the link. The processors' part is in its demands already."""
+    """The compression of a curve measured with it: only the bytes on the link, because its CPU time is already in the demands."""
     algorithm = str(facts.level("compression"))
     if algorithm == "off":
         return ()
@@ -161,7 +161,7 @@ def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
 
 
 def cpus_left(facts: ArmFacts) -> tuple[float, float]:
-    """How many processors of client and server the load could have. Where both ends share them: those of both together, twice."""
+    """Processors available to the load at the client and at the server. If both ends share them: those of both together, twice."""
     if not facts.shared_cpu:
         return _left(facts, facts.client), _left(facts, facts.server)
     both = replace(facts.server, cpu_s=facts.client.cpu_s + facts.server.cpu_s, wait_s=facts.runnable_s)
@@ -169,16 +169,16 @@ def cpus_left(facts: ArmFacts) -> tuple[float, float]:
 
 
 def _left(facts: ArmFacts, end: End) -> float:
-    """Processors that the load could have at an end. If they were short, as many as it used; otherwise at least a fair half, because
-    other programs also used what the load did not need."""
+    """Number of processors available to the load at an end. If they were short, as many as it used; otherwise at least half of them,
+    because other programs may only have used what the load did not need."""
     used = min(end.cpu_s * facts.tps.value, end.cpus)
     free = end.cpus - end.emulator_cpus - end.other_cpus
     return used if _was_short(facts, end) else max(free, end.cpus / 2, used)
 
 
 def _was_short(facts: ArmFacts, end: End) -> bool:
-    """Whether the end's work waited for processors only: they were always busy, on average all had some of its work on them or waiting
-    (Little's law), it waited longer than it worked, and no link was full."""
+    """Whether the end's work waited only for processors: they were always busy, on average each had some of the work running or queued
+    (Little's law), the work waited longer than it ran, and no link was full."""
     if end.busy is None or end.busy < FULL_CPU or facts.link_full:
         return False
     ready = (end.cpu_s + end.wait_s) * facts.tps.value
@@ -186,7 +186,7 @@ def _was_short(facts: ArmFacts, end: End) -> bool:
 
 
 def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | None:
-    """The arm with the nearest rate of the link, as a factor. None: there is none."""
+    """The arm with the nearest rate of the link, by ratio. None: no arm over a link, or no rate given."""
     known = [each for each in others if each.rate_bps]
     if rate_bps is None or not known:
         return None
@@ -232,14 +232,14 @@ def series(facts: Sequence[ArmFacts]) -> tuple[Series, ...]:
 
 SOFTNESS = 1.5
 """Softness k of the band's lower edge, 1 / ((1/a)^k + (1/b)^k)^(1/k) over the two bounds a and b. With k = 1 every transaction waits
-behind all others; with k without limit none ever waits. A convention between the two, fitted to nothing."""
+behind all others; as k grows without limit, none ever waits. A convention between the two, fitted to nothing."""
 
 
 def predict(
     bases: Mapping[int, WhatIf], settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, own: bool
 ) -> Prediction:
-    """The measured `curve` as predicted at `settings`. `bases`: by connections, each for those nearest to it. `own`: the model was
-    fitted to this curve."""
+    """The measured `curve` as predicted at `settings`. `bases`: by number of connections; each serves the numbers nearest to its own.
+    `own`: the model was fitted to this curve."""
     networks = {number: network(base, settings) for number, base in bases.items()}
     threads, top = sorted(facts.threads for facts in curve), max(curve, key=lambda facts: facts.tps.value)
     grid = _grid(threads[-1], threads)
@@ -273,7 +273,7 @@ def nearest_number(wanted: int, known: Collection[int]) -> int:
 
 
 def _fitted(facts: ArmFacts, fewest: int, top: ArmFacts) -> bool:
-    """Whether the model meets this point of its own curve: the time of the low end, or processors that were short at the top."""
+    """Whether the model meets this point of its own curve by construction: its low end, or its top if processors were short there."""
     return facts.threads == fewest or (
         facts is top and any(_was_short(facts, end) for end in (facts.client, facts.server))
     )
@@ -295,7 +295,7 @@ def _soft_low(found: Network, threads: int) -> float:
 
 
 def _grid(most: int, measured: Sequence[int]) -> list[int]:
-    """Numbers of connections to draw at: about eight to an octave's square, and every measured one."""
+    """Numbers of connections to draw at: in steps of a factor of 1.25, and every measured one."""
     grid, number = set(measured), 1.0
     while number <= most:
         grid.add(round(number))
@@ -306,18 +306,18 @@ def _grid(most: int, measured: Sequence[int]) -> list[int]:
 def onto_link(
     local: Sequence[ArmFacts], target: ArmFacts, others: Sequence[ArmFacts], workload: Mapping[str, Any]
 ) -> dict[int, WhatIf]:
-    """The bases of a path with `target`'s link, from the cells of the same curve on loopback: one for each number of connections, for
-    what a transaction costs depends on how many there are.
+    """Bases for `target`'s link, from the cells of the same curve on loopback: one for each number of connections, because the cost of
+    a transaction depends on that number.
 
-    A lone connection on loopback waits in every turn for kernels and for being woken. The link's round trip at rest is measured by a
-    ping and holds the same: what the calibration found of that is taken off, so that it does not count twice.
+    In every round trip, a lone connection on loopback waits for kernels and wake-ups. The link's round trip at rest, measured by a
+    ping, includes the same waits. What the calibration found of them is subtracted, so that it does not count twice.
 
-    A host's packets to a link take another path through the kernel than those to itself, so the CPU of a transaction is taken
-    from `others`, arms over other links of this run with as many connections: from the one with the nearest rate. So is what the
-    emulator leaves of the hosts' processors. That is a share, not a price a packet: while anything is on the link its threads
-    wait in short naps and loops for the next to be due, and what they take hardly depends on how much passes. `others` are arms
-    that do not fill their links, for a full link takes an answer in pieces, and wakes both ends for each. Where there is none,
-    the load is taken to have what it had on loopback less the emulator's share over the target.
+    A host's packets to a link take a different path through the kernel than those to itself. So the CPU time of a transaction is taken
+    from `others`, arms over other links of this run with the same number of connections: from the one with the nearest rate. So are
+    the processors that the emulator leaves to the hosts. The emulator's use is a share of time, not a cost per packet: while anything
+    is on the link, its threads sleep briefly or spin until the next packet is due, and their use hardly depends on the throughput.
+    `others` are arms that do not fill their links, because a full link delivers an answer in pieces and wakes both ends for each. If
+    there is no such arm, the load is assumed to have the processors that it had on loopback minus the emulator's use over the target.
     """
     base, lone = fit(local, workload), min(local, key=lambda facts: facts.threads)
     alone = base.model_copy(update={"client_cpu_s": lone.client.cpu_s, "server_cpu_s": lone.server.cpu_s})

@@ -1,15 +1,15 @@
 """A closed queueing model of a database under load: connections that each have one transaction in progress.
 
-A transaction thinks for a while (everything that does not queue: round trips, the client's own time) and visits stations, where
-it waits its turn: the processors of the server, the link in each direction. The solution is mean value analysis, Reiser and
-Lavenberg 1980, with the first-come-first-served correction of Reiser 1979: an arrival finds the queue that a system with one
-connection less would have, waits for the whole service of those who wait, and for what is *left* of the one in service. What is
-left depends on how unequal the services are: E[S^2] / 2E[S]. With exponential services that is E[S], and the solution is exact.
+A transaction thinks for a while (everything that does not queue: round trips, the client's own time) and visits stations, where it
+queues: the processors of the server, the link in each direction. The solution is mean value analysis, Reiser and Lavenberg 1980, with
+the first-come-first-served correction of Reiser 1979: an arrival finds the queue of a system with one connection less. It waits for
+the full services of those that queue, and for the *residual* service of the one in progress. The residual depends on how unequal the
+services are: E[S^2] / 2E[S]. With exponential services that is E[S], and the solution is exact.
 
-Why that matters: a result of 100 rows occupies a gigabit line for 0.1 ms, an OK packet for 1 µs. A model that knows only
-the mean lets small answers slip past large ones, and promises up to a fifth more near the knee than the line gives.
+This matters because a result of 100 rows occupies a gigabit line for 0.1 ms, an OK packet for 1 µs. A model that knows only the mean
+lets small answers overtake large ones, and near the knee predicts up to a fifth more throughput than the line delivers.
 
-Not here: measuring the demands, and what becomes worse with many connections (locks, caches, scheduling).
+Not here: measuring the demands, and effects that grow with the number of connections (locks, caches, scheduling).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from itertools import pairwise
 from typing import Self
 
 _MOST_BUSY = 0.98
-"""Highest share of processors' time for which a measured share still says how much is left."""
+"""Maximum utilisation of processors by others at which a measured utilisation still shows how much is left."""
 
 
 @dataclass(frozen=True)
 class Station:
-    """A place where a transaction queues. Times in seconds; `visits` per transaction, `mean_s` and `square_s2` (E[S^2]) per visit."""
+    """A station at which transactions queue. Times in seconds; `visits` per transaction, `mean_s`, `square_s2` (E[S^2]) per visit."""
 
     name: str
     visits: float
@@ -34,12 +34,12 @@ class Station:
 
     @property
     def demand_s(self) -> float:
-        """Service time per transaction: at most 1 / demand of them pass per second."""
+        """Service time per transaction: at most 1 / demand transactions pass per second."""
         return self.visits * self.mean_s
 
     @property
     def left_s(self) -> float:
-        """Rest of the service in progress that an arrival finds, on average (the renewal theorem)."""
+        """Mean residual time of the service in progress that an arrival finds (the renewal theorem)."""
         return self.square_s2 / (2 * self.mean_s) if self.mean_s else 0.0
 
     @classmethod
@@ -50,31 +50,31 @@ class Station:
 
     @classmethod
     def of_services(cls, name: str, services_s: Sequence[float]) -> Self:
-        """A station with the services of one transaction, one by one; each takes as long every time."""
+        """A station with the services of one transaction, one by one; each has a constant length."""
         visits = len(services_s)
         return cls(name, visits, sum(services_s) / visits, sum(service**2 for service in services_s) / visits)
 
 
 def line(name: str, wire_bytes: Sequence[float], rate_bps: float) -> Station:
-    """One direction of a link: each message of a transaction, in bytes as `rate_bps` counts them, occupies it for its length."""
+    """One direction of a link: each message of a transaction, in bytes as `rate_bps` counts, occupies it for its transmission time."""
     return Station.of_services(name, [8 * length / rate_bps for length in wire_bytes])
 
 
 def processors(name: str, visits: float, demand_s: float, count: float) -> tuple[Station, float]:
-    """`count` equal processors as one that is `count` times as fast, and the delay in seconds that makes up for it (Seidmann 1987).
-    Less than one: a part of a processor, slower in proportion."""
+    """`count` equal processors as one that is `count` times as fast, and the delay in seconds that compensates for it (Seidmann 1987).
+    A count below 1 is a fraction of a processor, slower in proportion."""
     return Station.exponential(name, visits, demand_s / count), demand_s * max(count - 1, 0.0) / count
 
 
 @dataclass(frozen=True)
 class Beside:
-    """The work of a lone connection on processors that others use too, for each of its transactions: the shorter its wait elsewhere,
+    """A lone connection's work, per transaction, on processors that it shares with other processes: the shorter its waits elsewhere,
     the more often they delay it. Times in seconds, per transaction."""
 
     work_s: float
     """Time of the work when nothing else delays it."""
     others_s: float
-    """Processor time of the others."""
+    """Processor time of the other processes."""
     processors: int
 
     @classmethod
@@ -83,7 +83,7 @@ class Beside:
         return cls(max(cycle_s - wait_s, 1e-6) / alone._crowding(cycle_s), others_s, processors)
 
     def _crowding(self, cycle_s: float) -> float:
-        """Factor by which others lengthen the work: exact for one and two processors and exponential services (M/M/1, M/M/2)."""
+        """Factor by which other processes lengthen the work: exact for one and two processors, exponential services (M/M/1, M/M/2)."""
         busy = min(self.others_s / cycle_s / self.processors, _MOST_BUSY)
         return 1 / (1 - busy**self.processors)
 
@@ -114,8 +114,8 @@ class Point:
 
 
 def solve(delay_s: float, stations: Sequence[Station], most: int) -> list[Point]:
-    """The points for 1 .. `most` connections. A transaction must take time somewhere, else there is no answer. A negative delay means
-    that stations work on one transaction at the same time."""
+    """The points for 1 .. `most` connections. A transaction must take some time, otherwise there is no solution. A negative delay
+    means that stations work on one transaction at the same time."""
     assert most >= 1 and delay_s + sum(station.demand_s for station in stations) > 0
     highest = ceiling(stations)
     found = [0.0] * len(stations)
@@ -125,9 +125,9 @@ def solve(delay_s: float, stations: Sequence[Station], most: int) -> list[Point]
         residence = []
         for station, inside, busy in zip(stations, found, serving, strict=True):
             wait = max(inside - busy, 0.0) * station.mean_s + busy * station.left_s
-            # While it makes one round, no other connection goes before it with more than one transaction.
+            # During one cycle, each other connection precedes it with at most one transaction.
             residence.append(min(station.demand_s + station.visits * wait, connections * station.demand_s))
-        # The correction is an approximation; the bounds are not. (A delay below nothing could pass the first.)
+        # The correction is an approximation; the bounds are exact. (With a negative delay, the sum could violate the first.)
         cycle = max(delay_s + sum(residence), connections / highest)
         throughput = connections / cycle
         found = [throughput * time for time in residence]
@@ -138,13 +138,13 @@ def solve(delay_s: float, stations: Sequence[Station], most: int) -> list[Point]
 
 
 def ceiling(stations: Sequence[Station]) -> float:
-    """Most transactions per second that the busiest station passes."""
+    """Maximum transactions per second that the busiest station passes."""
     busiest = max((station.demand_s for station in stations), default=0.0)
     return 1 / busiest if busiest else float("inf")
 
 
 def knee(delay_s: float, stations: Sequence[Station]) -> float:
-    """N*: the connections that would fill the busiest station if none ever waited; beyond it more of them mostly wait."""
+    """N*: the number of connections that would fill the busiest station if none ever waited; additional ones mostly wait."""
     return (delay_s + sum(station.demand_s for station in stations)) * ceiling(stations)
 
 

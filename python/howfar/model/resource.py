@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class Resource(StrEnum):
-    """A resource that can limit throughput. Closed: a report can explain each."""
+    """A resource that can limit throughput. The set is closed, so that a report can explain each."""
 
     CLIENT_CPU = "client CPU"
-    """The figures are about the load generator."""
+    """The figures describe the load generator."""
     SERVER_CPU = "server CPU"
     FORWARDER_CPU = "forwarder CPU"
     INSTRUMENT_CPU = "instrument CPU"
-    """The emulator of the link took the processors: a larger machine would give more."""
+    """The link's emulator used up the processors: a larger machine would give more throughput."""
     ONE_THREAD = "one thread"
     LINK_TO_CLIENT = "link to client"
     LINK_TO_SERVER = "link to server"
@@ -27,11 +27,11 @@ class Resource(StrEnum):
     SERVER_WAIT = "wait in the server"
     LATENCY = "latency"
     ERRORS = "server errors"
-    """Transactions fail, so that the figures are about errors too."""
+    """Transactions fail, so that the figures include errors."""
     INVALID = "invalid"
     """Other programs use the machine."""
     NOT_ESTABLISHED = "not established"
 
 
 NOT_THE_PATH = frozenset({Resource.ERRORS, Resource.INVALID})
-"""Limits whose figures do not describe a path, nor what is compared on it."""
+"""Limits with which figures describe neither a path nor what is compared on it."""

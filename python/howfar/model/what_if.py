@@ -1,4 +1,4 @@
-"""The fitted model at any settings: `answer`."""
+"""Predictions of the fitted model at any settings: `answer`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WhatIfCompression(Part):
 
 
 class WhatIfSettings(Part):
-    """What is requested of the model."""
+    """Settings at which the model is evaluated."""
 
     threads: int
     rtt_s: float
@@ -34,11 +34,11 @@ class WhatIfSettings(Part):
 
 
 class WhatIfAnswer(Part):
-    """What the model gives for one setting."""
+    """The model's prediction for one setting."""
 
     tps: float
     tps_interval: Derived = None
-    """By the blocks that the base is fitted to; the model's own error is not in it."""
+    """From the blocks that the base is fitted to; it does not include the model's own error."""
     limits: str
     """The busiest station's name, or `latency` where none is near its ceiling."""
     cycle_s: float
@@ -58,25 +58,25 @@ class WhatIf(Part):
     tps: float
     turns: float
     think_s: float
-    """What does not queue and is no round trip. Below nothing: so long do stations work on one transaction at the same time."""
+    """Time that is neither queueing nor a round trip. Negative: the time for which stations work on one transaction at once."""
     rtt_s: float
     rate_bps: float | None
     client_cpu_s: float
     server_cpu_s: float
     client_cpus: float
     server_cpus: float
-    """What the load could have of them: what the link's emulator and strangers took is taken off."""
+    """Processors available to the load: those used by the link's emulator and other programs are subtracted."""
     shared_cpu: bool
-    """Client and server have the same ones: `server_cpus` are both's."""
+    """Whether client and server share processors; `server_cpus` then counts those of both."""
     replies_bytes: tuple[float, ...]
-    """Bytes of one transaction, as the protocol has them: what compression, encryption and headers add is in `facts.py`."""
+    """Bytes of one transaction's messages as the protocol has them; `facts.py` adds compression, encryption and headers."""
     requests_bytes: tuple[float, ...]
     tls_record_bytes: int = TLS_BYTES
-    """What each record adds; more where the base itself was measured over TLS 1.2."""
+    """Bytes that TLS adds to each record; more if the base itself was measured over TLS 1.2."""
     tls_byte_s: float | None
-    """CPU seconds a payload byte, each end. None, here and below: this run did not measure it, and nothing is said of it."""
+    """CPU seconds per payload byte at each end. None, here and below: not measured in this run, so there is no prediction with it."""
     connect_turns: float | None
-    """Round trips of a connect over plain TCP, with a connect per transaction, as the CPU below. TLS adds to each."""
+    """Round trips of a connect over plain TCP, for a connect per transaction, like the CPU times below. TLS adds to each."""
     connect_client_s: float | None
     connect_server_s: float | None
     tls_connect_turns: float | None
@@ -93,9 +93,9 @@ TO_CLIENT, TO_SERVER = Resource.LINK_TO_CLIENT.value, Resource.LINK_TO_SERVER.va
 SHARED_CPU = "CPU of both"
 LATENCY = Resource.LATENCY.value
 PIECE_BYTES = 16_384
-"""`net_buffer_length` of both servers, as they come."""
+"""Default `net_buffer_length` of both servers."""
 BUSY = 0.9
-"""A station is called the limit from this utilisation on; below, more connections would give more."""
+"""Utilisation from which a station is called the limit; below it, more connections would give more throughput."""
 
 _NONE = WhatIfCompression(algorithm="off", ratio_to_client=1, ratio_to_server=1, client_byte_s=0, server_byte_s=0)
 
@@ -105,13 +105,14 @@ class Network:
     """The closed network of one base at one setting."""
 
     fixed_s: float
-    """What takes time beside the stations, but for the think time. Negative: stations work on one transaction at the same time."""
+    """Time outside the stations, without the think time. Negative: stations work on one transaction at the same time."""
     think_s: float
     stations: tuple[Station, ...]
 
     @property
     def delay_s(self) -> float:
-        """However much goes on at the same time, a transaction takes as long as its longest part."""
+        """Time outside the stations, bounded below: a transaction takes at least as long as its longest part, however much
+        overlaps."""
         demands = [station.demand_s for station in self.stations]
         return max(self.fixed_s + self.think_s, max(demands) - sum(demands))
 
@@ -128,7 +129,7 @@ class Network:
 
 
 def network(base: WhatIf, settings: WhatIfSettings) -> Network:
-    """Demands of a transaction at `settings`; what of `base` they do not name stays. What was not measured costs nothing here, so ask
+    """The network at `settings`; values of `base` that they do not name stay. A cost that was not measured counts as 0, so check
     `is_known` first."""
     how = next((each for each in base.compression if each.algorithm == settings.compression), _NONE)
     compressed, tls, each = settings.compression != "off", settings.tls, settings.connect_each
@@ -154,7 +155,7 @@ def network(base: WhatIf, settings: WhatIfSettings) -> Network:
 
 
 def is_known(base: WhatIf, tls: bool, connect_each: bool) -> bool:
-    """The run measured what this costs: only then is there an answer."""
+    """Whether the run measured these costs; otherwise the model has no answer."""
     costs: list[float | None] = [base.tls_byte_s] if tls else []
     if connect_each:
         costs += [base.connect_turns, base.connect_client_s, base.connect_server_s]
@@ -164,7 +165,8 @@ def is_known(base: WhatIf, tls: bool, connect_each: bool) -> bool:
 
 
 def _sent_meanwhile_s(base: WhatIf, replies: Sequence[float], server_s: float, rate_bps: float) -> float:
-    """A server sends a long reply in pieces while it reads on: but for the first piece, link and server have it at the same time."""
+    """Time saved by overlap: a server sends a long reply in pieces while it continues to read, so link and server work at the same
+    time on all but the first piece."""
     total = sum(base.replies_bytes)
     saved = 0.0
     for message, carried in zip(base.replies_bytes, replies, strict=True):

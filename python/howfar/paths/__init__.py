@@ -1,5 +1,5 @@
-"""How a client reaches a server: one file per path and one line in `PATHS`. Other code asks what a path declares, and for its name
-only where something is about that one path."""
+"""How a client reaches a server: one file per path and one line in `PATHS`. Other code uses what a path declares, and its name
+only for something that concerns this path alone."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def is_local(name: object) -> bool:
 
 
 def is_direct(name: object, machines: int, *, by_socket: bool) -> bool:
-    """Whether the path of this name has no program in between, so many machines, and the server's socket or TCP at its end."""
+    """Whether the path of this name has no program in between, `machines` machines, and the server's socket or TCP at its end."""
     path = PATHS.get(str(name))
     return path is not None and not path.hops and path.machines == machines and path.by_socket is by_socket
 
 
 def is_movable(name: object) -> bool:
-    """Whether the program of the path of this name can have a host of its own; False for a name that is not registered."""
+    """Whether the program of the path of this name can have its own host; False for a name that is not registered."""
     path = PATHS.get(str(name))
     return path is not None and path.movable
 

@@ -1,4 +1,4 @@
-"""`forwarded-socket`: the server's Unix socket carried to the client's host by a socat on each; the server has no network.
+"""`forwarded-socket`: the server's Unix socket carried to the client's host by a socat on each; the server does not listen on TCP.
 
 socat starts one process per connection on each side. That cost belongs to the path and is counted with it.
 """
@@ -54,7 +54,7 @@ class ForwardedSocketPath(Path):
 
 
 def _escaped(path: FilePath) -> str:
-    """Escape characters of socat's syntax in a name."""
+    """Escape the special characters of socat's syntax in a name."""
     return re.sub(r"([\\,:!\"'(\[{])", r"\\\1", str(path))
 
 

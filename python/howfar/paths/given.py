@@ -1,6 +1,6 @@
 """Proxies that Debian does not package, as programs that the user provides (`--hop-binary NAME=PATH`): one entry per proxy.
 
-Each runs on the client's host or one of its own, listens there on TCP and connects to the server over the link, with the configuration
+Each runs on the client's host or its own, listens there on TCP and connects to the server over the link, with the configuration
 below and its defaults. Envoy 1.40 was tested. The other configurations follow the manuals and are untested.
 """
 

@@ -1,7 +1,7 @@
-"""`haproxy` and `sidecar`: HAProxy in TCP mode on the client's host or one of its own, or on each host as in a service mesh.
+"""`haproxy` and `sidecar`: HAProxy in TCP mode on the client's host or its own, or on each host as in a service mesh.
 
 HAProxy reads no bytes of the protocol, so sessions, TLS and compression are those of the client and the server. Its own counters show
-what it carried. Its CPU time counts for the path.
+what it carried. Its CPU time is part of the path's.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Proxy:
     def _carried(self) -> Mapping[str, int]:
         """Read connections (total and peak) and bytes to and from the server. Raises LabError.
 
-        It counts the bytes of a connection when that has ended on both sides, so this waits for the last one.
+        HAProxy counts the bytes of a connection when it has ended on both sides, so this waits for the last one.
         """
         until = time.monotonic() + _ANSWER_S
         while (
@@ -151,7 +151,7 @@ class SidecarPath(Path):
 
 
 def _most_connections() -> int:
-    """The connection limit that its file limit allows; it refuses to start with more."""
+    """The connection limit that the file limit allows; HAProxy refuses to start with more."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536) // 2 - _OWN_FILES
 

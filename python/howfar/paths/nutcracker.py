@@ -1,7 +1,7 @@
 """`nutcracker`: nutcracker (twemproxy) on the client's host or its own, through which all clients share one connection to a store.
 
-It reads the first form of the protocol alone, and of Redis passes only commands on keys: nothing can be asked through it of a server's
-version, or of how it sees a session. The server reports its one connection. Nutcracker's own counters say what it carried.
+It reads only the first protocol of a store, and of Redis passes only commands on keys: a server cannot be queried through it for its
+version, or for how it sees a session. The server reports its one connection. Nutcracker's own counters show what it carried.
 """
 
 from __future__ import annotations

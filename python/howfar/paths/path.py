@@ -14,7 +14,7 @@ from howfar.errors import MissingError
 
 Seen = TypeVar("Seen")
 Side = Literal["client", "server", "hop"]
-"""An end of the link, or the host of its own that a program in between has."""
+"""An end of the link, or the separate host of a program in between."""
 
 
 class Process(Protocol):
@@ -41,7 +41,7 @@ class Certificates(Protocol):
 
 @dataclass(frozen=True)
 class Hop:
-    """A program between client and server. Its CPU time counts for the path."""
+    """A program between client and server. Its CPU time is part of the path's."""
 
     label: str
     """The hop's key in receipts, such as `server_side`."""
@@ -54,7 +54,7 @@ class Hop:
     now: Callable[[], Mapping[str, int]] | None = None
     """Number of connections at the moment: `to_clients`, `to_server`; watched under the load. None: not reported."""
     let_go: Callable[[], None] | None = None
-    """Ends the connections to the server that it keeps without a client. Called once, after the load. Raises LabError."""
+    """Closes the connections to the server that the hop keeps without a client. Called once, after the load. Raises LabError."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Endpoint:
     host: str | None = None
     port: int | None = None
     peer_pid: int | None = None
-    """PID at the other end of a Unix socket; None for TCP, which cannot tell."""
+    """PID at the other end of a Unix socket; None for TCP, which does not show it."""
     seen_from: str = "localhost"
     """The client's address as the server must see it, without port."""
     server_port: int | None = None
-    """The server host's end of the TCP connections that carry the load; None: there are none."""
+    """Port at the server host's end of the TCP connections that carry the load; None: there are none."""
     hops: tuple[Hop, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     """A receipt's facts about the hops."""
@@ -125,15 +125,16 @@ class PathContext(Protocol):
 
     @property
     def hop_address(self) -> str | None:
-        """Address of the host of its own that the program of a `movable` path has. None: it runs where the path says."""
+        """Address of the separate host that runs the program of a `movable` path. None: it runs where the path declares."""
         ...
 
     def within(self, side: Side, function: Callable[[], Seen]) -> Seen:
-        """Run `function` on that host, in its network. It is sent there: a function of a module, with its arguments by `partial`."""
+        """Run `function` on that host, in its network. It is sent there, so it must be a function of a module, with its arguments
+        by `partial`."""
         ...
 
     def write(self, side: Side, name: str, text: str) -> FilePath:
-        """Write a file of the path's own in the work directory of that host."""
+        """Write one of the path's own files into the work directory of that host."""
         ...
 
     def certificates(self) -> Certificates:
@@ -146,7 +147,7 @@ class PathContext(Protocol):
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
         """Start a program that ends with the path. `log`: the file of its output, PROGRAM.log or PROGRAM-SIDE.log; errors use the
-        program's name from it. `as_user`: number of our own user for the program; some refuse to be 0."""
+        program's name from it. `as_user`: UID for the program; some refuse to run as root."""
         ...
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
@@ -155,7 +156,8 @@ class PathContext(Protocol):
         ...
 
     def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
-        """Observe readiness. Raises MissingError if the process ends first, LabError if it is killed or takes too long."""
+        """Wait until `ready` returns True. Raises MissingError if the process ends first, LabError if it is killed or takes too
+        long."""
         ...
 
     def listens(self, process: Process, at: int | FilePath) -> bool:
@@ -169,7 +171,7 @@ class PathContext(Protocol):
 
 @dataclass(frozen=True)
 class HopSide:
-    """Where a program in between runs, and by which addresses it is known."""
+    """Where a program in between runs, and its addresses."""
 
     side: Side
     to_clients: str
@@ -177,7 +179,7 @@ class HopSide:
 
 
 def hop_place(context: PathContext) -> HopSide:
-    """Where a program runs that is beside the client, unless it has a host of its own."""
+    """Where a program of the client's host runs: there, unless it has its own host."""
     own = context.hop_address
     return HopSide("hop", own, own) if own else HopSide("client", context.loopback_address, context.client_address)
 
@@ -230,7 +232,7 @@ class Path(ABC):
     hops: tuple[str, ...] = ()
     """Programs between client and server."""
     protocols: tuple[str, ...] = ()
-    """Services whose protocol the programs read, as `postgresql`: they carry no other. Empty: they read none and carry all."""
+    """Services whose protocol the programs read, such as `postgresql`: they carry no other. Empty: they read none and carry all."""
     pools: bool = False
     """Whether a connection to the server serves several clients."""
     encrypts: bool = False
@@ -244,11 +246,11 @@ class Path(ABC):
     first_protocol: bool = False
     """Whether the programs read only a store's first protocol: RESP 2, Memcached's text."""
     movable: bool = False
-    """Whether its program can have a host of its own between client and server: there is one, with TCP on both sides."""
+    """Whether its program can have its own host between client and server: it is the only one, with TCP on both sides."""
     between_hosts: bool = False
-    """Whether the user's own hosts can have it: the programs read and write no files of the machine where howfar runs."""
+    """Whether it can be used between the user's own hosts: the programs read and write no files of the machine where howfar runs."""
     modelled: bool
-    """Whether the queueing model describes it. It does not know the cost of a process for each connection."""
+    """Whether the queueing model describes it. The model does not include the cost of a process for each connection."""
 
     @abstractmethod
     def open(self, context: PathContext) -> Endpoint:

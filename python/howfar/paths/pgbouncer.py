@@ -1,8 +1,8 @@
-"""`pgbouncer` and its variants: PgBouncer on the server's host, on the client's, on one of its own, or on their one machine.
+"""`pgbouncer` and its variants: PgBouncer on the server's host, on the client's, on its own, or on the single machine of both.
 
-It reads PostgreSQL's protocol and gives a connection to the server to several clients in turn, for a transaction or a session each.
-Clients log in by SCRAM, and it to the server with the same keys: its file of accounts has what the server keeps of the password, and
-no password. Its own counters say what it carried. Its CPU belongs to the path and is counted with it.
+It reads PostgreSQL's protocol and assigns a connection to the server to several clients in turn, for a transaction or a session each.
+Clients log in with SCRAM, and it logs in to the server with the same keys: its account file contains the server's SCRAM secret, not
+the password. Its own counters show what it carried. Its CPU time belongs to the path and is counted with it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ query_wait_timeout = 0
 
 
 class PgbouncerPath(Path):
-    """PgBouncer in one place and mode. `listens`: its leg to the clients; `connects`: its leg to the server."""
+    """PgBouncer in one position and mode. `listens`: its leg to the clients; `connects`: its leg to the server."""
 
     networking = True
     hops = (_PROGRAM,)
@@ -154,9 +154,9 @@ class _Bouncer:
     def __init__(self, context: PathContext, side: Side, *, listen: str, connect: str, mode: str) -> None:
         work, port, database = context.work, context.hop_port, context.database
         log = "pgbouncer.log"
-        # The key of a client's login opens the server too only if both keep the same of the password.
+        # The keys of a client's login work at the server too only if both store the same SCRAM secret.
         (kept,) = context.query(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{context.user}'")
-        # Whom the server admits without a password, it admits so too.
+        # PgBouncer too admits a user without a password if the server does.
         secret = kept["rolpassword"]
         accounts = context.write(side, "pgbouncer.users", f'"{context.user}" "{secret or ""}"\n')
         most = context.within(side, _most_clients)
@@ -197,7 +197,7 @@ class _Bouncer:
         return {ours: sum(int(row[theirs]) for row in totals) for theirs, ours in names.items()}
 
     def _now(self) -> Mapping[str, int]:
-        """Read the counters once. Raises LabError."""
+        """Read the present numbers of connections. Raises LabError."""
         pools = self._own("SHOW POOLS")
         sides = {"to_clients": ("cl_active", "cl_waiting"), "to_server": ("sv_active", "sv_idle", "sv_used")}
         return {side: sum(int(row[name]) for row in pools for name in names) for side, names in sides.items()}
@@ -209,20 +209,20 @@ class _Bouncer:
 
 
 _consoles: dict[str, pg8000.native.Connection] = {}
-"""Connections by socket, in the process on PgBouncer's host: one for all queries, which come one after the other."""
+"""Console connections by socket, in the process on PgBouncer's host: one for all queries, which are sequential."""
 
 
 def _clear(near: FilePath) -> None:
-    """Remove the files of an earlier PgBouncer."""
+    """Close the console of an earlier PgBouncer and remove its socket."""
     if (console := _consoles.pop(str(near), None)) is not None:
-        with suppress(Exception):  # the other end may be dead, which pg8000 says in many ways
+        with suppress(Exception):  # the other end may be dead, which pg8000 reports by various exceptions
             console.close()
     near.unlink(missing_ok=True)
 
 
 def _ask(near: str, command: str) -> list[dict[str, Any]]:
     """Query PgBouncer's console, which admits the account that runs it. Raises LabError."""
-    # Here, because every command knows the paths and few open one.
+    # Imported here, because every command imports the paths and few open one.
     import pg8000.native
     from pg8000.exceptions import DatabaseError, InterfaceError
 

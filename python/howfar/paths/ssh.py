@@ -1,8 +1,8 @@
 """`ssh` and `ssh-tcp`: the server's socket, or its TCP port, forwarded by one connection of OpenSSH between the hosts.
 
-sshd runs as another user than root, with keys and a configuration of the path's own; run so, it needs no directory, account or PAM
-of the machine's, and a client that logs in may only forward. One process on each side carries all connections of the load:
-its thread is a limit. ssh has no counters; the kernel's, of that one connection, say what it carried.
+sshd runs as a user other than root, with the path's own keys and configuration. So it needs no directory, account or PAM of the
+machine, and a client that logs in may only forward. One process on each side carries all connections of the load: its thread is a
+limit. ssh has no counters; the kernel's counters of that one connection show what it carried.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from howfar.errors import LabError
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, find_program
 
 _USER = 1
-"""UID of daemon on Debian. As root sshd would want /run/sshd and accounts for its halves. It does not admit nobody where it cannot
-read /etc/shadow: systemd then reports this account as locked."""
+"""UID of daemon on Debian. As root, sshd would need /run/sshd and accounts for privilege separation. It does not admit the user
+"nobody" if it cannot read /etc/shadow: systemd then reports that account as locked."""
 _SERVER = """\
 Port {port}
 ListenAddress {address}
@@ -121,7 +121,8 @@ def _user() -> str:
 
 
 def _keys(context: PathContext) -> FilePath:
-    """Keys for the host and the user, made once where the server is, and the same at the client. Raises LabError, MissingError."""
+    """Keys for the host and the user, generated once on the server's host and copied to the client's. Raises LabError,
+    MissingError."""
     folder = context.work / "ssh"
     context.within("client", partial(_put, folder, context.within("server", partial(_made, folder))))
     return folder
@@ -135,7 +136,7 @@ def _put(folder: FilePath, files: Mapping[str, bytes]) -> None:
 
 
 def _made(folder: FilePath) -> dict[str, bytes]:
-    """The keys that a client needs."""
+    """The files that a client needs; generates them if they do not exist."""
     if not (folder / "known_hosts").exists():
         _make(folder)
     return {name: (folder / name).read_bytes() for name in ("user_key", "known_hosts")}

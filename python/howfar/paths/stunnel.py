@@ -1,7 +1,7 @@
 """`stunnel` and `stunnel-socket`: TLS by a helper on each host, for a client and a server without TLS.
 
-Compared with the server's own TLS it shows who should encrypt. stunnel notes in its log how many bytes each connection carried as it
-ends: these are its counters. Its CPU belongs to the path and is counted with it.
+Compared with the server's own TLS it shows which of the two should encrypt. stunnel logs the bytes that each connection carried when
+it ends: these are its counters. Its CPU time belongs to the path and is counted with it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How long a cluster needs to agree on one commit, from the round trips between its nodes. Times in seconds; node 0 commits.
 
-- Galera delivers a commit once every node is known to have it (`O_SAFE`), and a node says so only when it has a message of every
-  other node's in the same position: those travel the triangle, so with equal distances it takes 1.5 round trips.
-- Group Replication orders by Paxos: a round trip to a majority. As delivered, every member leads in its turn, and the turns of those
-  that have nothing to say must be passed before a commit is in order: each hears of it, perhaps through another member, and answers.
-- With a single leader nobody's turn is waited for.
+- Galera delivers a commit once every node is known to have it (`O_SAFE`). A node reports that only when it has a message from every
+  other node in the same position. Those also travel between the other nodes, so with equal distances it takes 1.5 round trips.
+- Group Replication orders by Paxos: a round trip to a majority. By default the members lead in turn, and a member with nothing to
+  send must skip its turn before a commit is in order: it learns of the commit, perhaps through another member, and answers.
+- With a single leader there are no turns to wait for.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _leader(distances: _Distances, origin: int, at: int) -> float:
 
 def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
     """Time that a commit waits for agreement. `mode`, `consistency`: levels of the factors. Consistency: `before` orders one more
-    message first; `after` waits until all others have the commit and have reported so, in a message that is ordered too. Galera's
-    `before` waits only for commits that its node knows to be in progress: none, in a loop of one."""
+    message first; `after` waits until all others have reported that they have the commit, in a message that is ordered too. Galera's
+    `before` waits only for commits that its node knows to be in progress: none, with a single connection in a closed loop."""
     distances = _Distances(rtts)
     if mode == "galera":
         return _all(distances)
@@ -71,7 +71,7 @@ def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
 
 
 WINDOW, PACKET = "evs.user_send_window", "gcs.max_packet_size"
-"""Galera's options: number of messages of a node that may be in progress, and most bytes of each."""
+"""Galera's options: maximum number of a node's messages in progress, and maximum bytes of each."""
 
 
 def provider_options(text: str) -> dict[str, str]:
@@ -86,14 +86,16 @@ PAYLOAD = 0.93
 
 @dataclass(frozen=True)
 class Pieces:
-    """How Galera sends a transaction: in messages, each of which waits until one of the previous ones is agreed on."""
+    """How Galera sends a transaction: in messages, of which `at_once` are in progress; the next waits until one of them is agreed
+    on."""
 
     at_once: int = 2
     packet_bytes: int = 64_500
     """Size of a message; both fields have Galera's defaults."""
 
     def sending_s(self, sent_bytes: float, rate_bps: float, agreement_s: float) -> float:
-        """Time in addition to one agreement, for `sent_bytes` on a link: by its rate, or by the agreements in between if longer."""
+        """Time to send `sent_bytes` over a link, beyond one agreement: by the link's rate, or by the agreements in between if
+        longer."""
         turns = ceil(ceil(sent_bytes * PAYLOAD / self.packet_bytes) / self.at_once)
         one_s = min(self.packet_bytes, sent_bytes) * 8 / rate_bps
         return max(sent_bytes * 8 / rate_bps, (turns - 1) * (agreement_s + one_s) + one_s)

@@ -1,4 +1,4 @@
-"""A plan as cells and blocks: which combinations are measured, under which names, in which order. Pure and repeatable."""
+"""A plan as cells and blocks: which combinations are measured, under which names, in which order. Pure and deterministic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from howfar.plan.factors import (
 from howfar.plan.types import READS_ONLY, Plan
 
 _OF_A_PAGE = ("page", "path", "application", "threads")
-"""How the name of a page begins."""
+"""Factors with which the name of a page begins."""
 
 
 def cell_name(cell: dict[str, Level], varied: list[str]) -> str:
@@ -67,11 +67,11 @@ AGAIN = " (again)"
 CONTROL_SHARE = 0.05
 """Share by which the control's RTT is longer: howfar must find this difference."""
 _MOST_THREADS = 2
-"""Most connections of a cell that is made a control: they wait for each other, and a longer RTT shortens that wait. See
-`analysis.controls.OVERLAP` for two; of four, a quarter of the effect may be hidden."""
+"""Maximum number of connections of a control's reference: they wait for each other, and a longer RTT shortens that wait. For two see
+`analysis.controls.OVERLAP`; with four, a quarter of the effect may be hidden."""
 _ALONE: dict[str, Level] = {THREADS.name: 1, CONNECT.name: "persistent", LOAD.name: CLOSED, ROW_BYTES.name: SHORT_ROW}
-"""Levels at which a longer RTT lengthens each round trip by as much: no connection waits for another, none is opened or idle, and
-nothing that is sent takes several."""
+"""Levels at which each transaction becomes slower by the increase of the RTT per round trip: no connection waits for another, none is
+opened or idle, and no message takes several round trips."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ def combinations(plan: Plan) -> list[dict[str, Level]]:
 
 
 def _meaningful(every: dict[str, Level]) -> dict[str, Level]:
-    """The levels that mean something beside the others."""
+    """The levels that are meaningful together with the others."""
     cell = {name: level for name, level in every.items() if FACTORS[name].applies(every)}
     if TLS.of(cell) == "1.3-resumed" and CONNECT.of(cell) == "persistent":
-        cell["tls"] = "1.3"  # connections that stay have nothing to resume
+        cell["tls"] = "1.3"  # persistent connections have nothing to resume
     return cell
 
 
@@ -109,11 +109,11 @@ def _waits_for_too_many(cell: dict[str, Level]) -> bool:
 
 
 def cells(plan: Plan) -> tuple[Cell, ...]:
-    """The baseline first, its duplicate where nothing breaks in it, the contenders in the order of the plan. Raises PlanError."""
+    """The baseline, its duplicate unless it has a fault, the contenders in the order of the plan, the controls. Raises PlanError."""
     measured = [levels for levels in combinations(plan) if not any(out.matches(levels) for out in plan.leave_out)]
     varied = plan.factors.varied
     if "replication" not in varied and any(breaks(factors) for factors in measured):
-        varied.append("replication")  # what breaks is a mode's, whatever else is held
+        varied.append("replication")  # faults depend on the mode, so names show it even if it does not vary
     wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
     matching = [factors for factors in measured if all(level_of(factors, key) == wanted[key] for key in wanted)]
     if not matching:
@@ -123,7 +123,7 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
     baseline = matching[0]
     name = cell_name(baseline, varied)
     contenders = [factors for factors in measured if factors is not baseline]
-    # Where something breaks each trial is another accident, and no two of them a measure of noise.
+    # With a fault each trial is a different accident, and two of them do not measure noise.
     again = () if breaks(baseline) else (Cell(name + AGAIN, "duplicate", dict(baseline)),)
     compared = [Cell(cell_name(factors, varied), "contender", factors) for factors in contenders]
     return (
@@ -136,8 +136,8 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
 
 
 def _of_other_kinds(baseline: dict[str, Level], compared: list[Cell]) -> tuple[Cell, ...]:
-    """A/A arms of each kind of scatter that the duplicate is not of: the cells that are otherwise the baseline; of several rates the
-    last one's."""
+    """A/A arms for each kind of scatter that the duplicate does not cover: copies of cells that otherwise equal the baseline; of
+    several rates, of the last."""
     held = [name for name in FACTORS if name not in (*CONDITIONS, LOAD.name)]
     found = {
         scatter_kind(cell.factors): Cell(cell.name + AGAIN, "control", dict(cell.factors))
@@ -149,9 +149,9 @@ def _of_other_kinds(baseline: dict[str, Level], compared: list[Cell]) -> tuple[C
 
 
 def _controls(plan: Plan, varied: list[str], baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
-    """Control cells that wait for a link: one once more, and one with a longer RTT. The reference has the fewest connections and the
-    highest rate, so that it waits for round trips, and where servers are far apart the farthest. None where no cell waits for a link,
-    and where something breaks. A baseline has its duplicate already."""
+    """Control cells that wait for a link: a copy of a reference, and one with a longer RTT. The reference has the fewest connections,
+    the most distant servers and the highest rate, so that it waits for round trips. Empty if no cell waits for a link, or one has a
+    fault. If the reference is the baseline, its copy exists already."""
     if not plan.timing.controls:
         return ()
     held = {name: level_of(baseline.factors, name) for name in CONDITIONS}
@@ -175,7 +175,7 @@ def _controls(plan: Plan, varied: list[str], baseline: Cell, compared: list[Cell
 
 
 def _shows_rtt(cell: dict[str, Level]) -> bool:
-    """Whether a longer RTT lengthens the cell's round trips, or its commits, by as much."""
+    """Whether an increase of the RTT lengthens the cell's requests, or its commits, by the same time."""
     few = {THREADS.name: min(THREADS.of(cell), _MOST_THREADS)}
     return waited_rtt(cell) is not None and all(
         FACTORS[name].of(cell) == level for name, level in (_ALONE | few).items()
@@ -183,7 +183,7 @@ def _shows_rtt(cell: dict[str, Level]) -> bool:
 
 
 def _alone(cell: dict[str, Level], varied: list[str]) -> Cell:
-    """A control of its own to refer to: the cell with one connection, which stays and always waits for its answer."""
+    """An additional control as the reference: the cell with one persistent connection in a closed loop."""
     every = cell | {name: level for name, level in _ALONE.items() if FACTORS[name].of(cell) != level}
     if waited_rtt(cell) is None:
         every = _acknowledged(every)
@@ -193,8 +193,8 @@ def _alone(cell: dict[str, Level], varied: list[str]) -> Cell:
 
 
 def _acknowledged(cell: dict[str, Level]) -> dict[str, Level]:
-    """A cell of servers that are not all as far apart, or agree in more than one round trip, with one replica in their place, as far
-    from the primary as the farthest of them, which acknowledges each commit."""
+    """The cell with a single replica, which acknowledges each commit and is as far from the primary as its farthest server. For cells
+    whose servers have different distances, or agree in more than one round trip."""
     far_ns = max(rtt_ns for (low, _), rtt_ns in node_rtts_ns(cell).items() if low == 0)
     mode = REPLICATION.of(cell) if REPLICATION.of(cell) in SEMI_SYNC else next(iter(SEMI_SYNC))
     pair: dict[str, Level] = {
@@ -229,7 +229,7 @@ def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:
 def _no_one_baseline(
     plan: Plan, measured: list[dict[str, Level]], wanted: dict[str, Level], matching: int
 ) -> PlanError:
-    """The error for a baseline, with what is wrong with each factor that it names or does not name, in the words of the plan."""
+    """The error for a baseline that none or several cells match, with the factors that it must change or add, in terms of the plan."""
     has = {
         key: list(dict.fromkeys(level for factors in measured if (level := level_of(factors, key)) is not None))
         for key in FACTORS
@@ -252,7 +252,7 @@ def _no_one_baseline(
 def block_order(seed: int, block: int, names: tuple[str, ...]) -> tuple[str, ...]:
     """The random order of one block, which depends only on seed, block number and names.
 
-    Sorts by `random()` draws: of Python's generator only that method promises the same sequence in every version.
+    Sorts by `random()` draws: only this method of Python's generator guarantees the same sequence in every version.
     """
     rng = random.Random(f"howfar order of block {block} of seed {seed}")
     return tuple(sorted(names, key={name: rng.random() for name in names}.__getitem__))

@@ -13,11 +13,11 @@ from howfar.plan.quantities import refuse
 from howfar.units import parse_duration_ns
 
 EVEN = "even"
-"""The level at which every pair is as far apart as the factor `replica_rtt` says."""
+"""The level at which every pair has the RTT of the factor `replica_rtt`."""
 NAMED_LINKS: Mapping[str, Mapping[str, str]] = tomllib.loads(
     (resources.files("howfar.plan") / "named_links.toml").read_text(encoding="utf-8")
 )
-"""Named links as their file has them; `lab/link/settings.py` makes links of them."""
+"""Named links, as text from their file; `lab/link/settings.py` converts them to links."""
 _NEAR_NS, _ZONE_NS, _REGION_NS, _FAR_NS = (
     parse_duration_ns(NAMED_LINKS[name]["rtt"]) for name in ("same-zone", "cross-zone", "region", "us-coasts")
 )
@@ -28,7 +28,7 @@ NAMED: Mapping[str, tuple[int, int, int]] = {
     "two-near-one-far": (_ZONE_NS, _FAR_NS, _FAR_NS),
     "three-regions": (_REGION_NS, _REGION_NS, _REGION_NS),
 }
-"""Round trips between three places, in the order of `pairs`. Node n is in place n modulo 3."""
+"""RTTs between three locations, in the order of `pairs`. Node n is at location n modulo 3."""
 
 
 def check_distances(value: Any) -> Any:
@@ -56,7 +56,7 @@ def pairs(nodes: int) -> tuple[tuple[int, int], ...]:
 
 
 def link_name(low: int, high: int) -> str:
-    """What the link between two nodes is called in receipts: after the replica, or both."""
+    """Name of the link between two nodes in receipts: that of the replica, or of both replicas."""
     return f"replica{high}" if low == 0 else f"replica{low}-replica{high}"
 
 
@@ -66,7 +66,7 @@ def fits(level: str, nodes: int) -> bool:
 
 
 def rtts_ns(level: str, nodes: int, even_ns: int = 0) -> dict[tuple[int, int], int]:
-    """Round trips by pair. `even_ns`: the round trip of every pair at the level `even`."""
+    """RTTs by pair. `even_ns`: the RTT of every pair at the level `even`."""
     if level == EVEN:
         return dict.fromkeys(pairs(nodes), even_ns)
     if (named := NAMED.get(level)) is None:

@@ -1,4 +1,4 @@
-"""Duration of a plan here, in seconds. A forecast for the user and the first guess of the runner; never a result."""
+"""Estimated duration of a plan on this machine: a forecast for the user and the first guess of the runner; never a result."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from howfar.plan.factors import CLUSTERS, REPLICATION, breaks, node_rtts_ns
 from howfar.plan.types import Plan
 
 _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
-"""Time around a trial: fresh server from the template, its data read into memory, the path, connections, statements; then all ended
-again. Medians of runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and 3.3 over a link."""
+"""Time around a trial: fresh server from the template, its data read into memory, the path, connections, statements; then shutdown
+of all. Medians of runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and 3.3 over a link."""
 _REPLICA_NS, _MYSQL_REPLICA_NS = 300_000_000, 1_500_000_000
-"""Additional time with replicas: their servers, and the proof of replication, without the link's part."""
+"""Additional time with replicas: their servers, and the check of replication, without round trips."""
 _CLUSTER_NS, _MYSQL_CLUSTER_NS = 4_000_000_000, 6_000_000_000
 """Additional time where the servers form a cluster."""
 _WITHOUT_NODE_NS = 20_000_000_000
 """Additional time until a cluster continues without a node, and its clients have written for a while."""
 _REPLICA_ROUND_TRIPS = 30
-"""Round trips of the replica's link in a trial: to connect and log in (17), to prove replication, and to probe the link."""
+"""Round trips of the replica's link in a trial: to connect and log in (17), to check replication, and to probe the link."""
 _BESIDE_NS = 800_000_000
 """Additional time where Redis, Memcached and an application are started too, and keys are set."""
 LABORATORY_NS = 5_000_000_000
@@ -31,16 +31,16 @@ REPORT_NS = 10_000_000_000
 """Time for analysis, charts and the pages; reserved at the end of a time budget."""
 
 CONFIRMED_LIMITS = 3
-"""Most limits tested after a plan's blocks. Each costs two trials a block."""
+"""Maximum number of limits tested after a plan's blocks. Each costs two trials a block."""
 CONFIRMATION_BLOCKS = 4
 _REPLICA_LINK_NS, _CALIBRATION_ROUND_TRIPS = 1_500_000_000, 40
 NEW_LINK_NS = 6_000_000_000
-"""Additional time of the first trial that asks for a link, to calibrate it. The first of a plan's links is the laboratory's."""
+"""Additional time of the first trial that uses a link, to calibrate it. `LABORATORY_NS` includes the first link of a plan."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Nanoseconds. `least_ns` stops at min_blocks, `most_ns` at max_blocks or the time budget."""
+    """Estimated times of a run in nanoseconds. `least_ns` stops at min_blocks, `most_ns` at max_blocks or the time budget."""
 
     arms: int
     around_ns: int
@@ -87,7 +87,7 @@ def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
     timing = plan.timing
     mysql = any(
         "mysql" in PurePath(server).name for server in plan.factors.server
-    )  # names of installs and programs have it too
+    )  # names of installs and programs contain it too
     taken_ns = timing.warmup_ns + timing.measure_ns + (_MYSQL_OVERHEAD_NS if mysql else _TRIAL_OVERHEAD_NS)
     if plan.workload.kind == "page":
         taken_ns += _BESIDE_NS
@@ -122,7 +122,8 @@ def confirmation_ns(plan: Plan, trial_ns: int) -> int:
 
 
 def takes(plan: Plan) -> str:
-    """How long a plan takes, with what the first time adds: `2.4 h to 6.0 h, and about 22 min the first time to load its tables`."""
+    """Estimated time of a plan, and of loading its tables the first time: `2.4 h to 6.0 h, and about 22 min the first time to load
+    its tables`."""
     forecast = cost(plan)
     found = format_range(forecast)
     if plan.workload.kind == "key_value" or forecast.first_time_ns < 60 * 10**9:
@@ -131,7 +132,7 @@ def takes(plan: Plan) -> str:
 
 
 def format_range(forecast: Cost) -> str:
-    """`8 min to 10 min`; one time where both are alike."""
+    """`8 min to 10 min`; one time if both are equal."""
     low, high = format_time(forecast.least_ns), format_time(forecast.most_ns)
     return low if low == high else f"{low} to {high}"
 

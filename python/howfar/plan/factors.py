@@ -1,7 +1,7 @@
 """The factors that a plan can vary: one entry each in `FACTORS`, the only list of them.
 
 A cell is a mapping from factor names to levels, as run files store it. `THREADS.of(cell)` reads one level of it with its type;
-what a cell does not mention has the factor's ordinary level.
+a factor that the cell does not mention has its ordinary level.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SEMI_SYNC: dict[str, str] = {
     "remote-apply": "remote_apply",
     "remote-write": "remote_write",
 }
-"""Levels of `replication` with an acknowledgement, and the servers' name of its condition: two of MariaDB and MySQL, the rest
-PostgreSQL's `synchronous_commit`. The first level of each server is the one that shows and loses least."""
+"""Levels of `replication` with an acknowledgement, and the servers' names of its condition: two of MariaDB and MySQL, the rest
+values of PostgreSQL's `synchronous_commit`. The first level of each server exposes and loses the fewest commits."""
 CLUSTERS: dict[str, str] = {
     "galera": "Galera",
     "group": "Group Replication",
@@ -47,7 +47,7 @@ CLUSTERS: dict[str, str] = {
 LOSSLESS = (*SEMI_SYNC, *CLUSTERS)
 """Levels in which no acknowledged commit should be lost."""
 COMMIT_OFF = "commit-off"
-"""A level without an acknowledgement, in which a commit does not wait for its own log either."""
+"""A level without an acknowledgement, in which a commit does not wait for the local log to be flushed either."""
 MODE_LABELS = {
     "off": "no binary log",
     "none": "no replica",
@@ -80,7 +80,7 @@ class Factor(Generic[T]):
     kind: Any
     """The type of one level, as pydantic validates it."""
     default: T | None
-    """Level in a plan that does not name the factor. None: the plan must."""
+    """Level in a plan that does not name the factor. None: the plan must name it."""
     ordinary: T | None = None
     """Level of a cell without this factor; a plan that holds only this level does not write it into cells. None: cells always carry
     the factor where it applies."""
@@ -91,19 +91,19 @@ class Factor(Generic[T]):
     page_label: Callable[[Any], str] | None = None
     """A level as text in the name of a page."""
     short: Callable[[Any], str] | None = None
-    """A level as text below the head of a grid, where it is one of many. Default: `label`."""
+    """A level as text below the heading of a grid, where it is one of many. Default: `label`."""
     head: str = ""
-    """Head of the levels in a grid. Default: `name`."""
+    """Heading of the levels in a grid. Default: `name`."""
     rows: bool = False
-    """Whether a grid has these levels as rows where they vary, rather than those of the factor with most levels."""
+    """Whether a grid has these levels as rows if they vary, rather than those of the factor with the most levels."""
     depth: int = 0
-    """Place among the columns of a grid: those that are compared most are the innermost, of the highest depth."""
+    """Position among the columns of a grid: the factors compared most are innermost and have the highest depth."""
     format: Callable[[Any], str] = str
     """A level as written in a plan."""
     quoted: bool = True
     """Whether a level is written as text."""
     applies: Callable[[Cell], bool] = _always
-    """Whether the factor means something in a cell with these other levels."""
+    """Whether the factor is meaningful in a cell with these other levels."""
     absent: T | None = None
     """The level of cells of old run files that lack the factor. Default: ordinary."""
     condition: bool = False
@@ -323,7 +323,7 @@ REPLICATION: Factor[str] = Factor(
     short=lambda level: "no replica" if level == "none" else str(level),
     depth=2,
 )
-"""Mode of replication. `off`: no binary log, as where the path is the question. `none`: a primary alone that writes one."""
+"""Mode of replication. `off`: no binary log, for plans about the path. `none`: a primary that writes one but has no replica."""
 REPLICA_RTT_NS: Factor[int] = Factor(
     "replica_rtt_ns",
     RttNs,
@@ -390,7 +390,7 @@ WRITERS: Factor[str] = Factor(
     label=lambda level: "one writer" if level == "one" else f"two writers, {level.replace('-', ' ')}",
     applies=lambda cell: REPLICATION.of(cell) in ("galera", "group"),
 )
-"""Nodes that clients write to, `threads` connections each: the first, or a second one too, in a row of its own or in the same one. A
+"""Nodes that clients write to, `threads` connections each: the first, or also a second one, in another row or in the same one. A
 group with a single leader accepts writes at no other node."""
 ROW_BYTES: Factor[int] = Factor(
     "row_bytes",
@@ -431,9 +431,9 @@ FAULT: Factor[str] = Factor(
     depth=1,
     applies=_replicates,
 )
-"""Faults. `kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-`, `partition` and
-those of a member: for clusters; the rest continues without nodes whose clients still reach them, with a slow one, or takes one in.
-`replica-leaves`: timeouts are the server's own, the replica leaves and comes back."""
+"""Faults. `kill-primary` to `stop-replica`: after the fault the primary dies and the replica takes over. `cut-off-`, `partition` and
+those of a member: for clusters; the rest continues without nodes that their clients still reach, with a slow node, or with one that
+joins. `replica-leaves`: the replica leaves and returns, under the server's own timeouts."""
 CLUSTERS_OWN: tuple[str, ...] = get_args(ClusterFault)
 CLUSTER_FAULTS = ("none", "kill-primary", *CLUSTERS_OWN)
 PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE)
@@ -466,7 +466,7 @@ IDLE: Factor[str] = Factor(
 LOAD: Factor[str] = Factor(
     "load", Load, CLOSED, CLOSED, label=lambda level: "closed loop" if level == CLOSED else str(level), condition=True
 )
-"""When transactions begin: each connection's next one when the previous is answered, or at a rate of their own, whatever is answered.
+"""When transactions begin: each connection's next one when the previous is answered, or at a given rate, independent of answers.
 A share of the capacity is resolved to a rate before a run begins."""
 
 FACTORS: dict[str, Factor[Any]] = {
@@ -506,7 +506,7 @@ FACTORS: dict[str, Factor[Any]] = {
 
 
 def unfit(factor: str, message: str) -> PydanticCustomError:
-    """The error of a plan in which this factor does not fit the rest."""
+    """The error for a plan in which this factor does not fit the rest."""
     return refuse(message, "factors", FACTORS[factor].key)
 
 
@@ -514,7 +514,7 @@ _WITHOUT_REPLICA = {PATH.name: "remote", REPLICATION.name: "none"}
 REPLICA_FACTORS = tuple(
     name for name, factor in FACTORS.items() if factor is not FAULT and not factor.applies(_WITHOUT_REPLICA)
 )
-"""Factors that have no meaning without a replica; the fault, which plans check by rules of its own, is left out."""
+"""Factors that have no meaning without a replica; the fault, which plans check by separate rules, is left out."""
 
 
 CONDITIONS = tuple(name for name, factor in FACTORS.items() if factor.condition)
@@ -536,7 +536,7 @@ def waited_rtt(cell: Mapping[str, Any]) -> Factor[int] | None:
 
 
 def node_rtts_ns(cell: Mapping[str, Any]) -> dict[tuple[int, int], int]:
-    """Round trips between the servers of a cell that talk to each other; the primary is 0. Empty: it is alone."""
+    """RTTs between the servers of a cell that talk to each other; the primary is 0. Empty: no replica."""
     if not _replicates(cell):
         return {}
     found = rtts_ns(DISTANCES.of(cell), REPLICAS.of(cell) + 1, REPLICA_RTT_NS.of(cell))
@@ -544,12 +544,12 @@ def node_rtts_ns(cell: Mapping[str, Any]) -> dict[tuple[int, int], int]:
 
 
 def breaks(cell: Mapping[str, Any]) -> bool:
-    """Whether something is broken on purpose in this cell."""
+    """Whether a fault is injected in this cell."""
     return FAULT.of(cell) != "none"
 
 
 def share_of_capacity(level: str) -> float | None:
-    """The level as a share, 0.5 for `50%`; None: the level is no share."""
+    """The level as a share, 0.5 for `50%`; None: the level is not a share."""
     return float(level[:-1]) / 100 if level.endswith("%") else None
 
 
@@ -560,8 +560,8 @@ def offered_per_s(cell: Mapping[str, Any]) -> float | None:
 
 
 def scatter_kind(cell: Mapping[str, Any]) -> tuple[object, ...]:
-    """What the scatter of a cell's trials depends on besides its path: conditions of the machine, and whether its load has a rate of
-    its own. An A/A arm of one kind gives no noise floor to another."""
+    """What the scatter of a cell's trials depends on besides its path: conditions of the machine, and whether its load has a given
+    rate. An A/A arm of one kind gives no noise floor for another."""
     return *(level_of(cell, name) for name in CONDITIONS if name != LOAD.name), LOAD.of(cell) != CLOSED
 
 
@@ -571,7 +571,7 @@ def level_of(cell: Cell, name: str) -> Level | None:
     return cell.get(name, factor.ordinary if factor else None)
 
 
-# ---------------------------------------------------------------- the tables of a plan that are made of it
+# ---------------------------------------------------------------- the tables of a plan that are built from the registry
 
 
 def _model(name: str, base: type[Part], fields: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
-"""Fit a plan to what is available: leave out levels that a server cannot do, make tables smaller where memory is. Pure.
+"""Fit a plan to what is available: leave out levels that a server does not support, fit tables into memory. Pure.
 
-Everything that is changed is said in a sentence, for the terminal and for the run file.
+Each change is described in a sentence, for the terminal and for the run file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from howfar.plan.page import Keys
 from howfar.plan.types import LeftOut, Plan, Workload
 
 _STEPS = (1, 2, 5)
-"""Digits of table sizes, times powers of ten: the same size on the next day, when a little more or less is free."""
+"""Leading digits of table sizes, times powers of ten: so the size is the same when slightly more or less memory is free."""
 
 
 _KEY_BYTES = 100
@@ -25,19 +25,19 @@ _KEY_BYTES = 100
 MEMCACHED_BYTES = 2**30
 """Memory for the items of the laboratory's Memcached, which would evict what exceeds it."""
 _LEAST_RANGES = 100
-"""Fewest ranges that lie side by side in a table: in a smaller one many stop at its end, and a few pages hold it all."""
+"""Minimum number of disjoint ranges in a table: in a smaller one many are cut off at its end, and a few pages hold it all."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A plan that can be run, and what is not as requested."""
+    """A plan that can be run, and its differences from the request."""
 
     plan: Plan
     notes: tuple[str, ...] = ()
 
 
 def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitted:
-    """Leave out levels, given by factor with the reason for each. For an unavailable state of the machine, the ordinary one is left.
+    """Leave out levels, given by factor with the reason for each. For an unavailable state of the machine, the ordinary one is used.
     Raises PlanError when nothing is left to compare."""
     changed, notes = {}, []
     for factor, reasons in lacking.items():
@@ -75,7 +75,8 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
 
 
 def with_keys(plan: Plan) -> Fitted:
-    """Turn point selects into requests to a key-value store: a row by its key is a get there. Other plans are not changed."""
+    """Turn point selects into requests to a key-value store: selecting a row by its key is a get there. Other plans are not
+    changed."""
     factors = plan.factors
     of_tables = factors.compression != ("off",) or factors.content != ("digits",) or factors.replication != ("off",)
     if plan.workload.kind != "oltp_point_select" or of_tables:
@@ -103,8 +104,8 @@ def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) 
 
 
 def with_link(plan: Plan, there: Mapping[str, Level]) -> Fitted:
-    """Use the existing links, by factor, in place of those that the plan would set: a real link is not set. No control has a
-    longer one. Raises PlanError when nothing is left to compare."""
+    """Use the existing links, by factor, in place of those that the plan would set: a real link cannot be set. So no control
+    has a longer RTT. Raises PlanError when nothing is left to compare."""
     compared = [FACTORS[name] for name in there if len(getattr(plan.factors, name)) > 1]
     named = {name: level for name, level in there.items() if getattr(plan.baseline, name) is not None}
     fitted = plan.model_copy(
@@ -131,7 +132,7 @@ def with_link(plan: Plan, there: Mapping[str, Level]) -> Fitted:
 
 
 def with_rows(plan: Plan, most: int) -> Fitted:
-    """Limit tables to `most` rows, where the plan says that they may be smaller (`fit`); a round number of them.
+    """Limit tables to a round number of at most `most` rows, if the plan allows smaller ones (`fit`).
 
     Raises PlanError where they would be too small for the plan's ranges.
     """
@@ -161,7 +162,7 @@ def resumed_in_full(plan: Plan) -> tuple[str, ...]:
     if "1.3-resumed" not in factors.tls or "persistent" not in factors.connect:
         return ()
     if "1.3" in factors.tls and "per-transaction" in factors.connect:
-        return ()  # each level has cells of its own
+        return ()  # each level has its own cells
     return ("tls 1.3-resumed is measured as 1.3 where connections are persistent: they have nothing to resume",)
 
 
@@ -177,7 +178,7 @@ def check_rows(plan: Plan, most: int) -> None:
 
 
 def check_machines(plan: Plan, cpus: int) -> None:
-    """Refuse pages on two machines where one CPU would be both: a second machine could not but lose. Raises PlanError."""
+    """Refuse pages on two machines that share one CPU: the second machine could only be slower. Raises PlanError."""
     far = [path for path in plan.factors.path if not is_local(path)]
     if plan.workload.kind == "page" and far and cpus < 2:
         raise PlanError(
@@ -213,7 +214,7 @@ def needs_capacity(plan: Plan) -> bool:
 
 
 def closed_loop(plan: Plan) -> Cell:
-    """The baseline without a rate of its own, whose capacity the shares refer to."""
+    """The baseline in a closed loop, whose capacity the shares refer to."""
     baseline = cells(plan)[0]
     return replace(baseline, factors={**baseline.factors, LOAD.name: CLOSED})
 

@@ -25,7 +25,7 @@ _KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
 
 
 def line_of(text: str, key: tuple[str, ...], quick: bool = False) -> int:
-    """Line (from 1) of `key`, else of its nearest parent, else 1. With `quick`, `[quick]` is looked in first. Tables of an array are
+    """Line (from 1) of `key`, else of its nearest parent, else 1. With `quick`, `[quick]` is searched first. Tables of an array are
     numbered: `("leave_out", "2")` is the second."""
     found = _positions(text)
     prefixes: list[tuple[str, ...]] = [("quick",), ()] if quick else [()]
@@ -68,13 +68,13 @@ class Override:
     option: str
     """Name of the option as typed, for messages: `--rtt`."""
     key: tuple[str, ...]
-    """Place of the value in the TOML: `("factors", "rtt")`."""
+    """Path of the value in the TOML: `("factors", "rtt")`."""
     value: str | int | tuple[str, ...]
-    """Several levels are written with commas; distances, which have some, with semicolons."""
+    """Several levels are separated by commas; distances, which contain commas, by semicolons."""
 
     @property
     def written(self) -> str:
-        """The value as it can be typed. The closed loop, which every list of loads begins with, need not be."""
+        """The value as it can be typed. The closed loop, with which every list of loads begins, is omitted."""
         if not isinstance(self.value, tuple):
             return str(self.value)
         implied = 1 if self.key[-1] == "load" and len(self.value) > 1 else 0
@@ -88,7 +88,7 @@ class LoadedPlan:
     plan: Plan
     text: str
     quick: bool
-    """Whether it is the short form, for minutes."""
+    """Whether it is the short form, which takes minutes."""
 
 
 def shipped_plans() -> tuple[str, ...]:
@@ -109,12 +109,12 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
         )
     plan = _validate(
         source, text, table, (), quick=False
-    )  # a mistake in the long form is one also when the short is requested
+    )  # a mistake in the long form is an error even if the short form is requested
     _check_left_out(source, text, plan, ("leave_out",))
     if short is not None:
         merged = _merged(table, short)
         brief = _validate(source, text, merged, (), quick=True)
-        if "leave_out" in short:  # else it has the long form's, of which some may be of levels that it has not
+        if "leave_out" in short:  # else it has the long form's, which may name levels that it lacks
             _check_left_out(source, text, brief, ("quick", "leave_out"))
         table = merged if quick else table
     for override in overrides:
@@ -206,7 +206,7 @@ def _validate(source: str, text: str, table: dict[str, Any], overrides: Sequence
 
 
 def _check_left_out(source: str, text: str, plan: Plan, where: tuple[str, ...]) -> None:
-    """Check that each table of `leave_out` leaves out something; otherwise it is misspelt. `where`: their place."""
+    """Check that each table of `leave_out` leaves out something; otherwise it is misspelt. `where`: path of the tables."""
     every = combinations(plan) if plan.leave_out else []
     for number, table in enumerate(plan.leave_out, 1):
         if not any(map(table.matches, every)):
@@ -219,7 +219,7 @@ def _check_left_out(source: str, text: str, plan: Plan, where: tuple[str, ...]) 
 def _translated(
     source: str, text: str, problem: ErrorDetails, overrides: Sequence[Override], quick: bool
 ) -> UsageError:
-    """The first problem in the words of the plan's author, or of the option that brought it."""
+    """The error for the first problem, in terms of the plan's text or of the option that caused it."""
     loc = tuple(part for part in problem["loc"] if isinstance(part, str))
     where = loc + tuple(problem.get("ctx", {}).get("at", ()))
     field = ".".join(where) or "plan"
@@ -232,7 +232,7 @@ def _translated(
     blamed = next((override for override in overrides if re.search(rf"\b{override.key[-1]}\b", reason)), None)
     if (
         not loc and blamed is not None
-    ):  # two fields contradict each other, and the option has the one that is not blamed above
+    ):  # two fields contradict each other, and an option set the one that the location above does not name
         return UsageError(
             f"{blamed.option} {blamed.written}: {reason}", f"`howfar run --help` explains {blamed.option}."
         )
@@ -253,7 +253,7 @@ def _known(where: tuple[str, ...]) -> str:
     """The fields of the table at `where`, as written in TOML."""
     model: Any = Plan
     for part in where:
-        if get_origin(model) is dict:  # tables of names that the plan chooses
+        if get_origin(model) is dict:  # tables whose names the plan chooses
             model = get_args(model)[1]
             continue
         by_name = {field.alias or name: field.annotation for name, field in model.model_fields.items()}

@@ -1,4 +1,4 @@
-"""A page in a plan: its round trips by name, the keys that it reads, and what a plan of pages or of keys cannot be.
+"""A page in a plan: its round trips by name, the keys that it reads, and the limits of a plan of pages or of keys.
 
 `turns` counts round trips: one request and its answer. Not here: the statements and keys themselves, which are the engine's
 (`runner/jobs.py`).
@@ -27,8 +27,8 @@ Count = Annotated[int, Field(ge=0, le=1000)]
 
 
 class PageShape(Part):
-    """Queries of one request to the application: a number of equal rounds. The factor `app_cpu` is additional computing of the
-    application, in equal parts after each round trip; a transaction counts as one."""
+    """Queries of one request to the application, in equal rounds. The factor `app_cpu` is additional CPU time of the application, in
+    equal parts after each round trip; a transaction counts as one."""
 
     rounds: int = Field(default=1, ge=1, le=1000)
     point_selects: Count = 0
@@ -69,7 +69,7 @@ class PageShape(Part):
 
     @property
     def keys_by_store(self) -> dict[ServiceName, int]:
-        """Keys that a page looks for, by store."""
+        """Number of keys that a page looks up, by store."""
         keys: dict[ServiceName, int] = {
             "redis": self.redis_gets + MULTI * self.redis_multi_gets,
             "memcached": self.memcached_gets,

@@ -1,4 +1,4 @@
-"""The quantities of a plan as pydantic types: text with a unit in TOML, integers of ns and bit/s inside."""
+"""The quantities of a plan as pydantic types: text with a unit in TOML, integers of ns and bit/s in the program."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ OneOrMore = BeforeValidator(_levels)
 
 RTT_OFF_MAX_NS = 30_000
 RTT_OFF_MAX_SHARE = 0.03
-"""Share that the emulator on a small virtual machine can hold; beyond it the requested RTT is not the measured one."""
+"""Share that the emulator can keep on a small virtual machine; beyond it the measured RTT is not the requested one."""
 
 
 def rtt_tolerance_ns(rtt_ns: float) -> float:
@@ -176,8 +176,8 @@ def rtt_tolerance_ns(rtt_ns: float) -> float:
 
 
 RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03
-"""An RTT at rest that is off by more makes a trial of a run void. A smaller error (see `rtt_tolerance_ns`) is kept, and a warning with
-the measured RTT stands next to the figure: on a busy machine both ends take longer to wake, and that is so on every path."""
+"""An RTT at rest that is off by more makes a trial void. A smaller error (see `rtt_tolerance_ns`) is accepted, with a warning that
+shows the measured RTT: on a busy machine both ends take longer to wake up, on every path."""
 
 
 def rtt_void_ns(rtt_ns: float) -> float:

@@ -1,6 +1,6 @@
 """The sessions that the levels of a cell request: encryption, compression, how often to connect, what the tables hold. Pure.
 
-The laboratory requires it in receipts, the runner makes the engine's job from it: both read the levels here.
+The laboratory checks receipts against them, and the runner builds the engine's job from them: both read the levels here.
 """
 
 from __future__ import annotations

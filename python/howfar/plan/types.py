@@ -1,4 +1,4 @@
-"""A plan: one experiment as a frozen value. Read from TOML by `load.py`; cells and blocks are made of it by `cells.py`.
+"""A plan: one experiment as a frozen value. Read from TOML by `load.py`; cells and blocks are derived from it by `cells.py`.
 
 The names in TOML (`rtt`, `measure`) carry their unit in the value; the fields here carry it in the name (`rtt_ns`, `measure_ns`).
 """
@@ -51,7 +51,7 @@ class Data(Part):
     tables: int = Field(default=10, ge=1, le=1000)
     table_size: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     fit: StrictBool = False
-    """Whether to use the largest tables that fit where memory does not hold these; the run file has their size."""
+    """Whether to use the largest tables that fit if memory cannot hold these; the run file records their size."""
 
 
 class Distribution(Part):
@@ -82,11 +82,11 @@ WorkloadKind = Literal[
     "page",
     "key_value",
 ]
-"""Sysbench's are the engine's (`engine.workloads.SysbenchKind`; a test holds them together). Those that write leave the tables changed
-for the trials after them, inserted and deleted rows add up over a run; in cells with replication each trial has fresh tables.
-`single_row_inserts`: one row per transaction into a table of its own, keys drawn by the clients, autocommit.
-`single_row_updates`: each transaction adds one to a row, the same for all clients of a node. `page`: one request to an application, of
-round trips to MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
+"""Sysbench's are the engine's (`engine.workloads.SysbenchKind`; a test compares the two). Those that write leave the tables changed
+for later trials, so inserted and deleted rows accumulate over a run; in cells with replication each trial has fresh tables.
+`single_row_inserts`: one row per transaction into a separate table, keys drawn by the clients, autocommit. `single_row_updates`:
+each transaction adds one to a row, the same for all clients of a node. `page`: one request to an application, with round trips to
+MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
 
 
 READS_ONLY: frozenset[WorkloadKind] = frozenset(
@@ -126,7 +126,7 @@ class Workload(Part):
 
 
 MINORITY_OF_TWO = 4
-"""Least number of replicas with which two nodes are a minority."""
+"""Minimum number of replicas with which two nodes are a minority."""
 FALLBACK_NS = 25_000_000_000
 """The shortest window for a replica that leaves and returns under the servers' own timeout of 10 s."""
 
@@ -146,7 +146,7 @@ class Factors(Part):
 
 
 class LeftOut(Factors):
-    """Cells that are not measured: those that have, of every factor named here, one of its levels."""
+    """Cells that are not measured: those that have, for every factor named here, one of the levels given."""
 
     @model_validator(mode="after")
     def _names_something(self) -> Self:
@@ -163,11 +163,11 @@ class LeftOut(Factors):
 
 
 class Baseline(Part):
-    """The cell that every other one is compared with. Name as many factors as single it out."""
+    """The cell that every other one is compared with. It names enough factors to single out one cell."""
 
 
 def _by_registry(model: Any) -> WrapValidator:
-    """A validator with the present model of the registry. In a run file fields have their own names."""
+    """A validator by the present model of the registry. In a run file, fields are stored by name, not by alias."""
 
     def validate(value: Any, _: Any, info: ValidationInfo) -> Any:
         made = model()
@@ -218,8 +218,8 @@ class Timing(Part):
     """After the blocks, change the resources that were named as limits and check whether throughput changes as predicted."""
 
     controls: StrictBool | Literal["same"] = True
-    """Whether to measure, over a link in each block, the instrument's own bias: a cell twice, and with a known longer RTT; `same`: the
-    cell twice alone."""
+    """Whether to measure the instrument's own bias over a link in each block: a cell twice, and with a known longer RTT; `same`:
+    only the cell twice."""
 
     @model_validator(mode="after")
     def _blocks_in_order(self) -> Self:
@@ -342,7 +342,7 @@ class Plan(Part):
 
 def restore_plan(stored: dict[str, Any]) -> Plan:
     """The plan as kept in a run file (`Plan.model_dump(mode="json")`)."""
-    factors = {IDLE.name: [IDLE.ordinary], LOAD.name: [LOAD.ordinary], **stored["factors"]}  # a run file of before
+    factors = {IDLE.name: [IDLE.ordinary], LOAD.name: [LOAD.ordinary], **stored["factors"]}  # older files lack these
     return Plan.model_validate({**stored, "factors": factors}, context=STORED, by_alias=False, by_name=True)
 
 

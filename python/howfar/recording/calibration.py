@@ -1,7 +1,7 @@
-"""What the recorder itself adds to a round trip, measured with the application's own rhythm.
+"""Calibration of the recorder: the time that it adds to a round trip, measured with the application's own rhythm.
 
-Between two round trips an application computes, and meanwhile the processors of tap and server fall asleep. Waking them takes longer
-than an echo without pauses shows, so the echo pauses as the application did.
+Between two round trips an application computes, and meanwhile the CPUs of tap and server go to sleep. An echo without pauses would not
+include the time to wake them, so the echo pauses as the application did.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _ROUNDS = 8
 _ROUND_NS = 60_000_000
 _FEWEST, _MOST, _SETTLE = 20, 200, 5
 _LONGEST_ROUND_NS, _LEAST = 130_000_000, 3
-"""Time above which a round has fewer round trips, and how few at least: an answer of megabytes takes tens of milliseconds."""
+"""Duration above which a round has fewer than `_FEWEST` round trips, and their minimum: large answers take tens of milliseconds."""
 _BYTE_NS = 1.5
-"""Time of a byte through the tap, to foresee how long a round takes."""
+"""Time of a byte through the tap, to estimate the duration of a round."""
 _START_S = 0.05
 """Time to start the program of a round."""
 _LONGEST_NS = 3_000_000
-"""Sleep after which a processor sleeps as deeply as it ever does."""
+"""Idle time after which a CPU is in its deepest sleep state."""
 _LEAST_SERVER_NS = 5_000
-"""Shortest server time, in which the server also checks how long it waited for a processor."""
+"""Shortest server time: the server also uses it to check how long it waited for a CPU."""
 
 
 class Rhythm(Part):
@@ -61,15 +61,15 @@ class Rhythm(Part):
 
     @property
     def each_ns(self) -> int:
-        """Duration of a round trip without the path."""
+        """Duration of a round trip with the gap before it, without the path."""
         return self.gap_ns + self.server_ns
 
     def without(self, floor_ns: int) -> Rhythm:
-        """The rhythm with the server's time alone, where it was measured on a path with this floor."""
+        """The rhythm with the server's own time: `server_ns` was measured on a path with this floor, which is subtracted."""
         return self.model_copy(update={"server_ns": max(self.server_ns - floor_ns, _LEAST_SERVER_NS)})
 
     def step(self, to_server: int | None = None, to_client: int | None = None, connection: int = 0) -> ReplayStep:
-        """This round trip, or one of other sizes."""
+        """A step of a replay with this rhythm, optionally with other sizes."""
         return ReplayStep(
             connection=connection,
             gap_ns=self.gap_ns,
@@ -80,8 +80,10 @@ class Rhythm(Part):
 
 
 def rhythm_of(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm:
-    """Medians of (page, begun, sent, ended, bytes to the server, to the client), in the order of pages and time; the server's time is
-    from sent to ended. The gap before the first round trip of a page is unknown."""
+    """The median rhythm of rows (page, begun, sent, ended, bytes to the server, to the client), which are ordered by page and time.
+
+    The server's time is from sent to ended. The gap before the first round trip of a page is unknown.
+    """
     gaps: list[int] = []
     found: list[Sequence[int]] = []
     before: tuple[int, int] | None = None
@@ -102,14 +104,14 @@ def rhythm_of(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm:
 
 
 class Placement(Part):
-    """CPUs on which an application, with its tap, and its server may run. None: on any."""
+    """CPUs on which an application, with its tap, and its server may run; None: all."""
 
     application: tuple[int, ...] | None = None
     server: tuple[int, ...] | None = None
 
     @classmethod
     def of_processes(cls, server_pid: int | None) -> Placement:
-        """CPUs of the processes that this one starts, and of a server: None or 0 where it is not known, which may run on any."""
+        """CPUs of the processes that this one starts, and of a server. If `server_pid` is None or 0 (unknown), the server has all."""
         ours, theirs = tuple(sorted(os.sched_getaffinity(0))), tuple(range(os.cpu_count() or 1))
         if server_pid:
             with contextlib.suppress(OSError):
@@ -118,7 +120,7 @@ class Placement(Part):
 
     @classmethod
     def of_recording(cls, facts: Mapping[str, Any]) -> Placement:
-        """The placement when it was recorded, if this machine has these CPUs."""
+        """The placement during the recording, if this machine has these CPUs; else no restriction."""
         found = cls.model_validate(facts.get("cpus") or {})
         return found if all(cpus is None or _allowed(cpus) for cpus in (found.application, found.server)) else cls()
 
@@ -131,30 +133,30 @@ def _allowed(cpus: tuple[int, ...]) -> bool:
             return False
         return set(cpus) <= os.sched_getaffinity(0)
 
-    with ThreadPoolExecutor(1) as pool:  # the affinity is a thread's own
+    with ThreadPoolExecutor(1) as pool:  # affinity is per thread, so ours is not changed
         return pool.submit(tried).result()
 
 
 def on_cpus(cpus: tuple[int, ...] | None) -> Launcher:
-    """What starts a process on `cpus`."""
+    """Launcher of a process on `cpus`."""
     return Launcher(() if cpus is None else ("taskset", "-c", format_cpus(cpus)))
 
 
 class Calibration(Part):
-    """Cost of a round trip of a rhythm with the recorder."""
+    """Cost of a round trip through the recorder, for a given rhythm."""
 
     floor_ns: int
     """Round trip between tap and server, without the server's time."""
     tap_ns: Estimate
     """Time that the tap adds."""
     path_ns: int = 0
-    """What a client waits for without the tap, also without the server's time."""
+    """Round trip of a client without the tap, without the server's time."""
 
 
 def calibrate(
     on_socket: bool, rhythm: Rhythm, placement: Placement, on: Callable[[tuple[int, ...] | None], Launcher] = on_cpus
 ) -> Calibration:
-    """Measure in rounds that alternate between a tap and none. `on`: starts a process on CPUs. Raises LabError, EngineError."""
+    """Measure in rounds, each with and without a tap. `on`: the launcher for given CPUs. Raises LabError, EngineError."""
     settle, rounds = _round_trips(rhythm)
     page = ReplayPage(steps=(rhythm.step(),) * (settle + rounds))
     with ExitStack() as stack:
@@ -179,7 +181,7 @@ def calibrate(
 
 
 def _round_trips(rhythm: Rhythm) -> tuple[int, int]:
-    """Round trips of a round: those before it is settled, and those that count."""
+    """Numbers of round trips in a round: those to settle, and those that count."""
     each_ns = _expected_ns(rhythm)
     rounds = max(_LEAST, min(_FEWEST, int(_LONGEST_ROUND_NS / each_ns)), min(_MOST, int(_ROUND_NS / each_ns)))
     return min(_SETTLE, rounds), rounds
@@ -190,7 +192,7 @@ def _expected_ns(rhythm: Rhythm) -> float:
 
 
 def calibration_s(rhythm: Rhythm) -> float:
-    """About how long a calibration takes on a quiet machine."""
+    """Estimated duration of a calibration on a quiet machine."""
     return 2 * _ROUNDS * (sum(_round_trips(rhythm)) * _expected_ns(rhythm) / 1e9 + _START_S)
 
 

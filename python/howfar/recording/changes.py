@@ -1,7 +1,7 @@
-"""Possible changes to an application, and how much of a page's time on the target path each would save. Pure.
+"""Possible changes to an application, and the time of a page on the target path that each would save. Pure.
 
-Each saving lies between what the path alone gives (at least) and that with the server's and the application's own time for what
-is left out (at most). Nothing here knows what a statement means to the application: each is a place to look at, not a certainty.
+Each saving is a range. The minimum counts only the path's time of the round trips that are saved; the maximum also counts the server's
+and the application's time for them. The meaning of a statement to the application is unknown here: changes are hints, not certainties.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ Advised = Literal[
     "nagle", "loop", "connect", "transaction", "memo", "cache", "initial", "prepare", "fetch", "bytes", "pipeline"
 ]
 LEAST_LOOP = 3
-"""Fewer runs of one statement, or fewer different keys, are no loop."""
+"""Minimum number of runs of one statement, and of different keys, in a loop."""
 _SPREAD = 4
-"""A loop's statement is at least every fourth run between its first and its last."""
+"""Within a loop, at least every fourth run is the loop's statement."""
 _DRAWS = 400
-"""Resamples for each of perhaps many changes."""
+"""Resamples per change; few, because there may be many changes."""
 
 
 class Change(Part):
-    """One thing to look at, for pages of one name."""
+    """One possible change, for pages of one name."""
 
     kind: Advised
     page: str
     digest: str
-    """The statement or command that it is about."""
+    """The statement or command that it concerns."""
     count: float
-    """How often a page has it, in the mean."""
+    """Mean number of occurrences in a page that has it."""
     gone: float
-    """How many round trips would go, or become shorter, in the mean of these pages."""
+    """Mean number of round trips in these pages that would be saved or become shorter."""
     pages: int
-    """Pages that have it."""
+    """Number of pages that have it."""
     low_ms: float
-    """It saves at least this, in the median of these pages."""
+    """Minimum saving, as the median of these pages."""
     high_ms: float
-    """At most this, and never more than the page takes."""
+    """Maximum saving; never more than the page takes."""
     target_share: float
-    """What it could save at most, of all pages of this name."""
+    """Maximum saving as a share of the time of all pages of this name."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """One change in one page: indices of the round trips that would go, or become shorter."""
+    """One change in one page; `gone` has the indices of the round trips that would be saved or become shorter."""
 
     kind: Advised
     digest: str
@@ -90,7 +90,7 @@ def _change(
 
 
 def _saved(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The minimum and maximum saving, by block. Where round trips overlap, only those of the longest chain surely save time."""
+    """The minimum and maximum saving, by block. If round trips overlap, only those of the longest chain certainly save time."""
     least, most = _saved_in_order(kind, page, gone)
     if page.concurrent is not None:
         chain = [at for at in gone if page.trips[at].connection == page.concurrent.chain]
@@ -100,7 +100,7 @@ def _saved(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarr
 
 
 def _saved_in_order(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The minimum and maximum saving, by block."""
+    """The minimum and maximum saving, by block, if round trips do not overlap."""
     ack = page.path.ack_ns[:, gone].sum(axis=1)
     if kind == "nagle":
         return ack, ack
@@ -113,19 +113,19 @@ def _saved_in_order(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple
     if kind == "pipeline":
         return np.zeros_like(path), path
     if kind == "transaction":
-        # The work of a commit stays with the statement.
+        # The server still commits after the statement, so the server's time is not saved.
         return path, path + own
     if kind == "cache":
-        # A shared cache is asked over the same path: a round trip of the smallest sizes each.
+        # A shared cache is reached over the same path, with a round trip of the smallest sizes for each read.
         return path + server - least, path + server
     if kind == "loop":
-        # One query instead has the rows of all to send and to make: their bytes stay.
+        # One query instead must still produce and send all rows: the cost of their bytes remains.
         return least, path + server + own
     if kind == "fetch":
-        # The same rows are made, sent and used.
+        # The same rows are still produced, sent and used.
         return least, path
     if kind == "bytes":
-        # At least the waits for the window, if what is left fits into it.
+        # Minimum: the waits for the window, if the remaining bytes fit into it.
         return page.path.slow_ns[:, gone].sum(axis=1), path - least
     return path, path + server + own
 
@@ -137,7 +137,7 @@ def _made(
     savings: Mapping[int, tuple[np.ndarray, np.ndarray]],
     pages: Sequence[LaidPage],
 ) -> Change:
-    """`savings`: at least and at most, by the page's number. None is longer than its page."""
+    """Combine the savings of pages in a change. `savings`: minimum and maximum by page number, each limited to the page's time."""
     limits = {number: pages[number].predicted_ns for number in savings}
     least, most = (
         quantiles(
@@ -167,15 +167,15 @@ def _limit(estimate: Estimate, limit: float | None) -> float:
 
 
 def _connecting(name: str, pages: Sequence[LaidPage]) -> Iterator[Change]:
-    """Find what persistent connections would save: logins and connects. Inside TLS a login cannot be told from what follows, so that
-    its round trips are a lower bound, and what may be one counts for the most that can be saved."""
+    """Find what persistent connections would save: connects and logins. Inside TLS a login cannot be distinguished from what follows:
+    its known round trips are a lower bound, and those that may belong to it count only toward the maximum saving."""
     savings = {}
     for number, page in enumerate(pages):
         if not page.connects:
             continue
         gone = [at for at, trip in enumerate(page.trips) if trip.kind is Kind.CONNECT]
         path = page.there_ns[:, gone].sum(axis=1) + page.connect_whole_ns
-        # What was before the first of a connection is no part of connecting.
+        # The application's time before the first round trip of a connection is not part of connecting.
         first = {page.trips[at].connection: at for at in reversed(gone)}.values()
         own_ns = sum(page.own_ns[at] for at in gone if at not in first)
         perhaps = _perhaps_logins(page)
@@ -209,7 +209,7 @@ def _logins(page: LaidPage) -> int:
 
 
 def _in_page(page: LaidPage, seen: set[tuple[str, int]]) -> list[Found]:
-    """`seen`: reads of the pages before, which this page's are added to. Nothing that the server refused is worth advice."""
+    """Find the changes in one page. `seen`: reads of earlier pages; this page's are added. Statements that failed get no advice."""
     trips = page.trips
     operations = [at for at, trip in enumerate(trips) if trip.phase == "operation"]
     answered = [at for at in operations if not trips[at].failed]
@@ -232,7 +232,7 @@ def _in_page(page: LaidPage, seen: set[tuple[str, int]]) -> list[Found]:
 
 
 def _loop(trips: Sequence[Trip], run: Sequence[int], answered: Sequence[int]) -> Found:
-    """A loop, with the preparing and closing of its statement between its runs: one request instead needs each once."""
+    """A loop, including the repeated preparation and closing of its statement: a single request needs each only once."""
     between = [at for at in answered if run[0] < at < run[-1] and trips[at].connection == trips[run[0]].connection]
     prepares = [at for at in between if trips[at].kind is Kind.PREPARE and trips[at].text == trips[run[0]].text]
     closes = [at for at in between if trips[at].closes_statement][: len(prepares)]
@@ -249,8 +249,8 @@ def _grouped(trips: Sequence[Trip], numbers: Sequence[int]) -> dict[tuple[int, s
 
 
 def _loops(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[list[int]]:
-    """One statement on one connection again and again with changing keys, however often each key comes; other statements of the loop's
-    body may stand between."""
+    """Loops: one statement repeated on one connection with changing keys, however often each key occurs. Other statements of the
+    loop's body may occur in between."""
     place = {at: number for number, at in enumerate(runs)}
     for group in _grouped(trips, runs).values():
         run: list[int] = []
@@ -274,13 +274,13 @@ def _transactions(trips: Sequence[Trip], operations: Sequence[int]) -> Iterator[
 
 
 def _all_of(kind: Kind, advised: Advised, trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Found]:
-    """Round trips of a kind that a page can do without."""
+    """Find the round trips of a kind that a page does not need."""
     for (_, text), group in _grouped(trips, [at for at in answered if trips[at].kind is kind]).items():
         yield Found(advised, text, tuple(group), len(group))
 
 
 def _prepares(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Found]:
-    """Statements that are prepared, and the closing of prepared ones, which goes with them."""
+    """Find preparations of statements, with the closing of these statements, which is saved too."""
     closing: dict[int, list[int]] = defaultdict(list)
     for at in answered:
         if trips[at].closes_statement:
@@ -293,7 +293,7 @@ def _prepares(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Found]
 
 
 def _fetches(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Found]:
-    """Results fetched in parts. The first fetch stays, unless the statement itself had fetched a part."""
+    """Find results fetched in parts. The first fetch is still needed, unless the statement itself had fetched a part."""
     groups = _grouped(trips, [at for at in answered if trips[at].kind is Kind.FETCH])
     for (connection, text), group in groups.items():
         ran = any(one.connection == connection and one.text == text for one in trips[: group[0]])
@@ -326,7 +326,7 @@ def _cached(trips: Sequence[Trip], runs: Sequence[int], seen: set[tuple[str, int
 
 
 def _reads(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[tuple[int, tuple[str, int]]]:
-    """Reads whose keys are known, with what was read."""
+    """Reads with known keys: index, and (statement, keys)."""
     for at in runs:
         keys = trips[at].keys
         if trips[at].kind is Kind.READ and keys is not None:
@@ -334,7 +334,7 @@ def _reads(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[tuple[int, tu
 
 
 def _slow_starts(page: LaidPage, runs: Sequence[int]) -> Iterator[Found]:
-    """Answers that wait for the window of their connection."""
+    """Find answers that wait for the congestion window of their connection."""
     waiting: dict[str, list[int]] = defaultdict(list)
     for at in runs:
         if page.path.slow_ns[:, at].mean() > 0:
@@ -344,14 +344,14 @@ def _slow_starts(page: LaidPage, runs: Sequence[int]) -> Iterator[Found]:
 
 
 def _two_writes(page: LaidPage) -> Iterator[Found]:
-    """Requests whose second write waits for the acknowledgement of the first."""
+    """Find requests whose second write waits for the acknowledgement of the first."""
     gone = [at for at, trip in enumerate(page.trips) if trip.ack_wait_ns]
     if gone:
         yield Found("nagle", "requests in two writes", tuple(gone), len(gone))
 
 
 def _pipelines(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Found]:
-    """Statements that follow each other on one connection and could leave together if none needs another's answer."""
+    """Find statements that follow each other on one connection and could be sent together if none needs another's answer."""
     run: list[int] = []
     for at in (*runs, None):
         joins = run and at == run[-1] + 1 and trips[at].connection == trips[run[0]].connection
@@ -364,7 +364,7 @@ def _pipelines(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Found]:
 
 
 def advice(change: Change) -> str:
-    """The advice for a change, in a few words; docs/predict.md explains each."""
+    """Short advice for a change; docs/predict.md explains each."""
     return {
         "nagle": "set TCP_NODELAY",
         "loop": "one request for all keys",

@@ -1,4 +1,4 @@
-"""What is collected while a recording is made: round trips, connections, digests, pages, and the facts at its end."""
+"""Collects the contents of a recording while it is made: round trips, connections, digests, pages, and the facts at its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MALFORMED = "marks that were not understood"
 _UNTIL_INTERRUPTED_S = 365 * 86_400.0
 _WORTH_A_WORD_S = 1.0
 _LATE_NS = 10_000_000_000
-"""Twice as long as the tap keeps its events."""
+"""An event older than this is late: twice the time for which the tap keeps its events."""
 _LOST = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
 
 
@@ -35,13 +35,13 @@ class Source(Protocol):
     """A source of events for a recording."""
 
     def events(self) -> Iterator[Recorded | RecordEnded | PacketsEnded]:
-        """Yield events to the last. Raises EngineError if it is not reachable."""
+        """Yield all events, including the last. Raises EngineError if the source is not reachable."""
         ...
 
 
 @dataclass
 class Collected:
-    """What was collected from the events."""
+    """Totals and results collected from the events."""
 
     ended: RecordEnded | PacketsEnded | None = None
     stopped: str | None = None
@@ -50,7 +50,7 @@ class Collected:
     round_trips: int = 0
 
     def facts(self, more: Mapping[str, int], code: int) -> dict[str, Any]:
-        """The facts at the end; `more`: what else is unknown, with counts that may be 0."""
+        """The facts at the end. `more`: further reasons for unknowns, with their counts, which may be 0."""
         unknown = Counter(self.ended.unknown if self.ended else {})
         unknown.update({reason: count for reason, count in more.items() if count})
         return {
@@ -66,7 +66,8 @@ class Collected:
 
 
 def collect(source: Source, file: RecordingFile, into: Collected, marks: Marks | None = None) -> None:
-    """Write all events to the file, with the pages marked so far. An error of the file or the tap ends only the recording."""
+    """Write all events to the file, with the pages marked so far. An error of the file or the tap ends only the recording, not the
+    application."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
     yields = _schedule(os.SCHED_IDLE)
@@ -93,14 +94,14 @@ def collect(source: Source, file: RecordingFile, into: Collected, marks: Marks |
 
 
 def _schedule(policy: int) -> bool:
-    """Schedule the calling thread. Returns whether it gives way to all others."""
+    """Set the scheduling policy of the calling thread. Returns whether it yields to all other threads (SCHED_IDLE)."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, policy, os.sched_param(0))
     return policy == os.SCHED_IDLE
 
 
 def _is_late(event: Recorded | RecordEnded | PacketsEnded) -> bool:
-    """Whether nothing on this machine leaves this thread a CPU, or the application has ended."""
+    """Whether this thread must stop yielding: it is starved of CPU time, or the application has ended."""
     if not isinstance(event, Recorded) or not event.round_trips:
         return not isinstance(event, Recorded)
     return time.monotonic_ns() - event.round_trips[-1].ended_ns > _LATE_NS
@@ -110,14 +111,14 @@ def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
     file.add_digests([Digest(**vars(one)) for one in event.digests])
     file.add_round_trips([RoundTrip(page_id=None, **vars(one)) for one in event.round_trips])
     file.add_connections([Connection(**vars(one)) for one in event.connections])
-    # What was not understood, a connection without data among it, has no vote.
+    # Connections of unknown protocol, such as those without data, do not count.
     into.protocols.update(one.protocol for one in event.connections if one.protocol != "unknown")
     into.tls |= any(one.tls for one in event.connections)
     into.round_trips += len(event.round_trips)
 
 
 def let_pass(seconds: float | None) -> None:
-    """Wait this long, or until a request to end; None: until one."""
+    """Wait for `seconds` or until a request to end; None: until a request to end."""
     with contextlib.suppress(KeyboardInterrupt), ended_by_request():
         time.sleep(_UNTIL_INTERRUPTED_S if seconds is None else seconds)
 
@@ -136,9 +137,9 @@ def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any
 
 
 def add_pages(file: RecordingFile, marks: Marks | None, whole: Page | None, gaps: bool) -> dict[str, int]:
-    """Write the pages and which round trips belong to them. Returns what stays unknown.
+    """Write the pages and assign the round trips to them. Returns counts of what remains unknown, by reason.
 
-    Without marks, pages are found by rests if `gaps`; else `whole` is the only one.
+    Without marks, `gaps` finds pages by the rests between them; else `whole` is the only page.
     """
     marked, malformed = (marks.pages, marks.malformed) if marks else ([], 0)
     if gaps and not marked:
@@ -159,7 +160,7 @@ def add_pages(file: RecordingFile, marks: Marks | None, whole: Page | None, gaps
 
 @contextmanager
 def new_recording(out: Path, facts: Mapping[str, Any]) -> Iterator[RecordingFile]:
-    """Begin a recording. After an error it stays if it has a round trip. Raises RunFileError."""
+    """Begin a recording. After an error, its file is kept only if it has a round trip. Raises RunFileError."""
     file = RecordingFile(out, facts)
     try:
         yield file
@@ -173,7 +174,7 @@ def new_recording(out: Path, facts: Mapping[str, Any]) -> Iterator[RecordingFile
 
 @contextmanager
 def ending(file: RecordingFile, say: Callable[[str], None]) -> Iterator[None]:
-    """Complete a recording. If that cannot be written, as on a full disk, what is in the file stays: the command's end is its own."""
+    """Complete a recording. If writing fails, as on a full disk, the file keeps its contents, and the command's exit code stands."""
     try:
         yield
     except RunFileError as error:
@@ -189,7 +190,7 @@ def finish(
     say: Callable[[str], None],
     more: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """Complete a recording by tap. Then measure what the tap itself costs, and `more` facts, which a request to end leaves out."""
+    """Complete a recording by tap. Then measure the cost of the tap itself, and `more` facts; a request to end skips these."""
     ended = collected.ended
     facts = collected.facts(unknown, code)
     if not isinstance(ended, RecordEnded):
@@ -210,7 +211,7 @@ def finish(
 
 
 def _tap_facts(ended: RecordEnded) -> dict[str, Any]:
-    """The facts that only a tap knows: the bytes that it passed on, and its own cost, which is not measured yet."""
+    """The facts that only a tap has: the bytes that it passed on, and its own cost, which is not measured yet."""
     return {
         "tap_ns": None,
         "tap_unknown": "its measurement after the command was interrupted",
@@ -227,9 +228,9 @@ def _tap_facts(ended: RecordEnded) -> dict[str, Any]:
 
 
 def _own_cost(rhythm: Rhythm, on_socket: bool, placement: Placement) -> dict[str, Any]:
-    """Cost of the tap, measured with the rhythm of what was recorded. Without it the recording is good for all but predictions."""
+    """The cost of the tap as facts, measured with the recorded rhythm. Only predictions need it."""
     try:
-        # The first time to learn what of the observed is the server's: as long as it works, the application's processor sleeps.
+        # The first calibration finds the server's own share of the observed time: that is how long the application's CPU sleeps.
         rhythm = rhythm.without(calibrate(on_socket, rhythm, placement).floor_ns)
         found = calibrate(on_socket, rhythm, placement)
     except HowfarError as error:

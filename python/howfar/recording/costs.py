@@ -1,7 +1,7 @@
-"""What a round trip costs on a path, by the sizes of its request and its answer, as the laboratory measured it. Pure.
+"""The cost of a round trip on a path, by the sizes of its request and its answer, as measured in the laboratory. Pure.
 
-A cost is the time of a round trip without the server's, seen by a client with the rhythm of the application. Each block is kept, so
-that what is computed from costs has an interval.
+A cost is the time of a round trip minus the server's time, measured by a client with the rhythm of the application. The costs of each
+block are kept, so that results computed from them have intervals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SMALLEST = (16, 8)
 _MOST_STEPS = 7
 _FEWEST_ROUNDS, _MOST_ROUNDS = 6, 200
 _SETTLE = 4
-"""Round trips of each size before those that count, so that TCP's window opens."""
+"""Warm-up round trips of each size, which do not count: they open TCP's window."""
 _EACH_NS = 100_000_000
 _TRIMMED = 0.05
 _MSS = 1448
@@ -29,14 +29,14 @@ _LEAST_TIMEOUT_NS = 200_000_000
 
 
 class Sizes(Part):
-    """Sizes at which a path is measured, growing; between them costs are interpolated."""
+    """Sizes at which a path is measured, in ascending order. Costs are interpolated between them."""
 
     to_server: tuple[int, ...]
     to_client: tuple[int, ...]
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of each size of one kind with the smallest of the other."""
+        """Pairs (to the server, to the client): each size in one direction with the smallest in the other."""
         return (
             *((SMALLEST[0], size) for size in self.to_client),
             *((size, SMALLEST[1]) for size in self.to_server[1:]),
@@ -44,7 +44,7 @@ class Sizes(Part):
 
 
 def sizes_of(to_server: Sequence[int], to_client: Sequence[int]) -> Sizes:
-    """Sizes from the smallest to the largest that occur, evenly spaced in their logarithms."""
+    """Sizes from the engine's smallest to the largest that occurs, evenly spaced on a logarithmic scale."""
     return Sizes(to_server=_ladder(SMALLEST[0], to_server), to_client=_ladder(SMALLEST[1], to_client))
 
 
@@ -62,20 +62,21 @@ class CostBlock(Part):
     cost_ns: tuple[float, ...]
     """Cost of a round trip, by `Sizes.pairs`."""
     connect_ns: float
-    """Time of a connection until its first request can be sent: the socket, then TLS."""
+    """Time from opening a connection until its first request can be sent: the connect, then the TLS handshake."""
     resuming_ns: float = 0.0
-    """How much longer application and server compute after each has waited for the other, at the smallest sizes; in `cost_ns` too."""
+    """Additional computing time of application and server after each has waited for the other, at the smallest sizes. `cost_ns`
+    includes it."""
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
-    """The mean without the highest and lowest twentieth: a page's sum needs means, but without outliers from interrupts."""
+    """The mean without the highest and lowest 5 %: summing a page needs means, but without outliers from interrupts."""
     ordered = sorted(values)
     cut = int(len(ordered) * _TRIMMED)
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
 def rounds_at(each_ns: float) -> int:
-    """How often each size is measured in a block, by the duration of one round trip."""
+    """Number of measured round trips of each size in a block, given the duration of one."""
     return max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(_EACH_NS // max(each_ns, 50_000))))
 
 
@@ -90,15 +91,15 @@ class PathCosts(Part):
     sizes: Sizes
     blocks: tuple[CostBlock, ...]
     link_rtt_ns: int
-    """RTT of the link that the path crosses; 0: none."""
+    """RTT of the link that the path crosses; 0 if it crosses none."""
     encrypted: bool = False
     waking_ns: float = 0.0
-    """How much longer a round trip over the link takes where the CPUs of both ends sleep than where they are awake. How often an
-    application finds them asleep is not known."""
+    """Additional time of a round trip over the link when the CPUs of both ends are asleep. How often an application finds them asleep
+    is not known."""
     by_socket: bool = False
-    """Whether it is a Unix socket, where no acknowledgement is waited for."""
+    """Whether the path is a Unix socket, on which there are no acknowledgements to wait for."""
     void: tuple[str, ...] = ()
-    """Why blocks were left out, one reason each."""
+    """The reason for each block that was left out."""
 
     def of(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
         """Costs in ns, with a row per block and a column per round trip."""
@@ -112,11 +113,11 @@ class PathCosts(Part):
         return np.asarray(rows)
 
     def slow_start_ns(self, rounds: Sequence[tuple[int, ...]], rtt_ns: int | None = None) -> np.ndarray:
-        """Waits for the window, with a row per block and a column per round trip. `rounds`: see `Window.earlier_rounds`;
-        `rtt_ns`: another RTT of the same link.
+        """Waits for the congestion window in ns, with a row per block and a column per round trip. `rounds`: see
+        `Window.earlier_rounds`; `rtt_ns`: another RTT of the same link.
 
-        The next round can begin an RTT after this one began. What is sent in that time costs nothing more: it is part of the
-        answer's own cost.
+        A round can begin one RTT after the previous one began. The time for sending a round is not counted as waiting: it is already
+        part of the answer's own cost.
         """
         found = np.zeros((len(self.blocks), len(rounds)))
         pairs = len(self.sizes.to_client)
@@ -127,7 +128,7 @@ class PathCosts(Part):
         return found
 
     def at_rtt(self, rtt_ns: int) -> PathCosts:
-        """The same path with another RTT of its link: each round trip takes as much longer or shorter."""
+        """The same path with another RTT of its link: the cost of each round trip changes by the difference."""
         longer_ns = rtt_ns - self.link_rtt_ns
         blocks = tuple(
             block.model_copy(
@@ -155,7 +156,7 @@ class PathCosts(Part):
 
 
 def _between(sizes: Sequence[int], known: Sequence[int], cost_ns: Sequence[float]) -> np.ndarray:
-    """Costs interpolated on sizes; they never fall with size, whatever the noise of one measurement. Larger sizes: in proportion."""
+    """Costs interpolated by size: made non-decreasing in size, against noise, and extrapolated linearly beyond the largest."""
     wanted, rising = np.asarray(sizes, dtype=float), np.maximum.accumulate(cost_ns)
     beyond = np.maximum(wanted - known[-1], 0.0) / max(known[-1] - known[0], 1)
     return np.asarray(np.interp(wanted, known, rising) + beyond * (rising[-1] - rising[0]))
@@ -163,17 +164,17 @@ def _between(sizes: Sequence[int], known: Sequence[int], cost_ns: Sequence[float
 
 @dataclass
 class Window:
-    """The server's congestion window of one connection in slow start (RFC 6928): in how many rounds an answer is sent."""
+    """The server's congestion window of one connection in slow start (RFC 6928); it determines the rounds that an answer needs."""
 
     segments: int = _INITIAL_WINDOW
 
     def rest(self, idle_ns: int) -> None:
-        """The kernel halves the window for each timeout in which nothing was sent, down to the initial one (RFC 2861)."""
+        """Apply an idle time: the kernel halves the window for each idle timeout, down to the initial window (RFC 2861)."""
         halvings = min(idle_ns // _LEAST_TIMEOUT_NS, 30)
         self.segments = max(self.segments >> halvings, min(self.segments, _INITIAL_WINDOW))
 
     def earlier_rounds(self, size: int) -> tuple[int, ...]:
-        """Bytes of each round of an answer before its last. The window doubles in each round that fills it."""
+        """Bytes of each round of an answer except the last. The window doubles in each round that fills it."""
         needed, rounds = -(-size // _MSS), list[int]()
         while needed > 0:
             in_round = min(self.segments, needed)

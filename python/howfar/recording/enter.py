@@ -1,8 +1,8 @@
-"""Becomes the user's command inside the namespace that this program was started in. Standard library alone, for a quick start.
+"""Becomes the user's command inside the namespace in which this program was started. Uses only the standard library, to start quickly.
 
-Mounts the tap's socket over the server's, reports which mount namespace this is, and waits for leave to go on: nothing of the
-application runs before the tap knows whom it serves. Why a command cannot be started is reported too; the report of one that starts
-ends.
+It mounts the tap's socket over the server's, reports its mount namespace, and waits for permission to continue: nothing of the
+application runs before the tap knows which namespace it serves. It also reports why a command cannot be started; when the command
+starts, the report pipe closes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ NOT_MOUNTED, NOT_STARTED = 125, 127
 
 def main() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # to end without a word
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback
     report, leave, source, target, *command = sys.argv[1:]
     for descriptor in (int(report), int(leave)):
         os.set_inheritable(descriptor, False)
     if source:
         if subprocess.run(["mount", "--bind", source, target]).returncode:
             return NOT_MOUNTED
-        # Mounted, it needs no name any more: nothing is left to be removed by whom a kill spares.
+        # Once mounted, the socket needs no name: removing it now leaves nothing to clean up after a kill.
         with contextlib.suppress(OSError):
             os.unlink(source)  # noqa: PTH108 - pathlib takes milliseconds
             os.rmdir(os.path.dirname(source))  # noqa: PTH106, PTH120

@@ -1,8 +1,8 @@
-"""Pages that nothing marked, by the rests between round trips. Pure.
+"""Finds pages that were not marked, by the rests between round trips. Pure.
 
-Between two pages an application rests longer than within one. Both kinds of gaps spread over decades, so their logarithms are taken
-for two normal distributions, fitted by expectation and maximization. How surely a gap is a rest, or none, by them is the confidence:
-of a page, that both its borders are rests and no gap within it is one.
+Between two pages an application rests longer than within one. Both kinds of gaps spread over decades, so their logarithms are modelled
+as two normal distributions, fitted by expectation maximization. They give the probability that a gap is a rest. The confidence of a
+page is the probability that the gaps before and after it are rests and no gap within it is one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import numpy as np
 from howfar.recording.recording import Page
 
 _FEWEST = 8
-"""Fewest gaps of each kind; fewer say nothing about their spread."""
+"""Minimum number of gaps of each kind; fewer do not show their spread."""
 _ROUNDS = 100
 _LEAST_SPREAD = 0.05
-"""Smallest spread, in decades: what a clock and a scheduler do to equal gaps."""
+"""Smallest spread, in decades: the effect of clock and scheduler on equal gaps."""
 _APART = 3.0
-"""Ashman's D, which is 2 where two normal distributions begin to have two peaks; one distribution, cut in two, has up to 2.7."""
+"""Threshold of Ashman's D. Two normal distributions begin to have two peaks at 2; a single one cut in two has up to 2.7."""
 _LONGEST_NAME = 100
 
 
 class Moved(NamedTuple):
-    """A round trip, as `RecordingFile.in_order` has it."""
+    """A round trip, as returned by `RecordingFile.in_order`."""
 
     id: int
     connection: int
@@ -41,14 +41,15 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Rests:
-    """Two normal distributions of a gap's logarithm: pauses within a page, rests between two."""
+    """Two normal distributions of a gap's logarithm: pauses within a page, and rests between pages."""
 
     means: tuple[float, float]
     spreads: tuple[float, float]
     shares: tuple[float, float]
 
     def probability(self, x: np.ndarray) -> np.ndarray:
-        """Probability that gaps of these logarithms are rests. Beyond both means the tails of the wider distribution do not count."""
+        """Probability that gaps with these logarithms are rests: 0 below the mean of pauses, 1 above the mean of rests, so that the
+        tails of the wider distribution do not count."""
         pause, rest = (
             math.log(share / spread) - ((x - mean) / spread) ** 2 / 2
             for mean, spread, share in zip(self.means, self.spreads, self.shares, strict=True)
@@ -58,7 +59,7 @@ class Rests:
 
 
 def rests_of(x: np.ndarray) -> Rests | None:
-    """Pauses and rests, from the logarithms of gaps. None: they are of one kind, or too few."""
+    """Distributions of pauses and rests, from the logarithms of gaps. None if the gaps are of one kind, or too few."""
     if len(x) < 2 * _FEWEST or np.ptp(x) == 0:
         return None
     rest = (x > _split(x)).astype(float)
@@ -74,7 +75,7 @@ def rests_of(x: np.ndarray) -> Rests | None:
 
 
 def _split(x: np.ndarray) -> float:
-    """The border between the two groups whose means are farthest apart for their sizes (Otsu)."""
+    """The threshold that maximizes the variance between the two groups (Otsu)."""
     ordered = np.sort(x)
     sums = np.cumsum(ordered)[:-1]
     below = np.arange(1, len(x))
@@ -91,9 +92,9 @@ def logarithms(gaps_ns: Iterable[int]) -> np.ndarray:
 def pages_by_gaps(
     rows: Iterable[tuple[int, int, int | None, int, int, str | None]],
 ) -> tuple[list[Page], dict[int, int]]:
-    """The pages, and the page of each round trip by number; none where rests cannot be told from pauses.
+    """The pages, and the page of each round trip by number; both empty if rests cannot be distinguished from pauses.
 
-    They are looked for in each process, or in each connection whose process is not known."""
+    Pages are searched for in each process, or in each connection whose process is unknown."""
     streams: dict[tuple[int | None, int], list[Moved]] = defaultdict(list)
     for row in map(Moved._make, rows):
         streams[row.pid, 0 if row.pid is not None else row.connection].append(row)
@@ -107,7 +108,7 @@ def pages_by_gaps(
     placed: dict[int, int] = {}
     kinds: dict[frozenset[str | None], str] = {}
     for (pid, _), stream in streams.items():
-        # Where the stream begins and ends a page does too.
+        # A page begins where the stream begins, and one ends where it ends.
         sure = [1.0, *(rest_by_id.get(one.id, 0.0) for one in stream[1:]), 1.0]
         borders = [at for at, rest in enumerate(sure) if rest > 0.5]
         for first, after in pairwise(borders):
@@ -120,7 +121,7 @@ def pages_by_gaps(
 
 
 def _gaps(stream: Sequence[Moved]) -> Iterator[tuple[int, int]]:
-    """The gap before each round trip but the first, where no other round trip was in progress."""
+    """The gap before each round trip except the first, unless another round trip was in progress."""
     ended_ns = stream[0].ended_ns
     for one in stream[1:]:
         if one.begun_ns > ended_ns:
@@ -129,7 +130,7 @@ def _gaps(stream: Sequence[Moved]) -> Iterator[tuple[int, int]]:
 
 
 def _name(held: Sequence[Moved], kinds: dict[frozenset[str | None], str]) -> str:
-    """Pages that send the same statements have one name: the first of them, with a number where others begin so too."""
+    """Name of a page: its first statement. Pages with the same set of statements share one; other pages of this name get a number."""
     kind = frozenset(one.statement for one in held)
     if kind not in kinds:
         name = next((one.statement for one in held if one.statement), "page")[:_LONGEST_NAME]

@@ -1,7 +1,7 @@
-"""How an application reaches the tap: by a mount that only it sees, or by the tap's address where it names the server.
+"""Directs an application to the tap: by a mount that only the application sees, or by replacing the server's address by the tap's.
 
-A text is changed only where it names exactly this server, in any form of `howfar.address`; the result names the tap and says the same
-otherwise.
+A text is changed only where it names exactly this server, in any form that `howfar.address` knows. The result names the tap and is
+otherwise equivalent.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class NamedServer:
-    """The application's server: where it is, and how it was named."""
+    """The application's server: its address, and the name by which the user gave it."""
 
     target: Target
     name: str | None = None
-    """The host as it was given; None where that was a number or a socket."""
+    """The host name as given; None if an IP address or a socket was given."""
     protocol: str | None = None
 
 
 _BEFORE, _AFTER = r"(?<![\w.\-])", r"(?![\w\-]|\.\w)"
-"""What may not stand beside a word: a part of another name or number."""
+"""Boundaries of a word: it must not be part of a longer name or number."""
 _HOST_SUFFIX = re.compile(r"(HOSTNAME|HOSTADDR|HOST|SERVER|ADDRESS|ADDR)$")
 _PORT_SUFFIXES = ("PORT", "TCP_PORT")
 _END = "\0"
-"""Between arguments while they are searched together: an option and its value may be one of them, or two."""
+"""Separator of arguments that are searched as one text, because an option and its value may be one argument or two."""
 _MOST_NAMED = 3
 _NOBODYS_HOST = "192.0.2.1"
-"""Of the addresses for documentation."""
+"""An address reserved for documentation (RFC 5737): no server has it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Rewriting:
     """Replaces the address of a server by that of its tap, in arguments and in an environment."""
 
     hosts: tuple[str, ...]
-    """All that name the server: the number, the name that was given, and `localhost` for the loopback; without brackets."""
+    """All hosts that denote the server: its IP address, the given name, and `localhost` for the loopback address; without brackets."""
     port: int
     protocol: str | None
     tap: TcpTarget
@@ -56,14 +56,14 @@ class Rewriting:
     # ------------------------------------------------------------ arguments
 
     def arguments(self, words: Sequence[str]) -> list[str]:
-        """The arguments, with `{host}` and `{port}` replaced too."""
+        """The arguments with the server's address, `{host}` and `{port}` replaced."""
         own = {"{host}": self.tap.host, "{port}": str(self.tap.port)}
         found = [self._of_options(word) for word in words]
         found = self._of_flags(_END.join(found)).split(_END)
         return [re.sub(r"\{(?:host|port)\}", lambda match: own[match[0]], word) for word in found]
 
     def _of_options(self, word: str) -> str:
-        """One argument, or what stands after its first `=`, as in `--dsn=…` and `env NAME=…`."""
+        """One argument with the address replaced in all of it or after its first `=`, as in `--dsn=…` and `env NAME=…`."""
         changed = self.text(word)
         name, equals, value = word.partition("=")
         if changed == word and equals and re.fullmatch(r"-{0,2}\w[\w-]*", name):
@@ -71,11 +71,12 @@ class Rewriting:
         return changed
 
     def _of_flags(self, words: str) -> str:
-        """Arguments with the values of `-h HOST -P PORT` and `--host HOST --port PORT` replaced, where both stand together: the port
-        beside another host is another server's."""
+        """Arguments with the values of `-h HOST -P PORT` and `--host HOST --port PORT` replaced. Only pairs are replaced: a port next
+        to another host belongs to another server."""
         space = rf"[{_END}\s]"
         flag = re.compile(
-            rf"(?<![^{_END}\s'\"])(?:(?P<host>(?:-h{space}*|--host(?:name)?(?:=|{space}+)))|(?:-P{space}*|-p{space}+|--port(?:=|{space}+)))"
+            rf"(?<![^{_END}\s'\"])(?:(?P<host>-h{space}*|--host(?:name)?(?:=|{space}+))"
+            rf"|-P{space}*|-p{space}+|--port(?:=|{space}+))"
             rf"(?P<value>[^{_END}\s'\";]+)"
         )
         pairs: list[dict[bool, re.Match[str]]] = []
@@ -98,7 +99,7 @@ class Rewriting:
     # ------------------------------------------------------------ the environment
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """The variables, with the host and the port of those that come in pairs."""
+        """The variables with the address replaced, also where host and port are in a pair of variables."""
         found = {name: self.text(value) for name, value in variables.items()}
         for host, port in self._pairs(variables):
             found[host], found[port] = self.tap.host, str(self.tap.port)
@@ -109,7 +110,7 @@ class Rewriting:
         return found
 
     def _pairs(self, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Variables such as DB_HOST and DB_PORT that name the server."""
+        """Pairs of variables, such as DB_HOST and DB_PORT, that name the server."""
         for name, value in variables.items():
             suffix = _HOST_SUFFIX.search(name)
             if suffix is None or not re.fullmatch(self._any_host(in_two=True), value, re.IGNORECASE):
@@ -120,7 +121,7 @@ class Rewriting:
                 yield from ((name, port) for port in ports)
 
     def _is_shared(self, name: str, prefix: int, variables: Mapping[str, str]) -> bool:
-        """Whether the port beside a host may also be that of another server, such as DB_READ_HOST's that has none of its own."""
+        """Whether a port variable may belong to another server too, such as that of DB_READ_HOST if this has no port variable."""
         for other, value in variables.items():
             suffix = _HOST_SUFFIX.search(other)
             if other == name or suffix is None or not value or not other.startswith(name[:prefix]):
@@ -137,7 +138,7 @@ class Rewriting:
     # ------------------------------------------------------------ one text
 
     def text(self, text: str) -> str:
-        """A text with the server's address replaced: HOST:PORT as a whole word, or the one address that the text is."""
+        """A text with the server's address replaced: HOST:PORT as a whole word, or the complete text if it is one address."""
         if re.search(self._any_host(), text, re.IGNORECASE) is None:
             return text
         whole = rf"{_BEFORE}{self._any_host(brackets=True)}:{self.port}{_AFTER}(?!:\d)"
@@ -145,7 +146,7 @@ class Rewriting:
         return changed if changed != text else self._address(text)
 
     def _address(self, text: str) -> str:
-        """A text that is an address in another form than HOST:PORT: its parts stand apart, or the port is the default."""
+        """A text with the address replaced that it contains in another form than HOST:PORT: in separate parts, or without the port."""
         given = _read(parse, text)
         if given is None or not self._is_ours(given.address):
             return text
@@ -157,12 +158,12 @@ class Rewriting:
         return text
 
     def _in_url(self, text: str) -> str:
-        """A URL with the port that it leaves out."""
+        """A URL without a port, with the tap's host and port inserted."""
         pattern = rf"(://(?:[^/?#\s]*@)?){self._any_host(brackets=True)}(?=[/?#]|$)"
         return re.sub(pattern, lambda match: match[1] + self._at_tap(), text, count=1, flags=re.IGNORECASE)
 
     def _in_pairs(self, text: str) -> str:
-        """Keywords, as in `host=… port=…` and PDO's `mysql:host=…;port=…`."""
+        """A text of keywords with the address replaced, as in `host=… port=…` and PDO's `mysql:host=…;port=…`."""
         key = r"(\b(?:host|hostaddr|server|unix_host|data source|address|addr)\s*=\s*'?)"
         changed = re.sub(rf"{key}{self._any_host()}{_AFTER}", rf"\g<1>{self.tap.host}", text, flags=re.IGNORECASE)
         if re.search(r"\bport\s*=", changed, re.IGNORECASE):
@@ -174,7 +175,7 @@ class Rewriting:
         return f"{changed[: first.end()]}{mark}port={self.tap.port}{changed[first.end() :]}"
 
     def _is_ours(self, address: ServerAddress | None, default: int | None = None) -> bool:
-        """Whether an address is the server's: a default port only where the protocol is known."""
+        """Whether an address is the server's. If it has no port, its protocol's or the given default applies."""
         if address is None:
             return False
         host = address.hostaddr or address.host
@@ -195,7 +196,7 @@ class Rewriting:
         )
 
     def _any_host(self, *, brackets: bool = False, in_two: bool = False) -> str:
-        """A pattern of the server's hosts. `in_two`: where host and port stand apart, `localhost` is the socket to MySQL's clients."""
+        """A pattern of the server's hosts. `in_two`: in separate values, where `localhost` is the socket to MySQL clients."""
         hosts = [host for host in self.hosts if not (in_two and host == "localhost" and self.protocol == "mysql")]
         shown = [rf"\[{re.escape(host)}\]" if brackets and ":" in host else re.escape(host) for host in hosts]
         return f"(?:{'|'.join(shown) or '(?!)'})"
@@ -207,7 +208,7 @@ class Rewriting:
     # ------------------------------------------------------------ what was done, and what was not
 
     def names(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """Names of the server that were replaced: a lookup that the application does not make any more."""
+        """Host names of the server that were replaced: the application no longer looks them up."""
         changed = [old for old, new in zip(words, self.arguments(words), strict=True) if old != new]
         after = self.environment(variables)
         changed += [value for name, value in variables.items() if after[name] != value]
@@ -215,9 +216,9 @@ class Rewriting:
         return [name for name in names if any(_has_word(text, name) for text in changed)]
 
     def left(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """Where the server's host stands and was not replaced: names of variables, and `an argument`. No value is repeated."""
+        """Where the server's host occurs and was not replaced: names of variables, or `an argument`. No value is included."""
         alone = rf"{_BEFORE}{self._any_host()}\]?(?!:\d){_AFTER}"
-        # The tap may have the server's host, and a host that was replaced look as if it stayed.
+        # Tap and server may have the same host; a replaced host would then look unchanged.
         elsewhere = replace(self, tap=TcpTarget(host=_NOBODYS_HOST, port=self.tap.port))
 
         def stays(old: str, new: str) -> bool:
@@ -234,7 +235,7 @@ def _has_word(text: str, word: str) -> bool:
 
 
 def _read(grammar: Callable[[Source], Found], source: Source) -> Found | None:
-    """What a grammar finds in a source; None where it is not of that grammar."""
+    """The result of a grammar for a source; None if the source does not match it."""
     try:
         return grammar(source)
     except UsageError:
@@ -243,13 +244,13 @@ def _read(grammar: Callable[[Source], Found], source: Source) -> Found | None:
 
 @dataclass(frozen=True)
 class Insertion:
-    """How a command reaches the tap."""
+    """The changes by which a command reaches the tap: a mount, or a rewriting of its arguments and environment."""
 
     prefix: tuple[str, ...] = ()
     bind: tuple[str, str] | None = None
     rewriting: Rewriting | None = None
     plain: Mapping[str, str] | None = None
-    """What `{host}` and `{port}` stand for in arguments where there is no tap."""
+    """Values of `{host}` and `{port}` in arguments if there is no tap."""
 
     def argv(self, command: Sequence[str]) -> list[str]:
         if self.rewriting is not None:
@@ -257,15 +258,15 @@ class Insertion:
         return [_filled(word, self.plain or {}) for word in command]
 
     def environment(self) -> dict[str, str]:
-        """Our environment as the command gets it."""
+        """This program's environment, rewritten for the command."""
         return self.rewriting.environment(os.environ) if self.rewriting is not None else dict(os.environ)
 
     def replaced_names(self, command: Sequence[str]) -> list[str]:
-        """Names of the server that were replaced in a command or in our environment."""
+        """Host names of the server that were replaced in a command or in this program's environment."""
         return self.rewriting.names(command, os.environ) if self.rewriting is not None else []
 
     def advice(self, command: Sequence[str]) -> str:
-        """What to do where the command made no connection to the tap."""
+        """Advice if the command made no connection to the tap."""
         left = self.rewriting.left(command, os.environ) if self.rewriting is not None else []
         if not left:
             return (
@@ -291,7 +292,10 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 
 
 def insertion(server: NamedServer, tap: Target | None) -> Insertion:
-    """Direct a command to `tap` instead of `server`; without a tap, the same namespaces and no mount. Raises UsageError."""
+    """The insertion that directs a command to `tap` instead of `server`; without a tap, it uses the same namespaces and no mount.
+
+    Raises UsageError.
+    """
     target = server.target
     if isinstance(target, UnixTarget):
         bind = None if tap is None else (_path(tap), _socket(target.path))
@@ -305,7 +309,7 @@ def insertion(server: NamedServer, tap: Target | None) -> Insertion:
 
 
 def own_mounts() -> tuple[str, ...]:
-    """What starts a command in a mount namespace of its own."""
+    """Command prefix that starts a command in its own mount namespace."""
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
     return ("unshare", *user, "--mount", "--propagation", "private", "--")
 

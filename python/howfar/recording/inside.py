@@ -1,9 +1,9 @@
-"""Runs the application in the namespace that this program was started in, and times it.
+"""Runs the application in the namespace in which this program was started, and times it.
 
-A line of JSON on stdin is one request: `{"run": argv}` runs a command to its end, `{"start": argv}` starts one that goes on until
-stdin ends, `{"started": name}` asks whether that has failed. The answer is a line of JSON on stdout. With `--bind SOURCE TARGET` it
-first mounts one socket over the other, so that only what it starts sees it, and in the end it removes SOURCE's folder, also when its
-parent was killed. Standard library alone, for a quick start.
+A line of JSON on stdin is one request: `{"run": argv}` runs a command to its end, `{"start": argv}` starts one that runs until
+stdin ends, `{"started": name}` checks whether that has failed. The answer is a line of JSON on stdout. With `--bind SOURCE TARGET` it
+first mounts socket SOURCE over TARGET, visible only to the processes that it starts, and finally it removes SOURCE's folder, even
+if its parent was killed. Uses only the standard library, to start quickly.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _die_with_parent() -> None:
 
 
 def _open(argv: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    # A session of its own: what it started in turn ends with it.
+    # Its own session, so that its child processes can be ended with it.
     return subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -84,9 +84,9 @@ def _run(argv: list[str], longest_s: float, output: IO[bytes]) -> dict[str, Any]
         process = _open(argv, output)
     except OSError as error:
         return {"error": f"{argv[0]}: {error.strerror}"}
-    # Not `wait` with a timeout: it looks again every 50 ms.
+    # Not `wait` with a timeout: it polls every 50 ms.
     with os.fdopen(os.pidfd_open(process.pid)) as descriptor:
-        # Nothing is said meanwhile: stdin that can be read has ended.
+        # No request arrives during a run, so stdin is readable only if it has ended.
         ended, _, _ = select.select([descriptor, sys.stdin], [], [], longest_s)
         over = descriptor in ended
     took_ns = time.monotonic_ns() - began
@@ -98,7 +98,7 @@ def _run(argv: list[str], longest_s: float, output: IO[bytes]) -> dict[str, Any]
 
 
 def _failure(process: subprocess.Popen[bytes], name: str, output: IO[bytes]) -> dict[str, Any]:
-    """How a process failed; nothing if it runs, or ended well."""
+    """An answer with the error of a failed process; empty if the process runs or has succeeded."""
     code = process.poll()
     if not code:
         return {}

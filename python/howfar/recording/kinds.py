@@ -1,4 +1,4 @@
-"""What a round trip did: decided once, from its phase, its command and its statement, for whoever counts, names or advises. Pure."""
+"""Classifies round trips by their phase, command and statement: the only place that does, for counts, names and advice. Pure."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a round trip did."""
+    """The purpose of a round trip."""
 
     CONNECT = "connect"
     PREPARE = "prepare"
-    """Prepared a statement and ran nothing."""
+    """Prepared a statement without running it."""
     FETCH = "fetch"
-    """Fetched more of a result that was open."""
+    """Fetched more rows of an open result."""
     BEGIN = "begin"
     END = "end"
     CONTROL = "control"
     """Other control of transactions, cursors and prepared statements."""
     SETTING = "setting"
-    """Set what a connection keeps, or asked whether it is alive."""
+    """Set session state of a connection, or checked whether it is alive."""
     READ = "read"
-    """Read data that would be the same if read again at once."""
+    """Read data; the same read repeated at once would return the same."""
     OTHER = "other"
 
     @property
@@ -47,7 +47,7 @@ _WORDS = {
     ),
 }
 _BY_WORD = {word: kind for kind, words in _WORDS.items() for word in words}
-"""By the first word of a statement or command, where it decides alone."""
+"""Kind by the first word of a statement or command, where this word is sufficient."""
 _BEGINS = re.compile(r"(BEGIN(?!\s+NOT)|START\s+TRANSACTION)\b", re.IGNORECASE)
 _ENDS = re.compile(r"(COMMIT|END|ROLLBACK(?!\s+TO\b))\b", re.IGNORECASE)
 _SETTING = re.compile(
@@ -56,7 +56,7 @@ _SETTING = re.compile(
     (?! .* \b (GLOBAL | PERSIST | PERSIST_ONLY) \b) (?! .* (?<!@)@(?!@))""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""What a connection keeps: not an account, a setting of the server or of one transaction, or a user's variable."""
+"""A setting of the session: not of an account, the server or one transaction, and no user variable."""
 _VARIES = re.compile(
     r"""\b ( FOR \s+ (NO\s+KEY\s+)? UPDATE | FOR \s+ (KEY\s+)? SHARE | LOCK \s+ IN \s+ SHARE | INTO | DELETE \s+ FROM
     | UPDATE \s+ \S+ \s+ SET ) \b
@@ -64,16 +64,16 @@ _VARIES = re.compile(
     | RAND | RANDOM | \w*UUID\w* | (PG_)?SLEEP | TXID_CURRENT ) \s* \(""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Reads that change or lock something, or whose answer is another one each time."""
+"""Reads that change or lock something, or whose answer differs each time."""
 _OF_CONNECTION = ("select ?", "select")
-"""A query that only asks whether the connection is alive, and Redis' choice of a database."""
+"""A query that only checks whether the connection is alive, and the command that selects a database in Redis."""
 
 
 def kind_of(phase: str, command: str, text: str) -> Kind:
-    """What a round trip did. `text`: its statement without literals, or its command; several of one flight are separated by `; `."""
+    """The kind of a round trip. `text`: its statement without literals, or its command; pipelined ones are separated by `; `."""
     if phase == "connect":
         return Kind.CONNECT
-    if command in ("prepare", "fetch"):  # of the protocol; the text is that of the statement
+    if command in ("prepare", "fetch"):  # protocol commands; `text` is the statement to which they apply
         return Kind(command)
     kinds = {_of_statement(part) for each in text.split(";") if (part := each.strip("( "))}
     return kinds.pop() if len(kinds) == 1 else Kind.OTHER

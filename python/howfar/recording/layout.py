@@ -1,7 +1,7 @@
-"""A recorded page laid out on two paths: what its round trips cost on each, and how long the page takes there. Pure; `lay_out` is the
-start.
+"""A recorded page laid out on two paths: the cost of its round trips on each, and the page's time there. Pure; the entry point is
+`lay_out`.
 
-Of round trips that overlap, which wait for which is not known: such a page has a range."""
+If round trips overlap, it is not known which wait for which: the time of such a page is a range."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Trip:
     begun_ns: int
     took_ns: int
     gap_ns: int
-    """Time before the round trip; the tap's share is still in it."""
+    """Time before the round trip, including the tap's share."""
     to_server: int
     to_client: int
     rounds: tuple[int, ...] = ()
-    """Rounds of slow start that the answer waits for on a link, by their bytes."""
+    """Bytes of each slow-start round that the answer waits for on a link."""
     failed: bool = False
     """Whether the server refused the request."""
     ack_wait_ns: int = 0
-    """How long the rest of the request waited for the acknowledgement of its beginning."""
+    """How long the rest of the request waited for the acknowledgement of its first part."""
 
     @property
     def closes_statement(self) -> bool:
@@ -56,15 +56,15 @@ class Trip:
 
 @dataclass(frozen=True)
 class PathTimes:
-    """What round trips cost on both paths: block, round trip."""
+    """Costs of round trips on both paths; arrays of shape (blocks, round trips)."""
 
     now_ns: np.ndarray
     there_ns: np.ndarray
-    """On the target path, with the two parts that follow."""
+    """Cost on the target path, including `slow_ns` and `ack_ns`."""
     slow_ns: np.ndarray
-    """Waits for the window."""
+    """Waits for the congestion window."""
     ack_ns: np.ndarray
-    """Time between two writes of a request, with the round trip of the acknowledgement."""
+    """Time between the two writes of a request, including the round trip of the acknowledgement."""
 
     @property
     def added_ns(self) -> np.ndarray:
@@ -73,27 +73,27 @@ class PathTimes:
 
 @dataclass(frozen=True)
 class Concurrent:
-    """How long a page whose round trips overlap takes on the target path, by block: which wait for which is not known."""
+    """Range of the time on the target path, by block, of a page whose round trips overlap: it is not known which wait for which."""
 
     shortest_ns: np.ndarray
-    """If no connection waits for another: the longest chain of one connection. Of the application's time before each of its round
-    trips, only what follows the last answer on any connection is in it."""
+    """Time if no connection waits for another: that of the longest chain of round trips on one connection. Of the application's time
+    before each round trip, the chain includes only the part after the last answer on any connection."""
     longest_ns: np.ndarray
-    """If the order in which they were recorded is kept."""
+    """Time if the recorded order of round trips is kept."""
     chain: int
-    """The connection of this chain."""
+    """Connection of the longest chain."""
     rtts: int
-    """Its round trips."""
+    """Number of round trips in this chain, including those of its connect."""
 
 
 @dataclass(frozen=True)
 class LaidPage:
-    """One recorded page, without what the tap added, with what its round trips cost on both paths."""
+    """One recorded page without the time that the tap added, and the costs of its round trips on both paths."""
 
     page: Page
     trips: tuple[Trip, ...]
     overlapped: int
-    """Round trips that overlapped with another one and were not waited for."""
+    """Number of round trips that overlapped a longer one and do not count as waited for."""
     took_ns: float
     path: PathTimes
     smallest_ns: np.ndarray
@@ -101,25 +101,25 @@ class LaidPage:
     connecting_ns: Mapping[int, np.ndarray]
     """Time that connecting adds on the target path, by block, for each connection that the page opened."""
     connect_whole_ns: np.ndarray
-    """Whole time for connecting on the target path, before the login, by block."""
+    """Total time for connecting on the target path, before the login, by block."""
     connect_rtts: int
-    """Round trips of connecting on the target path that are none of the recorded ones."""
+    """Round trips of connecting on the target path that are not among the recorded ones."""
     waking_ns: float = 0.0
-    """See `PathCosts.waking_ns`, of the target path."""
+    """See `PathCosts.waking_ns`; for the target path."""
     floor_ns: float | None = None
-    """Round trip without work, as the recorder saw it: between it and the server, so that waking it is not in it, but in the gap
-    before. None: unknown, and the observed time is what the application waited for."""
+    """Time of a round trip without work between recorder and server. The time to wake the recorder is not included; it is in the gap
+    before. None if unknown: the observed time is then the application's wait."""
     concurrent: Concurrent | None = None
-    """None: its round trips follow each other."""
+    """None if its round trips do not overlap."""
 
     @property
     def now_ns(self) -> np.ndarray:
-        """Cost on the present path: block, round trip."""
+        """Cost on the present path, shape (blocks, round trips)."""
         return self.path.now_ns
 
     @property
     def there_ns(self) -> np.ndarray:
-        """Cost on the target path: block, round trip."""
+        """Cost on the target path, shape (blocks, round trips)."""
         return self.path.there_ns
 
     @property
@@ -138,7 +138,7 @@ class LaidPage:
 
     @property
     def rtts(self) -> float:
-        """How often the page waits for the target path's RTT, slow start aside."""
+        """Number of RTTs of the target path that the page waits for, without slow start."""
         found = len(self.trips) + sum(trip.ack_wait_ns > 0 for trip in self.trips) + self.connect_rtts
         return found if self.concurrent is None else (found + self.concurrent.rtts) / 2
 
@@ -153,7 +153,8 @@ class LaidPage:
 
     @cached_property
     def unseen_ns(self) -> np.ndarray:
-        """Time that the application waited for each round trip before and after the recorder saw it, which is in the gaps."""
+        """Time that the application waited for each round trip before and after the recorder saw it. Recorded gaps include it,
+        `gaps_ns` does not."""
         return np.asarray(np.maximum(self.now_ns.mean(axis=0) - self.path_ns.mean(axis=0), 0.0))
 
     @cached_property
@@ -164,14 +165,14 @@ class LaidPage:
 
     @property
     def path_ns(self) -> np.ndarray:
-        """The part of the observed time that the path takes: block, round trip."""
+        """The path's part of the observed time, shape (blocks, round trips)."""
         if self.floor_ns is None:
             return self.now_ns
         return np.full_like(self.now_ns, self.floor_ns) + [trip.ack_wait_ns for trip in self.trips]
 
     @cached_property
     def server_ns(self) -> np.ndarray:
-        """The server's time for each round trip, never below 0: by block."""
+        """The server's time for each round trip, at least 0; shape (blocks, round trips)."""
         return np.asarray(np.maximum(self.observed_ns - self.path_ns, 0.0))
 
     @property
@@ -181,21 +182,21 @@ class LaidPage:
 
     @cached_property
     def predicted_ns(self) -> np.ndarray:
-        """The time on the target path, by block; the middle where only a range is known."""
+        """The time on the target path, by block; the middle of the range if only a range is known."""
         return np.asarray((self.range_ns[0] + self.range_ns[1]) / 2)
 
     @cached_property
     def range_ns(self) -> tuple[np.ndarray, np.ndarray]:
-        """The shortest and the longest time on the target path, by block. A sum needs errors of both signs: server times may be below
-        0 here."""
+        """The shortest and the longest time on the target path, by block. Server times are not clipped at 0 here, so that errors of
+        both signs cancel in the sum."""
         if self.concurrent is not None:
             return self.concurrent.shortest_ns, self.concurrent.longest_ns
         found = np.maximum(self.took_ns + self.path.added_ns.sum(axis=1) + self.connect_ns, 0.0)
         return found, found
 
     def present_ns(self, shift_ns: float) -> np.ndarray:
-        """The time on the present path as it is now, by block. `shift_ns`: how much longer a round trip without work takes now than
-        when it was recorded, by the recorder's own measure."""
+        """The time on the present path in its current state, by block. `shift_ns`: how much longer a round trip without work takes now
+        than during the recording, by the recorder's own measure."""
         path_ns = self.path_ns.sum(axis=1)
         server_ns = np.maximum(self.observed_ns.sum() - path_ns, 0.0)
         beside_ns = max(self.took_ns - float(self.observed_ns.sum()), 0.0)
@@ -203,7 +204,7 @@ class LaidPage:
 
 
 def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict[str, list[LaidPage]]:
-    """Lay out all pages that made a round trip and share none with another, by name."""
+    """Lay out all pages that made a round trip and share none with another page; by name."""
     found: dict[str, list[LaidPage]] = {}
     rounds = _rounds(recording)
     for page in recording.pages:
@@ -224,8 +225,8 @@ def _concurrent(
     present: PathCosts,
     target: PathCosts,
 ) -> LaidPage:
-    """The page with the range of its time: the RTT itself made the order of round trips that do not wait for each other, so it is not
-    kept at another RTT."""
+    """The page with the range of its time. The order of round trips that do not wait for each other depends on the RTT, so it may
+    differ at another RTT."""
     clusters = overlapping(laid.page)
     trips = [trip for cluster in clusters for trip in cluster]
     added = _path_times([_trip(trip, recording, rounds) for trip in trips], present, target).added_ns.T
@@ -241,7 +242,7 @@ def _concurrent(
     }
     ends = [laid.page.begun_ns]
     for trip in trips:
-        # It may have waited for any answer that came before it; what the application computed after the last of them stays.
+        # It may have waited for any earlier answer, so only the application's time after the last of these is certain.
         own_ns = trip.begun_ns - ends[bisect_right(ends, max(trip.begun_ns, ends[0])) - 1] - tap_ns(recording)
         took_ns = max(own_ns, 0) + trip.ended_ns - trip.begun_ns
         chains[trip.connection_id] = chains[trip.connection_id] + took_ns + by_id[trip.id]
@@ -255,7 +256,7 @@ def _concurrent(
 
 
 def _rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
-    """Rounds of slow start of each round trip. A window stays open from page to page, as long as its connection does."""
+    """Slow-start rounds of each round trip. A congestion window persists from page to page, as long as its connection."""
     windows: dict[int, tuple[Window, int]] = {}
     found = {}
     for trip in recording.round_trips:
@@ -267,7 +268,8 @@ def _rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
 
 
 def waited_for(page: Page, recording: Recording, rounds: Mapping[int, tuple[int, ...]]) -> tuple[tuple[Trip, ...], int]:
-    """Round trips one after the other. Of overlapping ones the longest counts; the rest of their time is a gap."""
+    """Round trips that the page waited for in sequence, and the number of the others. Of overlapping ones the longest counts; the rest
+    of their time is a gap."""
     found = overlapping(page)
     trips, before = [], page.begun_ns
     for number, cluster in enumerate(found):
@@ -278,7 +280,7 @@ def waited_for(page: Page, recording: Recording, rounds: Mapping[int, tuple[int,
 
 
 def overlapping(page: Page) -> list[list[RoundTrip]]:
-    """Answered round trips, those together that overlap directly or by others between them."""
+    """Answered round trips in groups that overlap, directly or through others."""
     found: list[list[RoundTrip]] = []
     end = page.begun_ns
     for trip in page.round_trips:
@@ -355,14 +357,14 @@ def _path_times(trips: Sequence[Trip], present: PathCosts, target: PathCosts) ->
 
 
 def _ack_ns(trips: Sequence[Trip], present: PathCosts, target: PathCosts) -> np.ndarray:
-    """Time between two writes of a request on the target path: block, round trip. An acknowledgement takes a round trip too."""
+    """Time between two writes of a request on the target path, shape (blocks, round trips). The acknowledgement takes a round trip."""
     waits = np.asarray([trip.ack_wait_ns for trip in trips], dtype=float)
     longer_ns = (target.smallest_ns - present.smallest_ns)[:, None]
     return np.asarray(np.maximum(waits + longer_ns, 0.0) * ((waits > 0) & (not target.by_socket)))
 
 
 def tap_ns(recording: Recording) -> float:
-    """What the tap added to each round trip."""
+    """Time that the tap added to each round trip."""
     return float(recording.facts.get("tap_ns") or 0)
 
 
@@ -374,17 +376,17 @@ def _opened(page: Page, recording: Recording) -> list[Connection]:
 
 
 def _more_round_trips(connection: Connection, page: Page, target: PathCosts) -> int:
-    """Round trips of a connect beyond what connecting to the target path takes and what is among the recorded ones."""
+    """Round trips of a connect that are neither recorded nor part of the target path's own connect time."""
     logged_in = [trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"]
     more = max(connection.login_round_trips - len(logged_in), 0)
     if not target.encrypted:
         return more
     if connection.tls:
-        return more - 1  # the handshake's is among the recorded ones, and in what connecting takes
+        return more - 1  # the handshake's round trip is recorded and also part of the connect time
     return more + (connection.protocol in SERVICES and SERVICES[connection.protocol].asks_for_tls)
 
 
 def middle(pages: Sequence[LaidPage], took_ns: Callable[[LaidPage], float]) -> list[LaidPage]:
-    """The page of median time, or the two on both sides of the median."""
+    """The page of median time, or the two around the median."""
     ordered = sorted(pages, key=took_ns)
     return ordered[(len(pages) - 1) // 2 : len(pages) // 2 + 1]

@@ -1,7 +1,7 @@
 """Pages that report their begin and end: one datagram per page to the address in $HOWFAR_MARKS.
 
-`page PID BEGUN_NS ENDED_NS METHOD[:STATUS] NAME`: times of CLOCK_MONOTONIC, PID 0 for all processes, STATUS as in HTTP. It is sent at
-the page's end, and nothing waits for it, so a page never fails for lack of a recorder.
+`page PID BEGUN_NS ENDED_NS METHOD[:STATUS] NAME`: times of CLOCK_MONOTONIC, PID 0 for all processes, STATUS as in HTTP. The page sends
+it at its end and waits for no answer, so it never fails because no recorder runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_NAME = 120
 _MOST = 1_000_000
 _ROOM = 4 << 20
 _LOOK_S = 0.1
-"""Interval of reading. The kernel's buffer for a user's socket holds some 500 marks, so 5,000 pages a second."""
+"""Interval between reads. An unprivileged socket's kernel buffer holds some 500 marks, so this allows 5,000 pages per second."""
 _FORM = re.compile(r"page (\d{1,10}) (\d{1,19}) (\d{1,19}) (mark|php|http)(?::(\d(?:\d\d|xx)))? (.+)", re.DOTALL)
 _NUMBERED = re.compile(r"[^/]*\d[^/]*")
 
@@ -43,9 +43,9 @@ def send(pid: int, begun_ns: int, ended_ns: int, method: str, name: str) -> bool
 def page_of(number: int, text: str, page_by: Collection[str] = ()) -> Page | None:
     """The page that a datagram marks, or None.
 
-    A name is what groups pages: of an address the query goes, and each part with a digit, which stands for one thing among many. What
-    `page_by` names stays: parameters of the query, and parts of the path, which begin with `/`. The recorder of HTTP in the engine has
-    the same rule (`tests/data/page_names.tsv`).
+    Pages are grouped by name, so a URL loses its query, and `*` replaces each part of its path that has a digit (typically an ID).
+    `page_by` lists what to keep: parameters of the query, and parts of the path, which begin with `/`. The engine's HTTP recorder
+    applies the same rule (`tests/data/page_names.tsv`).
     """
     found = _FORM.fullmatch(text)
     if found is None:
@@ -64,13 +64,13 @@ def page_of(number: int, text: str, page_by: Collection[str] = ()) -> Page | Non
 
 
 class Marks:
-    """Receives marks until it is left, then has their pages. Use as a context manager.
+    """Receives marks until the context manager exits; then `pages` has all of them. Use as a context manager.
 
-    The kernel keeps marks until somebody looks: to take each at once would wake this process in the first moments of the next page.
+    Marks stay in the kernel's buffer between reads: reading each at once would wake this process while the next page begins.
     """
 
     def __init__(self, page_by: Collection[str] = ()) -> None:
-        """`page_by`: what stays in a page's name, as in `page_of`."""
+        """`page_by`: what to keep in a page's name, as in `page_of`."""
         self._page_by = page_by
         self.pages: list[Page] = []
         self.malformed = 0
@@ -86,7 +86,7 @@ class Marks:
         self._thread = threading.Thread(target=self._take, name="marks", daemon=True)
 
     def add(self, name: str, begun_ns: int, ended_ns: int, failed: bool) -> None:
-        """A page that was seen from outside, whichever process made it. `failed`: it was answered with a server's error."""
+        """Add a page observed from outside, of any process. `failed`: it was answered with a server error."""
         status = "5xx" if failed else "2xx"
         self._texts.append(f"page 0 {begun_ns} {ended_ns} http:{status} {name}".encode())
 
@@ -105,7 +105,7 @@ class Marks:
                     self.malformed += 1
 
     def take(self) -> list[Page]:
-        """Read what was received since the last call, by one thread at a time; `pages` has all."""
+        """Return the pages received since the last call and add them to `pages`. Only one thread may call it at a time."""
         found: list[Page] = []
         while self._texts:
             text = self._texts.popleft().decode(errors="replace")

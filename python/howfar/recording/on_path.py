@@ -1,4 +1,4 @@
-"""A recording on a path: the laboratory with both paths open, for predictions and replays."""
+"""A recording on another path: opens the laboratory with the present and the target path, for predictions and replays."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class BothPaths:
     sizes: Sizes
     rhythm: Rhythm
     recorder: Calibration
-    """The recorder's own measure of a round trip of this rhythm, taken again."""
+    """The recorder's own measure of a round trip of this rhythm, measured again now."""
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
         """Measure the costs of both paths. Raises LinkFailed, EngineError."""
@@ -74,12 +74,12 @@ def present_path(recording: Recording) -> Path:
 
 
 def present_tls(recording: Recording) -> TlsVersion | None:
-    """The TLS version to measure with. Which one the application used is not recorded."""
+    """The TLS version to measure with, or None. The version that the application used is not recorded."""
     return "1.3" if recording.facts.get("tls") else None
 
 
 def speech_on(path: Path, recording: Recording) -> Speech:
-    """What the server that does no work must speak on this path. Raises UsageError."""
+    """The protocol that the server without work must speak on this path. Raises UsageError."""
     if not path.protocols:
         return "sizes"
     spoken = recording.facts.get("protocol")
@@ -99,7 +99,7 @@ def speech_on(path: Path, recording: Recording) -> Speech:
 
 
 def whole_pages(recording: Recording) -> Recording:
-    """A recording without unusable pages and, if it stopped early, those that continued after that. Raises UsageError."""
+    """The recording without unusable pages and, if it stopped early, without pages that ended after that. Raises UsageError."""
     left_out = Counter(f"{page.name}: {page.unusable}" for page in recording.pages if page.unusable)
     if left_out:
         usable = tuple(page for page in recording.pages if not page.unusable)

@@ -45,7 +45,7 @@ _TUNNELS = " or ".join(
         *(f"ether proto {kind:#x}" for kind in (0x8100, 0x88A8, 0x9100, 0x8864, 0x8847, 0x8848)),
     ]
 )
-"""What may have a connection inside, where `tcp port` does not look: VXLAN, GENEVE, IP in IP, GRE, VLANs, PPPoE, MPLS."""
+"""Filter for encapsulated traffic that `tcp port` does not match: VXLAN, GENEVE, IP in IP, GRE, VLANs, PPPoE, MPLS."""
 _MOST_REASONS = 5
 _COUNTED = re.compile(
     rb"(\d+) packets? captured.*?(\d+) packets? received by filter.*?(\d+) packets? dropped", re.DOTALL
@@ -54,7 +54,7 @@ _COUNTED = re.compile(
 
 @dataclass(frozen=True)
 class Requested:
-    """What is recorded, and where to. One of `interface` and `file` is given."""
+    """What to record, and where to write it. Either `interface` or `file` is given."""
 
     port: int
     address: str | None
@@ -62,7 +62,7 @@ class Requested:
     interface: str | None = None
     file: Path | None = None
     command: tuple[str, ...] = ()
-    """The command to run meanwhile; without one an interface is recorded for `seconds`, or until an interrupt."""
+    """The command to run during the capture. Without one, an interface is recorded for `seconds`, or until interrupted."""
     seconds: float | None = None
     gaps: bool = False
     output: int | None = None
@@ -77,7 +77,7 @@ class Reader:
         assert isinstance(self._process.read(), TapReady), "it says first that it has understood"
 
     def events(self) -> Iterator[Recorded | PacketsEnded]:
-        """Yield events to the end. Raises EngineError."""
+        """Yield all events, including the last. Raises EngineError."""
         while True:
             event = self._process.read()
             assert isinstance(event, Recorded | PacketsEnded), "it says nothing else"
@@ -92,12 +92,12 @@ class Reader:
 
 
 class Dump:
-    """tcpdump, writing what it captures into a pipe. Use as a context manager."""
+    """A tcpdump process that writes the captured packets to a pipe. Use as a context manager."""
 
     def __init__(self, requested: Requested, into: int) -> None:
         host = f" and host {requested.address}" if requested.address else ""
-        # Without a packet it does not notice that nobody reads. With other credentials it would lose the signal at our death; as it
-        # only writes packets down, it parses nothing as root.
+        # While no packet arrives, tcpdump does not notice that its reader is gone: hence the signal at our death. `-Z root` keeps its
+        # credentials, as a change would cancel that signal. It only writes packets, so it parses nothing as root.
         command = ["setpriv", "--pdeathsig", "TERM", "--", "tcpdump", "-i", str(requested.interface), "-n", "-s", "0"]
         command += [*(("-Z", "root") if os.geteuid() == 0 else ()), "-U", "-B", str(_BUFFER_KIB), "-w", "-"]
         command += ["--time-stamp-precision=nano", f"(tcp port {requested.port}{host}) or {_TUNNELS}"]
@@ -136,7 +136,7 @@ class Dump:
         return cpu_s_of(self._process.pid)
 
     def is_capturing(self) -> bool:
-        """Whether tcpdump still runs: an interface may be gone."""
+        """Whether tcpdump still runs: it ends if its interface disappears."""
         return self._process.poll() is None
 
     def end(self) -> int:
@@ -150,7 +150,7 @@ class Dump:
             captured, received, dropped = (int(number) for number in totals.groups())
             if captured >= received - dropped:
                 break
-            time.sleep(0.05)  # it is asked again, not waited for
+            time.sleep(0.05)  # then request the totals again
         return dropped
 
     def __enter__(self) -> Dump:
@@ -194,7 +194,7 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
 
 
 def _seen(collected: Collected) -> str:
-    """What the packets were, by how many."""
+    """Kinds of the packets seen, the most frequent first, as the end of a sentence."""
     ended = collected.ended
     if not isinstance(ended, PacketsEnded):
         return ""
@@ -221,7 +221,7 @@ def _finish(file: RecordingFile, requested: Requested, collected: Collected, liv
 
 @dataclass(frozen=True)
 class _Live:
-    """What a capture knows at its end in addition to round trips. A file of packets has none of it."""
+    """Results of a live capture besides its round trips. For a file of packets, all have their defaults."""
 
     marks: Marks | None = None
     whole: Page | None = None
@@ -229,14 +229,14 @@ class _Live:
     dropped: int = 0
     """Packets that the kernel dropped."""
     cpus: float | None = None
-    """CPUs that the capture kept busy in the mean; what the kernel spends on a packet's copy is not in it."""
+    """Mean number of CPUs that the capture kept busy, without the kernel's time for copying packets."""
 
 
 def _live(requested: Requested, file: RecordingFile, collected: Collected, say: Callable[[str], None]) -> _Live:
     read, write = os.pipe()
     epoch_ns = time.time_ns() - time.monotonic_ns()
     with ExitStack() as stack:
-        # In a session of its own: a terminal's interrupt ends the recording, not who reads it.
+        # The reader has its own session: an interrupt from the terminal ends the capture, but the reader finishes what was captured.
         reader = Reader(f"/proc/self/fd/{read}", requested, epoch_ns, Launcher(("setsid",), (read,)))
         marks = stack.enter_context(Marks())
         try:

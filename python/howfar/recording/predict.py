@@ -1,10 +1,10 @@
-"""The time of recorded pages on another path, predicted in two ways. Pure; `analyze` is the start.
+"""The time of recorded pages on another path, predicted in two ways. Pure; the entry point is `analyze`.
 
-Bottom-up: the gaps of a page (the application's own time), the server's time, and what each of its round trips costs on that
-path by its sizes. Slope: the time now, and the round trips that `howfar slope` found the page to wait for.
+Bottom-up: the sum of a page's gaps (the application's own time), the server's time, and the cost on that path of each of its round
+trips, by its sizes. Slope: the present time plus the added cost of the round trips that `howfar slope` found the page to wait for.
 
-Intervals are of what another run takes: they come from resampling pages and blocks of costs, hold how far the CPUs sleep, and reach
-from the time of the machine as it was recorded to that of the machine as it is now.
+Intervals are for another run: they come from resampling pages and blocks of costs, include the uncertainty of CPU sleep, and extend
+from the machine's state during the recording to its present state.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, mean_interval, t_quantile
 
 PRESENT_MISS_SHARE = 0.05
-"""Where the present path takes another time now than was recorded, by more than this share of the prediction, none is given."""
+"""No prediction is given if the present path's time now differs from the recorded one by more than this share of the prediction."""
 SMALL_WINDOW = 1 << 14
-"""A small receive buffer, in bytes, as some applications set it."""
+"""A small receive buffer, in bytes, such as some applications set."""
 _DRAWS = 2000
 _SEED = 20_261
 _NORMAL = 1.96
@@ -41,23 +41,23 @@ class Quantiles(Part):
 
 
 class Parts(Part):
-    """A page's time in its parts, in ms; they add up to the median."""
+    """The parts of a page's time, in ms; they add up to the median."""
 
     application_ms: float
     path_ms: float
-    """Connects included."""
+    """Path time, including connects."""
     server_ms: float
 
 
 class Miss(Part):
-    """Why the present path is missed: what each cause adds to the time as recorded, in ms of the mean page."""
+    """Causes of a wrong prediction for the present path: what each adds to the recorded time, in ms, as the mean over pages."""
 
     beyond_ms: float
-    """Its round trips took longer together than the page."""
+    """The round trips together took longer than the page."""
     clipped_ms: float
-    """They took less than the path costs."""
+    """Round trips took less than the path costs."""
     shift_ms: float
-    """A round trip without work takes another time now."""
+    """The time of a round trip without work has changed since the recording."""
 
 
 class PagePrediction(Part):
@@ -66,38 +66,38 @@ class PagePrediction(Part):
     name: str
     pages: int
     unsure: str | None
-    """A note about the page's borders, where nobody marked them."""
+    """A note about the page's begin and end, if these were not marked."""
     cold: str | None
     """A note about a first page that took much longer."""
     round_trips: float
-    """Round trips that a page waits for, in the mean."""
+    """Mean number of round trips that a page waits for."""
     overlapped: float
     connects: float
     now: Quantiles
-    """Times as recorded, without what the tap added."""
+    """Times as recorded, without the time that the tap added."""
     later: Quantiles | None
-    """Times of a later recording, without what its tap added. None: there is none."""
+    """Times of a later recording, without the time that its tap added. None if no later recording exists."""
     present: Quantiles
-    """Times as predicted for the path on which the page was recorded."""
+    """Times predicted for the path on which the page was recorded."""
     bottom_up: Quantiles
     slope: Quantiles | None
-    """Times by the slope. None: no slope of this page is known."""
+    """Times predicted by slope. None if no slope of this page is known."""
     serial_share: float | None
-    """Round trips by slope over those counted."""
+    """Ratio of the round trips by slope to those counted."""
     parts_now: Parts
     parts: Parts
-    """On the target path."""
+    """Parts on the target path."""
     miss: Miss
     clipped: float
     """Share of round trips that took less than the path costs now."""
     small_window_ms: float | None
-    """p50 if the application's receive buffer held 16 kB. None: no answer is so large, or the target crosses no link."""
+    """p50 if the application's receive buffer held only 16 kB. None if that has no effect: no larger answer, or no link."""
     failing: dict[str, tuple[int, int]]
-    """Statements that the server refused: how often, of how many runs in all pages."""
+    """Statements that the server refused, with the numbers of failures and of runs in all pages."""
     at_rtt: dict[int, Quantiles]
-    """Times at other RTTs of the same link that were asked for, by RTT in ns."""
+    """Times at the other requested RTTs of the same link, by RTT in ns."""
     curve_ms: dict[int, float]
-    """p50 by RTT in ns, other things equal; empty where the target crosses no link."""
+    """p50 by RTT in ns, other things equal; empty if the target crosses no link."""
 
     @property
     def present_error(self) -> float:
@@ -111,8 +111,8 @@ class PagePrediction(Part):
 
     @property
     def is_missed(self) -> bool:
-        """Whether the prediction starts from a time that is not right: the present path takes another one now, by too much of what is
-        predicted, or the recording contradicts itself."""
+        """Whether the prediction starts from a wrong time: the present path's time has changed by too large a share of the prediction,
+        or the recording contradicts itself."""
         drifts_ms = [times.p50_ms.value - self.now.p50_ms.value for times in (self.present, self.later) if times]
         least_ms = min(times.p50_ms.value for times in (self.bottom_up, *self.at_rtt.values()))
         is_wrong = self.miss.beyond_ms > PRESENT_MISS_SHARE * self.now.p50_ms.value
@@ -145,34 +145,34 @@ class Prediction(Part):
     cost_us: Estimate
     connect_us: Estimate
     resuming_us: Estimate
-    """How much longer application and server compute after waiting on the target path than on the present one; in the costs too."""
+    """How much longer application and server compute after waiting on the target path than on the present one; costs include it."""
     waking_us: float
-    """See `PathCosts.waking_ns`, of the target."""
+    """See `PathCosts.waking_ns`; for the target."""
     floor_us: float | None
-    """Round trip without work, as the recorder measured it when it recorded."""
+    """Round trip without work, as measured by the recorder at the time of the recording."""
     floor_now_us: float | None
     tap_us: Estimate | None
-    """What the recorder added to a round trip; it is subtracted. None: unknown, nothing is subtracted."""
+    """Time that the recorder added to a round trip; it is subtracted. None if unknown: nothing is subtracted."""
     encrypted: bool
     """Whether the target path encrypts and the present one does not."""
     unplaced: int
     """Round trips that belong to no page."""
     void: tuple[str, ...]
-    """Why blocks of costs were left out, one reason each."""
+    """The reason for each block of costs that was left out."""
     contested: dict[str, int]
-    """Pages that are left out because they share round trips with another page, by name."""
+    """Number of pages that are left out because they share round trips with another page, by name."""
     left_out: dict[str, int]
-    """Pages that failed or cannot be right, by name and reason."""
+    """Number of pages that failed or are impossible, by name and reason."""
 
     @property
     def missed(self) -> tuple[PagePrediction, ...]:
-        """Pages whose present time was missed."""
+        """Pages that are not predicted, because the prediction starts from a wrong time."""
         return tuple(page for page in self.pages if page.is_missed)
 
 
 def quantiles(times_ns: np.ndarray, draws: int = _DRAWS, another_run: bool = False) -> Quantiles:
-    """Quantiles of times by page and block of costs. An interval needs four pages and four blocks. It holds the mean of blocks, or,
-    with `another_run`, what as many pages take in one more block."""
+    """Quantiles of times, shape (pages, blocks of costs). An interval needs four pages and four blocks. It covers the mean of blocks,
+    or, with `another_run`, the result of the same number of pages in one more block."""
     mean = times_ns.mean(axis=1)
     pages, blocks = times_ns.shape
     values = np.quantile(mean, (0.5, 0.95)) / 1e6
@@ -195,7 +195,7 @@ def quantiles(times_ns: np.ndarray, draws: int = _DRAWS, another_run: bool = Fal
 
 
 def ranged(pages: Sequence[LaidPage]) -> Quantiles:
-    """Quantiles of the times on the target path; their limits include the range of pages whose round trips overlap."""
+    """Quantiles of the times on the target path. Their limits include the ranges of pages whose round trips overlap."""
     found = quantiles(np.asarray([page.predicted_ns for page in pages]), another_run=True)
     if all(page.concurrent is None for page in pages):
         return found
@@ -211,9 +211,9 @@ def ranged(pages: Sequence[LaidPage]) -> Quantiles:
 
 
 def widened(found: Quantiles, unknown_ms: float, now: Quantiles, others: Sequence[Quantiles | None]) -> Quantiles:
-    """Limits that also hold what is not known of a run: `unknown_ms` in both directions, and the state of the machine.
+    """Quantiles with limits widened for further unknowns of a run: `unknown_ms` in both directions, and the state of the machine.
 
-    `others` are times of the same pages on the present path, where `now` was recorded; what takes longer there does so on any path.
+    `others` are times of the same pages on the present path, on which `now` was recorded: their differences apply to any path.
     """
 
     def reaching(one: Estimate, recorded: Estimate, at: Sequence[Estimate]) -> Estimate:
@@ -232,7 +232,7 @@ def widened(found: Quantiles, unknown_ms: float, now: Quantiles, others: Sequenc
 
 
 def resampled(value: float, drawn: np.ndarray, count: int) -> Estimate:
-    """Limits of a time from the resamples, widened for few values: Student's quantile and the biased variance. None is below 0."""
+    """A time with limits from resamples, at least 0. Widened for small samples: Student's quantile and the biased variance."""
     wider = t_quantile(count - 1) / _NORMAL * math.sqrt(count / (count - 1))
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Estimate(
@@ -256,7 +256,7 @@ def analyze(
     again: Recording | None = None,
     rtts_ns: Sequence[int] = (),
 ) -> Prediction:
-    """Predict every page; `slopes` by the name of the page. `floor_now_ns`: the recorder's floor, measured again now. `again`: a later
+    """Predict every page. `slopes`: by name of the page. `floor_now_ns`: the recorder's floor, measured again now. `again`: a later
     recording of the same pages. `rtts_ns`: other RTTs of the target's link."""
     floor_ns = float(recording.facts.get("floor_ns") or 0)
     shift_ns = floor_now_ns - floor_ns if floor_ns and floor_now_ns else 0.0
@@ -289,7 +289,7 @@ def analyze(
 
 
 def _later(again: Recording | None, name: str) -> Quantiles | None:
-    """The time of a page in another recording, without what its tap added."""
+    """Times of a page in another recording, without the time that its tap added; None if it has no such page."""
     if again is None:
         return None
     each_ns = tap_ns(again)
@@ -320,7 +320,7 @@ def _predicted(
     now = quantiles(recorded_ns)
     present = quantiles(np.asarray([page.present_ns(shift_ns) for page in pages]))
 
-    # The programs that were measured are not the application.
+    # These costs were measured with other programs than the application, so they count as uncertainty.
     unknown_ns = math.hypot(target.waking_ns, float((target.resuming_ns - current.resuming_ns).mean()))
     unknown_ms = unknown_ns * float(np.mean([page.rtts for page in pages])) / 1e6
 
@@ -369,7 +369,7 @@ def _parts(pages: Sequence[LaidPage], took_ns: Callable[[LaidPage], float]) -> P
 
 
 def _miss(pages: Sequence[LaidPage], shift_ns: float) -> Miss:
-    """The terms of `LaidPage.present_ns` that are not in the recorded time."""
+    """The terms in which `LaidPage.present_ns` differs from the recorded time."""
     observed = np.asarray([page.observed_ns.sum() for page in pages])
     path = np.asarray([page.path_ns.sum(axis=1).mean() for page in pages])
     took = np.asarray([page.took_ns for page in pages])
@@ -381,7 +381,7 @@ def _miss(pages: Sequence[LaidPage], shift_ns: float) -> Miss:
 
 
 def _small_window_ms(pages: Sequence[LaidPage], predicted: Quantiles, target: PathCosts) -> float | None:
-    """An answer then takes an RTT for each 16 kB, however fast the link is."""
+    """p50 with a small receive buffer: an answer then takes one RTT for each 16 kB, however fast the link is."""
 
     def longer_ns(page: LaidPage) -> float:
         windows = np.asarray([max(-(-trip.to_client // SMALL_WINDOW) - 1, 0) for trip in page.trips])
@@ -399,7 +399,7 @@ def _failing(pages: Sequence[LaidPage]) -> dict[str, tuple[int, int]]:
 
 
 def _by_slope(now: Quantiles, pages: Sequence[LaidPage], slope: Slope, costs: tuple[PathCosts, PathCosts]) -> Quantiles:
-    """The present times, moved by the round trips of the slope; what sizes and connects add is taken from the laboratory too."""
+    """The present times, plus the added cost of the slope's round trips. The added cost of sizes and connects is the laboratory's."""
     present, target = costs
     added = _mean((target.smallest_ns - present.smallest_ns) / 1e6)
     beyond = []
@@ -426,14 +426,14 @@ def _half(estimate: Estimate) -> float:
 
 
 def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -> dict[int, float]:
-    """The median page's time at other RTTs of the same link, with which its round trips, connects and waits of slow start change."""
+    """The median page's time by RTT of the same link: its round trips, connects and slow-start waits change with the RTT."""
     if not target.link_rtt_ns:
         return {}
 
     kinds = sorted({trip.rounds for page in pages for trip in page.trips})
 
     def waits_ns(rtt_ns: int) -> np.ndarray:
-        """By page."""
+        """Waits that depend on the RTT, by page."""
         waits = [page.rtts * rtt_ns for page in pages]
         slow = dict(zip(kinds, target.slow_start_ns(kinds, rtt_ns).mean(axis=0), strict=True))
         return np.add(waits, [sum(slow[trip.rounds] for trip in page.trips) for page in pages])

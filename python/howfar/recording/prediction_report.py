@@ -1,4 +1,4 @@
-"""The report of a prediction: the answer, times by page, what to change, where the time goes. Pure."""
+"""The report of a prediction: the answer, times by page, suggested changes, and the parts of each page's time. Pure."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _SHOWN = 12
 """Number of changes on the first screen."""
 _LONGEST_DIGEST = 90
 _MUCH_LONGER = 1.2
-"""How many times longer a page is with a small receive buffer before it is said."""
+"""A small receive buffer is mentioned if it makes a page take more than this many times as long."""
 _FAILING_SHOWN = 3
-"""Number of failing statements that a page's warnings name."""
+"""Maximum number of failing statements that a page's warnings name."""
 _SMALLEST_SHARE = 0.002
-"""A change that saves less of its page is left out."""
+"""A change that saves less than this share of its page's time is left out."""
 _CLIPPED_SHARE = 0.1
 _TLS = (
     "Over TLS a page may take longer than its interval says, most of all one that connects anew: the application's own TLS library is "
@@ -50,7 +50,7 @@ _TLS = (
 
 
 class MeasuredPage(Part):
-    """A page that was really run on some path."""
+    """Times of a page that were measured on some path."""
 
     name: str
     p50_ms: Estimate
@@ -124,7 +124,7 @@ def _answer(found: Prediction, shown: Sequence[PagePrediction], changes: Sequenc
 
 
 def _first_change(page: PagePrediction, changes: Sequence[Change]) -> str:
-    """What would help most of what is not to be weighed first, in a sentence; empty if there is no such change."""
+    """A sentence about the first change that needs no weighing: `nagle`, else the largest `loop`; empty if there is none."""
     known = [one for one in changes if one.page == page.name and one.kind in ("nagle", "loop")]
     if not known or not page.round_trips:
         return ""
@@ -170,7 +170,7 @@ def _missed(page: PagePrediction, found: Prediction) -> str:
 
 
 def _reason(page: PagePrediction, found: Prediction) -> str:
-    """The cause that adds most to the miss."""
+    """The cause that contributes most to the wrong prediction for the present path, and what to do."""
     miss = page.miss
     if miss.beyond_ms >= max(miss.clipped_ms, abs(miss.shift_ms)):
         return (
@@ -426,7 +426,7 @@ def _record(page: PagePrediction) -> dict[str, object]:
 
 
 def as_json(found: Prediction, changes: Sequence[Change]) -> dict[str, object]:
-    """Each page's `p50_ms` and `p95_ms` by predictor; a page whose present time was missed has none."""
+    """The prediction as JSON values. Each page has `p50_ms` and `p95_ms` by predictor, null if its present time was missed."""
     missed = {page.name for page in found.missed}
 
     def by_predictor(page: PagePrediction, which: str) -> dict[str, object]:
@@ -468,7 +468,7 @@ _MOST_TRIPS = 400
 
 
 def waterfall(pages: Sequence[LaidPage], target: str, width: int) -> Drawable | None:
-    """The page of median time, on both paths, on one scale."""
+    """A chart of the page of median time, on both paths, with one scale."""
     page = middle(pages, lambda page: page.took_ns)[-1]
     page_trips = min(len(page.trips), _MOST_TRIPS)
     rows = {
@@ -509,7 +509,7 @@ def _bars(page: LaidPage, path_ns: np.ndarray, count: int) -> list[dict[str, Any
 
 
 def over_rtt(curve_ms: Mapping[int, float], points: Sequence[tuple[int, Estimate]], width: int) -> Drawable | None:
-    """The predicted line and the measured points."""
+    """A chart of predicted times over RTT as a line, and measured times as points; None if there is no line."""
     line = [{"rtt": rtt_ns / 1e6, "ms": time} for rtt_ns, time in curve_ms.items() if time > 0]
     if not line:
         return None

@@ -1,4 +1,4 @@
-"""The tap that records: a program of the engine that outlives the process that started it, if the application does."""
+"""The tap that records: an engine program that outlives the process that started it for as long as the application runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher
 
 _DETACHED = Launcher(prefix=("setsid",))
-"""A terminal's signals are for the application, and so is its end."""
+"""Runs the tap in its own session, so that signals and the hang-up of a terminal reach only the application."""
 _SETTLE_S = 2.0
 
 
 class RecordTap:
-    """A running recorder. Leaving it does not end it: it ends with the last process that it serves."""
+    """A running recorder. `leave` does not end it: it ends with the last process that it serves."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class RecordTap:
         where: Launcher | None = None,
         page_by: tuple[str, ...] = (),
     ) -> None:
-        """`page_by`: what stays in the names of pages, where the server's protocol is HTTP; as `marks.page_of` has it."""
+        """`page_by`: the parts kept in the names of pages if the server's protocol is HTTP, as in `marks.page_of`."""
         launcher = _DETACHED if where is None else Launcher((*_DETACHED.prefix, *where.prefix), where.pass_fds)
         self._process = EngineProcess(RecordJob(listen=listen, server=server, page_by=page_by), launcher)
         try:
@@ -51,15 +51,15 @@ class RecordTap:
         return self._process.pid
 
     def serve(self, namespace: int) -> None:
-        """Serve as long as this mount namespace has a process."""
+        """Serve for as long as this mount namespace has a process."""
         self._process.send(RecordFor(namespace=namespace))
 
     def finish(self) -> None:
-        """Ask for the last event."""
+        """Request the last event."""
         self._process.send(RecordFinish())
 
     def events(self) -> Iterator[Recorded | RecordEnded]:
-        """Yield events to the last. Raises EngineError if the tap died first."""
+        """Yield all events, including the last. Raises EngineError if the tap died before that."""
         while True:
             event = self._process.read()
             assert isinstance(event, Recorded | RecordEnded), "a recorder says nothing else"
@@ -68,5 +68,5 @@ class RecordTap:
                 return
 
     def leave(self, patience_s: float = _SETTLE_S) -> bool:
-        """Leave the tap on its own. Returns True if it has ended because nothing uses it."""
+        """Detach from the tap. Returns True if it ended within `patience_s`, because nothing uses it."""
         return self._process.leave(patience_s)

@@ -1,11 +1,11 @@
-"""Run the user's application, or a service of systemd, with a recorder between it and its server.
+"""Runs the user's application, or a systemd service, with a recorder between it and its server.
 
-The application survives any of them: the tap continues without this program, a keeper continues without the tap, and both end with the
-application. The mount disappears with the application's namespace.
+The application survives the death of any of them: the tap continues without this program, a keeper process continues without the tap,
+and both end with the application. The mount disappears with the application's namespace.
 
-Of a service, a drop-in mounts the tap's socket over the server's, for this service alone. It is in /run, so it does not survive a
-reboot, and a separate process waits for this one to end, cleanly or not, and removes it. An existing mount stays until the service is
-restarted; until then the tap forwards its connections.
+For a service, a drop-in mounts the tap's socket over the server's, for this service alone. The drop-in is in /run, so it does not
+survive a reboot; a separate process waits for this one to end, cleanly or not, and removes it. An existing mount remains until the
+service is restarted; until then the tap forwards its connections.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _UNMARKED_PHP = (
 )
 _PHP = Path(__file__).parent / "php"
 _BODY = "data"
-"""Name for what follows a request whose body the server has asked for (`100 Continue`)."""
+"""Name of the round trip that carries a request's body after the server's `100 Continue`."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class Requested:
     out: Path
     php: bool = False
     gaps: bool = False
-    """Whether to look for rests between round trips where nothing marks pages."""
+    """Whether to find pages by the rests between round trips if no pages are marked."""
     http: TcpTarget | None = None
-    """Address where the command serves HTTP: each request that comes through a tap before it is a page."""
+    """Address at which the command serves HTTP: each request through a tap in front of it is a page."""
     page_by: tuple[str, ...] = ()
-    """What tells pages apart: parameters of their query, and parts of their path, which begin with `/`."""
+    """Parts to keep in the names of pages: parameters of the query, and parts of the path, which begin with `/`."""
     output: int | None = None
-    """File for the command's standard output; None: ours."""
+    """File descriptor for the command's standard output; None: inherit ours."""
 
 
 def record(requested: Requested, say: Callable[[str], None]) -> int:
@@ -130,7 +130,8 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
 
 
 def _name_costs(requested: Requested, inserted: Insertion, say: Callable[[str], None]) -> dict[str, Any]:
-    """What names cost that the tap's address replaced: their lookups, and a first address that does not answer, as here and now."""
+    """Costs of the names that the tap's address replaced, measured now: their lookups, and connecting to a first address that is not
+    the server's."""
     found: dict[str, Any] = {}
     for name in inserted.replaced_names(requested.command):
         assert isinstance(requested.server.target, TcpTarget), "only a server on TCP has a name"
@@ -150,7 +151,7 @@ def _name_costs(requested: Requested, inserted: Insertion, say: Callable[[str], 
 
 
 def _lost_ns(address: str, port: int) -> int:
-    """How long a connection to an address takes, or fails to be made."""
+    """Time until a connection to an address succeeds or fails."""
     began = time.monotonic_ns()
     with contextlib.suppress(OSError), socket.create_connection((address, port), _LOOKUP_S):
         pass
@@ -158,7 +159,7 @@ def _lost_ns(address: str, port: int) -> int:
 
 
 def _unmarked(requested: Requested, marks: Marks) -> dict[str, int]:
-    """Requested markers of pages, with 1 for those that marked none."""
+    """Reasons why requested markers of pages marked none, each with 1, or 0 if it does not apply."""
     methods = {page.method for page in marks.pages}
     return {
         _UNMARKED_PHP: int(requested.php and "php" not in methods),
@@ -169,7 +170,7 @@ def _unmarked(requested: Requested, marks: Marks) -> dict[str, int]:
 
 
 def _failed(marks: Marks) -> str | None:
-    """A sentence about pages that were answered with a server's error."""
+    """A sentence about pages that were answered with a server error, or None."""
     failed = Counter(page.name for page in marks.pages if page.failed)
     if not failed:
         return None
@@ -180,7 +181,7 @@ def _failed(marks: Marks) -> str | None:
 
 @contextmanager
 def _http_tap(target: TcpTarget, marks: Marks, page_by: tuple[str, ...]) -> Iterator[RecordTap]:
-    """A tap before the application's HTTP port. Requests that pass it until this is left are marked."""
+    """A tap in front of the application's HTTP port. Requests through it are marked until the context manager exits."""
     tap = RecordTap(target, listening(target, Path()), page_by=page_by)
     marker = threading.Thread(target=_mark_requests, args=(tap, marks), name="http", daemon=True)
     marker.start()
@@ -194,11 +195,11 @@ def _http_tap(target: TcpTarget, marks: Marks, page_by: tuple[str, ...]) -> Iter
 
 
 def _mark_requests(tap: RecordTap, marks: Marks) -> None:
-    """Add each HTTP request that passes the tap as a page, to the tap's end."""
+    """Add each HTTP request that passes the tap as a page, until the tap ends."""
     names: dict[int | None, str] = {}
     spans: dict[int, tuple[str, int, int, bool]] = {}
-    """The last request of each connection: the next bytes may be its body."""
-    with contextlib.suppress(EngineError):  # killed: the requests until then are marked
+    """The last request of each connection, kept because the next bytes may be its body."""
+    with contextlib.suppress(EngineError):  # the tap was killed: requests before that are marked
         for event in tap.events():
             if not isinstance(event, Recorded):
                 continue
@@ -214,7 +215,7 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
 def _follow(
     spans: dict[int, tuple[str, int, int, bool]], trip: RecordedRoundTrip, name: str | None, marks: Marks
 ) -> None:
-    """Begin a request, after marking the previous one on its connection, or continue that one. `name` None: it is not HTTP."""
+    """Extend the connection's request by its body, or mark it and begin the next one. `name`: None if the round trip is not HTTP."""
     before = spans.get(trip.connection_id)
     if name == _BODY and before is not None:
         spans[trip.connection_id] = (*before[:2], trip.ended_ns, before[3] or trip.failed)
@@ -248,7 +249,7 @@ def _run(
 ) -> tuple[int, Page]:
     """Run the command to its end."""
     http = taps[1]
-    # A mount namespace also where nothing is mounted: by it the tap knows whom it serves.
+    # Even if nothing is mounted, the mount namespace identifies to the tap the processes that it serves.
     prefix = own_mounts()
     report, report_theirs = os.pipe()
     leave_theirs, leave = os.pipe()
@@ -304,7 +305,7 @@ rmdir "$folder" 2>/dev/null
 
 @dataclass(frozen=True)
 class ServiceRequested:
-    """The service to record, and for how long."""
+    """What to record of a service: unit, server, file and duration."""
 
     unit: str
     server: UnixTarget
@@ -314,7 +315,7 @@ class ServiceRequested:
 
 
 class DropIn:
-    """The drop-in of `unit` that mounts `source` over `target`. Use as a context manager: it is removed on leaving."""
+    """The drop-in of `unit` that mounts `source` over `target`. Use as a context manager: on exit, it is removed."""
 
     def __init__(
         self,
@@ -345,7 +346,7 @@ class DropIn:
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # First who takes it back, then what is to be taken back.
+            # Start the process that removes the drop-in before writing the drop-in.
             self._switch = subprocess.Popen(
                 [
                     "setsid",
@@ -406,7 +407,10 @@ class DropIn:
 
 
 def record_service(requested: ServiceRequested, say: Callable[[str], None], agreed: Callable[[str], bool]) -> None:
-    """Record a service; `agreed` sees the drop-in before it is written. Raises UsageError, LabError, MissingError, EngineError."""
+    """Record a service. `agreed` is shown the drop-in and returns whether to write it.
+
+    Raises UsageError, LabError, MissingError, EngineError.
+    """
     with new_recording(requested.out, new_facts("tap", "unix", requested.unit)) as file:
         _record_service(requested, file, say, agreed)
 

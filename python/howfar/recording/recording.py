@@ -1,7 +1,7 @@
 """A recording: the round trips that an application made, as values and as one SQLite file (docs/recording.md).
 
-It holds no literal of a statement, no key and no value: who writes it never receives one. While it is written the file is in WAL
-mode; what a killed recorder leaves is a recording that says that it is not complete.
+It contains no literal of a statement, no key and no value: the program that writes it never receives one. While being written, the
+file is in WAL mode; a killed recorder leaves a recording that is marked as not complete.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from howfar.store.database import (
 )
 
 FORMAT = 2
-"""Since 2, a complete recording has the fact `checksum`, and a page says whether it failed."""
+"""Since format 2, a complete recording has the fact `checksum`, and a page has the column `failed`."""
 SUFFIX = RECORDING.suffix
 _COLD, _FEWEST_FOR_COLD = 2, 3
-"""A first page is cold that takes so many times longer than the others; it needs a few to be compared with."""
+"""A first page that takes at least `_COLD` times as long as the others is cold; fewer pages than the second number cannot show it."""
 _SMALL_REQUEST = 1448
-"""Bytes of one segment; Nagle's algorithm holds nothing larger back."""
+"""Bytes of one segment: Nagle's algorithm delays nothing larger."""
 _ACK_WAIT_NS = (38_000_000, 60_000_000)
 Phase = Literal["connect", "operation", "hidden", "close"]
-"""`hidden`: inside TLS, soon after its handshake, where a login cannot be told from an operation."""
+"""`hidden`: inside TLS, soon after its handshake, where a login cannot be distinguished from an operation."""
 PageMethod = Literal["mark", "php", "http", "command", "gap"]
 KILLED = "the recorder ended before it could complete the recording"
 
@@ -67,7 +67,7 @@ CREATE TABLE pages (
 
 
 def _tables(version: int = FORMAT) -> str:
-    """The statements that make the tables of a format."""
+    """The SQL statements that create the tables of a format."""
     return _TABLES.format(pages_since_2=", failed INTEGER" if version > 1 else "")
 
 
@@ -83,7 +83,7 @@ class Connection:
     uid: int | None
     tls: bool
     login_round_trips: int
-    """Round trips of phase `connect`, what the server sends first included; with TLS at least so many."""
+    """Round trips of phase `connect`, including the server's greeting; with TLS this is a lower bound."""
     login_ns: int
 
 
@@ -98,7 +98,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """A run of bytes to the server and the run of bytes that came back; without an answer, all four times are the last request's."""
+    """A run of bytes to the server and the run of bytes that came back. If unanswered, all four times are the last request's."""
 
     id: int
     connection_id: int
@@ -119,7 +119,7 @@ class RoundTrip:
     server_ns: int = 0
     """Time from the request's last byte to the answer's last, without the floor; derived."""
     gap_ns: int = 0
-    """Time from the end of the page's previous round trip, or from the page's beginning, to here; 0 where they overlap; derived."""
+    """Time from the end of the page's previous round trip, or from the page's beginning, to `begun_ns`; 0 if they overlap; derived."""
 
     @property
     def is_answered(self) -> bool:
@@ -132,22 +132,22 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a user waits for: a page, a run of a command, or the span of a mark."""
+    """A unit of work that a user waits for: a page, a run of a command, or the span of a mark."""
 
     id: int
     name: str
     method: PageMethod
     confidence: float
-    """Probability that the page's borders are right, 0 to 1; 1 where the application or the user marked them."""
+    """Probability that the page's begin and end are right, 0 to 1; 1 if the application or the user marked them."""
     pid: int | None
     begun_ns: int
     ended_ns: int
     failed: bool | None = None
-    """Whether it was answered with a server's error (5xx); None where that is not known, as in recordings of format 1."""
+    """Whether it was answered with a server error (5xx); None if unknown, as in recordings of format 1."""
     round_trips: tuple[RoundTrip, ...] = ()
-    """Round trips in the order of their beginning."""
+    """Round trips, ordered by their beginning."""
     contested: int = 0
-    """Round trips in the page's time that belong to no page, because another page claims them too; derived."""
+    """Number of round trips in the page's time that belong to no page, because another page claims them too; derived."""
 
     @property
     def took_ns(self) -> int:
@@ -155,7 +155,8 @@ class Page:
 
     @property
     def unusable(self) -> str | None:
-        """Why it is in no figure: it failed, or its figures cannot be true, as when the clock of a capture was set meanwhile."""
+        """Why the page is excluded from all figures; None if it is not. It failed, or its times are impossible, as when the clock of a
+        capture was set meanwhile."""
         if self.failed:
             return "answered with a server error, 5xx"
         if self.took_ns < 0:
@@ -166,7 +167,7 @@ class Page:
 
 
 def unsure(name: str, pages: Sequence[Page]) -> str | None:
-    """A note about pages whose borders nobody marked."""
+    """A note about pages whose begin and end were inferred from gaps; None if they were marked."""
     if all(page.method != "gap" for page in pages):
         return None
     sure = sum(page.confidence for page in pages) / len(pages)
@@ -177,7 +178,7 @@ def unsure(name: str, pages: Sequence[Page]) -> str | None:
 
 
 def cold_start(name: str, pages: Sequence[Page]) -> str | None:
-    """A note about a first page that took much longer than the others."""
+    """A note about a first page that took much longer than the others, or None."""
     if len(pages) < _FEWEST_FOR_COLD:
         return None
     first, *rest = (page.took_ns / 1e6 for page in sorted(pages, key=lambda page: page.begun_ns))
@@ -192,43 +193,43 @@ def cold_start(name: str, pages: Sequence[Page]) -> str | None:
 
 @dataclass(frozen=True)
 class Recording:
-    """A whole recording."""
+    """A complete recording in memory."""
 
     facts: Mapping[str, Any]
     connections: tuple[Connection, ...] = ()
     digests: tuple[Digest, ...] = ()
     round_trips: tuple[RoundTrip, ...] = ()
-    """All round trips, in the order of their beginning, also those of no page."""
+    """All round trips, ordered by their beginning, including those that belong to no page."""
     pages: tuple[Page, ...] = ()
     digest_by_id: Mapping[int, Digest] = field(default_factory=dict)
     connection_by_id: Mapping[int, Connection] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Pages that were taken out because they are in no figure, by name and reason."""
+    """Number of pages that were removed as unusable, by name and reason."""
     is_verified: bool = True
-    """Whether all of it was checked against the checksum that was written at its end. Without an end there is none."""
+    """Whether it was checked against its checksum, which is written last: a recording that was cut off has none."""
 
     def ack_wait_ns(self, one: RoundTrip) -> int:
-        """How long the rest of a small request waited for the acknowledgement of its beginning: over TCP it was sent in two writes
-        without TCP_NODELAY, and the server's kernel delays an acknowledgement by 40 ms. 0: it was not."""
+        """How long the rest of a small request waited for the acknowledgement of its first part: it was sent over TCP in two writes
+        without TCP_NODELAY, and the server's kernel delayed the acknowledgement by 40 ms. 0 if it was not."""
         waited_ns = one.sent_ns - one.begun_ns
         is_small = one.bytes_to_server <= _SMALL_REQUEST and self.facts.get("transport") != "unix"
         return waited_ns if is_small and _ACK_WAIT_NS[0] <= waited_ns <= _ACK_WAIT_NS[1] else 0
 
 
-# Many times quicker than `dataclasses.astuple`, which copies; the application runs beside it.
+# Many times faster than `dataclasses.astuple`, which copies; the application runs on the same machine meanwhile.
 _CONNECTION, _DIGEST = (attrgetter(*(one.name for one in fields(kind))) for kind in (Connection, Digest))
 _ROUND_TRIP = attrgetter(*(one.name for one in fields(RoundTrip)[:-2]))
 _PAGE = attrgetter(*(one.name for one in fields(Page)[:-2]))
 
 
 class RecordingFile:
-    """A recording that is being written, by one thread at a time; `finish` or `close` it."""
+    """A recording that is being written. Only one thread may use it at a time; end with `finish` or `close`."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
-        """Make the file, readable by its owner alone. Raises RunFileError where it exists or cannot be made."""
+        """Create the file, readable by its owner alone. Raises RunFileError if it exists or cannot be created."""
         self.path = path
         self.facts = dict(facts)
-        """Facts as given at the start."""
+        """Facts given at the start."""
         try:
             path.touch(0o600, exist_ok=False)
         except OSError as error:
@@ -267,11 +268,11 @@ class RecordingFile:
         self._many("pages", [_PAGE(one) for one in pages])
 
     def assign_pages(self) -> int:
-        """Give each round trip its page: that of its process, or of all processes, in whose time it began. Returns how many have
-        none because two pages claim them; the fact `contested` counts them by page."""
+        """Assign each round trip to the page during which it began: a page of its process, or of all processes. Returns the number of
+        round trips without a page because two pages claim them; the fact `contested` counts them by page."""
         with translated(self.path, "write", RECORDING):
             pages = self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall()
-            # Of a connection that was open when its source was killed nothing was written.
+            # LEFT JOIN: a connection that was open when its source was killed has no row.
             sql = (
                 "SELECT r.id, c.pid, r.begun_ns, r.connection_id, r.phase FROM round_trips r "
                 "LEFT JOIN connections c ON c.id = r.connection_id ORDER BY r.begun_ns, r.id"
@@ -282,7 +283,7 @@ class RecordingFile:
         return found.ambiguous
 
     def place(self, pages: Mapping[int, int]) -> None:
-        """Give round trips their pages, by their numbers."""
+        """Assign round trips to pages; both by number."""
         with translated(self.path, "write", RECORDING):
             self._place([(page, number) for number, page in pages.items()])
 
@@ -292,7 +293,7 @@ class RecordingFile:
         self._db.execute("COMMIT")
 
     def in_order(self) -> list[tuple[int, int, int | None, int, int, str | None]]:
-        """Round trips by time: number, connection, process, begun, ended, statement."""
+        """Round trips ordered by time: number, connection, process, begun, ended, statement."""
         sql = (
             "SELECT r.id, r.connection_id, c.pid, r.begun_ns, r.ended_ns, d.text FROM round_trips r "
             "LEFT JOIN connections c ON c.id = r.connection_id LEFT JOIN digests d ON d.id = r.digest_id "
@@ -302,7 +303,7 @@ class RecordingFile:
             return self._db.execute(sql).fetchall()
 
     def timings(self) -> list[tuple[int, int, int, int, int, int]]:
-        """Answered round trips, at most a hundred thousand: page, begun, sent, ended, bytes to the server, to the client."""
+        """Answered round trips of pages, at most 100,000: page, begun, sent, ended, bytes to the server, to the client."""
         sql = (
             "SELECT page_id, begun_ns, sent_ns, ended_ns, bytes_to_server, bytes_to_client FROM round_trips "
             "WHERE page_id IS NOT NULL AND ended_ns > sent_ns ORDER BY page_id, begun_ns LIMIT 100000"
@@ -311,12 +312,12 @@ class RecordingFile:
             return self._db.execute(sql).fetchall()
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the last facts and make it one plain file."""
+        """Write the last facts and close the recording as a single file."""
         self.seal({"complete": True, "stopped": None, **facts})
         self.close()
 
     def seal(self, facts: Mapping[str, Any]) -> None:
-        """Add or replace facts, and write the checksum of all that is in the file: both in one transaction."""
+        """Add or replace facts and write the checksum of the file's contents, in one transaction."""
         with translated(self.path, "write", RECORDING):
             self._db.execute("BEGIN")
             self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", _encoded(facts))
@@ -324,20 +325,20 @@ class RecordingFile:
             self._db.execute("COMMIT")
 
     def has_round_trips(self) -> bool:
-        """Whether any round trip was recorded."""
+        """Whether any round trip was recorded; True if the file cannot be read."""
         with contextlib.suppress(sqlite3.Error):
             return self._db.execute("SELECT 1 FROM round_trips LIMIT 1").fetchone() is not None
         return True
 
     def close(self) -> None:
-        """Close the file and leave it as one plain file."""
+        """Close the recording and leave a single file, without WAL."""
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA journal_mode = DELETE")
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
     def remove(self) -> None:
-        """Remove the closed file, and what SQLite could not clear away."""
+        """Remove the closed file, and the auxiliary files that SQLite could not remove."""
         for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
             self.path.with_name(name).unlink(missing_ok=True)
 
@@ -356,7 +357,7 @@ def _encoded(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 class _Claims:
-    """Which pages claim a moment of a process."""
+    """Finds the pages that claim an instant of a process."""
 
     def __init__(self, pages: Sequence[tuple[int, int | None, int, int]]) -> None:
         self._by_pid: dict[int | None, list[tuple[int, int, int]]] = defaultdict(list)
@@ -367,7 +368,7 @@ class _Claims:
             found.sort()
 
     def of(self, pid: int | None, at_ns: int) -> list[int]:
-        """Pages of the process (where that is not known, of any process); where it has none, those of all processes."""
+        """Pages of process `pid` (of any process if None) at this time; if it has none, those that apply to all processes."""
         processes = [one for one in self._by_pid if one is not None] if pid is None else [pid]
         own = [number for one in processes for number in self._within(one, at_ns)]
         return own or self._within(None, at_ns)
@@ -405,11 +406,11 @@ def read(path: Path) -> Recording:
 
 
 _CHECKSUM = "checksum"
-"""The fact that has the checksum of all others and of all rows."""
+"""The fact that holds the checksum of all other facts and of all rows."""
 
 
 def seal(db: sqlite3.Connection) -> None:
-    """Write the checksum of all that is in a recording, so that it counts as whole."""
+    """Write the checksum of a recording's contents, so that it counts as complete."""
     db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (_CHECKSUM, json.dumps(_checksum(db))))
 
 
@@ -438,11 +439,11 @@ _IMPOSSIBLE = {
     f" OR phase NOT IN ({', '.join(map(repr, get_args(Phase)))})"
     " OR digest_id NOT IN (SELECT id FROM digests)",
 }
-"""Values that no recording can have, as SQL. Of a connection that was open when the recorder was killed nothing was written."""
+"""SQL that finds impossible values. A missing connection is possible: one that was open when the recorder was killed has no row."""
 
 
 def _check_values(db: sqlite3.Connection, path: Path) -> None:
-    """Check what has no checksum for what cannot be. Raises NotARunFile."""
+    """Check a recording without a checksum for impossible values. Raises NotARunFile."""
     for what, where in _IMPOSSIBLE.items():
         found = db.execute(f"SELECT id {where} LIMIT 1").fetchone()
         if found is not None:
@@ -450,7 +451,7 @@ def _check_values(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _page_of(row: Sequence[Any]) -> Page:
-    """A page as it is stored; one of format 1 does not say whether it failed."""
+    """A page from its row; in format 1 it is unknown whether a page failed."""
     failed = row[7] if len(row) > 7 else None
     return Page(*(*row[:7], None if failed is None else bool(failed)))
 
@@ -464,7 +465,7 @@ def _joined(
 ) -> Recording:
     floor_ns = int(facts.get("floor_ns") or 0)
     contested = {int(number): count for number, count in (facts.get("contested") or {}).items()}
-    if facts.get("stopped") == KILLED:  # before it could assign any
+    if facts.get("stopped") == KILLED:  # before it assigned round trips to pages
         processes = {one.id: one.pid for one in connections}
         found = _assigned(
             [(page.id, page.pid, page.begun_ns, page.ended_ns) for page in pages],
@@ -507,15 +508,15 @@ class _Assignment:
     ambiguous: int
     """Round trips without a page because two pages claim them."""
     contested: Mapping[int, int]
-    """Number of these round trips in the time of each page."""
+    """Number of these round trips that each page claims."""
 
 
 def _assigned(
     pages: Sequence[tuple[int, int | None, int, int]], trips: Iterable[tuple[int, int | None, int, int, str]]
 ) -> _Assignment:
-    """Assign round trips to pages. `pages`: number, process, begun, ended. `trips`: number, process, begun, connection, phase; in the
-    order of their beginning. Nobody waits for a message that closes a connection, so its page may be over before it is seen: then it
-    has the page of the round trip before it."""
+    """Assign round trips to pages. `pages`: number, process, begun, ended. `trips`: number, process, begun, connection, phase; ordered
+    by their beginning. No program waits for a message that closes a connection, so its page may be over before it is seen: it is then
+    assigned to the page of the connection's previous round trip."""
     claims = _Claims(pages)
     claimed: dict[int, list[int]] = {}
     before: dict[int, list[int]] = {}

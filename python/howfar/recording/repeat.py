@@ -1,7 +1,7 @@
-"""Recorded pages repeated against a real server, with statements that the user has. Pure.
+"""Recorded pages repeated against a real server, with statements that the user provides. Pure.
 
-A recording has statements without their literals. A file of whole statements says what is run: of each statement of the recording, in
-turn, those of the file that are the same without their literals. Gaps are kept, not arrival times.
+A recording has statements without their literals. A file of complete statements determines what is run: for each recorded statement,
+cyclically, those of the file that are equal to it without literals. Gaps are kept, not arrival times.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _CHANGES = re.compile(
     | \A (BEGIN | SET | START) \b .* \b READ \s+ WRITE \b | \b INTO \s+ (OUTFILE | DUMPFILE) \b""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""Exceptions from `_READS`: what such a session does not prevent, and what ends it."""
+"""Exceptions from `_READS`: changes that a read-only session does not prevent, and statements that make it writable."""
 _HIDDEN = re.compile(r"/\*M?! | \b set_config \b .* read_only", re.IGNORECASE | re.VERBOSE | re.DOTALL)
-"""Such exceptions that a digest does not show: comments that a server may execute, and a literal."""
+"""Exceptions that a digest does not show: comments that a server may execute, and a setting named in a literal."""
 _MOST_NAMED, _LONGEST_NAMED = 5, 100
 _KEPT = 5000
 """Added to the number of a connection that was open before its page."""
@@ -55,19 +55,19 @@ class RepeatedPage(Part):
     pages: int
     repeated: Quantiles
     recorded: Quantiles
-    """Times as recorded, without what the tap added."""
+    """Times as recorded, without the time that the tap added."""
     round_trips: float
-    """Round trips that were repeated, per page in the mean."""
+    """Mean number of round trips that were repeated, per page."""
     waiting_ms: float
-    """Time waiting for these round trips, per page in the mean."""
+    """Mean time waiting for these round trips, per page."""
     recorded_waiting_ms: float
     connecting_ms: float
-    """Time for connections and their logins, per page in the mean."""
+    """Mean time for connections and their logins, per page."""
     recorded_connecting_ms: float
     left_out: dict[str, int]
     """Round trips of all these pages that have no statement, by command."""
     client_late: float
-    """Share of the time by which the tool sent later than the recording says."""
+    """Delay of the tool's requests relative to the recording, as a share of the pages' time."""
 
 
 class Repetition(Part):
@@ -92,18 +92,18 @@ class Script:
     """The pages of a job and the statements that their steps name."""
 
     recording: Recording
-    """With the pages that can be repeated alone."""
+    """The recording reduced to the pages that can be repeated."""
     statements: tuple[str, ...]
     pages: tuple[RepeatPage, ...]
     left_out: tuple[Counter[str], ...]
     """Round trips of each page that are left out, by command."""
     lacking: tuple[str, ...]
-    """Pages that are left out, with the reason: a sentence for each name."""
+    """A sentence for each name of pages that are left out, with the reason."""
 
 
 def script(recording: Recording, given: Sequence[str], digests: Sequence[str], writes: bool) -> Script:
-    """The script that repeats a recording: the pages all of whose statements are known. `digests`: of the given statements; `writes`:
-    run those too that change data. Raises UsageError."""
+    """The script that repeats the pages of a recording whose statements are all known. `digests`: those of the given statements;
+    `writes`: also run statements that change data. Raises UsageError."""
     known: dict[str, list[int]] = {}
     for at, digest in enumerate(digests):
         known.setdefault(_bare(digest), []).append(at)
@@ -150,13 +150,13 @@ def _lacking(
 
 
 def _bare(digest: str) -> str:
-    """A digest without a semicolon at its end: some applications send one."""
+    """A digest without the final semicolon that some applications send."""
     return digest.rstrip("; ")
 
 
 def statement_of(trip: Trip) -> str | None:
-    """The statement that a round trip ran, without its literals. None: it ran none, such as a login, a ping, a preparation, or the
-    next part of a result whose statement ran before."""
+    """The statement that a round trip ran, without its literals. None if it ran none: a login, a ping, a preparation, or a fetch from
+    the result of an earlier statement."""
     if trip.digest is None or trip.kind in (Kind.CONNECT, Kind.PREPARE):
         return None
     if trip.kind is Kind.FETCH and not trip.text.lower().startswith("fetch "):
@@ -165,7 +165,7 @@ def statement_of(trip: Trip) -> str | None:
 
 
 def unseen_ns(recording: Recording) -> float:
-    """What an application waits for a round trip before and after the recorder sees it; a recording counts it as gaps."""
+    """Time for which an application waits for a round trip before and after the recorder sees it. Recorded gaps include it."""
     path_ns, floor_ns = (float(recording.facts.get(name) or 0) for name in ("path_ns", "floor_ns"))
     return max(path_ns - floor_ns, 0.0)
 
@@ -173,7 +173,7 @@ def unseen_ns(recording: Recording) -> float:
 def _check_changes(
     asked: Counter[str], statements: Sequence[str], known: Mapping[str, Sequence[int]], writes: bool
 ) -> None:
-    """Check that what the pages run may run. Raises UsageError."""
+    """Check that the statements of the pages are permitted. Raises UsageError."""
     changing = [digest for digest in asked if may_change(digest)]
     changing += [digest for digest in asked if any(_HIDDEN.search(statements[at]) for at in known[digest])]
     if changing and not writes:
@@ -184,7 +184,7 @@ def _check_changes(
 
 
 def may_change(digest: str) -> bool:
-    """Whether statements may change something although the session is read only."""
+    """Whether a digest has a statement that may change something even in a read-only session."""
     parts = [part.strip() for part in digest.split(";") if part.strip()]
     return any(_READS.match(part) is None or _CHANGES.search(part) is not None for part in parts)
 
@@ -192,9 +192,9 @@ def may_change(digest: str) -> bool:
 def _page(
     page: Page, trips: Sequence[Trip], turns: Mapping[str, Iterator[int]], each_ns: float
 ) -> tuple[RepeatPage, Counter[str]]:
-    """A page's steps, and the round trips left out of it. The application's time around a round trip that is left out stays."""
+    """A page's steps, and counts of the round trips left out. The application's time around those is kept as gaps."""
     steps: list[RepeatStep] = []
-    # One that a page opens, as it opened its own, takes the place of the page's before it.
+    # Numbered alike in each page: a connection that a page opens replaces the one that the page before it opened.
     opened: set[int] = set()
     numbers: dict[int, int] = {}
     left: Counter[str] = Counter()
@@ -207,7 +207,7 @@ def _page(
             if trip.connection not in opened:
                 opened.add(trip.connection)
                 steps.append(RepeatStep(connection=connection, opens=True, gap_ns=round(waits_ns)))
-            waits_ns = 0.0  # a login's own computing is in the login that is made
+            waits_ns = 0.0  # the repeated login includes the computing between its own round trips
         elif (text := statement_of(trip)) is not None:
             steps.append(
                 RepeatStep(
@@ -226,7 +226,7 @@ def _page(
 
 
 def analyze(made: Script, blocks: Sequence[Sequence[Repeated]], server: str, read_only: bool) -> Repetition:
-    """The result. `blocks`: each repeated all pages of the script, in their order."""
+    """Analyze a repetition. `blocks`: for each block the repetitions of all pages of the script, in their order."""
     recording = made.recording
     each_ns, beside_ns = tap_ns(recording), unseen_ns(recording)
     names = dict.fromkeys(page.name for page in recording.pages)
@@ -261,7 +261,7 @@ def analyze(made: Script, blocks: Sequence[Sequence[Repeated]], server: str, rea
 
 
 def _connecting_ns(trips: Sequence[Trip], tap_ns: float, beside_ns: float) -> float:
-    """The round trips of logins, and the application's time between those of one."""
+    """Time of the round trips of logins, and of the application between the round trips of one login."""
     return sum(
         trip.took_ns
         + beside_ns

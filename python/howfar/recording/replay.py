@@ -1,6 +1,6 @@
-"""Recorded pages repeated on another path, against a server that answers the recorded sizes after the recorded times. Pure.
+"""Replay of recorded pages on another path, against a server that answers with the recorded sizes after the recorded times. Pure.
 
-Gaps are kept, not arrival times: each round trip starts as long after the previous answer as it did when recorded.
+Gaps are kept, not arrival times: the interval between an answer and the next round trip is that of the recording.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from howfar.report.document import Answer, Block, Cell, Column, Document, Headin
 from howfar.stats.estimate import Estimate, Part
 
 BEHIND_SHARE = 0.02
-"""Share of a page's time by which an end may be late before it counts as behind."""
+"""An end counts as behind if it was late by more than this share of a page's time."""
 
 
 class ReplayedPage(Part):
@@ -29,11 +29,11 @@ class ReplayedPage(Part):
     p50_ms: Estimate
     p95_ms: Estimate
     predicted: Quantiles | None
-    """Prediction for the same pages on the same path. None: the present path could not be predicted."""
+    """Prediction for the same pages on the same path; None if the prediction for the present path was wrong."""
     client_late: float
-    """Share of the time by which the tool sent later than the recording says."""
+    """Delay of the tool's requests relative to the recording, as a share of the pages' time."""
     server_late: float
-    """Share of the time by which the server answered later than the recording says."""
+    """Delay of the server's answers relative to the recording, as a share of the pages' time."""
 
     @property
     def error(self) -> float | None:
@@ -56,8 +56,8 @@ class Replay(Part):
 
 
 def script(page: LaidPage, present: PathCosts) -> ReplayPage:
-    """The script of a page for the engine. `present`: recorded gaps contain that path's time to connect, and the part of a round trip
-    that the recorder did not see. The longer computing after a wait, which costs of paths include, stays in the gaps."""
+    """The script of a page for the engine. Recorded gaps contain the time to connect on the `present` path and the part of a round
+    trip that the recorder did not see; both are subtracted. The slower computing after a wait, part of path costs, remains."""
     opened_ns = present.connect_ns.mean()
     computing_ns = present.resuming_ns.mean()
     steps = []
@@ -73,7 +73,7 @@ def script(page: LaidPage, present: PathCosts) -> ReplayPage:
         unseen_ns = max(page.unseen_ns[at] - computing_ns, 0)
         gap_ns = trip.gap_ns - each_tap_ns - unseen_ns - (opened_ns if opens else 0)
         if trip.ack_wait_ns:
-            # The acknowledgement that its second write waits for.
+            # A separate round trip for the acknowledgement that the second write waits for.
             wait_ns = max(round(trip.ack_wait_ns - present.smallest_ns.mean()), 0)
             steps.append(ReplayStep(connection=number, opens=opens, gap_ns=max(round(gap_ns), 0), server_ns=wait_ns,
                                     bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1]))  # fmt: skip
@@ -98,7 +98,7 @@ def analyze(
     prediction: Prediction,
     rtt_ns: int,
 ) -> Replay:
-    """Analyze a replay. `blocks`: each replayed the same pages, by name."""
+    """Analyze a replay. `blocks`: for each block the replays of the same pages, by name."""
     missed = {page.name for page in prediction.missed}
     pages = []
     for name in blocks[0]:
@@ -152,7 +152,7 @@ def _behind(page: ReplayedPage) -> str:
 
 
 def was_behind(name: str, who: str, late: float) -> str:
-    """The warning that `who` was late by this share of a page's time."""
+    """The warning that `who` (the tool or the server) was late by the share `late` of a page's time."""
     return (
         f"{name}: {who} was behind the recording by {late:.1%} of the time: the replay is too slow by as much. Replay on a quieter "
         "machine."

@@ -1,8 +1,8 @@
-"""The slope of an application's time over an added delay: how many round trips it waits for, one after the other.
+"""The slope of an application's time over an added delay: the number of round trips that it waits for in sequence.
 
-time = intercept + slope x delay. The application runs behind a tap, which adds the delay. Blocks measure each delay once, in random
-order; a line is fitted to each block, and its slope and intercept are the values of which mean and interval are taken. `measure` is
-the start; `analyze` and `document` are pure.
+time = intercept + slope x delay. The application runs behind a tap, which adds the delay. Each block measures each delay once, in
+random order; a line is fitted to each block, and means and intervals are taken over the blocks' slopes and intercepts. The entry point
+is `measure`; `analyze` and `document` are pure.
 """
 
 from __future__ import annotations
@@ -34,33 +34,34 @@ from howfar.stopping import temporary_folder
 from howfar.units import format_duration_ns
 
 RTTS_NS = (200_000, 500_000, 1_000_000, 5_000_000, 20_000_000, 85_000_000)
-"""RTTs that every report names."""
+"""RTTs for which every report gives a time."""
 KINK_SHARE = 0.05
 """A change of the slope below this share is no kink, however narrow its interval."""
 LONGEST_S = 120.0
-"""Longest time for one page, or one run of the command."""
+"""Timeout of one page, or one run of the command."""
 _READY_S = 30.0
 _SETTLE_S = 5.0
 _IN_URLS = "!#$%&'()*+,/:;=?@[]~"
-"""Characters of a path and a query that stand for themselves."""
+"""Characters of a path and a query that are not percent-encoded."""
 _PINGS = 300
 _LEAST_PINGS = 10
 _PINGS_NS = 50_000_000
 _ROUNDS = 5
 _SEED = 20_260
 _WINDOW, _STEADY = 16, 0.02
-"""Times are steady if the shortest of so many is less than this share below that of as many before: other programs only add."""
+"""Times are steady if the minimum of the last `_WINDOW` is at most the share `_STEADY` below that of the `_WINDOW` before. Minima are
+compared because other programs only add time."""
 _MOST_WARM_UPS, _WARM_UP_SHARE = 400, 0.25
-"""Bounds of the warm-up: pages, and share of the time budget."""
+"""Limits of the warm-up: number of pages, and share of the time budget."""
 _SHORT_NS = (0, 1_000_000, 2_000_000, 5_000_000)
 _LONG_NS = (0, 1_000_000, 5_000_000, 20_000_000)
-"""Delays, where none are requested: the long ones where the time budget allows. What computes after a wait is slower, the more so the
-longer the wait, up to some 10 ms: with 5 ms as the longest, a slope of 51 round trips came out as 55, with 20 ms as 52."""
+"""Default delays: the long ones if the time budget allows. Computing is slower after a wait, the more so the longer the wait, up to
+some 10 ms: with 5 ms as the longest delay, a slope of 51 round trips was measured as 55, with 20 ms as 52."""
 _DRIFT = 0.1
-"""Share by which the first block may take longer than the last."""
+"""Share by which the times of the first and the last block may differ without a warning."""
 
 IdleCpus = Literal["polling", "as-found"]
-"""Whether idle CPUs were kept from sleeping, which makes waking them a part of nothing measured here."""
+"""Whether idle CPUs were kept from sleeping (polling); measurements then include no time for waking them."""
 
 
 class Observation(Part):
@@ -70,9 +71,9 @@ class Observation(Part):
     delay_ns: int | None
     """Delay added to each round trip; None: without the tap."""
     held_ns: int
-    """How long the tap really held a round trip, in the mean."""
+    """Mean time for which the tap actually held a round trip."""
     echo_ns: int
-    """Round trip to an echo behind such a tap, right before."""
+    """Round trip to an echo behind a tap with the same delay, measured immediately before."""
     took_ns: int
     round_trips: int
     connections: int
@@ -93,24 +94,24 @@ class Slope(Part):
     slope: Estimate
     """Round trips on the critical path."""
     intercept_ms: Estimate
-    """The time without any added delay and without the tap."""
+    """The time without an added delay and without the tap."""
     times: dict[str, Estimate]
-    """Time by the RTT that the path adds to the present one; `now` is the present path."""
+    """Time by the RTT that a path adds to the present one; `now` is the present path."""
     measured_ms: Estimate | None
-    """Time on the present path without the tap, where that could be measured."""
+    """Time measured on the present path without the tap; None if that was not possible."""
     tap_us: float
-    """What the tap itself costs a round trip; subtracted."""
+    """Time that the tap itself adds to a round trip; it is subtracted."""
     round_trips: float
-    """Round trips of a page, as the tap counted them."""
+    """Round trips of a page, as counted by the tap."""
     connections: float
     kinks: tuple[Kink, ...]
     blocks: int
     warm_ups: int = 1
-    """Pages or runs before those that count."""
+    """Number of pages or runs before those that count."""
     still_falling: bool = False
-    """Whether the last of them were still faster than those before."""
+    """Whether times still fell at the end of the warm-up."""
     drift: float = 0.0
-    """By which share the first block took longer than the last."""
+    """Share by which the first block took longer than the last."""
     longest_ns: int
     """Times beyond this added delay are extrapolated."""
     idle: IdleCpus
@@ -121,9 +122,9 @@ class Costs(Part):
     """Costs measured with an echo instead of the application."""
 
     tap_us: float
-    """What the tap costs a round trip."""
+    """Time that the tap adds to a round trip."""
     loopback_us: float | None
-    """What loopback TCP adds to a round trip over a Unix socket; None where the server is on TCP."""
+    """Additional time of a round trip over loopback TCP compared to a Unix socket; None if the server is on TCP."""
     idle: IdleCpus
 
 
@@ -132,16 +133,16 @@ class Costs(Part):
 
 @dataclass(frozen=True)
 class Requested:
-    """What to time, and its server."""
+    """What to time, with which server, and how."""
 
     server: NamedServer
     command: tuple[str, ...] = ()
     url: str | None = None
     """URL requested for each page; with it, the command is a web server that is started once."""
     listen: Target | None = None
-    """Address to which the application connects by itself, instead of being sent to the tap."""
+    """Address at which the tap listens and to which the application connects by itself, instead of being directed to the tap."""
     delays_ns: tuple[int, ...] | None = None
-    """Delays to add. None: up to 20 ms, or 5 ms for pages of so many round trips that the blocks would exceed the time budget."""
+    """Delays to add. None: up to 20 ms, or only up to 5 ms if the blocks would otherwise exceed the time budget."""
     blocks: int = 8
     budget_s: float = 60.0
     least_blocks: int = 4
@@ -168,7 +169,7 @@ def measure(requested: Requested, say: Callable[[str], None]) -> Slope:
 
 
 def _listen(requested: Requested, folder: Path) -> UnixTarget | TcpListen:
-    """Where the application connects by itself, else where it is sent."""
+    """Address at which the tap listens: the one to which the application connects by itself, else one of the tap's choice."""
     if isinstance(requested.listen, UnixTarget):
         return requested.listen
     if isinstance(requested.listen, TcpTarget):
@@ -177,7 +178,7 @@ def _listen(requested: Requested, folder: Path) -> UnixTarget | TcpListen:
 
 
 Timer = Callable[[], float]
-"""Times one page or run; seconds."""
+"""Runs one page or command and returns its time in seconds."""
 
 
 def _timers(requested: Requested, tap: Tap, stack: ExitStack) -> tuple[Timer, Timer | None]:
@@ -202,7 +203,7 @@ def _timers(requested: Requested, tap: Tap, stack: ExitStack) -> tuple[Timer, Ti
 
 
 def _unless_ended(timer: Timer, application: Application) -> Timer:
-    """A page that is not answered because the web server has ended is not waited for."""
+    """A timer that raises UsageError if a page was not answered because the web server has ended."""
 
     def timed() -> float:
         try:
@@ -251,7 +252,7 @@ def _page_timer(requested: Requested) -> Timer:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How an application was warmed up."""
+    """The result of warming up an application."""
 
     pages: int
     still_falling: bool
@@ -261,7 +262,7 @@ _ONCE = WarmUp(1, False)
 
 
 def _warm_up(requested: Requested, timer: Timer) -> WarmUp:
-    """Request pages as often as wanted, or until their times stop falling. A command starts cold each time."""
+    """Request the given number of pages, or request pages until their times stop falling. A command starts cold each time."""
     if requested.url is None:
         return _ONCE
     took: list[float] = []
@@ -275,13 +276,13 @@ def _warm_up(requested: Requested, timer: Timer) -> WarmUp:
 
 
 def is_falling(took: Sequence[float]) -> bool:
-    """Whether the last times are shorter than those before, or there are too few to know."""
+    """Whether the last times are shorter than those before, or are too few to tell."""
     before, last = took[-2 * _WINDOW : -_WINDOW], took[-_WINDOW:]
     return len(before) < _WINDOW or min(last) < (1 - _STEADY) * min(before)
 
 
 def _affordable(requested: Requested, tap: Tap, timer: Timer) -> tuple[int, ...]:
-    """The longest delays with which all blocks fit into the time budget, by one more page."""
+    """The longest delays with which all blocks fit into the time budget, estimated from one more page."""
     tap.set_delay(0)
     took_s = timer()
     counts = tap.set_delay(0)
@@ -291,7 +292,7 @@ def _affordable(requested: Requested, tap: Tap, timer: Timer) -> tuple[int, ...]
 
 
 def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
-    """Time once to warm caches, and check that the application connects through the tap."""
+    """Run once to warm caches, and check that the application connects through the tap. Raises UsageError."""
     deadline = time.monotonic() + _READY_S
     while True:
         try:
@@ -303,7 +304,7 @@ def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
                     f"{requested.url} was not answered within {_READY_S:.0f} s: {error}",
                     "Start the application, or correct the URL.",
                 ) from error
-            time.sleep(0.05)  # no other sign that somebody else's server is ready
+            time.sleep(0.05)  # polling: the user's server does not signal that it is ready
     counts = tap.set_delay(0)
     if counts.refused:
         raise UsageError(
@@ -364,7 +365,7 @@ def _blocks(
 
 
 class Echo:
-    """An echo behind a tap of its own: what a round trip takes here with a delay, without any application. Medians, µs."""
+    """An echo behind its own tap: measures a round trip with a delay, without any application, as medians."""
 
     def __init__(self, stack: ExitStack, on_socket: bool) -> None:
         folder = stack.enter_context(temporary_folder())
@@ -377,13 +378,13 @@ class Echo:
         self._on_socket = on_socket
 
     def round_trip_ns(self, delay_ns: int) -> int:
-        """Measure a round trip through the tap with this delay."""
+        """Measure a round trip through the tap with this delay, in ns."""
         self._tap.set_delay(delay_ns)
         count = max(_LEAST_PINGS, min(_PINGS, _PINGS_NS // max(delay_ns, 1)))
         return round(_ping_us(self._tapped, count) * 1e3)
 
     def costs(self, idle: IdleCpus) -> Costs:
-        """Measure costs without a delay, as medians of alternating rounds."""
+        """Measure the costs without a delay, as medians of alternating rounds."""
         self._tap.set_delay(0)
         rounds = [[_ping_us(line, _PINGS) for line in self._at_rest] for _ in range(_ROUNDS)]
         direct, tapped, loopback = (statistics.median(column) for column in zip(*rounds, strict=True))
@@ -418,7 +419,7 @@ while True:
 
 @contextmanager
 def echo(path: str) -> Iterator[TcpTarget]:
-    """A program that answers each byte, on a Unix socket and on TCP; it ends with its stdin, not by Ctrl-C, and without a word."""
+    """A program that answers each byte, on a Unix socket and on TCP. It ends silently when its stdin closes, not at Ctrl-C."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-c", _ECHO, path],
         stdin=subprocess.PIPE,
@@ -499,8 +500,8 @@ def analyze(observations: Sequence[Observation], costs: Costs, warm: WarmUp = _O
 
 
 def _fit(seen: Sequence[Observation]) -> tuple[float, float]:
-    """Slope and intercept (ms) of a line through one block, by least squares. x is what the delay added to a round trip of the echo:
-    it includes the tap's timer and the waking of idle CPUs, so they are not in the slope."""
+    """Slope and intercept (ms) of a line through one block, by least squares. x is the time that the delay added to a round trip of
+    the echo: it includes the error of the tap's timer and the waking of idle CPUs, so these do not affect the slope."""
     at_rest = statistics.mean(one.echo_ns for one in seen if one.delay_ns == min(each.delay_ns or 0 for each in seen))
     x = [(one.echo_ns - at_rest) / 1e6 for one in seen]
     fitted = statistics.linear_regression(x, [one.took_ns / 1e6 for one in seen])
@@ -508,12 +509,12 @@ def _fit(seen: Sequence[Observation]) -> tuple[float, float]:
 
 
 def _whole_ns(tapped: Sequence[Observation], block: int) -> int:
-    """Time of all pages of a block: each block has the same delays."""
+    """Total time of the pages of a block. Blocks are comparable, since each has the same delays."""
     return sum(seen.took_ns for seen in tapped if seen.block == block)
 
 
 def _kinks(tapped: Sequence[Observation]) -> tuple[Kink, ...]:
-    """Neighbouring delays between which the slope differs, by the intervals of the blocks' differences, allowing for their number."""
+    """Kinks: delays at which the slope changes, by the intervals of the blocks' differences, corrected for multiple comparisons."""
     delays = sorted({seen.delay_ns or 0 for seen in tapped})
     pieces = list(pairwise(delays))
     found = []
@@ -541,7 +542,7 @@ def _between(block: Sequence[Observation], low_ns: int, high_ns: int) -> float:
 
 
 def document(found: Slope, what: str) -> Document:
-    """The report of `found`; `what` names the page or command."""
+    """The report of `found`. `what`: name of the page or command."""
     now = found.measured_ms or found.times["now"]
     answer = f"{what} takes {_ms(now)} and {_waiting(found)}"
     heads = (Column("the path adds", left=True), Column("time", "95 % interval"), Column("", left=True))
@@ -570,7 +571,7 @@ def document(found: Slope, what: str) -> Document:
 
 
 def _waiting(found: Slope) -> str:
-    """How many round trips it waits for: never more than the tap counted."""
+    """The number of round trips that it waits for, as text: never more than the tap counted."""
     slope, counted = found.slope, found.round_trips + found.connections
     longer = f"0.5 ms more RTT would add {in_brackets(slope.times(0.5), '{:.1f} ms'.format)}."
     if slope.low is not None and slope.low <= 0:

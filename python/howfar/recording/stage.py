@@ -1,7 +1,7 @@
-"""A server that does no work, behind a path of the laboratory: what round trips cost there, and replays of recorded pages.
+"""A server that does no work, behind a path of the laboratory: measures the costs of round trips there, and replays recorded pages.
 
-Both paths, the present one and the target, stay open while blocks alternate between them in random order. A block in which the
-link was not as requested is void and repeated. On one machine both ends may run where the application and its server did.
+Both paths, the present one and the target, stay open; each block measures both in random order. A block in which the link was not as
+requested is void and repeated. If both ends are on one machine, they run on the CPUs on which the application and its server ran.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ from howfar.recording.costs import (
 
 _PORT = 3306
 _ACCOUNT = "howfar"
-"""Name of the account and of the database."""
+"""Name of both the account and the database."""
 _CONNECTS = 8
 _SEED = 20_262
 _WORK_LEAST_NS, _WORK_MOST_NS = 20_000, 1_000_000
 _WAITS_NS = 250_000_000
 _WAITS_FEWEST, _WAITS_MOST = 8, 60
 _LARGEST, _LEAST_LARGEST, _MOST_SENDING_S = 1 << 26, 1 << 16, 0.25
-"""Larger answers cost as much in proportion as the largest that is measured."""
+"""Limits of the largest size to measure, in bytes, and of the time to send it. The cost of larger answers is extrapolated linearly."""
 _OBJECTS = 24_000
 _OBJECTS_SEED = 20_264
 
 
 @dataclass(frozen=True)
 class _Answering:
-    """The server that does no work, in the form that a path needs."""
+    """The server that does no work, with the interface that a path expects of a server."""
 
     kind: str
     socket: FilePath
@@ -72,13 +72,13 @@ class _Answering:
     pid: int
 
     def query(self, sql: str) -> list[dict[str, Any]]:
-        """Answer a path's query about an account: none has a password."""
+        """Answer a path's query about an account: no account has a password."""
         return [{"rolpassword": None}]
 
 
 @dataclass(frozen=True)
 class OpenPath:
-    """One path to its own server, ready."""
+    """One open path, with its own server."""
 
     path: Path
     target: UnixTarget | TcpTarget
@@ -97,7 +97,7 @@ class OpenPath:
         return self.link.waking_ns if self.link is not None else 0.0
 
     def sending_ns(self, to_server: int, to_client: int) -> float:
-        """Time that the link's rate needs for so many bytes."""
+        """Time to transmit these bytes at the link's rate; 0 without a rate limit."""
         if self.link is None:
             return 0.0
         spec = self.link.spec
@@ -105,7 +105,7 @@ class OpenPath:
         return sum(8e9 * size / rate for size, rate in zip((to_server, to_client), rates, strict=True) if rate)
 
     def largest(self) -> tuple[int, int]:
-        """Largest sizes to measure, to the server and to the client: what the link's rate sends in a quarter of a second."""
+        """Largest sizes to measure, to the server and to the client: the bytes that the link sends in a quarter second, limited."""
         if self.link is None:
             return _LARGEST, _LARGEST
         rates = (self.link.spec.mean_rate_bps("to_server"), self.link.spec.mean_rate_bps("to_client"))
@@ -123,7 +123,7 @@ class OpenPath:
         return [event for event in found if isinstance(event, Replayed)]
 
     def begin(self) -> Callable[[], tuple[str, ...]]:
-        """Watch the link from now on; the result says where it was not as requested."""
+        """Begin to monitor the link. The returned function lists the ways in which it was not as requested since then."""
         link = self.link
         if link is None:
             return tuple
@@ -138,7 +138,7 @@ class OpenPath:
 def open_path(
     lab: Lab, path: Path, tls: TlsVersion | None, number: int, placement: Placement, speech: Speech = "sizes"
 ) -> Iterator[OpenPath]:
-    """Start the server and open the path. `number` keeps two of them apart; `placement` is for a path on one machine.
+    """Start the server and open the path. `number` distinguishes the open paths; `placement` applies to a path on one machine.
 
     Raises LabError, MissingError.
     """
@@ -146,7 +146,7 @@ def open_path(
         work = lab.work / f"null-{number}"
         work.mkdir(exist_ok=True)
         port = _PORT + 10 * number
-        # Where a program that speaks PostgreSQL looks for it.
+        # The socket name that PostgreSQL clients expect.
         socket = work / f".s.PGSQL.{port}"
         files = lab.certificates() if tls else None
         proof = (
@@ -205,7 +205,10 @@ def measure(
     blocks: int,
     say: Callable[[str], None],
 ) -> list[PathCosts]:
-    """Measure costs of each path in blocks, without those in which the link was not as requested. Raises LinkFailed if all are."""
+    """Measure the costs of each path in blocks, leaving out those in which the link was not as requested.
+
+    Raises LinkFailed if no block is left.
+    """
     works = (Computing(rhythm.gap_ns), Computing(rhythm.server_ns))
     chosen = random.Random(_SEED)
 
@@ -234,10 +237,10 @@ def measure(
 
 
 class Computing:
-    """A computation that takes `work_ns` when nothing came between; it walks through objects, as scripting languages do.
+    """A computation that takes `work_ns` with warm caches. It traverses objects, as scripting languages do.
 
-    After a wait it takes longer: meanwhile others use the processor's caches, and on a virtual machine also its neighbours. A
-    recording does not show that.
+    After a wait it takes longer, because other programs use the CPU's caches meanwhile, on a virtual machine also those of its
+    neighbours. A recording does not show this.
     """
 
     def __init__(self, work_ns: int) -> None:
@@ -249,7 +252,7 @@ class Computing:
         self._objects = objects[: max(round(work_ns / each_ns), 1)]
 
     def _took_ns(self) -> int:
-        # Of this thread: without waiting for a processor.
+        # The thread's CPU time, which excludes waiting for a CPU.
         began, total = time.thread_time_ns(), 0
         for number, name, tags in self._objects:
             total += number + len(name) + sum(tags)
@@ -266,7 +269,7 @@ class Computing:
 
 
 def resumed(block: CostBlock, works: tuple[Computing, Computing], rhythm: Rhythm) -> CostBlock:
-    """The block with what its wait costs the computing after it, of application and server, each of which waits for the other."""
+    """The block with the cost of slower computing after a wait added, for application and server: each waits for the other."""
     application, server = works
     longer_ns = application.longer_ns(block.cost_ns[0] + rhythm.server_ns)
     longer_ns += server.longer_ns(block.cost_ns[0] + rhythm.gap_ns)
@@ -284,14 +287,14 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Blocks(Generic[_Result]):
-    """The results of blocks, and why others have none."""
+    """The results of blocks, and for each block without a result the reason."""
 
     blocks: list[_Result]
     void: tuple[str, ...]
 
 
 def in_blocks(count: int, act: Callable[[], _Result], what: str, say: Callable[[str], None]) -> Blocks[_Result]:
-    """Do `act` once a block. A block whose link cannot be had is left out. Raises LinkFailed if none is left."""
+    """Call `act` once per block. A block whose link cannot be had as requested is left out. Raises LinkFailed if no block is left."""
     found: list[_Result] = []
     void: list[LinkFailed] = []
     for number in range(1, count + 1):
@@ -307,7 +310,10 @@ def in_blocks(count: int, act: Callable[[], _Result], what: str, say: Callable[[
 
 
 def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
-    """Return the result of `act` from an attempt in which the link was as requested; bounded retries. Raises LinkFailed."""
+    """Return the result of `act` from an attempt in which the link was as requested.
+
+    Raises LinkFailed after a limited number of attempts.
+    """
     violations: tuple[str, ...] = ()
     for _ in range(_ATTEMPTS):
         violated = path.begin()
@@ -322,7 +328,7 @@ def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
 
 
 def _block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
-    """The one of a few tries in which client and server waited least for a processor, which is not the path's time."""
+    """Measure a few times and return the measurement in which client and server waited least for a CPU, as that is no path time."""
     best: tuple[float, CostBlock] | None = None
     for _ in range(_TRIES):
         late, block = _measured(path, sizes, rhythm)
@@ -335,19 +341,20 @@ def _block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
 
 
 def _counts(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> list[tuple[int, float]]:
-    """How many round trips of each size are measured that count, and the time of one."""
+    """For each pair of sizes, the number of round trips that count and the expected time of one in ns."""
     each_ns = [path.rtt_ns + rhythm.each_ns + path.sending_ns(*pair) for pair in sizes.pairs]
     return [(rounds_at(one), one) for one in each_ns]
 
 
 def _expected_ns(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> float:
-    """About how long a block takes, if it need not be repeated."""
+    """Expected duration of a block that need not be repeated."""
     settle = settle_rounds(path.rtt_ns)
     return _CONNECTS * 2 * path.rtt_ns + sum((settle + rounds) * ns for rounds, ns in _counts(path, sizes, rhythm))
 
 
 def _measured(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> tuple[float, CostBlock]:
-    """Each size on one warm connection of its own, and a few connects; before it the share of waiting for a processor."""
+    """Measure each pair of sizes on its own warm connection, and a few connects. Returns the share of time that client and server
+    waited for a CPU, and the block."""
     settle = settle_rounds(path.rtt_ns)
     pages = [
         ReplayPage(steps=(rhythm.step(to_server, to_client, number),) * (settle + rounds))

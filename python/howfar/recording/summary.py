@@ -14,12 +14,12 @@ from howfar.units import counted
 
 _TOP = 10
 _COST_SAID_FIRST = 0.05
-"""Share of a page's time beyond which the cost of recording is reported first."""
+"""The cost of recording is reported first if it is more than this share of a page's time."""
 _CAPTURE_SAID_FIRST = 0.03
-"""Where packets were captured, share of a CPU beyond which the cost is reported first."""
+"""The cost of capturing packets is reported first if it is more than this share of a CPU."""
 _CLIPPED, _CLIPPED_BESIDE_PAGE = 78, 60
 _SENDING_SAID = 0.01
-"""Share of a page's time from which the time to send requests is reported."""
+"""The time to send requests is reported if it is at least this share of a page's time."""
 
 
 class PageSummary(Part):
@@ -32,19 +32,19 @@ class PageSummary(Part):
     round_trips: Estimate
     connections: Estimate
     waiting: Estimate
-    """Share of the time between the last byte of a request and the last of its answer."""
+    """Share of the page's time spent waiting: from the last byte of a request to the last byte of its answer."""
     sending: Estimate
-    """Share of the time between the first byte of a request and its last, if nothing was waited for meanwhile."""
+    """Share of the page's time spent sending: from the first byte of a request to its last, without times that count as waiting."""
     unsure: str | None
-    """A note about the page's borders, where nobody marked them."""
+    """A note about the page's begin and end, if these were not marked."""
     cold: str | None
     """A note about a first page that took much longer."""
     recording: Estimate | None
-    """Share of the time that recording added, by the cost of a round trip through the tap. None: not by a tap, or not known."""
+    """Share of the page's time that recording added, by the tap's cost per round trip. None if there was no tap or it is unknown."""
 
 
 class LeftOut(Part):
-    """Pages that are in no page's figure."""
+    """Pages of one name and method that are excluded from all figures of pages, for one reason."""
 
     name: str
     method: str
@@ -57,25 +57,25 @@ class Statement(Part):
 
     text: str
     page: str | None
-    """None: of no page."""
+    """Name of the pages; None for round trips outside any page."""
     count: int
     each: float | None
-    """How often a page of this name has it, in the mean. None: of no page."""
+    """Mean number of occurrences in a page of this name; None outside any page."""
     keys: int | None
-    """Number of different sets of literals; None: not known."""
+    """Number of distinct sets of literals; None if unknown."""
     waited_ms: float
     share: float
 
 
 class ReplacedName(Part):
-    """A server's name that the tap's address replaced: what the application pays for it without the recorder."""
+    """A server's name that the tap's address replaced, with what it costs the application when it is not recorded."""
 
     name: str
     lookup_ms: float
     dead_address: str | None
     """The first address of the name, if it is not the server's."""
     dead_ms: float
-    """How long an attempt to connect to that took."""
+    """Duration of an attempt to connect to `dead_address`."""
 
 
 class Summary(Part):
@@ -90,23 +90,23 @@ class Summary(Part):
     pages: tuple[PageSummary, ...]
     left_out: tuple[LeftOut, ...]
     statements: tuple[Statement, ...]
-    """Those that were waited for longest."""
+    """The statements with the longest total wait."""
     more_statements: int
-    """The others."""
+    """Number of the other statements."""
     more_round_trips: int
-    """Round trips of the others."""
+    """Round trips of the other statements."""
     unknown: dict[str, int]
     tap_us: Estimate | None
-    """What the tap adds to a round trip. None: not known."""
+    """Time that the tap adds to a round trip; None if unknown."""
     floor_us: float
     capture_cpus: float | None
-    """CPUs that capturing packets kept busy. None: not recorded by packets, or not known."""
+    """Number of CPUs that capturing packets kept busy. None if no packets were captured, or unknown."""
     no_page: int
     """Round trips that belong to no page."""
     nagle: int
-    """Small requests that took as long to send as a delayed ACK does."""
+    """Small requests that took as long to send as a delayed ACK takes."""
     repeated_syns: int
-    """Requests for a connection that were sent again, as no answer came; counted in packets alone."""
+    """Retransmitted SYNs; only recordings from packets count them."""
     repeated_syns_ms: float
     names: tuple[ReplacedName, ...]
     complete: bool
@@ -116,7 +116,7 @@ class Summary(Part):
 
 
 def summarize(recording: Recording) -> Summary:
-    """The figures of a recording."""
+    """Compute the figures of a recording."""
     facts = recording.facts
     added_us = tap_us(facts)
     is_tapped = added_us is not None and facts.get("method") == "tap"
@@ -162,7 +162,7 @@ def summarize(recording: Recording) -> Summary:
 
 
 def tap_us(facts: Mapping[str, Any]) -> Estimate | None:
-    """What the tap added to a round trip, by the recording's own measure."""
+    """Time that the tap added to a round trip, as measured with the recording; None if unknown."""
     if facts.get("tap_ns") is None:
         return None
     low, high = (None if limit is None else limit / 1e3 for limit in facts.get("tap_limits_ns", (None, None)))
@@ -170,7 +170,7 @@ def tap_us(facts: Mapping[str, Any]) -> Estimate | None:
 
 
 def _fault(page: Page, tap_ns: float | None) -> str | None:
-    """Why the page's figures cannot be true; a share of a page is at most the whole."""
+    """Why the page is unusable, or None. A tap cannot have added more time than the page took."""
     if page.unusable is not None:
         return page.unusable
     if tap_ns is not None and _trips(page) * tap_ns > max(page.took_ns, 1):
@@ -208,7 +208,7 @@ def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float | None) -
 
 
 def _waiting_and_sending_ns(page: Page) -> tuple[int, int]:
-    """How long the page waited for an answer, and how long it sent while it waited for none."""
+    """Time during which the page waited for an answer, and time during which it sent without waiting for any."""
     answered = [one for one in page.round_trips if one.is_answered]
     waits = [(one.sent_ns, one.ended_ns) for one in answered]
     sends = [(one.begun_ns, one.sent_ns) for one in answered]
@@ -227,7 +227,7 @@ def covered_ns(spans: Iterable[tuple[int, int]], page: Page) -> int:
 
 
 def _names(facts: Mapping[str, Any]) -> tuple[ReplacedName, ...]:
-    """`addresses` are those of the lookup; the time for the first is 0 where that is the server's."""
+    """The replaced names in the facts. `addresses` come from the lookup; `first_address_ns` is 0 if the first is the server's."""
     return tuple(
         ReplacedName(
             name=name,
@@ -266,13 +266,13 @@ def _statements(recording: Recording) -> tuple[Statement, ...]:
 
 
 def _keys(trips: Sequence[RoundTrip]) -> int | None:
-    """Keys of the runs: preparing a statement has none."""
+    """Number of distinct keys of the runs of a statement, or None. Its preparation has no keys."""
     known = {one.keys for one in trips if one.command != "prepare"}
     return len(known) if known and None not in known else None
 
 
 def document(found: Summary, where: str) -> Document:
-    """The first screen; `where` names the recording's file."""
+    """The summary as a document, shown after a recording. `where`: the recording's file."""
     head = Answer(_stopped(found) + _cost(found) + _answer(found))
     columns = (
         Column("page", left=True),
@@ -312,7 +312,7 @@ def document(found: Summary, where: str) -> Document:
 
 
 def _statement_table(found: Summary) -> Table:
-    """With the pages that the statements belong to, where there are several."""
+    """The table of statements, with their pages if there are several."""
     by_page = len({page.name for page in found.pages}) > 1
     columns = (
         Column("statement or command", left=True),
@@ -464,7 +464,7 @@ def _ms(value: float) -> str:
 
 
 def _like(first: float) -> Callable[[float], str]:
-    """The format of times in the unit that suits the first of a line."""
+    """The format of all times of a line, in the unit that suits the first one."""
     if first < 0.1:
         return lambda value: f"{value * 1e3:,.0f} µs"
     return lambda value: f"{value:,.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"

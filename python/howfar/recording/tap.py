@@ -1,4 +1,4 @@
-"""The tap: a program of the engine between the application and its server."""
+"""The tap: an engine program that forwards between the application and its server; and the application that runs behind it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from howfar.stopping import temporary_folder
 
 
 class Tap:
-    """A running tap before `server`. Use as a context manager."""
+    """A running tap in front of `server`. Use as a context manager."""
 
     def __init__(self, server: Target, listen: UnixTarget | TcpListen) -> None:
         self._process = EngineProcess(TapJob(listen=listen, server=server), Launcher())
@@ -34,7 +34,7 @@ class Tap:
         )
 
     def set_delay(self, delay_ns: int) -> TapCounts:
-        """Add `delay_ns` to each round trip from now on. Returns what passed since the last call."""
+        """Add `delay_ns` to each round trip from now on. Returns the counts since the last call."""
         self._process.send(TapDelay(delay_ns=delay_ns))
         counts = self._process.read()
         if not isinstance(counts, TapCounts):
@@ -51,7 +51,7 @@ class Tap:
 
 
 def listening(server: Target, folder: Path) -> UnixTarget | TcpListen:
-    """Where a tap before `server` listens: at an address of the same kind, a socket being in `folder`."""
+    """Address at which a tap in front of `server` listens: of the same kind; a socket is in `folder`."""
     if isinstance(server, UnixTarget):
         return UnixTarget(path=str(folder / "tap.sock"))
     return TcpListen(host="::1" if ":" in server.host else "127.0.0.1", port=0)
@@ -59,7 +59,7 @@ def listening(server: Target, folder: Path) -> UnixTarget | TcpListen:
 
 @contextmanager
 def tap_folder(server: Target) -> Iterator[Path]:
-    """A folder for the tap's socket, which a process alongside removes if this program is killed; on TCP none is made."""
+    """A folder for the tap's socket; a helper process removes it if this program is killed. On TCP, none is made."""
     if not isinstance(server, UnixTarget):
         yield Path()
         return
@@ -69,7 +69,7 @@ def tap_folder(server: Target) -> Iterator[Path]:
 
 
 class Application:
-    """Runs the user's command with an insertion. Use as a context manager; on leaving, everything that it started has ended."""
+    """Runs the user's command with an insertion. Use as a context manager: on exit, all processes that it started have ended."""
 
     def __init__(self, inserted: Insertion) -> None:
         self._inserted = inserted
@@ -90,12 +90,12 @@ class Application:
         self._answer()
 
     def start(self, command: Sequence[str]) -> None:
-        """Start a command that runs until this is left. Raises UsageError if it cannot be started."""
+        """Start a command that runs until the context manager exits. Raises UsageError if it cannot be started."""
         self._started = command[0]
         self._ask({"start": self._inserted.argv(command)})
 
     def check(self) -> None:
-        """Raises UsageError if the command that was started has ended with an error."""
+        """Raise UsageError if the started command has ended with an error."""
         if self._started is not None:
             self._ask({"started": self._started})
 
@@ -110,7 +110,7 @@ class Application:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except OSError:
-            pass  # `_answer` says what became of it
+            pass  # `_answer` reports why the helper ended
         answer = self._answer()
         if "error" in answer:
             raise UsageError(f"the command failed: {answer['error']}", "Try it alone first, without howfar.")

@@ -1,5 +1,5 @@
-"""What the charts of all experiments share, and the chart of every trial. Charts are Vega-Lite specifications made with Altair;
-`html.py` renders them to SVG. A chart is made for a width in pixels, and is None where there is nothing to draw."""
+"""Helpers shared by the charts of all experiments, and the chart of every trial. Charts are Vega-Lite specifications made with Altair;
+`html.py` renders them to SVG. A chart is made for a width in pixels, and is None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROW = 44
 """Height of one arm's row, pixels."""
 
 PHONE = 420
-"""Width below which drawings leave out what would not be readable."""
+"""Width below which drawings leave out what would be unreadable."""
 
 
 def pick(cycle: Sequence[Any], count: int) -> list[Any]:
@@ -52,7 +52,8 @@ def vconcat(*charts: Drawable, **properties: Any) -> dict[str, Any]:
 
 
 def plain(chart: Drawable) -> dict[str, Any]:
-    """Vega-Lite of a chart. Altair's own composition copies every part deeply each time: ten seconds for a page of small charts."""
+    """Vega-Lite of a chart. Altair's own composition makes deep copies of all parts each time: ten seconds for a page of small
+    charts."""
     if isinstance(chart, dict):
         return chart
     found: dict[str, Any] = chart.to_dict(validate=False)
@@ -93,7 +94,7 @@ def log_axis(
 
 
 def by_name(kind: Any, field: str, looks: Mapping[str, Any], legend: alt.Legend | None) -> Any:
-    """A channel of colours, shapes or dashes: the look of each name."""
+    """A channel of colours, shapes or dashes, one for each name."""
     scale = alt.Scale(domain=list(looks), range=list(looks.values()))
     return kind(f"{field}:N", sort=list(looks), scale=scale, legend=legend)
 
@@ -119,7 +120,7 @@ def ends(found: Estimate, domain: tuple[float, float]) -> dict[str, float]:
 
 
 def intervals(rows: Rows, x: alt.X, y: alt.Y, low: alt.Y, *, colour: Any, shape: Any, size: int) -> list[Any]:
-    """Points with their intervals upright; `low` is the axis `y` for that field."""
+    """Points with vertical intervals; `low` is the same axis as `y`, for the field `low`."""
     return [
         data(rows).mark_rule(strokeWidth=2.2, opacity=0.7).encode(x=x, y=low, y2="high:Q", color=colour),
         data(rows).mark_point(filled=True, size=size, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
@@ -136,7 +137,8 @@ def rows_of(charts: Sequence[Drawable], across: int, spacing: int = 26) -> Drawa
 
 
 def panel_width(count: int, width: int, gap: int) -> int:
-    """Width of each of several panels in a row, which may use what one leaves free at its side; on a phone each is below the last."""
+    """Width of each of `count` panels in a row, which may use 200 pixels more than a single chart; on a phone panels form a
+    column."""
     return width if width < PHONE else (width + 200 - gap * count) // count
 
 
@@ -149,7 +151,7 @@ def percentiles(
     thresholds: Sequence[float] = (),
 ) -> Drawable | None:
     """Distributions of times: a panel per title, a line per `series` of rows with `quantile` and `ms`. The horizontal axis is 1/(1-p)
-    on a logarithm, so that 99 % and 99.9 % have room. `titles`: of both axes. `thresholds`, in ms, are dotted lines."""
+    on a logarithmic scale, so that 99 % and 99.9 % have room. `titles`: of both axes. `thresholds`, in ms, are dotted lines."""
     panels = {
         title: [
             {"series": row["series"], "tail": 1 / (1 - row["quantile"]), "ms": row["ms"]}

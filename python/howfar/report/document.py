@@ -1,7 +1,7 @@
-"""A report as a value: the result of an experiment, and all that a renderer knows.
+"""A report as a value: the result of an experiment, and the only input of a renderer.
 
-An experiment makes blocks in the order of a reader's questions. The renderers (terminal, HTML, Markdown, CSV) lay blocks out and never
-ask which experiment made them. Text in blocks is plain: each renderer escapes and wraps it.
+An experiment creates blocks in the order of a reader's questions. The renderers (terminal, HTML, Markdown, CSV) lay blocks out and do
+not depend on the experiment that created them. Text in blocks is plain: each renderer escapes and wraps it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Card:
-    """One large figure of the answer: its owner, the figure, what it means, and lines of context."""
+    """One large figure of the answer: its label, the figure, what it means, and lines of context."""
 
     label: str
     figure: str
@@ -58,7 +58,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Cell:
-    """One field of a table: a figure, and a second line such as its interval. `share` of 1 is shaded in full where a renderer can."""
+    """One field of a table: a figure, and a second line such as its interval. A `share` of 1 is fully shaded, if the renderer can."""
 
     text: str
     below: str = ""
@@ -102,7 +102,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with a caption and its figures as a table. Renderers without pictures leave it out; the figures stand elsewhere.
+    """A picture with a caption and its figures as a table. Renderers without pictures leave it out; the figures appear elsewhere.
     `name` is unique in a document."""
 
     name: str
@@ -121,7 +121,7 @@ class Warnings:
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to do, and the figures that say so."""
+    """One thing to do, and the figures that support it."""
 
     action: str
     because: str
@@ -143,7 +143,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Details:
-    """Part that the first screen leaves out: the terminal prints it with `--details`. In HTML it is folded unless `open`."""
+    """A part that the first screen leaves out: the terminal prints it with `--details`. In HTML it is folded unless `open`."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -155,7 +155,7 @@ Block = Heading | Text | Bullets | Answer | Table | Chart | Warnings | Advice | 
 
 @dataclass(frozen=True)
 class Document:
-    """The whole report. `records` are its cells for a spreadsheet: one mapping a line, the same keys meaning the same everywhere."""
+    """The whole report. `records` are its cells for a spreadsheet: one mapping per line; a key means the same in every report."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -175,7 +175,7 @@ def table_of(
     main: bool = False,
     stack: bool = False,
 ) -> Table:
-    """A table by its columns."""
+    """A table of `rows`, by the function of each column."""
     columns = [
         head if isinstance(head, Column) else Column(head.split("\n")[0], head.partition("\n")[2], left=not index)
         for index, head in enumerate(fields)
@@ -220,7 +220,7 @@ def without_empty(blocks: Sequence[Block], shows: Callable[[Block], bool]) -> li
 
 
 def without_controls(part: Any, clean: Callable[[str], str] = one_line) -> Any:
-    """A document or a part of one, each of its texts on one line and without control characters: a file's texts are somebody else's.
+    """A document or a part of one, each of its texts on one line and without control characters: a file's texts cannot be trusted.
     Charts are functions, whose texts are cleaned when they are drawn."""
     if isinstance(part, str):
         return clean(part)

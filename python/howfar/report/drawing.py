@@ -1,5 +1,5 @@
-"""What draws charts: Altair under the name `alt`, and vl-convert. Both are an extra, `howfar[report]`: 90 MB that only a page uses.
-Each is imported when the first chart is drawn, which takes longer than a whole report in a terminal."""
+"""The libraries that draw charts: Altair, named `alt`, and vl-convert. Both are an extra, `howfar[report]`: 90 MB that only a page
+needs. Each is imported when the first chart is drawn, because that takes longer than an entire report in a terminal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ else:
 
 __all__ = ["REMEDY", "UNDRAWN", "alt", "can_draw"]
 REMEDY = "Reinstall howfar with its extra `report`."
-"""What to do where they are missing."""
+"""Advice if they are missing."""
 UNDRAWN = "This chart was not drawn: the libraries that draw it are not installed."
-"""Stands in a page for each chart that could not be drawn."""
+"""Text in a page in place of each chart that could not be drawn."""
 
 
 def can_draw() -> bool:

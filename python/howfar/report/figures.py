@@ -1,4 +1,4 @@
-"""Numbers and short phrases as every report writes them; one place, so that terminal, HTML and Markdown never disagree."""
+"""Numbers and short phrases as every report writes them; defined once, so that terminal, HTML and Markdown agree."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def on_hosts(summary: Summary) -> bool:
 
 
 def cpu_note(summary: Summary) -> str:
-    """What ≥ and ≤ before a CPU ratio mean; empty where none has a sign."""
+    """Meaning of ≥ and ≤ before CPU ratios; empty if no ratio has a sign."""
     bounds = {cell.cpu_bound for cell in shown_cells(summary)}
     if bounds == {Bound.MEASURED} or not bounds:
         return ""
@@ -168,7 +168,7 @@ def noise_line(summary: Summary) -> str:
 
 
 def only_broke(summary: Summary) -> bool:
-    """Whether every trial broke something on purpose: its rates are those before the fault, and no ratio is the question."""
+    """Whether every cell has a fault: then rates are those before the fault, and ratios are not of interest."""
     return summary.blocks > 0 and all(breaks(cell.factors) for cell in summary.cells)
 
 
@@ -193,7 +193,7 @@ def keys_line(summary: Summary) -> str:
 
 
 def unconfirmed_line(summary: Summary) -> str:
-    """Limits that were to be tested and could not be. Empty too where that was not requested."""
+    """Limits that were to be tested but could not be. Also empty if no test was requested."""
     parts = [f"{missed.arm} ({missed.resource.value}: {missed.why})" for missed in summary.unconfirmed]
     return f"Not tested: {'; '.join(parts)}." if parts else ""
 
@@ -253,7 +253,7 @@ def widest(summary: Summary) -> str:
 
 
 def session_line(summary: Summary) -> str:
-    """Server, blocks and how it ended."""
+    """Server, number of blocks, and how the run ended."""
     good = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
     trials = counted(good, "trial") + (f", not counting {summary.void_trials} void" if summary.void_trials else "")
     trials += f" and {summary.left_out_trials} left out with them" if summary.left_out_trials else ""
@@ -293,7 +293,8 @@ _AMOUNT = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
 
 
 def _kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Reasons by kind, each shown by its first. Those that differ only in their figures are one kind; each part of a reason counts."""
+    """Kinds of reasons, each with its first text and its count. Texts that differ only in figures are one kind; parts of a reason
+    count."""
     shown: dict[str, str] = {}
     texts: dict[str, set[str]] = {}
     counts: Counter[str] = Counter()
@@ -316,7 +317,7 @@ def published_sources(summary: Summary) -> list[str]:
 
 
 def unmeasured_lines(summary: Summary) -> list[str]:
-    """Each arm without a good trial, and why. Where nothing at all was measured, the reasons for void trials come first."""
+    """Each arm without a good trial, and why. If nothing was measured at all, the reasons for void trials come first."""
     lines = [] if summary.cells or not summary.void_trials else [void_line(summary)]
     for arm in summary.unmeasured:
         first, *others = [kind for kind, _ in _kinds(arm.reasons)] or ["it was never reached"]
@@ -326,7 +327,7 @@ def unmeasured_lines(summary: Summary) -> list[str]:
 
 
 def trial_head(summary: Summary) -> tuple[str, str, str]:
-    """Heads of `trial_rows` after the arm."""
+    """Column headings of `trial_rows` after the arm."""
     return f"{summary.asked}/s", "some task waited for a CPU", "CPUs used by others"
 
 

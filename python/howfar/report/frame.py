@@ -1,5 +1,5 @@
-"""What all documents have in common: the order of the blocks, the set-up, warnings and advice, the method, the network between hosts,
-receipts. An experiment gives `frame` its own blocks, of which `sections.py` has some. Start there."""
+"""The parts that all documents have in common: the order of the blocks, the set-up, warnings and advice, the method, the network
+between hosts, receipts. An experiment passes its own blocks to `frame`; `sections.py` has some of them. Start there."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _placement(summary: Summary) -> str:
 
 
 def _hop(summary: Summary, place: Mapping[str, Any]) -> str:
-    """The program that has a host of its own. Empty: none has."""
+    """The program that has its own host. Empty: none has."""
     if place.get("hop") is None:
         return ""
     moved = [str(name) for name in _levels(summary, "path") if is_movable(name)]
@@ -145,7 +145,7 @@ def _between(summary: Summary) -> str:
 
 
 def host_lines(hosts: HostsSeen) -> list[str]:
-    """A sentence for each host that held its load back."""
+    """A sentence for each host that limited its load."""
     return [_HELD_BACK[note.what](note) for note in hosts.notes]
 
 
@@ -221,7 +221,7 @@ def warning_lines(summary: Summary) -> list[str]:
     for cell in summary.cells:
         for warning in cell.warnings:
             if warning is Warning.WIDE_INTERVAL and only_broke(summary):
-                continue  # no rate is the question there
+                continue  # rates are not of interest there
             arms.setdefault(f"{warning.value}: {MEANING[warning]}.", []).append(cell.arm)
     found += unmeasured_lines(summary)
     return found + [f"{_whose(names, len(summary.cells))}: {text}" for text, names in arms.items()]
@@ -241,13 +241,13 @@ def _whose(names: list[str], cells: int) -> str:
 
 
 MOST_ADVICE = 3
-"""Most pieces of advice on the first screen."""
+"""Maximum number of pieces of advice on the first screen."""
 
 MOST_WARNINGS = 3
-"""Most warnings on the first screen."""
+"""Maximum number of warnings on the first screen."""
 
 COUNTERS = "counters"
-"""Counters of a receipt: they differ in every cell and prove nothing that its other parts do not; the JSON has them all."""
+"""Counters of a receipt, not shown: they differ in every cell and prove nothing more than its other parts. The JSON has them."""
 
 
 def frame(
@@ -258,8 +258,8 @@ def frame(
     below: Sequence[Block] = (),
     records: Sequence[Record] | None = None,
 ) -> Document:
-    """The document: the answer, `first` (the main table), warnings and advice make the first screen; `below` are charts and details of
-    the experiment; method and receipts end every report. `records`: those of the cells unless given."""
+    """The document: the answer, `first` (the main table), warnings and advice form the first screen; `below` are charts and details of
+    the experiment; method and receipts end every report. `records`: by default those of the cells."""
     shown, rest = _advice(summary)
     warnings = tuple(warning_lines(summary))
     blocks: list[Block] = [
@@ -377,7 +377,7 @@ def _design(summary: Summary) -> str:
 
 
 def _machine(summary: Summary) -> list[str]:
-    """Share of the machine that others used, and whether that changed the figures."""
+    """Share of the machine that other programs used, and whether that changed the figures."""
     found = []
     if summary.others_cpus is not None:
         machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
@@ -463,7 +463,7 @@ def _instrument(summary: Summary) -> list[str]:
 
 _TITLE = "The network between the hosts, measured before the first trial"
 _FIELD_PIXELS = 80, 62
-"""Least width, and height, of a field's three lines."""
+"""Minimum width, and height, of a field's three lines."""
 
 
 def _distances(summary: Summary) -> list[Block]:
@@ -551,7 +551,7 @@ def receipts(summary: Summary) -> list[Block]:
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of `one` that differ from `other`; in nested tables too. Those that only `other` has read as absent."""
+    """Values of `one` that differ from `other`; in nested tables too. Values that only `other` has are shown as "absent"."""
     found: dict[str, Any] = {}
     for key in {**one, **other}:
         mine, theirs = one.get(key), other.get(key)

@@ -1,5 +1,5 @@
 """The cells of a plan with several factors as a grid: rows of one factor (connections where they vary), columns of the others.
-Text reports print it, the page shows it instead of one card an arm. Not here: how it is drawn."""
+Text reports print it, the page shows it instead of one card per arm. Not here: how it is drawn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from howfar.plan.factors import FACTORS, ORDINARY, PATH, Factor
 from howfar.store.records import ArmRole, FactorValue
 
 MANY = 6
-"""Number of arms beyond which they are not read one by one."""
+"""Number of arms beyond which a reader does not compare them one by one."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _levels(cells: list[CellSummary], factor: str) -> list[FactorValue | None]:
 
 
 def _varied(cells: list[CellSummary]) -> list[Factor[Any]]:
-    """Factors with several levels, without a link's factor that only distinguishes loopback from a link, as the path does."""
+    """Factors with several levels, except link factors that only distinguish loopback from a link, as the path does."""
     found = []
     for factor in sorted(FACTORS.values(), key=lambda factor: factor.depth):
         levels = _levels(cells, factor.name)
@@ -58,7 +58,7 @@ def _varied(cells: list[CellSummary]) -> list[Factor[Any]]:
 
 
 def level_text(factor: Factor[Any], value: FactorValue | None) -> str:
-    """A level as short as a column's head requires; empty where the factor has no meaning."""
+    """A level as text that fits into a column heading; empty if the factor does not apply."""
     return "" if value is None else (factor.short or factor.label)(value)
 
 

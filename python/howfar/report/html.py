@@ -23,7 +23,7 @@ WIDE, NARROW = 680, 220
 """Width of the plotting area, pixels; labels and axes come on top."""
 
 VEGA_LITE = "6.4"
-"""Version of vl-convert's grammars that Altair's major version writes."""
+"""Version of Vega-Lite that Altair's major version writes, as vl-convert names it."""
 
 
 def _lines(text: str) -> str:
@@ -59,7 +59,7 @@ def _configured(chart: Any, width: int) -> dict[str, Any]:
         },
         "legend": {"labelColor": palette.INK, "labelFontSize": text, "symbolSize": 90, "columnPadding": 24},
     }
-    drawn: dict[str, Any] = without_controls(plain(chart), _lines)  # the library aborts the process at some of them
+    drawn: dict[str, Any] = without_controls(plain(chart), _lines)  # vl-convert aborts at some control characters
     return {**drawn, "config": config}
 
 
@@ -84,7 +84,7 @@ _NOISE = re.compile(
     r' (?:aria-[a-z]+|pointer-events|stroke-miterlimit)="[^"]*"| role="graphics-[a-z]+"| class="[a-z -]*"'
     r'| opacity="1"| stroke-width="1"| transform="translate\(0,0\)"| font-weight="normal"| display="none"'
 )
-"""Text of vl-convert that is not needed here: names of marks for a live chart, and defaults."""
+"""Output of vl-convert that is not needed here: names of marks for an interactive chart, and defaults."""
 
 _HIDDEN = re.compile(
     r'<path class="(?:background|foreground)"[^>]*d="(?:M0,0h0v0h0Z)?"[^>]*/>|<path class="background"[^>]*/>'
@@ -99,7 +99,7 @@ def _slim(svg: str) -> str:
     svg = _NOISE.sub("", _HIDDEN.sub("", svg))
     svg = _TAG.sub(lambda tag: _LONG.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), tag[0]), svg)
     svg = svg.replace('font-family="sans-serif" ', "")
-    for _ in range(4):  # groups within groups, as deep as an axis is
+    for _ in range(4):  # groups within groups, as deep as in an axis
         svg = _EMPTY.sub("", svg)
     return svg
 
@@ -114,7 +114,7 @@ _WHOLE = re.compile(r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|\[[^\]]*\]|[0-9.]+ %|\bx
 
 
 def render(document: Document) -> str:
-    """The whole page, UTF-8."""
+    """The complete page, UTF-8."""
     return _template().render(document=without_controls(document), style=Markup(_style())) + "\n"
 
 
@@ -156,7 +156,7 @@ def _apart(index: int, block: Block) -> int:
 
 
 def _drawing(chart: Chart) -> Markup:
-    """Wide and narrow; empty where there is nothing to draw, a sentence where nothing can draw it."""
+    """The chart drawn wide and narrow; empty if there is nothing to draw, a sentence if the libraries are missing."""
     if not can_draw():
         return Markup(f'<p class="muted small">{escape(f"{UNDRAWN} {REMEDY}")}</p>')
     import vl_convert
@@ -179,6 +179,6 @@ def _classes(table: Table) -> str:
 
 
 def _spans(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
-    """The upper line of heads whose neighbours share a text: each text with the columns below it. Empty where none do."""
+    """The upper line of headings if neighbours share a text: each text with its number of columns. Empty if none do."""
     spans = [(head, len(list(found))) for head, found in itertools.groupby(columns, lambda column: column.head)]
     return [{"head": head, "count": count} for head, count in spans] if any(c > 1 for h, c in spans if h) else []

@@ -1,4 +1,4 @@
-"""Limits as text: a letter next to each figure, its legend, and the sentences, equal ones together."""
+"""Limits as text: a letter next to each figure, the legend of letters, and sentences in which equal limits are grouped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from howfar.report.figures import tps
 from howfar.report.grid import Grid, grid
 
 WEAK = "low"
-"""The confidence whose letters are small."""
+"""The confidence whose letters are lower case."""
 
 LETTERS: dict[Resource, str] = {
     Resource.CLIENT_CPU: "C",
@@ -41,7 +41,7 @@ SAID = {Resource.LATENCY: "own round trip", Resource.INSTRUMENT_CPU: "emulator's
 
 
 def letter(limit: Limit | None) -> str:
-    """Letter of a limit, lower case where the verdict is of low confidence; a space where there is none."""
+    """Letter of a limit, lower case if the confidence is low; a space without a limit."""
     if limit is None:
         return " "
     found = LETTERS[limit.resource]
@@ -72,14 +72,14 @@ def legend(summary: Summary) -> str:
 
 @dataclass(frozen=True)
 class LimitGroup:
-    """Cells of one column that follow each other and have the same limit; the words are those of the fastest."""
+    """Neighbouring cells of one column that have the same limit; `limit` is that of the fastest."""
 
     where: str
     limit: Limit
 
 
 def groups(summary: Summary) -> list[LimitGroup]:
-    """Groups of cells, column by column. Numbers of connections are grouped while they are adjacent, words wherever they stand."""
+    """Groups of cells, column by column. Rows by number of connections are grouped if adjacent, other rows in any position."""
     table = grid(summary)
     found = []
     for index, column in enumerate(table.columns):

@@ -1,6 +1,6 @@
 """Colours of charts. Charts are drawn in the light theme's colours; for the dark theme CSS rules replace each exact colour
-inside an SVG, because a style rule wins over a presentation attribute. So one drawing serves both themes, and a reader that
-knows no CSS still shows the light one.
+inside an SVG, because a style rule wins over a presentation attribute. So one drawing serves both themes, and a viewer
+without CSS still shows the light one.
 
 Arms differ in shape and dash as well: colour is never the only carrier.
 """
@@ -16,7 +16,8 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3], [10, 4], [4, 1], [3, 5])
 
 PARTS = ("#3b6fd5", "#178a6c", "#8b4fc1", "#c25920", "#b08406", "#b9bec8")
-"""Client CPU, server CPU, forwarder CPU, link, waiting for a CPU, rest; a shade off the series, so that each has a rule."""
+"""Client CPU, server CPU, forwarder CPU, link, waiting for a CPU, rest; a shade off the series' colours, so that each has its own
+dark rule."""
 
 MORE = ("#7a5c3e", "#2f6d74", "#8a8f2a")
 """Colours for parts of a cycle, of which there are more than series."""

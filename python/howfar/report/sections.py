@@ -45,7 +45,8 @@ Record = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Field:
-    """One column of the table of cells, and the same figures in a spreadsheet; only defined here. None: not a column."""
+    """One column of the table of cells, and the same figures in a spreadsheet; defined only here. `column` None: in spreadsheets
+    only."""
 
     column: Column | None
     cell: Callable[[CellSummary], Cell]
@@ -188,7 +189,7 @@ def _table_notes(summary: Summary) -> tuple[str, ...]:
 
 
 def cell_records(summary: Summary) -> list[dict[str, object]]:
-    """A record for each cell. Of a cell that broke something only its identity: rates and CPU would include the outage."""
+    """A record for each cell. Of a cell with a fault only its identity: rates and CPU would include the outage."""
     factors = sorted({name for cell in summary.cells for name in cell.factors})
     fields = _fields(summary)
     found = []
@@ -211,7 +212,7 @@ def cell_records(summary: Summary) -> list[dict[str, object]]:
 
 
 def confirmations(summary: Summary) -> list[Block]:
-    """Something was changed that shows whether a limit is one: did throughput move as predicted?"""
+    """Tests of limits: after a change that shows whether a limit is one, did throughput move as predicted?"""
     fields: Fields[Confirmation] = {
         "cell": lambda found: found.arm,
         "limit": lambda found: limit_text.name(found.resource),
@@ -230,7 +231,7 @@ def confirmations(summary: Summary) -> list[Block]:
 
 def confirmation_outcome(found: Confirmation) -> str:
     """Outcome of a test. An interval that includes the middle between both expectations shows neither. Where something other than the
-    resource itself was changed, the expected outcome rules another limit out and shows no more."""
+    resource itself was changed, the expected outcome only rules out another limit."""
     if found.confirmed:
         return f"rules out {found.rules_out}" if found.rules_out else "confirmed"
     return "NOT confirmed" if is_refuted(found) else "inconclusive"
@@ -240,7 +241,7 @@ def confirmation_outcome(found: Confirmation) -> str:
 
 
 def trials(summary: Summary) -> list[Block]:
-    """Every trial in the order in which they ran: was the machine quiet, did something drift?"""
+    """Every trial in the order in which they ran: was the machine quiet, did anything drift?"""
     seen = charts.against_median(summary)
     if not seen:
         return []
@@ -256,7 +257,7 @@ def trials(summary: Summary) -> list[Block]:
 
 
 def _blocks(summary: Summary) -> Table:
-    """A table of blocks, where there are too many trials to list each."""
+    """A table of blocks, used if there are too many trials to list each."""
     rows = []
     for found in charts.block_ranges(charts.against_median(summary)):
         trials = [trial for trial in summary.trials if trial.block == found["block"]]

@@ -1,8 +1,8 @@
 """A document as text for a terminal, and the layout of its columns.
 
-The order is made for a screen of 24 lines, on which the last lines are those in sight. A document that fits on it, with the command
-and the prompt, begins with its answer. A longer one ends with its answer and what to do next; all else, the details too, comes
-before. The question is always first. This holds for pipes too, so that a file has what the screen had.
+The order is made for a screen of 24 lines, which shows the last lines. A document that fits on it, with the command and the prompt,
+begins with its answer. A longer one ends with its answer and what to do next; everything else, including details, comes before. The
+question is always first. Pipes get the same, so that a file has what the screen had.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from howfar.terminal_text import one_line
 GAP = "  "
 
 PROSE = 44
-"""Length of a field beyond which it is a sentence, wrapped below its row's name instead of standing in a column."""
+"""Length of a field beyond which it is a sentence, wrapped below its row's name instead of placed in a column."""
 
 
 def lay_out(table: Table, width: int, *, brief: bool = False) -> list[str]:
@@ -43,11 +43,11 @@ def lay_out(table: Table, width: int, *, brief: bool = False) -> list[str]:
 
 
 _SHORTEST = 8
-"""Characters that are left of a text in a narrow table, whatever its width."""
+"""Minimum number of characters kept of a text in a narrow table, even if it then does not fit."""
 
 
 def _cut(table: Table, width: int, mark: str) -> Table:
-    """The table with the texts of its `cut` columns so short that it fits; the longest of these columns give way first."""
+    """The table with the texts of its `cut` columns shortened so that it fits, those of the longest of these columns first."""
     wanted = {index: _column_width(table, index) for index in range(len(table.columns))}
     kept = dict(wanted)
     gaps = len(GAP) * (len(wanted) - 1)
@@ -126,7 +126,7 @@ def _transposed(table: Table, columns: Sequence[int]) -> list[str]:
 
 
 def _folded(table: Table, columns: Sequence[int], width: int) -> list[str]:
-    """Lines of columns that are put into a short table while they fit."""
+    """Lines of several tables below each other, each with as many columns as fit."""
     first, rest = columns[0], columns[1:]
     parts: list[list[int]] = []
     room = 0
@@ -170,19 +170,19 @@ def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
 
 
 NARROWEST = 40
-"""Least width for which a layout is made; on a narrower terminal lines are too long."""
+"""Minimum width of a layout; on a narrower terminal lines are too long."""
 
 WIDEST = 132
-"""Greatest width of prose and tables."""
+"""Maximum width of prose and tables."""
 
 FIRST_SCREEN = 34
-"""Lines of 100 columns, without the lines around. Where there are more, the list of details is left out, then reasons for the advice,
-from the last on, then all but the first sentence of each warning."""
+"""Maximum lines of 100 columns, without those of `Around`. If there are more, the list of details is left out, then reasons for the
+advice, from the last on, then all but the first sentence of each warning."""
 
 MOST_REASONS = 3
 
 IN_SIGHT = 20
-"""Lines of a screen of 24 that are left beside the command (which may take two), the line that ends a run, and the prompt."""
+"""Lines of a screen of 24 that are left after the command (which may take two), the line that ends a run, and the prompt."""
 
 _ASCII = {"µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
 
@@ -201,17 +201,17 @@ def to_ascii(text: str) -> str:
 
 @dataclass(frozen=True)
 class Around:
-    """Lines around a document that do not come from what was measured."""
+    """Lines around a document that do not come from the measurement."""
 
     question: str = ""
     files: tuple[str, ...] = ()
-    """Files that were written, a line each, printed as they are."""
+    """Files that were written, one per line, printed verbatim."""
     commands: tuple[str, ...] = ()
-    """Commands to go on with, a line each, printed as they are after the advice."""
+    """Commands for the next steps, one per line, printed verbatim after the advice."""
 
     @property
     def lines(self) -> int:
-        """How many there are, each part with the empty line that parts it from the rest."""
+        """Number of lines, including the empty line that separates each part from the rest."""
         parts = (1 if self.question else 0, len(self.files), len(self.commands))
         return sum(count + 1 for count in parts if count)
 
@@ -250,7 +250,7 @@ class _Screen(Markdown):
         return text
 
     def _whole(self, document: Document, around: Around) -> str:
-        """The document in one of its two orders; see above."""
+        """The document in one of its two orders, see the module."""
         question = [self.text(around.question)] if around.question else []
         end = [[self._text(line) for line in lines] for lines in (around.files, around.commands)]
         files, commands = ([lines] if lines else [] for lines in end)
@@ -268,7 +268,7 @@ class _Screen(Markdown):
         return _joined([*question, *self.paragraphs(others), *more, *files, *last])
 
     def _more(self, document: Document) -> list[Lines]:
-        """The line that says what else there is. Empty: nothing was left out."""
+        """The line that lists what was left out. Empty: nothing."""
         left_out = [block.title for block in document.blocks if isinstance(block, Details)]
         if not left_out or self.details:
             return []
@@ -371,7 +371,7 @@ def _in_ascii(table: Table) -> Table:
 def fact_text(key: str, value: object) -> str:
     """One fact as text; None reads "unknown"."""
     if value is None:
-        # A receipt says null for "off" as well as for "cannot be determined"; only these are known to mean off.
+        # A receipt has null for "off" as well as for "cannot be determined"; only these are known to mean off.
         return "off" if key in ("tls_version", "tls_cipher", "compression") else "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -42,7 +42,7 @@ Lines = list[str]
 
 
 class Markdown:
-    """Each method gives the lines of one kind of block; no lines leave it out. Another form of text overrides them."""
+    """Each method returns the lines of one kind of block; none: it is left out. Other forms of text override the methods."""
 
     def shows(self, block: Block) -> bool:
         return not isinstance(block, Chart | Facts)
@@ -83,7 +83,7 @@ class Markdown:
         return []
 
     def joins(self, before: Block | None, block: Block) -> bool:
-        """Whether no empty line is between the two."""
+        """Whether there is no empty line between the two."""
         return False
 
     def paragraphs(self, blocks: Sequence[Block], level: int = 2) -> list[Lines]:
@@ -128,7 +128,7 @@ class Markdown:
 
 
 def as_markdown(document: Document) -> str:
-    """For an issue, a wiki or a mail: all of it except charts and receipts. Pipe tables; ends in a newline."""
+    """The document for an issue, a wiki or a mail: everything except charts and receipts. Pipe tables; ends in a newline."""
     parts = [[f"# {one_line(document.title)}"], *Markdown().paragraphs(document.blocks)]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
@@ -149,7 +149,7 @@ def as_csv(document: Document) -> str:
 
 
 def json_values(summary: Summary) -> dict[str, Any]:
-    """The summary as plain values. CPU per query is a number, and its interval has a key of its own. Cells that broke something are
+    """The summary as plain values. CPU per query is a number, and its interval has its own key. Cells with a fault are
     left out, because their rates would include the outage. Their result is in `replication`."""
     plain = summary.model_dump(mode="json")
     plain |= plain.pop("findings")

@@ -1,4 +1,4 @@
-"""The engine's job for an arm on a staged path, by kind of workload; its result as a record, and where it was not as requested."""
+"""The engine's job for an arm on a staged path, by kind of workload; its result as a record, and how it differs from the request."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _TABLE = "sbtest1"
 
 
 def page_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> PageJob:
-    """A job of pages. Raises LabError, EngineError where the keys cannot be set or the application does not take the script."""
+    """A job of pages. Raises LabError, EngineError where the keys cannot be set or the application rejects the script."""
     factors = arm.factors
     places = stage.services
     script = page_script(
@@ -145,8 +145,8 @@ def page_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> PageJob:
 def page_script(
     plan: Plan, page: str, app_cpu_ns: int, services: Mapping[ServiceName, Service], *, per_page: bool = False
 ) -> PageScript:
-    """The plan's shape `page` as a script, with the application's computing in equal parts at the end of its rounds. A service that it
-    does not query is left out."""
+    """The plan's shape `page` as a script, with the application's CPU time split evenly over its round trips. A service that it does
+    not query is left out."""
     shape = plan.pages[page]
     sql = sql_of(services)
     by_service = shape.by_service(sql or "mysql")
@@ -163,7 +163,7 @@ def page_script(
 
 
 def _statements(shape: PageShape, plan: Plan) -> tuple[CustomStatement, ...]:
-    """Statements that the shape needs. Rows are drawn evenly; a range has all its rows."""
+    """Statements that the shape needs. Rows are drawn uniformly; a range never extends beyond the table."""
     size, rows = plan.workload.range_size, plan.data.table_size
     point = IntegerValues(high=rows)
     found = []
@@ -187,8 +187,8 @@ def _statement(name: str, sql: str, *parameters: IntegerValues | SameValue) -> C
 
 
 def _round(shape: PageShape, cpu_ns: int) -> tuple[PageStep, ...]:
-    """Round trips in order. The application computes after each of them, or after a whole transaction: in one piece it would keep a
-    processor for a whole slice of the kernel's, in which every other page waits with its next round trip."""
+    """The steps of one round. The application computes after each round trip or transaction: if it computed once a round, it would
+    keep a CPU for a full time slice of the scheduler, during which every other page waits to continue."""
     reads: tuple[tuple[int, PageStep], ...] = (
         (shape.point_selects, QueryStep(statement="point")),
         (shape.simple_ranges, QueryStep(statement="range")),
@@ -213,7 +213,7 @@ def statements_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
 
 
 _CONFLICTS = (1180, 3101)
-"""Errors with which Group Replication refuses a commit that conflicts with another member's; Galera's 1213 is repeated anyway."""
+"""Errors with which Group Replication refuses a commit that conflicts with another member's; Galera's 1213 is retried anyway."""
 
 
 def _workload(plan: Plan, arm: Arm) -> Workload:
@@ -230,7 +230,7 @@ def _sysbench(plan: Plan) -> Sysbench:
 
 
 def check_workload(plan: Plan) -> None:
-    """Check, before anything is made, that the engine takes what the plan asks of it. Raises PlanError."""
+    """Check, before anything is created, that the engine accepts the plan's workload. Raises PlanError."""
     try:
         if plan.workload.kind == "key_value":
             key_value(plan.keys, "resp3")
@@ -245,7 +245,7 @@ def check_workload(plan: Plan) -> None:
 
 
 def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
-    """An arm's job, after filling key-value stores and proving applications; the stage's account begins then. Raises LabError,
+    """An arm's job, after filling key-value stores and checking applications; the stage counts from then on. Raises LabError,
     EngineError."""
     if plan.workload.kind not in ("page", "key_value"):
         return statements_job(plan, arm, stage, seed)
@@ -255,7 +255,7 @@ def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
 
 
 def commits_each(plan: Plan) -> int:
-    """How often a transaction of SQL has something to commit."""
+    """Number of commits of changes per SQL transaction."""
     return 0 if plan.workload.kind in READS_ONLY else 1
 
 
@@ -264,9 +264,9 @@ _STALL_NS = 30_000_000_000
 
 
 def fill_keys(place: ServiceEndpoint, keys: KeyValue, launcher: Launcher) -> int:
-    """Set all `keys` in an empty store, by the stage's path from where `launcher` puts the engine; returns their number.
+    """Set all `keys` in an empty store, over the stage's path from where `launcher` runs the engine; returns their number.
 
-    A server that stores fewer than it was sent, as one short of memory does, raises LabError; so do those that fail, or EngineError.
+    Raises LabError if the server stores fewer than it was sent, for example for lack of memory; LabError, EngineError if it fails.
     """
     assert place.count_keys is not None, f"{place.server_kind} has no keys to be set"
     service = place.service
@@ -304,7 +304,7 @@ class PageSpec:
 
     round_trips: Mapping[ServiceName, int]
     keys: Mapping[ServiceName, int]
-    """Keys to be looked for and found."""
+    """Number of keys that the page looks up; all must be found."""
     app_cpu_ns: int
     per_page: bool
     """Whether the page opens its connections itself."""
@@ -318,13 +318,13 @@ class PageSpec:
 
 
 def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
-    """The pages of an arm of a plan of pages. `sql`: the service of its statements."""
+    """Specification of the pages of an arm. `sql`: the service that runs their statements."""
     shape: PageShape = plan.pages[str(arm.factors["page"])]
     cpu_ns = int(arm.factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"]))
     return PageSpec(
         round_trips=shape.by_service(sql),
         keys=shape.keys_by_store,
-        app_cpu_ns=max(cpu_ns - shape.round_trips, 0),  # each part is of whole nanoseconds
+        app_cpu_ns=max(cpu_ns - shape.round_trips, 0),  # each part is rounded down to whole nanoseconds
         per_page=arm.factors.get("connect", ORDINARY["connect"]) == "per-transaction",
         commits=shape.rounds if shape.index_updates else 0,
     )
@@ -338,7 +338,7 @@ def unlike_pages(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str,
 
 
 def _unreported(finished: Finished) -> tuple[str, ...]:
-    """Pages that reported nothing, which count as good for the client that requests them."""
+    """Differences where pages reported nothing; the client that requests them counts these as good."""
     reported = next((one.count for one in finished.histograms if one.kind == "told.wall_ns"), 0)
     if reported == finished.transactions:
         return ()
@@ -398,7 +398,7 @@ def _missed(misses: int) -> tuple[str, ...]:
 def measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
     finished = outcome.finished
     queries, round_trips = finished.queries, finished.turns
-    if reported := _reported_round_trips(finished):  # the engine itself saw pages only, an application each request
+    if reported := _reported_round_trips(finished):  # the engine saw only pages; the application counts each request
         queries = round_trips = sum(reported.values())
     return Measured(
         elapsed_ns=finished.elapsed_ns,
@@ -423,7 +423,7 @@ def measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
 
 
 def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord, ...]:
-    """Records by service. Of pages they are the engine's own; a load of keys has one service, whose record has the load's sums."""
+    """Records by service. For pages they come from the engine; a load of keys has one service, whose record has the load's totals."""
     if isinstance(job, PageJob):
         return tuple(
             ServiceRecord(
@@ -450,7 +450,7 @@ def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord
 
 
 def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFacts:
-    """Facts about a load. `commits_each`: how often a transaction of the workload has something to commit."""
+    """Facts about a load. `commits_each`: number of commits of changes per transaction of the workload."""
     finished = outcome.finished
     by_kind = {histogram.kind: histogram for histogram in finished.histograms}
     round_trip_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
@@ -472,26 +472,26 @@ def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFac
 
 
 def _answered(finished: Finished, job: LoadJob) -> int | None:
-    """Number of answered statements or keys; unknown after a disconnect: statements may have been done whose answer was lost."""
+    """Number of answered statements or keys; unknown after a disconnect: statements whose answer was lost may have been executed."""
     if finished.answered is None or finished.reconnects or finished.interrupted:
         return None
     if not isinstance(job.workload, KeyValue):
         return finished.answered
-    # Memcached counts keys, and nobody tells how many of its requests were for several.
+    # Memcached counts keys, and how many of its requests were for several is unknown.
     unknown = job.workload.multi_get and not is_redis(job.workload)
     return None if unknown else finished.answered * job.workload.pipeline
 
 
 def _ended(finished: Finished, answered: int | None) -> int | None:
-    """Statements of transactions that ended within the window: with BEGIN and COMMIT each has at least two that neither read nor
-    write."""
+    """Number of transactions that the answered statements formed: each statement is one, unless there are BEGIN and COMMIT, seen as at
+    least two statements per transaction that neither read nor write."""
     if answered is None or finished.classes.other < 2 * finished.transactions:
         return answered
     return answered * finished.transactions // max(finished.queries, 1)
 
 
 def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
-    """Facts about a load of pages; servers also counted the warm-up, which came after their counters were read."""
+    """Facts about a load of pages, the warm-up included: servers counted it, because their counters were read before it."""
     finished = outcome.finished
     pages = outcome.measuring.warmup_transactions + finished.transactions
     return LoadFacts(
@@ -528,7 +528,7 @@ def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> dict[str, 
 
 
 _SIGMAS = 6
-"""Deviations by which a window's number of Poisson arrivals may differ from its mean; one in 500 million differs by more."""
+"""Standard deviations by which a window's number of Poisson arrivals may differ from its mean; one in 500 million differs by more."""
 
 
 def _unlike_rate(job: LoadJob | PageJob, outcome: LoadOutcome) -> tuple[str, ...]:
@@ -542,7 +542,7 @@ def _unlike_rate(job: LoadJob | PageJob, outcome: LoadOutcome) -> tuple[str, ...
 
 
 def not_as_requested(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None) -> tuple[str, ...]:
-    """Differences between the engine's own receipts and counts and the request, as sentences. `spec`: of the job's pages."""
+    """Differences between the request and the engine's receipts and counts, as sentences. `spec`: of the job's pages."""
     if isinstance(job, PageJob):
         unlike = () if spec is None else unlike_pages(spec, job, outcome.finished)
         return (*page_mismatches(job, outcome.ready), *unlike)

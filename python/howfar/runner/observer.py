@@ -11,16 +11,16 @@ from howfar.store.records import Run, StopReason, Trial
 
 
 class Observer:
-    """Is notified, never queried. This one shows nothing."""
+    """Receives notifications, and is never queried. This base class shows nothing."""
 
     def preparing(self, step: str) -> None:
-        """Before `begun`. `step`: what is being done, and how long it usually takes."""
+        """Called before `begun`. `step`: what is being done, and how long it usually takes."""
 
     def said(self, sentence: str) -> None:
-        """Something that the user should know, about the whole run."""
+        """A sentence about the whole run that the user should know."""
 
     def resumed(self, differs: Sequence[str]) -> None:
-        """`differs`: what is not as when the run was begun, in words. Before `begun`."""
+        """Called before `begun`. `differs`: what has changed since the run was begun, in words."""
 
     def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
         pass
@@ -38,7 +38,7 @@ class Observer:
         pass
 
     def confirming(self, lines: Sequence[str]) -> None:
-        """The plan's blocks are done; limits are tested. `lines`: which, by changing what."""
+        """The plan's blocks are done, and limits are tested next. `lines`: which limits, and what is changed to test them."""
 
     def stopped(self, stop: StopReason) -> None:
         pass

@@ -1,8 +1,8 @@
 """Ask this machine and the plan's server for their features, and fit the plan to them.
 
-How many rows there is room for follows from memory, which holds each table twice (as a file and in the server's pool), and from the
-disk, which holds its template. What a plan makes of that number is in `plan/fitting.py`. The capacity of the baseline is measured
-where loads are shares of it.
+The number of rows is limited by memory, which holds each table twice (as a file and in the server's pool), and by the disk, which
+holds its template; `plan/fitting.py` applies this limit to the plan. If loads are shares of the baseline's capacity, that is measured
+here.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from howfar.testbed import Testbed
 
 
 def fit(plan: Plan, moved: bool = False) -> Fitted:
-    """The plan without what is not available here. The server is started and queried once, then its answer is kept. `moved`: programs
-    that can have a host of their own run on another host.
+    """The plan without what is not available here. The server is started and queried once; its answer is cached. `moved`: programs
+    that can have their own host run on another host.
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
@@ -111,7 +111,7 @@ def _check_server(plan: Plan) -> None:
 
 
 def _carried(plan: Plan) -> Fitted:
-    """The plan without paths that cannot carry it. Raises PlanError where one is left, ServerMissing, ServerCrashed."""
+    """The plan without paths that cannot carry it. Raises PlanError if only one of several is left, ServerMissing, ServerCrashed."""
     carried = without_levels(plan, {"path": _not_carried(plan)})
     left = carried.plan.factors.path
     if len(left) == 1 < len(plan.factors.path):
@@ -131,7 +131,7 @@ def _not_carried(plan: Plan) -> dict[Level, str]:
 
 
 def check_movable(plan: Plan) -> None:
-    """Check that the programs that can have a host of their own are installed. Raises MissingError."""
+    """Check that the programs that can run on their own host are installed. Raises MissingError."""
     for path in map(find_path, plan.factors.path):
         if path.movable:
             check_programs(path)
@@ -263,7 +263,7 @@ def of_the_server(plan: Plan) -> Fitted:
 
 
 def of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Levels of replication that the server has not, with the reason."""
+    """Levels of replication that the server does not have, with the reason."""
     from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.replication.galera import SYNC_WAIT
     from howfar.lab.servers.features import features
@@ -317,7 +317,7 @@ def _no_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
 
 
 def no_cluster(program: Program, level: str) -> str | None:
-    """Why this server cannot be in a cluster of this level. None: it can, or the level is none."""
+    """Why this server cannot be in a cluster of this level. None: it can, or the level is not a cluster."""
     from howfar.lab.replication.galera import provider
     from howfar.lab.servers.features import features
 
@@ -358,9 +358,9 @@ def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
 
 
 _MEMORY_SHARE = 0.7
-"""Share of all memory that may be used: less is stable from day to day, and the rest is for other processes."""
+"""Share of all memory that may be used: small enough to be available day after day; the rest is for other processes."""
 _AVAILABLE_SHARE = 0.9
-"""Share of what is free now, on a machine where more is taken than that rest."""
+"""Share of the available memory that may be used, where other processes take more than that rest."""
 _SERVER_BYTES = 1536 * 2**20
 """Memory of a server without its pool, 2048 connections included (MySQL with 2048 was seen to take 1 GB)."""
 _DISK_SHARE = 0.9
@@ -376,7 +376,7 @@ def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, ser
 
 
 def rows_at_all(data: Data) -> int:
-    """Rows of each table that fit if only the server's pool is in memory and takes all of it; with more the server would die."""
+    """Rows of each table that fit if only the server's pool is in memory and takes all of it; with more it would run out."""
     return max(int(memory_at_all() / POOL_PER_DATA / (data.tables * ROW_BYTES)), 0)
 
 
@@ -401,7 +401,7 @@ def rows_in(
 
 
 def sizes_kept(shelf: Path, program: Program, tables: int, contents: Sequence[Content]) -> tuple[int, ...]:
-    """Rows of tables of which a template exists for every content."""
+    """Table sizes, in rows, for which a template exists for every content."""
     names = [path.name for path in shelf.iterdir()] if shelf.is_dir() else []
     common: set[int] | None = None
     for content in contents:
@@ -413,7 +413,7 @@ def sizes_kept(shelf: Path, program: Program, tables: int, contents: Sequence[Co
 
 
 def memory_limit(membership: str, root: Path) -> float:
-    """The lowest limit of this process's control groups, of version 1 or 2. `membership`: /proc/self/cgroup. Infinite: no limit."""
+    """The lowest memory limit of this process's control groups (v1 or v2). `membership`: /proc/self/cgroup. Infinite: no limit."""
     limit = float("inf")
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -421,7 +421,7 @@ def memory_limit(membership: str, root: Path) -> float:
             continue
         base, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
         group = base / path.lstrip("/")
-        # Inside a container the path may be one of outside, and its own group is the root that it sees.
+        # Inside a container the path may be the host's, while the container's own group is mounted as the root.
         for folder in (group, *group.parents):
             if folder == base or base in folder.parents:
                 limit = min(limit, _bytes_in(folder / name))
@@ -431,22 +431,22 @@ def memory_limit(membership: str, root: Path) -> float:
 def _bytes_in(file: Path) -> float:
     try:
         return float(file.read_text())
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # absent, or "max"
         return float("inf")
 
 
 CAPACITY_TRIALS = 3
 CAPACITY_TRIED = 6
-"""Most trials per load for its capacity, void ones included."""
+"""Maximum number of trials to measure a capacity, void ones included."""
 
 
 def with_rates(
     plan: Plan, seed: int, laboratory: Testbed, instruments: Instruments, observer: Observer
 ) -> tuple[Plan, dict[str, Any]]:
-    """The plan with every load as a rate, and how the capacity was found, for the run file. Raises LabError.
+    """The plan with every load as a rate, and the measurement of the capacity, for the run file. Raises LabError.
 
-    The capacity is the median of a few trials of the baseline in a closed loop. It only sets the rates: what each cell is compared
-    with is measured in its own block.
+    The capacity is the median of a few trials of the baseline in a closed loop. It only sets the rates: the cell that
+    each cell is compared with is measured in the same block.
     """
     if not needs_capacity(plan):
         return plan, {}

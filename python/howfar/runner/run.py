@@ -70,7 +70,7 @@ _COMPARED = {
     "sandbox": "sandbox",
     "work_file_system": "file system of the data",
 }
-"""Facts that are compared, and their names in a warning. Calibrations are left out, because they always differ a little."""
+"""Facts that are compared on resume, and their names in a warning. Calibrations are left out, because they always differ a little."""
 
 
 def program_facts() -> dict[str, Any]:
@@ -79,7 +79,7 @@ def program_facts() -> dict[str, Any]:
 
 
 def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
-    """Check that server version, kind of CPU, hosts and links are those of the run, because it cannot mix several. Raises
+    """Check that server version, kind of CPU, hosts and links are those of the run, which cannot mix several. Raises
     RunFileError."""
     kind, version = laboratory.server()
     if (kind, version) != (run.info.server_kind, run.info.server_version):
@@ -100,7 +100,7 @@ def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
 
 
 def _other_hosts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """How the hosts of a run between hosts, or their roles, are not those of before. None: they are, by all that is known."""
+    """How the hosts of a run between hosts, or their roles, have changed. None: no change is known."""
     if (place := before.get("place")) and place.get("swaps") and not now["place"].get("swaps"):
         why = "".join(f": {reason}" for reason in now["warnings"][:1])
         return f"the hosts of the run exchanged their roles, and do not now{why}"
@@ -118,7 +118,7 @@ def _other_hosts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
 
 
 def _other_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """How a link of a run between hosts is not that of before. None: all are."""
+    """How a link of a run between hosts has changed. None: none has."""
     there = {(link["from"], link["to"]): link["rtt_ns"]["p50"] for link in now.get("distances") or ()}
     for link in before.get("distances") or ():
         old_ns, ends = link["rtt_ns"]["p50"], (link["from"], link["to"])
@@ -131,7 +131,7 @@ def _other_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Differences from the run's head, each a phrase. Facts that either lacks are not compared."""
+    """Differences from the run's head, each a phrase. Facts that one of the two lacks are not compared."""
     hosts, there = before.get("hosts") or {}, now.get("hosts") or {}
     of_hosts = {key for facts in hosts.values() for key in facts}
     found = _differences({key: value for key, value in before.items() if key not in of_hosts}, now)
@@ -151,14 +151,14 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def summarise(run: Run) -> Summary:
-    """The whole answer of a run."""
+    """The complete results of a run."""
     from howfar.experiments import registry  # draws charts: heavy
 
     return registry.summarise(run)
 
 
 def to_confirm(run: Run) -> tuple[str, ...]:
-    """Arms whose limits were, or would now be, chosen for testing; empty: there is nothing to confirm."""
+    """Arms whose limits were, or would now be, chosen for testing; empty: nothing to confirm."""
     begun = events.confirmation(run.events)
     if begun is not None:
         return tuple(Intervention.model_validate(chosen).arm for chosen in begun.interventions)
@@ -167,7 +167,7 @@ def to_confirm(run: Run) -> tuple[str, ...]:
 
 
 def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
-    """Enter in the run file what will be confirmed. Returns the new arms."""
+    """Record in the run file what will be confirmed; returns the new arms."""
     run = compared_part(file.read())
     choice = choose(summarise(run).cells, run)
     arms = tuple(arm for chosen in choice.interventions for arm in pair(chosen, run.info.arms))
@@ -240,7 +240,7 @@ class _Conductor:
         self.more = Extension()
 
     def go_on(self, more: Extension) -> None:
-        """Enter in the file the break and what has changed since. Raises RunFileError."""
+        """Record in the file that the run is resumed, and what has changed. Raises RunFileError."""
         now = self.laboratory.environment() | self.instruments.facts()
         check_same(self.found, self.laboratory, now)
         differs = differences(self.info.environment, now)
@@ -308,10 +308,10 @@ class _Conductor:
             self.observer.block_ended(now, self._forecast(now))
 
     def _run_block(self, now: Standing) -> bool:
-        """Measure what is left of a block; False: the time budget ended first."""
+        """Measure the rest of a block; False: the time budget ended first."""
         attempt = None
         while True:
-            # Evaluated after each trial: with a void one the block begins anew.
+            # Evaluated after each trial, because a void one restarts the block.
             place = next(places_left(self._run(), now.blocks, self.plan.timing.target_half_width), None)
             if place is None:
                 return True
@@ -340,7 +340,7 @@ class _Conductor:
         self.observer.trial_ended(trial)
 
     def _check_goes_well(self, trial: Trial) -> None:
-        """Check that an arm's trials are not void all the time; for the plan's arms, not for a confirmation. Raises LabError."""
+        """Check that an arm's last trials are not all void; for the plan's arms, not for a confirmation. Raises LabError."""
         voids = voids_in_a_row(self.trials, trial.arm)
         if voids >= VOIDS_IN_A_ROW:
             raise LabError(
@@ -379,7 +379,7 @@ def _changed(plan: Plan, other: Plan) -> dict[str, Any]:
 
 
 SEED_BITS = 31
-"""Bits of a seed: few enough to be typed again."""
+"""Bits of a seed: few enough to retype it."""
 
 
 def new_seed() -> int:
@@ -394,7 +394,8 @@ def run_info(
     laboratory: Testbed,
     facts: Mapping[str, Any] | None = None,
 ) -> RunInfo:
-    """The head of a run. `command` repeats it; the seed must be in it. `facts`: of the programs, in addition to the laboratory's."""
+    """The head of a run. `command` repeats the run, so it must contain the seed. `facts`: of the programs, added to the
+    laboratory's."""
     kind, version = laboratory.server()
     return RunInfo(
         run_id=str(uuid.uuid4()),

@@ -1,4 +1,4 @@
-"""What is measured next, and when the run ends. Pure: functions of plan, seed and trials, so a resumed run continues the same."""
+"""Which trial is next, and when the run ends. Pure functions of plan, seed and trials, so a resumed run continues unchanged."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from howfar.store.records import (
 )
 
 ATTEMPTS_PER_BLOCK = 3
-"""A block in which a trial was void is measured again as a whole, so often in all. The last attempt goes on to the block's end, and
-is left out as a whole, for which see `store.records.left_out`."""
+"""Maximum number of attempts at a block: one with a void trial is measured again from its start. The last attempt continues to the
+block's end; if it has a void trial, all of it is left out, see `store.records.left_out`."""
 
 VOIDS_IN_A_ROW = 6
 """Void trials of one arm in a row after which the run ends: the cause will not go away by itself."""
@@ -49,7 +49,7 @@ VOIDS_IN_A_ROW = 6
 
 @dataclass(frozen=True)
 class Slot:
-    """One arm's turn in a block."""
+    """Position of one arm in an attempt at a block."""
 
     block: int
     position: int
@@ -58,10 +58,10 @@ class Slot:
 
 
 def places_left(run: Run, block: int, target: float) -> Iterator[Slot]:
-    """Places of `block` that are not measured yet and have an arm that does not rest, in the block's order.
+    """Slots of `block` that are not measured yet and whose arm does not rest, in the block's order.
 
-    A void trial ends an attempt at the block at once: arms that can be void more often than others would else be measured at other
-    times than these. A resting arm keeps its place in the order, so that the others have the same ones with and without it.
+    A void trial ends an attempt at the block at once: otherwise arms that are void more often than others would be measured at
+    different times. A resting arm keeps its position in the order, so that the others' positions do not depend on it.
     Raises NotARunFile.
     """
     confirming = block >= CONFIRMATION_BLOCK
@@ -87,7 +87,7 @@ def places_left(run: Run, block: int, target: float) -> Iterator[Slot]:
 def blocks_done(run: Run, target: float) -> int:
     """Number of the plan's blocks, from the first, that have nothing left to measure.
 
-    What comes after a block ended it: with another target other arms would have rested in it, and they are not measured later.
+    A block with later trials is done: with a different target different arms would have rested in it, but it is not completed later.
     """
     last = max((trial.block for trial in plan_part(run).trials), default=None)
     if last is None:
@@ -107,8 +107,8 @@ def voids_in_a_row(trials: Sequence[Trial], arm: str) -> int:
 
 @dataclass(frozen=True)
 class OwnFigure:
-    """The figure of one arm alone, by which a person follows it: its rate, at a given rate its response time, or what its faults
-    cost."""
+    """The figure of one arm alone that is shown to the user: its throughput, at a given rate its response time, or the loss by its
+    faults."""
 
     value: float
     unit: str
@@ -118,7 +118,7 @@ class OwnFigure:
 def own_figure(
     factors: Mapping[str, FactorValue], trials: Sequence[Trial], unit: Unit, figure: str = ""
 ) -> OwnFigure | None:
-    """The median over the good trials of one arm; of faults the sum. `figure`: the quantile with which the arm is compared, if it is.
+    """The median over the good trials of one arm; for faults the sum. `figure`: the quantile by which the arm is compared, if any.
     None: no good trial."""
     faults = [trial.fault for trial in trials if trial.status is TrialStatus.OK and trial.fault is not None]
     if faults:
@@ -146,13 +146,13 @@ class ArmStanding:
     own: OwnFigure | None
     """None: no good trial yet."""
     over: str | None
-    """The arm that it is compared with. None: none, as for the baseline, its path at a given rate, and what does not keep up."""
+    """The arm that it is compared with. None: for the baseline, its path at a given rate, and arms that do not keep up."""
     ratio: Estimate | None
     """Ratio to `over`, of `figure`. None: no common block yet."""
     half_width: float | None
     """Half-width of the ratio's interval, as a share. None: no interval yet."""
     blocks_needed: int | None
-    """Blocks until the target is reached at the present scatter. None: unknown or out of reach."""
+    """Blocks in all that the target needs at the present scatter. None: unknown or out of reach."""
     blocks: int = 0
     """Blocks in which both the arm and the baseline were measured."""
     rests: bool = False
@@ -178,7 +178,7 @@ class Standing:
         return [arm for arm in self.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER) and arm.over is not None]
 
     def narrow_enough(self, target: float) -> bool:
-        """Whether every arm that is compared has an interval at most that wide."""
+        """Whether every arm that is compared has an interval whose half-width is at most `target`."""
         widths = [arm.half_width for arm in self.compared]
         return bool(widths) and all(width is not None and width <= target for width in widths)
 
@@ -193,7 +193,7 @@ class Standing:
         if not compared or any(arm.blocks_needed is None for arm in compared):
             return timing.max_blocks
         most = max((arm.blocks_needed or 0 for arm in compared if not arm.rests), default=0)
-        # What rests and is wide yet is measured again when all else is done.
+        # Resting arms with a wide interval are measured again when all others are done.
         after = max((max((arm.blocks_needed or 0) - arm.blocks, 0) for arm in compared if arm.rests), default=0)
         return min(timing.max_blocks, max(timing.min_blocks, most + after))
 
@@ -208,7 +208,7 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
         ratios = [] if over is None else table.block_ratios(arm.name, over.name, _VALUES.get(figure))
         judged = judge_ratio(ratios) if ratios else None
         if breaks(arm.factors):
-            judged = None  # crashes are counted, block by block: no width says when they are enough
+            judged = None  # crashes are counted, block by block: no width shows that there are enough
         needed = None if judged is None or judged.sd_log is None else blocks_needed(judged.sd_log, target)
         arms.append(
             ArmStanding(
@@ -232,8 +232,8 @@ _VALUES: Mapping[str, Value] = {"p99": p99_ms, "p50": median_latency_ns}
 
 
 def _compared(table: TrialTable, arm: Arm) -> tuple[Arm | None, str]:
-    """What decides on an arm: its throughput over another's, or at a rate the p99, where a trial of either has too few transactions
-    for that the p50. None: nothing, as for what does not keep up with its rate."""
+    """The arm that `arm` is compared with, and the figure: throughput (empty); at a given rate the p99, or the p50 if a trial of
+    either has too few transactions. None: not compared, for example because one does not keep up with its rate."""
     over = table.compared(arm)
     if over is None or offered_per_s(arm.factors) is None:
         return over, ""
@@ -281,14 +281,14 @@ def forecast(timing: Timing, now: Standing, done_here: float, used_ns: int, bloc
     """Forecast by the rules of `why_stop`. `done_here`: the share of the present block that is measured."""
     left_ns = Budget(timing.time_budget_ns).measuring_ns - used_ns
     fitting = max(int(left_ns / max(block_ns, 1) + done_here), 0)
-    # A block that has begun is ended, and so is the first.
+    # A block that has begun is completed, and so is the first.
     allowed = now.blocks + max(fitting, 1 if done_here or not now.blocks else 0)
     blocks = min(max(now.blocks_expected(timing), now.blocks), allowed)
     return Forecast(blocks, max(int((blocks - now.blocks - done_here) * block_ns), 0))
 
 
 def block_cost_ns(plan: Plan, places: int, trials: Sequence[Trial]) -> int:
-    """Forecast for `places` trials: each takes the median so far, or before any the plan's own figures."""
+    """Forecast for `places` trials: each takes the median of `trials`, or without any the plan's estimate."""
     taken = [trial.ended_unix_ns - trial.started_unix_ns for trial in trials]
     trial_ns = int(median(taken)) if taken else trial_cost_ns(plan)
     return places * max(trial_ns, 0)
@@ -313,7 +313,7 @@ def why_stop(timing: Timing, now: Standing, used_ns: int, next_block_ns: int) ->
 
 @dataclass(frozen=True)
 class Extension:
-    """What the user of `howfar resume` gives to this session."""
+    """Options of `howfar resume` for this session."""
 
     time_ns: int | None = None
     """Time that the session may take, its laboratory and report included."""
@@ -323,7 +323,7 @@ class Extension:
     """Whether to test the limits when the plan's blocks are done, or at once if they are."""
 
     only_confirms: bool = False
-    """Whether to do only that: a run that has ended gets no more of the plan's blocks, whatever time is left."""
+    """Whether to do only that: a run that has ended gets no more of the plan's blocks, however much time is left."""
 
     @property
     def measures_on(self) -> bool:

@@ -56,7 +56,7 @@ REASON_KEPT = 500
 
 
 class Watch(Protocol):
-    """Watches the machine from when it is made until it is read."""
+    """Observes the machine's load from construction until `finish`."""
 
     def finish(self) -> MachineLoad: ...
 
@@ -79,7 +79,7 @@ class Instruments:
 
 @dataclass
 class _Seen:
-    """Results gathered when a trial ends, well or not."""
+    """Results of a trial so far, which are kept if it fails."""
 
     measured: Measured | None = None
     receipt: dict[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def run_trial(
     instruments: Instruments,
     on_event: Callable[[Event], None],
 ) -> Trial:
-    """Measure one arm once. LabError and EngineError make the trial void; every other error is the caller's."""
+    """Measure one arm once. LabError and EngineError make the trial void; every other error propagates."""
     started = instruments.unix_ns()
     seen = _Seen()
     try:
@@ -194,7 +194,7 @@ def _measure(
         try:
             with writers.beside(instruments.measure) if writers else nullcontext():
                 outcome = instruments.measure(job, stage.client, hear)
-        finally:  # before any other query: the watch's thread and the stage have one connection to the server
+        finally:  # before any other query: the watch's thread and the stage share one connection to the server
             if around is not None:
                 seen.window = around.finish()
     except EngineError as error:
@@ -229,7 +229,7 @@ def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
         stage.obtained({})
     except LabError as cause:
         message, _, log = cause.message.partition("\n")
-        if log:  # the sentence that announces a log goes with it: a reason is one line, and short
+        if log:  # the sentence that announces a log is dropped too: a reason is one short line
             message = message.rpartition(". ")[0] or message
         return LabError(f"{message}; the engine said: {error.message}", cause.advice)
     return error
@@ -249,7 +249,7 @@ def counted_rows(plan: Plan, arm: Arm, job: LoadJob | PageJob, stage: Stage) -> 
 
 
 class CountedRows:
-    """Clients on one or two nodes of a cluster: the second load alongside the first, and all commits compared with the rows."""
+    """Clients on one or two nodes of a cluster: runs the second load alongside the first, and compares all commits with the rows."""
 
     def __init__(self, job: LoadJob, second_row: int | None, launcher: Launcher, stage: Replicated) -> None:
         assert stage.pair is not None, "a cluster replicates"
@@ -268,7 +268,7 @@ class CountedRows:
 
     @contextmanager
     def beside(self, measure: Measure) -> Iterator[None]:
-        """Run the second load, if there is one, with the body and wait for it afterwards. Raises EngineError."""
+        """Run the second load, if any, alongside the body, and wait for it afterwards. Raises EngineError."""
         if self._second is None:
             yield
             return
@@ -284,7 +284,7 @@ class CountedRows:
         members = (pair.primary, pair.replicas[0])
         sums = [int(member.ask(f"SELECT SUM(n) AS n FROM {COUNTED}")[0]["n"]) for member in members]
         commits = sum(load.measuring.warmup_transactions + load.finished.transactions for load in loads)
-        # Clients go on for a moment after their windows, which the engine's count of answers includes. None: it is unknown.
+        # Clients continue for a moment after their windows; the engine's count of answers includes that. None: unknown.
         answered = [load.finished.answered for load in loads]
         most = None if None in answered else sum(count or 0 for count in answered)
         unlike = tuple(

@@ -1,4 +1,4 @@
-"""The services that applications ask: one file each, one line here."""
+"""The services that applications query. Each has one module and one line here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from howfar.services.postgresql import POSTGRESQL
 from howfar.services.service import Service, ServiceName, SqlProtocol
 
 SERVICES: dict[str, Service] = {service.name: service for service in (MYSQL, POSTGRESQL, REDIS, MEMCACHED)}
-"""In the order of tables."""
+"""The services by name, in the order in which tables list them."""
 
 
 def service_of(kind: str) -> Service:

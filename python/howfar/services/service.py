@@ -1,4 +1,4 @@
-"""What is said and assumed of a service: its name, its usual programs, places and files, and how clients name its socket."""
+"""The properties of a service: its name, its usual programs, paths and files, and how clients name its socket."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from dataclasses import dataclass
 from typing import Literal
 
 ServiceName = Literal["mysql", "postgresql", "redis", "memcached"]
-"""Services that an application asks, by protocol."""
+"""Services that an application queries, by protocol."""
 SqlProtocol = Literal["mysql", "postgresql"]
-"""Those that take statements."""
+"""The protocols that take SQL statements."""
 
 
 @dataclass(frozen=True)
 class Service:
     name: ServiceName
     label: str
-    """In sentences."""
+    """The name in sentences."""
     kinds: tuple[str, ...]
     """Kinds of server that provide it."""
     port: int
     programs: tuple[str, ...]
-    """Names of its servers' processes, as every package and relative starts them: Red Hat's PostgreSQL is `postmaster` up to 15."""
+    """Process names of its servers, in all packages and forks: Red Hat's PostgreSQL is `postmaster` up to 15."""
     sockets: tuple[str, ...]
-    """Where a server's socket usually is; first where Debian's package has it, whose directory it creates."""
+    """Usual paths of a server's socket; the first is that of Debian's package, which creates its directory."""
     socket_names: tuple[str, ...]
-    """Part of the path of every such socket."""
+    """Substrings by which a socket's path is recognized."""
     files: tuple[str, ...]
     """Its usual configuration files."""
     file: str
-    """Such a file, where it is not known which."""
+    """Name for the configuration file if it is not known which one is used."""
     socket_lines: tuple[str, ...]
     """Lines of its configuration file, for a socket at `{path}` in `{folder}`."""
     mode_lines: tuple[str, ...]
-    """And for `{mode}`, such as 770."""
+    """Lines of its configuration file, for a socket with permissions `{mode}`, such as 770."""
     client_lines: tuple[str, ...]
-    """How clients are told to use the socket."""
+    """Example settings with which clients use the socket."""
     fewer_round_trips: str
-    """How clients get along with fewer."""
+    """How clients can save round trips."""
     names_folder: bool = False
-    """Clients name the directory of its socket, and the port that the socket's name ends with."""
+    """Whether clients name the directory of its socket, and the port with which the socket's name ends."""
     asks_for_tls: bool = False
-    """A client asks in a round trip of its own whether the server encrypts."""
+    """Whether a client needs an extra round trip to ask if the server supports TLS."""
     accounts: tuple[str, ...] = ()
-    """What must be right before a client changes over to the socket: where, and lines. Empty: it has no accounts."""
+    """What to set up before a client switches to the socket: where, and which lines. Empty if it has no accounts."""
     php: tuple[str, str, str] | None = None
-    """PDO's driver for SQL, how its socket is named to it in words, and in a line. None: it speaks no SQL."""
+    """PDO's driver, and how to give it the socket: in words, and as a DSN. None if the service has no SQL."""

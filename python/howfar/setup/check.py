@@ -42,7 +42,7 @@ _PART_BY_EXTRA = {
 
 
 def check_machine() -> list[Part]:
-    """Every part, those that need least first."""
+    """All parts, those with the fewest requirements first."""
     laboratory = _part("lab, run, predict, replay", _probe_laboratory)
     return [
         _part("TARGET, load, doctor, slope, record", _probe_engine),
@@ -61,7 +61,7 @@ def _part(name: str, probe: Callable[[], str]) -> Part:
 
 
 def _probe_engine() -> str:
-    """Raises MissingError, EngineError."""
+    """The versions of engine and kernel, and what loads wait with. Raises MissingError, EngineError."""
     info = engine_info()
     return f"engine {info.version} on Linux {platform.release()} ({platform.machine()}); {_probe_io_uring()}"
 
@@ -71,7 +71,7 @@ _IO_URING_SETUP = 425
 
 
 def _probe_io_uring() -> str:
-    """What loads use here. Requests a ring with zero entries: the kernel rejects it, so nothing is created."""
+    """What loads wait with: io_uring or epoll. Requests a ring with zero entries: the kernel rejects it, so nothing is created."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall(ctypes.c_long(_IO_URING_SETUP), ctypes.c_uint(0), None)
     number = ctypes.get_errno()
@@ -119,7 +119,7 @@ def _check_libraries(name: str, extra: str, modules: Mapping[str, str]) -> Part:
 
 
 def restrictions(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> list[str]:
-    """What restricts this process beside its user's rights, as sentences."""
+    """Restrictions of this process beyond its user's rights, as sentences."""
     found = []
     if "\nSeccomp:\t2" in _text(proc / "self/status"):
         found.append("A seccomp filter is in force, as in containers.")

@@ -1,7 +1,7 @@
 """Installs packages with the system's package manager, and keeps the services that they bring from starting.
 
 New systemd units are masked before they arrive, so nothing starts, now or at the next boot. Start at `plan_installation`, which only
-says what would be done.
+returns what would be done.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ PACKAGE_MANAGERS = (
 
 @dataclass(frozen=True)
 class Installation:
-    """What has to be installed, and with which package manager."""
+    """The packages to install, and the package manager to use."""
 
     manager: PackageManager
     packages: tuple[str, ...]
     units: tuple[tuple[str, str], ...]
     """Their systemd units, each with its package; * stands for a version."""
     during: tuple[tuple[str, str], ...]
-    """Files, and their lines, that are there while they are installed."""
+    """Temporary files, each with its line, that exist while the packages are installed."""
     unpackaged: tuple[str, ...]
     """Programs for which no package is known here."""
 
@@ -99,7 +99,7 @@ def untested_system(manager: PackageManager) -> str | None:
 
 
 def plan_installation(missing: Sequence[RequiredProgram], manager: PackageManager) -> Installation:
-    """What would be installed for these programs."""
+    """The installation that these programs need."""
     found = [(one, one.package(manager.name)) for one in missing]
     return Installation(
         manager,
@@ -111,7 +111,7 @@ def plan_installation(missing: Sequence[RequiredProgram], manager: PackageManage
 
 
 def install_packages(installation: Installation, root: Path = Path("/")) -> list[str]:
-    """Install the packages, as root, and return the units that are masked since. `root`: the machine's root directory. Raises LabError
+    """Install the packages, as root, and return the units that it left masked. `root`: the machine's root directory. Raises LabError
     with the last lines of the package manager."""
     manager = installation.manager
     if manager.refresh is not None:
@@ -129,13 +129,13 @@ def install_packages(installation: Installation, root: Path = Path("/")) -> list
         except LabError as error:
             if "dpkg --configure -a" not in error.message:
                 raise
-            _run(("dpkg", "--configure", "-a"))  # an installation was interrupted before, and apt says how to finish it
+            _run(("dpkg", "--configure", "-a"))  # an earlier installation was interrupted, and apt reports this remedy
             _run(command)
     return [mask.name for mask in masks if mask.is_symlink()]
 
 
 def _run(command: Sequence[str], folder: str | None = None) -> None:
-    """Raises LabError with the last lines of its output."""
+    """Run a command. Raises LabError with the last lines of its output."""
     result = subprocess.run(
         command,
         cwd=folder,
@@ -210,7 +210,7 @@ def _has_unit(unit: str, root: Path) -> bool:
 @contextmanager
 def _mask_new_units(units: Sequence[str], root: Path) -> Iterator[list[Path]]:
     """Mask the units that the machine does not have yet; policy-rc.d has no effect at the next boot. A mask whose unit did not arrive
-    is removed, as it would surprise whoever installs it later. Yields the masks."""
+    is removed, as it would block the unit if that is installed later. Yields the masks."""
     masks: list[Path] = []
     for unit in units:
         mask = root / "etc/systemd/system" / unit

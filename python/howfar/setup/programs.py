@@ -29,9 +29,9 @@ class RequiredProgram:
     packages: Mapping[str, str]
     """Its package by the name of a package manager; `all` for managers that are not named."""
     units: Mapping[str, Sequence[str]]
-    """The systemd units of the package, in the same way; * stands for a version."""
+    """The systemd units of the package, with the same keys as `packages`; * stands for a version."""
     during: Mapping[str, Sequence[str]]
-    """A file, and the line in it, that is there while the package is installed, in the same way."""
+    """A temporary file, and its line, that exists while the package is installed; with the same keys."""
 
     @property
     def name(self) -> str:
@@ -68,9 +68,9 @@ class Group:
     part: str
     """The part of howfar that they are for."""
     brings: str = ""
-    """What the option of `howfar setup` installs; empty for what is always installed."""
+    """The programs, in words, that the option of `howfar setup` installs; empty if they are always installed."""
     laboratory: bool = True
-    """Whether its part works only where the laboratory does."""
+    """Whether its part works only if the laboratory does."""
 
 
 @cache

@@ -14,7 +14,7 @@ _SMALLEST = 1e-300
 _TOLERANCE = 1e-15
 """Relative change below which the continued fraction, and the search for a quantile, have converged."""
 _STEPS_MAX = 500
-"""Most steps of the continued fraction, and of the search."""
+"""Maximum number of steps of the continued fraction, and of the search."""
 
 
 def student_quantile(degrees_of_freedom: float, level: float) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LONGEST_NS = 345_600_000_000_000
-"""Four days, as the engine's histograms: connecting, warm-up, window and a stall last a day each at most."""
+"""Four days, as in the engine's histograms: connecting, warm-up, window and a stall last at most a day each."""
 DIGITS = 3
 """Significant digits."""
 
@@ -35,7 +35,7 @@ _MOST_BYTES = 4 * _MOST_BUCKETS * _LONGEST_VARINT
 
 @dataclass(frozen=True)
 class Counts:
-    """How many samples each bucket has."""
+    """Number of samples in each bucket."""
 
     by_bucket: np.ndarray
 
@@ -110,7 +110,7 @@ def _varints(packed: np.ndarray) -> np.ndarray:
 
 
 def _counts(steps: np.ndarray) -> Counts:
-    """A negative number stands for so many buckets without a sample. Raises ValueError."""
+    """Counts by bucket; a negative step -n stands for n buckets without a sample. Raises ValueError."""
     widths = np.where(steps < 0, -steps, 1)
     # As floats, so that absurd widths do not wrap around.
     if widths.sum(dtype=float) > _MOST_BUCKETS:

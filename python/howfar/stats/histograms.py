@@ -1,4 +1,4 @@
-"""Latency distributions: HDR histograms of trials merged into one an arm, and read at the points a report shows.
+"""Latency distributions: HDR histograms of trials, merged into one per arm and read at the points that a report shows.
 
 Merging counts is exact; averaging percentiles of trials would not be a percentile of anything.
 """
@@ -38,7 +38,7 @@ STEPS_PER_DECADE = 8
 
 
 def merge(records: Iterable[HistogramRecord]) -> Counts:
-    """The samples of all of them."""
+    """The samples of all records together."""
     return merge_data(record.data for record in records)
 
 
@@ -79,7 +79,7 @@ def share_over(merged: Counts, limit_ns: int) -> float:
 
 
 def curve(merged: Counts) -> tuple[CurvePoint, ...]:
-    """The distribution on a percentile axis: equal steps of -log10(1 - quantile), as far as ten samples lie beyond."""
+    """The distribution on a percentile axis: equal steps of -log10(1 - quantile), up to where ten samples lie beyond."""
     count = merged.total
     if count == 0:
         return ()

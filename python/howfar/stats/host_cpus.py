@@ -1,4 +1,4 @@
-"""The processors of one host, and what trials report about them: how busy they were, and who used them."""
+"""The processors of one host, and what trials report about them: how busy they were, and with which processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HostCpus:
         return seen if seen is not None and self.cpus and self.cpus <= seen.cpus_busy.keys() else None
 
     def busy_cpus(self, window: Window) -> float:
-        """How many of the processors worked, for any process."""
+        """Mean number of busy processors, with any process."""
         return sum(window.cpus_busy[cpu] for cpu in self.cpus)
 
     def busy(self, trials: Sequence[Trial]) -> float | None:
@@ -66,14 +66,14 @@ class HostCpus:
         window = self.window(trial)
         if window is None:
             return (others_in(trial) or 0.0) * self.count / self.machine
-        # What looked at the trial ran anywhere: it is taken to be on all processors alike.
+        # The sampling of the trial ran on unknown processors: it is assumed to be spread evenly over all of them.
         looks_ns = window.looks_cpu_ns / max(len(window.cpus_busy), 1) * len(self.cpus)
         return max(self.busy_cpus(window) - ours - (self.link_ns(window) + looks_ns) / window.length_ns, 0.0)
 
 
 def forwarder_share(receipts: Sequence[Mapping[str, Any]], host: str) -> float:
-    """Share of a forwarder's CPU time on a `host`, `client` or `server`: all or none of a single program; half of two, which are
-    counted as one; none of one with a host of its own."""
+    """Share of a forwarder's CPU time on a `host`, `client` or `server`: all or none for a single program; half for two, which are
+    counted as one; none for one that has its own host."""
     if any((receipt.get("hosts") or {}).get("hop") for receipt in receipts):
         return 0.0
     told = [receipt.get("forwarder") or {} for receipt in receipts]

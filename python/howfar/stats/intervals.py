@@ -1,7 +1,7 @@
 """Confidence intervals of ratios, paired by block, and the rule that says when a difference is resolved.
 
 The unit of evidence is the block: each arm once, close in time. Seconds within a trial are not samples: on a busy machine
-they call a quarter of A/A pairs different. Everything is done on logarithms, so that 2x and 1/2x are equally far from 1.
+they make a quarter of A/A pairs look different. Everything is done on logarithms, so that 2x and 1/2x are equally far from 1.
 Start at `judge_ratio`. Pure.
 """
 
@@ -37,14 +37,14 @@ LEVEL = 0.95
 """Confidence of every interval in this program."""
 
 MIN_BLOCKS = 4
-"""Fewest blocks for an interval: Student's limits of two or three values depend on the normal distribution of their errors alone (the
+"""Minimum number of blocks for an interval: Student's limits of two or three values rest on the assumption of normal errors alone (the
 quantile of two is 12.7), and a chance agreement of two blocks looks like certainty."""
 
 MIN_RANK_BLOCKS = 6
-"""Fewest blocks for signed-rank limits: with fewer none has 95 % coverage, and the whole range covers only 1 - 2/2^n."""
+"""Minimum number of blocks for signed-rank limits: with fewer, even the full range covers only 1 - 2/2^n, less than 95 %."""
 
 MAX_BLOCKS = 100_000
-"""Number of blocks where `blocks_needed` gives up; nobody runs as many."""
+"""Number of blocks at which `blocks_needed` gives up; no run has that many."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def hodges_lehmann(values: Sequence[float], level: float = LEVEL) -> Estimate:
 
 
 _ROUNDING = 1e-12
-"""Error allowed in a logarithm: a limit that is exactly a value includes it, from whichever side it was computed."""
+"""Rounding error allowed in a logarithm, so that an interval includes a value that equals its limit, however computed."""
 
 
 def _outside(value: float, interval: Estimate) -> bool:
@@ -151,7 +151,7 @@ def _outside(value: float, interval: Estimate) -> bool:
 
 
 def exponential(estimate: Estimate) -> Estimate:
-    """The estimate whose logarithms were estimated."""
+    """The exponential of an estimate of logarithms."""
     low = None if estimate.low is None else math.exp(estimate.low)
     high = None if estimate.high is None else math.exp(estimate.high)
     points = tuple(math.exp(point) for point in estimate.points)
@@ -161,17 +161,17 @@ def exponential(estimate: Estimate) -> Estimate:
 def judge_ratio(block_ratios: Sequence[float]) -> RatioJudgement:
     """Judge the ratios of one arm over another, one ratio a block, each > 0.
 
-    Quoted is the t estimate. Where the two disagree (either estimate outside the other's interval, or only one interval
-    includes 1) the blocks are called contaminated and the rank estimate is quoted: few disturbed blocks move a mean, and
-    hardly a median. So from 6 blocks on, whether a difference is declared is always decided by the exact rank test: at most 5 %
-    of A/A experiments, whatever the noise (3.9 % at 8 blocks), and never the better of two tries.
+    The t estimate is quoted unless it disagrees with the rank estimate (either estimate outside the other's interval, or only
+    one interval includes 1). Then the blocks are called contaminated and the rank estimate is quoted: a few disturbed blocks
+    move a mean, but hardly a median. So from 6 blocks on the exact rank test alone decides whether a difference is declared: in
+    at most 5 % of A/A experiments, whatever the noise (3.9 % at 8 blocks), and never by the better of two tests.
     """
     return _judged(tuple(block_ratios))
 
 
 @lru_cache(maxsize=4096)
 def _judged(block_ratios: tuple[float, ...]) -> RatioJudgement:
-    """The stop rule asks after every trial about all arms, of which one has changed."""
+    """Cached: after every trial the stop rule judges all arms, of which one has changed."""
     logs = [math.log(ratio) for ratio in block_ratios]
     mean, rank = mean_interval(logs), hodges_lehmann(logs)
     contaminated = rank.low is not None and (
@@ -201,8 +201,8 @@ NARROW = 0.02
 
 
 def interval_text(estimate: Estimate) -> str:
-    """A value with its interval, `0.78 [0.76, 0.80]`: three decimals where two would hide the interval, leave one digit, or a limit at
-    0.
+    """A value with its interval, `0.78 [0.76, 0.80]`: three decimals where two would hide the interval, leave one digit, or show a
+    limit as 0.
 
     `0.78 (0.75, 0.81)`: too few blocks for an interval, so their own values, ascending.
     """
@@ -227,7 +227,7 @@ def brackets(estimate: Estimate, form: Callable[[float], str]) -> str:
 
 
 def in_brackets(estimate: Estimate, form: Callable[[float], str], without: str = "") -> str:
-    """`0.2 [0.1, 0.3]`; `without` in place of an interval that there is not."""
+    """`0.2 [0.1, 0.3]`; `without` in place of a missing interval."""
     return f"{form(estimate.value)} {brackets(estimate, form) or without}".rstrip()
 
 
@@ -237,7 +237,7 @@ def share_text(share: float) -> str:
 
 
 _FACTOR_FROM = 0.25
-"""Noise floor from which it is told as a factor: half as fast is beyond a floor of 64 %, which is a factor of 1.64 either way."""
+"""Noise floor from which it is shown as a factor: 64 % is a factor of 1.64 either way, which half the speed exceeds."""
 
 
 def floor_text(floor: float) -> str:
@@ -256,7 +256,7 @@ def excludes_one(ratio: Estimate) -> bool:
 
 
 def excludes_zero(difference: Estimate) -> bool:
-    """Whether the interval exists and 0 is not in it."""
+    """Whether the interval exists and does not include 0."""
     return _outside(0.0, difference)
 
 
@@ -271,7 +271,7 @@ def noise_floor(aa: Estimate) -> float | None:
 
 
 FAMILY = 1 - LEVEL
-"""Chance at most of one or more false claims in a run without any true difference, whatever the number of its claims."""
+"""Maximum chance of one or more false claims in a run without any true difference, whatever the number of its claims."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,8 @@ class Threshold:
     floor: float | None
     """The noise floor. None: unknown, and nothing is resolved."""
     claims: int = 1
-    """Claims of the whole run. Each is made only where its interval at 1 - FAMILY / claims excludes 1 too (Bonferroni; Dunn 1961)."""
+    """Number of claims of the run. Each is made only where its interval at 1 - FAMILY / claims excludes 1 too (Bonferroni; Dunn
+    1961)."""
 
     def resolve(self, ratio: Estimate | None) -> Resolution:
         """Classify a ratio. Nothing is resolved without an interval."""

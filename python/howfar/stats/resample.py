@@ -1,11 +1,11 @@
 """Intervals of figures that are computed from a whole run, such as a crossing or a prediction: the jackknife over blocks.
 
-A part declares what it wants: next to a figure `x`, a field `x_interval` of the type `Derived` or `Difference`. The same analysis is
-made of the run without each block in turn; the pseudo-values n x whole - (n - 1) x without scatter as independent estimates would
-(Tukey 1958; Efron and Tibshirani, "An Introduction to the Bootstrap", chapter 11), and Student's limits are taken of them.
+A part declares its intervals: next to a figure `x`, a field `x_interval` of the type `Derived` or `Difference`. The analysis is
+repeated without each block in turn; the pseudo-values n x whole - (n - 1) x without scatter as independent estimates would
+(Tukey 1958; Efron and Tibshirani, "An Introduction to the Bootstrap", chapter 11), and Student's limits are computed from them.
 
-The jackknife fails for a median over blocks, which leaving one out moves by one step or not at all (chapter 10.6 there). Such a
-figure is made of each block alone instead, see `of_blocks`; its field is a plain `Interval | None` that the analysis fills.
+The jackknife fails for a median over blocks, which moves by one step or not at all if one is left out (chapter 10.6 there). Such a
+figure is computed for each block alone instead, see `of_blocks`; its field is a plain `Interval | None` that the analysis fills.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _JACKKNIFE, _SIGNED = "jackknife", "signed"
 Derived = Annotated[Interval | None, _JACKKNIFE]
 """Interval of a figure that is positive by nature: limits on logarithms."""
 Difference = Annotated[Interval | None, _JACKKNIFE, _SIGNED]
-"""Interval of a figure that noise may put on either side of 0, as a difference. On logarithms its limits would never reach 0."""
+"""Interval of a figure that noise may put on either side of 0, such as a difference. On logarithms its limits would never reach 0."""
 
 SUFFIX = "_interval"
 MOST_GROUPS = 12
-"""Most groups. Of more blocks, several are left out at a time: the limits have these degrees of freedom, and analyses stay few."""
+"""Maximum number of groups, to limit the number of analyses: of more blocks, several are left out at a time. It also limits the
+degrees of freedom."""
 _IDENTITY = frozenset(
     {
         "name",
@@ -72,7 +73,7 @@ def derived(whole: float, without: Sequence[float | None], *, signed: bool = Fal
     centre = scale(whole)
     pseudo = [n * centre - (n - 1) * scale(value) for value in known]
     mean = sum(pseudo) / n
-    # Groups that do not move it, as those in which its arms rested, say nothing about its scatter.
+    # Groups that do not move it, such as those in which its arms rested, show nothing about its scatter.
     moved = sum(not math.isclose(value, whole, rel_tol=_ROUNDING) for value in known)
     half = t_quantile(max(moved - 1, 1), LEVEL) * math.sqrt(
         sum((value - mean) ** 2 for value in pseudo) / (n * (n - 1))
@@ -83,12 +84,13 @@ def derived(whole: float, without: Sequence[float | None], *, signed: bool = Fal
 
 
 _ROUNDING = 1e-12
-"""Largest change that arithmetic may cause."""
+"""Largest relative change that rounding may cause."""
 
 
 def of_blocks(whole: float, each: Sequence[float | None]) -> Interval | None:
-    """95 % limits of a positive figure that is a median over blocks, by its values in each block alone: Student's on logarithms, and
-    always including `whole`, which a disturbed block moves less. None: fewer blocks have the figure than an interval needs."""
+    """95 % limits of a positive figure that is a median over blocks, by its values in each block alone: Student's limits on
+    logarithms, extended to `whole` if necessary, which a disturbed block moves less. None: fewer blocks have the figure than an
+    interval needs."""
     found = mean_interval([math.log(value) for value in each if value is not None and value > 0] or [0.0])
     if found.low is None or found.high is None or whole <= 0:
         return None
@@ -97,7 +99,7 @@ def of_blocks(whole: float, each: Sequence[float | None]) -> Interval | None:
 
 @lru_cache(maxsize=64)
 def wants_intervals(kind: type[Part]) -> bool:
-    """Whether a part of this kind, or a part within it, declares a jackknife's interval."""
+    """Whether a part of this kind, or a part within it, declares a jackknife interval."""
     return any(
         _JACKKNIFE in field.metadata or any(map(wants_intervals, _parts_in(field.annotation)))
         for field in kind.model_fields.values()

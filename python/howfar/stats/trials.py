@@ -25,8 +25,8 @@ Unit = Literal["queries", "requests", "pages"]
 ONE: dict[Unit, str] = {"queries": "query", "requests": "request", "pages": "page"}
 
 KEEPS_UP = 0.99
-"""Share of what was due that is answered within the window. The rest waited for a connection, so its response time grows with the
-window."""
+"""Share of the transactions due that an arm answers within the window if it keeps up. If more wait for a connection, response times
+grow with the window."""
 
 T = TypeVar("T")
 Rest = tuple[tuple[str, FactorValue], ...]
@@ -64,7 +64,8 @@ class TrialTable:
         return next((arm for arm in self.run.info.arms if arm.role is ArmRole.BASELINE), None)
 
     def reference(self, arm: Arm) -> Arm | None:
-        """The arm that an arm is compared with: the baseline, under the arm's conditions of the machine if measured under them."""
+        """The arm that an arm is compared with: the baseline, or its copy under the arm's conditions of the machine if there is
+        one."""
         baseline = self.baseline
         if baseline is None:
             return None
@@ -75,15 +76,15 @@ class TrialTable:
         return baseline
 
     def compared(self, arm: Arm) -> Arm | None:
-        """The reference that an arm is compared with. None: a given rate is no result, and no cell of the baseline's path has the
-        same one."""
+        """The reference that an arm is compared with. None: the arm is the reference, or has a given rate (which is no result) that
+        the reference does not have."""
         other = self.reference(arm)
         if other is None or other.name == arm.name or offered_per_s(other.factors) != offered_per_s(arm.factors):
             return None
         return other
 
     def answered(self, arm: Arm) -> list[float]:
-        """Shares of the transactions due that were answered in time, by the receipts. Empty: it has no rate of its own."""
+        """Shares of the transactions due that were answered in time, by the receipts. Empty: it has no given rate."""
         accounts = [trial.receipt.get("arrivals", {}) for trial in self.trials[arm.name].values()]
         return [account["answered"] / account["due"] for account in accounts if account.get("due")]
 
@@ -94,7 +95,7 @@ class TrialTable:
 
     @property
     def blocks(self) -> int:
-        """Number of good trials of the arm that has most."""
+        """Number of good trials of the arm with the most."""
         return max((len(good) for good in self.good.values()), default=0)
 
     def measured(self, arm: str) -> list[Measured]:
@@ -158,12 +159,12 @@ def median_latency_ns(measured: Measured) -> float | None:
 
 
 _FEW = 200
-"""Transactions of a connection in a window: with fewer, the error of cutting them at the window's ends shows in the count."""
+"""Transactions per connection in a window: with fewer, the error of cutting them off at the window's ends shows in the count."""
 
 
 def closed_loop_per_s(measured: Measured, threads: int) -> float:
-    """Transactions counted over the window. If it saw few of each connection: connections over the mean time of one, which is the
-    same in a closed loop without pauses and does not depend on where the window ends."""
+    """Transactions counted over the window. With few of each connection: connections divided by the mean transaction time, which is
+    the same in a closed loop without pauses and does not depend on where the window ends."""
     histogram = transaction_histogram(measured)
     if histogram is not None and histogram.mean_ns > 0 and measured.transactions < _FEW * threads:
         return threads * 1e9 / histogram.mean_ns
@@ -171,7 +172,7 @@ def closed_loop_per_s(measured: Measured, threads: int) -> float:
 
 
 TAIL = 10
-"""Samples beyond a quantile, at least, in each trial: with fewer it is about single transactions."""
+"""Minimum number of samples beyond a quantile in each trial: with fewer, single transactions determine it."""
 
 
 def quantile_ms(measured: Measured, share: float) -> float | None:
@@ -184,7 +185,7 @@ def quantile_ms(measured: Measured, share: float) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _quantile_ns(data: str, share: float) -> float:
-    """The stop rule asks for it after every trial, of all trials before."""
+    """Cached: the stop rule needs it after every trial, for all trials so far."""
     return value_at(merge_data([data]), share)
 
 
@@ -194,11 +195,11 @@ def p99_ms(measured: Measured) -> float | None:
 
 
 def others_in(trial: Trial) -> float | None:
-    """CPUs kept busy by other processes than client, server, forwarder, link and howfar's own looks. None: void, or not recorded, as
-    for a server that dies in the trial."""
+    """CPUs kept busy by other processes than client, server, forwarder, link and howfar's own sampling. None: void, or not
+    recorded, as for a server that dies in the trial."""
     window = trial.window
     if window is not None and window.cpus_busy:
-        busy: float | None = sum(window.cpus_busy.values())  # a trial's load goes on until its last answers are in
+        busy: float | None = sum(window.cpus_busy.values())  # `trial.load` lasts until the last answers have arrived
     else:
         busy = None if trial.load is None else trial.load.busy_cpus
     if trial.measured is None or busy is None or not trial.measured.elapsed_ns:
@@ -207,7 +208,7 @@ def others_in(trial: Trial) -> float | None:
         return None
     ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
     looks = window.looks_cpu_ns / window.length_ns if window is not None else 0.0
-    return max(0.0, busy - ours - looks)  # the clocks' grain may put it below
+    return max(0.0, busy - ours - looks)  # the clocks' resolution may make it negative
 
 
 def others_cpus(trials: Sequence[Trial]) -> float | None:

@@ -1,7 +1,7 @@
-"""A file of SQLite that howfar writes: only a whole one of the right kind is read, and each damage is an error that says so.
+"""SQLite files that howfar writes: only a complete file of the right kind is read, and damage is reported as an error.
 
-What is checked, in this order: a regular file, its kind, its format, its schema, and its values against the checksums that were
-written with them. Only after that is a value used. Not here: the tables of any kind of file, and the meaning of a value.
+Checks, in this order: a regular file, its kind, its format, its schema, and its values against the checksums that were written with
+them. No value is used before that. Not here: the tables of any kind of file, and the meaning of a value.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from howfar.store.partial import NO_ROOM
 
 BUSY_TIMEOUT_S = 10.0
 MOST_VALUE_BYTES = 256 << 20
-"""Longest text or BLOB that is read; more is a damaged length."""
+"""Longest text or BLOB that is read; a greater length is damage."""
 MOST_DEPTH = 64
-"""Depth of JSON beyond which it is nobody's receipt."""
+"""Maximum nesting of JSON; no receipt is nested more deeply."""
 
 Schema = dict[str, frozenset[tuple[str, str, bool]]]
 """Tables with the name and the type of each column, and whether it is NOT NULL."""
@@ -40,7 +40,7 @@ _WHAT_IS_LEFT = "Use a copy of it, or measure again. `sqlite3 {} .recover` print
 
 
 def damaged(path: Path, what: str) -> NotARunFile:
-    """The error for a file of howfar that is not as it was written."""
+    """The error for a damaged file of howfar."""
     return NotARunFile(f"{path} is damaged: {what}", _WHAT_IS_LEFT.format(shlex.quote(str(path))))
 
 
@@ -49,7 +49,7 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
     uri = f"file:{quote(os.fsencode(path.resolve()))}?mode={mode}"
     if mode == "ro" and not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
         uri += "&immutable=1"
-    # Not only one thread: a recording is written by whichever one collects.
+    # Used by several threads: a recording is written by the thread that collects it.
     db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     db.row_factory = sqlite3.Row
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
@@ -59,7 +59,7 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
 
 
 def check_regular(path: Path, kind: FileKind) -> None:
-    """Check the path before anything opens it: a pipe would be waited for. Raises NotARunFile, OSError."""
+    """Check the path before anything opens it: opening a pipe would block. Raises NotARunFile, OSError."""
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise NotARunFile(f"{path} is a directory, not a {kind.name}", f"Give the {kind.suffix} file itself.")
@@ -70,7 +70,7 @@ def check_regular(path: Path, kind: FileKind) -> None:
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """The kind of a regular file, by its content; None if it is not of howfar. Not for a file that this process has open: closing it
+    """The kind of a regular file, by its content; None if it is not howfar's. Not for a file that this process has open: closing it
     again drops SQLite's locks."""
     return recognise(_head(path)) if path.is_file() else None
 
@@ -102,7 +102,7 @@ def check_kind(db: sqlite3.Connection, path: Path, kind: FileKind, newest: int) 
 
 
 def schema_of(db: sqlite3.Connection) -> Schema:
-    """The ordinary STRICT tables of a database; none of the rest: views, virtual tables, generated columns."""
+    """The ordinary STRICT tables of a database, without views, virtual tables and generated columns."""
     tables = [
         (str(name), bool(strict)) for _, name, kind, _, _, strict in db.execute("PRAGMA table_list") if kind == "table"
     ]
@@ -115,7 +115,7 @@ def _columns(db: sqlite3.Connection, table: str) -> frozenset[tuple[str, str, bo
 
 
 def check_schema(db: sqlite3.Connection, path: Path, wanted: Schema) -> None:
-    """Check that tables are tables, with exactly these columns, and that nothing acts on what is written. Raises NotARunFile,
+    """Check that `wanted` are ordinary tables with exactly these columns, and that there is no trigger. Raises NotARunFile,
     sqlite3.Error."""
     found = schema_of(db)
     for table, columns in wanted.items():
@@ -135,7 +135,7 @@ def check_structure(db: sqlite3.Connection, path: Path) -> None:
 
 
 def checksum(rows: Iterable[Sequence[Any]]) -> str:
-    """SHA-256 of rows as SQLite holds them: each a JSON array with a line end, with the bytes of a BLOB in base64."""
+    """SHA-256 of rows as SQLite stores them: each a JSON array with a line end, with the bytes of a BLOB in base64."""
     summed = hashlib.sha256()
     for row in rows:
         summed.update(_WRITE(tuple(row)).encode("ascii") + b"\n")
@@ -167,7 +167,7 @@ def _check_json(value: Any, left: int) -> None:
 
 @contextmanager
 def reading(path: Path, kind: FileKind) -> Iterator[None]:
-    """Translate what a damaged file does to its reader. Raises NotARunFile, RunFileError."""
+    """Translate the errors that a damaged file causes in its reader. Raises NotARunFile, RunFileError."""
     try:
         with translated(path, "read", kind):
             yield
@@ -188,7 +188,7 @@ def translated(path: Path, doing: str, kind: FileKind) -> Iterator[None]:
             raise _full(path, doing, error.strerror or "", kind) from error
         raise RunFileError(f"cannot {doing} {path}: {error.strerror}", "Check the name and the permissions.") from error
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # without: no valid text
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # without a code: text is not valid UTF-8
         if code == sqlite3.SQLITE_FULL or code in _REFUSED_WRITE:
             raise _full(path, doing, str(error), kind) from error
         if code & 0xFF == sqlite3.SQLITE_NOTADB:
@@ -209,7 +209,7 @@ _DAMAGED = {
     sqlite3.SQLITE_MISMATCH,
 }
 
-# SQLite says `full` for ENOSPC only; a quota and a file size limit come as a failed write.
+# SQLite reports `full` for ENOSPC only; a quota or a file size limit causes a failed write.
 _REFUSED_WRITE = {
     sqlite3.SQLITE_IOERR_WRITE,
     sqlite3.SQLITE_IOERR_TRUNCATE,
@@ -227,8 +227,8 @@ def _full(path: Path, doing: str, reason: str, kind: FileKind) -> DiskFull:
 
 @contextmanager
 def opened(path: Path, kind: FileKind, newest: int) -> Iterator[tuple[sqlite3.Connection, int]]:
-    """A file of this kind for reading, within one snapshot whatever a writer does, and its format. Raises NotARunFile,
-    NewerRunFile, RunFileError."""
+    """Open a file of this kind for reading in one snapshot, which writers do not affect; yields it and its format. Raises
+    NotARunFile, NewerRunFile, RunFileError."""
     with reading(path, kind):
         check_regular(path, kind)
         with contextlib.closing(connect(path, "ro")) as db:

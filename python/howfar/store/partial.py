@@ -1,8 +1,8 @@
-"""Files that get their name only when they are complete, and leave nothing behind when their maker is killed.
+"""Files that get their name only when they are complete, and leave nothing behind when their writer is killed.
 
-An unfinished file lies next to its final path, held by a lock of its maker. The kernel drops the lock of a dead process, and the
-next one that makes a file in that directory removes the unfinished one. Process numbers would not do: in a sandbox each maker is
-number 1.
+An unfinished file lies next to its final path, locked by its writer. The kernel releases the lock of a dead process, and the next
+process that creates a file in that directory removes the unfinished one. PIDs would not identify writers: in a sandbox each has
+PID 1.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _JOURNAL = "-journal"
 
 
 def stays(path: Path) -> bool:
-    """Whether what has this name, or what it links to, is written into and not replaced: a device or a pipe."""
+    """Whether the file, or the target of the link, is written to instead of replaced: a device or a pipe."""
     return path.exists() and not path.is_file()
 
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """An empty file to be written and then linked or renamed to `path`. What is left of it on leaving is removed.
+    """An empty file to be written and then linked or renamed to `path`. What is left of it on exit is removed.
 
-    SQLite's locks on it are lost on leaving. Raises OSError.
+    SQLite's locks on it are lost on exit. Raises OSError.
     """
     _remove_forsaken(path.parent)
     name = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}{_SUFFIX}")
@@ -46,8 +46,8 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str, mode: int | None = None) -> None:
-    """Write a file whole or not at all: a reader never sees half of it. A device or a pipe is written into; a link stays, and what it
-    names is replaced. `mode`: of the file; None: by the umask. Raises OSError."""
+    """Write a file atomically: a reader never sees half of it. A device or a pipe is written to; a link stays, and its target is
+    replaced. `mode`: of the file; None: by the umask. Raises OSError."""
     if stays(path):
         path.write_text(text, encoding="utf-8")
         return
@@ -60,7 +60,7 @@ def write_whole(path: Path, text: str, mode: int | None = None) -> None:
 
 
 def _held(name: Path) -> int:
-    """Make the file and lock it. Another process that tidies up may come between; then once more."""
+    """Create the file and lock it; retry if the cleanup of another process removes it in between."""
     for _ in range(_TRIES):
         descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         fcntl.flock(descriptor, fcntl.LOCK_EX)

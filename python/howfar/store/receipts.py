@@ -1,4 +1,4 @@
-"""Readers of receipts and environments that work whatever their writers knew: a number below nested keys, a list of processors."""
+"""Read receipts and environments of any version, in which keys may be absent: a number under nested keys, a list of processors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def number_in(facts: Mapping[str, Any], *path: str) -> float | None:
-    """A number below keys of nested mappings; None: not there."""
+    """A number under keys of nested mappings; None: absent."""
     value: Any = facts
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""The records of a run: what was requested, what was seen, trial by trial. Raw first: every reported figure is computed from these.
+"""The records of a run: what was requested and what was observed, trial by trial. Every reported figure is computed from them.
 
 Not here: any statistic. Times are integers of nanoseconds, sizes bytes.
 """
@@ -23,19 +23,19 @@ FORMAT_VERSION = 7
 """Version of the run file's format. A reader upgrades older files and refuses newer ones."""
 
 CONFIRMATION_BLOCK = 10_000
-"""Blocks of a confirmation are numbered from here on: the plan's own, at most a thousand, may still get more after it."""
+"""First block number of a confirmation. The plan's own blocks, at most a thousand, may continue after it."""
 
 FactorValue = str | int | float | bool
 
 
 class Record(BaseModel):
-    """Frozen and closed; a number is finite."""
+    """A frozen record without extra fields; its numbers are finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
-"""Of things, bytes or nanoseconds; sums of some are 64-bit integers still."""
+"""A number of things, bytes or nanoseconds; a sum of two still fits in a 64-bit integer."""
 
 
 Level = Annotated[float, Field(ge=0)]
@@ -50,9 +50,9 @@ class ArmRole(StrEnum):
     """The baseline's cell under another name: the A/A arm."""
     CONTENDER = "contender"
     CONTROL = "control"
-    """Measured to judge the instrument: what it should find is known. In no comparison of the plan."""
+    """Measured to judge the instrument, because the true result is known. In no comparison of the plan."""
     CONFIRMATION = "confirmation"
-    """One of a pair made when a limit was named: an arm once more, and with that resource changed. In no ratio of the plan's."""
+    """One of a pair added when a limit was named: a copy of the arm, and one with that resource changed. In no ratio of the plan."""
 
 
 class Arm(Record):
@@ -96,7 +96,7 @@ class HistogramRecord(Record):
 
 
 class IntervalRecord(Record):
-    """One slice of the measured window, for the eye and for steadiness; never a sample for statistics."""
+    """One slice of the measured window, for charts and to judge steadiness; never a sample for statistics."""
 
     start_ns: Count
     length_ns: Count
@@ -114,19 +114,19 @@ class ServiceRecord(Record):
 
     service: ServiceName
     connects: Count | None
-    """Opened within pages. None: a load of keys, whose connections nobody counts."""
+    """Connections opened within pages. None: a load of keys, whose connections are not counted."""
     requests: Count
     turns: Count
     bytes_to_server: Count
     bytes_to_client: Count
     hits: Count
     misses: Count
-    """Keys that were read, by whether they had a value."""
+    """`hits` and `misses`: keys that were read, with and without a value."""
 
 
 class Measured(Record):
-    """What the engine counted in the measured window. Of pages: transactions are pages, queries and turns those of all
-    services, which an application tells itself; then there are no bytes."""
+    """What the engine counted in the measured window. For pages: transactions are pages; queries and turns are those of all
+    services. An application reports these itself; then there are no bytes."""
 
     elapsed_ns: Count = Field(gt=0)
     transactions: Count
@@ -144,13 +144,13 @@ class Measured(Record):
     services: tuple[ServiceRecord, ...] = ()
     """Services of pages that the engine runs, and of a workload of keys. Empty: SQL alone, an application's pages, or older files."""
     told: dict[str, int] = Field(default_factory=dict)
-    """What an application's pages reported of themselves, summed."""
+    """Counts that an application's pages reported, summed."""
 
 
 class TcpRecord(Record):
-    """One host's connections of the load that are there at the end of the measured window, as its kernel tells (TCP_INFO). What counts
-    is what came over the window, or since a connection began that began in it. Times in nanoseconds, summed over connections. None:
-    this kernel does not say."""
+    """One host's connections of the load that exist at the end of the measured window, as its kernel reports them (TCP_INFO). Counts
+    are increases over the window, or since a connection began if it began within it. Times in nanoseconds, summed over connections.
+    None: not reported by this kernel."""
 
     host: Literal["client", "server"]
     connections: Count
@@ -167,10 +167,10 @@ class TcpRecord(Record):
 
 
 class NetworkSample(Record):
-    """One look at the way: since the measured window began, bytes and frames as a network card counts them (Ethernet headers in, each
-    segment a frame), which virtual interfaces do not: to them a super-packet is one packet. On a link those to the client are what
-    the server sent, also what the link then lost or dropped. The loopback counts both directions together; they are split by the
-    share that each has of the server's TCP bytes over the window."""
+    """One sample of the traffic since the measured window began. Bytes and frames are as a network card counts them (with Ethernet
+    headers, each segment a frame); virtual interfaces count a super-packet as one packet. On a link, traffic to the client is what
+    the server sent, including what the link then lost or dropped. The loopback counts both directions together; they are split by
+    the share that each has of the server's TCP bytes over the window."""
 
     at_ns: int
     to_server_bytes: int
@@ -179,9 +179,9 @@ class NetworkSample(Record):
     to_client_packets: int
     to_server_queue_bytes: int | None
     to_client_queue_bytes: int | None
-    """The most since the sample before, in the link's queue. None: no link, or one that does not say."""
+    """Maximum bytes in the link's queue since the previous sample. None: no link, or one that does not report it."""
     retransmits: int
-    """Segments that both hosts sent again."""
+    """Segments that the two hosts retransmitted."""
 
 
 class LagRecord(Record):
@@ -191,9 +191,9 @@ class LagRecord(Record):
     """Since the window began."""
     replica: str
     behind: Count
-    """Transactions that the primary had committed, read first, and that were not applied."""
+    """Transactions that the primary had committed, queried first, and that the replica had not applied."""
     heartbeat_ns: Count | None
-    """Age of the newest heartbeat row that was applied; at least the way there. None: none has come yet."""
+    """Age of the newest heartbeat row that was applied; at least the one-way delay. None: none has arrived yet."""
 
 
 class Window(Record):
@@ -202,40 +202,40 @@ class Window(Record):
 
     length_ns: Count = Field(gt=0)
     interface: str
-    """Whose bytes: `s0` of the server on a link, `lo` on its loopback; empty: a Unix socket, no samples."""
+    """Interface whose bytes are counted: `s0` of the server on a link, `lo` on its loopback; empty: a Unix socket, no samples."""
     network: tuple[NetworkSample, ...] = ()
     tcp: tuple[TcpRecord, ...] = ()
     server: dict[str, int] = Field(default_factory=dict)
-    """How much the server's counters grew, without the question about them; of `running` and `clients` how many there were at the end.
+    """Increase of the server's counters, without the query that reads them; `running` and `clients` are the values at the end.
     See `server_metrics.py`."""
     cpus_busy: dict[int, float] = Field(default_factory=dict)
-    """Share of the window in which each CPU of the machine worked, on anything."""
+    """Share of the window in which each CPU of the machine was busy, with any process."""
     link_cpu_ns: dict[int, int] = Field(default_factory=dict)
-    """CPU time of the emulator's threads, by the CPU they were last on: the instrument's own part of it."""
+    """CPU time of the emulator's threads, by the CPU they last ran on: the instrument's own CPU use."""
     looks_cpu_ns: int = 0
-    """CPU time of these looks themselves, on whichever CPU; howfar's, and no stranger's. Files of before say nothing."""
+    """CPU time of taking these samples, on any CPU: howfar's, not another process's. 0 in older files."""
     timeouts: int | None = None
-    """Retransmission timers of both hosts that ran out. None: files of before, a Unix socket, or this kernel does not say."""
+    """Retransmission timeouts on both hosts. None: older files, a Unix socket, or not reported by this kernel."""
     lag: tuple[LagRecord, ...] = ()
     """Empty: no replica."""
 
 
 class JoinRecord(Record):
-    """What it took a node of a cluster to join it."""
+    """Time and traffic that a node needed to join its cluster."""
 
     how: str
-    """By what it fetched what it lacked, as the server calls it: `SST`, `IST`, `clone`, `binary log`."""
+    """How it got the data that it lacked, in the server's terms: `SST`, `IST`, `clone`, `binary log`."""
     took_ns: int
-    """From the start of its server until it was a whole member."""
+    """From the start of its server until it was a full member."""
     received_bytes: int
-    """To it, over all its links, by the kernel's count of the other ends' interfaces."""
+    """Bytes to it, over all its links, as the kernel counts them on the interfaces of the other ends."""
     wire_bytes: int
     """Bytes by the links' own count, with the framing of each segment."""
     donor: str
-    """At the other end of the link that carried most."""
+    """The node at the other end of the link that carried the most bytes."""
     donor_wire_bytes: int
     segments: int
-    """Over all links; the kernel counts a packet of several with one set of headers."""
+    """Over all links; the kernel counts a packet of several segments with one set of headers."""
     packets: int
 
 
@@ -246,83 +246,83 @@ class CpuShares(Record):
     idle: float
     """Idle, stolen or waiting for a disk."""
     replicas: float
-    """By the servers that replicate, of `busy`."""
+    """Part of `busy` that the replicas used."""
 
 
 class CrashRecord(Record):
-    """What a fault lost, by the clients' own logs against what the survivor holds. Times since the load began, by one clock."""
+    """What a fault lost, found by comparing the clients' logs with the survivor's rows. Times since the load began, by one clock."""
 
     kind: Literal["crash"] = "crash"
     fault: str
     """A level of the factor."""
     fault_ns: int
-    """Right before anything was done."""
+    """Right before its first action."""
     in_force_ns: int | None = None
-    """When all was done: somewhere between the two it took effect. None: files of before."""
+    """When all its actions were done: it took effect between the two. None: older files."""
     dead_ns: int
-    """When the primary was killed: with the fault, or later where the fault was another."""
+    """When the primary was killed: by the fault, or later if the fault was another."""
     watched_ns: int
-    """How often another connection looked for new keys on the primary."""
+    """Mean interval at which another connection polled the primary for new keys."""
     commits_per_s: float
-    """Acknowledged, from the beginning of the measured window to the fault."""
+    """Acknowledged commits, from the beginning of the measured window to the fault."""
     acknowledged: int
-    """By the primary to clients, in all."""
+    """Commits that the primary acknowledged to clients, in all."""
     lost: int
     """Acknowledged commits that are not on the survivor."""
     lost_after: int = 0
-    """Lost commits acknowledged when the fault had begun: by a primary that lived on, cut off."""
+    """Lost commits acknowledged after the fault had begun, by a primary that survived it."""
     lost_in_force: int | None = None
-    """Lost commits acknowledged when the fault was in force. None: older files."""
+    """Lost commits acknowledged after the fault was in force. None: older files."""
     first_lost_ns: int | None
     """When the earliest of the lost was acknowledged. None: nothing was lost."""
     refused: int
     unknown: int
-    """Under way when the primary died: no client has heard of them."""
+    """Commits in progress when the primary died: no client got an answer to them."""
     applied_unknown: int
-    """Unknown commits that are on the survivor: committed, and not reported to a client."""
+    """Unknown commits that are on the survivor: committed, but not reported to a client."""
     applied_refused: int
     seen: int
     """Keys that another connection saw on the primary."""
     seen_early: int
-    """Commits that were seen before their client had its acknowledgement, or where it never had one."""
+    """Commits that were seen before their client got its acknowledgement, or that were never acknowledged."""
     seen_early_median_ns: int | None
-    """How long before, at the least, where it had one."""
+    """How long before the acknowledgement, where there was one; a lower bound."""
     phantoms: int
-    """Seen by another connection and not on the survivor."""
+    """Keys that another connection saw and that are not on the survivor."""
     behind_before: int | None
-    """Transactions that the replica had not applied at the last look before the fault; it was queried before the primary, so rather
-    too many. None: nobody had looked."""
+    """Transactions that the replica had not applied right before the fault; it was queried before the primary, so the number may be
+    too high. None: not queried."""
     unreceived_before: int | None = None
-    """Those of `behind_before` that had not come: on the way, or not sent yet. Of several replicas those of the one that had most."""
+    """Those of `behind_before` that had not arrived: in transit, or not sent yet. Of several replicas, for the most advanced one."""
     applied_per_s_before: float | None = None
-    """Transactions that this replica applied, from the beginning of the load to the fault. None: files of before."""
+    """Transactions that this replica applied, from the beginning of the load to the fault. None: older files."""
     cpus_before: CpuShares | None = None
-    """CPUs in use on the primary's machine in the measured window before the fault. None: not counted, files of before."""
+    """CPUs in use on the primary's machine in the measured window before the fault. None: not counted, or older files."""
     heartbeat_before_ns: int | None
     replica_rtt_ns: int
     """Measured at rest."""
     promoted: str | None
-    """Who took over. None: nobody could, and the trial is void."""
+    """Name of the server that took over. None: none could, and the trial is void."""
     promotion_ns: int
     unapplied: int
-    """Transactions that had come and waited to be applied when it was told to take over."""
+    """Transactions that it had received but not yet applied when it was promoted."""
     lost_keys: tuple[int, ...]
-    """The first of them, twenty at most."""
+    """The first lost keys, at most twenty."""
     stall_ns: int | None = None
-    """In a cluster, the longest time from the last commit before the fault on, in which no client of the part that went on was told
-    of one. Clients at its other nodes try again and again. None: another mode, files of before."""
+    """In a cluster, the longest time without an acknowledged commit in the part that continued, from the last commit before the fault
+    on. Clients at its other nodes retry continuously. None: another mode, or older files."""
     by_itself: int | None = None
-    """Acknowledged by a node that was cut off, and sent to it after that."""
+    """Commits that were sent to a node after it was cut off, and acknowledged by it."""
     meanwhile_per_s: float | None = None
-    """Acknowledged by a primary that lived on, while a member was cut off or slow. None: it died, files of before."""
+    """Commits acknowledged by the primary while a member was cut off or slow. None: the primary died, or older files."""
     back_ns: int | None = None
-    """Until that member was a whole one again, from when it was let alone. None: it was not, or not within a minute."""
+    """Time from the end of that member's fault until it was a full member again. None: it was not, or not within a minute."""
     joined: JoinRecord | None = None
-    """A member that left and joined: `stall_ns` is until the primary died, `meanwhile_per_s` while it joined."""
+    """A member that left and joined. Then `stall_ns` ends when the primary died, and `meanwhile_per_s` is for the time of the join."""
 
 
 class FallbackSample(Record):
-    """What a primary said of itself at one moment."""
+    """The state that a primary reported at one moment."""
 
     at_ns: int
     semi_sync: bool
@@ -336,42 +336,42 @@ class FallbackSample(Record):
 
 
 class FallbackRecord(Record):
-    """A replica that goes away and comes back under the server's own timeouts. Times since the load began."""
+    """Effects of a replica that is away for longer than the server's timeout, and returns. Times since the load began."""
 
     kind: Literal["fallback"] = "fallback"
     timeout_ms: int | None
-    """None: the primary has none, and waits for ever."""
+    """None: the primary has none, and waits forever."""
     left_ns: int
     returned_ns: int
-    """The link carries again."""
+    """When the link was restored."""
     reconnected_ns: int | None
-    """The replica was first seen connected again."""
+    """When the replica was first seen to receive again."""
     stall_ns: int
-    """The longest time in which no commit was acknowledged to anybody."""
+    """The longest time in which no commit was acknowledged to any client."""
     longest_commit_ns: int
     fell_ns: int | None
-    """First seen asynchronous. None: it never fell back."""
+    """When the primary was first seen asynchronous. None: it never fell back."""
     back_ns: int | None
-    """First seen semi-synchronous again, for good; where commits never pause, maybe when the load has ended. None: not even then."""
+    """When it was first seen semi-synchronous for good; perhaps only after the load, if commits never pause. None: not even then."""
     load_ended_ns: int | None = None
-    """The last acknowledgement to anybody."""
+    """Time of the last acknowledgement to any client."""
     unprotected: int
-    """Commits that clients were told of between `fell_ns` and `back_ns`, from their logs: no replica had acknowledged them, and
-    one may have had them soon after."""
+    """Commits acknowledged to clients between `fell_ns` and `back_ns`, from their logs: no replica had acknowledged them, although
+    one may have received them soon after."""
     unacknowledged: int
-    """Unacknowledged commits by the server's own counter, in its unit: under AFTER_SYNC MySQL counts commits that go together as
+    """Unacknowledged commits by the server's own counter, in its unit: under AFTER_SYNC MySQL counts a group of commits as
     one."""
     acknowledged: int
-    """To clients, in all."""
+    """Commits acknowledged to clients, in all."""
     samples: tuple[FallbackSample, ...]
     commits: tuple[tuple[int, int], ...]
-    """When a slice began, and how many commits were acknowledged to clients in it; slices of one length."""
+    """Start of a slice of time, and number of commits acknowledged to clients in it; slices have equal lengths."""
     log_lines: tuple[str, ...]
-    """What the primary wrote about it."""
+    """Lines of the primary's log about it."""
 
 
 class MachineLoad(Record):
-    """What else the machine did during a trial. `None`: this kernel does not say."""
+    """The machine's load during a trial. None: not reported by this kernel."""
 
     psi_cpu_some_share: Level | None
     """Share of the trial in which some runnable task waited for a CPU (pressure stall information)."""
@@ -379,12 +379,11 @@ class MachineLoad(Record):
     steal_share: Level | None
     load_average_1m: Level
     busy_cpus: Level | None = None
-    """Mean number of CPUs at work on anything of this machine, or of all hosts, the trial's own included. Files of before say
-    nothing."""
+    """Mean number of busy CPUs of this machine, or of all hosts, the trial's own work included. None in older files."""
 
 
 class Trial(Record):
-    """One arm measured once. Void trials are kept, with the reason; they are never silently repeated into the figures."""
+    """One arm measured once. Void trials are kept, with the reason; they are never silently replaced by a repetition."""
 
     number: Count
     """From 0 in the order in which they ran."""
@@ -399,12 +398,12 @@ class Trial(Record):
     ended_unix_ns: Count
     measured: Measured | None = None
     receipt: dict[str, Any] = Field(default_factory=dict)
-    """What was proven: sections `session` (the engine's), `server`, `forwarder`, `link`, `replication`."""
+    """Verified facts: sections `session` (the engine's), `server`, `forwarder`, `link`, `replication`."""
     load: MachineLoad | None = None
     window: Window | None = None
-    """None: files of before, and trials without a measured window."""
+    """None: older files, and trials without a measured window."""
     fault: Annotated[CrashRecord | FallbackRecord, Field(discriminator="kind")] | None = None
-    """None: nothing was broken on purpose."""
+    """None: no fault was injected."""
     warnings: tuple[str, ...] = ()
 
 
@@ -418,7 +417,7 @@ class StopReason(StrEnum):
     BLOCKS = "blocks"
     """The cap on blocks was reached."""
     INTERRUPTED = "interrupted"
-    """Ctrl-C; `howfar resume` goes on."""
+    """Ctrl-C; `howfar resume` continues the run."""
 
 
 class RunInfo(Record):
@@ -442,7 +441,7 @@ class RunInfo(Record):
     server_kind: str
     server_version: str
     whole_blocks: bool = False
-    """A block with a void trial was measured again as a whole. Files of before repeated the void trial alone."""
+    """A block with a void trial was measured again as a whole. Older files repeated the void trial alone."""
 
 
 class RunEvent(Record):
@@ -453,24 +452,24 @@ class RunEvent(Record):
 
 
 class Run(Record):
-    """A whole run as read back."""
+    """A complete run as read back."""
 
     info: RunInfo
     trials: tuple[Trial, ...]
     stop: StopReason | None
-    """None: the run ended without saying so (killed); `howfar resume` goes on."""
+    """None: the run is still being measured, or was killed; `howfar resume` continues it."""
     events: tuple[RunEvent, ...] = ()
     is_verified: bool = True
-    """Whether all of it was checked against checksums that were written with it. Files of before have none."""
+    """Whether all of it was checked against checksums that were written with it. Older files have none."""
 
 
 SPOILED_SHOWN = 3
-"""Blocks with a void trial that are shown where there are no others. So few give no interval."""
+"""Number of blocks with a void trial that are shown if there are no others: too few for an interval."""
 
 
 def left_out(run: Run) -> frozenset[int]:
-    """Numbers of the good trials that count for nothing: of attempts at a block that a void trial ended, and of blocks with a void
-    trial in their last attempt, but for those `spoiled_shown`."""
+    """Numbers of the good trials that are not used: of attempts at a block that a void trial ended, and of blocks with a void trial in
+    their last attempt, except those in `spoiled_shown`."""
     if not run.info.whole_blocks:
         return frozenset()
     spoiled, last, shown = _spoiled(run), _last_attempts(run), spoiled_shown(run)
@@ -485,8 +484,8 @@ def left_out(run: Run) -> frozenset[int]:
 
 
 def spoiled_shown(run: Run) -> frozenset[int]:
-    """The plan's blocks that show the arms that were good in them although another trial was void: the first ones, where there is no
-    block without."""
+    """The plan's blocks whose good trials are shown although another trial was void: the first ones, if every block has a void
+    trial."""
     if not run.info.whole_blocks:
         return frozenset()
     ends = [end for end in sorted(_last_attempts(run).items()) if end[0] < CONFIRMATION_BLOCK]
@@ -522,7 +521,7 @@ def confirmation_part(run: Run) -> Run:
 
 
 def _part(run: Run, arms: tuple[Arm, ...]) -> Run:
-    """Without what is left out, which only the whole run can tell."""
+    """The part of the run with these arms, without the trials that `left_out` finds in the complete run."""
     out = left_out(run)
     if arms == run.info.arms and not out:
         return run
@@ -536,12 +535,12 @@ def _part(run: Run, arms: tuple[Arm, ...]) -> Run:
 
 
 _HEADER_BYTES = 8
-"""Of an encoded histogram: a cookie and the length of what zlib made of it."""
+"""Header of an encoded histogram: a cookie and the length of the compressed data."""
 
 
 def contradictions(run: Run) -> Iterator[str]:
-    """Where a run contradicts itself, each in words. Without checksums, which prove that values are as written, the counts of a trial
-    check each other."""
+    """Contradictions within a run, in words. Without checksums, which prove that values are as written, the counts of a trial are
+    checked against each other."""
     names = Counter(arm.name for arm in run.info.arms)
     if not names:
         yield "it has no arm"
@@ -564,7 +563,7 @@ def _of_counts(measured: Measured) -> Iterator[str]:
         yield from _unequal("the window", measured.elapsed_ns, sum(each.length_ns for each in slices), "its intervals")
         done = sum(each.transactions for each in slices)
         yield from _unequal("transactions", measured.transactions, done, "the intervals")
-        errors = sum(count for code, count in measured.errors.items() if code != "disconnect")  # not one of a server
+        errors = sum(count for code, count in measured.errors.items() if code != "disconnect")  # not a server's error
         yield from _unequal("errors", errors, sum(each.errors for each in slices), "the intervals")
         if not measured.told:  # an application reports its queries at the end
             asked = sum(each.queries for each in slices)
@@ -592,7 +591,7 @@ def _unequal(what: str, counted: int, other: int, where: str) -> Iterator[str]:
 
 
 def _is_whole(histogram: HistogramRecord) -> bool:
-    """Whether its bytes are those that were made, and its figures are in order."""
+    """Whether its data is intact, by the checksum of zlib, and its figures are in ascending order."""
     figures = (histogram.min_ns, histogram.p50_ns, histogram.p95_ns, histogram.p99_ns, histogram.max_ns)
     if figures != tuple(sorted(figures)) or not figures[0] <= histogram.mean_ns <= figures[-1]:
         return False
@@ -615,16 +614,16 @@ CONFIRMED_NOTHING = "nothing to confirm"
 
 @dataclass(frozen=True)
 class Confirming:
-    """What was decided when the plan's blocks had ended."""
+    """The decision made when the plan's blocks had ended."""
 
     stop: StopReason
-    """Why they had."""
+    """Why they ended."""
     interventions: tuple[dict[str, Any], ...]
     """The interventions, as `analysis/confirmation.py` writes and reads them."""
     refused: tuple[dict[str, Any], ...]
     """Limits that cannot be changed here, and why."""
     ended: bool
-    """Its blocks are measured, or there are none. One that the time cut short has not ended: it can go on."""
+    """Whether its blocks are measured, or there are none. A confirmation that the time cut short has not ended: it can continue."""
 
 
 def stopped(stop: StopReason) -> str:
@@ -632,12 +631,12 @@ def stopped(stop: StopReason) -> str:
 
 
 def resumed(trial: int, environment: Mapping[str, Any], differs: Sequence[str]) -> str:
-    """`trial`: the number of the first one after the break. `environment`: as it is now. `differs`: from the run's head, in words."""
+    """`trial`: number of the first one after the break. `environment`: the present one. `differs`: from the run's head, in words."""
     return _text(_RESUMED, {"trial": trial, "differs": list(differs), "environment": dict(environment)})
 
 
 def extended(trial: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """The plan's timing that changed, before and after."""
+    """`before`, `after`: the values of the plan's timing that changed."""
     return _text(_EXTENDED, {"trial": trial, "before": dict(before), "after": dict(after)})
 
 
@@ -655,7 +654,7 @@ def confirmed(blocks: int, why: str) -> str:
 
 
 def confirmation(events: Iterable[RunEvent]) -> Confirming | None:
-    """None: none was begun. A run has at most one."""
+    """The confirmation of a run, which has at most one. None: none was begun."""
     found: Confirming | None = None
     for event in events:
         word, _, detail = event.what.partition(": ")

@@ -1,6 +1,6 @@
-"""A run as one SQLite file: written trial by trial, readable by anyone at any time, never half a trial in it.
+"""A run as one SQLite file: written trial by trial, readable at any time, never with half a trial in it.
 
-While a run goes on the file is in WAL mode, so readers never wait; at its end it becomes one plain file again. A file
+While a run continues the file is in WAL mode, so readers never wait; at its end it becomes one plain file again. A file
 appears under its name only when its head is complete. Its tables are described in docs/run-file.md. Not here: any statistic, and the
 meaning of a record.
 """
@@ -64,7 +64,7 @@ class RunFile:
     """A run file open for writing. One writer at a time; close it, or use it as a context manager."""
 
     is_new = False
-    """Whether this object made the file, so that nothing is resumed."""
+    """Whether this object created the file, so that no run is resumed."""
 
     def __init__(self, path: Path) -> None:
         """Open an existing run file. Raises NotARunFile, NewerRunFile, DiskFull, RunFileError."""
@@ -90,7 +90,7 @@ class RunFile:
             raise
 
     def _check(self) -> None:
-        """Check that the file can be continued: checksums are never written over what does not have them yet."""
+        """Check that the file can be continued: so new checksums never cover data that was not verified."""
         version = check_kind(self._db, self.path, RUN_FILE, FORMAT_VERSION)
         if version < FORMAT_VERSION:
             raise RunFileError(
@@ -132,14 +132,14 @@ class RunFile:
                 self._add_event(what)
 
     def confirm(self, arms: Sequence[Arm], what: str) -> None:
-        """Add arms that the plan does not have, and the event that says what they are for: both or neither."""
+        """Add arms that the plan does not have, and the event that describes their purpose: both or neither."""
         with self._change() as db:
             (first,) = db.execute("SELECT count(*) FROM arm").fetchone()
             insert_arms(db, arms, int(first))
             self._add_event(what)
 
     def happened(self, what: str) -> None:
-        """Add an event by itself."""
+        """Add one event."""
         with self._change():
             self._add_event(what)
 
@@ -156,7 +156,7 @@ class RunFile:
                 self._db.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Fold the log into the file. When that fails (readers, a full disk) the log stays next to it and nothing is lost."""
+        """Merge the WAL into the file. If that fails (readers, a full disk), the WAL stays next to it and nothing is lost."""
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA journal_mode = DELETE")
         with contextlib.suppress(sqlite3.Error):
@@ -179,7 +179,7 @@ class RunFile:
 
 
 def check_absent(path: Path) -> None:
-    """Check, before any work is done, that the file can be made and would overwrite nothing. Raises RunFileError."""
+    """Check, before any work is done, that the file can be created without overwriting anything. Raises RunFileError."""
     if path.exists() or path.is_symlink():
         raise RunFileError(
             f"{path} already exists; a run file is never overwritten",
@@ -206,7 +206,7 @@ def check_absent(path: Path) -> None:
 
 
 def create(path: Path, info: RunInfo) -> RunFile:
-    """Make a run file with its head. Leaves nothing behind when it fails. Raises DiskFull, RunFileError."""
+    """Create a run file with its head. Leaves nothing behind when it fails. Raises DiskFull, RunFileError."""
     check_absent(path)
     with translated(path, "create", RUN_FILE), unfinished(path) as partial:
         with contextlib.closing(connect(partial, "rw")) as db:
@@ -260,7 +260,7 @@ def _read(db: sqlite3.Connection, path: Path, version: int) -> Run:
     upgrade(db, version)
     info, stop = read_info(db)
     run = Run(info=info, trials=read_trials(db), stop=stop, events=read_events(db), is_verified=is_verified)
-    events.confirmation(run.events), events.breaks(run.events)  # they can be read
+    events.confirmation(run.events), events.breaks(run.events)  # check that they can be parsed
     contradiction = next(contradictions(run), None)
     if contradiction is not None:
         raise damaged(path, contradiction)
@@ -269,7 +269,7 @@ def _read(db: sqlite3.Connection, path: Path, version: int) -> Run:
 
 @cache
 def _schema(version: int) -> Schema:
-    """The tables of a format: today's, without the columns that a later one added."""
+    """The tables of a format: the present ones without the columns that later formats added."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         create_tables(db)
         schema = schema_of(db)
@@ -351,7 +351,7 @@ _TYPES: dict[object, str] = {int: "INTEGER", float: "REAL", str: "TEXT"}
 
 
 def _part_table(name: str, record: type[Record]) -> str:
-    """SQL of such a table. Histograms are long: their rows are kept apart from the key, and the data raw instead of base64."""
+    """SQL that creates a table of `_PARTS`. Histograms are long, so their table has a rowid, and their data is not in base64."""
     columns = (
         f"{field} {'BLOB' if field == 'data' else _TYPES[known.annotation]} NOT NULL"
         for field, known in record.model_fields.items()
@@ -362,7 +362,7 @@ def _part_table(name: str, record: type[Record]) -> str:
 
 
 CHECKSUMS_SINCE = 7
-"""The format that brought checksums."""
+"""The format that introduced checksums."""
 
 UPGRADES = {
     1: ("trial ADD COLUMN busy_cpus REAL",),
@@ -372,7 +372,7 @@ UPGRADES = {
     5: ("run ADD COLUMN whole_blocks INTEGER NOT NULL DEFAULT 0",),
     6: ("run ADD COLUMN checksum TEXT", "trial ADD COLUMN checksum TEXT"),
 }
-"""Columns that the next format added: `around` is the window (a word of SQL); for older trials they are unknown."""
+"""Columns that the next format added: `around` is the window (`window` is an SQL keyword); for older trials they are unknown."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
@@ -403,7 +403,7 @@ def _trial_sums(db: sqlite3.Connection, number: int | None = None) -> dict[int, 
 
 
 def _run_sum(db: sqlite3.Connection) -> str:
-    """The checksum of everything that belongs to no trial, and of which trials there are."""
+    """The checksum of everything that belongs to no trial, and of the list of trials."""
     rows = [("run", *_without_sum(row)) for row in db.execute("SELECT * FROM run")]
     rows += [("arm", *row) for row in db.execute("SELECT * FROM arm ORDER BY place")]
     rows += [("event", *row) for row in db.execute("SELECT * FROM event ORDER BY rowid")]
@@ -416,7 +416,7 @@ def _without_sum(row: sqlite3.Row) -> tuple[Any, ...]:
 
 
 def _seal(db: sqlite3.Connection) -> None:
-    """Write the checksum of the run, whose trials have theirs."""
+    """Write the checksum of the run; its trials already have theirs."""
     db.execute("UPDATE run SET checksum = ?", (_run_sum(db),))
 
 
@@ -438,7 +438,7 @@ _TRIAL = ("number", "block", "position", "attempt", "arm", "status", "void_reaso
 
 
 def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
-    """Insert one row; column names are ours, values are bound."""
+    """Insert one row; column names come from this program, values are bound."""
     columns = ", ".join(row)
     marks = ", ".join("?" * len(row))
     connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
@@ -464,7 +464,7 @@ def insert_arms(connection: sqlite3.Connection, arms: Iterable[Arm], first: int)
 
 
 def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
-    """Insert a trial with its CPU, series and histograms."""
+    """Insert a trial with its CPU times, intervals and histograms."""
     row: dict[str, Any] = {name: getattr(trial, name) for name in _TRIAL}
     row["status"] = trial.status.value
     if trial.measured is not None:
@@ -513,7 +513,7 @@ def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | Non
 
 
 def _today(command: list[str], quick: bool) -> list[str]:
-    """A stored command in today's options: once a plan ran in full unless it had --quick."""
+    """A stored command in present options: formerly a plan ran in full unless --quick was given."""
     if quick or "--full" in command or command[1:2] != ["run"]:
         return [word for word in command if word != "--quick"]
     return [*command[:3], "--full", *command[3:]]
@@ -563,7 +563,7 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
 
 
 def _parts(connection: sqlite3.Connection, table: str, record: type[Record]) -> dict[int, list[Any]]:
-    """Rows of such a table, by trial."""
+    """Records of a table of `_PARTS`, by trial."""
     found: dict[int, list[Any]] = {}
     for row in connection.execute(f"SELECT * FROM {table} ORDER BY trial, place"):
         fields = {name: row[name] for name in record.model_fields}

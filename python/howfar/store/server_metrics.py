@@ -1,5 +1,5 @@
-"""A server's counters under neutral names, which each kind of server translates its own to. A run file keeps them in one mapping with
-those that only this kind has, under that server's own names."""
+"""A server's counters under neutral names, to which each kind of server translates its own. A run file stores them in one mapping with
+the counters that only this kind has, under that server's own names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ServerMetrics:
     statements: int | None = None
     """Reads, writes, BEGIN and COMMIT, prepared or not; of a store of keys, gets and sets."""
     transactions: int | None = None
-    """Ended, well or not."""
+    """Ended, committed or rolled back."""
     bytes_received: int | None = None
     bytes_sent: int | None = None
     connections: int | None = None
@@ -27,20 +27,20 @@ class ServerMetrics:
     """Waits of transactions for a row."""
     lock_wait_ms: int | None = None
     running: int | None = None
-    """Requests in progress at that moment, the one that asks included."""
+    """Requests in progress when it is queried, that query included."""
     clients: int | None = None
-    """Sessions at that moment, the laboratory's own left out."""
+    """Sessions when it is queried, without the laboratory's own."""
     lookup_hits: int | None = None
     lookup_misses: int | None = None
     evicted_keys: int | None = None
     rejected_connections: int | None = None
 
     def __add__(self, other: ServerMetrics) -> ServerMetrics:
-        """Counts of two servers together; a count that one of them lacks is the other's."""
+        """Sums of the counts of two servers; a count that one of them lacks is the other's."""
         return self._with(other, lambda one, two: two if one is None else one + (two or 0))
 
     def __sub__(self, other: ServerMetrics) -> ServerMetrics:
-        """Counts without a part of them."""
+        """Counts less those of `other`; a count that `other` lacks stays."""
         return self._with(other, lambda one, two: None if one is None else one - (two or 0))
 
     def _with(self, other: ServerMetrics, of_both: Callable[[int | None, int | None], int | None]) -> ServerMetrics:
@@ -73,7 +73,7 @@ _OLDER_NAMES = {
     "lookup_hits": ("Lookup_hits",),
     "lookup_misses": ("Lookup_misses",),
 }
-"""Names in run files of before: MariaDB's and MySQL's, which Redis and Memcached had too, and PostgreSQL's."""
+"""Names in older run files: MariaDB's and MySQL's, which Redis and Memcached had too, and PostgreSQL's."""
 _OLDER_STATEMENTS = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
 _OLDER_COMMANDS = ("Calls_get", "Calls_set")
 _OLDER_SUMS = {
@@ -85,7 +85,7 @@ _OLDER_SUMS = {
     ),
     "transactions": (("xact_commit", "xact_rollback"),),
 }
-"""The first of them whose parts are all there."""
+"""Sums of older counters; the first sum whose parts all exist is used."""
 
 
 def _of_older_names(counters: Mapping[str, int]) -> dict[str, int]:

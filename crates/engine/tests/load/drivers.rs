@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::fake::{Fake, Reply, packet};
 use crate::process::{engine_for, engine_on, failure, job, success};
 
-/// The drivers that can be had here.
+/// The drivers that are available on this machine.
 pub(crate) fn drivers() -> Vec<&'static str> {
     let fake = Fake::new("probe", |_| Reply::Ok);
     let mut probe = job(&fake.path);
@@ -29,7 +29,7 @@ pub(crate) fn drivers() -> Vec<&'static str> {
     vec!["epoll"]
 }
 
-/// A load by eight connections over one ring; `None`: the job has no connections, or there is no `io_uring` here.
+/// The job as a load by eight connections over one ring; `None` if it is not a load or `io_uring` is not available here.
 pub(crate) fn over_a_ring(job: &Value) -> Option<Value> {
     static CAN: LazyLock<bool> = LazyLock::new(|| drivers().contains(&"io_uring"));
     if job["job"] != "load" || !*CAN {
@@ -42,7 +42,7 @@ pub(crate) fn over_a_ring(job: &Value) -> Option<Value> {
     Some(job)
 }
 
-/// A scenario under each driver: its `finished` events.
+/// Run a scenario under each driver; returns its `finished` events.
 fn under_each(job: &Value) -> Vec<Value> {
     let under = |driver: &&str| {
         let mut job = job.clone();
@@ -73,7 +73,7 @@ fn auto_takes_what_pays_and_says_what_it_took() {
     assert_eq!(failure(&job)["code"], "bad_job");
 }
 
-/// A result of one text column with so many rows of 200 bytes.
+/// A result of one text column with `rows` rows of 200 bytes.
 fn result(rows: usize) -> &'static [u8] {
     let definition = b"\x03def\0\0\0\x01a\0\x0c\x2d\0\0\x01\0\0\xfd\0\0\0\0\0";
     let end = b"\xfe\0\0\x02\0";
@@ -89,7 +89,7 @@ fn result(rows: usize) -> &'static [u8] {
 
 #[test]
 fn replies_of_all_sizes_come_whole() {
-    // Of one small piece, about one buffer, and many more than all buffers of a ring hold.
+    // Replies of one small piece, of about one buffer, and of many more bytes than all buffers of a ring hold.
     for rows in [1, 80, 30_000] {
         let reply = result(rows);
         let fake = Fake::new(&format!("rows-{rows}"), move |_| Reply::Bytes(reply));
@@ -149,7 +149,7 @@ fn lost_connections_come_again() {
     }
 }
 
-/// A server that closes half a pause after each answer: the next statement comes a whole pause after the new connection.
+/// The server closes half a pause after each answer: the next statement must come a full pause after the new connection.
 #[test]
 fn a_pause_that_a_loss_interrupts_begins_anew() {
     const PAUSE_NS: u64 = 50_000_000;
@@ -194,7 +194,7 @@ fn a_connection_at_rest_is_counted_once() {
     }
 }
 
-/// From the eleventh connection on, one is accepted and never greeted: that ends the window as a lost one does.
+/// The eleventh connection and those after it are accepted but never greeted: that ends the window as a lost connection does.
 #[test]
 fn a_login_that_hangs_ends_the_window() {
     let accepted = AtomicU32::new(0);
@@ -222,7 +222,7 @@ fn a_login_that_hangs_ends_the_window() {
     );
 }
 
-/// Pass both directions on, as the two ends of one connection.
+/// Pass on both directions between `near` and a new connection to `served`.
 fn join(near: &UnixStream, served: &str) {
     let far = UnixStream::connect(served).expect("the server listens");
     let ends = [(near, &far), (&far, near)].map(|(from, to)| {
@@ -288,8 +288,8 @@ fn a_connection_that_is_free_does_not_stall() {
     }
 }
 
-/// What waits for no answer leaves at once when the load is over: the patience with those that do is 2 s. A busy machine may take
-/// a second now and then; an engine that waits takes it each time.
+/// Connections that await no answer are closed at once when the load is over; those that do get up to 2 s. A busy machine may need a
+/// second now and then; an engine that waits needs it each time.
 #[test]
 fn nobody_is_waited_for_who_waits_for_nothing() {
     let fake = Fake::new("leaves", |_| Reply::Ok);
@@ -311,7 +311,7 @@ fn nobody_is_waited_for_who_waits_for_nothing() {
     }
 }
 
-/// It has no results: the server counts. Eight connections are served by a ring, one alone by none.
+/// A bare loop has no results, so the server counts. Eight connections use a ring, a single one does not.
 #[test]
 fn a_bare_loop_moves_bytes_until_its_window_is_over() {
     use std::sync::Arc;

@@ -113,7 +113,7 @@ fn errors_that_sysbench_retries_are_counted() {
         .expect("counted by code");
     let transactions = finished["transactions"].as_u64().expect("a number");
     assert!(retried > 0 && transactions > 0, "{finished}");
-    // Queries of failed attempts stay in: more than 16 a transaction.
+    // Queries of failed attempts also count: more than 16 a transaction.
     assert!(
         finished["queries"].as_u64().expect("a number") > 16 * transactions,
         "{finished}"
@@ -182,7 +182,7 @@ fn the_server_goes_away_or_falls_silent_or_mad() {
     }
 }
 
-/// twemproxy passes on commands on keys, and ends a connection that asks for anything else.
+/// As twemproxy, which forwards commands on keys and closes a connection that sends any other.
 #[test]
 fn a_proxy_that_does_not_pass_on_questions_leaves_the_server_unknown() {
     let proxy = Fake::listening("proxy", |mut stream| {

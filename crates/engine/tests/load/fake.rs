@@ -17,7 +17,7 @@ pub(crate) enum Reply {
     Close,
     /// An OK after this time.
     Slow(Duration),
-    /// An OK, and after this time the end.
+    /// An OK, and after this time the end of the connection.
     Last(Duration),
 }
 
@@ -27,14 +27,14 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 
 type Behaviour = dyn Fn(usize) -> Reply + Send + Sync;
 
-/// Greeting, login answer and behaviour; gone with the test.
+/// A fake server; its directory is removed when it is dropped.
 pub(crate) struct Fake {
     directory: PathBuf,
     pub(crate) path: String,
 }
 
 impl Fake {
-    /// A server that lets everybody in and then does as `reply` says.
+    /// A server that accepts every login, and then answers as `reply` decides.
     pub(crate) fn new(name: &str, reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
         Self::with_login(name, packet(2, b"\0\0\0\x02\0\0\0"), reply)
     }
@@ -52,9 +52,9 @@ impl Fake {
         })
     }
 
-    /// A server that does as `accept` says with each connection.
+    /// A server that calls `accept` with each connection.
     pub(crate) fn listening(name: &str, accept: impl Fn(UnixStream) + Send + 'static) -> Self {
-        // Tests run side by side, and some names come again.
+        // Tests run in parallel, and some use the same name.
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let own = format!("howfar-{name}-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(own);
@@ -101,7 +101,7 @@ pub(crate) fn greeting() -> Vec<u8> {
     packet(0, &payload)
 }
 
-/// An empty result of two columns: nothing of TLS or compression is known here.
+/// An empty result of two columns: this server reports no TLS or compression.
 pub(crate) fn no_status() -> Vec<u8> {
     let definition = b"\x03def\0\0\0\x01a\0\x0c\x2d\0\0\x01\0\0\xfd\0\0\0\0\0";
     let end = b"\xfe\0\0\x02\0";

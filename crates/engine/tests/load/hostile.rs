@@ -1,8 +1,8 @@
-//! One table of harm for each protocol, in clear and over TLS: answers that are slow, endless, cut, lying or followed by more; and
-//! what a peer can do to TLS itself; with two connections under epoll and eight over a ring. Every case ends by the job's own limits,
+//! Malicious servers of every protocol, in clear and over TLS: answers that are slow, endless, cut, inconsistent or followed by more;
+//! and attacks on TLS itself; with two connections under epoll and eight over a ring. Every case ends within the job's own limits,
 //! with a reason, little memory and little CPU time.
 //!
-//! Not here: harm that only MySQL's protocol has room for (`malice`).
+//! Attacks that only MySQL's protocol allows are in `malice`.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -22,24 +22,24 @@ use crate::malice::{drip, ends, flood_of, harmful, head_of_result, heard, hurrie
 use crate::rogue_postgres;
 use crate::visitor::{read_request, record};
 
-/// A connection, whatever lies between.
+/// A connection, in clear or over TLS.
 pub(crate) trait Peer: Read + Write {}
 impl<T: Read + Write> Peer for T {}
 
-/// A name, the bytes that begin an answer, and those that go on for ever.
+/// A name, the bytes that begin an answer, and those that then repeat endlessly.
 type Endless = (&'static str, Vec<u8>, Vec<u8>);
 
 /// A server of one protocol up to its first request, and what it may answer then.
 struct Script {
     name: &'static str,
-    /// What is said in clear before TLS begins. `None`: it never does.
+    /// The exchange in clear before TLS begins; `None` if the protocol has no TLS here.
     before_tls: Option<fn(&mut UnixStream) -> io::Result<()>>,
-    /// All that is said before the first request, which is heard and not answered; over TLS or not.
+    /// The exchange up to the first request, which is read but not answered; over TLS or not.
     enter: fn(&mut dyn Peer, bool) -> io::Result<()>,
     answer: fn() -> Vec<u8>,
-    /// How answers without an end begin and go on.
+    /// How endless answers begin and continue.
     endless: fn() -> Vec<Endless>,
-    /// Answers that lie about themselves, and are found out at sight.
+    /// Inconsistent answers that are detected at once.
     lies: fn() -> Vec<(&'static str, Vec<u8>)>,
     job: fn(&str) -> Value,
 }
@@ -75,7 +75,7 @@ static SCRIPTS: [Script; 7] = [
         before_tls: Some(|stream| {
             rogue_postgres::first(stream)?;
             stream.write_all(b"S")?;
-            // What follows is said in the handshake, and not in one breath with this.
+            // Wait for the client's handshake, so that what follows is not sent together with this.
             recv(stream, &mut [0; 1][..], RecvFlags::PEEK)?;
             Ok(())
         }),
@@ -287,10 +287,10 @@ fn store(path: &str, protocol: &str) -> Value {
     job
 }
 
-/// Redis' version and its number of a connection: how it is asked for them, and what it answers.
+/// The request for Redis' version and connection number, and its answer.
 const REDIS: (&[u8], &[u8]) = (b"ID\r\n", b"+redis_version:7\r\n:1\r\n");
 
-/// A store that answers these questions, until a key is requested.
+/// Serve a store's connection: answer these questions until a key is requested.
 fn until_key_requested(
     stream: &mut dyn Peer,
     questions: &[(&[u8], &[u8])],
@@ -313,7 +313,7 @@ fn until_key_requested(
     }
 }
 
-/// The greeting with the flag of TLS.
+/// The greeting with the TLS flag.
 fn offering_tls() -> Vec<u8> {
     let mut offering = greeting();
     let flags = offering
@@ -324,7 +324,7 @@ fn offering_tls() -> Vec<u8> {
     offering
 }
 
-/// Never verified: these jobs ask for TLS without a name.
+/// A certificate that is never verified: these jobs request TLS without a server name.
 fn certified() -> Arc<ServerConfig> {
     let certificate = CertificateDer::from_pem_slice(include_bytes!("certificate.pem"));
     let key = PrivateKeyDer::from_pem_slice(include_bytes!("key.pem"));
@@ -358,8 +358,8 @@ struct Case {
 }
 
 impl Case {
-    /// All rows that `of` names in clear under epoll, the first two elsewhere. Thorough: all, but over a ring with TLS, which is slow
-    /// without optimisation, the first.
+    /// All rows that `of` names in clear under epoll; the first two elsewhere, or all in a thorough run; always only the first over a
+    /// ring with TLS, which is slow without optimisation.
     fn each(of: impl Fn(&Script) -> Vec<String>) -> Vec<Case> {
         let mut cases = Vec::new();
         for script in &SCRIPTS {
@@ -409,7 +409,7 @@ impl Case {
         job
     }
 
-    /// A server that does this to each first request.
+    /// A server that runs `harm` at the first request of each connection.
     fn server(
         &self,
         harm: impl Fn(&mut dyn Peer) -> io::Result<()> + Send + Sync + Clone + 'static,
@@ -424,7 +424,7 @@ impl Case {
         })
     }
 
-    /// A server that does this to the TLS session of each first request.
+    /// A server that runs `harm` on the TLS session at the first request of each connection.
     fn breached(
         &self,
         harm: impl Fn(&mut ServerConnection, &mut UnixStream) -> io::Result<()>
@@ -443,7 +443,7 @@ impl Case {
         })
     }
 
-    /// A server that does this where TLS begins; beside a ring only from the third connection on, the first that a worker opens.
+    /// A server that runs `harm` where TLS begins; with a ring only from the third connection on, the first that a worker opens.
     fn opening(
         &self,
         harm: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
@@ -462,7 +462,7 @@ impl Case {
         })
     }
 
-    /// It ends with one of these codes, after logins that end well.
+    /// Check that the job ends with one of these codes, after logins that succeed.
     fn ends(&self, fake: &Fake, codes: &[&str]) {
         let codes: Vec<&str> = codes
             .iter()
@@ -473,7 +473,7 @@ impl Case {
     }
 }
 
-/// Whether `./test thorough` asks.
+/// Whether `./test thorough` runs the tests.
 fn thorough() -> bool {
     std::env::var_os("HOWFAR_THOROUGH").is_some()
 }
@@ -482,7 +482,7 @@ fn named<T>(parts: Vec<(&'static str, T)>) -> Vec<String> {
     parts.into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
-/// After each byte of an answer but the last.
+/// Numbers of bytes after which an answer is cut: all but its full length.
 fn cuts(script: &Script) -> Vec<String> {
     (0..(script.answer)().len())
         .map(|at| at.to_string())
@@ -509,14 +509,14 @@ fn an_answer_without_an_end() {
             stream.write_all(&begins)?;
             flood_of(stream, &goes_on)
         });
-        // A gigabyte may come within the limit; what goes on behind it is a lie.
+        // A gigabyte may come within the limit; what follows it is then invalid.
         case.ends(&fake, &["stalled", "protocol"]);
     }
 }
 
 #[test]
 fn an_answer_cut_anywhere() {
-    // One decoder serves every channel: each byte is cut in clear, every fifth elsewhere.
+    // One decoder serves every channel: answers are cut at each byte in clear under epoll, at every fifth elsewhere.
     let all = Case::each(cuts).into_iter();
     for case in all.filter(|case| case.row % 5 == 0 || !(case.encrypted || case.ring)) {
         let (answer, at) = ((case.script.answer)(), case.row);
@@ -531,14 +531,14 @@ fn an_answer_that_lies_about_itself() {
         let (_, lie) = (case.script.lies)().swap_remove(case.row);
         let fake = case.server(move |stream| {
             stream.write_all(&lie)?;
-            // Until the engine has had enough.
+            // Wait until the engine closes the connection.
             stream.read(&mut [0; 512]).map(drop)
         });
         case.ends(&fake, &["protocol"]);
     }
 }
 
-/// No lie, and nothing that a workload has.
+/// A valid answer, but one that no workload expects.
 #[test]
 fn a_server_that_asks_for_the_rows_of_a_copy() {
     for case in Case::each(|script| match script.name {
@@ -565,7 +565,7 @@ fn more_behind_the_end_of_an_answer() {
     }
 }
 
-/// Answers to Redis' HELLO, which is a map of some hundred bytes.
+/// Bad answers to Redis' HELLO; a good one is a map of some hundred bytes.
 #[test]
 fn a_hello_that_does_not_end_well() {
     for (name, begins, goes_on, code) in [
@@ -589,7 +589,7 @@ fn a_hello_that_does_not_end_well() {
     ends("slow-hello", &job, &["connect"], "HELLO");
 }
 
-/// What a peer does to TLS once the handshake is over; with the code that the engine ends with.
+/// An attack on TLS after the handshake, and the codes with which the engine may end.
 struct Breach {
     name: &'static str,
     harm: fn(&mut ServerConnection, &mut UnixStream) -> io::Result<()>,
@@ -597,7 +597,7 @@ struct Breach {
     fragment: &'static str,
 }
 
-/// Raw bytes, and then what the engine does about them.
+/// Send raw bytes, then wait until the engine closes the connection.
 fn raw(stream: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes)?;
     io::copy(stream, &mut io::sink()).map(drop)
@@ -684,7 +684,8 @@ static BREACHES: [Breach; 9] = [
     },
 ];
 
-/// Every protocol that speaks TLS, with one row. Unless thorough, those with a way of their own into it: the rest begin as RESP2.
+/// One case over TLS for every protocol in a thorough run, else only for those that start TLS differently: the rest start it as RESP2
+/// does.
 fn over_tls(name: &str) -> Vec<Case> {
     let all = Case::each(|_| vec![name.to_owned()]).into_iter();
     let own = |case: &Case| thorough() || ["mysql", "postgres", "resp"].contains(&case.script.name);
@@ -713,7 +714,7 @@ fn what_breaks_tls_under_load() {
     }
 }
 
-/// The answer begins, and the session is over before it ends; the socket is not.
+/// The TLS session ends in the middle of an answer, while the socket stays open.
 #[test]
 fn the_end_of_a_tls_session_within_an_answer() {
     for case in over_tls("within") {
@@ -730,7 +731,7 @@ fn the_end_of_a_tls_session_within_an_answer() {
     }
 }
 
-/// What comes where the server's side of the handshake should.
+/// Other bytes in place of the server's side of the handshake.
 #[test]
 fn a_handshake_that_is_none() {
     for (name, bytes, code) in [
@@ -751,7 +752,7 @@ fn a_handshake_that_is_none() {
     }
 }
 
-/// The server's true side of the handshake, cut, or a byte at a time.
+/// The server's genuine side of the handshake, cut, or a byte at a time.
 #[test]
 fn a_tls_handshake_cut_or_slow() {
     const CUTS: [usize; 7] = [0, 1, 5, 6, 90, 130, 300];
@@ -778,7 +779,7 @@ fn a_tls_handshake_cut_or_slow() {
     }
 }
 
-/// All that a server says in answer to the client's first words.
+/// All that a server sends in answer to the client's first messages.
 fn first_flight(stream: &mut UnixStream, config: &Arc<ServerConfig>) -> io::Result<Vec<u8>> {
     let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
     let mut flight = Vec::new();

@@ -1,5 +1,5 @@
-//! Servers that mean harm by what MySQL's protocol alone has room for; what all protocols share is in `hostile`. The engine ends within
-//! its limits, says what was wrong, and needs little memory.
+//! Malicious servers: attacks that only MySQL's protocol allows; those that all protocols share are in `hostile`. The engine ends
+//! within its limits, reports what was wrong, and needs little memory.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ use crate::fake::{Fake, error, greeting, no_status, packet, read_packet};
 use crate::peak::bounded_failure;
 use crate::process::job;
 
-/// Two connections with short limits, which end the job: its window, and the first interval of it, are longer than any test.
+/// A job of two connections with short limits, which end it: its window, and the window's first interval, are longer than any test.
 pub(crate) fn hurried(path: &str) -> Value {
     let mut job = job(path);
     job["connections"] = 2.into();
@@ -25,7 +25,7 @@ pub(crate) fn hurried(path: &str) -> Value {
     job
 }
 
-/// A job whose limits are short only where they are what ends it with one of these codes: the others are not reached, however busy the
+/// The job with short limits only where they are to end it with one of these codes: the others are not reached, however busy the
 /// machine is.
 pub(crate) fn limited(job: &Value, codes: &[&str]) -> Value {
     const PATIENT_NS: u64 = 20_000_000_000;
@@ -41,14 +41,14 @@ pub(crate) fn limited(job: &Value, codes: &[&str]) -> Value {
     job
 }
 
-/// Does its harm to each connection; the socket closes behind it.
+/// A server that runs `harm` on each connection, and then closes it.
 pub(crate) fn harmful(
     name: &str,
     harm: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
 ) -> Fake {
     Fake::listening(name, move |mut stream| {
         let harm = harm.clone();
-        // An engine that has gone away is what is waited for.
+        // Errors are ignored: the engine is expected to close the connection.
         thread::spawn(move || drop(harm(&mut stream)));
     })
 }
@@ -64,7 +64,7 @@ pub(crate) fn ends(name: &str, job: &Value, codes: &[&str], fragment: &str) -> V
     failed
 }
 
-/// As [`ends`], for a server that does harm to everybody.
+/// As [`ends`], for a server that runs `harm` on each connection.
 #[track_caller]
 fn harm_ends(
     name: &str,
@@ -103,20 +103,20 @@ pub(crate) fn heard(stream: &mut (impl Read + ?Sized)) -> io::Result<Vec<u8>> {
 
 const OK: &[u8] = b"\0\0\0\x02\0\0\0";
 
-/// Greeting and OK.
+/// Send the greeting, and OK in answer to the login.
 fn let_in(stream: &mut UnixStream) -> io::Result<()> {
     stream.write_all(&greeting())?;
     heard(stream)?;
     stream.write_all(&packet(2, OK))
 }
 
-/// All that comes before the load.
+/// Serve all that comes before the load.
 fn queried(stream: &mut UnixStream) -> io::Result<()> {
     stream.write_all(&greeting())?;
     until_queried(stream, 2)
 }
 
-/// From the login, which is answered with a packet of this number, to the first query, which is not answered.
+/// Serve from the login, which is answered with a packet of this number, to the first query, which is read but not answered.
 pub(crate) fn until_queried(
     stream: &mut (impl Read + Write + ?Sized),
     number: u8,
@@ -135,7 +135,7 @@ pub(crate) fn until_queried(
     }
 }
 
-/// Send one payload for ever, rightly numbered.
+/// Send one payload endlessly, with correct sequence numbers.
 fn flood(stream: &mut UnixStream, first: u8, payload: &[u8]) -> io::Result<()> {
     let round: Vec<u8> = (0..=255_u8)
         .flat_map(|number| packet(first.wrapping_add(number), payload))
@@ -143,14 +143,14 @@ fn flood(stream: &mut UnixStream, first: u8, payload: &[u8]) -> io::Result<()> {
     flood_of(stream, &round)
 }
 
-/// Send these bytes for ever.
+/// Send these bytes endlessly.
 pub(crate) fn flood_of(stream: &mut (impl Write + ?Sized), bytes: &[u8]) -> io::Result<()> {
     loop {
         stream.write_all(bytes)?;
     }
 }
 
-/// One byte each 10 ms, for ever.
+/// Send one byte every 10 ms, endlessly.
 pub(crate) fn drip(stream: &mut (impl Write + ?Sized), bytes: &[u8]) -> io::Result<()> {
     for byte in bytes.iter().cycle() {
         stream.write_all(&[*byte])?;
@@ -162,7 +162,7 @@ pub(crate) fn drip(stream: &mut (impl Write + ?Sized), bytes: &[u8]) -> io::Resu
 const DEFINITION: &[u8] = b"\x03def\0\0\0\x01a\0\x0c\x2d\0\0\x01\0\0\xfd\0\0\0\0\0";
 const END: &[u8] = b"\xfe\0\0\x02\0";
 
-/// A result of one column, up to its first row, which has number 4.
+/// A result of one column, up to its first row, whose sequence number is 4.
 pub(crate) fn head_of_result() -> Vec<u8> {
     [packet(1, b"\x01"), packet(2, DEFINITION), packet(3, END)].concat()
 }
@@ -191,7 +191,7 @@ fn greetings_that_do_not_end_well() {
     });
 }
 
-/// Closed after every byte of the greeting and of the OK.
+/// The connection is closed after each byte, in turn, of the greeting and of the OK.
 #[test]
 fn a_handshake_cut_anywhere() {
     for cut in 0..=greeting().len() {
@@ -322,9 +322,9 @@ fn answers_that_lie_about_themselves() {
     });
 }
 
-/// Pass by the next command's frame.
+/// Read and skip the next command's frame.
 fn heard_framed(stream: &mut UnixStream) -> io::Result<()> {
-    // Three bytes of length, one of number, three of the length before compression.
+    // Three bytes of length, one of sequence number, three of the length before compression.
     let mut head = [0; 7];
     stream.read_exact(&mut head)?;
     let mut framed = vec![0; u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize];
@@ -337,7 +337,7 @@ fn compressed_frames_that_lie_or_swell() {
     let mut lie = Vec::new();
     codec.frame(1, &packet(1, &[b'a'; 500]), &mut lie);
     lie[4..7].copy_from_slice(&[0xff; 3]);
-    // Rows of zeros: 16 MiB of them in about 64 KiB, a whole round of frames' numbers.
+    // Frames of 16 MiB of zero rows in about 64 KiB each, one for each sequence number.
     let row = packet(0, &[0; 4092]);
     let mut head = Vec::new();
     codec.frame(1, &head_of_result(), &mut head);

@@ -1,4 +1,4 @@
-//! A private MariaDB with sysbench's tables, gone with the test.
+//! A private MariaDB with sysbench's tables, removed after the test.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn found(name: &str) -> Option<PathBuf> {
 }
 
 impl Server {
-    /// `None`, said on stderr, where MariaDB is not installed.
+    /// `None`, with a line on stderr, if MariaDB is not installed.
     pub(crate) fn start(tables: u64, rows: u64) -> Option<Self> {
         let (Some(server), Some(_), Some(install)) = (
             found("mariadbd"),
@@ -42,7 +42,7 @@ impl Server {
         let directory =
             std::env::temp_dir().join(format!("howfar-db-{}-{number}", std::process::id()));
         let data = format!("--datadir={}", directory.join("data").display());
-        // A server that starts removes what lies in its directory for temporary tables: one that it shares is another server's too.
+        // At its start a server empties its directory for temporary tables, so it must not share that with another server.
         let temporary = directory.join("tmp");
         std::fs::create_dir_all(&temporary).expect("a temporary directory");
         let mut installer = Command::new(install);
@@ -89,13 +89,13 @@ impl Server {
         Some(started)
     }
 
-    /// As a crash does, without a goodbye.
+    /// Kill the server, as in a crash.
     pub(crate) fn crash(&mut self) {
         self.process.kill().expect("our child");
         self.process.wait().expect("our child");
     }
 
-    /// Start again on the same data and socket, and wait until clients are let in.
+    /// Start again on the same data and socket, and wait until it accepts clients.
     pub(crate) fn restart(&mut self) {
         self.process = self.command.spawn().expect("mariadbd starts");
         self.wait_until_ready();
@@ -113,7 +113,7 @@ impl Server {
         }
     }
 
-    /// Until no other session is left: they end after their clients have.
+    /// Wait until no other session is left: sessions end some time after their clients.
     pub(crate) fn wait_until_alone(&self) {
         let deadline = Instant::now() + PATIENCE;
         while number(&self.counters()["Threads_connected"]) > 1 {
@@ -190,7 +190,7 @@ fn number(value: &Value) -> u64 {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Killed also while it is stopped.
+        // SIGKILL also ends a stopped process.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.directory);

@@ -1,5 +1,5 @@
-//! A real MariaDB that pauses, crashes, comes back, is too slow, or ends sessions while the load goes on: an open loop shows all of
-//! it, and loses no request from its account.
+//! A real MariaDB that pauses, crashes, comes back, is too slow, or ends sessions while the load continues: an open loop shows all of
+//! it, and accounts for every request.
 //!
 //! Skipped, with a line that says so, where no mariadbd is installed.
 
@@ -19,7 +19,7 @@ use crate::process::{job, success};
 const CONNECTIONS: u64 = 4;
 const SECOND: u64 = 1_000_000_000;
 
-/// An engine at work.
+/// A running engine.
 struct Running {
     engine: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -56,7 +56,7 @@ impl Running {
         self.engine.try_wait().expect("our child").is_none()
     }
 
-    /// All that comes, to the end.
+    /// All remaining events, to the end.
     fn rest(mut self) -> Vec<Value> {
         let events: Vec<Value> = std::iter::from_fn(|| self.next()).collect();
         self.engine.wait().expect("our child");
@@ -134,9 +134,10 @@ fn crashes_are_the_end_or_are_outlived() {
     }
 }
 
-/// 100 requests a second for 6 s, 2 s of them stopped. Requests come at any moment alike, so the share that waits longer than `x`
-/// is (2 - x)/6 and a little for the queue that is left: 5 % wait longer than 1.7 s, 1 % longer than 1.94 s, and more than half
-/// come outside of the pause. Of 600 requests 1 % is 6 with a deviation of 2.4, or 0.01 s of pause a request: 0.3 s of room.
+/// 100 requests a second for 6 s; the server is stopped for 2 s of them. Arrivals are uniform, so the share that waits longer than `x`
+/// is (2 - x)/6, and a little more for the queue that is left: 5 % wait longer than 1.7 s, 1 % longer than 1.94 s, and more than half
+/// come outside of the pause. Of 600 requests 1 % is 6 with a standard deviation of 2.4; a request is 0.01 s of pause, so 0.3 s of
+/// tolerance suffice.
 fn a_pause_is_waited_for_by_all(server: &Server) {
     let running = Running::start(&load(server, 100.0, 6));
     let pid = Pid::from_raw(server.pid() as i32).expect("a process");
@@ -155,7 +156,7 @@ fn a_pause_is_waited_for_by_all(server: &Server) {
     assert!(p99 >= pause - SECOND * 4 / 10, "{figures}");
     assert!(p95 >= pause - SECOND * 7 / 10, "{figures}");
     assert!(p50 < SECOND, "{figures}");
-    // Each connection had one request with the server; all others waited for a connection, which is no service.
+    // Each connection had one request with the server; all others waited for a connection, which does not count as service time.
     assert!(service_max >= pause - SECOND / 2, "{figures}");
     assert!(service_p95 < SECOND, "{figures}");
     assert!(
@@ -164,8 +165,8 @@ fn a_pause_is_waited_for_by_all(server: &Server) {
     );
 }
 
-/// Three times as many as can be served for T: a request due at u is answered at 3u, or not at all. The share that waits longer
-/// than x is 1 - 1.5 x/T, so half wait longer than T/3. Each request sleeps in the server, so no machine serves more.
+/// For time T, requests come at three times the rate that can be served: one due at u is answered at 3u, or not at all. The share that
+/// waits longer than x is 1 - 1.5 x/T, so half wait longer than T/3. Each request sleeps in the server, so no machine serves more.
 fn overload_is_backlog(server: &Server) {
     const SLEEP_MS: u64 = 10;
     const SECONDS: u64 = 3;
@@ -180,7 +181,7 @@ fn overload_is_backlog(server: &Server) {
     let finished = accounted(&events);
     let account = &finished["open_loop"];
     let (due, answered) = (number(&account["due"]), number(&account["answered"]));
-    // Poisson: the deviation is the root of the mean.
+    // Poisson: the standard deviation is the root of the mean.
     let expected = (3 * most_per_s * SECONDS) as f64;
     assert!(
         (due as f64 - expected).abs() < 6.0 * expected.sqrt() + 1.0,
@@ -196,7 +197,7 @@ fn overload_is_backlog(server: &Server) {
         .map(|slice| number(&slice["backlog"]))
         .collect();
     assert!(backlog.is_sorted(), "it only grows: {backlog:?}");
-    // Besides the queue, each connection may have one under way.
+    // Besides the queue, each connection may have one request in progress.
     let unanswered = number(&account["unanswered"]);
     assert!(
         unanswered - backlog[backlog.len() - 1] <= CONNECTIONS,
@@ -227,7 +228,7 @@ fn sessions_that_are_killed_come_back(server: &Server) {
         let another = others(&killed).pop();
         if let Some(id) = another.filter(|id| server.client(&format!("KILL {id}")).is_some()) {
             killed.insert(id);
-            // On a busy machine the window may be over before it has come back.
+            // On a busy machine the window may be over before the session has come back.
             while running.is_alive() {
                 if others(&killed).len() as u64 == CONNECTIONS {
                     come_back += 1;
@@ -262,8 +263,8 @@ fn a_crash_is_the_end(server: &mut Server, rate: f64) {
     server.restart();
 }
 
-/// An attempt shows nothing when the machine gave a worker no time before the window was nearly over, or the server none to come
-/// back in it. That is by chance; an engine that does not reconnect does not do so each time.
+/// An attempt is inconclusive if a worker got no CPU time until the window was nearly over, or the server too little to come back in
+/// it. That happens by chance; an engine that does not reconnect fails every attempt.
 fn a_crash_is_outlived_by_reconnecting(server: &mut Server, rate: f64) {
     const ATTEMPTS: usize = 3;
     let mut job = load(server, rate, 6);
@@ -289,7 +290,7 @@ fn a_crash_is_outlived_by_reconnecting(server: &mut Server, rate: f64) {
     panic!("no attempt shows {CONNECTIONS} reconnects and a recovery: {seen:?}");
 }
 
-/// Nobody is back, so nothing was reconnected, and the last failed try is reported.
+/// The server stays down, so nothing is reconnected, and the last failed attempt is reported.
 fn a_server_that_stays_away_is_told(server: &mut Server, rate: f64) {
     let mut job = load(server, rate, 4);
     job["session"] = json!({"on_disconnect": "reconnect"});

@@ -1,4 +1,4 @@
-//! The engine as a process that is watched: its peak memory, its CPU time, and an end that it must reach by itself.
+//! Runs the engine as a process and checks its peak memory, its CPU time, and that it ends by itself.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Far beyond every limit in the jobs: only an engine that hangs takes so long.
+/// Far beyond every limit in the jobs: only an engine that hangs takes this long.
 const HANGS: Duration = Duration::from_secs(60);
-/// Bound of peak memory, whatever a server sends.
+/// Bound on peak memory, whatever a server sends.
 const MOST_BYTES: u64 = 64 << 20;
-/// Bound of the CPU time of all threads. Limits are 0.3 s where a peer keeps the engine busy; else the end comes at sight. Between two looks
-/// at the limits lies one receive, in which a compressed answer may swell a thousandfold: slow work without optimisation.
+/// Bound on the CPU time of all threads. Limits are 0.3 s where a peer keeps the engine busy; otherwise it ends at once. Between two
+/// checks of the limits lies one receive, in which a compressed answer may grow a thousandfold: slow work without optimisation.
 const MOST_CPU: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 3 });
-/// A kernel counts CPU time for users in hundredths of a second.
+/// The unit in which the kernel reports CPU time.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Run `job`, which fails: its `failed` event. The engine ends by itself, and its memory and CPU time stay bounded.
+/// Run `job`, which must fail; returns its `failed` event. Checks that the engine ends by itself, and that its memory and CPU time
+/// stay bounded.
 pub(crate) fn bounded_failure(name: &str, job: &Value) -> Value {
     let mut engine = started(job);
     let began = Instant::now();
@@ -56,7 +57,7 @@ pub(crate) fn bounded_failure(name: &str, job: &Value) -> Value {
     failed
 }
 
-/// The engine with its job, events to come.
+/// Start the engine with its job; its events are still to be read.
 pub(crate) fn started(job: &Value) -> Child {
     let mut engine = Command::new(Path::new(env!("CARGO_BIN_EXE_howfar-engine")))
         .arg(job["job"].as_str().expect("a kind of job"))
@@ -71,7 +72,7 @@ pub(crate) fn started(job: &Value) -> Child {
     engine
 }
 
-/// What is left to read of the events.
+/// Read the remaining events.
 pub(crate) fn events(engine: &mut Child) -> Vec<Value> {
     let mut text = String::new();
     let stdout = engine.stdout.as_mut().expect("piped");
@@ -81,7 +82,8 @@ pub(crate) fn events(engine: &mut Child) -> Vec<Value> {
         .collect()
 }
 
-/// `VmHWM`, or 0 when the process has just ended, or has not yet become the engine: until then it shows the memory of these tests.
+/// Peak memory (`VmHWM`); 0 if the process has just ended, or does not yet run the engine: until then the value is that of these
+/// tests.
 fn peak_bytes(pid: u32) -> u64 {
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     if program.file_name() != Path::new(env!("CARGO_BIN_EXE_howfar-engine")).file_name() {
@@ -97,7 +99,7 @@ fn peak_bytes(pid: u32) -> u64 {
 /// CPU time of all threads; 0 when the process has just ended.
 fn cpu_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name, which may hold anything: state is the first word, user and system time are the twelfth and the next.
+    // After the name, which may contain anything, state is the first word; user and system time are the twelfth and thirteenth.
     let words = stat
         .rsplit(')')
         .next()

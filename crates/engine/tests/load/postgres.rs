@@ -1,4 +1,4 @@
-//! The engine against a real PostgreSQL, gone with the test: the same rows in every mode, logins, TLS, errors in a block, COPY.
+//! The engine against a real PostgreSQL, removed after the test: the same rows in every mode, logins, TLS, errors in a block, COPY.
 //!
 //! Skipped, with a line that says so, where no PostgreSQL is installed.
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::process::{engine_for, failure, job, success};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Servers refuse to run as root.
+/// The user of the server, which refuses to run as root.
 const NOBODY: u32 = 65_534;
 
 struct Server {
@@ -24,7 +24,7 @@ struct Server {
     process: Child,
 }
 
-/// The newest of Debian's.
+/// The folder of programs of the newest version that Debian's packages installed.
 fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let mut found: Vec<PathBuf> = versions
@@ -35,7 +35,7 @@ fn programs() -> Option<PathBuf> {
     found.pop()
 }
 
-/// As somebody whom the server accepts.
+/// Have the command run as a user whom the server accepts.
 fn unprivileged(command: &mut Command) -> &mut Command {
     if rustix::process::getuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
@@ -171,7 +171,7 @@ fn the_engine_and_postgresql_agree() {
     tls_is_what_the_server_sees(&server);
 }
 
-/// The balances agree with the history, which has a row for each transaction, however statements travel.
+/// The balances agree with the history, which has a row for each transaction, in every mode and with pipelining.
 fn every_transaction_is_in_the_tables(server: &Server) {
     let done = server.tables("prepare", &json!({"kind": "tpcb_like", "scale": 1}));
     assert_eq!(done["rows"], 100_011, "{done}");
@@ -250,7 +250,7 @@ fn every_workload_of_sysbench_runs(server: &Server) {
     server.tables("cleanup", &load("oltp_read_write"));
 }
 
-/// Half of the divisions are by zero: such a transaction begins anew, after a ROLLBACK.
+/// Half of the divisions are by zero: such a transaction is repeated after a ROLLBACK.
 fn a_block_that_failed_is_left(server: &Server) {
     for mode in ["auto", "extended", "disable", "multi"] {
         let mut job = server.job(&json!({
@@ -336,7 +336,7 @@ fn logins_are_what_the_server_asks(server: &Server) {
             assert_eq!(failure(&job)["code"], "auth");
         }
     }
-    // In clear over TCP it stays here, whatever is allowed.
+    // A cleartext password is sent over TCP only with both TLS and `allow_cleartext_password`.
     job["user"] = "clear".into();
     job["target"] = json!({"kind": "tcp", "host": "127.0.0.1", "port": server.port});
     for session in [
@@ -378,7 +378,7 @@ fn tls_is_what_the_server_sees(server: &Server) {
             receipt["server_address"],
             format!("127.0.0.1:{}", server.port)
         );
-        // TCP, the request for TLS, the login; servers before 18 take another group than the one that is offered first.
+        // Three are for TCP, the request for TLS and the login; servers before 18 choose another group than the one offered first.
         let retried = u64::from(receipt["tls_retried"] == true);
         assert_eq!(receipt["connect_turns"], 3 + turns + retried);
         server.tables("cleanup", &json!({"kind": "oltp_point_select"}));

@@ -1,4 +1,4 @@
-//! The engine as a process: a job in, events out.
+//! Runs the engine as a process: a job in, events out.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -16,19 +16,19 @@ pub(crate) fn job(path: &str) -> Value {
     })
 }
 
-/// Run the engine on one line of input: its exit code and its events.
+/// Run the engine on one line of input; returns its exit code and its events.
 pub(crate) fn engine_on(input: &str) -> (Option<i32>, Vec<Value>) {
     engine_for("load", input)
 }
 
-/// Run the engine on a job of any kind: its exit code and its events.
+/// Run the engine on a job of any kind; returns its exit code and its events.
 pub(crate) fn engine_for(kind: &str, input: &str) -> (Option<i32>, Vec<Value>) {
     let mut events = Vec::new();
     let code = engine_telling(kind, input, |event| events.push(event));
     (code, events)
 }
 
-/// Run the engine on a job of any kind, and give `hear` each event as it comes: its exit code.
+/// Run the engine on a job of any kind, and pass each event to `hear` as it comes; returns its exit code.
 pub(crate) fn engine_telling(kind: &str, input: &str, mut hear: impl FnMut(Value)) -> Option<i32> {
     let mut engine = Command::new(Path::new(env!("CARGO_BIN_EXE_howfar-engine")))
         .arg(kind)
@@ -48,7 +48,7 @@ pub(crate) fn engine_telling(kind: &str, input: &str, mut hear: impl FnMut(Value
     engine.wait().expect("the engine ends").code()
 }
 
-/// Run a job that fails: its `failed` event, after a check that the engine said so by its exit code too.
+/// Run a job that fails; returns its `failed` event, after a check that the exit code agrees.
 pub(crate) fn failure(job: &Value) -> Value {
     let (code, mut events) = engine_on(&format!("{job}\n"));
     let last = events.pop().expect("an event");
@@ -58,7 +58,7 @@ pub(crate) fn failure(job: &Value) -> Value {
     last
 }
 
-/// Run a job that ends well: all its events.
+/// Run a job that succeeds; returns all its events.
 pub(crate) fn success(job: &Value) -> Vec<Value> {
     let (code, events) = engine_on(&format!("{job}\n"));
     assert_eq!(code, Some(0), "{:?}", events.last());

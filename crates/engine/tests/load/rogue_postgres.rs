@@ -1,4 +1,4 @@
-//! PostgreSQL's server side as far as its rogues need it, and harm that only its protocol has room for.
+//! The server side of PostgreSQL's protocol, as far as malicious servers need it, and attacks that only this protocol allows.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ pub(crate) fn ready() -> Vec<u8> {
     message(b'Z', b"I")
 }
 
-/// The answer to a bind of a statement that gives one row.
+/// The answer to a bind of a statement that returns one row.
 pub(crate) fn answer() -> Vec<u8> {
     [
         message(b'2', b""),
@@ -34,7 +34,7 @@ pub(crate) fn hurried_job(path: &str) -> Value {
     job
 }
 
-/// The client's first message, or its request for TLS.
+/// Read a message without a type: the client's first message, or its request for TLS.
 pub(crate) fn first(stream: &mut (impl Read + ?Sized)) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
@@ -49,7 +49,7 @@ fn heard(stream: &mut (impl Read + ?Sized)) -> io::Result<(u8, Vec<u8>)> {
     Ok((kind[0], first(stream)?))
 }
 
-/// From the startup to the first request of the load, which is heard and not answered.
+/// Serve from the startup to the first request of the load, which is read but not answered.
 pub(crate) fn until_bound(stream: &mut (impl Read + Write + ?Sized)) -> io::Result<()> {
     first(stream)?;
     stream.write_all(&message(b'R', &[0; 4]))?;
@@ -67,7 +67,7 @@ pub(crate) fn until_bound(stream: &mut (impl Read + Write + ?Sized)) -> io::Resu
     }
 }
 
-/// As `ends`, for a server that does harm to everybody.
+/// As `ends`, for a server that runs `harm` on each connection.
 #[track_caller]
 fn harm_ends(
     (name, session): (&str, Value),
@@ -201,7 +201,7 @@ fn passwords_that_are_asked_for_by_rogues() {
     });
 }
 
-/// Closed after every byte of what lets a client in.
+/// The connection is closed after each byte, in turn, of the messages that complete a login.
 #[test]
 fn a_login_cut_anywhere() {
     let said = [asks(0, b""), message(b'K', &[0; 8]), ready()].concat();
@@ -216,7 +216,7 @@ fn a_login_cut_anywhere() {
     }
 }
 
-/// What a server may say unasked does no harm, wherever it comes.
+/// Messages that a server may send unrequested do no harm, wherever they come.
 #[test]
 fn notices_in_the_way_do_no_harm() {
     let unasked = || {
@@ -244,7 +244,7 @@ fn notices_in_the_way_do_no_harm() {
         }
     });
     let mut job = hurried_job(&fake.path);
-    // Long enough that a busy machine ends a transaction in it.
+    // Long enough for a busy machine to complete a transaction.
     job["measure_ns"] = 2_000_000_000_u64.into();
     let events = crate::process::success(&limited(&job, &[]));
     let finished = events.last().expect("events");

@@ -1,4 +1,5 @@
-//! Pages that are requested from an application over FastCGI: what its pages tell arrives in the result, and a bad page ends the job.
+//! Requests pages from an application over FastCGI: the figures that its pages report arrive in the result, and a bad page ends the
+//! job.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,7 @@ pub(crate) fn read_request(stream: &mut (impl Read + ?Sized)) -> std::io::Result
     }
 }
 
-/// Gives this page to each request, and counts them.
+/// An application that answers each request with this page, and counts the requests.
 fn application(page: &'static str) -> (Fake, Arc<AtomicU64>) {
     let requests = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&requests);
@@ -84,7 +85,7 @@ fn what_pages_tell_is_summed_over_the_window() {
         assert_eq!(ready["receipt"]["peer_pid"], std::process::id());
         let pages = finished["transactions"].as_u64().expect("a count");
         assert!(pages > 0);
-        // Those that end behind the window are requested and not counted.
+        // Pages that end after the window are requested but not counted.
         assert!(pages <= requests.load(Ordering::Relaxed));
         assert_eq!(
             finished["told"],
@@ -104,15 +105,14 @@ fn what_pages_tell_is_summed_over_the_window() {
     }
 }
 
-/// A page is in hand when the window ends, and its end comes when the result is known, or 1.7 s later: the engine would have waited for
-/// it for 2 s.
-/// A machine with other work may keep a result back once; an engine that waits does so each time.
+/// A page is in progress when the window ends. It is completed once the result is known, or after 1.7 s; an engine that waits for it
+/// would do so for up to 2 s. A busy machine may delay a result once; an engine that waits delays it each time.
 #[test]
 fn the_result_does_not_wait_for_pages_in_hand() {
     assert!((0..3).any(|_| pages_that_outlived_the_result() == 0));
 }
 
-/// Pages that an application ended for want of patience, and not because the result was out.
+/// Number of pages that the application ended after its 1.7 s, and not because the result was known.
 fn pages_that_outlived_the_result() -> u64 {
     let signal = Arc::new((Mutex::new(false), Condvar::new()));
     let waited = Arc::new(AtomicU64::new(0));

@@ -26,7 +26,7 @@ fn tables_come_are_warmed_and_go() {
     failures_say_what_to_do(&server);
 }
 
-/// What a tool said to the server, and what was there afterwards.
+/// The statements that a tool sent to the server, and the tables that it left there.
 fn trace(server: &Server, tables: u64, tool: impl FnOnce()) -> (String, Vec<(String, String)>) {
     server.query("SET GLOBAL log_output='TABLE'; SET GLOBAL general_log=OFF; TRUNCATE mysql.general_log; SET GLOBAL general_log=ON");
     tool();
@@ -128,7 +128,8 @@ fn rows_depend_on_the_seed_alone(server: &Server) {
     assert!(!other(&json!({"seed": 2}), true), "another seed");
 }
 
-/// Mean and a share of 4000 rows of k in 1..=4000; bounds are six standard errors of what each distribution says.
+/// Checks the mean of k, and the share of some values, in 4000 rows with k in 1..=4000; bounds are six standard errors of each
+/// distribution.
 fn k_follows_its_distribution(server: &Server) {
     let weights = || (1..=4000).map(|id| f64::from(id).powf(-0.8));
     let zipf_mean = (1..=4000)
@@ -151,7 +152,7 @@ fn k_follows_its_distribution(server: &Server) {
             0.68,
             0.045,
         ),
-        // The hot 1 %, of which three quarters are drawn, and what else falls there.
+        // The hot 1 %, which gets three quarters of the draws and its part of the rest.
         (
             "special",
             2001.0,

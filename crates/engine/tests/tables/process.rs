@@ -15,7 +15,7 @@ pub(crate) fn job(server: &Server, action: &str, workload: &Value) -> Value {
     })
 }
 
-/// The engine's exit code and its events.
+/// Run the engine; returns its exit code and its events.
 fn run(job: &Value) -> (Option<i32>, Vec<Value>) {
     let mut engine = Command::new(env!("CARGO_BIN_EXE_howfar-engine"))
         .arg("tables")
@@ -34,7 +34,7 @@ fn run(job: &Value) -> (Option<i32>, Vec<Value>) {
     (output.status.code(), events.collect())
 }
 
-/// The rows that a job says it inserted, after a check of the progress that it reported.
+/// Run a job; returns the number of rows that it inserted, after a check of the progress that it reported.
 pub(crate) fn done(job: &Value) -> u64 {
     let (code, mut events) = run(job);
     let last = events.pop().expect("an event");
@@ -50,7 +50,7 @@ pub(crate) fn done(job: &Value) -> u64 {
     last["rows"].as_u64().expect("rows")
 }
 
-/// A job fails with this code, and says these words.
+/// Check that a job fails with this code and with this text in its message.
 pub(crate) fn fails(job: &Value, code: &str, fragment: &str) {
     let (exit, mut events) = run(job);
     let last = events.pop().expect("an event");
@@ -58,7 +58,7 @@ pub(crate) fn fails(job: &Value, code: &str, fragment: &str) {
     assert!(last.to_string().contains(fragment), "{last}");
 }
 
-/// False, said on stderr, where sysbench is not installed.
+/// Whether sysbench is installed; if not, prints a line on stderr.
 pub(crate) fn has_sysbench() -> bool {
     let found = Command::new("sysbench").arg("--version").output().is_ok();
     if !found {
@@ -67,7 +67,7 @@ pub(crate) fn has_sysbench() -> bool {
     found
 }
 
-/// Let sysbench do the same as [`job`] says.
+/// Run sysbench with the same action and options as [`job`].
 pub(crate) fn sysbench(server: &Server, action: &str, workload: &Value) {
     let mut command = Command::new("sysbench");
     command.args([

@@ -1,7 +1,7 @@
-//! Corruption on the line: a segment arrives with one bit turned over, and with the checksum that it had before.
+//! Corruption on the line: a segment arrives with one bit flipped and its checksum unchanged.
 //!
-//! Which bit: one of the payload, or of the transport's header where there is none; never one that no checksum covers (padding, the
-//! frame's header). A UDP datagram over IPv4 that has no checksum is delivered as it is, as a real line does.
+//! The bit is one of the payload, or of the transport header if there is no payload; never one that no checksum covers (padding,
+//! the frame header). A UDP datagram over IPv4 without a checksum is delivered with the error, as on a real line.
 
 use std::ops::Range;
 
@@ -11,11 +11,12 @@ use crate::packet::{ETHERNET, GSO_NONE, NEEDS_CSUM, VNET, Vnet};
 use crate::slicer::{fold, sum_words};
 
 const TCP: u8 = 6;
-/// Headers between that of IPv6 and the transport's: hop-by-hop, routing, destination. At most so many are followed.
+/// Headers between the IPv6 and the transport header: hop-by-hop, routing, destination.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
+/// Maximum number of such headers that are followed.
 const EXTENSIONS_MAX: usize = 8;
 
-/// Which segments are spoilt, and where.
+/// Which segments are corrupted, and where.
 #[derive(Debug)]
 pub(crate) struct Corrupt {
     strikes: RandomEvents<Independent>,
@@ -40,9 +41,9 @@ impl Corrupt {
     }
 }
 
-/// Turn over the bit of `packet` (virtio-net header and frame, whose link header has `link` bytes) that `flaw` points at. A checksum that
-/// was left to the receiver is completed first: left undone, it would be taken for right. False: the packet cannot be
-/// spoilt in a way that its receiver would notice, because it is a super-packet that nobody has cut.
+/// Flip the bit of `packet` (virtio-net header and frame, whose link header has `link` bytes) that `flaw` selects. A checksum that
+/// was left to the receiver is completed first: otherwise the receiver would take it for correct. Returns false if the receiver
+/// could not notice the error, because the packet is an uncut super-packet, or if the packet is too short.
 pub(crate) fn spoil(packet: &mut [u8], link: usize, flaw: u32) -> bool {
     let Some(mut vnet) = Vnet::read(packet) else {
         return false;
@@ -64,7 +65,8 @@ pub(crate) fn spoil(packet: &mut [u8], link: usize, flaw: u32) -> bool {
     true
 }
 
-/// Write the checksum of `csum_start .. end`, in whose field lies the sum of the pseudo-header.
+/// Write the checksum of `csum_start .. end`, whose field holds the pseudo-header sum. Returns false if the field lies beyond
+/// `end`.
 fn complete(frame: &mut [u8], end: usize, vnet: Vnet) -> bool {
     let start = usize::from(vnet.csum_start);
     let field = start + usize::from(vnet.csum_offset);
@@ -72,13 +74,13 @@ fn complete(frame: &mut [u8], end: usize, vnet: Vnet) -> bool {
         return false;
     }
     let sum = !fold(sum_words(0, &frame[start..end]));
-    // The same number, and for UDP the only way to say it: zero is "none".
+    // The same number in one's complement, and for UDP the only valid form: zero means no checksum.
     let sum = if sum == 0 { 0xffff } else { sum };
     frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     true
 }
 
-/// The bytes of which one may be spoilt; never empty.
+/// The bytes of which one may be corrupted; never empty.
 fn covered(frame: &[u8], link: usize) -> Range<usize> {
     let whole = link..frame.len();
     let Some((transport, protocol, end)) = transport(frame, link) else {
@@ -99,7 +101,7 @@ fn covered(frame: &[u8], link: usize) -> Range<usize> {
     }
 }
 
-/// Where the transport begins, which it is, and where the datagram ends; None when the frame is not IP.
+/// Where the transport header begins, its protocol number, and where the datagram ends; None if the frame is not IP.
 fn transport(frame: &[u8], link: usize) -> Option<(usize, u8, usize)> {
     if link == ETHERNET && !matches!(frame.get(12..14)?, [0x08, 0x00] | [0x86, 0xdd]) {
         return None;
@@ -150,7 +152,7 @@ mod tests {
             prop_assert!(spoil(&mut wrong, sent.link(), flaw));
             prop_assert_eq!(wrong[0], 0, "nothing is left to do");
             prop_assert!(!checksum_fits(&wrong[VNET..], sent.link()));
-            // Turned back, the checksum is right: it was completed, and nothing else has changed.
+            // The right segment with its checksum completed is valid, and the corrupted one differs from it in one bit only.
             let differing = |one: &[u8], other: &[u8]| {
                 one.iter().zip(other).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>()
             };

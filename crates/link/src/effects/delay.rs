@@ -1,18 +1,18 @@
-//! Propagation: what left the bottleneck arrives one delay later, in order unless it may be overtaken, without loss.
+//! Propagation: a slice arrives one delay after it left the bottleneck, without loss, and in order unless reordering is allowed.
 
 use super::Nanos;
 
-/// A line of a certain length. Shortening it while packets are on it never lets a later packet overtake an earlier one.
+/// A line of a given length. Shortening it while packets are on it never lets a later packet overtake an earlier one.
 #[derive(Debug)]
 pub(crate) struct Propagation {
     delay: Nanos,
-    /// Each arrives by its own delay, whoever was before it.
+    /// Each slice arrives after its own delay, regardless of those before it.
     reorder: bool,
     last: Nanos,
 }
 
 impl Propagation {
-    /// A line on which what came before arrives at `last` at the latest.
+    /// A line on which earlier slices arrive at `last` at the latest.
     pub(crate) fn new(delay: Nanos, reorder: bool, last: Nanos) -> Self {
         Self {
             delay,
@@ -21,7 +21,7 @@ impl Propagation {
         }
     }
 
-    /// When what leaves at `depart` and takes `extra` more than the others (never less than no time) is at the far end.
+    /// When a slice that leaves at `depart` arrives at the far end; `extra` is added to the delay, which never gets below 0.
     pub(crate) fn due(&mut self, depart: Nanos, extra: i64) -> Nanos {
         let due = depart.saturating_add(self.delay.saturating_add_signed(extra));
         if self.reorder {

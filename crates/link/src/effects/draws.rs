@@ -1,5 +1,5 @@
-//! Random numbers of the link: a pure function of the seed and of the effect's name, so that the same packets meet the same
-//! verdict again, and that switching one effect on leaves the others' numbers as they were.
+//! Random numbers of the link: a pure function of the seed and of the effect's name, so that the same packets get the same verdicts
+//! again, and switching one effect on does not change the numbers of the others.
 
 use std::f64::consts::TAU;
 
@@ -13,13 +13,13 @@ pub(crate) struct Draws {
 }
 
 impl Draws {
-    /// The numbers of the effect called `name`.
+    /// The stream of numbers of the effect called `name`.
     pub(crate) fn of(seed: u64, name: &str) -> Self {
-        // FNV-1a (offset basis and prime of its 64 bits) makes a number of the name.
+        // FNV-1a (with its 64-bit offset basis and prime) hashes the name.
         let name = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        // Mixed once before the name comes in: neighbouring seeds and names must not meet.
+        // Mix the seed before adding the name: neighbouring seeds and names must not collide.
         let mut state = seed;
         state = splitmix(&mut state) ^ name;
         Self {
@@ -41,7 +41,7 @@ impl Draws {
         ((self.bits() >> 11) + 1) as f64 * UNIT
     }
 
-    /// Uniform in `0 .. below`; uneven by less than `below` in 2^64.
+    /// Uniform in `0 .. below`, with a bias of less than `below` in 2^64.
     pub(crate) fn below(&mut self, below: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(below)) >> 64) as u64
     }
@@ -53,7 +53,7 @@ impl Draws {
     }
 }
 
-/// Steele, Lea and Flood (2014).
+/// The generator `SplitMix64` of Steele, Lea and Flood (2014).
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut value = *state;
@@ -66,7 +66,7 @@ fn splitmix(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The vectors that other implementations of both are tested with.
+    /// The vectors with which other implementations of both generators are tested.
     #[test]
     fn known_answers() {
         let mut draws = Draws {

@@ -1,4 +1,4 @@
-//! Duplication on the line: a segment arrives twice, the copy right after it. The copy has not used the bottleneck.
+//! Duplication on the line: a segment arrives twice, the copy right after it. The copy uses no time on the bottleneck.
 
 use super::draws::Draws;
 use super::random_events::{Independent, RandomEvents};

@@ -1,7 +1,7 @@
 //! Loss, corruption and duplication together: what becomes of each segment on the line beyond the bottleneck.
 //!
-//! Each effect looks at every segment that was admitted, whatever the others do to it: switching one on does not change whom the
-//! others strike.
+//! Each effect decides on every admitted segment, whatever the others do to it: switching one on does not change which segments the
+//! others hit.
 
 use super::corrupt::Corrupt;
 use super::duplicate::Duplicate;
@@ -14,7 +14,7 @@ use crate::job::{self, Direction};
 pub(crate) enum Verdict {
     Lost,
     Arrives {
-        /// Spoilt; the number says which bit.
+        /// Corrupted; the number selects the bit.
         flaw: Option<u32>,
         twice: bool,
     },
@@ -41,7 +41,7 @@ impl Faults {
         faults
     }
 
-    /// Change what is requested.
+    /// Change the requested effects.
     pub(crate) fn set(&mut self, direction: &Direction) {
         let on = |chance: f64| (chance > 0.0).then_some(chance);
         self.loss
@@ -64,7 +64,7 @@ impl Faults {
         self.any
     }
 
-    /// How many of the next `within` segments arrive as they are before one does not; they are passed over.
+    /// Pass over the segments, among the next `within`, that arrive intact before one that does not; returns their number.
     pub(crate) fn clean(&mut self, mut within: u32) -> u32 {
         if let Some(loss) = self.loss.get() {
             within = loss.clean(within);

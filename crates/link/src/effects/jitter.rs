@@ -4,14 +4,14 @@ use super::Nanos;
 use super::draws::Draws;
 use crate::job;
 
-/// Longest extra delay, that of the contract's delay: a tail without a finite variance reaches it.
+/// Maximum extra delay, equal to the contract's maximum delay: a tail without a finite variance reaches it.
 const EXTRA_MAX: f64 = 60e9;
-/// One draw in this many may be longer than what memory is kept for: a day of 10 000 slices a second.
+/// One draw in this many may exceed the extra delay that memory is reserved for: about one a day at 10 000 slices a second.
 const RARE: f64 = 1e9;
-/// A normal value is beyond it once in so many draws.
+/// A normal value exceeds this many deviations once in `RARE` draws.
 const RARE_DEVIATIONS: f64 = 6.0;
 
-/// Draws what comes on top of the delay.
+/// Draws the extra delay of each slice.
 #[derive(Debug)]
 pub(crate) struct Jitter {
     spec: job::Jitter,
@@ -24,7 +24,7 @@ impl Jitter {
         Self { spec, draws }
     }
 
-    /// The next value in nanoseconds, rounded to the nearest, so that a mean is not moved. Only a normal one may be negative.
+    /// The next value in nanoseconds, rounded to the nearest, so that the mean has no bias. Only normal jitter may be negative.
     pub(crate) fn draw(&mut self) -> i64 {
         match &self.spec {
             job::Jitter::Normal { deviation_ns } => {
@@ -40,14 +40,14 @@ impl Jitter {
     }
 }
 
-/// Lomax's distribution, Pareto's moved to begin at zero, where all but the share `tail` is less: the scale that gives it its
+/// The value that the share `tail` of the Lomax distribution (Pareto shifted to begin at zero) exceeds. The scale that yields the
 /// mean is mean × (shape - 1).
 fn lomax(tail: f64, mean: Nanos, shape: f64) -> f64 {
     let scale = mean as f64 * (shape - 1.0);
     (scale * (tail.powf(-1.0 / shape) - 1.0)).min(EXTRA_MAX)
 }
 
-/// What the extra delay practically never exceeds: memory is kept for it.
+/// The extra delay that is practically never exceeded: memory is reserved for it.
 pub(crate) fn longest(spec: &job::Jitter) -> Nanos {
     match spec {
         job::Jitter::Normal { deviation_ns } => {
@@ -75,7 +75,8 @@ mod tests {
         values.iter().map(|value| of(*value)).sum::<f64>() / values.len() as f64
     }
 
-    /// A share of n draws that should be p: binomial. Double the interval is less than 2 % of p, so that 2 % would be seen.
+    /// Check a share of n draws that should be p: binomial. Double the interval is less than 2 % of p, so that an error of 2 %
+    /// would be seen.
     fn assert_share(seen: f64, expected: f64) {
         let interval = INTERVAL * (expected * (1.0 - expected) / f64::from(COUNT)).sqrt();
         assert!((seen - expected).abs() < interval, "{seen} for {expected}");
@@ -92,7 +93,7 @@ mod tests {
         );
         let root = f64::from(COUNT).sqrt();
         assert!(mean(&seen, |value| value).abs() < INTERVAL * deviation / root);
-        // The relative error of a normal deviation is 1 / sqrt(2 n): 0.1 % in the interval, so that 2 % is far outside.
+        // The relative error of an estimated deviation is 1 / sqrt(2 n): 0.1 % in the interval, so that 2 % is far outside.
         let spread = mean(&seen, |value| value * value).sqrt();
         assert!(
             (spread / deviation - 1.0).abs() < INTERVAL / (2.0_f64.sqrt() * root),

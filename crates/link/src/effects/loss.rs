@@ -1,7 +1,7 @@
-//! Loss on the line: each segment by itself, or in bursts. Decided for every segment, never for a super-packet at once.
+//! Loss on the line: independent for each segment, or in bursts. It is decided for every segment, never for a super-packet at once.
 //!
-//! It stands after the bottleneck, as noise on a wire or in the air does: a lost segment has used its time and its place in
-//! the queue. What a queue has no room for is lost by the queue, and counted there.
+//! Loss happens after the bottleneck, like noise on a wire or in the air: a lost segment has used its time on the bottleneck and
+//! its space in the queue. Segments that the queue has no room for are dropped by the queue and counted there.
 
 use super::draws::Draws;
 use super::random_events::{Gap, GapSource, Independent, RandomEvents, geometric};
@@ -58,15 +58,15 @@ pub(crate) struct State {
     loss: f64,
 }
 
-/// Gilbert's and Elliott's chain. It begins in the good state; a segment meets the state that the chain is in, and then the
-/// chain takes its step. Drawn are how long it stays in a state and, within that, the way to the next loss: both are
-/// geometric and remember nothing, so that the way may be drawn anew where a stay begins.
+/// The Gilbert-Elliott chain. It begins in the good state; the current state decides on a segment, and then the chain takes its
+/// step. The chain draws how long it stays in a state and, within that stay, the distance to the next loss. Both are geometric and
+/// memoryless, so that the distance may be drawn anew when a stay begins.
 #[derive(Debug)]
 pub(crate) struct Bursts {
     draws: Draws,
     here: State,
     other: State,
-    /// Segments for which the chain stays where it is.
+    /// Segments for which the chain stays in its state.
     stay: u64,
 }
 
@@ -82,7 +82,7 @@ impl Bursts {
     }
 }
 
-/// At least the segment that finds the chain there.
+/// Draw how many segments the chain stays in a state: at least the one that finds it there.
 fn stay(draws: &mut Draws, state: State) -> u64 {
     geometric(draws, state.leave).saturating_add(1)
 }
@@ -92,7 +92,7 @@ impl GapSource for Bursts {
         let way = geometric(&mut self.draws, self.here.loss);
         let hit = way < self.stay;
         let clean = way.min(self.stay);
-        // A stay without end (it is never left) does not run out.
+        // An endless stay (the state is never left) does not run out.
         if self.stay < u64::MAX {
             self.stay -= clean + u64::from(hit);
         }
@@ -138,9 +138,9 @@ mod tests {
         assert_eq!(none.clean(100_000), 100_000);
     }
 
-    /// Stationary share of the bad state: `to_bad / (to_bad + to_good)`; a burst there lasts `1 / to_good` segments in the mean.
-    /// The number of bursts in n segments is n times the rate of cycles, `1 / (1/to_bad + 1/to_good)`; burst lengths are geometric
-    /// with variance (1 - q) / q^2, and so are the ways between.
+    /// Stationary share of the bad state: `to_bad / (to_bad + to_good)`; a burst there lasts `1 / to_good` segments on average. The
+    /// number of bursts in n segments is n times the rate of cycles, `1 / (1/to_bad + 1/to_good)`; burst lengths are geometric with
+    /// variance (1 - q) / q^2, and so are the gaps between them.
     #[test]
     fn loss_and_bursts_are_what_was_asked() {
         let (to_bad, to_good, n) = (0.02_f64, 0.25_f64, 20_000_000_u32);
@@ -171,8 +171,8 @@ mod tests {
         );
     }
 
-    /// With a chance in both states: against the chain stepped naively, the shares of loss and of two losses in a row, each of which is
-    /// within 1.5 % of the other.
+    /// With loss in both states: the shares of losses and of two losses in a row are within 1 % and 1.5 % of those of a chain
+    /// stepped naively.
     #[test]
     fn sojourns_are_the_same_as_single_steps() {
         let (to_bad, to_good, loss_good, loss_bad) = (0.05, 0.2, 0.1, 0.7);

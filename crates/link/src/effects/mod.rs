@@ -1,18 +1,20 @@
-//! What a link does to packets. One effect, one file; each is arithmetic on numbers that it is given, without a clock.
+//! The effects of a link on packets, one in each file; each is pure arithmetic on its arguments, without a clock.
 //!
-//! Order along the way, and why:
+//! Order of the effects along the path, and why:
 //!
-//! 1. `outage`: is the line up when the packet arrives? A line that is down takes nothing, so that neither queue nor bottleneck sees it.
-//! 2. `queue`: may the segment wait? It is before the bottleneck because that is what it waits for.
+//! 1. `outage`: is the line up when the packet arrives? A line that is down takes nothing, so that neither queue nor bottleneck
+//!    sees the packet.
+//! 2. `queue`: may the segment wait? The queue is before the bottleneck because segments wait for the bottleneck.
 //! 3. `rate` (or `trace`): when has its last bit left the bottleneck?
-//! 4. `faults`, the line beyond: `loss`, `corrupt`, `duplicate`. What is lost or spoilt here has used its time on the bottleneck, as what is
-//!    lost in the air or on a cable has; loss that frees the bottleneck would raise the goodput of the others. A copy is
-//!    made beyond it, and costs it nothing. What is lost is neither spoilt nor copied; what is spoilt may be copied.
+//! 4. `faults`, on the line beyond: `loss`, `corrupt`, `duplicate`. A segment lost or corrupted here has used its time on the
+//!    bottleneck, as one lost in the air or on a cable has; loss that freed the bottleneck would raise the goodput of the others. A
+//!    copy is made beyond the bottleneck and costs it nothing. A lost segment is neither corrupted nor copied; a corrupted one may
+//!    be copied.
 //! 5. `delay` and `jitter`: when is it at the far end?
 //!
-//! Loss, corruption and duplication look at every segment; jitter and delay at slices, which are at most 100 µs of the wire, because a
-//! super-packet is many segments that would have come one after the other. Random numbers come from `draws`, a stream for each effect;
-//! `ongoing` says which they are when what is requested changes.
+//! Loss, corruption and duplication apply to each segment; jitter and delay to slices, which take at most 100 µs on the wire,
+//! because the many segments of a super-packet would have come one after the other. Random numbers come from `draws`, a stream for
+//! each effect; `ongoing` decides which numbers are used when the settings change.
 
 pub(crate) mod corrupt;
 pub(crate) mod delay;

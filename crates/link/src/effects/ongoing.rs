@@ -1,8 +1,8 @@
-//! A random effect while what is requested of the link changes: what is requested as before goes on where it is, and what begins draws on
-//! numbers that this link has not used yet.
+//! A random effect across changes of the link's settings: an effect whose settings stay the same continues where it is, and an
+//! effect that begins uses numbers that this link has not used yet.
 //!
-//! Neither is a detail. A script that changes the delay ten times a second must not repeat the first decisions ten times a second: where
-//! the first loss comes after more segments than pass in between, nothing would ever be lost.
+//! Both matter. A script that changes the delay ten times a second must not repeat the first decisions ten times a second: if the
+//! first loss came after more segments than pass between two changes, nothing would ever be lost.
 
 use super::draws::Draws;
 use crate::job::Direction;
@@ -13,14 +13,14 @@ pub(crate) struct Ongoing<A, E> {
     name: &'static str,
     spec: Option<A>,
     effect: Option<E>,
-    /// Seed of the numbers in use; None: none were used yet.
+    /// Seed of the numbers in use; None if none were used yet.
     seed: Option<u64>,
-    /// How often it has begun with this seed.
+    /// How many times the effect has begun with this seed.
     begun: u64,
 }
 
 impl<A: PartialEq + Clone, E> Ongoing<A, E> {
-    /// One that is off.
+    /// An effect that is off.
     pub(crate) fn off(name: &'static str) -> Self {
         Self {
             name,
@@ -31,14 +31,14 @@ impl<A: PartialEq + Clone, E> Ongoing<A, E> {
         }
     }
 
-    /// From now on it has these settings, None: none. `make` gets a source of streams of numbers by their names.
+    /// Set the effect's settings; None switches it off. `make` gets a source of random streams by name.
     pub(crate) fn set(
         &mut self,
         direction: &Direction,
         spec: Option<&A>,
         make: impl FnOnce(&A, &dyn Fn(&str) -> Draws) -> E,
     ) {
-        // While it is off its seed means nothing: a link at rest may have any.
+        // While the effect is off its seed means nothing: an idle link may have any.
         let same_seed = spec.is_none() || self.seed == Some(direction.seed);
         if same_seed && self.spec.as_ref() == spec {
             return;
@@ -54,7 +54,7 @@ impl<A: PartialEq + Clone, E> Ongoing<A, E> {
         });
     }
 
-    /// Set it where one stream, of the effect's own name, is all that it needs.
+    /// Set an effect that needs only one stream, which has the effect's name.
     pub(crate) fn set_simple(
         &mut self,
         direction: &Direction,
@@ -79,7 +79,7 @@ impl<A: PartialEq + Clone, E> Ongoing<A, E> {
 mod tests {
     use super::*;
 
-    /// An effect that is its next number.
+    /// The numbers of an effect, one after each of the steps (seed and settings).
     fn after(steps: &[(u64, Option<u32>)]) -> Vec<Option<u64>> {
         let mut effect = Ongoing::off("test");
         let mut seen = Vec::new();

@@ -1,17 +1,18 @@
-//! Outages: times at which the line is down. What arrives at it then is lost; what is on its way, or waits before the
-//! bottleneck, arrives.
+//! Outages: times at which the line is down. Packets that arrive at the line during an outage are lost; those in flight or waiting
+//! before the bottleneck arrive.
 
 use super::Nanos;
 use crate::job::Outage;
 
-/// When the line is down. Asked in the order of time, so that a schedule of any length costs one comparison between two changes.
+/// When the line is down. Queries come in order of time, so that between two changes a query costs one comparison, however long the
+/// schedule.
 #[derive(Debug)]
 pub(crate) struct Outages {
     spec: Vec<Outage>,
-    /// The times count from here.
+    /// Start of the schedule; its times count from here.
     start: Nanos,
     down: bool,
-    /// First moment at which the answer may be another one.
+    /// First moment at which the answer may change.
     until: Nanos,
 }
 
@@ -101,7 +102,7 @@ mod tests {
     }
 
     proptest! {
-        /// Looked at rarely, it says what each outage by itself says at that moment.
+        /// Queried from time to time, it agrees with a direct evaluation of every outage.
         #[test]
         fn what_is_remembered_is_true(
             spec in prop::collection::vec((0_u64..500, 1_u64..60, prop::option::of(1_u64..90)), 0..6),

@@ -1,6 +1,6 @@
-//! The queue before the bottleneck: bounded in bytes, drops at its tail, decides on each segment by itself.
+//! The queue before the bottleneck: it is bounded in bytes, drops at its tail, and decides on each segment separately.
 
-/// Drop tail. The limit counts wire bytes, including what is left of the segment on the wire.
+/// Drop tail. The limit counts wire bytes, including the unsent rest of the segment being sent.
 #[derive(Debug)]
 pub(crate) struct DropTail {
     limit: u64,

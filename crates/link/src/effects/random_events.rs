@@ -1,22 +1,22 @@
-//! Which of the segments that pass are hit by an effect, found without a draw for each: the length of the way to the next
-//! one is drawn instead, so that a chance of one in a million costs nothing on all the others.
+//! Which passing segments an effect hits, found without a draw for each: the distance to the next hit is drawn instead, so that a
+//! chance of one in a million costs nothing for all other segments.
 
 use super::draws::Draws;
 
-/// Segments that pass untouched, and whether the one after them is hit or nothing is known of it yet.
+/// The number of segments that pass untouched, and whether the next one is hit (true) or still undecided (false).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) clean: u64,
     pub(crate) hit: bool,
 }
 
-/// What tells one stretch after the other.
+/// A source of successive gaps.
 pub(crate) trait GapSource {
-    /// The next stretch: at least one segment, clean or hit.
+    /// The next gap: at least one segment, clean or hit.
     fn next(&mut self) -> Gap;
 }
 
-/// An effect's place among the segments that pass.
+/// An effect's position in the sequence of passing segments.
 #[derive(Debug)]
 pub(crate) struct RandomEvents<S> {
     source: S,
@@ -63,7 +63,7 @@ impl<S: GapSource> RandomEvents<S> {
     }
 }
 
-/// Each segment with the same chance by itself. The number of clean ones before a hit one is geometric.
+/// Hits each segment independently with the same chance. The number of clean segments before a hit is geometric.
 #[derive(Debug, Clone)]
 pub(crate) struct Independent {
     draws: Draws,
@@ -85,8 +85,9 @@ impl GapSource for Independent {
     }
 }
 
-/// Failures before the first success, each trial with `chance`: the least k at which (1 - chance)^(k + 1) is below a uniform
-/// draw. Exact at 0 (never) and at 1 (at once); a draw has 53 bits, so that no way is longer than 36.8 mean ones.
+/// Draw the number of failures before the first success of trials with `chance`: the smallest k for which (1 - chance)^(k + 1) is
+/// below a uniform draw. Exact for chances 0 (never) and 1 (at once). A draw has 53 bits, so that no result exceeds 36.8 times the
+/// mean.
 pub(crate) fn geometric(draws: &mut Draws, chance: f64) -> u64 {
     if chance <= 0.0 {
         return u64::MAX;
@@ -113,7 +114,7 @@ mod tests {
         assert!(!hit(1.0, 1, 100_000).contains(&false));
     }
 
-    /// Both tell the same: by steps, and by stretches of any length.
+    /// Single steps and stretches of any length give the same hits.
     #[test]
     fn stretches_are_the_same_as_steps() {
         let steps = hit(0.03, 9, 50_000);
@@ -133,8 +134,8 @@ mod tests {
         assert_eq!(seen[..steps.len()], steps[..]);
     }
 
-    /// n segments with chance p are hit n p times with the deviation of the binomial; twice the interval of 99 % is still
-    /// less than 2 % of it, so that a chance wrong by 2 % is found out.
+    /// n segments with chance p are hit n p times with the deviation of the binomial; twice the interval of 99 % is still less than
+    /// 2 % of it, so that a chance wrong by 2 % is detected.
     #[test]
     fn the_chance_is_what_was_asked() {
         for (chance, count) in [(0.01, 8_000_000_u32), (0.3, 1_000_000), (0.97, 1_000_000)] {
@@ -149,7 +150,7 @@ mod tests {
         }
     }
 
-    /// A chance of one in a million: 2 000 draws of ways with mean 1e6 - 1; the standard error is mean / sqrt(2000).
+    /// A chance of one in a million: 200 000 draws of gaps with mean 1e6 - 1; the standard error is mean / sqrt(200 000).
     #[test]
     fn a_small_chance_keeps_its_digits() {
         let mut draws = Draws::of(5, "test");
@@ -163,8 +164,8 @@ mod tests {
         );
     }
 
-    /// Against a draw for each segment: how long the ways between two hit segments are, in classes, by the chi-square test
-    /// of two samples. 20 classes, 19 degrees of freedom: 99 % of the values are below 36.19.
+    /// Compared with a draw for each segment: the lengths of the gaps between two hits, in classes, by the two-sample chi-square
+    /// test. 20 classes, 19 degrees of freedom: 99 % of the values are below 36.19.
     #[test]
     fn ways_are_distributed_as_by_single_draws() {
         const CLASSES: usize = 20;

@@ -4,13 +4,13 @@ use super::Nanos;
 use super::trace::Trace;
 use crate::job::Direction;
 
-/// Longest time on the wire of one slice. A super-packet that came at once leaves as a row of slices, so that a slow line
-/// does not deliver 64 KiB in one instant; 100 µs bounds the row at about 10 000 slices a second at any rate.
+/// Maximum wire time of one slice. A super-packet that came at once leaves as a series of slices, so that a slow line does not
+/// deliver 64 KiB in one instant; 100 µs bounds the series to about 10 000 slices a second at any rate.
 pub(crate) const QUANTUM: Nanos = 100_000;
 
 const NANOBITS: u128 = 8 * 1_000_000_000;
 
-/// Where the rate of a direction is the limit.
+/// The bottleneck of a direction, where its rate is the limit.
 #[derive(Debug)]
 pub(crate) enum Bottleneck {
     Steady(Steady),
@@ -18,7 +18,7 @@ pub(crate) enum Bottleneck {
 }
 
 impl Bottleneck {
-    /// One that is free at `free`; a schedule begins at `now`.
+    /// A bottleneck that is free at `free`; a schedule begins at `now`.
     pub(crate) fn new(direction: &Direction, now: Nanos, free: Nanos) -> Self {
         if direction.rate_trace.is_empty() {
             Self::Steady(Steady::new(direction.rate_bps(), free))
@@ -39,7 +39,7 @@ impl Bottleneck {
         }
     }
 
-    /// Send `wire` bytes that are there at `arrival`: the moment at which the last bit has left.
+    /// Send `wire` bytes that arrive at `arrival`. Returns the moment at which the last bit has left.
     pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
         match self {
             Self::Steady(line) => line.depart(arrival, wire),
@@ -47,7 +47,7 @@ impl Bottleneck {
         }
     }
 
-    /// How many bytes of what is there at `arrival` make a slice; None: any number.
+    /// Maximum bytes of a slice of a packet that arrives at `arrival`; None if unlimited.
     pub(crate) fn slice(&self, arrival: Nanos) -> Option<u32> {
         match self {
             Self::Steady(line) => line.slice,
@@ -56,16 +56,16 @@ impl Bottleneck {
     }
 }
 
-/// More than any packet has is any number; a short division is a fast one.
+/// Saturate: any number above the size of a packet will do. The caller's division is faster on 32 bits.
 fn narrow(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// A transmitter of constant rate. The part of a nanosecond that a division leaves is carried on, so that a busy line
-/// carries exactly its rate however long it is busy.
+/// A transmitter of constant rate. The fraction of a nanosecond that a division leaves is carried over, so that a line carries
+/// exactly its rate however long it is busy.
 #[derive(Debug)]
 pub(crate) struct Steady {
-    /// Bits per second; None: infinitely fast.
+    /// Bits per second; None if infinitely fast.
     rate: Option<u64>,
     /// When the last admitted bit will have left.
     free: Nanos,

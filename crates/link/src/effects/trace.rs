@@ -1,21 +1,22 @@
-//! A bottleneck whose rate changes by a schedule: steps that follow each other and begin anew after the last.
+//! A bottleneck whose rate changes by a schedule: steps that follow each other and repeat after the last.
 //!
-//! The line is measured by what it could have carried since the schedule began, counted in billionths of a bit: a rate of r bit/s
-//! carries r of them in a nanosecond, so that all is whole numbers and nothing is rounded between steps. What waits is the
-//! distance between that count and the same count for what was admitted.
+//! The state of the line is the amount it could have carried since the schedule began, counted in billionths of a bit: a rate of r
+//! bit/s carries r of them in a nanosecond, so that all numbers are integers and nothing is rounded between steps. The backlog is
+//! the difference between the same count for the admitted data and this count.
 
 use super::Nanos;
 use crate::job::RateStep;
 
-/// In one byte.
+/// Billionths of a bit in one byte.
 const NANOBITS: u128 = 8 * 1_000_000_000;
 /// A moment that is never reached: 146 years after the machine's start.
 const NEVER: Nanos = Nanos::MAX / 4;
 
 #[derive(Debug, Clone, Copy)]
 struct Step {
-    /// When it begins in the cycle, and what was carried before it.
+    /// When the step begins in the cycle.
     start: Nanos,
+    /// How much the cycle carries before the step.
     carried: u128,
     rate: u64,
 }
@@ -24,11 +25,12 @@ struct Step {
 #[derive(Debug)]
 pub(crate) struct Trace {
     steps: Vec<Step>,
-    /// Length of a cycle, and what it carries.
+    /// Length of a cycle.
     period: Nanos,
+    /// How much a cycle carries.
     cycle: u128,
     begin: Nanos,
-    /// What the line will have carried when the last admitted bit has left.
+    /// How much the line will have carried when the last admitted bit has left.
     admitted: u128,
 }
 
@@ -65,20 +67,20 @@ impl Trace {
         waiting.div_ceil(NANOBITS) as u64
     }
 
-    /// Send `wire` bytes that are there at `arrival`: the moment at which the last bit has left.
+    /// Send `wire` bytes that arrive at `arrival`. Returns the moment at which the last bit has left.
     pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
         self.admitted = self.next_bit(arrival) + u128::from(wire) * NANOBITS;
-        // The moment of a bit's end belongs to the step that carries it, also where that step ends there.
+        // The moment at which a bit ends belongs to the step that carries it, even if the step ends at that moment.
         let (cycles, step, within) = self.place_of(self.admitted - 1);
         self.moment(cycles, step, within + 1)
     }
 
-    /// How many bytes leave in `time` from when the first bit that arrives at `arrival` begins to leave.
+    /// How many bytes leave within `time` after the first bit that arrives at `arrival` begins to leave.
     pub(crate) fn bytes_in(&self, arrival: Nanos, time: Nanos) -> u64 {
         let next = self.next_bit(arrival);
         let (cycles, step, within) = self.place_of(next);
         let start = self.moment(cycles, step, within);
-        // Only at a moment that is never reached less than what is there already.
+        // `carried` is less than `next` only at a moment that is never reached.
         let carried = self.carried(start.saturating_add(time));
         (carried.saturating_sub(next) / NANOBITS) as u64
     }
@@ -98,8 +100,9 @@ impl Trace {
             + u128::from(step.rate) * u128::from(within - step.start)
     }
 
-    /// Where in the schedule the line has carried `count` and goes on: whole cycles, the step, and what that step carries before. That step
-    /// is no standstill: the one after it would begin with the same count, and there is always one, as a cycle carries more than the remainder.
+    /// Position in the schedule at which the line has carried `count`: complete cycles, the step, and how much that step has
+    /// carried by then. The step never has rate 0: the step after such a one begins with the same count and is chosen instead.
+    /// There always is one, because a cycle carries more than the remainder.
     fn place_of(&self, count: u128) -> (u128, Step, u128) {
         let within = count % self.cycle;
         let step = self.steps[self.steps.partition_point(|step| step.carried <= within) - 1];
@@ -144,7 +147,7 @@ mod tests {
         assert_eq!(line.backlog(500 + 1_500_000), 1);
         assert_eq!(line.backlog(500 + 2_000_500), 1, "rounded up");
         assert_eq!(line.backlog(500 + 2_001_000), 0);
-        // Arrives while it stands still, in a later cycle.
+        // The byte arrives while the line stands still, in a later cycle.
         assert_eq!(line.depart(500 + 5_700_000, 1), 500 + 6_001_000);
     }
 
@@ -176,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// One rate in several steps is that rate.
+        /// Several steps of one rate behave like that constant rate.
         #[test]
         fn equal_steps_are_a_steady_rate(
             rate in 1_000_u64..20_000_000_000, lengths in prop::collection::vec(1_u64..5_000_000, 1..6), begin in 0_u64..9_999,
@@ -192,7 +195,7 @@ mod tests {
             }
         }
 
-        /// Against a walk over the steps with exact fractions: all is sent at the rate in force.
+        /// Compared with a walk over the steps in exact fractions: everything is sent at the rate in force.
         #[test]
         fn it_is_a_walk_over_the_steps(
             mut steps in prop::collection::vec((1_u64..300_000, prop_oneof![Just(0), 1_000_u64..9_000_000_000]), 1..7),

@@ -1,4 +1,4 @@
-//! The effects as they are requested: chances, distributions and schedules, checked where they are read.
+//! The requested effects: chances, distributions and schedules, checked when they are read.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::DELAY_MAX;
 use crate::effects::Nanos;
 
-/// A day: a longer time is a mistake of a unit.
+/// A day: a longer time is a mistaken unit.
 const LONGEST: Nanos = 86_400_000_000_000;
 const SHAPE_MAX: f64 = 100.0;
 
@@ -173,7 +173,7 @@ impl Outage {
     }
 }
 
-/// The steps of a rate trace, which may be absent.
+/// Check the steps of a rate trace, which may be empty.
 pub(super) fn check_trace(steps: &[RateStep], rate_max: u64) -> Result<(), String> {
     for step in steps {
         check_time("rate_trace.for_ns", step.for_ns, 1, LONGEST)?;

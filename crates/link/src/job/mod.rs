@@ -60,7 +60,7 @@ pub(crate) struct Direction {
     pub(crate) seed: u64,
 }
 
-/// Longer delays are mistakes of a unit, and their memory could not be had.
+/// One minute: a longer delay is a mistaken unit, and would need more memory than is available.
 const DELAY_MAX: u64 = 60_000_000_000;
 /// 1 Tb/s.
 const RATE_MAX: u64 = 1_000_000_000_000;
@@ -77,13 +77,13 @@ impl Direction {
         delay.clamp(0, i128::from(DELAY_MAX)) as u64
     }
 
-    /// The highest rate that there will be; None: unshaped.
+    /// The highest rate of the direction at any time; None if unshaped.
     pub(crate) fn rate_max(&self) -> Option<u64> {
         let steps = self.rate_trace.iter().map(|step| step.rate_bps);
         steps.chain(self.rate_bps()).max()
     }
 
-    /// The random numbers of one effect that has begun so many times before.
+    /// The random numbers of one effect that has begun `begun` times before.
     pub(crate) fn draws(&self, effect: &str, begun: u64) -> Draws {
         let name = format!("{}.{effect}", self.name);
         if begun == 0 {
@@ -93,7 +93,7 @@ impl Direction {
         }
     }
 
-    /// Give the name and check the request.
+    /// Set the direction's name and check the request.
     fn check(&mut self, name: &'static str) -> Result<(), String> {
         self.name = name;
         if self.delay_ns > DELAY_MAX {
@@ -162,7 +162,7 @@ pub(crate) struct LinkJob {
 }
 
 impl LinkJob {
-    /// Parse and check one line. The error is a sentence.
+    /// Parse and check one line. An error is a message for the user.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let mut job: Self = serde_json::from_str(line)
             .map_err(|error| format!("the link job does not parse: {error}"))?;
@@ -199,7 +199,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Parse and check one line. The error is a sentence.
+    /// Parse and check one line. An error is a message for the user.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let mut command: Self = serde_json::from_str(line)
             .map_err(|error| format!("the link command does not parse: {error}"))?;
@@ -215,7 +215,7 @@ impl Command {
     }
 }
 
-/// Refuse another contract.
+/// Refuse a job of another contract version.
 pub(crate) fn check_version(version: u32) -> Result<(), String> {
     const SPOKEN: u32 = 2;
     if version == SPOKEN {
@@ -286,7 +286,7 @@ mod tests {
         );
     }
 
-    /// The examples of the contract; those that Python refuses, too.
+    /// Rust accepts the examples of the contract and refuses those that Python refuses.
     #[test]
     fn examples_mean_the_same_here() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/examples");

@@ -1,4 +1,4 @@
-//! The far end of the probes: a listener that serves each connection in a thread of its own, until stdin ends.
+//! The far end of the probes: a listener that serves each connection in a separate thread, until stdin ends.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,11 +16,11 @@ use crate::event::Event;
 use crate::sys;
 use howfar_contract::{FailCode, Failed};
 
-/// Connections served at once; one more is closed.
+/// Maximum connections served at once; further ones are closed.
 const CONNECTIONS: usize = 64;
-/// A ping-pong connection on which nothing comes for so long is closed.
+/// A ping-pong connection that receives nothing for this time is closed.
 const IDLE: Duration = Duration::from_secs(60);
-/// A transfer ends by itself after this time, whatever the other end does.
+/// A transfer ends after this time, whatever the other end does.
 const TRANSFER: Duration = Duration::from_secs(600);
 /// Bytes that may wait unsent in the sender's socket: enough to keep it busy, little to drain at the end.
 const UNSENT: i32 = 512 << 10;
@@ -41,7 +41,7 @@ pub(super) fn serve(host: &str) -> Result<(), Failed> {
     let port = listener.local_addr().map_err(failed)?.port();
     thread::spawn(move || accept(&listener));
     Event::Listening { port }.emit();
-    // Whatever comes is ignored; the end ends the echo, with its threads.
+    // Input is ignored; the end of stdin ends the echo and its threads.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     Ok(())
 }
@@ -49,7 +49,7 @@ pub(super) fn serve(host: &str) -> Result<(), Failed> {
 fn accept(listener: &TcpListener) {
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
-            // Out of descriptors, say: connections that end give some back.
+            // For example, out of descriptors: connections that end will free some.
             thread::sleep(Duration::from_millis(10));
             continue;
         };
@@ -82,7 +82,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
                 ..Figures::default()
             };
             stream.write_all(&figures.encode())?;
-            // Take what is still on the way, so that closing does not reset the connection under the figures.
+            // Read what is still in flight, so that closing does not reset the connection before the figures arrive.
             swallow(&mut stream)
         }
         Mode::Source => {
@@ -117,7 +117,8 @@ fn swallow(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Send until the other end says or closes something, at most for `bound`. Leaves the stream non-blocking.
+/// Send until the other end sends data or closes; after `bound` without that, the error is `TimedOut`. Leaves the stream
+/// non-blocking.
 pub(super) fn pour(stream: &TcpStream, bound: Duration) -> io::Result<()> {
     sys::set_option(
         stream.as_fd(),
@@ -125,7 +126,7 @@ pub(super) fn pour(stream: &TcpStream, bound: Duration) -> io::Result<()> {
         libc::TCP_NOTSENT_LOWAT,
         UNSENT,
     )?;
-    // Only full segments: the rate is a property of the link, not of how writes fall.
+    // Only full segments: the rate must depend on the link, not on the size of the writes.
     stream.set_nodelay(false)?;
     stream.set_nonblocking(true)?;
     let begin = now();

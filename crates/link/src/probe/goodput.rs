@@ -11,7 +11,7 @@ use crate::clock::now;
 use crate::event::Event;
 use howfar_contract::Failed;
 
-/// A source's last bytes are waited for this long after the window; then its retransmits stay unknown.
+/// Maximum wait for a source's last bytes after the window; beyond it, its retransmits stay unknown.
 const DRAIN: Duration = Duration::from_secs(3);
 
 /// One transfer: warm-up, then the measured window.
@@ -24,7 +24,7 @@ pub(super) fn measure(peer: SocketAddr, handshake: Handshake) -> Result<Event, F
             Mode::Sink | Mode::PingPong => send(stream, handshake)?,
         };
         let retransmits = sender.as_ref().map(|sender| sender.retransmits);
-        // A far end that could not say in time: both hosts are set up alike, so this end's own words stand in.
+        // If the far end did not report in time, use this end's figures: both hosts are set up alike.
         let sender = sender.map_or_else(|| Figures::of_sender(stream), Ok)?;
         Ok(Event::Goodput {
             bytes: window.bytes,
@@ -45,7 +45,7 @@ fn receive(stream: &mut TcpStream, handshake: Handshake) -> io::Result<(Window, 
     Ok((window, last_figures(stream)))
 }
 
-/// Read to the end of the stream and understand its last bytes; None when it does not end in time.
+/// Read to the end of the stream and decode its last bytes; None if it does not end in time.
 fn last_figures(stream: &mut TcpStream) -> Option<Figures> {
     let begin = now();
     let mut room = vec![0_u8; 1 << 18];

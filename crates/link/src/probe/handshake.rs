@@ -40,7 +40,7 @@ impl Handshake {
         bytes
     }
 
-    /// None: not one of ours.
+    /// Decode a handshake; None if it is not one of ours.
     pub(super) fn decode(bytes: [u8; HANDSHAKE]) -> Option<Self> {
         let mode = match bytes[0] {
             b'P' => Mode::PingPong,
@@ -56,8 +56,8 @@ impl Handshake {
     }
 }
 
-/// What the far end knows: a sink its bytes in the window and the window's true length; a source, which decides how bytes are
-/// sent, its retransmitted segments, its segment size and the name of its congestion control, padded with zeros.
+/// Figures from the far end. A sink fills in its bytes in the window and the window's true length; a source, which controls how
+/// bytes are sent, fills in its retransmitted segments, its segment size and the name of its congestion control, padded with zeros.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) bytes: u64,
@@ -92,7 +92,7 @@ impl Figures {
         }
     }
 
-    /// What this end of a connection knows as its sender; the window stays empty.
+    /// The figures of this end of a connection as the sender; the window stays empty.
     pub(super) fn of_sender(stream: &TcpStream) -> io::Result<Self> {
         let info = sys::tcp_info(stream.as_fd())?;
         Ok(Self {

@@ -1,8 +1,8 @@
-//! Probes of a link at rest: echo (the far end), round trip time, goodput. Plain TCP sockets, so that what they see is what a
-//! program would see.
+//! Probes of an idle link: echo (the far end), round trip time, goodput. They use plain TCP sockets, so that they see what an
+//! application would see.
 //!
-//! A connection to the echo begins with a [`handshake`] of 17 bytes: what the connection is for, and for a transfer the warm-up
-//! and the measured window. All goodput is counted by the end that receives.
+//! A connection to the echo begins with a [`handshake`] of 17 bytes: what the connection is for, and for a transfer the warm-up and
+//! the measured window. Goodput is always counted by the receiving end.
 
 mod echo;
 mod goodput;

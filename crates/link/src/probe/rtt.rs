@@ -1,4 +1,4 @@
-//! Round trip time: one byte to and fro on one connection, one at a time.
+//! Round trip time: one byte back and forth on one connection, one at a time.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use crate::clock::now;
 use crate::event::Event;
 use howfar_contract::{FailCode, Failed};
 
-/// Round trips before those that count: they warm the caches and let both ends settle.
+/// Round trips before the counted ones: they warm the caches and let both ends settle.
 const UNCOUNTED: u32 = 10;
 
-/// `count` round trips; all of them, with the connection, take at most `timeout_ns`.
+/// Measure `count` round trips; all of them, including the connect, may take at most `timeout_ns`.
 pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<Event, Failed> {
     let begin = now();
     let patience = Duration::from_nanos(timeout_ns.max(1_000_000));

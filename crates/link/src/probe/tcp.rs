@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use howfar_contract::{FailCode, Failed};
 
-/// Bounds a connect, and a read or write of which nothing else is known.
+/// Time limit of a connect, and of a read or write that has no other limit.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A numeric address.
+/// Parse a numeric address.
 pub(super) fn address(host: &str, port: u16) -> Result<SocketAddr, Failed> {
     let host: IpAddr = host.parse().map_err(|_| {
         Failed::bad_job(format!(
@@ -33,14 +33,14 @@ pub(super) fn connect(peer: SocketAddr, patience: Duration) -> Result<TcpStream,
     Ok(stream)
 }
 
-/// No Nagle, bounded reads and writes.
+/// Disable Nagle's algorithm and bound reads and writes.
 pub(super) fn prepare(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))
 }
 
-/// Translate an error of an open connection.
+/// Translate an error of an open connection into a `Failed`.
 pub(super) fn broken(peer: SocketAddr, tried: &str, error: &io::Error) -> Failed {
     let code = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FailCode::Stalled,

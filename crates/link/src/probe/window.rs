@@ -8,20 +8,20 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::clock::now;
 
-/// Bytes taken from the socket at once.
+/// Maximum bytes taken from the socket at once.
 const GULP: usize = 1 << 20;
-/// A silent sender is noticed within this time.
+/// The clock is checked at least this often while the sender is silent.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What arrived, and in what time: between the read that ended the warm-up and the read that ended the window.
+/// The bytes that arrived and the time they took, from the read that ended the warm-up to the read that ended the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) bytes: u64,
     pub(super) elapsed_ns: u64,
 }
 
-/// Receive for the warm-up and then for the window. Bytes are thrown away by the kernel without a copy. A sender that ends
-/// early is an error, a silent one is not: its window holds less.
+/// Receive for the warm-up and then for the window. The kernel discards the bytes without copying them. A sender that ends early is
+/// an error; a silent one is not: its window holds fewer bytes.
 pub(super) fn receive(stream: &TcpStream, warmup_ns: u64, measure_ns: u64) -> io::Result<Window> {
     let patience = stream.read_timeout()?;
     stream.set_read_timeout(Some(TICK))?;
@@ -30,7 +30,7 @@ pub(super) fn receive(stream: &TcpStream, warmup_ns: u64, measure_ns: u64) -> io
     let mut total = 0_u64;
     let mut start = None;
     loop {
-        // On TCP, TRUNC means: count the bytes and throw them away.
+        // On TCP, TRUNC means: count the bytes and discard them.
         match recv(stream, &mut room[..], RecvFlags::TRUNC) {
             Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((_, bytes)) => total += bytes as u64,

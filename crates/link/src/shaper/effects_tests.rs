@@ -33,7 +33,7 @@ fn everything<T: Copy>(shaper: &mut Shaper<T>) -> Vec<Slice<T>> {
 
 #[test]
 fn a_lost_segment_has_used_the_bottleneck() {
-    // Gilbert's chain that alternates: segments 1, 3, 5 … are lost. At 1 Gb/s each takes 12.304 µs, lost or not.
+    // A Gilbert-Elliott chain that alternates: segments 1, 3, 5 … are lost. At 1 Gb/s each takes 12.304 µs, lost or not.
     let alternate = r#""loss":{"kind":"gilbert_elliott","to_bad":1.0,"to_good":1.0,"loss_good":0.0,"loss_bad":1.0}"#;
     let mut shaper = Shaper::new(0, &with(1_000_000_000, 5_000, 1 << 20, alternate));
     let admission = shaper.offer(0, TRAIN, ());
@@ -50,8 +50,8 @@ fn a_lost_segment_has_used_the_bottleneck() {
 
 #[test]
 fn what_is_lost_moves_with_the_rate() {
-    // Three frames of 1 ms at 12.304 Mb/s, all lost; after 1.5 ms loss ends and the rate is ten times as high. The second and third are sent
-    // anew from 1 ms on, 0.1 ms each: a fourth leaves at 1.5 + 0.1 ms.
+    // Three frames of 1 ms at 12.304 Mb/s, all lost; after 1.5 ms loss ends and the rate is ten times as high. The second and third
+    // are sent again from 1 ms on, 0.1 ms each: a fourth leaves at 1.5 + 0.1 ms.
     let mut shaper = Shaper::new(0, &with(12_304_000, 0, 1 << 20, ALL_LOST));
     for _ in 0..3 {
         assert_eq!(shaper.offer(0, one(1538), ()).slices, 0);
@@ -127,7 +127,7 @@ fn an_outage_takes_what_arrives_and_nothing_else() {
         dues,
         std::iter::zip(names, (1..).map(|ms| ms * 1_000_000)).collect::<Vec<_>>()
     );
-    // `set` begins the schedule anew.
+    // `set` restarts the schedule.
     shaper.set(second * 2, &with(0, 0, 1, outage));
     assert_eq!(shaper.offer(second * 2 + 2_999_999, one(84), 'y').outage, 1);
 }
@@ -227,7 +227,8 @@ fn effects() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Segments are conserved, each arrives as often as its verdict says, and in order where order is kept; the same again gives the same.
+    /// Segments are conserved, each arrives as many times as its verdict gives, and in order unless reordering is on; a second run
+    /// gives the same result.
     #[test]
     fn every_segment_has_one_outcome(
         offers in packets(), rate in prop_oneof![Just(0), 1_000_000_u64..20_000_000_000], delay in 0_u64..1_000_000,
@@ -254,7 +255,7 @@ proptest! {
             let mine: Vec<_> = slices.iter().filter(|slice| slice.packet == index).collect();
             prop_assert_eq!(admission.admitted + admission.dropped + admission.outage, train.segments);
             prop_assert_eq!(mine.len(), admission.slices as usize);
-            // How often each segment arrives, and as a copy.
+            // How many times each segment arrives as itself, and as a copy.
             let mut seen = vec![(0, 0); train.segments as usize];
             for slice in mine {
                 for segment in slice.first..slice.first + slice.count {
@@ -275,7 +276,7 @@ proptest! {
         }
     }
 
-    /// No slice takes longer than 100 µs on the wire, unless it is a single segment; also where the rate changes on the way.
+    /// No slice takes longer than 100 µs on the wire, unless it is a single segment, even if the rate changes meanwhile.
     #[test]
     fn a_slice_is_short(
         offers in packets(), steps in prop::collection::vec((1_u64..400_000, prop_oneof![Just(0), 1_000_000_u64..20_000_000_000]), 1..6),
@@ -307,7 +308,8 @@ proptest! {
 
 #[test]
 fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
-    // 80 segments between two changes; the first loss of this seed comes later than that, so that a chain begun anew would lose none.
+    // 80 segments between two changes; the first loss of this seed comes later than that, so that a chain restarted at each change
+    // would lose none.
     let delayed_by = |delay| {
         with(
             0,
@@ -330,7 +332,7 @@ fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
         shaper.set(u64::from(round) * 1_000, &delayed_by(u64::from(round % 7)));
     }
     assert!(first.is_some_and(|first| first >= 80), "{first:?}");
-    // 800 of 80 000 with a deviation of 28: five of them.
+    // 800 of 80 000, with a deviation of 28: the bound is five deviations.
     assert!(lost.abs_diff(800) < 141, "{lost}");
 }
 

@@ -1,16 +1,17 @@
-//! What is on the way, in the order in which it is due.
+//! Slices in flight, in the order in which they are due.
 //!
-//! Slices that are due after all before them, which without reordering are all, stand in a queue that costs nothing to keep in
-//! order; only those that overtake are in a heap beside it.
+//! A slice due after all earlier ones (without reordering, every slice) is in a queue, which costs nothing to keep in order; only
+//! slices that overtake are in a separate heap.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::effects::Nanos;
 
-/// How late a patient slice may leave so that those due soon after it leave with it: a fiftieth of the delay, within these bounds. To
-/// wake for each costs a third of the emulator's time at 10 Gb/s, where a super-packet takes 55 µs of the wire. Only transfers in bulk
-/// are patient: a request, an answer, a lone packet of any kind leave when they are due.
+/// How late a patient slice may leave so that slices due soon after it leave with it: a fiftieth of the delay, within these bounds.
+/// Waking for each slice costs a third of the emulator's time at 10 Gb/s, where a super-packet takes 55 µs on the wire. Only bulk
+/// transfers and bare acknowledgements are patient: a request, an answer, or a packet of any kind with none soon after it leaves
+/// when it is due.
 pub(crate) const PATIENCE: Nanos = 60_000;
 const MOST_PATIENCE: Nanos = 300_000;
 const PATIENCE_OF_DELAY: Nanos = 50;
@@ -24,13 +25,13 @@ pub(crate) struct Slice<T> {
     pub(crate) due: Nanos,
     pub(crate) wire_bytes: u64,
     pub(crate) patient: bool,
-    /// Which bit of it is spoilt.
+    /// Selects the bit that is corrupted, if any.
     pub(crate) flaw: Option<u32>,
     /// A copy of the slice before it, whose times it shares.
     pub(crate) copy: bool,
-    /// It leaves after one that had come later.
+    /// It leaves after a slice that came later.
     pub(crate) overtaken: bool,
-    /// Place among all that was admitted.
+    /// Sequence number in the order of admission.
     pub(super) order: u64,
     pub(super) arrival: Nanos,
     pub(super) depart: Nanos,
@@ -40,13 +41,13 @@ pub(crate) struct Slice<T> {
 pub(super) struct InFlight<T> {
     queue: VecDeque<Slice<T>>,
     overtaking: BinaryHeap<Overtaking<T>>,
-    /// The latest comer that has left.
+    /// Highest `order` of the slices that have left.
     newest: u64,
     patience: Nanos,
 }
 
 impl<T: Copy> InFlight<T> {
-    /// `delay` of the direction.
+    /// `delay`: the direction's.
     pub(super) fn new(delay: Nanos) -> Self {
         let mut this = Self {
             queue: VecDeque::new(),
@@ -58,7 +59,7 @@ impl<T: Copy> InFlight<T> {
         this
     }
 
-    /// The direction has another delay.
+    /// The direction's delay changed.
     pub(super) fn set_delay(&mut self, delay: Nanos) {
         self.patience = (delay / PATIENCE_OF_DELAY).clamp(PATIENCE, MOST_PATIENCE);
     }
@@ -79,8 +80,8 @@ impl<T: Copy> InFlight<T> {
         }
     }
 
-    /// When to look for what is due: when the first slice is, or later by the patience if all before the last of those that then
-    /// leave with it are patient.
+    /// When to check for due slices: when the first is due; or, if it is patient, when the last slice within the patience is due
+    /// that has only patient slices before it.
     pub(super) fn next_wake(&self) -> Option<Nanos> {
         let first = self.next_due()?;
         if !self.overtaking.is_empty() {
@@ -98,7 +99,7 @@ impl<T: Copy> InFlight<T> {
         Some(wake)
     }
 
-    /// The next slice, if it is due at `now`. Of those due together the first comer is the first.
+    /// The next slice, if it is due at `now`. Of slices due together, the first to arrive is returned first.
     pub(super) fn take(&mut self, now: Nanos) -> Option<Slice<T>> {
         let mut slice = if self.overtaker_is_next() {
             self.overtaking.peek().filter(|next| next.0.due <= now)?;
@@ -120,7 +121,7 @@ impl<T: Copy> InFlight<T> {
         first.is_none_or(|other| (one.due, one.order) < (other.due, other.order))
     }
 
-    /// Take out what has not left the bottleneck at `now`, in the order in which it came.
+    /// Take out the slices that have not left the bottleneck at `now`, in order of arrival.
     pub(super) fn waiting(&mut self, now: Nanos) -> Vec<Slice<T>> {
         let queue = std::mem::take(&mut self.queue);
         let overtaking = std::mem::take(&mut self.overtaking);
@@ -135,7 +136,7 @@ impl<T: Copy> InFlight<T> {
         waiting
     }
 
-    /// When the last of what is on the way is due.
+    /// When the last slice in flight is due.
     pub(super) fn last_due(&self) -> Option<Nanos> {
         let overtaking = self.overtaking.iter().map(|Overtaking(slice)| slice.due);
         overtaking
@@ -143,7 +144,7 @@ impl<T: Copy> InFlight<T> {
             .max()
     }
 
-    /// When the last of what is on the way had left the bottleneck.
+    /// When the last slice in flight left the bottleneck.
     pub(super) fn last_depart(&self) -> Option<Nanos> {
         let overtaking = self.overtaking.iter().map(|Overtaking(slice)| slice);
         overtaking
@@ -153,7 +154,7 @@ impl<T: Copy> InFlight<T> {
     }
 }
 
-/// The heap gives its greatest first: the one that is due first.
+/// An entry of the heap, which returns the greatest first: the order is reversed, so that this is the slice due first.
 #[derive(Debug)]
 struct Overtaking<T>(Slice<T>);
 

@@ -1,7 +1,8 @@
-//! One direction of a link as a pure queue: packets go in with the moment of their arrival, slices of them come out with
-//! the moment at which they are due. No clock, no input or output: whoever drives it says what time it is.
+//! One direction of a link as a pure queue: packets go in with the moment of their arrival, slices of them come out with the moment
+//! at which they are due. It has no clock and does no I/O: the caller passes the time in.
 //!
-//! The order of the effects, with its reasons, is in `effects`. What a packet becomes is decided when it arrives; it is only on its way then.
+//! The order of the effects and the reasons for it are in `effects`. What happens to a packet is decided when it arrives; after
+//! that it is only in transit.
 
 use std::collections::VecDeque;
 
@@ -20,13 +21,14 @@ mod in_flight;
 use in_flight::InFlight;
 pub(crate) use in_flight::Slice;
 
-/// What the shaper needs to know of a packet: `segments` on the wire, all of `wire` bytes but the last of `wire_last`.
+/// What the shaper needs to know of a packet: `segments` on the wire, each of `wire` bytes except the last, which has `wire_last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Train {
     pub(crate) segments: u32,
     pub(crate) wire: u32,
     pub(crate) wire_last: u32,
-    /// Nobody waits for this very packet: it may leave a little late in company, see [`Shaper::next_wake`].
+    /// No program waits for this particular packet: it may leave a little late together with the ones after it, see
+    /// [`Shaper::next_wake`].
     pub(crate) patient: bool,
 }
 
@@ -54,7 +56,7 @@ impl Train {
 /// What became of an offered packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
-    /// Slices on the way: each will be taken once.
+    /// Slices in flight: each will be taken once.
     pub(crate) slices: u32,
     /// Segments for which the queue had room; they are the first ones.
     pub(crate) admitted: u32,
@@ -99,15 +101,15 @@ pub(crate) struct Shaper<T> {
     in_flight: InFlight<T>,
     /// Lost segments that may still wait before the bottleneck: a change of the rate moves them, too.
     lost: VecDeque<Lost>,
-    /// Order of the latest comer.
+    /// Sequence number of the latest arrival.
     order: u64,
     last_arrival: Nanos,
-    /// When the last of what has been taken had left the bottleneck.
+    /// When the last slice taken or lost segment forgotten left the bottleneck.
     last_depart: Nanos,
 }
 
 impl<T: Copy> Shaper<T> {
-    /// Schedules begin at `now`.
+    /// Make a shaper whose schedules begin at `now`.
     pub(crate) fn new(now: Nanos, direction: &Direction) -> Self {
         let mut jitter = Ongoing::off("jitter");
         jitter.set_simple(direction, direction.jitter.as_ref(), Jitter::new);
@@ -126,7 +128,7 @@ impl<T: Copy> Shaper<T> {
         }
     }
 
-    /// A packet arrived at `arrival`. Arrivals are in order; one that claims to be earlier than the last counts as simultaneous.
+    /// Offer a packet that arrived at `arrival`. Arrivals are in order; one earlier than the last counts as simultaneous with it.
     pub(crate) fn offer(&mut self, arrival: Nanos, train: Train, packet: T) -> Admission {
         assert!(train.segments > 0, "a packet has at least one segment");
         let arrival = arrival.max(self.last_arrival);
@@ -181,7 +183,7 @@ impl<T: Copy> Shaper<T> {
         self.in_flight.next_due()
     }
 
-    /// When to look again for what is due: just then, or a little later if it is patient and company follows.
+    /// When to check again for due slices: when the next one is due, or a little later if it is patient and others follow soon.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
         self.in_flight.next_wake()
     }
@@ -193,10 +195,10 @@ impl<T: Copy> Shaper<T> {
         Some(slice)
     }
 
-    /// Change the parameters at `now`. What has left the bottleneck keeps its arrival; what waits in the queue, and is
-    /// never dropped by the change, leaves at the new rate and takes the new delay. Who is lost, spoilt or copied was decided when it
-    /// came, and so were the cuts: after a change to a slower rate, what waits leaves in slices that take longer.
-    /// Random effects that are requested as before go on where they are, see `effects::ongoing`.
+    /// Change the parameters at `now`. Slices that have left the bottleneck keep their arrival time; those waiting in the queue are
+    /// never dropped by the change, leave at the new rate and take the new delay. Loss, corruption, duplication and slicing were
+    /// decided on arrival: after a change to a slower rate, waiting slices take longer. Random effects whose settings do not change
+    /// continue where they are, see `effects::ongoing`.
     pub(crate) fn set(&mut self, now: Nanos, direction: &Direction) {
         let waiting = self.in_flight.waiting(now);
         self.forget_lost(now);
@@ -214,7 +216,7 @@ impl<T: Copy> Shaper<T> {
         self.send_anew(now, waiting, lost);
     }
 
-    /// Send a slice over a line with faults, around the segments that are lost and in pieces where some are spoilt or copied.
+    /// Send a slice over a line with faults: without the segments that are lost, and in pieces if some are corrupted or duplicated.
     fn send_in_pieces(
         &mut self,
         passage: &Passage<T>,
@@ -298,13 +300,13 @@ impl<T: Copy> Shaper<T> {
         }
     }
 
-    /// When the bottleneck was free for what waits at `now`.
+    /// When the bottleneck became free for the slices waiting at `now`.
     fn free_at(&self, now: Nanos) -> Nanos {
         let gone = self.in_flight.last_depart().unwrap_or(0);
         gone.max(self.last_depart).min(now)
     }
 
-    /// Send what waited, in the order in which it came.
+    /// Send the waiting slices again, in order of arrival.
     fn send_anew(&mut self, now: Nanos, waiting: Vec<Slice<T>>, lost: VecDeque<Lost>) {
         let mut lost = lost.into_iter().peekable();
         let (mut depart, mut due) = (0, 0);
@@ -351,8 +353,8 @@ impl<T: Copy> Shaper<T> {
     }
 }
 
-/// A line on which what is there already arrives by `last_due`. Without jitter nothing can overtake by itself, and a shorter delay
-/// is no reason to.
+/// A line on which everything already in flight arrives by `last_due`. Reordering needs jitter: without it, packets do not overtake
+/// even when the delay gets shorter.
 fn propagation(direction: &Direction, last_due: Nanos) -> Propagation {
     let reorder = direction.reorder && direction.jitter.is_some();
     Propagation::new(direction.effective_delay(), reorder, last_due)

@@ -108,7 +108,7 @@ fn a_new_rate_moves_only_what_still_waits() {
         shaper.offer(0, one(1538), name);
     }
     shaper.set(1_500_000, &way(123_040_000, 0, 1));
-    // The first has left the bottleneck: 1 ms + 0.5 ms. The others are sent anew from 1 ms on, 0.1 ms each, and may not overtake.
+    // The first has left the bottleneck: 1 ms + 0.5 ms. The others are sent again from 1 ms on, 0.1 ms each, and may not overtake.
     let dues: Vec<_> = std::iter::from_fn(|| shaper.take(u64::MAX))
         .map(|slice| (slice.packet, slice.due))
         .collect();
@@ -135,7 +135,8 @@ pub(super) fn packets() -> impl Strategy<Value = Vec<(u64, Train)>> {
 }
 
 proptest! {
-    /// Against a model of single segments with exact fractions: who is admitted, and when the last bit of each slice is there.
+    /// Compared with a model of single segments in exact fractions: which are admitted, and when the last bit of each slice
+    /// arrives.
     #[test]
     fn it_does_what_a_line_of_single_segments_does(
         offers in packets(), rate in 1_000_000_u64..20_000_000_000, delay in 0_u64..1_000_000, queue in 1_u64..400_000,
@@ -218,7 +219,7 @@ proptest! {
     }
 }
 
-/// 1 Gb/s, 1538 bytes take 12.304 µs.
+/// The moments of waking at 1 Gb/s, where 1538 bytes take 12.304 µs.
 fn wakes(patient: &[bool], apart: Nanos, delay: Nanos) -> Vec<Nanos> {
     let mut shaper = Shaper::new(0, &way(1_000_000_000, delay, 1 << 20));
     let patience = (delay / 50).clamp(PATIENCE, 300_000);
@@ -247,15 +248,15 @@ fn the_patient_leave_in_company_and_the_others_on_time() {
     let sent = |index: u64| index * 20_000 + 12_304;
     // Four of them within 60 µs: 0, 20, 40, 60; then three more.
     assert_eq!(wakes(&[true; 7], 20_000, 0), [sent(3), sent(6)]);
-    // Nobody waits with one who is in a hurry; those before leave with it.
+    // No slice waits beyond an impatient one; patient ones before it leave with it.
     assert_eq!(
         wakes(&[true, false, true, true], 20_000, 0),
         [sent(1), sent(3)]
     );
     assert_eq!(wakes(&[false; 3], 20_000, 0), [sent(0), sent(1), sent(2)]);
-    // Without company nobody is late.
+    // A slice without others soon after it is not late.
     assert_eq!(wakes(&[true; 3], 70_000, 0), [12_304, 82_304, 152_304]);
-    // A fiftieth of 5 ms is 100 µs, and that of a second is too long.
+    // A fiftieth of 5 ms is 100 µs, and that of a second is beyond the bound.
     assert_eq!(wakes(&[true; 3], 70_000, 5_000_000), [5_082_304, 5_152_304]);
     assert_eq!(
         wakes(&[true; 6], 70_000, 1_000_000_000),

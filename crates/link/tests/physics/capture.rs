@@ -1,6 +1,6 @@
 //! A capture on a host that verifies every checksum in software: the arithmetic is this file's own and shares nothing with the
-//! link's. A kernel leaves the checksum of a packet that never sees a wire to whoever comes last, with the sum of the
-//! pseudo-header in its place; then that sum must be right.
+//! link's. For a packet that never sees a wire, a kernel leaves the checksum to be completed later, with the pseudo-header sum in
+//! its place; then that sum must be right.
 
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -11,7 +11,8 @@ use rustix::net::{AddressFamily, Protocol, SocketType, socket};
 
 const ETH_P_ALL: u16 = 3;
 
-/// Verify what passes until stdin ends, then print how many TCP and UDP packets were seen. Failure: one was wrong, and it is shown.
+/// Verify every packet until stdin ends, then print how many TCP and UDP packets were seen. A wrong packet is printed and means
+/// failure.
 pub(crate) fn run() -> ExitCode {
     let protocol = NonZeroU32::new(u32::from(ETH_P_ALL.to_be())).expect("not zero");
     // Without a link-layer header, whatever the interface.
@@ -48,7 +49,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// 0 for TCP, 1 for UDP, None for others.
+/// Verify a packet; returns 0 for TCP, 1 for UDP, None for others.
 fn verify(packet: &[u8]) -> Result<Option<usize>, String> {
     let (header, addresses, protocol, length) = match packet.first().map(|byte| byte >> 4) {
         Some(4) => {

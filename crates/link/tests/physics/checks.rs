@@ -1,5 +1,5 @@
-//! What must hold on any machine, however busy: lower bounds of times, upper bounds of rates, counts. How close the link comes
-//! is for the table, and for calibration before each use.
+//! Checks that must hold on any machine, however busy: lower bounds of times, upper bounds of rates, counts. The table measures how
+//! exact the link is, and so does the calibration before each use.
 
 use std::process::Child;
 
@@ -43,8 +43,8 @@ pub(crate) fn count(value: &Value) -> u64 {
         .unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// Half of the round trip time each way; the link is not late by more than a busy machine's hiccup at best. A packet may leave early
-/// by what packets are usually late, at most 60 µs and a quarter of its delay: the mean is what is kept.
+/// Each direction adds half of the round trip time; the fastest round trip is late by no more than a busy machine's hiccup. A
+/// packet may leave early by the usual lateness, at most 60 µs and a quarter of its delay: the link keeps the mean.
 fn round_trips(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let mut link = drive::link(&usual(0, 0), &usual(0, 0));
@@ -60,8 +60,8 @@ fn round_trips(rig: &Rig) {
     }
 }
 
-/// 1448 bytes of payload in each 1538 on the wire: 94.15 % of the rate. The window's ends may cut a slice of 100 µs. Never more;
-/// where the sender gets little processor time it is less, so that 95 % of it must be had once in five times.
+/// 1448 bytes of payload in each 1538 on the wire: 94.15 % of the rate. The window's ends may cut a slice of 100 µs. Goodput is
+/// never more; it is less if the sender gets little processor time, so at least one of five runs must reach 95 % of it.
 fn rate(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     for (rate, direction) in [(50_000_000, "to_server"), (200_000_000, "to_client")] {
@@ -73,14 +73,14 @@ fn rate(rig: &Rig) {
     }
 }
 
-/// Goodput as a share of what is expected.
+/// Goodput as a share of the expected goodput.
 fn rate_once(rig: &Rig, port: u64, rate: u64, direction: &str) -> f64 {
     let mut link = drive::link(&usual(rate, 2_000_000), &usual(rate, 2_000_000));
     let seen = drive::goodput(&rig.client, port, direction, 500, 1_500);
     assert_eq!(seen["mss"], 1448);
     let stats = drive::stats(&mut link);
     assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
-    // Segments of the transfer are full ones, but for a few.
+    // All but a few segments of the transfer are full.
     let (segments, bytes) = (
         count(&stats[direction]["segments"]),
         count(&stats[direction]["wire_bytes"]),
@@ -92,7 +92,7 @@ fn rate_once(rig: &Rig, port: u64, rate: u64, direction: &str) -> f64 {
     seen["bits_per_second"].as_f64().expect("a number") / (rate as f64 * 1448.0 / 1538.0)
 }
 
-/// Ten full frames: every lost segment is counted by the link and sent again by the sender.
+/// With a queue of ten full frames, every lost segment is counted by the link and sent again by the sender.
 fn short_queue(rig: &Rig) {
     const QUEUE: u64 = 15_380;
     let (_echo, port) = drive::echo(&rig.server);
@@ -125,7 +125,7 @@ pub(crate) fn mirror(rig: &Rig, port: u64, length: u64) -> Child {
         .expect("the mirror starts")
 }
 
-/// Whole super-packets, slices of them, and super-packets of which the queue took a part.
+/// Data arrives intact as complete super-packets, as slices of them, and as super-packets that the queue admitted in part.
 fn integrity(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     for (both, length) in [

@@ -1,5 +1,5 @@
-//! UDP in bursts that the sender's kernel keeps as super-packets, each datagram compared byte by byte where it arrives. One burst
-//! at a time is on the way, so that no socket's buffer can be too small.
+//! UDP in bursts that the sender's kernel keeps as super-packets, each datagram compared byte by byte on arrival. Only one burst is
+//! in flight at a time, so that no socket buffer can be too small.
 #![allow(unsafe_code)] // One option for which no safe wrapper is at hand; the value is a local int whose length is given.
 
 use std::io::Write;
@@ -11,14 +11,15 @@ use std::time::Duration;
 const BURST: u64 = 32;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The datagram of this number: the number, then bytes that follow from it.
+/// The datagram with this number: the number, then bytes derived from it.
 fn content(number: u64, length: usize) -> Vec<u8> {
     let mut bytes = number.to_be_bytes().to_vec();
     bytes.extend((8..length as u64).map(|index| (number.wrapping_mul(31) ^ index) as u8));
     bytes
 }
 
-/// Receive on the host's address, which is printed with the port; answer each burst with how many came. Never ends by itself.
+/// Receive on the host's address and print the port; answer each burst with the number of datagrams so far. Runs until it is
+/// killed.
 pub(crate) fn receive(host: &str) -> ExitCode {
     let address: IpAddr = host.parse().expect("an address");
     let socket = UdpSocket::bind((address, 0)).expect("the address is ours");
@@ -41,7 +42,7 @@ pub(crate) fn receive(host: &str) -> ExitCode {
     }
 }
 
-/// Send so many bursts, alternately as one super-packet and as datagrams of all lengths. Success: all of them arrived and were right.
+/// Send `bursts` bursts, alternately as one super-packet and as datagrams of all lengths. Succeeds if all of them arrived intact.
 pub(crate) fn send(host: &str, port: &str, bursts: &str) -> ExitCode {
     let address: IpAddr = host.parse().expect("an address");
     let port: u16 = port.parse().expect("a port");
@@ -70,7 +71,7 @@ pub(crate) fn send(host: &str, port: &str, bursts: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What is sent at once is cut into datagrams of this length by whoever comes last; 0: it is one datagram.
+/// Have each send cut into datagrams of this length, as late as possible; with 0 it is one datagram.
 fn segment(socket: &UdpSocket, length: i32) {
     use std::os::fd::AsRawFd;
     // SAFETY: see above.

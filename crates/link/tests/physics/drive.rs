@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::rig::{Host, SERVER};
 
-/// A job that runs; its stdin ends when this is dropped, and it is waited for.
+/// A running job; dropping it closes its stdin, kills it and waits for it.
 pub(crate) struct Job {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -35,14 +35,14 @@ impl Job {
         writeln!(self.stdin.as_mut().expect("open"), "{line}").expect("the job reads");
     }
 
-    /// The next event; the job's own bounds bound the wait.
+    /// The next event; the job's own time limits bound the wait.
     pub(crate) fn event(&mut self) -> Value {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("the job writes");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("no event but {line:?}: {error}"))
     }
 
-    /// End its stdin and wait; its exit code.
+    /// Close its stdin and wait for it; returns its exit code.
     pub(crate) fn end(mut self) -> Option<i32> {
         drop(self.stdin.take());
         self.child.wait().expect("the job ends").code()
@@ -74,7 +74,7 @@ fn own_on(host: &Host, job: &str) -> Command {
     command
 }
 
-/// One way of a link: rate in bits per second (0: unshaped), round trip time and queue.
+/// One direction of a link: rate in bits per second (0: unshaped), round trip time and queue.
 pub(crate) fn way(rate: u64, rtt_ns: u64, queue_bytes: u64) -> Value {
     json!({
         "rate_bps": (rate > 0).then_some(rate),
@@ -84,7 +84,7 @@ pub(crate) fn way(rate: u64, rtt_ns: u64, queue_bytes: u64) -> Value {
     })
 }
 
-/// Both ways alike, the queue one bandwidth-delay product and at least 10 ms.
+/// One direction with a queue of one bandwidth-delay product, of at least 100 Mb/s and 10 ms.
 pub(crate) fn usual(rate: u64, rtt_ns: u64) -> Value {
     let queue =
         u128::from(rate.max(100_000_000)) * u128::from(rtt_ns.max(10_000_000)) / 8_000_000_000;
@@ -95,7 +95,7 @@ pub(crate) fn link(to_server: &Value, to_client: &Value) -> Job {
     let mut link = Job::start(own("link"), &link_job("lc", "ls", to_server, to_client));
     let ready = link.event();
     assert_eq!(ready["event"], "link_ready", "{ready}");
-    // What a host said before the other one was there is no fault of the link.
+    // Reset the counters: drops from before the other host existed are no fault of the link.
     stats(&mut link);
     link
 }
@@ -109,7 +109,7 @@ pub(crate) fn link_job(client: &str, server: &str, to_server: &Value, to_client:
     })
 }
 
-/// Change both ways.
+/// Change both directions.
 pub(crate) fn set(link: &mut Job, both: &Value) {
     link.send(&json!({"command": "set", "to_server": both, "to_client": both}));
 }
@@ -122,7 +122,7 @@ pub(crate) fn stats(link: &mut Job) -> Value {
     stats
 }
 
-/// Drops that no property of the link explains.
+/// Drops that no setting of the link explains.
 pub(crate) fn unmodelled(stats: &Value) -> u64 {
     ["to_server", "to_client"]
         .iter()

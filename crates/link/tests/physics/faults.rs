@@ -1,4 +1,4 @@
-//! What a faulty line does to real packets: as many faults as were requested, and the bytes still arrive as they were sent.
+//! A faulty line with real packets: it makes as many faults as were requested, and the bytes still arrive as they were sent.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::checks::{count, mirror};
 use crate::drive::{self, way};
 use crate::rig::Rig;
 
-/// One way with effects put into it. The queue holds everything.
+/// One direction with the given effects. Its queue holds everything.
 fn with(rate: u64, rtt_ns: u64, effects: &Value) -> Value {
     let mut way = way(rate, rtt_ns, 1 << 28);
     for (name, value) in effects.as_object().expect("fields") {
@@ -15,7 +15,7 @@ fn with(rate: u64, rtt_ns: u64, effects: &Value) -> Value {
     way
 }
 
-/// A share of n that should be p: binomial; five deviations are exceeded once in two million.
+/// Check a share of n that should be p (binomial); five deviations are exceeded once in two million.
 fn assert_share(name: &str, struck: u64, of: u64, chance: f64) {
     let (struck, of) = (struck as f64, of as f64);
     let bound = 5.0 * (of * chance * (1.0 - chance)).sqrt();
@@ -25,7 +25,7 @@ fn assert_share(name: &str, struck: u64, of: u64, chance: f64) {
     );
 }
 
-/// Loss, copies, turned bits and overtaking at once, towards the server; the other way is as it should be.
+/// Loss, copies, flipped bits and overtaking at once, towards the server; the other direction has no faults.
 pub(crate) fn all_at_once(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let faults = json!({
@@ -45,7 +45,7 @@ pub(crate) fn all_at_once(rig: &Rig) {
     let stats = drive::stats(&mut link);
     let (up, down) = (&stats["to_server"], &stats["to_client"]);
     let lost = count(&up["drops"]["loss"]);
-    // Copies arrive beside the segments that they are copies of.
+    // Copies arrive in addition to the segments that they are copies of.
     let copies = count(&up["duplicated"]);
     let arrived = count(&up["segments"]) - copies;
     assert!(arrived > 8_000, "{stats}");
@@ -60,8 +60,8 @@ pub(crate) fn all_at_once(rig: &Rig) {
     assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
 }
 
-/// Both lines are down for 100 ms of each 330 ms. Four hundred round trips of a millisecond meet that: nothing passes until it is over, and
-/// TCP's repetitions, 200 ms later or more, do not all meet it again.
+/// Both lines are down for 100 ms of each 330 ms. Four hundred round trips of a millisecond meet that: nothing passes until it is
+/// over, and not all of TCP's retransmissions, 200 ms later or more, meet it again.
 pub(crate) fn outage(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let down = json!({"outages": [{"at_ns": 0, "for_ns": 100_000_000, "every_ns": 330_000_000}]});

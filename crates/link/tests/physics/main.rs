@@ -1,7 +1,7 @@
-//! The link's physics, measured over real packets in namespaces of its own.
+//! The link's physics, measured with real packets in separate namespaces.
 //!
-//! `cargo test -p howfar-link --test physics` runs the checks; with `-- table` it prints what the link does at many settings
-//! instead, which wants a quiet machine and a release build; `-- table packet goodput 10000 1000` prints a part of it.
+//! `cargo test -p howfar-link --test physics` runs the checks; with `-- table` it prints how the link behaves at many settings
+//! instead, which needs a quiet machine and a release build; `-- table packet goodput 10000 1000` prints a part of it.
 #![allow(clippy::print_stdout)] // A program that prints its results.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Run the checks whose name contains `filter`. How many failed.
+/// Run the checks whose name contains `filter`; returns how many failed.
 fn check(rig: &Rig, filter: &str) -> usize {
     let mut failed = 0;
     for (name, run) in checks::ALL.iter().filter(|(name, _)| name.contains(filter)) {

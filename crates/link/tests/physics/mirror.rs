@@ -5,12 +5,12 @@ use std::net::{IpAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Byte `index` of the stream: no period that a lost or doubled segment could hide in.
+/// Byte `index` of the stream, which has no period that could hide a lost or doubled segment.
 fn byte(index: u64) -> u8 {
     (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Send `length` bytes to the echo on `port` of `host` and read them back. Run on the client host; success means that all were right.
+/// Send `length` bytes to the echo on `port` of `host` and read them back. Run on the client host; it succeeds if all were right.
 pub(crate) fn run(host: &str, port: &str, length: &str) -> ExitCode {
     let host: IpAddr = host.parse().expect("an address");
     let (port, length): (u16, u64) = (

@@ -1,5 +1,5 @@
-//! Three network namespaces in a row, owned by this process: client host, middle, server host. The middle is the namespace
-//! of this process itself, a new one. Nothing has a name outside, and all of it ends with this process.
+//! Three network namespaces in a row, owned by this process: client host, middle, server host. The middle is the namespace of this
+//! process itself, a new one. Nothing of it has a name outside, and all of it ends with this process.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ const CLIENT6: &str = "fd77::1";
 /// Enter new namespaces by starting this program again in them. Returns only on failure, with the reason.
 pub(crate) fn enter(inside: &str) -> io::Error {
     let mut command = Command::new("unshare");
-    // Without root a user namespace gives the rights over the network namespaces made in it.
+    // Without root, a user namespace gives privileges over the network namespaces created in it.
     command.args(if is_root() {
         &["--net"][..]
     } else {
@@ -32,7 +32,7 @@ pub(crate) fn enter(inside: &str) -> io::Error {
     }
 }
 
-/// Can namespaces and packet interfaces be had here? The error says why not.
+/// Check whether namespaces and packet interfaces can be created here. The error gives the reason why not.
 pub(crate) fn permitted() -> Result<(), String> {
     let kind: &[&str] = if is_root() {
         &["--net"]
@@ -52,11 +52,11 @@ pub(crate) fn permitted() -> Result<(), String> {
     }
 }
 
-/// Run the same checks as nobody, in a user namespace: all that the kernel allows any user. Tells whether they passed; where they
-/// cannot be run, they say so.
+/// Run the same checks as user nobody in a user namespace, with only what the kernel allows any user. Returns whether they passed;
+/// if they cannot be run, a message is printed and the result is true.
 pub(crate) fn unprivileged(arguments: &[String]) -> bool {
     println!("as user 65534, without root");
-    // The program may lie where nobody else may read.
+    // The program's directory may not be readable by that user.
     let copy = std::env::temp_dir().join(format!("howfar-physics-{}", std::process::id()));
     let own = std::env::current_exe().expect("own path");
     fs::copy(own, &copy).expect("a copy of this program");
@@ -121,13 +121,13 @@ impl Host {
             addresses,
         };
         for (key, value) in [
-            // IPv6 without anything that speaks by itself.
+            // IPv6 without any packets that the kernel sends on its own.
             ("ipv6/conf/default/addr_gen_mode", "1"),
             ("ipv6/conf/default/accept_dad", "0"),
             ("ipv6/conf/default/router_solicitations", "0"),
             ("ipv4/tcp_rmem", "4096 131072 268435456"),
             ("ipv4/tcp_wmem", "4096 131072 268435456"),
-            // Every connection begins as if the host had never talked to that peer before.
+            // Every connection begins without metrics cached from earlier connections to that peer.
             ("ipv4/tcp_no_metrics_save", "1"),
         ] {
             done(
@@ -135,21 +135,21 @@ impl Host {
                     .args(["-c", &format!("echo {value} > /proc/sys/net/{key}")]),
             );
         }
-        // On the loopback, so that it is there before and after any link.
+        // Addresses are on the loopback, so that they exist before and after any link.
         host.ip("link set dev lo up");
         host.ip(&format!("address add {}/32 dev lo", addresses[0]));
         host.ip(&format!("address add {}/128 dev lo nodad", addresses[1]));
         host
     }
 
-    /// The ways to the other host, whose Ethernet address is known if there is Ethernet.
+    /// Set the routes to the other host and its Ethernet address.
     fn reach(&self, device: &str, others: [&str; 2], mac: &str) {
         for (other, own) in others.into_iter().zip(self.addresses) {
             self.ip(&format!(
                 "neighbour add {other} lladdr {mac} dev {device} nud permanent"
             ));
             let route = format!("route add {other} dev {device} src {own}");
-            // Choosing it may be refused without root; then it is what this machine's default is.
+            // Choosing the congestion control may be refused without root; then the machine's default applies.
             let mut chosen = self.command("ip");
             chosen.args(format!("{route} congctl cubic").split_whitespace());
             if !chosen.output().is_ok_and(|output| output.status.success()) {
@@ -222,7 +222,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // The namespaces of the hosts go later, at a time of the kernel's choosing; the names are wanted again.
+        // The kernel removes the hosts' namespaces later, at a time of its choosing; the names are needed again at once.
         ip("link delete dev lc");
         ip("link delete dev ls");
     }
@@ -241,12 +241,12 @@ fn cable(middle: &str, host: &Host, (name, mac): (&str, &str)) {
     host.ip(&format!("link set dev {name} up"));
 }
 
-/// In the middle.
+/// Run `ip` in the middle namespace.
 pub(crate) fn ip(arguments: &str) {
     done(Command::new("ip").args(arguments.split_whitespace()));
 }
 
-/// Run to the end; a failure is a fault of the rig.
+/// Run a command to its end; a failure is a fault of the rig.
 fn done(command: &mut Command) {
     let output = command
         .output()

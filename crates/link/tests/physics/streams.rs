@@ -1,4 +1,5 @@
-//! Checks of what arrives: TCP and UDP over IPv4 and IPv6 intact, every checksum right, and wrong ones where they were requested.
+//! Checks of the packets that arrive: TCP and UDP over IPv4 and IPv6 are intact, and checksums are wrong only if that was
+//! requested.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +9,7 @@ use serde_json::json;
 use crate::drive::{self, usual, way};
 use crate::rig::{Host, Rig, SERVER, SERVER6};
 
-/// A program on a host that says one line when it is ready; killed when this is dropped.
+/// A program on a host that prints one line when it is ready; killed when this is dropped.
 struct Helper(Child, BufReader<std::process::ChildStdout>);
 
 impl Helper {
@@ -24,7 +25,7 @@ impl Helper {
         (Self(child, out), line.trim().to_owned())
     }
 
-    /// End its stdin; what it says then, which must be a success.
+    /// Close its stdin; returns its output. The program must succeed.
     fn end(mut self) -> String {
         drop(self.0.stdin.take());
         let mut output = String::new();
@@ -63,7 +64,7 @@ fn counter(host: &Host, protocol: &str, name: &str) -> u64 {
         .expect("a number")
 }
 
-/// Wrong checksums that the hosts have seen, UDP over IPv6 included.
+/// Number of wrong checksums that the hosts have seen, including UDP over IPv6.
 fn wrong_checksums(rig: &Rig) -> u64 {
     [&rig.client, &rig.server]
         .iter()
@@ -89,7 +90,7 @@ fn mirror(rig: &Rig, host: &str, port: u64, length: u64) {
     assert!(status.expect("the mirror starts").success(), "over {host}");
 }
 
-/// Super-packets pass whole, cut in pieces, and cut into single segments.
+/// Super-packets pass uncut, cut in pieces, and cut into single segments.
 pub(crate) fn checksums(rig: &Rig) {
     let before = wrong_checksums(rig);
     for both in [
@@ -125,8 +126,8 @@ pub(crate) fn checksums(rig: &Rig) {
     assert_eq!(wrong_checksums(rig), before);
 }
 
-/// The receiving kernel sees what was turned over, and TCP mends it. A bit of TCP's own header length may be refused before its
-/// checksum is looked at.
+/// The receiving kernel detects flipped bits, and TCP retransmits the data. With a flipped bit in TCP's header length, a segment
+/// may be refused before its checksum is verified.
 pub(crate) fn corruption(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let mut worse = usual(200_000_000, 1_000_000);

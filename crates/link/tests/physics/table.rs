@@ -1,11 +1,11 @@
-//! What the link does at many settings, as tables for a human.
+//! Prints how the link behaves at many settings, as tables for a human.
 
 use serde_json::Value;
 
 use crate::drive::{self, usual};
 use crate::rig::Rig;
 
-/// `rtt` and `goodput` choose, and so do a rate in Mb/s and an RTT in microseconds; without any, all.
+/// Print the tables. `rtt` or `goodput`, a rate in Mb/s and an RTT in microseconds select a part; without any, all is printed.
 pub(crate) fn print(rig: &Rig, which: &[String]) {
     let chosen = |name: &str, others: &[&str]| {
         which.iter().any(|word| word == name)
@@ -20,7 +20,7 @@ pub(crate) fn print(rig: &Rig, which: &[String]) {
     }
 }
 
-/// Settings that begin with what was chosen.
+/// Whether a setting begins with the chosen numbers.
 fn matches(numbers: &[u64], setting: [u64; 2]) -> bool {
     setting.starts_with(&numbers[..numbers.len().min(2)])
 }

@@ -1,5 +1,5 @@
-//! What is computed for TLS: ring's algorithms, and P-521, which ring does not know: its signatures, and its keys. (OpenSSL shows a
-//! certificate of that curve to clients of TLS 1.2 alone that can exchange keys by it.)
+//! Cryptographic algorithms for TLS: those of ring, and signatures and key exchange with P-521, which ring lacks. (With TLS 1.2,
+//! OpenSSL presents a certificate of that curve only to clients that can also exchange keys with it.)
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ use rustls::pki_types::{
 };
 use rustls::{Error, NamedGroup, PeerMisbehaved, SignatureScheme};
 
-/// What keys of certificates may be, for messages.
+/// Kinds of certificate keys that are accepted, for messages.
 pub(super) const KEYS: &str = "RSA of 2048 bits or more, ECDSA P-256, P-384 or P-521, Ed25519";
 
 /// Groups for key exchange, for messages.
@@ -30,11 +30,11 @@ pub(super) fn provider() -> CryptoProvider {
     provider
 }
 
-/// Key exchange by P-521.
+/// Key exchange with P-521.
 #[derive(Debug)]
 struct Group;
 
-/// Of one connection.
+/// The key exchange of one connection.
 struct Exchange {
     secret: EphemeralSecret,
     public: EncodedPoint,
@@ -54,7 +54,7 @@ impl SupportedKxGroup for Group {
 
 impl ActiveKeyExchange for Exchange {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
-        // TLS knows no other form of a point.
+        // TLS allows no other encoding of a point.
         const UNCOMPRESSED: u8 = 4;
         let key = PublicKey::from_sec1_bytes(peer)
             .ok()
@@ -75,14 +75,14 @@ impl ActiveKeyExchange for Exchange {
 
 type Algorithm = &'static dyn SignatureVerificationAlgorithm;
 
-/// Signatures by P-521. Only public values are worked on: no care is taken of how long that takes.
+/// Verification of signatures with P-521. It only processes public values, so it need not run in constant time.
 #[derive(Debug)]
 struct P521 {
     hash: &'static digest::Algorithm,
     id: AlgorithmIdentifier,
 }
 
-/// Bytes of a number of P-521.
+/// Bytes of a scalar of P-521.
 const NUMBER: usize = 66;
 
 static SHA256: P521 = P521 {
@@ -107,7 +107,7 @@ impl SignatureVerificationAlgorithm for P521 {
     ) -> Result<(), InvalidSignature> {
         let key = VerifyingKey::from_sec1_bytes(public_key).map_err(|_| InvalidSignature)?;
         let signature = Signature::from_der(signature).map_err(|_| InvalidSignature)?;
-        // The digest is a number shorter than the curve's: the library wants it at its full length.
+        // The digest is shorter than a scalar: the library requires the full length.
         let digest = digest::digest(self.hash, message);
         let mut number = [0; NUMBER];
         number[NUMBER - digest.as_ref().len()..].copy_from_slice(digest.as_ref());
@@ -124,7 +124,7 @@ impl SignatureVerificationAlgorithm for P521 {
     }
 }
 
-/// All of them, made once for the process.
+/// All signature algorithms, made once for the process.
 pub(super) fn supported() -> WebPkiSupportedAlgorithms {
     static SUPPORTED: LazyLock<WebPkiSupportedAlgorithms> = LazyLock::new(|| {
         let known = rustls::crypto::ring::default_provider().signature_verification_algorithms;
@@ -144,7 +144,7 @@ pub(super) fn supported() -> WebPkiSupportedAlgorithms {
     *SUPPORTED
 }
 
-/// In TLS 1.2 a scheme's name binds the hash alone: any curve may go with it. TLS 1.3 takes the first.
+/// The algorithms of a scheme. In TLS 1.2 a scheme fixes only the hash: any curve may be used with it. TLS 1.3 uses the first one.
 fn with_own(scheme: SignatureScheme, known: &'static [Algorithm]) -> &'static [Algorithm] {
     let own: Algorithm = match scheme {
         SignatureScheme::ECDSA_NISTP256_SHA256 => &SHA256,

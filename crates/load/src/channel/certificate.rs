@@ -1,4 +1,4 @@
-//! What a certificate says, in any version of X.509. `webpki` reads version 3 alone; servers have others, and clients take them.
+//! Parses a certificate of any version of X.509. `webpki` reads only version 3; servers use others, and clients accept them.
 
 use std::net::IpAddr;
 
@@ -26,11 +26,11 @@ const SERVER_AUTH: &[u8] = &[0x2B, 6, 1, 5, 5, 7, 3, 1];
 /// Seconds in a day.
 const DAY: i64 = 86_400;
 
-/// Values of DER, one after another.
+/// A sequence of DER values.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The next value's tag and content; `None` at the end, and where it is malformed.
+    /// The next value's tag and content; `None` at the end or if malformed.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         if tag & 0x1F == 0x1F {
@@ -60,7 +60,7 @@ impl<'a> Der<'a> {
         self.optional(tag)
     }
 
-    /// The next value if it has this tag; nothing is taken otherwise.
+    /// The next value if it has this tag; otherwise nothing is consumed.
     fn optional(&mut self, tag: u8) -> Option<&'a [u8]> {
         let before = self.0;
         match self.next() {
@@ -80,18 +80,17 @@ impl<'a> Der<'a> {
     }
 }
 
-/// Parts of a certificate as they are encoded; names and identifiers of algorithms without their outer tag and length, as those of a
-/// trust anchor are.
+/// Parts of a certificate as encoded. Names and algorithm identifiers are without their outer tag and length, as in a trust anchor.
 #[derive(Debug)]
 pub(super) struct Certificate<'a> {
     pub(super) whole: &'a [u8],
     signed: &'a [u8],
-    /// 1 to 3.
+    /// Version of X.509: 1 to 3.
     pub(super) version: u8,
     pub(super) issuer: &'a [u8],
     validity: &'a [u8],
     pub(super) subject: &'a [u8],
-    /// With its tag and length.
+    /// The public key, with its tag and length.
     pub(super) key: &'a [u8],
     algorithm: &'a [u8],
     signature: &'a [u8],
@@ -112,7 +111,7 @@ pub(super) struct Validity {
     pub(super) not_after: i64,
 }
 
-/// Names of a certificate that a server's may be compared with.
+/// A name in a certificate, to compare with the server's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Name<'a> {
     Host(&'a [u8]),
@@ -217,7 +216,7 @@ impl<'a> Certificate<'a> {
         self.extension(id).is_some()
     }
 
-    /// It is marked as that of an authority: how many others may be below it.
+    /// If it is marked as an authority's: the number of other authorities that may be below it.
     pub(super) fn authority(&self) -> Option<u8> {
         let mut fields = Der(Der(self.extension(BASIC_CONSTRAINTS)?).expect(SEQUENCE)?);
         if fields.optional(BOOLEAN)? != [0xFF] {
@@ -230,7 +229,7 @@ impl<'a> Certificate<'a> {
         }
     }
 
-    /// Whether its key may be used so: `mask` has the bits of RFC 5280, the first one highest. Without a rule it may.
+    /// Whether its key may be used for a purpose in `mask`: bits of RFC 5280, the first one highest. True without that extension.
     pub(super) fn may_use_key(&self, mask: u8) -> bool {
         let Some(usage) = self.extension(KEY_USAGE) else {
             return true;
@@ -239,7 +238,7 @@ impl<'a> Certificate<'a> {
         bits.get(1).is_some_and(|first| first & mask != 0)
     }
 
-    /// Whether it may be a TLS server's. Without a rule it may.
+    /// Whether it may be used by a TLS server. True without that extension.
     pub(super) fn may_serve(&self) -> bool {
         let Some(purposes) = self.extension(EXTENDED_KEY_USAGE) else {
             return true;
@@ -253,12 +252,12 @@ impl<'a> Certificate<'a> {
         false
     }
 
-    /// Its key without tag and length, as a trust anchor's.
+    /// Its key without tag and length, as in a trust anchor.
     pub(super) fn bare_key(&self) -> &'a [u8] {
         Der(self.key).expect(SEQUENCE).unwrap_or_default()
     }
 
-    /// Whether the owner of `key`, which is bare, has signed it.
+    /// Whether it is signed by the owner of the bare `key`.
     pub(super) fn is_signed_by(
         &self,
         key: &[u8],
@@ -270,8 +269,8 @@ impl<'a> Certificate<'a> {
         fitting.any(|&one| is_signature(key, one, self.signed, self.signature))
     }
 
-    /// Its digest for `tls-server-end-point` (RFC 5929): by the hash of its own signature, but for the broken ones. `None` where the
-    /// signature has no hash that is its own (Ed25519, RSA-PSS).
+    /// Its digest for `tls-server-end-point` (RFC 5929): by the hash of its signature, with SHA-256 in place of MD5 and SHA-1. `None`
+    /// if the signature algorithm has no fixed hash (Ed25519, RSA-PSS).
     pub(super) fn end_point(&self) -> Option<digest::Digest> {
         const RSA: &[u8] = &[0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 1, 1];
         const ECDSA: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 4];
@@ -286,7 +285,7 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// Whether `signature` is that of `message` by the owner of the bare `key`. False too where the key is not of the algorithm's kind.
+/// Whether `signature` is that of `message` by the owner of the bare `key`. Also false if the key does not fit the algorithm.
 pub(super) fn is_signature(
     key: &[u8],
     algorithm: &dyn SignatureVerificationAlgorithm,
@@ -310,7 +309,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
         .ok()
 }
 
-/// The bytes of a bit string that has whole bytes only.
+/// The bytes of a bit string; `None` if it does not consist of complete bytes.
 fn bits(value: &[u8]) -> Option<&[u8]> {
     match value {
         [0, bytes @ ..] => Some(bytes),
@@ -326,7 +325,7 @@ fn extensions(list: &[u8]) -> Option<Vec<Extension<'_>>> {
         let id = fields.expect(OBJECT)?;
         let critical = fields.optional(BOOLEAN).is_some_and(|value| value != [0]);
         let value = fields.expect(OCTET_STRING)?;
-        // A second value of a rule would leave open which one holds.
+        // With a duplicate extension it would be ambiguous which one applies.
         if found.iter().any(|known| known.id == id) {
             return None;
         }
@@ -374,7 +373,7 @@ fn seconds((tag, text): (u8, &[u8])) -> Option<i64> {
     Some(days(year, month, day) * DAY + hour * 3600 + minute * 60 + second)
 }
 
-/// Days since 1970 of a date of the Gregorian calendar. Years begin in March, so that the leap day ends them.
+/// Days since 1970 of a Gregorian date. Years are counted from March, so that the leap day is the last of a year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month < 3 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));

@@ -1,4 +1,4 @@
-//! What can go wrong with a channel, translated once into the contract's failures.
+//! Translates errors of channels into the contract's failures.
 
 use howfar_contract::jobs::Target;
 use howfar_contract::{FailCode, Failed};
@@ -9,7 +9,7 @@ use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerInco
 use super::{ChannelError, algorithms, suites};
 use crate::failure::{self, target_name};
 
-/// A channel that cannot go on.
+/// The failure of a channel that cannot continue.
 pub(crate) fn broken(target: &Target, error: &ChannelError) -> Failed {
     match error {
         ChannelError::Malformed(error) => failure::malformed(target, *error),
@@ -35,7 +35,7 @@ const CLIENT_CERTIFICATE: &str = "Give a client certificate of an authority that
 const NOT_TLS: &str = "Check that the address is that of a server with TLS, and that nothing in between changes the bytes.";
 const LOG: &str = "The server's error log may say more.";
 
-/// What happened, and what to do about it.
+/// An error of the library in words, and advice.
 fn translate(error: &Error) -> (String, &'static str) {
     match error {
         Error::InvalidCertificate(why) => about_certificate(why),
@@ -142,7 +142,7 @@ fn other_version() -> (String, &'static str) {
     )
 }
 
-/// The server does not say what it has: this side can name its own alone.
+/// The server does not report what it supports, so the message lists only what this side supports.
 fn nothing_in_common(what: &str) -> (String, &'static str) {
     (
         format!(
@@ -211,7 +211,7 @@ fn about_certificate(why: &CertificateError) -> (String, &'static str) {
     (text.to_owned(), advice)
 }
 
-/// What is wrong with the certificate itself.
+/// A defect of the certificate itself, in words.
 fn about_form(why: &CertificateError) -> String {
     match why {
         CertificateError::BadEncoding => "the server's certificate is malformed".to_owned(),
@@ -244,7 +244,7 @@ const OTHER_NAME: &str =
     "Connect under a name of the certificate, or verify only its authority (VERIFY_CA, verify-ca).";
 const NOT_NOW: &str = "Renew the certificate, or correct the clock of this machine.";
 
-/// What `webpki` finds in a path of certificates, where `rustls` has no word for it.
+/// Errors that `webpki` finds in a path of certificates and `rustls` has no variant for.
 fn about_path(error: &webpki::Error) -> String {
     use webpki::Error as Path;
     let text = match error {
@@ -279,7 +279,7 @@ fn host(name: &ServerName<'_>) -> String {
     }
 }
 
-/// A few names; what a server sends has no bound.
+/// The first few names, shortened: a server may send any number.
 fn listed(names: &[String]) -> String {
     const MOST: usize = 5;
     const LONGEST: usize = 100;
@@ -334,7 +334,7 @@ fn algorithm(identifier: &[u8]) -> &'static str {
     found.map_or("an unknown algorithm", |(_, name)| name)
 }
 
-/// A server that did not prove its certificate by the password, and whose certificate nobody vouches for.
+/// The failure of a server whose certificate is neither proved by the password nor signed by a trusted authority.
 pub(crate) fn unproven(target: &Target, user: &str) -> Failed {
     Failed::new(
         FailCode::Tls,
@@ -347,7 +347,7 @@ pub(crate) fn unproven(target: &Target, user: &str) -> Failed {
     )
 }
 
-/// A server without something that the job must have.
+/// The failure of a server that lacks a feature required by the job.
 pub(crate) fn lacking(target: &Target, what: Lacking) -> Failed {
     match what {
         Lacking::Tls => Failed::new(
@@ -375,7 +375,7 @@ mod tests {
 
     use super::*;
 
-    /// [tls-8] Whatever goes wrong is said in words: no name of the library's, none of its wrappers.
+    /// [tls-8] Every error is reported in words: no names of the library or of its wrappers.
     #[test]
     fn errors_of_the_library_become_sentences() {
         let target = Target::Tcp {

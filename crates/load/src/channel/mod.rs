@@ -1,7 +1,7 @@
-//! What lies between the socket and the packets: nothing, or compression, or TLS, or compression inside TLS. Without I/O.
+//! The layers between the socket and the packets: none, compression, TLS, or compression inside TLS. Without I/O.
 //!
-//! [`Wanted`] is what a job asks of all its sessions, made once; a [`Channel`] is what one connection has. Nothing here falls
-//! back: what was requested and cannot be had is an error.
+//! [`Wanted`] holds what a job requests for all its sessions, parsed once; a [`Channel`] is the state of one connection. Nothing here
+//! falls back: a requested feature that is not available is an error.
 
 mod algorithms;
 mod certificate;
@@ -26,7 +26,7 @@ use rustls::{ClientConnection, HandshakeKind};
 pub(crate) use failures::{broken, lacking, unproven};
 pub(crate) use wanted::Wanted;
 
-/// What lies between the socket and the packets. Plain costs nothing.
+/// The layers between the socket and the packets. Plain costs nothing.
 #[derive(Debug, Default)]
 pub(crate) enum Channel {
     #[default]
@@ -34,7 +34,7 @@ pub(crate) enum Channel {
     Layered(Box<Layers>),
 }
 
-/// Outermost first.
+/// The layers of a channel, outermost first.
 #[derive(Default)]
 pub(crate) struct Layers {
     tls: Option<Tls>,
@@ -43,7 +43,7 @@ pub(crate) struct Layers {
 
 struct Tls {
     session: ClientConnection,
-    /// The peer has ended it: it sends nothing more, and hears nothing more.
+    /// The peer has ended the session: it neither sends nor receives anything more.
     ended: bool,
 }
 
@@ -56,14 +56,14 @@ impl fmt::Debug for Layers {
     }
 }
 
-/// Why a channel cannot go on.
+/// Why a channel cannot continue.
 #[derive(Debug)]
 pub(crate) enum ChannelError {
     Tls(rustls::Error),
     /// The peer has ended the TLS session.
     Ended,
     Malformed(Malformed),
-    /// Memory for compression could not be had.
+    /// Memory for compression could not be allocated.
     Codec(std::io::Error),
 }
 
@@ -79,33 +79,33 @@ impl From<Malformed> for ChannelError {
     }
 }
 
-/// What TLS agreed on, in the words of servers' status variables.
+/// Negotiated TLS parameters, named as in servers' status variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TlsFacts {
     pub(crate) version: &'static str,
     pub(crate) cipher: &'static str,
     pub(crate) group: Option<String>,
     pub(crate) resumed: bool,
-    /// The server did not take the first key share: the handshake took a round trip more.
+    /// The server did not accept the first key share: the handshake took an extra round trip.
     pub(crate) retried: bool,
 }
 
 impl TlsFacts {
-    /// Round trips of its handshake: TLS 1.2 resumes in one and begins in two; TLS 1.3 takes one, and another after a refused key share.
+    /// Round trips of the handshake: TLS 1.2 takes one to resume, else two; TLS 1.3 takes one, and another after a refused key share.
     pub(crate) fn turns(&self) -> u32 {
         let full = self.version == "TLSv1.2" && !self.resumed;
         1 + u32::from(full || self.retried)
     }
 }
 
-/// What connections of a thread share, because it is big and keeps nothing between calls.
+/// Buffers shared by the connections of a thread: they are large and hold no state between calls.
 #[derive(Default)]
 struct Lent {
     codec: Option<Box<Codec>>,
     frames: Vec<u8>,
 }
 
-/// Compressed bytes that are expanded at a time: what even the longest frames come to is then bounded.
+/// Compressed bytes expanded at a time, which bounds the memory for even the longest frames.
 const PIECE: usize = 1024;
 
 thread_local! {
@@ -124,7 +124,7 @@ impl Lent {
 }
 
 impl Channel {
-    /// True when bytes pass unchanged: the hot path then uses the socket's bytes directly.
+    /// Whether bytes pass unchanged: the hot path then uses the socket's bytes directly.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Self::Plain)
@@ -140,8 +140,8 @@ impl Channel {
         }
     }
 
-    /// From now on all bytes are encrypted; the first of them are appended to `out`. What is sealed before the handshake has
-    /// ended leaves with its last message, and never before.
+    /// Begin TLS: all further bytes are encrypted; its first bytes are appended to `out`. Packets sealed before the handshake has
+    /// ended are sent with its last message, never before.
     pub(crate) fn begin_tls(
         &mut self,
         mut tls: ClientConnection,
@@ -157,12 +157,12 @@ impl Channel {
         Ok(())
     }
 
-    /// From now on packets travel in compressed frames.
+    /// Begin compression: all further packets travel in compressed frames.
     pub(crate) fn begin_compression(&mut self, algorithm: Algorithm) {
         self.layers().packing = Some((algorithm, Unpacker::default()));
     }
 
-    /// Turn whole packets of whole commands into bytes for the socket, appended to `out`.
+    /// Convert the complete packets of complete commands to bytes for the socket, appended to `out`.
     pub(crate) fn seal(&mut self, packets: &[u8], out: &mut Vec<u8>) -> Result<(), ChannelError> {
         let layers = match self {
             Self::Plain => {
@@ -188,8 +188,8 @@ impl Channel {
         })
     }
 
-    /// Take bytes from the socket, all of them; append the packet bytes that they hold to `plain`, and to `out` what the layer
-    /// itself must send.
+    /// Process all bytes received from the socket; append the packet bytes that they hold to `plain`, and bytes that a layer itself
+    /// must send to `out`.
     pub(crate) fn open(
         &mut self,
         raw: &[u8],
@@ -216,8 +216,8 @@ impl Channel {
         })
     }
 
-    /// Open `raw` and give its packet bytes to `take` piece by piece, for streams without a bound: what a few bytes stand for is never
-    /// held at once. `plain` is only lent.
+    /// Open `raw` and pass its packet bytes to `take` piece by piece, for streams without a bound: a few compressed bytes are never
+    /// fully expanded in memory. `plain` is a scratch buffer.
     pub(crate) fn open_each<E: From<ChannelError>>(
         &mut self,
         raw: &[u8],
@@ -259,12 +259,12 @@ impl Channel {
         }
     }
 
-    /// True while TLS is being agreed on.
+    /// Whether a TLS handshake is in progress.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tls().is_some_and(|tls| tls.session.is_handshaking())
     }
 
-    /// To ask when what came is not all that is waited for: an error if nothing more will come, although the socket is open.
+    /// Check, while an answer is incomplete, that more may come: an error if the peer has ended TLS although the socket is open.
     pub(crate) fn goes_on(&self) -> Result<(), ChannelError> {
         match self.tls() {
             Some(Tls { ended: true, .. }) => Err(ChannelError::Ended),
@@ -272,25 +272,25 @@ impl Channel {
         }
     }
 
-    /// Only the other end can read what is sealed, whoever that is.
+    /// Whether only the other end, verified or not, can read sealed bytes.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls().is_some()
     }
 
-    /// TLS agreed on PostgreSQL's protocol by name.
+    /// Whether TLS negotiated PostgreSQL's protocol by name (ALPN).
     pub(crate) fn speaks_postgres(&self) -> bool {
         let name = self.tls().and_then(|tls| tls.session.alpn_protocol());
         name == Some(tls::POSTGRES)
     }
 
-    /// The server's certificates, its own first; none without TLS.
+    /// The server's certificates, its own first; empty without TLS.
     fn certificates(&self) -> &[CertificateDer<'static>] {
         self.tls()
             .and_then(|tls| tls.session.peer_certificates())
             .unwrap_or_default()
     }
 
-    /// What TLS agreed on; `None` without TLS and before its handshake has ended.
+    /// The negotiated parameters; `None` without TLS and before its handshake has ended.
     pub(crate) fn tls_facts(&self) -> Option<TlsFacts> {
         let tls = &self.tls()?.session;
         if tls.is_handshaking() {
@@ -309,7 +309,7 @@ impl Channel {
     }
 }
 
-/// Move what TLS has to send.
+/// Append the bytes that TLS has to send.
 fn flush(tls: &mut ClientConnection, out: &mut Vec<u8>) -> Result<(), ChannelError> {
     while tls.wants_write() {
         tls.write_tls(out).map_err(in_memory)?;
@@ -329,7 +329,7 @@ fn encrypt(tls: &mut Option<Tls>, bytes: &[u8], out: &mut Vec<u8>) -> Result<(),
     flush(&mut tls.session, out)
 }
 
-/// Bytes go in and come out a record at a time: what is held in between stays below two records, whatever came at once.
+/// Decrypt record by record, so that less than two records are buffered, however many bytes arrived at once.
 fn decrypt(
     tls: &mut Option<Tls>,
     mut raw: &[u8],
@@ -346,7 +346,7 @@ fn decrypt(
     } = tls;
     while !raw.is_empty() {
         if *ended || tls.read_tls(&mut raw).map_err(in_memory)? == 0 {
-            // The peer has ended the session: nothing of what follows will ever be taken, so to go on would be to loop for ever.
+            // The peer has ended the session: further bytes are never consumed, so this loop would not end.
             return Err(rustls::Error::General(
                 "the peer sent more after ending the session".to_owned(),
             )
@@ -368,7 +368,7 @@ fn decrypt(
     Ok(())
 }
 
-/// Reading and writing in memory fails only where the library's own bounds are broken.
+/// An error of reading or writing in memory, which occurs only if the library's own limits are exceeded.
 #[allow(clippy::needless_pass_by_value)] // as map_err gives it
 fn in_memory(error: std::io::Error) -> ChannelError {
     ChannelError::Tls(rustls::Error::General(error.to_string()))

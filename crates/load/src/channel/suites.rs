@@ -1,9 +1,10 @@
-//! Cipher suites and versions by name. Users write the names of OpenSSL or of IANA; servers report those of OpenSSL.
+//! Cipher suites and versions by name. Users write the names of OpenSSL or IANA; servers report those of OpenSSL.
 
 use rustls::crypto::ring;
 use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite};
 
-/// Name of OpenSSL, name of IANA where it differs. TLS 1.3 first, in the order of preference of the library.
+/// Suites with their names in OpenSSL and in the library, which are those of IANA but for the prefix of TLS 1.3. TLS 1.3 first, in the
+/// library's order of preference.
 const NAMES: [(CipherSuite, &str, &str); 9] = [
     (
         CipherSuite::TLS13_AES_256_GCM_SHA384,
@@ -52,7 +53,7 @@ const NAMES: [(CipherSuite, &str, &str); 9] = [
     ),
 ];
 
-/// The suite that one of its names means.
+/// The suite with this name, in either form.
 pub(super) fn find(name: &str) -> Option<SupportedCipherSuite> {
     let (wanted, ..) = NAMES.into_iter().find(|(_, openssl, iana)| {
         [openssl, iana]
@@ -65,12 +66,12 @@ pub(super) fn find(name: &str) -> Option<SupportedCipherSuite> {
         .find(|suite| suite.suite() == wanted)
 }
 
-/// All names, for messages.
+/// All names of OpenSSL, for messages.
 pub(super) fn list() -> String {
     NAMES.map(|(_, openssl, _)| openssl).join(", ")
 }
 
-/// A suite as servers report it.
+/// The name of a suite as servers report it.
 pub(super) fn name(suite: SupportedCipherSuite) -> &'static str {
     NAMES
         .into_iter()
@@ -78,7 +79,7 @@ pub(super) fn name(suite: SupportedCipherSuite) -> &'static str {
         .map_or("unknown", |(_, openssl, _)| openssl)
 }
 
-/// A version as servers report it.
+/// The name of a version as servers report it.
 pub(super) fn version(version: ProtocolVersion) -> &'static str {
     match version {
         ProtocolVersion::TLSv1_2 => "TLSv1.2",

@@ -1,7 +1,7 @@
-//! Sessions to resume, shared by all connections of a job.
+//! TLS sessions to resume, shared by all connections of a job.
 //!
-//! The library's own store keeps eight tickets of TLS 1.3, of which each serves once. Connections that are opened at the same time
-//! would resume some of their sessions and not others: here there are enough for all of them once each was connected before.
+//! The library's own store keeps eight tickets of TLS 1.3, each usable once. Of connections that are opened at the same time, only
+//! some would resume their sessions; here there are enough tickets for all of them, once each was connected before.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,25 +9,25 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
 
-/// A few KiB each, with the server's certificates in it; servers give two for a full handshake.
+/// Maximum number of tickets: each has a few KiB, with the server's certificates; servers issue two per full handshake.
 const MOST_TICKETS: usize = 1024;
 
-/// All connections of a job go to one server: its name need not be looked at.
+/// The store. All connections of a job go to one server, so the server's name is ignored.
 #[derive(Debug, Default)]
 pub(super) struct Tickets(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
     group: Option<NamedGroup>,
-    /// The newest session of TLS 1.2, which serves any number of times.
+    /// The newest session of TLS 1.2, usable any number of times.
     tls12: Option<Tls12ClientSessionValue>,
-    /// The newest last.
+    /// Tickets of TLS 1.3, the newest last.
     tls13: Vec<Tls13ClientSessionValue>,
 }
 
 impl Tickets {
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // Each change is a single step: a thread that panicked left nothing half done.
+        // Each change is a single step, so a thread that panicked left a consistent state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! From a job's options to TLS connections. Certificates, keys and suites are read and checked once, before anything connects.
+//! Makes TLS connections from a job's options. Certificates, keys and suites are read and checked once, before anything connects.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::tickets::Tickets;
 use super::verify::Verifier;
 use super::{ChannelError, algorithms, suites};
 
-/// Shared by all connections of a job, and with it the sessions that they may resume.
+/// TLS settings shared by all connections of a job, with the sessions that they may resume.
 #[derive(Debug, Clone)]
 pub(super) struct Setup {
     config: Arc<ClientConfig>,
@@ -87,12 +87,12 @@ impl Setup {
         })
     }
 
-    /// A server that offers no TLS is spoken to without it.
+    /// Whether to continue without TLS if the server does not offer it.
     pub(super) fn is_optional(&self) -> bool {
         self.optional
     }
 
-    /// Nobody is asked for it before.
+    /// Whether TLS begins without a prior request for it in clear.
     pub(super) fn begins_directly(&self) -> bool {
         !self.config.alpn_protocols.is_empty()
     }
@@ -105,7 +105,7 @@ impl Setup {
     }
 }
 
-/// The protocol that direct TLS to PostgreSQL names.
+/// The protocol that direct TLS to PostgreSQL names (ALPN).
 pub(super) const POSTGRES: &[u8] = b"postgresql";
 
 const CA: &str =
@@ -129,7 +129,7 @@ fn provider(tls: &Tls) -> Result<CryptoProvider, Failed> {
     Ok(provider)
 }
 
-/// The certificates of the CA file, and what is made of them.
+/// The root store made of the certificates in the CA file, and these certificates.
 fn roots(tls: &Tls) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Failed> {
     let mut roots = RootCertStore::empty();
     let certificates = match (tls.verify, &tls.ca_file) {
@@ -144,7 +144,7 @@ fn roots(tls: &Tls) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Fai
         }
     };
     if tls.verify == TlsVerify::Password {
-        // The authorities of a system: one that cannot be used is not missed.
+        // These are the system's authorities: unusable ones are skipped.
         roots.add_parsable_certificates(certificates.iter().cloned());
         return Ok((roots, certificates));
     }
@@ -186,7 +186,7 @@ fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, Failed> {
     })
 }
 
-/// The name that is sent and, where names are compared, must be the certificate's.
+/// The name that is sent and, if names are compared, must match the certificate.
 fn server_name(tls: &Tls, target: &Target) -> Result<ServerName<'static>, Failed> {
     let compared = matches!(tls.verify, TlsVerify::Full | TlsVerify::Password);
     match (&tls.server_name, target) {
@@ -209,7 +209,8 @@ fn server_name(tls: &Tls, target: &Target) -> Result<ServerName<'static>, Failed
     }
 }
 
-/// For a socket, which has no name, and for what TLS does not take as one: an address is not sent, and none is compared.
+/// A placeholder for a Unix socket, which has no name, and for names that TLS does not accept: it is an address, so it is not sent,
+/// and it is not compared.
 fn nameless() -> ServerName<'static> {
     ServerName::IpAddress(IpAddr::from([127, 0, 0, 1]).into())
 }

@@ -1,8 +1,9 @@
-//! Whether a server's certificate is believed: not at all, for its authority alone, or for its name too. That the server holds
-//! the certificate's key is checked in every case.
+//! Verifies a server's certificate: not at all, its authority only, or its name too. Whether the server holds the certificate's key is
+//! checked in every case.
 //!
-//! What libpq and the clients of MySQL believe is believed. `webpki` judges the path of an ordinary certificate; one of version 1, or
-//! marked as an authority, which it refuses for that alone, has its path judged by [`Path`]. Names are compared as those clients do.
+//! Certificates that libpq and the clients of MySQL accept are accepted. `webpki` checks the path of an ordinary certificate. It
+//! refuses certificates of version 1 or marked as an authority for that alone; their paths are checked by [`Path`]. Names are compared
+//! as in those clients.
 
 use std::net::IpAddr;
 
@@ -21,20 +22,21 @@ use super::certificate::{
     NAME_CONSTRAINTS, Name, is_signature,
 };
 
-/// Authorities between a certificate and a trusted one.
+/// Maximum number of authorities between a certificate and a trusted one.
 const LONGEST_PATH: u8 = 6;
-/// Signatures checked for one path, whatever the server sends.
+/// Maximum number of signatures checked for one path, whatever the server sends.
 const MOST_CHECKS: u32 = 64;
-/// Bits of a key's usage: to sign, encipher or agree on keys; to sign certificates.
+/// Key usage bits of a server: digital signature, key encipherment or key agreement.
 const OF_A_SERVER: u8 = 0x80 | 0x20 | 0x08;
+/// Key usage bit of an authority: to sign certificates.
 const OF_AN_AUTHORITY: u8 = 0x04;
 
-/// Believes as much as the job says.
+/// Verifies certificates as far as the job requires.
 #[derive(Debug)]
 pub(super) struct Verifier {
     verify: TlsVerify,
     roots: RootCertStore,
-    /// The certificates that `roots` was made of.
+    /// The certificates that `roots` was made from.
     trusted: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -54,7 +56,7 @@ impl Verifier {
         }
     }
 
-    /// An authority vouches for the certificate, and for its `name` if there is one.
+    /// Check that a trusted authority vouches for the certificate, and that it has `name`, if given.
     pub(super) fn vouched(
         &self,
         end: &CertificateDer<'_>,
@@ -110,7 +112,7 @@ impl ServerCertVerifier for Verifier {
             TlsVerify::None => {}
             TlsVerify::Ca => self.vouched(end, between, None, now)?,
             TlsVerify::Full => self.vouched(end, between, Some(name), now)?,
-            // The login decides, unless the certificate is of another time.
+            // The login decides later; only the validity period is checked here.
             TlsVerify::Password => in_time(&parsed(end)?, now)?,
         }
         Ok(ServerCertVerified::assertion())
@@ -184,8 +186,8 @@ fn in_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), Certifica
     Ok(())
 }
 
-/// From a certificate to a trusted one, where `webpki` does not go. It is judged by the rules of RFC 5280 that concern it; where an
-/// authority limits names, nothing is believed.
+/// A path from a certificate to a trusted one, for certificates that `webpki` refuses. It is checked by the rules of RFC 5280 that
+/// apply; paths through an authority with name constraints are refused.
 struct Path<'a> {
     verifier: &'a Verifier,
     now: UnixTime,
@@ -218,7 +220,7 @@ impl Path<'_> {
         Err(CertificateError::UnknownIssuer)
     }
 
-    /// Whether an authority on any path of this certificate limits the names of those below.
+    /// Whether an authority on any path of this certificate constrains the names below it.
     fn is_constrained(&self, end: &Certificate<'_>) -> bool {
         let issues =
             |name: &[u8]| end.issuer == name || self.between.iter().any(|one| one.issuer == name);
@@ -227,7 +229,7 @@ impl Path<'_> {
             || roots.any(|root| root.name_constraints.is_some() && issues(&root.subject))
     }
 
-    /// `below` is the number of authorities under this certificate, which is given by its encoding and its issuer's name.
+    /// Whether a certificate, given by its encoding and its issuer's name, leads to a root, with `below` authorities under it.
     fn leads_to_a_root(&mut self, (whole, issuer): (&[u8], &[u8]), below: u8) -> bool {
         let Some(certificate) = Certificate::parse(whole) else {
             return false;
@@ -280,7 +282,7 @@ fn check(left: &mut u32) -> bool {
     *left > 0
 }
 
-/// It has a rule that must be obeyed, and that is not known here.
+/// Whether the certificate has a critical extension that is unknown here.
 fn has_unknown_rule(certificate: &Certificate<'_>) -> bool {
     let known = [
         KEY_USAGE,
@@ -293,9 +295,9 @@ fn has_unknown_rule(certificate: &Certificate<'_>) -> bool {
     rules.any(|rule| rule.critical && !known.contains(&rule.id))
 }
 
-/// Whether the certificate is made out to `name`, as libpq decides it: one of the alternative names must be the same or a wildcard of
-/// it; the subject's common name counts where there are none of the name's kind. Not where names are `constrained`: that binds
-/// alternative names alone.
+/// Whether the certificate is issued to `name`, as libpq decides it: an alternative name must be equal to it or a wildcard for it. If
+/// there is no alternative name of its kind, the subject's common name counts, unless names are `constrained`: constraints apply to
+/// alternative names only.
 fn bears(certificate: &Certificate<'_>, name: &ServerName<'_>, constrained: bool) -> bool {
     let (text, address) = match name {
         ServerName::DnsName(name) => (name.as_ref().to_owned(), None),
@@ -319,7 +321,7 @@ fn bears(certificate: &Certificate<'_>, name: &ServerName<'_>, constrained: bool
             && certificate.common_name().is_some_and(fits))
 }
 
-/// Whether `pattern` is `host`, or has `*` for the whole first of at least three labels.
+/// Whether `pattern` equals `host`, or has `*` as the complete first of at least three labels and matches it.
 fn is_host(pattern: &[u8], host: &[u8], wildcards: bool) -> bool {
     if pattern.eq_ignore_ascii_case(host) {
         return true;
@@ -338,7 +340,7 @@ fn is_host(pattern: &[u8], host: &[u8], wildcards: bool) -> bool {
         && rest.eq_ignore_ascii_case(tail)
 }
 
-/// Its names, for messages.
+/// The certificate's names, for messages.
 fn presented(certificate: &Certificate<'_>) -> Vec<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let names = certificate.alternative_names();

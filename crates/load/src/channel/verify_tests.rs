@@ -1,4 +1,4 @@
-//! Which certificates are believed, for what name. They are made by `openssl`, as those of servers are.
+//! Tests which certificates are accepted, and for what names. They are made by `openssl`, like those of servers.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use super::algorithms;
 use super::certificate::Certificate;
 use super::verify::Verifier;
 
-/// Certificates by name, and the folder that they are made in.
+/// Certificates by name, and the directory that holds them.
 struct Made {
     folder: PathBuf,
     certificates: HashMap<String, CertificateDer<'static>>,
 }
 
-/// Authorities, then what they sign: name, issuer, subject, extensions in the words of openssl.
+/// Authorities, and below the certificates that they sign: name, issuer, subject, extensions in the syntax of openssl.
 const AUTHORITIES: [(&str, &str, &str); 5] = [
     ("ca", "", "basicConstraints=critical,CA:TRUE"),
     ("stranger", "", "basicConstraints=critical,CA:TRUE"),
@@ -141,7 +141,7 @@ static MADE: LazyLock<Made> = LazyLock::new(|| {
     for (name, issuer, subject, extensions) in SERVERS {
         made.sign(name, issuer, subject, extensions, "P-256", "sha256");
     }
-    // The recipe of PostgreSQL's manual, twice by the same names.
+    // As in PostgreSQL's manual, twice with the same names.
     for name in ["self-signed", "self-signed-too"] {
         made.sign(
             name,
@@ -217,7 +217,7 @@ impl Made {
     }
 }
 
-/// A time at which all are valid.
+/// A time at which all certificates are valid.
 fn now() -> UnixTime {
     LazyLock::force(&MADE);
     UnixTime::now()
@@ -232,7 +232,7 @@ fn verifier(verify: TlsVerify, trusted: &[&str]) -> Verifier {
     Verifier::new(verify, roots, trusted, algorithms::supported())
 }
 
-/// What becomes of a server's certificates, its own first, under what is trusted.
+/// The outcome of verifying a server's certificates `sent`, its own first, with those in `trusted`.
 fn judged(
     verify: TlsVerify,
     trusted: &[&str],
@@ -251,7 +251,7 @@ fn believed(trusted: &[&str], sent: &[&str], host: &str) -> bool {
     judged(TlsVerify::Full, trusted, sent, host, now()).is_ok()
 }
 
-/// Refused under `ca`, for a reason other than the name.
+/// The error of certificates that are refused although names are not compared.
 fn refused(trusted: &[&str], sent: &[&str]) -> Error {
     judged(TlsVerify::Ca, trusted, sent, "localhost", now()).expect_err(sent[0])
 }
@@ -262,7 +262,7 @@ fn in_a_year() -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(now().as_secs()) + IN_A_YEAR)
 }
 
-/// [tls-3] Version 1, by a trusted authority and by one below it.
+/// [tls-3] Certificates of version 1, signed by a trusted authority and by one below it.
 #[test]
 fn a_certificate_of_version_1_is_believed_for_its_authority() {
     assert_eq!(
@@ -305,7 +305,7 @@ fn a_certificate_of_version_1_is_refused_where_its_path_is_not_whole() {
     }
 }
 
-/// [tls-4] PostgreSQL's manual: a certificate signed by itself, marked as an authority, and trusted as such.
+/// [tls-4] As in PostgreSQL's manual: a self-signed certificate, marked as an authority's, and trusted as such.
 #[test]
 fn a_certificate_that_is_itself_trusted_needs_no_further_proof() {
     for verify in [TlsVerify::Ca, TlsVerify::Full] {
@@ -341,7 +341,7 @@ fn a_certificate_that_is_itself_trusted_needs_no_further_proof() {
 fn an_authority_that_is_not_to_be_a_server_is_refused() {
     for (trusted, sent) in [
         (["ca"], "self-signed"),
-        (["self-signed"], "self-signed-too"), // of the same name
+        (["self-signed"], "self-signed-too"), // another certificate with the same name
         (["stranger"], "authority"),
     ] {
         let unknown = Error::InvalidCertificate(CertificateError::UnknownIssuer);
@@ -358,7 +358,7 @@ fn an_authority_that_is_not_to_be_a_server_is_refused() {
     ));
 }
 
-/// [tls-5] Names as libpq compares them.
+/// [tls-5] Names are compared as in libpq.
 #[test]
 fn the_subject_counts_where_there_is_no_other_name_of_the_kind() {
     for (certificate, host, expected) in [
@@ -400,7 +400,7 @@ fn the_subject_counts_where_there_is_no_other_name_of_the_kind() {
     );
 }
 
-/// [tls-6] Signatures by P-521, made by OpenSSL with each hash.
+/// [tls-6] Signatures with P-521, made by OpenSSL with each hash.
 #[test]
 fn signatures_by_p521_are_verified() {
     let algorithms = algorithms::supported();
@@ -421,7 +421,7 @@ fn signatures_by_p521_are_verified() {
     }
 }
 
-/// With verification off nothing is looked at; `password` leaves all but the time to the login.
+/// With verification off nothing is checked; `password` leaves all checks but that of the validity period to the login.
 #[test]
 fn without_verification_any_certificate_will_do() {
     for sent in [

@@ -1,4 +1,4 @@
-//! What a job asks of all its sessions, understood once.
+//! The channel that a job requests for all its sessions, parsed once.
 
 use howfar_contract::jobs::{self, ChannelBinding, SessionJob, Target, TlsVerify};
 use howfar_contract::{FailCode, Failed};
@@ -14,10 +14,10 @@ use super::{Channel, ChannelError};
 
 /// The highest level of zlib; zstd has more.
 const MOST_ZLIB: u8 = 9;
-/// A public key is a few hundred bytes.
+/// Maximum size of a public key: real ones have a few hundred bytes.
 const LONGEST_KEY: usize = 1 << 16;
 
-/// What all sessions of a job are to have.
+/// The channel requested for all sessions of a job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
     wish: Wish,
@@ -28,11 +28,11 @@ pub(crate) struct Wanted {
     cleartext_password: bool,
     verify: TlsVerify,
     channel_binding: ChannelBinding,
-    /// Settings that PostgreSQL gets with the login.
+    /// Settings sent to PostgreSQL with the login.
     options: String,
 }
 
-/// The server's end of a channel, as a login may be bound to it.
+/// The server's end of a channel, to which a login may be bound (channel binding).
 pub(crate) struct EndPoint {
     digest: Option<digest::Digest>,
     required: bool,
@@ -48,7 +48,7 @@ impl EndPoint {
 }
 
 impl Wanted {
-    /// Reads the files that the job names.
+    /// Parse a job's options and read the files that they name.
     pub(crate) fn new(session: &SessionJob, target: &Target) -> Result<Self, Failed> {
         let tls = session
             .tls
@@ -86,7 +86,7 @@ impl Wanted {
         self.wish
     }
 
-    /// A server that offers no TLS is spoken to without it.
+    /// Whether to continue without TLS if the server does not offer it.
     pub(crate) fn tls_is_optional(&self) -> bool {
         self.tls.as_ref().is_some_and(Setup::is_optional)
     }
@@ -95,7 +95,7 @@ impl Wanted {
         &self.options
     }
 
-    /// TLS begins with the first byte, and names its protocol.
+    /// Whether TLS begins with the first byte and names its protocol (ALPN).
     pub(crate) fn begins_directly(&self) -> bool {
         self.tls.as_ref().is_some_and(Setup::begins_directly)
     }
@@ -112,7 +112,7 @@ impl Wanted {
         }
     }
 
-    /// Who may read what a login sends: nobody listens on a Unix socket.
+    /// How private a login over `channel` is; on a Unix socket it is private.
     pub(crate) fn secrecy(&self, channel: &Channel, target: &Target) -> auth::Secrecy<'_> {
         auth::Secrecy {
             channel: self.privacy(channel, target),
@@ -120,7 +120,7 @@ impl Wanted {
         }
     }
 
-    /// What a login through `channel` may or must be bound to.
+    /// The end point to which a login through `channel` may or must be bound.
     pub(crate) fn end_point(&self, channel: &Channel) -> EndPoint {
         let certificate = channel.certificates().first();
         EndPoint {
@@ -131,7 +131,7 @@ impl Wanted {
         }
     }
 
-    /// The digest of the certificate that the server has to prove by the password, if it has to.
+    /// Digest of the certificate that the server must prove by the password; `None` if it need not.
     pub(crate) fn unproven(&self, channel: &Channel) -> Option<digest::Digest> {
         let setup = self.tls.as_ref()?;
         let certificates = channel.certificates();
@@ -146,7 +146,7 @@ impl Wanted {
             return auth::Channel::Private;
         }
         if channel.is_encrypted() {
-            // What the password is to prove is not believed before it has.
+            // A certificate to be proved by the password counts as unverified until then.
             return match self.verify {
                 TlsVerify::Ca | TlsVerify::Full => auth::Channel::Private,
                 TlsVerify::None | TlsVerify::Password => auth::Channel::Unverified,

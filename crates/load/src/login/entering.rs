@@ -1,4 +1,4 @@
-//! From the greeting to the server's OK: what the server lacks is refused, TLS begins, the password is proved.
+//! The login from the greeting to the server's OK: checks required features, begins TLS, proves the password.
 
 use howfar_wire::mysql::auth::{self, Exchange};
 use howfar_wire::mysql::handshake::{self, AuthSwitch, Greeting};
@@ -7,7 +7,7 @@ use howfar_wire::mysql::{Malformed, ServerError, reply};
 use super::{Entry, PacketStream, Wrong};
 use crate::protocol::Phase;
 
-/// Packets of a server between its greeting and its OK. The longest known way has three; more is a server that plays.
+/// Maximum packets of a server from its greeting to its OK. The longest known login has three in between; more is misbehaviour.
 const MOST_ROUNDS: u32 = 8;
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(super) struct Entering {
     rounds: u32,
 }
 
-/// Since the greeting.
+/// State since the greeting.
 pub(super) struct Begun {
     pub(super) greeting: Greeting,
     pub(super) agreed: handshake::Session,
@@ -32,7 +32,7 @@ impl Entering {
         }
     }
 
-    /// What was agreed on, once the server has accepted the login.
+    /// Process a packet; returns the negotiated state once the server has accepted the login.
     pub(super) fn packet(
         &mut self,
         payload: &[u8],
@@ -80,7 +80,7 @@ impl Entering {
                     stream.send(&answer);
                 }
             }
-            // MariaDB marks what goes on only where it might pass for something else.
+            // MariaDB marks continuation packets only if they could be mistaken for others.
             _ if exchange.plugin() == auth::PARSEC => {
                 if let Some(answer) = exchange.more(payload, password, secrecy)? {
                     stream.send(&answer);
@@ -92,7 +92,7 @@ impl Entering {
     }
 }
 
-/// Answer the greeting. With TLS the account is sealed: it leaves when the handshake has ended well.
+/// Answer the greeting. With TLS the account is sealed: it is sent when the handshake has succeeded.
 fn greet(
     payload: &[u8],
     stream: &mut PacketStream,

@@ -1,7 +1,7 @@
-//! The check that a fuzzer and a property test drive: a login against any bytes of a server. Not in any other build.
+//! The check driven by a fuzzer and a property test: a login against arbitrary bytes of a server. Not in any other build.
 //!
-//! The first byte of the input says what the job allows, the second how: packets rightly numbered, each behind a byte of its length, or
-//! a raw stream in pieces of that size. The rest is what the server says.
+//! The first byte of the input selects what the job allows. The second selects the form of the rest, the server's bytes: 0 for
+//! packets, each after a byte with its length and then numbered correctly, else a raw stream in pieces of that size.
 
 use howfar_contract::jobs::{KeyValue, PsMode, SessionJob, SqlProtocol, Sysbench, Tls, Workload};
 use serde::Deserialize;
@@ -11,16 +11,16 @@ use super::*;
 use crate::protocol;
 
 const PASSWORD: &str = "a password of some length";
-/// What [`Entering`] lets a server say, and the packet that is one too many.
+/// Maximum packets that [`Entering`] accepts, plus the one that it refuses.
 const MOST_PACKETS: usize = 9;
-/// All that a login says, with the longest proof in each of its turns.
+/// Upper bound of the bytes that a login sends, with the longest proof in each of its round trips.
 const MOST_SENT: usize = 16 * 1024;
-/// Asks for the server's public key.
+/// Request for the server's public key.
 const SEND_KEY: &[u8] = &[2];
-/// Says that the server wants the password itself.
+/// The server's request for the password itself.
 const FULL_NEEDED: &[u8] = &[1, 4];
 
-/// What the job allows, by the bits of a byte.
+/// Properties of the job, by the bits of a byte.
 #[derive(Debug, Clone, Copy)]
 struct Allowed(u8);
 
@@ -41,17 +41,17 @@ impl Allowed {
         self.0 & 8 != 0
     }
 
-    /// Redis, whose login is another one.
+    /// Redis, which has a different login.
     fn is_store(self) -> bool {
         self.0 & 16 != 0
     }
 
-    /// PostgreSQL, whose login is a third one.
+    /// PostgreSQL, which has a third kind of login.
     fn is_postgres(self) -> bool {
         self.0 & 32 != 0 && !self.is_store()
     }
 
-    /// It has statements to prepare.
+    /// The job has statements to prepare.
     fn prepares(self) -> bool {
         self.0 & 64 != 0
     }
@@ -95,8 +95,8 @@ impl Allowed {
     }
 }
 
-/// A login ends in an error or a session, whatever a server says: it takes so many packets and no more, sends little, and the password
-/// leaves only as the job allows.
+/// Check that a login ends in an error or a session with any bytes of a server: it accepts a limited number of packets, sends little,
+/// and sends the password only as the job allows.
 pub fn conversation(data: &[u8]) {
     let Some((&[allowed, size], replies)) = data.split_first_chunk::<2>() else {
         return;
@@ -148,14 +148,14 @@ pub fn conversation(data: &[u8]) {
     judge(&talk.sent, allowed, full);
 }
 
-/// Commands on keys, by default in all but the protocol.
+/// A workload of commands on keys, with defaults for all but the protocol.
 fn keys(resp2: bool) -> KeyValue {
     let protocol = if resp2 { "resp2" } else { "resp3" };
     let fields = MapDeserializer::<_, Error>::new([("protocol", protocol)].into_iter());
     KeyValue::deserialize(fields).expect("all else has a default")
 }
 
-/// A login to a store, to which the client sends the password: nothing that the store says makes the client say more.
+/// Check a login to a store, to which the client sends the password first: no reply of the store makes the client send more.
 fn of_store(replies: &[u8], size: usize, entry: &Entry<'_>) {
     let mut sent = Vec::new();
     let mut login = protocol::login(entry, &mut sent).expect("a channel");
@@ -173,11 +173,11 @@ fn of_store(replies: &[u8], size: usize, entry: &Entry<'_>) {
             }
         }
     }
-    // TLS may begin anew, or answer what breaks it with an alert.
+    // TLS may retry its handshake, or answer invalid bytes with an alert.
     assert!(sent.len() <= begun + 4096, "a store made the client speak");
 }
 
-/// A login to PostgreSQL: packets are messages, of which each begins with its type.
+/// Check a login to PostgreSQL: packets are messages, each beginning with its type.
 fn of_postgres(replies: &[u8], size: usize, entry: &Entry<'_>, allowed: Allowed) {
     let mut sent = Vec::new();
     let mut login = protocol::login(entry, &mut sent).expect("a channel");
@@ -213,7 +213,7 @@ fn as_message(payload: &[u8]) -> Option<Vec<u8>> {
     Some([&[kind][..], &length, body].concat())
 }
 
-/// Payloads, each behind a byte of its length; the last one may be short of it.
+/// Payloads, each after a byte with its length; the last one may be shorter.
 fn packets(mut replies: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (&length, rest) = replies.split_first()?;
@@ -225,7 +225,7 @@ fn packets(mut replies: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 struct Talk {
     login: Login,
-    /// All that has left, unless TLS has begun.
+    /// All bytes sent; in clear unless TLS has begun.
     sent: Vec<u8>,
     over: bool,
 }
@@ -273,7 +273,7 @@ fn judge(sent: &[u8], allowed: Allowed, full: bool) {
         "the password leaves"
     );
     if allowed.encrypts() {
-        // What follows the request for TLS are its records.
+        // The request for TLS is followed by TLS records.
         return;
     }
     let (mut framer, mut left) = (Framer::new(LONGEST_PACKET), sent);
@@ -307,7 +307,7 @@ mod tests {
 
     use super::*;
 
-    /// What the fuzzer has found worth keeping.
+    /// Inputs that the fuzzer has kept.
     #[test]
     fn the_corpus_is_survived() {
         let address = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/conversation");
@@ -326,7 +326,7 @@ mod tests {
         packet.split_off(4)
     }
 
-    /// What a server may say, payload by payload.
+    /// Payloads that a server may send.
     fn steps() -> Vec<Vec<u8>> {
         let switch = |plugin: &str| [b"\xFE", plugin.as_bytes(), b"\0", &[9; 20], b"\0"].concat();
         vec![
@@ -361,7 +361,7 @@ mod tests {
             conversation(&data);
         }
 
-        /// Steps in any order, with some bytes of them changed.
+        /// Steps in any order, with some of their bytes changed.
         #[test]
         fn any_steps_end_a_login(
             allowed in 0..16_u8,
@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    /// What PostgreSQL may say, message by message, each of its type and body.
+    /// Messages that PostgreSQL may send, each with its type and body.
     fn postgres_steps() -> Vec<Vec<u8>> {
         [
             &b"R\0\0\0\0"[..],
@@ -406,7 +406,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Steps of PostgreSQL in any order, with some bytes of them changed.
+        /// Steps of PostgreSQL in any order, with some of their bytes changed.
         #[test]
         fn any_steps_end_a_login_to_postgresql(
             allowed in 0..16_u8,
@@ -428,7 +428,7 @@ mod tests {
         }
     }
 
-    /// The check is one: it sees the password where it does leave.
+    /// The check works: it detects the password where it is sent.
     #[test]
     fn what_leaves_is_seen() {
         let steps = steps();

@@ -1,7 +1,7 @@
-//! From the first byte of a connection to its last prepared statement, without I/O: bytes in, bytes out.
+//! The login, from the first byte of a connection to its last prepared statement, without I/O: bytes in, bytes out.
 //!
-//! [`entering`] goes from the greeting to the server's OK, [`preparing`] from there to the last statement. The channel changes on
-//! the way: TLS begins after the greeting, compression after the OK.
+//! [`entering`] covers the greeting to the server's OK, [`preparing`] the rest up to the last statement. The channel changes in
+//! between: TLS begins after the greeting, compression after the OK.
 
 mod entering;
 #[cfg(any(test, fuzzing))]
@@ -27,23 +27,23 @@ use entering::Entering;
 pub(crate) use postgres::PostgresLogin;
 use preparing::Preparing;
 
-/// Packets of a login or a prepare are small.
+/// Maximum length of a packet: those of a login or a prepare are small.
 const LONGEST_PACKET: usize = 1 << 20;
 
-/// What all logins share.
+/// The parameters shared by all logins.
 pub(crate) struct Entry<'a> {
     pub(crate) target: &'a Target,
     pub(crate) account: Account<'a>,
     pub(crate) wanted: &'a Wanted,
     pub(crate) program: &'a Program,
-    /// Column types are wanted, because rows will be decoded.
+    /// Column types are needed, because rows will be decoded.
     pub(crate) decode: bool,
-    /// All transactions are, of a protocol that can ask for it with the login.
+    /// All transactions are read only, in a protocol that can request this with the login.
     pub(crate) read_only: bool,
 }
 
 impl Entry<'_> {
-    /// What the first bytes of the server have to be.
+    /// The protocol that the server's first bytes must show.
     pub(crate) fn expected(&self) -> Expected {
         let protocol = self.program.commands().map(Commands::protocol);
         match (protocol, self.program.protocol()) {
@@ -72,36 +72,36 @@ pub(crate) struct Session {
     pub(crate) channel: Channel,
     pub(crate) replies: Replies,
     pub(crate) statements: Statements,
-    /// None: a key-value store, which tells nothing by itself.
+    /// `None` for a key-value store, which reports nothing by itself.
     pub(crate) facts: Option<Facts>,
     pub(crate) tls: Option<TlsFacts>,
-    /// Round trips since the transport was there: see [`PacketStream::turns`].
+    /// Round trips since the transport was connected, with those of TLS: see [`PacketStream::turns`].
     pub(crate) turns: u32,
 }
 
-/// What a server said of itself while it let somebody in.
+/// Facts that a server reported during the login.
 #[derive(Debug, Clone)]
 pub(crate) enum Facts {
     MySql(SessionFacts),
     Postgres(PostgresFacts),
 }
 
-/// What PostgreSQL said of itself.
+/// Facts that PostgreSQL reported.
 #[derive(Debug, Clone)]
 pub(crate) struct PostgresFacts {
     pub(crate) version: String,
-    /// How the password was proved.
+    /// The authentication method.
     pub(crate) method: &'static str,
-    /// The process that serves the session, as the server named it for cancellations; a pooler names one of its own.
+    /// The process that serves the session, as the server named it for cancellations; a pooler names its own.
     pub(crate) process: Option<u32>,
 }
 
-/// What both sides agreed on.
+/// The parameters negotiated with MySQL.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionFacts {
     pub(crate) greeting: Greeting,
     pub(crate) agreed: handshake::Session,
-    /// The way of logging in that the server accepted.
+    /// The authentication method that the server accepted.
     pub(crate) auth_plugin: &'static str,
 }
 
@@ -110,28 +110,28 @@ enum Stage {
     Preparing(Preparing),
 }
 
-/// One connection on its way in.
+/// The login of one connection.
 pub(crate) struct Login {
     stream: PacketStream,
     stage: Stage,
     facts: Option<SessionFacts>,
     statements: Statements,
-    /// What the channel gave for the bytes of the socket; kept for its memory.
+    /// Packet bytes that the channel decoded from the socket; kept to reuse its memory.
     plain: Vec<u8>,
 }
 
-/// Packets to the server and their numbers, and the channel that they go through.
+/// Packets to the server with their sequence numbers, and the channel that carries them.
 struct PacketStream {
     channel: Channel,
     framer: Framer,
-    /// Whole packets that have not gone into the channel.
+    /// Complete packets that are not sealed yet.
     packets: Vec<u8>,
-    /// Times that the server was waited for, by what was sent and not by how the bytes came. Those of TLS are its own.
+    /// Round trips, counted by what was sent and not by how bytes arrived, without those of TLS.
     turns: u32,
 }
 
 impl PacketStream {
-    /// Answer the packet that came last.
+    /// Answer the last packet received.
     fn send(&mut self, payload: &[u8]) {
         let next = frame::write_packet(&mut self.packets, self.framer.sequence(), payload);
         self.framer.expect(next);
@@ -155,7 +155,7 @@ impl Login {
         }
     }
 
-    /// True when nothing is left to do.
+    /// Process received packets; true when the login is complete.
     fn packets(
         &mut self,
         mut input: &[u8],
@@ -168,7 +168,7 @@ impl Login {
             let plain = self.stream.channel.is_plain();
             ready = self.packet(&payload, entry, out)?;
             let changed = plain && !self.stream.channel.is_plain();
-            // Whoever sends in clear what is to be encrypted is not the server, or would be believed to be.
+            // Bytes in clear that should have been encrypted may have been injected: do not accept them as the server's.
             if (ready || changed) && !input.is_empty() {
                 return Err(Malformed::Unexpected("bytes follow the end of a step").into());
             }
@@ -267,7 +267,7 @@ enum Wrong {
     Lacking(handshake::Lacking),
     Login(ServerError),
     Refused(auth::Refused),
-    /// The certificate had to be proven by the password, and was not.
+    /// The certificate had to be proved by the password, and was not.
     Unproven,
     Prepare(ServerError),
 }

@@ -1,7 +1,7 @@
-//! From the first byte of a connection to PostgreSQL to its last prepared statement, without I/O: bytes in, bytes out.
+//! The login to PostgreSQL, from the first byte to the last prepared statement, without I/O: bytes in, bytes out.
 //!
-//! TLS is asked for in clear and answered with one byte, or begins at once; then the client names its account, proves its password as
-//! the server asks, and prepares its statements.
+//! TLS is requested in clear and answered with one byte, or begins at once; then the client names its account, proves its password as
+//! the server requests, and prepares its statements.
 
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::ServerError;
@@ -16,28 +16,28 @@ use crate::failure;
 use crate::protocol::{Handshake, Phase, Replies};
 use crate::statements::{Slot, Statements};
 
-/// Messages of a login or a prepare are small.
+/// Maximum length of a message: those of a login or a prepare are small.
 const LONGEST_MESSAGE: usize = 1 << 16;
-/// Messages from the first byte to the end of the login. A server says some twenty; more is one that plays.
+/// Maximum messages from the first byte to the end of the login. A server sends some twenty; many more is misbehaviour.
 const MOST_MESSAGES: u32 = 256;
-/// Bytes of a version that are kept.
+/// Maximum bytes of a version that are kept.
 const LONGEST_VERSION: usize = 128;
-/// Statements parsed without waiting for answers, as for MySQL.
+/// Maximum statements parsed without waiting for answers, as for MySQL.
 const AHEAD: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// TLS was asked for.
+    /// TLS was requested.
     Requesting,
     Entering,
-    /// Statements are parsed in order: so many are sent, so many are answered.
+    /// Statements are parsed in order: `sent` are requested, `done` are answered.
     Preparing {
         sent: usize,
         done: usize,
     },
 }
 
-/// One connection on its way in.
+/// The login of one connection.
 pub(crate) struct PostgresLogin {
     channel: Channel,
     stage: Stage,
@@ -48,9 +48,9 @@ pub(crate) struct PostgresLogin {
     process: Option<u32>,
     wanted: Vec<usize>,
     statements: Statements,
-    /// Whole messages that have not gone into the channel.
+    /// Complete messages that are not sealed yet.
     unsealed: Vec<u8>,
-    /// Times that the server was waited for; those of TLS are its own.
+    /// Round trips, without those of TLS.
     turns: u32,
     plain: Vec<u8>,
 }
@@ -60,7 +60,7 @@ enum Wrong {
     Malformed(Malformed),
     Channel(ChannelError),
     NoTls,
-    /// TLS began directly, and the server did not say that it speaks PostgreSQL.
+    /// TLS began directly, and the server did not confirm PostgreSQL's protocol.
     NoAlpn,
     Login(ServerError),
     Refused(auth::Refused),
@@ -136,7 +136,7 @@ impl PostgresLogin {
         Ok(login)
     }
 
-    /// Begin TLS, then name the account; that is sealed, and leaves when the handshake has ended well.
+    /// Begin TLS, then name the account: it is sealed, and sent when the handshake has succeeded.
     fn encrypt(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<(), Wrong> {
         entry.wanted.encrypt(&mut self.channel, out)?;
         self.enter(entry, out)
@@ -162,7 +162,7 @@ impl PostgresLogin {
         Ok(())
     }
 
-    /// The byte that answers the request for TLS.
+    /// Process the byte that answers the request for TLS.
     fn requested(&mut self, raw: &[u8], entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<(), Wrong> {
         match raw {
             [] => Ok(()),
@@ -175,7 +175,7 @@ impl PostgresLogin {
                 self.enter(entry, out)
             }
             [b'N'] => Err(Wrong::NoTls),
-            // Whoever sends in clear what is to be encrypted is not the server, or would be believed to be.
+            // Bytes in clear that should have been encrypted may have been injected: do not accept them as the server's.
             [b'S' | b'N', ..] => {
                 Err(Malformed::Unexpected("bytes follow the end of a step").into())
             }
@@ -183,7 +183,7 @@ impl PostgresLogin {
         }
     }
 
-    /// The session's state once nothing is left to do.
+    /// Process received messages; returns the session's state once the login is complete.
     fn messages(
         &mut self,
         mut input: &[u8],
@@ -197,7 +197,7 @@ impl PostgresLogin {
             if !self.message(kind, &body, entry)? {
                 continue;
             }
-            // What a server says unasked may be there already; anything else is refused.
+            // Unsolicited messages may follow already; anything else is refused.
             let mut answer = Answer::default();
             if let Some(Outcome::Failed(error)) = answer.feed(input, &mut Work::Skip)? {
                 return Err(Wrong::Login(error));
@@ -208,7 +208,7 @@ impl PostgresLogin {
         Ok(None)
     }
 
-    /// True when nothing is left to do.
+    /// Process one message; true when the login is complete.
     fn message(&mut self, kind: u8, body: &[u8], entry: &Entry<'_>) -> Result<bool, Wrong> {
         if self.stage == Stage::Entering {
             self.messages += 1;
@@ -236,7 +236,7 @@ impl PostgresLogin {
                 self.turns += u32::from(self.unsealed.len() > before);
                 Ok(false)
             }
-            // The key that cancels is not used; the process before it tells a pooler from a server.
+            // The cancel key is not used; the process id before it distinguishes a pooler from a server.
             (b'K', Stage::Entering) if accepted => {
                 let process = body.get(..4).and_then(|id| id.try_into().ok());
                 self.process = process.map(u32::from_be_bytes);
@@ -267,7 +267,7 @@ impl PostgresLogin {
         Ok(())
     }
 
-    /// Have more statements parsed; true when there are none.
+    /// Request the next statements to be parsed; true if none are left.
     fn ask_ahead(&mut self, entry: &Entry<'_>) -> bool {
         let Stage::Preparing { sent, .. } = &mut self.stage else {
             return false;

@@ -1,4 +1,4 @@
-//! From the server's OK to the last prepared statement, in few round trips.
+//! The login from the server's OK to the last prepared statement, in few round trips.
 
 use howfar_wire::mysql::reply::{self, Prepared};
 use howfar_wire::mysql::{Malformed, ServerError, command};
@@ -7,7 +7,7 @@ use super::{Entry, PacketStream, Wrong};
 use crate::statements::{Slot, Statements};
 use crate::workload::Program;
 
-/// Prepares sent without waiting for answers: spares round trips, and both directions stay far below a socket's buffer.
+/// Maximum prepares sent without waiting for answers: saves round trips, and both directions stay far below a socket's buffer.
 const AHEAD: usize = 64;
 /// "This command is not supported in the prepared statement protocol yet."
 const CANNOT_PREPARE: u16 = 1295;
@@ -17,7 +17,7 @@ pub(super) struct Preparing {
     wanted: Vec<usize>,
     sent: usize,
     done: usize,
-    /// Packets of the present answer still to come, and how many of them belong to columns.
+    /// Packets of the present answer still to come, and the number of its packets that belong to columns.
     packets: usize,
     column_packets: usize,
 }
@@ -38,7 +38,7 @@ impl Preparing {
         self.done == self.wanted.len()
     }
 
-    /// Ask for more once all that were requested are answered.
+    /// Request the next statements, once all requested ones are answered.
     pub(super) fn ask_ahead(&mut self, stream: &mut PacketStream, entry: &Entry<'_>) {
         stream.framer.expect(1);
         if self.sent > self.done {
@@ -69,7 +69,7 @@ impl Preparing {
         };
         if self.packets > 0 {
             self.packets -= 1;
-            // The last packet is the end of the list.
+            // The last packet ends the list.
             if entry.decode && (1..self.column_packets).contains(&self.packets) {
                 statements.add_type(slot, reply::column_type(payload)?);
             }
@@ -100,7 +100,7 @@ impl Preparing {
     }
 }
 
-/// Packets of a list of definitions: nothing, or one each and its end.
+/// Number of packets of a list of definitions: none, or one each and its end.
 fn list(count: u16) -> usize {
     if count == 0 {
         0

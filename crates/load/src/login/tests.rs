@@ -1,4 +1,4 @@
-//! What a login sends, and what it refuses, byte for byte. Logins that end well are tested with real servers.
+//! The bytes that a login sends, and the bytes that it refuses. Successful logins are tested with real servers.
 
 use howfar_contract::FailCode;
 use howfar_contract::jobs::{PsMode, SessionJob, Sysbench, Tls, Workload};
@@ -7,7 +7,7 @@ use howfar_wire::mysql::server;
 use super::*;
 
 const VERSION: &str = "x";
-/// Offset of the greeting's capabilities: packet header, protocol, version, connection, scramble, filler come before.
+/// Offset of the greeting's capabilities, after packet header, protocol, version, connection, scramble and filler.
 const CAPABILITIES: usize = 4 + 1 + 2 + 4 + 8 + 1;
 const COMPRESS: u8 = 1 << 5;
 const SSL: u8 = 1 << 3;
@@ -27,14 +27,14 @@ fn over_tls() -> SessionJob {
     }
 }
 
-/// Feed a login what a server says, one piece after the other: all that was sent, or how it ended.
+/// Feed a login the replies of a server one by one; returns all bytes sent, or the failure.
 fn talk(session: &SessionJob, replies: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
     let (ready, out) = login(session, Sysbench::default(), replies)?;
     assert!(ready.is_none());
     Ok(out)
 }
 
-/// Feed a login what a server says: the session that came of it, and all that was sent.
+/// Feed a login the replies of a server; returns the session, if it was completed, and all bytes sent.
 fn login(
     session: &SessionJob,
     workload: Sysbench,
@@ -157,7 +157,7 @@ fn what_is_not_spoken_is_named() {
     );
 }
 
-/// In the modes without and with prepared statements; the server may want another way of logging in, which takes one more.
+/// Without and with prepared statements; the server may switch to another authentication method, which takes one more.
 #[test]
 fn round_trips_are_counted_by_what_is_awaited() {
     assert_eq!(turns(PsMode::Disable, false), 2, "greeting, login");

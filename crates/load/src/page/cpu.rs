@@ -1,14 +1,14 @@
 //! An application's own computing: arithmetic until the thread has used as much CPU time as requested.
 //!
-//! By the thread's CPU clock and not by the wall clock: a page that has to wait for its CPU computes no less for it.
+//! Measured by the thread's CPU clock, not the wall clock: a page that has to wait for a CPU computes just as much.
 
 use std::hint::black_box;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Between two looks at the clock: a look costs some hundred nanoseconds.
+/// Computing between two readings of the clock: a reading costs some hundred nanoseconds.
 const PIECE_NS: u64 = 20_000;
-/// Long enough to time.
+/// Steps of one trial: long enough to time.
 const TRIAL: u64 = 100_000;
 const TRIALS: u32 = 5;
 
@@ -18,14 +18,14 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How fast the arithmetic is here.
+/// Speed of the arithmetic on this machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     steps_per_us: u64,
 }
 
 impl Pace {
-    /// Time some, and take the fastest: whatever disturbs makes it slower.
+    /// Measure the pace: the fastest of several trials, since disturbances only slow a trial down.
     pub(crate) fn measured() -> Self {
         let trial = || {
             let began = thread_cpu_ns();
@@ -39,7 +39,7 @@ impl Pace {
     }
 }
 
-/// Steps that depend on each other: nothing of them can be left out or done at once.
+/// Compute `steps` that depend on each other: none can be optimised away or run in parallel.
 fn compute(steps: u64) {
     let mut value = 0x9E37_79B9_7F4A_7C15_u64;
     for step in 0..steps {
@@ -50,11 +50,11 @@ fn compute(steps: u64) {
     black_box(value);
 }
 
-/// One worker's computing.
+/// Computes for one worker.
 #[derive(Debug)]
 pub(crate) struct Burner {
     pace: Pace,
-    /// Used beyond what was requested: the next time needs as much less.
+    /// CPU time used beyond the request: subtracted from the next request.
     over_ns: u64,
 }
 
@@ -63,7 +63,7 @@ impl Burner {
         Self { pace, over_ns: 0 }
     }
 
-    /// Use `asked_ns` of CPU time.
+    /// Use `requested_ns` of CPU time.
     pub(crate) fn burn(&mut self, requested_ns: u64) {
         let saved = self.over_ns.min(requested_ns);
         let wanted = requested_ns - saved;
@@ -86,8 +86,8 @@ impl Burner {
 mod tests {
     use super::*;
 
-    /// At least what was requested, and what is too much is made up for: bounds that hold on a busy machine too, because the clock
-    /// is the thread's own.
+    /// The time used is at least the time requested, and excess is compensated. The bounds hold on a busy machine too, because the
+    /// clock is the thread's own.
     #[test]
     fn what_is_asked_is_used() {
         let mut burner = Burner::new(Pace::measured());
@@ -98,7 +98,7 @@ mod tests {
             }
             let used = thread_cpu_ns() - began;
             let requested = 20 * requested_ns;
-            // A piece may be owed to the one before, and a look at the clock at both ends is not counted.
+            // Up to a piece may be credit of the requests before, and the clock readings at both ends are not counted.
             assert!(used + PIECE_NS >= requested, "{used} of {requested}");
             assert!(
                 used < requested + requested / 2 + 20 * PIECE_NS,

@@ -1,8 +1,8 @@
-//! Where workers come for their next page and tell of the last: one [`State`] for all of them, behind one lock.
+//! Hands out pages to workers and takes the record of their last: one [`State`] for all of them, behind one lock.
 //!
-//! A page is milliseconds, its entry here a few microseconds outside of every page; so the lock is nearly always free, and one
-//! tally keeps what a tally for each of a thousand threads could not: memory small, and edges of the window that are passed in
-//! time though a worker may wait for its server.
+//! A page takes milliseconds, a call here a few microseconds between pages, so the lock is nearly always free. A single tally, unlike
+//! one for each of a thousand threads, keeps memory small, and passes the edges of the window in time even while workers wait for
+//! their servers.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,10 +19,11 @@ use crate::tally::Window;
 #[derive(Debug)]
 struct Shared {
     state: State,
-    /// No more pages.
+    /// No more pages may begin.
     over: bool,
-    /// Workers without work, beside the one that watches for the next arrival.
+    /// Idle workers, without the one that waits for the next arrival.
     idle: usize,
+    /// Whether a worker waits for the next arrival.
     watched: bool,
 }
 
@@ -46,7 +47,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whoever panicked with it in hand has reported so, and that ends the job.
+    /// Lock the state. A poisoned lock is taken: the worker that panicked with it reports its panic, which ends the job.
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,19 +58,19 @@ impl Dispatcher {
         self.changed.notify_all();
     }
 
-    /// The window ends earlier than planned.
+    /// End the window earlier than planned.
     pub(crate) fn end_at(&self, at_ns: u64) {
         let state = &mut self.lock().state;
         state.end_at(at_ns);
         state.tick(now_ns());
     }
 
-    /// The clock shows `now`: pass the edges of the window.
+    /// Pass the edges of the window up to `now`, the clock's reading.
     pub(crate) fn look(&self, now: u64) {
         self.lock().state.tick(now);
     }
 
-    /// No more pages.
+    /// Hand out no more pages.
     pub(crate) fn close(&self) {
         self.lock().over = true;
         self.changed.notify_all();
@@ -79,7 +80,7 @@ impl Dispatcher {
         self.lock().state.sums().clone()
     }
 
-    /// Wait for the load, and give the moment at which it begins. `None`: there will be none.
+    /// Wait until the start of the load is known, and return it. `None` if there will be no load.
     pub(crate) fn begun(&self) -> Option<u64> {
         let shared = self.lock();
         let waits = |shared: &mut Shared| shared.state.origin_ns().is_none() && !shared.over;
@@ -90,8 +91,8 @@ impl Dispatcher {
         shared.state.origin_ns()
     }
 
-    /// `worker` is free since `free_ns`, after a page and its end, if there was one. True when it has another: it begins at
-    /// once.
+    /// Wait for the next page of `worker`, which has been free since `free_ns`. `page`: the record and the end of its last page, if
+    /// any. True if it has another page, which begins at once.
     pub(crate) fn next(
         &self,
         worker: usize,
@@ -103,12 +104,12 @@ impl Dispatcher {
             shared.state.ended(worker, record, ended_ns);
         }
         while !shared.over {
-            // Counting the last page is no part of the next one.
+            // Read the clock again: counting the last page is not part of the next one.
             let now = now_ns();
             shared.state.tick(now);
             match shared.state.assign(worker, now, free_ns) {
                 Assignment::Page => {
-                    // Somebody else has to watch for the next arrival.
+                    // Another worker has to wait for the next arrival.
                     let wake = shared.idle > 0 && !shared.watched;
                     drop(shared);
                     if wake {

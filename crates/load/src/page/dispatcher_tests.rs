@@ -1,4 +1,4 @@
-//! With threads that wait for each other.
+//! Tests of the dispatcher with threads that wait for each other.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -14,7 +14,8 @@ const JOB: &str = r#"{"job":"page","version":2,"workers":3,"seed":1,"warmup_ns":
     "redis_keys":{"kind":"key_value","protocol":"resp2"},"steps":[{"kind":"cpu","cpu_ns":1}]}}"#;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One worker watches for the burst and two sleep: whoever takes a page wakes another, or pages would wait beside idle workers.
+/// One worker waits for the burst and two sleep: a worker that takes a page must wake another, or pages would wait although workers
+/// are idle.
 #[test]
 fn all_workers_get_a_page_of_one_burst() {
     let job: PageJob = parse_job("page", JOB).expect("a good job");

@@ -1,11 +1,11 @@
-//! Load by pages: each worker asks for one page at a time, and a page is a script of round trips or a real application's work.
+//! Load by pages: each worker requests one page at a time, and a page is a script of round trips or the work of a real application.
 //!
-//! One operating system thread a worker, with blocking sockets, on purpose: an application's workers are processes, each with one
-//! request in hand, and it is the kernel that shares the CPUs among them. The load job's event loop is another thing, built to
-//! disturb a server's measurement least; here the client is part of what is measured.
+//! One operating system thread per worker, with blocking sockets, on purpose: an application's workers are processes, each handling
+//! one request, and the kernel shares the CPUs among them. The load job's event loop is different: it is built to perturb the
+//! measurement of a server as little as possible; here the client is part of what is measured.
 //!
-//! [`Page`] is what a worker does for one page; [`script`] and [`visitor`] are the two kinds. [`dispatcher`] hands out pages and [`state`]
-//! counts what became of them, [`workers`] has the threads. Not here: the contract (`howfar_contract::jobs::page`).
+//! [`Page`] is a worker's implementation of a page; [`script`] and [`visitor`] are the two kinds. [`dispatcher`] hands out pages,
+//! [`state`] counts their outcomes, [`workers`] has the threads. Not here: the contract (`howfar_contract::jobs::page`).
 
 mod cpu;
 mod dispatcher;
@@ -33,37 +33,36 @@ use crate::window::{Collected, WindowOptions, emit_event, tcp_facts};
 pub(crate) use page_record::PageRecord;
 use workers::{Report, Workers};
 
-/// Longest time between two looks while nothing happens.
+/// Poll at least this often.
 const LOOK_NS: u64 = 1_000_000_000;
-/// One of SQL, Redis, Memcached.
+/// Connections per worker: a script uses at most one each of SQL, Redis and Memcached.
 const SERVICES: u64 = 3;
 
-/// What a worker does for one page.
+/// A worker's implementation of a page.
 pub(crate) trait Page: Send {
-    /// Connect where connections stay; before the load.
+    /// Open persistent connections, if any; called before the load.
     fn open(&mut self) -> Result<(), Failed>;
 
-    /// One page, from its first step to the end of its last; gives the moment of that end. All that it did goes into `record`.
+    /// Run one page, from its first step to the end of its last; returns the time of that end. Its counts go into `record`.
     fn run_one(&mut self, record: &mut PageRecord) -> Result<u64, Failed>;
 
-    /// The connections that stay, once they are open: what the kernel knows of them is read at the window's end, while the worker may
-    /// have a page in hand.
+    /// The persistent connections, once open: their kernel state is read at the window's end, while the worker may be running a page.
     fn sockets(&self) -> Vec<Arc<OwnedFd>> {
         Vec::new()
     }
 
-    /// Say goodbye where connections stay.
+    /// Close persistent connections, if any.
     fn leave(&mut self);
 }
 
-/// All that is there before the first page.
+/// Everything prepared before the first page.
 pub(crate) struct PageSetup {
     pub(crate) receipt: Receipt,
     /// The receipt of each of a script's services.
     pub(crate) services: BTreeMap<&'static str, Receipt>,
-    /// Names of the latencies that records count by kind, in the order of their numbers.
+    /// Names of latencies, indexed by the kind number used in `PageRecord`.
     pub(crate) kinds: Vec<&'static str>,
-    /// One for each worker.
+    /// Pages, one for each worker.
     pub(crate) pages: Vec<Box<dyn Page>>,
 }
 
@@ -96,13 +95,13 @@ pub(crate) fn run(job: &PageJob) -> Result<(), Failed> {
     };
     workers.dispatcher.begin(origin_ns, window);
     let collected = attend(job, &mut workers, window)?;
-    // Before the workers end: who watches the machine meanwhile ends with this event, and pages in hand are not in the window.
+    // Emit this before stopping the workers: observers of the machine stop at this event, and unfinished pages do not count.
     emit_event(&reported(collected, &workers)?)?;
     workers.dismiss();
     Ok(())
 }
 
-/// From the word to begin until the window is over and all of it is reported.
+/// Collect reports from the start of the load until the window is over and complete.
 fn attend<'a>(
     job: &'a PageJob,
     workers: &mut Workers,
@@ -121,7 +120,7 @@ fn attend<'a>(
             Some(Report::Drained) => {
                 let at_ns = collected.end_now(now_ns());
                 workers.dispatcher.end_at(at_ns);
-                // CPU times belong to the window as it now is.
+                // The window just became shorter: read CPU times again for its new end.
                 collected.reach(now_ns())?;
             }
             Some(Report::Opened(_) | Report::Left | Report::Failed(_)) | None => {}

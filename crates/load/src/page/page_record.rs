@@ -1,4 +1,4 @@
-//! What one page did, noted by its worker while it runs and counted when it has ended.
+//! The counts of one page, recorded by its worker while it runs and added to the totals when it has ended.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use howfar_contract::events::{Bytes, ServiceUse};
 
 use crate::counts::Use;
 
-/// One page's records. A worker has one and keeps its memory.
+/// One page's counts. A worker reuses one record and its memory.
 #[derive(Debug, Default)]
 pub(crate) struct PageRecord {
-    /// Over all services.
+    /// Sum over all services.
     pub(crate) used: Use,
-    /// Latencies by kind: a number into the setup's kinds.
+    /// Latencies with their kind, an index into the setup's kinds.
     pub(crate) latencies: Vec<(usize, u64)>,
     pub(crate) services: Vec<ServiceUse>,
-    /// Connections that were to stay, found closed, and opened again.
+    /// Persistent connections that were found closed and opened again.
     pub(crate) reopened: u64,
-    /// What an application reported of itself.
+    /// Numbers that the application reported about itself, by name.
     pub(crate) reported: BTreeMap<String, u64>,
 }
 
 impl PageRecord {
-    /// Ready for the next page.
+    /// Reset for the next page.
     pub(crate) fn clear(&mut self) {
         self.used = Use::default();
         self.latencies.clear();
@@ -35,7 +35,7 @@ impl PageRecord {
     }
 }
 
-/// Nothing yet.
+/// Zero counts of a service.
 pub(crate) fn unused(service: &'static str) -> ServiceUse {
     ServiceUse {
         service,
@@ -48,7 +48,7 @@ pub(crate) fn unused(service: &'static str) -> ServiceUse {
     }
 }
 
-/// Add what was used of the same service.
+/// Add the counts of the same service.
 pub(crate) fn add(sum: &mut ServiceUse, other: &ServiceUse) {
     sum.connects += other.connects;
     sum.requests += other.requests;

@@ -1,4 +1,4 @@
-//! A page that the engine runs itself: turns to the services, and computing between them.
+//! A page that the engine runs itself: round trips to the services, and computing between them.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use crate::statements::Statements;
 use crate::tables::nothing_prepared;
 use crate::workload::{Cursor, Memory, Program};
 
-/// Numbers of the services, here and in the kinds of latencies.
+/// Indices of the services, here and in the kinds of latencies.
 const MYSQL: usize = 0;
 const POSTGRESQL: usize = 1;
 const REDIS: usize = 2;
@@ -41,15 +41,15 @@ const KINDS: [&str; 2 * SERVICES + 1] = [
 const NAMES: [&str; SERVICES] = ["mysql", "postgresql", "redis", "memcached"];
 const CONNECT: usize = SERVICES;
 const CPU: usize = 2 * SERVICES;
-/// Tells the draws of keys from those of statements' values, and the stores from each other.
+/// Separates the draws of keys from those of statements' values, and those of the stores from each other.
 const STREAM: u64 = 0x5061_6765_0000_0000;
 
-/// What all workers share.
+/// The plan of a job's pages, shared by all workers.
 struct Plan {
     sites: [Option<ServiceEndpoint>; SERVICES],
-    /// Which of them statements go to.
+    /// Index of the service that statements go to.
     sql: usize,
-    /// Whether a step needs it.
+    /// Whether any step needs the service.
     needed: [bool; SERVICES],
     steps: Vec<PageStep>,
     rounds: u64,
@@ -180,11 +180,11 @@ fn number(store: Store) -> usize {
     }
 }
 
-/// One worker's page, again and again.
+/// One worker's page, run repeatedly.
 struct Script {
     plan: Arc<Plan>,
     worker: u64,
-    /// Rounds that it has run, of all pages: each has its own draws.
+    /// Rounds run so far, over all pages: each has its own draws.
     round: u64,
     lines: [Option<ServiceConnection>; SERVICES],
     memory: Memory,
@@ -220,7 +220,7 @@ impl Script {
         }
     }
 
-    /// Draw anew for the next round.
+    /// Start the draws of the next round.
     fn begin_round(&mut self, plan: &Plan) {
         if let Some(site) = &plan.sites[plan.sql] {
             self.cursor = site.program.transaction(self.worker, self.round);
@@ -329,7 +329,7 @@ impl Script {
     }
 }
 
-/// The connection to a service, opened by the first step that needs it.
+/// The connection to a service; opened if it is not open.
 fn line<'a>(
     worker: &'a mut Option<ServiceConnection>,
     site: &ServiceEndpoint,
@@ -348,7 +348,7 @@ fn line<'a>(
         .ok_or_else(|| internal("a connection that was just opened is not there"))
 }
 
-/// One request, and its answer to the last byte.
+/// Make one round trip: a request, and its answer to the last byte.
 fn turn(
     line: &mut ServiceConnection,
     site: &ServiceEndpoint,

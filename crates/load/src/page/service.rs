@@ -1,4 +1,5 @@
-//! One connection of a worker to one service: ask, and wait for the whole answer. Blocking, one send and one receive a turn.
+//! One connection of a worker to one service: send a request, and wait for its complete answer. Blocking, with one send and one
+//! receive per round trip.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::wire::send_some;
 use crate::workload::Program;
 use crate::workload::commands::Commands;
 
-/// Most answers come in one piece.
+/// Size of the receive buffer: most answers come in one piece.
 const BUFFER: usize = 64 * 1024;
 
 /// A service as all workers see it.
@@ -36,7 +37,7 @@ pub(crate) struct ServiceEndpoint {
     service: Service,
     address: Address,
     wanted: Wanted,
-    /// What is requested there; of statements those of one round.
+    /// The requests to this service; for SQL, the statements of one round.
     pub(crate) program: Program,
     connect_ns: u64,
     stall_ns: u64,
@@ -109,7 +110,7 @@ impl ServiceEndpoint {
         self.line(socket, session)
     }
 
-    /// From here on its waits are the kernel's.
+    /// Make an open connection blocking, with timeouts enforced by the kernel.
     fn line(&self, socket: OwnedFd, session: Session) -> Result<ServiceConnection, Failed> {
         let patience = Some(Duration::from_nanos(self.stall_ns));
         rustix::io::ioctl_fionbio(&socket, false)
@@ -123,8 +124,8 @@ impl ServiceEndpoint {
         })
     }
 
-    /// What a first connection really is, and a second one where later ones differ: connections are opened again and again, or may
-    /// resume TLS sessions. Both are given back, for workers to use.
+    /// The receipt of a first connection, and of a second one if later ones differ: if each page opens connections, or if they may
+    /// resume TLS sessions. Both connections are returned, for workers to use.
     pub(crate) fn receipt(
         &self,
         connect: PageConnect,
@@ -158,18 +159,18 @@ impl ServiceEndpoint {
         failure::broken(&self.service.target, &error.into())
     }
 
-    /// The end of a wait without a byte.
+    /// The failure if nothing was received within the limit.
     fn stalled(&self, worker: u64, doing: &str) -> Failed {
         failure::stalled(&self.service.target, worker, doing, self.stall_ns)
     }
 
-    /// What is wrong with the bytes that came, or with the socket.
+    /// The failure for invalid bytes, or for an error of the socket.
     fn wrong(&self, broken: &Broken) -> Failed {
         let protocol = self.program.commands().map(Commands::protocol);
         broken.translate(&self.service.target, protocol)
     }
 
-    /// The server's error instead of an answer.
+    /// The failure if the answer is an error of the server.
     fn refused(&self, doing: &str, outcome: &Outcome, replies: &Replies) -> Option<Failed> {
         match outcome {
             Outcome::Done(_) => None,
@@ -183,8 +184,8 @@ impl ServiceEndpoint {
 }
 
 impl ServiceConnection {
-    /// Send the packet of `room` and take the whole answer; an error of the server ends the job. Gives how many bytes of protocol
-    /// came.
+    /// Send the packet of `room` and receive the complete answer; an error of the server ends the job. Also returns the number of
+    /// protocol bytes received.
     pub(crate) fn ask(
         &mut self,
         site: &ServiceEndpoint,
@@ -208,7 +209,7 @@ impl ServiceConnection {
         let (mut came, mut pieces) = (0, 0_u64);
         loop {
             if pieces > 0 && now_ns().saturating_sub(began_ns) > site.stall_ns {
-                // The kernel's own limit is one for silence: an answer that never ends is none.
+                // The socket's timeout only limits silence; this limits an answer that never ends.
                 return Err(site.stalled(worker, doing));
             }
             pieces += 1;
@@ -232,7 +233,7 @@ impl ServiceConnection {
         }
     }
 
-    /// The first `count` bytes of the buffer: how the answer ended, once it did.
+    /// Decode the first `count` bytes of the buffer; returns the outcome once the answer is complete.
     fn take(
         &mut self,
         room: &mut Buffers,
@@ -264,12 +265,12 @@ impl ServiceConnection {
         Ok(outcome)
     }
 
-    /// For a look at it; [`ServiceConnection::leave`] ends the connection whoever still holds this.
+    /// The socket, for reading its state; [`ServiceConnection::leave`] ends the connection even if this handle is still held.
     pub(crate) fn socket(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.socket)
     }
 
-    /// Say goodbye as clients do, which is nothing at a key-value store, and close. A server that is gone by now changes nothing.
+    /// Send the protocol's goodbye, if it has one (key-value stores have none), and close. Errors are ignored: the server may be gone.
     pub(crate) fn leave(mut self) {
         let (mut quit, mut bytes) = (Vec::new(), Vec::new());
         self.replies.goodbye(&mut quit);
@@ -281,7 +282,7 @@ impl ServiceConnection {
     }
 }
 
-/// All of `bytes`, waiting as long as the socket's own limit.
+/// Send all of `bytes`, waiting up to the socket's timeout.
 pub(super) fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match net::send(socket, bytes, SendFlags::NOSIGNAL) {

@@ -1,4 +1,4 @@
-//! Against a store of a thread's own, which answers as the test says.
+//! Tests of a service's connection against a store in another thread, which answers as the test defines.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,10 +10,10 @@ use howfar_contract::jobs::{KeyValue, Workload};
 
 use super::*;
 
-/// Longer than a busy machine keeps a thread waiting.
+/// Longer than a thread has to wait on a busy machine.
 const PATIENCE_NS: u64 = 20_000_000_000;
 
-/// A site whose server does `serve` with its one connection, and is waited for so long.
+/// A site whose server runs `serve` on its only connection; the client's time limit is `stall_ns`.
 fn site(
     name: &str,
     stall_ns: u64,
@@ -36,7 +36,7 @@ fn site(
     (site.expect("a good address"), path)
 }
 
-/// One request for a key, and what came of it.
+/// Request one key; returns hits and bytes received, or the failure.
 fn ask_service(
     name: &str,
     stall_ns: u64,
@@ -92,7 +92,7 @@ fn a_server_that_ends_or_says_nothing_is_told() {
     let (reported, ended) = std::sync::mpsc::channel::<()>();
     let silent = ask_service("silent", 100_000_000, move |mut stream| {
         heard(&mut stream);
-        // Until the other end has given up.
+        // Wait until the other end has given up.
         let _ = ended.recv();
     });
     drop(reported);
@@ -110,7 +110,7 @@ fn an_answer_that_drips_for_ever_is_none() {
     let endless = ask_service("endless", 100_000_000, |mut stream| {
         heard(&mut stream);
         let mut sent = stream.write_all(b"$1000000\r\n");
-        // Never silent for long, until the other end has given up.
+        // Send a byte now and then until the other end has given up.
         while sent.is_ok() {
             thread::sleep(Duration::from_millis(5));
             sent = stream.write_all(b"x");

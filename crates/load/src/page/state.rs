@@ -1,5 +1,5 @@
-//! Which page is handed out next, and what became of each: the window's tally, the schedule of arrivals and the limit of pages. Pure:
-//! the caller gives the time.
+//! Assigns pages and counts their outcomes: the window's tally, the schedule of arrivals and the limit of pages. Pure: the caller
+//! passes the time.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
@@ -13,20 +13,20 @@ use super::workers::Report;
 use crate::schedule::Schedule;
 use crate::tally::{Edge, Ended, Tally, Window};
 
-/// What a page reported in nanoseconds is a latency too.
+/// Suffix of reported names in nanoseconds: these numbers are also recorded as latencies.
 const LATENCY: &str = "_ns";
-/// Names that pages may report; further ones, as of a page that puts a number into them, are only counted.
+/// Maximum number of names that pages may report; further names, say of a page that puts numbers into them, are only counted.
 const MOST_NAMES: usize = 256;
 const LEFT_OUT: &str = "names_left_out";
 
-/// A page under way.
+/// A page in progress.
 #[derive(Debug, Clone, Copy)]
 struct InProgress {
     intended_ns: u64,
     began_ns: u64,
 }
 
-/// Sums over the window beside those of the tally.
+/// Sums over the window in addition to those of the tally.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sums {
     /// Names of the tally's kinds.
@@ -43,16 +43,16 @@ struct Load {
     schedule: Option<Schedule>,
 }
 
-/// One worker's part.
+/// One worker's state.
 #[derive(Debug, Clone, Copy, Default)]
 struct WorkerSlot {
     in_progress: Option<InProgress>,
-    /// Pages and their time in the window.
+    /// Number of pages in the window, and the sum of their times.
     done: u64,
     busy_ns: u64,
 }
 
-/// All that workers share, but for their waits.
+/// The state that workers share, except for their waits.
 #[derive(Debug)]
 pub(super) struct State {
     arrivals: Option<Arrivals>,
@@ -60,18 +60,18 @@ pub(super) struct State {
     load: Option<Load>,
     slots: Vec<WorkerSlot>,
     sums: Sums,
-    /// Pages that may begin in the window; 0: no limit.
+    /// Maximum number of pages that may begin in the window; 0 for no limit.
     most: u64,
     begun: u64,
-    /// No page begins any more, because so many have.
+    /// The limit is reached: no further page may begin.
     spent: bool,
     reports: Sender<Report>,
 }
 
-/// What a worker gets.
+/// The answer to a worker without a page.
 pub(super) enum Assignment {
     Page,
-    /// Nothing is due before that moment; at the end of the numbers: nothing more at all.
+    /// No page is due before this time; `u64::MAX` if there are no more pages.
     NoneBefore(u64),
 }
 
@@ -110,7 +110,7 @@ impl State {
         self.load.as_ref().map(|load| load.origin_ns)
     }
 
-    /// The window ends earlier than planned.
+    /// End the window earlier than planned.
     pub(super) fn end_at(&mut self, at_ns: u64) {
         if let Some(load) = &mut self.load {
             load.tally.end_at(at_ns);
@@ -121,7 +121,7 @@ impl State {
         &self.sums
     }
 
-    /// A page for `worker`, free since `free_ns`, if there is one at `now`: it begins then.
+    /// Assign a page to `worker`, free since `free_ns`, if one is due at `now`; it begins at once.
     pub(super) fn assign(&mut self, worker: usize, now: u64, free_ns: u64) -> Assignment {
         let never = Assignment::NoneBefore(u64::MAX);
         let Some(load) = &mut self.load else {
@@ -155,7 +155,7 @@ impl State {
         Assignment::Page
     }
 
-    /// No page may begin any more: say so when none is under way.
+    /// No further page may begin: report so if none is in progress.
     fn drained(&self) {
         if self.slots.iter().all(|slot| slot.in_progress.is_none()) {
             // A coordinator that is gone has reported why.
@@ -163,7 +163,7 @@ impl State {
         }
     }
 
-    /// The page of `worker` ended well at `now`.
+    /// Count the page of `worker`, which ended successfully at `now`.
     pub(super) fn ended(&mut self, worker: usize, record: &PageRecord, now: u64) {
         self.tick(now);
         let Some(InProgress {
@@ -192,7 +192,7 @@ impl State {
         load.tally.transaction(&ended, &record.used);
     }
 
-    /// The clock shows `now`: pass the edges of the window up to it.
+    /// Pass the edges of the window up to `now`, the clock's reading.
     pub(super) fn tick(&mut self, now: u64) {
         while self
             .load
@@ -221,14 +221,14 @@ impl State {
         }
         let reports = &self.reports;
         load.tally.pass(&mut |passed| {
-            // A coordinator that is gone has reported why; then there is nobody to report to.
+            // A coordinator that is gone has reported why; then nothing receives reports.
             let _ = reports.send(Report::Passed(passed));
         });
     }
 }
 
 impl Sums {
-    /// A page that counts.
+    /// Add a page that counts.
     fn count(&mut self, record: &PageRecord, tally: &mut Tally) {
         for &(kind, ns) in &record.latencies {
             tally.statement(kind, ns);
@@ -265,7 +265,7 @@ impl Sums {
     }
 }
 
-/// The window is over: what is under way is written down.
+/// The window is over: record each worker's share and unfinished page.
 fn settle(load: &mut Load, slots: &[WorkerSlot], end_ns: u64) {
     for slot in slots {
         load.tally.totals.shares.take(slot.done, slot.busy_ns);

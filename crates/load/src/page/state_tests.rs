@@ -1,4 +1,4 @@
-//! At moments that are made up.
+//! Tests of the state, with made-up times.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -46,7 +46,7 @@ impl State {
     }
 }
 
-/// A page that puts a number into the names that it reports.
+/// A page that puts numbers into the names that it reports.
 #[test]
 fn names_are_bounded() {
     let (mut state, _reports) = state("");
@@ -98,11 +98,11 @@ fn what_ends_in_the_window_counts_with_all_that_it_did() {
     let reported = BTreeMap::from([("cpu_ns".to_owned(), 100), ("rows".to_owned(), 6)]);
     assert_eq!(state.sums.reported, reported);
     assert_eq!(state.sums.services[0].turns, 4);
-    // Two workers: one was busy for 200 and 2899, the other for nothing.
+    // Two workers: one was busy for 200 and 2899 ns, the other not at all.
     assert!((totals.shares.busy[0] - 3099.0).abs() < 1.0);
 }
 
-/// One request is due every 100 ns, and a page lasts 250: more and more wait, and none is forgotten.
+/// One request is due every 100 ns, and a page takes 250 ns: the backlog grows, and every request is counted.
 #[test]
 fn all_that_was_due_is_accounted_for() {
     let (mut state, reports) = state(r#""arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
@@ -155,12 +155,12 @@ fn a_page_over_a_connection_opened_again_says_so() {
     assert_eq!(totals(&reports).reconnects, 2, "not of the page behind");
 }
 
-/// Three pages may begin, and more are due: what is due ends with the third.
+/// Three pages may begin, and more are due: the schedule ends with the third.
 #[test]
 fn a_limit_ends_an_open_loop_without_debts() {
     let (mut state, reports) =
         state(r#""pages":3,"arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
-    // Nothing that was due before the window is waited for.
+    // Clear the backlog from before the window.
     while state.page(0, 990, 995) {}
     assert!(state.page(0, 1060, 1100));
     assert!(state.page(0, 1160, 1200));

@@ -1,7 +1,7 @@
-//! A page that a real application makes, requested over FastCGI as a web server does it.
+//! A page made by a real application, requested over FastCGI as a web server does.
 //!
-//! A page is over with the last byte of its end, and that is when a web server closes too: what the application tidies up behind it is
-//! felt by the next page, as it is there. Not here: the codec (`howfar_wire::fastcgi`), whether a page is good ([`verdict`]).
+//! A page ends with the last byte of its end record, when a web server closes too: cleanup by the application after that delays the
+//! next page, as it does behind a web server. Not here: the codec (`howfar_wire::fastcgi`), whether a page is valid ([`verdict`]).
 
 mod verdict;
 
@@ -26,12 +26,12 @@ use crate::receipt::requested_address;
 use crate::socket::Address;
 use crate::sockopt::peer_pid;
 
-/// What is measured of a page beside its latency; these are numbers into it.
+/// Names of times measured besides the latency of pages; the constants below are indices into it.
 const KINDS: [&str; 2] = ["connect.application", "queue.application"];
 const CONNECT: usize = 0;
-/// A wait for room in the application's queue of new connections: what a full one costs, and by its count how often it was full.
+/// A wait for room in the application's queue of new connections: the cost of a full queue, and by its count how often it was full.
 const QUEUE: usize = 1;
-/// Most answers come in one piece.
+/// Size of the receive buffer: most answers come in one piece.
 const BUFFER: usize = 64 * 1024;
 
 /// The application as all workers see it.
@@ -49,18 +49,18 @@ struct ApplicationEndpoint {
 struct Visitor {
     site: Arc<ApplicationEndpoint>,
     worker: u64,
-    /// The connection that is kept.
+    /// The persistent connection, if connections are kept.
     kept: Option<OwnedFd>,
     reply: Reply,
     buffer: Vec<u8>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 enum Heard {
-    /// The answer ended at this moment, and with it the page.
+    /// The answer, and with it the page, ended at this time.
     End(u64),
-    /// The application closed a connection that was kept before it answered a byte.
+    /// The application closed a kept connection before it answered a byte.
     Closed,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn setup(job: &PageJob, fastcgi: &FastCgi, cpus: &[u32]) -> Result<Pa
     let site = Arc::new(ApplicationEndpoint::new(job, fastcgi)?);
     let first = site.connect(&mut PageRecord::default())?;
     let receipt = site.receipt(&first, job.workers, cpus);
-    // Where connections are not kept this one is closed without a request, which an application passes over.
+    // If connections are not kept, this one is closed without a request, which applications tolerate.
     let mut kept = fastcgi.keep_connection.then_some(first);
     let visitor = |worker| -> Box<dyn Page> {
         Box::new(Visitor {
@@ -109,13 +109,13 @@ impl ApplicationEndpoint {
         })
     }
 
-    /// Connect, and wait for room in the application's queue where it is full.
+    /// Connect; if the application's queue is full, wait for room in it.
     fn connect(&self, record: &mut PageRecord) -> Result<OwnedFd, Failed> {
         let began_ns = now_ns();
         let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = net::socket_with(family, kind, flags, None).map_err(|error| self.io(error))?;
-        // A Unix socket is connected at once or not at all.
+        // A non-blocking connect of a Unix socket succeeds or fails at once.
         let answer = net::connect(&socket, &self.address);
         rustix::io::ioctl_fionbio(&socket, false).map_err(|error| self.io(error))?;
         match answer {
@@ -132,7 +132,7 @@ impl ApplicationEndpoint {
         Ok(socket)
     }
 
-    /// The kernel wakes whoever waits for a queue when there is room in it, in turn: nobody has to look again and again.
+    /// Wait for room in the application's queue. The kernel wakes waiting threads in order when there is room: no polling is needed.
     fn queue(&self, socket: &OwnedFd) -> Result<(), Failed> {
         self.patience(socket, Timeout::Send, self.connect_ns)?;
         loop {
@@ -193,11 +193,11 @@ impl ApplicationEndpoint {
 }
 
 impl Visitor {
-    /// Send the request and take the reply to its end. `fresh`: nothing went over this connection before.
+    /// Send the request and receive the reply to its end. `fresh`: nothing was sent over this connection before.
     ///
-    /// PHP-FPM closes kept connections after `pm.max_requests` pages, and reads what is on its way without answering: so a close before
-    /// the first byte is taken as one between requests, as web servers take it. It may as well be a child that died over the page:
-    /// each one is counted.
+    /// PHP-FPM closes kept connections after `pm.max_requests` pages, and reads a request already in flight without answering. So, as
+    /// web servers do, a close before the first byte is treated as a close between requests. The cause may also be a child that died
+    /// over the page: each case is counted.
     fn ask(
         &mut self,
         socket: &OwnedFd,
@@ -207,7 +207,7 @@ impl Visitor {
         self.reply.begin();
         match send_all(socket, &self.site.request) {
             Err(Errno::PIPE) if !fresh => return Ok(Heard::Closed),
-            // Closed, but it may have said why.
+            // The connection is closed, but the application may have sent the reason.
             Ok(()) | Err(Errno::PIPE) => {}
             Err(Errno::AGAIN) => return Err(self.stalled()),
             Err(error) => return Err(self.site.io(error)),
@@ -216,7 +216,7 @@ impl Visitor {
         let mut came = 0;
         loop {
             if came > 0 && now_ns().saturating_sub(began_ns) > self.site.stall_ns {
-                // The kernel's own limit is one for silence: a page that never ends is none.
+                // The socket's timeout only limits silence; this limits a page that never ends.
                 return Err(self.stalled());
             }
             let count = match net::recv(socket, &mut self.buffer[..], RecvFlags::empty()) {
@@ -272,7 +272,7 @@ impl Page for Visitor {
                 None => self.site.connect(record)?,
             };
             let ended_ns = match self.ask(&socket, fresh, record)? {
-                // The next one is fresh.
+                // The next connection is fresh.
                 Heard::Closed => {
                     record.reopened += 1;
                     continue;

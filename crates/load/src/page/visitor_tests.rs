@@ -1,4 +1,4 @@
-//! The visitor against small applications of this process.
+//! Tests of the visitor against small applications in this process.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -30,7 +30,7 @@ pub(super) fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A whole reply with this response.
+/// A complete reply with this response.
 pub(super) fn reply(content: &[u8]) -> Vec<u8> {
     [
         record(STDOUT, content),
@@ -40,7 +40,7 @@ pub(super) fn reply(content: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// Read a request; whether the connection shall be kept. `None`: the other side has gone.
+/// Read a request; returns whether to keep the connection, `None` if the other side is gone.
 fn read_request(stream: &mut UnixStream) -> Option<bool> {
     let mut keep = false;
     loop {
@@ -58,7 +58,7 @@ fn read_request(stream: &mut UnixStream) -> Option<bool> {
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// Where a socket is, until the test ends.
+/// The path of a socket, removed when the test ends.
 struct Socket(String);
 
 impl Socket {
@@ -89,7 +89,7 @@ fn application(mut serve: impl FnMut(UnixStream) + Send + 'static) -> Socket {
     socket
 }
 
-/// Gives the same bytes to each request, and the connection is closed behind it.
+/// An application that answers each request with the same bytes, then closes the connection.
 fn answering(bytes: Vec<u8>) -> Socket {
     application(move |mut stream| {
         if read_request(&mut stream).is_some() {
@@ -124,7 +124,7 @@ fn visitor(job: &PageJob) -> Box<dyn Page> {
     page
 }
 
-/// The failure of the first page at an application that answers with `bytes`.
+/// The failure of the first page from an application that answers with `bytes`.
 pub(super) fn failure_of(bytes: Vec<u8>) -> Failed {
     let socket = answering(bytes);
     visitor(&job(&socket, false))
@@ -144,7 +144,7 @@ fn a_page_is_asked_for_over_a_connection_of_its_own() {
             return;
         };
         stream.write_all(&reply(GOOD)).expect("a page");
-        // Nothing more may come, and the visitor does not wait for us to close.
+        // The visitor must send nothing more, and close without waiting for this side to close.
         let rest = stream.read(&mut [0; 1]).expect("an end");
         sender.send((keep, rest, now_ns())).expect("it listens");
     });
@@ -201,7 +201,7 @@ fn a_connection_is_kept_where_the_application_lets_it() {
 
 #[test]
 fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
-    // With the request unread, partly read and wholly read: the kernel tells these apart, the visitor does not.
+    // With the request unread, partly read and completely read: the kernel distinguishes these, the visitor does not.
     for read in [0, 1, usize::MAX] {
         let mut first = true;
         let socket = application(move |mut stream| {
@@ -231,7 +231,7 @@ fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
 
 #[test]
 fn a_kept_connection_that_is_closed_in_the_middle_is_one() {
-    // And so is a fresh one without an answer.
+    // A fresh connection without an answer is a failure, too.
     for (bytes, connects) in [(record(STDOUT, b"\r\nhalf"), 0), (Vec::new(), 1)] {
         let socket = answering(bytes);
         let mut record = PageRecord::default();
@@ -332,7 +332,7 @@ fn a_full_queue_is_waited_for_and_counted() {
         let mut record = PageRecord::default();
         page.run_one(&mut record).map(|_| record)
     });
-    // Whoever sleeps in the kernel waits for the queue.
+    // Wait until the visitor's thread sleeps in the kernel for room in the queue.
     let stat = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let waits = || {
         let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");

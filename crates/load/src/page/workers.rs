@@ -1,4 +1,4 @@
-//! The threads of a page job, and what they say to the coordinator.
+//! The threads of a page job, and their reports to the coordinator.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use crate::clock::now_ns;
 use crate::tally::Passed;
 use crate::tcp_info::{self, TcpInfo};
 
-/// How long workers may take to end the pages in hand and say goodbye.
+/// Time limit for workers to end their present pages and close their connections.
 const GOODBYE_NS: u64 = 2_000_000_000;
 
-/// From a worker, or from the dispatcher, to the coordinator.
+/// A report from a worker or the dispatcher to the coordinator.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// A worker has opened what stays open.
+    /// A worker has opened its persistent connections.
     Opened(Vec<Arc<OwnedFd>>),
     Passed(Passed),
-    /// No page may begin any more, and none is under way.
+    /// No further page may begin, and none is in progress.
     Drained,
     Failed(Failed),
-    /// A worker's last word.
+    /// A worker has ended.
     Left,
 }
 
-/// All workers, with their lines.
+/// All workers, with their persistent connections.
 pub(crate) struct Workers {
     pub(crate) dispatcher: Arc<Dispatcher>,
     reports: Receiver<Report>,
     count: usize,
-    /// Connections that stay.
+    /// Persistent connections.
     sockets: Vec<Arc<OwnedFd>>,
 }
 
@@ -65,7 +65,7 @@ impl Workers {
         })
     }
 
-    /// Wait until all have opened what stays open: each bounds its own waits.
+    /// Wait until all workers have opened their persistent connections; each worker limits its own waits.
     pub(crate) fn opened(&mut self) -> Result<(), Failed> {
         for _ in 0..self.count {
             match self.reports.recv() {
@@ -77,7 +77,7 @@ impl Workers {
         Ok(())
     }
 
-    /// The next report within so many nanoseconds. A failure is one.
+    /// The next report, or `None` if none comes within `within_ns`. A reported failure is returned as an error.
     pub(crate) fn next_report(&mut self, within_ns: u64) -> Result<Option<Report>, Failed> {
         match self.reports.recv_timeout(Duration::from_nanos(within_ns)) {
             Ok(Report::Failed(failed)) => Err(failed),
@@ -87,13 +87,13 @@ impl Workers {
         }
     }
 
-    /// What the kernel knows of the TCP connections that stay.
+    /// The kernel's state of the persistent TCP connections.
     pub(crate) fn tcp(&self) -> Vec<TcpInfo> {
         let sockets = self.sockets.iter();
         sockets.filter_map(tcp_info::read).collect()
     }
 
-    /// Let the workers end; what they cannot end in time ends with the process. All is reported: whatever fails now changes nothing.
+    /// Let the workers end; those that do not in time end with the process. Results are already reported, so failures are ignored.
     pub(crate) fn dismiss(&mut self) {
         self.dispatcher.close();
         let until_ns = now_ns() + GOODBYE_NS;
@@ -109,7 +109,7 @@ impl Workers {
     }
 }
 
-/// A worker's life, of which every end is a report.
+/// Run a worker; failures and panics become reports.
 fn guarded(
     dispatcher: &Dispatcher,
     worker: usize,
@@ -129,12 +129,12 @@ fn work(
     page: &mut dyn Page,
     reports: &Sender<Report>,
 ) -> Result<(), Failed> {
-    // Arrivals ring when they are due, not up to 50 µs later. Without it they would only be less exact.
+    // Timers of arrivals fire when they are due, not up to 50 µs later. If the call fails, they are merely less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     page.open()?;
     let _ = reports.send(Report::Opened(page.sockets()));
     if let Some(origin_ns) = dispatcher.begun() {
-        // All begin by the clock, so that a limited number of pages begins inside the window.
+        // Wait for the origin of the load, so that a limited number of pages begins inside the window.
         thread::sleep(Duration::from_nanos(origin_ns.saturating_sub(now_ns())));
         let mut record = PageRecord::default();
         let mut more = dispatcher.next(worker, None, now_ns());

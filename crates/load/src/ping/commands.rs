@@ -1,4 +1,4 @@
-//! The commands of a job in their order, until it is over: at the end of stdin, or when a signal comes that ends programs.
+//! The commands of a job in order, until it is over: at the end of stdin, or when a terminating signal arrives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::signals::EndingSignals;
 
 type Read = Result<Option<PingCommand>, Failed>;
 
-/// Whether a job is over, also in the middle of a command.
+/// Flag that a job is over; it may be set in the middle of a command.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Over(Arc<AtomicBool>);
 
@@ -32,7 +32,7 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// Begin to read them.
+    /// Start the threads that read stdin and wait for signals.
     pub(super) fn begin() -> Result<Self, Failed> {
         let (sender, read) = channel();
         let over = Over::default();
@@ -48,14 +48,14 @@ impl Commands {
         Ok(Self { read, over })
     }
 
-    /// The next one; `None`: the job is over.
+    /// The next command; `None` if the job is over.
     pub(super) fn next(&self) -> Read {
         let read = self.read.recv().unwrap_or(Ok(None));
         if self.over.is_set() { Ok(None) } else { read }
     }
 }
 
-/// Pass the lines of stdin on.
+/// Forward the commands of stdin to `sender`.
 fn forward(sender: &Sender<Read>, over: &Over) {
     loop {
         let read = read_command("what to do next");

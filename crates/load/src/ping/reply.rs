@@ -1,4 +1,4 @@
-//! Follows the answer to one request of a ping job, by any protocol.
+//! Decodes the answer to one request of a ping job, in any protocol.
 
 use howfar_contract::jobs;
 use howfar_wire::keyvalue::Malformed;
@@ -8,19 +8,19 @@ use crate::client::{Ended, Results, Rows};
 use crate::connection::Broken;
 use crate::protocol::Replies;
 
-/// Memory for one value of Redis, and for the lines of Memcached; a large answer is passed over, and has its own bound.
+/// Maximum memory for one value of Redis, and for the lines of Memcached; large SQL answers are skipped and have their own limit.
 const LARGEST: usize = 1 << 24;
-/// Characters of a refusal that are kept.
+/// Maximum characters of a refusal that are kept.
 const LONGEST_REFUSAL: usize = 300;
 
-/// What an answer said.
+/// The contents of an answer.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) rows: Rows,
     pub(super) refusal: Option<String>,
 }
 
-/// The answer as far as it came.
+/// The part of an answer received so far.
 pub(super) enum Reply {
     Sql { results: Results, answer: Answer },
     Redis { decoder: Decoder, answer: Answer },
@@ -28,7 +28,7 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    /// To a request by the protocol of `replies`; `keep`: with its rows.
+    /// A reply in the protocol of `replies`. `keep`: rows are kept.
     pub(super) fn to(replies: &Replies, keep: bool) -> Self {
         let answer = Answer::default();
         match replies {
@@ -44,7 +44,7 @@ impl Reply {
         }
     }
 
-    /// For messages; `None`: SQL says itself what it is.
+    /// The protocol, for messages; `None` for SQL, whose errors name their protocol.
     pub(super) fn protocol(&self) -> Option<jobs::Protocol> {
         match self {
             Self::Sql { .. } => None,
@@ -53,7 +53,7 @@ impl Reply {
         }
     }
 
-    /// Take all of `input`; true when the answer is whole.
+    /// Decode all of `input`; true when the answer is complete.
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<bool, Broken> {
         match self {
             Self::Sql { results, answer } => {
@@ -119,7 +119,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(LONGEST_REFUSAL).collect()
 }
 
-/// A row for each element of an aggregate, else a single one.
+/// One row for each element of an array or set, a single row for any other value.
 fn rows(value: &Value) -> Rows {
     let cell = |value: &Value| match value {
         Value::Integer(number) => Some(number.to_string()),
@@ -135,7 +135,7 @@ fn rows(value: &Value) -> Rows {
     }
 }
 
-/// One line, but for values and statistics, which end with END.
+/// Whether an answer of Memcached is complete: one line, except for values and statistics, which end with END.
 fn is_whole(lines: &[u8]) -> bool {
     let several = lines.starts_with(b"VALUE ") || lines.starts_with(b"STAT ");
     if several {

@@ -1,4 +1,4 @@
-//! Memcached: commands on keys, by either dialect. A connection is closed without a word, as clients do.
+//! Memcached: commands on keys, in either dialect. A connection is closed without a goodbye, as clients do.
 
 use howfar_contract::Failed;
 use howfar_wire::keyvalue::{CommandCounts, Expects};

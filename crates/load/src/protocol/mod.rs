@@ -1,7 +1,7 @@
-//! What the engine needs of a protocol, and the protocols that it speaks.
+//! The interface that the engine needs of a protocol, and the protocols that it speaks.
 //!
-//! One more protocol is one more module with its [`Protocol`], a line in [`protocols!`] and a line in [`login`]. A session's protocol is
-//! a variant of one `enum`, so that one event loop serves all and the hot path calls nothing through a pointer.
+//! To add a protocol, add a module with its [`Protocol`], a line in [`protocols!`] and a line in [`login`]. A session's protocol is a
+//! variant of one `enum`, so that one event loop serves all and the hot path calls nothing through a pointer.
 
 mod memcached;
 mod mysql;
@@ -28,7 +28,7 @@ use crate::workload::{Cursor, Due, Memory, Program};
 pub(crate) enum Outcome {
     Done(Done),
     Failed(ServerError),
-    /// Commands are answered, well or not: [`Protocol::counts`].
+    /// Commands are answered, successfully or not: see [`Protocol::counts`].
     Commands,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Refused {
     Command(Refusal),
 }
 
-/// What a connection sends next.
+/// The next request of a connection.
 pub(crate) struct Request<'a> {
     pub(crate) program: &'a Program,
     pub(crate) due: Due,
@@ -48,7 +48,7 @@ pub(crate) struct Request<'a> {
     pub(crate) statements: &'a mut Statements,
 }
 
-/// What an opening connection waits for.
+/// What a connection being opened waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The transport.
@@ -90,7 +90,7 @@ impl Phase {
         format!("before it {verb} {object}")
     }
 
-    /// As the contract has it.
+    /// The step as the contract names it.
     pub(crate) fn step(self) -> StepName {
         match self {
             Self::Connect => StepName::Connect,
@@ -102,12 +102,12 @@ impl Phase {
     }
 }
 
-/// A login under way, without I/O.
+/// A login in progress, without I/O.
 pub(crate) trait Handshake: Send {
-    /// What it waits for.
+    /// What the login waits for.
     fn phase(&self) -> Phase;
 
-    /// Take what came, maybe nothing; append to `out` what must be sent. The session, once it is ready.
+    /// Process received bytes, possibly none; append to `out` what must be sent. Returns the session once it is ready.
     fn feed(
         &mut self,
         raw: &[u8],
@@ -116,17 +116,17 @@ pub(crate) trait Handshake: Send {
     ) -> Result<Option<Session>, Failed>;
 }
 
-/// One side of a session: the state of its present answer.
+/// The client's side of a session: the state of its present answer.
 pub(crate) trait Protocol {
-    /// Begin to log in; append to `out` what the client says first.
+    /// Begin to log in; append to `out` what the client sends first.
     fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed>
     where
         Self: Sized;
 
-    /// Append a request to `out`, and expect its answer. Gives the number of statements or commands.
+    /// Append a request to `out`, and expect its answer. Returns the number of statements or commands.
     fn encode(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> u64;
 
-    /// Take the bytes of `input`, all of them, and say how the answer ended once it did. `types` are the columns' types as prepared.
+    /// Decode all of `input`; returns the outcome once the answer is complete. `types` are the columns' types as prepared.
     fn decode(
         &mut self,
         input: &[u8],
@@ -134,25 +134,25 @@ pub(crate) trait Protocol {
         work: &mut Work,
     ) -> Result<Option<Outcome>, Broken>;
 
-    /// Append a value as text of a request has it.
+    /// Append a value as it is written in the text of a request.
     fn quote(out: &mut Vec<u8>, bytes: &[u8])
     where
         Self: Sized;
 
-    /// Append what a client says before it closes a connection.
+    /// Append the message that a client sends before it closes a connection, if any.
     fn goodbye(&self, _out: &mut Vec<u8>) {}
 
-    /// Whom to say which commands a request holds; `None`: it holds statements.
+    /// Receives the commands of a request, to expect their replies; `None` if requests hold statements.
     fn commands(&mut self) -> Option<&mut dyn Expects> {
         None
     }
 
-    /// What came of a request's commands.
+    /// The results of a request's commands.
     fn counts(&self) -> Option<&CommandCounts> {
         None
     }
 
-    /// True when bytes may follow the end of an answer in one read: what a server says unasked.
+    /// Whether unsolicited bytes of the server may follow the end of an answer in one read.
     fn may_go_on(&self) -> bool {
         false
     }
@@ -256,7 +256,7 @@ fn key_value_login(
     Ok(Box::new(handshake))
 }
 
-/// Append the commands of `request`; `replies` learns which they are.
+/// Append the commands of `request`, and register them with `replies`.
 #[inline]
 fn encode_commands(request: Request<'_>, out: &mut Vec<u8>, replies: &mut impl Expects) -> u64 {
     let Request {

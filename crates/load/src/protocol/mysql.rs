@@ -10,7 +10,7 @@ use crate::login::{Entry, Login};
 use crate::statements::Slot;
 
 impl Protocol for Answer {
-    /// The server speaks first.
+    /// Sends nothing: the server speaks first.
     fn login(entry: &Entry<'_>, _out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed> {
         Ok(Box::new(Login::new(entry.program)))
     }

@@ -14,7 +14,7 @@ impl Protocol for Answer {
         Ok(Box::new(PostgresLogin::begin(entry, out)?))
     }
 
-    /// A transaction that begins anew after an error first ends the block that failed.
+    /// A transaction that is restarted after an error first rolls back the failed block.
     #[inline]
     fn encode(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> u64 {
         let before = u32::from(self.has_failed_block());
@@ -54,13 +54,13 @@ impl Protocol for Answer {
         request::terminate(out);
     }
 
-    /// Notices, parameters and notifications.
+    /// True: a server may send notices, parameters and notifications at any time.
     fn may_go_on(&self) -> bool {
         true
     }
 }
 
-/// By the simple protocol, with the values in the text. Gives the number of statements.
+/// Append statements in the simple protocol, with values in the text. Returns their number.
 fn simple(request: Request<'_>, out: &mut Vec<u8>) -> u64 {
     let Request {
         program,
@@ -83,7 +83,7 @@ fn simple(request: Request<'_>, out: &mut Vec<u8>) -> u64 {
     count
 }
 
-/// By the extended protocol, with the values bound: as many statements as leave at once, and one Sync.
+/// Append statements in the extended protocol, with bound values: as many as the pipeline allows, and one Sync. Returns their number.
 #[inline]
 fn extended(request: Request<'_>, out: &mut Vec<u8>) -> u64 {
     let Request {

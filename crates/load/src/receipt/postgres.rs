@@ -1,14 +1,14 @@
-//! What PostgreSQL says of the first connection, by its own views.
+//! PostgreSQL's own view of the first connection.
 
 use std::collections::BTreeMap;
 
-/// Names and values, as MySQL's status variables have them.
+/// Selects names and values, in the form of MySQL's status variables.
 pub(super) const QUERY: &str = "SELECT v.n, v.v FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s ON s.pid = a.pid, \
      LATERAL (VALUES ('pid', a.pid::text), ('Ssl_version', s.version), ('Ssl_cipher', s.cipher), \
      ('host', host(inet_server_addr())), ('port', inet_server_port()::text)) AS v(n, v) WHERE a.pid = pg_backend_pid()";
 pub(super) const DOING: &str = "the question what the session is";
 
-/// Where the server's own end of the connection is; `None`: on a Unix socket.
+/// Address of the server's end of the connection; `None` on a Unix socket.
 pub(super) fn server_address(status: &BTreeMap<String, String>) -> Option<String> {
     let value = |name| status.get(name).filter(|value| !value.is_empty());
     let (host, port) = (value("host")?, value("port")?);

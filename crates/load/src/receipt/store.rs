@@ -1,4 +1,4 @@
-//! What a key-value store says of itself on the first connection.
+//! Facts that a key-value store reports on the first connection.
 
 use std::os::fd::OwnedFd;
 
@@ -12,14 +12,14 @@ use crate::channel::Channel;
 use crate::exchange::Exchange;
 use crate::failure;
 
-/// INFO's part about the server has some hundred bytes.
+/// Maximum memory for a reply: INFO's part about the server has some hundred bytes.
 const LARGEST: usize = 1 << 16;
-/// Longest answer to `version` and `mn`.
+/// Maximum length of the answer to `version` and `mn`.
 const LONGEST: usize = 512;
-/// The version of a server that does not tell, or that cannot be asked.
+/// The version of a server that does not report it, or that cannot be queried.
 pub(super) const UNKNOWN: &str = "unknown";
 
-/// Ask a store for its version, and for its number of this connection where it has one.
+/// Query a store for its version, and for its id of this connection if it has one.
 pub(super) fn ask(
     of: ReceiptContext<'_>,
     socket: &OwnedFd,
@@ -36,7 +36,7 @@ pub(super) fn ask(
     match protocol {
         Protocol::Resp2 | Protocol::Resp3 => redis(exchange, protocol),
         Protocol::MemcachedText => memcached(exchange, protocol, "version\r\n", 1),
-        // A server that does not know the meta commands would not end a group of them.
+        // Check that the server knows the meta commands: otherwise it would never end a group of them.
         Protocol::MemcachedMeta => memcached(exchange, protocol, "version\r\nmn\r\n", 2),
     }
 }
@@ -74,7 +74,7 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
     Ok((version.unwrap_or_else(|| UNKNOWN.to_owned()), id))
 }
 
-/// Out of INFO's lines. Valkey says for which version of Redis it may be taken, and its own.
+/// The version in INFO's lines. Valkey reports the version of Redis that it is compatible with, and its own.
 fn version(info: &str) -> Option<String> {
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     field("valkey_version:")

@@ -1,10 +1,10 @@
-//! An `io_uring` for one worker: sends gathered into the call that also waits, receives that stay armed.
+//! An `io_uring` for one worker: sends are gathered into the call that also waits, receives stay armed.
 //!
-//! Here: memory and the kernel, and nothing of connections but their tokens. Not here: what a reply means (`worker`).
+//! Here: memory and the kernel; connections are known only by their tokens. Not here: what a reply means (`worker`).
 //!
-//! The only module of this crate with unsafe code. Its promises: a packet lies still until the call that submits it has come
-//! back, because a send is decided inside that call (`MSG_DONTWAIT`: it is never parked); buffers for replies live as long as the
-//! ring, and are read only between the completion that names them and their return.
+//! The unsafe code relies on these invariants: a packet does not move until the call that submits it has returned, because a send is
+//! completed inside that call (`MSG_DONTWAIT`: it is never parked); buffers for replies live as long as the ring, and are read only
+//! between the completion that names them and their return to the kernel.
 #![allow(unsafe_code)] // entries of the ring hold addresses
 
 mod replies;
@@ -21,22 +21,22 @@ use rustix::net::{self, Shutdown};
 
 use replies::Replies;
 
-/// Entries for what is to be submitted: a longer batch goes out in parts.
+/// Entries of the submission queue: a longer batch is submitted in parts.
 const SUBMISSIONS: u32 = 1024;
-/// Entries that may wait for one another: a send counts as sent when it is made, so those before it must not take long to make.
+/// Entries that may wait to be submitted together: a send counts as sent when it is queued, so the others must not delay it for long.
 const TOGETHER: usize = 32;
-/// Room for packets before a part of a batch must go out.
+/// Room for packets, in bytes, before part of a batch must be submitted.
 const PACKETS: usize = 64 * 1024;
 const GROUP: u16 = 0;
 
-/// The two high bits of an entry's user data say what it is; the rest is a token, or a send's number.
+/// The two high bits of an entry's user data are its kind; the rest is a token, or a send's number.
 const KIND: u64 = 0b11 << 62;
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1 << 62;
 const WRITABLE: u64 = 2 << 62;
 const DOORS: u64 = 3 << 62;
 
-/// An open socket in a ring: the connection's index below, a number above that no other socket of this ring has.
+/// Identifies an open socket in a ring: the connection's index in the low bits, a number unique to this socket above.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token(u64);
 
@@ -55,16 +55,16 @@ impl Token {
     }
 }
 
-/// What a call brought.
+/// An event that a call returned.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The first `count` bytes of the buffer; `armed`: more may come by itself.
+    /// The first `count` bytes of the buffer were received; `armed`: the receive continues.
     Received {
         token: Token,
         count: usize,
         armed: bool,
     },
-    /// Nothing was received for want of a buffer: arm it again.
+    /// Nothing was received for lack of a buffer: the receive must be armed again.
     Starved {
         token: Token,
     },
@@ -86,13 +86,13 @@ pub(crate) enum Event {
     Writable {
         token: Token,
     },
-    /// The watched descriptor has news; `armed`: it is still watched.
+    /// The watched descriptor is readable; `armed`: it is still watched.
     Doors {
         armed: bool,
     },
 }
 
-/// A send of the batch under way: its bytes, for when the socket does not take them all.
+/// A send of the current batch: where its bytes are, in case the socket does not take them all.
 struct Sent {
     token: Token,
     at: usize,
@@ -100,7 +100,7 @@ struct Sent {
 }
 
 pub(crate) struct Ring {
-    // Dropped first: the kernel lets go of the memory below before it is freed.
+    // Dropped first, so that the kernel releases the memory below before it is freed.
     uring: IoUring,
     replies: Replies,
     packets: Vec<u8>,
@@ -108,13 +108,13 @@ pub(crate) struct Ring {
     batch: u64,
     generation: u32,
     starved: u64,
-    /// Since the last call.
+    /// Whether a receive found no buffer since the last call.
     short_of_buffers: bool,
     came: Vec<cqueue::Entry>,
     seen: usize,
-    /// What the last call could not send; reported before all else.
+    /// Sends that failed in the last call; reported before other events.
     failed: Vec<Event>,
-    /// Closed after the next call: entries name sockets by number until they are submitted.
+    /// Sockets to close after the next call: until they are submitted, entries refer to descriptors by number.
     retired: Vec<OwnedFd>,
 }
 
@@ -127,10 +127,10 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring for so many connections and for pieces of replies of so many bytes, asleep until the thread that is to use it calls
+    /// A ring for `connections`, with receive buffers of `piece` bytes; disabled until the thread that will use it calls
     /// [`Ring::start`].
     pub(crate) fn new(connections: usize, piece: usize) -> io::Result<Self> {
-        // Never more completions between two looks: each connection's receive ends once, its send fails once.
+        // Maximum completions between two calls: for each connection one ended receive and one failed send, and one for each buffer.
         let replies = Replies::new(connections, piece)?;
         let completions = 2 * connections as u32 + 2 * u32::from(replies.entries());
         let uring = IoUring::builder()
@@ -141,7 +141,7 @@ impl Ring {
             .setup_clamp()
             .setup_cqsize(completions.next_power_of_two().max(SUBMISSIONS))
             .build(SUBMISSIONS)?;
-        // SAFETY: the address is that of so many entries, initialised and aligned to a page, that live until after the ring.
+        // SAFETY: the address is that of `entries` entries, initialised and aligned to a page, that outlive the ring.
         unsafe {
             uring.submitter().register_buf_ring_with_flags(
                 replies.address(),
@@ -166,30 +166,30 @@ impl Ring {
         })
     }
 
-    /// Wake it: from now on it belongs to this thread.
+    /// Enable the ring: from now on it belongs to this thread.
     pub(crate) fn start(&self) -> io::Result<()> {
         self.uring.submitter().register_enable_rings()
     }
 
-    /// Receives that found no buffer for what had come: each costs another one.
+    /// Receives that found no buffer: each costs another receive.
     pub(crate) fn starved(&self) -> u64 {
         self.starved
     }
 
-    /// Changes with each call; of one connection only one send may lie in a batch.
+    /// Number of the current batch, which changes with each call. A batch may hold only one send of a connection.
     #[inline]
     pub(crate) fn batch(&self) -> u64 {
         self.batch
     }
 
-    /// Tell whenever this descriptor is readable.
+    /// Report whenever this descriptor is readable.
     pub(crate) fn watch(&mut self, doors: &OwnedFd) -> io::Result<()> {
         let fd = Fd(doors.as_raw_fd());
         let poll = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true);
         self.push(&poll.build().user_data(DOORS))
     }
 
-    /// Receive from a socket that is new here.
+    /// Start to receive from a new socket.
     pub(crate) fn admit(&mut self, socket: &OwnedFd, index: usize) -> io::Result<Token> {
         self.generation = self.generation.wrapping_add(1);
         let token = Token::new(self.generation, index);
@@ -203,20 +203,20 @@ impl Ring {
         self.push(&receive.build().user_data(RECEIVE | token.0))
     }
 
-    /// Tell once when the socket takes bytes.
+    /// Report once when the socket is writable.
     pub(crate) fn await_room(&mut self, socket: &OwnedFd, token: Token) -> io::Result<()> {
         let poll = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32);
         self.push(&poll.build().user_data(WRITABLE | token.0))
     }
 
-    /// Send a copy of `bytes` with the next call, at the latest when [`TOGETHER`] entries wait for it. Only what could not be sent is reported.
+    /// Send a copy of `bytes` with the next call, or as soon as [`TOGETHER`] entries are queued. Only failed sends are reported.
     #[inline]
     pub(crate) fn send(&mut self, socket: &OwnedFd, token: Token, bytes: &[u8]) -> io::Result<()> {
         if self.uring.submission().len() >= TOGETHER {
             self.submit()?;
         }
         if self.packets.capacity() - self.packets.len() < bytes.len() {
-            // Once submitted they are decided, and may move.
+            // Once submitted, sends are completed, and packets may move.
             self.submit()?;
             self.packets.reserve(bytes.len());
         }
@@ -224,7 +224,7 @@ impl Ring {
         self.packets.extend_from_slice(bytes);
         // SAFETY: `at` is inside the vector, whose memory stays where it is: it grows only after a submission.
         let address = unsafe { self.packets.as_ptr().add(at) };
-        // All or an end: a part that was sent is reported as a failure, not as a success.
+        // `MSG_WAITALL`: a partial send is reported as a failure, not suppressed as a success.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL;
         let send = opcode::Send::new(Fd(socket.as_raw_fd()), address, bytes.len() as u32)
             .flags(flags)
@@ -239,14 +239,14 @@ impl Ring {
         self.push(&send)
     }
 
-    /// Close a socket once all that was requested of it is submitted.
+    /// Close a socket once all its entries are submitted.
     pub(crate) fn retire(&mut self, socket: OwnedFd) {
         self.retired.push(socket);
     }
 
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: sockets stay open until after the submission (`retire`), and packets lie still (`send`).
+        // SAFETY: sockets stay open until after the submission (`retire`), and packets do not move (`send`).
         if unsafe { self.uring.submission().push(entry) }.is_ok() {
             return Ok(());
         }
@@ -267,7 +267,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Submit all, and wait for something to happen, for ever or so many nanoseconds.
+    /// Submit all, and wait for an event up to `patience_ns`; `None` waits for ever.
     #[inline]
     pub(crate) fn wait(&mut self, patience_ns: Option<u64>) -> io::Result<()> {
         if std::mem::take(&mut self.short_of_buffers) {
@@ -302,16 +302,16 @@ impl Ring {
         self.sends.clear();
         self.batch += 1;
         for socket in self.retired.drain(..) {
-            // Closing alone would not do: its receive holds it open.
+            // Closing alone is not enough: the socket's receive holds it open.
             let _ = net::shutdown(socket.as_fd(), Shutdown::Both);
         }
         Ok(())
     }
 
-    /// Submit all and take what is there.
+    /// Submit all and get pending completions without waiting.
     fn look(&self) -> io::Result<usize> {
         let flags = EnterFlags::GETEVENTS.bits();
-        // SAFETY: no argument beyond numbers; what the entries point to is as `push` promises.
+        // SAFETY: all arguments are numbers; what the entries point to is valid, see `push`.
         unsafe {
             let waiting = self.uring.submission_shared().len();
             let submitter = self.uring.submitter();
@@ -319,7 +319,7 @@ impl Ring {
         }
     }
 
-    /// A send that did not succeed.
+    /// The event of a send that did not fully succeed.
     #[cold]
     fn short(&self, entry: &cqueue::Entry) -> Event {
         let sent = &self.sends[(entry.user_data() & !KIND) as usize];
@@ -336,7 +336,7 @@ impl Ring {
         Event::Unsent { token, rest }
     }
 
-    /// The next of what the last call brought; bytes are copied to the start of `buffer`.
+    /// The next event of the last call; received bytes are copied to the start of `buffer`.
     #[inline]
     pub(crate) fn next(&mut self, buffer: &mut [u8]) -> Option<Event> {
         if let Some(event) = self.failed.pop() {

@@ -1,4 +1,4 @@
-//! The buffers that a ring receives into: memory shared with the kernel. What lies in them is copied out, and they go back at once.
+//! The buffers that a ring receives into: memory shared with the kernel. Received bytes are copied out, and buffers returned at once.
 #![allow(unsafe_code)] // the memory is shared with the kernel, which fills it
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -9,36 +9,36 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-/// Buffers that are given to begin with: the fewer there are, the closer they lie in the CPU's cache.
+/// Initial number of buffers given to the kernel: fewer buffers fit better into the CPU's cache.
 const FIRST: u16 = 256;
-/// Most buffers: what a kernel takes in one ring.
+/// Maximum number of buffers: the kernel's limit for one ring.
 const MOST: usize = 1 << 15;
-/// Bytes that all buffers may take.
+/// Maximum total size of the buffers in bytes.
 const MOST_BYTES: usize = 32 << 20;
 const PAGE: usize = 4096;
 
-/// Buffers for replies: the ring of entries that the kernel takes from, and behind it the buffers themselves.
+/// Buffers for replies: the ring of entries from which the kernel takes buffers, followed by the buffers themselves.
 ///
-/// There is room for one for each connection, within [`MOST_BYTES`]. How many of them are in use is found out: whenever the kernel has
-/// run out of them, there are twice as many.
+/// There is memory for one buffer per connection, within [`MOST_BYTES`]. The kernel is given only as many as it turns out to need:
+/// whenever it has run out of them, their number is doubled.
 pub(super) struct Replies {
     base: NonNull<u8>,
-    /// A power of two.
+    /// Number of entries: a power of two.
     entries: u16,
     given: u16,
-    /// Bytes that a buffer takes, and from one buffer to the next.
+    /// Bytes that a buffer holds, and bytes from one buffer to the next.
     size: usize,
     stride: usize,
     tail: u16,
 }
 
-// SAFETY: it owns its memory, and whoever has the `&mut` alone writes there beside the kernel.
+// SAFETY: it owns its memory, and besides the kernel only the holder of the `&mut` writes there.
 unsafe impl Send for Replies {}
 
 impl Replies {
-    /// For so many connections, of so many bytes each.
+    /// Buffers for `connections`, of `size` bytes each.
     pub(super) fn new(connections: usize, size: usize) -> io::Result<Self> {
-        // Buffers of whole pages would begin in the same few sets of the CPU's cache: shift them by an odd number of lines.
+        // Page-aligned buffers would begin in the same few sets of the CPU's cache: shift them by an odd number of lines.
         let stride = if size < PAGE { size } else { size + 5 * 64 };
         let fit = MOST.min(MOST_BYTES / stride);
         // The greatest power of two that fits.
@@ -64,7 +64,7 @@ impl Replies {
         Ok(replies)
     }
 
-    /// Twice as many as there are, as far as there is room.
+    /// Double the number of buffers, as far as there is room.
     #[cold]
     pub(super) fn grow(&mut self) {
         self.give_more(self.given.saturating_mul(2));
@@ -78,12 +78,12 @@ impl Replies {
         self.given = upto;
     }
 
-    /// Replies that one call can bring, at most.
+    /// Number of entries: the maximum number of replies per call.
     pub(super) fn entries(&self) -> u16 {
         self.entries
     }
 
-    /// Where the buffers begin: behind the entries.
+    /// Offset of the first buffer, after `entries`.
     fn head(entries: u16) -> usize {
         (usize::from(entries) * size_of::<BufRingEntry>()).next_multiple_of(PAGE)
     }
@@ -93,7 +93,7 @@ impl Replies {
         Layout::from_size_align(Self::head(entries) + buffers, PAGE).map_err(io::Error::other)
     }
 
-    /// Where the kernel finds the ring of entries, aligned to a page.
+    /// Address of the ring of entries, aligned to a page.
     pub(super) fn address(&self) -> u64 {
         self.base.as_ptr() as u64
     }
@@ -105,11 +105,11 @@ impl Replies {
             "the kernel names buffers that it was given"
         );
         let at = Self::head(self.entries) + usize::from(id) * self.stride;
-        // SAFETY: inside the allocation, as the layout has so many of them.
+        // SAFETY: inside the allocation, whose layout has `entries` buffers.
         unsafe { self.base.add(at) }
     }
 
-    /// Copy what a buffer holds, and give it back.
+    /// Copy the bytes out of a buffer, and give it back to the kernel.
     #[inline]
     pub(super) fn take(&mut self, id: u16, into: &mut [u8]) {
         assert!(into.len() <= self.size, "no more than the buffer holds");
@@ -123,8 +123,8 @@ impl Replies {
         let address = self.buffer(id).as_ptr() as u64;
         #[allow(clippy::cast_ptr_alignment)] // the allocation begins at a page
         let first = self.base.as_ptr().cast::<BufRingEntry>();
-        // SAFETY: the entry is inside the allocation, aligned, zeroed at the start, and not the kernel's before the tail has
-        // passed it. The tail lies in the first entry where no field that is set here does; only this side writes it.
+        // SAFETY: the entry is inside the allocation, aligned, zeroed at the start, and not read by the kernel before the tail has
+        // passed it. The tail lies in bytes of the first entry that hold no field set here; only this side writes it.
         unsafe {
             let entry = &mut *first.add(usize::from(self.tail & (self.entries - 1)));
             entry.set_addr(address);

@@ -1,14 +1,14 @@
-//! How many buffers a ring has for replies, and when its sends leave.
+//! Tests of the number of a ring's receive buffers, and of when its sends are submitted.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
 
-/// More replies at once than there are buffers to begin with.
+/// Number of simultaneous replies: more than the initial number of buffers.
 const MANY: usize = 400;
 
-/// Each peer says a byte before anybody looks: how often there was no buffer for one, until all have come.
+/// Receive a byte that each peer has sent before; returns how often a receive found no buffer until all had arrived.
 fn round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
     let (before, mut buffer, mut came) = (ring.starved(), [0; 64], 0);
     for (_, peer) in &mut *pairs {
@@ -41,7 +41,7 @@ fn round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
 
 type Pairs = Vec<(OwnedFd, UnixStream)>;
 
-/// A ring of this thread, and so many sockets with their peers that it receives from.
+/// A ring of this thread, and `count` sockets that it receives from, with their peers.
 fn ready(count: usize) -> Option<(Ring, Pairs, Vec<Token>)> {
     crate::socket::allow_descriptors(2 * count as u64).expect("descriptors");
     let mut ring = match Ring::new(count, 1024) {
@@ -75,7 +75,7 @@ fn buffers_become_as_many_as_replies_that_come_at_once() {
     assert_eq!(round(&mut ring, &mut pairs), 0, "there are enough now");
 }
 
-/// Nobody waits for the ring here: what has left is what was handed over because of what came after it.
+/// The test does not wait on the ring, so the only sends submitted are those that later sends have pushed out.
 #[test]
 fn a_send_waits_for_a_bounded_number_of_others() {
     let Some((mut ring, mut pairs, tokens)) = ready(3 * TOGETHER) else {

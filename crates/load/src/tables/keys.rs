@@ -1,4 +1,4 @@
-//! Sets, reads or deletes all keys of a workload: what a key-value store has instead of tables.
+//! Sets, reads or deletes all keys of a workload, which take the place of tables in a key-value store.
 
 use std::sync::atomic::Ordering;
 
@@ -14,11 +14,12 @@ use crate::protocol::{Outcome, Replies};
 use crate::workload::commands::{Commands, Verb};
 use howfar_wire::mysql::row::Work;
 
-/// Bytes of a request from which it is sent, and commands that it has at most: replies to reads are bounded by these.
+/// A request is sent once it has this many bytes.
 const BATCH_BYTES: usize = 64 * 1024;
+/// Maximum commands in a request, which limits the replies to reads.
 const BATCH: u64 = 256;
 
-/// What connection `number` of a job does: every n-th batch of keys.
+/// The work of connection `number` of a job: every n-th batch of keys.
 pub(super) fn work(
     site: &Site,
     load: &KeyValue,
@@ -35,7 +36,7 @@ pub(super) fn work(
         socket: &socket,
         channel: &mut session.channel,
         limit_ns: site.job.stall_timeout_ns,
-        // A batch of long values takes as long as its path does.
+        // No limit: a batch of long values may take long over a slow path.
         most_ns: u64::MAX,
     };
     let verb = match site.job.action {
@@ -68,7 +69,7 @@ pub(super) fn work(
                 commands,
             )?;
             let done = match site.job.action {
-                // A store that dropped keys answers all the same.
+                // Count only keys found: a store that has evicted keys answers without an error.
                 Action::Warmup => u64::from(hits),
                 Action::Prepare | Action::Cleanup => next - begun,
             };
@@ -79,7 +80,7 @@ pub(super) fn work(
     Ok(())
 }
 
-/// One request and all its replies, and how many keys it found; any error of the server ends the job.
+/// Send one request and receive all its replies; returns the number of keys found. Any error of the server ends the job.
 fn answered(
     exchange: &mut Exchange<'_>,
     request: &[u8],

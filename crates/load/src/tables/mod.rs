@@ -1,6 +1,6 @@
-//! Makes, warms and drops a workload's tables: sysbench's `prepare`, `prewarm` and `cleanup`.
+//! Creates, warms and drops a workload's tables: sysbench's `prepare`, `prewarm` and `cleanup`.
 //!
-//! [`schema`] says what is requested of the server and [`rows`] with which rows; here the pieces are dealt to connections and their
+//! [`schema`] defines the statements sent to the server and [`rows`] the rows; here the pieces of work are dealt to connections and
 //! progress is reported. Nothing here is measured load.
 
 mod keys;
@@ -30,27 +30,28 @@ use crate::workload::Program;
 use rows::{BULK_BYTES, Rows};
 use schema::{Piece, Work};
 
-/// Between two progress events.
+/// Interval between progress events.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 /// Bytes of a packet before its SQL: header and command.
 const BEFORE_SQL: usize = 5;
 
-/// What the connections share.
+/// State shared by the connections.
 #[derive(Debug)]
 struct Site {
     job: TablesJob,
     address: Address,
     wanted: Wanted,
     connections: u32,
-    /// Rows.
+    /// Rows inserted, or keys done.
     inserted: AtomicU64,
+    /// Pieces done.
     pieces: AtomicU64,
     doing: Mutex<String>,
-    /// Somebody failed: begin nothing new.
+    /// A connection failed: begin no new piece.
     stop: AtomicBool,
 }
 
-/// Do a job to its end, emitting its events.
+/// Run a job to its end, emitting its events.
 pub(crate) fn run(job: TablesJob) -> Result<(), Failed> {
     job.check()?;
     let began_ns = now_ns();
@@ -78,7 +79,7 @@ pub(crate) fn run(job: TablesJob) -> Result<(), Failed> {
     })
 }
 
-/// A thread for each connection; each says how it ended.
+/// Start a thread for each connection; each sends its outcome.
 fn start(site: &Arc<Site>) -> Result<Receiver<Result<(), Failed>>, Failed> {
     let (sender, ended) = mpsc::channel();
     for number in 0..site.connections {
@@ -86,7 +87,7 @@ fn start(site: &Arc<Site>) -> Result<Receiver<Result<(), Failed>>, Failed> {
         thread::Builder::new()
             .name(format!("tables {number}"))
             .spawn(move || {
-                // Nobody is left to hear it when another has failed.
+                // Fails if the receiver is gone because another connection has failed.
                 let _ = sender.send(site.work(u64::from(number)));
             })
             .map_err(|error| internal(format!("starting a thread: {error}")))?;
@@ -94,7 +95,7 @@ fn start(site: &Arc<Site>) -> Result<Receiver<Result<(), Failed>>, Failed> {
     Ok(ended)
 }
 
-/// Tell the progress until all are done. A failure ends it at once: connections that still wait for the server end with the process.
+/// Report progress until all are done. A failure ends the job at once: connections still waiting for the server end with the process.
 fn attend(site: &Site, ended: &Receiver<Result<(), Failed>>) -> Result<(), Failed> {
     let mut left = site.connections;
     let mut reported_at = now_ns();
@@ -145,7 +146,7 @@ impl Site {
         })
     }
 
-    /// What connection `number` does: every n-th piece.
+    /// The work of connection `number`: every n-th piece.
     fn work(&self, number: u64) -> Result<(), Failed> {
         let program = match self.job.workload.key_value() {
             None => nothing_prepared(self.job.protocol),
@@ -208,7 +209,7 @@ impl Site {
     fn statements(&self, statements: &[String], client: &mut Client<'_>) -> Result<(), Failed> {
         for statement in statements {
             let answered = client.execute(statement)?;
-            // A custom workload inserts by its list. Making an index by a copy of the table changes rows too, but adds none.
+            // A custom workload inserts rows by its list. Creating an index by copying the table also changes rows, but adds none.
             if self.job.workload.sysbench().is_none() {
                 let rows = answered.affected;
                 self.inserted.fetch_add(rows, Ordering::Relaxed);
@@ -218,7 +219,7 @@ impl Site {
     }
 }
 
-/// A login that prepares no statement.
+/// A program for logins that prepare no statements.
 pub(crate) fn nothing_prepared(protocol: SqlProtocol) -> Program {
     let none = Sysbench {
         db_ps_mode: PsMode::Disable,
@@ -249,12 +250,12 @@ impl Loader {
             size: load.table_size,
             auto_inc: load.auto_inc,
             seed: site.job.seed,
-            // The command's byte counts too.
+            // The command's byte counts as well.
             limit: BULK_BYTES.min(allowed.saturating_sub(1)),
         })
     }
 
-    /// While the server works on one INSERT, the next is made.
+    /// Fill a table; the next INSERT is built while the server works on the last.
     fn load(&self, table: u32, client: &mut Client<'_>, site: &Site) -> Result<(), Failed> {
         let mut rows = Rows::new(self.seed, table, self.size, self.auto_inc, &self.ids);
         let mut packet = Vec::with_capacity(self.limit + BEFORE_SQL);
@@ -276,7 +277,7 @@ impl Loader {
     }
 }
 
-/// What a server of MySQL's protocol takes.
+/// The maximum packet that a server with MySQL's protocol accepts.
 fn longest_packet(client: &mut Client<'_>) -> Result<usize, Failed> {
     let answer = client.query("SELECT @@max_allowed_packet")?;
     let value = answer

@@ -1,10 +1,10 @@
-//! What is said to the server for pgbench's tables: the statements of `pgbench -i -I dtGvp`, the accounts in parts.
+//! Statements for pgbench's tables: those of `pgbench -i -I dtGvp`, with the accounts inserted in parts.
 
 use howfar_contract::jobs::{Action, Pgbench};
 
 use crate::workload::pgbench::{ACCOUNTS, TELLERS};
 
-/// Branches whose accounts are inserted by one statement.
+/// Number of branches whose accounts one statement inserts.
 const BRANCHES_AT_ONCE: u64 = 10;
 const TABLES: [(&str, &str); 4] = [
     ("branches", "bid"),

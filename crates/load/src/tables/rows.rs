@@ -1,5 +1,5 @@
-//! The rows of sysbench's tables, in multi-row INSERTs. Pure: a row depends on (seed, table, row) and on nothing else, so the
-//! same seed gives the same tables whatever the number of connections.
+//! The rows of sysbench's tables, in multi-row INSERTs. Pure: a row depends only on (seed, table, row), so the same seed gives the
+//! same tables with any number of connections.
 
 use std::io::Write;
 
@@ -7,14 +7,14 @@ use crate::digits;
 use crate::distribution::Ids;
 use crate::draws::Draws;
 
-/// What sysbench collects before it sends an INSERT.
+/// Bytes that sysbench collects before it sends an INSERT.
 pub(super) const BULK_BYTES: usize = 512 * 1024;
-/// A comma, brackets, quotes and separators, two integers of at most 20 digits, and the two strings.
+/// Maximum bytes of a row: a comma, brackets, quotes and separators, two integers of at most 20 digits, and the two strings.
 const LONGEST_ROW: usize = 1 + 2 + 4 + 6 + 2 * 20 + digits::C_LENGTH + digits::PAD_LENGTH;
-/// Rows and transactions of one seed are not the same numbers again.
+/// Separates the draws of rows from those of transactions with the same seed.
 const ROWS: u64 = 0x7461_626C_6573;
 
-/// One table's rows that are still to be sent.
+/// One table's rows still to be sent.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
     seed: u64,
@@ -26,7 +26,7 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// `ids`: how column k is drawn. Without `auto_inc` the rows carry their ids.
+    /// All rows of `table`. `ids`: distribution of column k. Without `auto_inc` the rows include their ids.
     pub(super) fn new(seed: u64, table: u32, size: u64, auto_inc: bool, ids: &'a Ids) -> Self {
         Self {
             seed,
@@ -38,7 +38,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Append one INSERT of at most `limit` bytes, with as many of the rows as it holds, and say how many: 0 when none are left.
+    /// Append one INSERT of at most `limit` bytes with as many rows as fit; returns their number, 0 if none are left.
     pub(super) fn insert(&mut self, limit: usize, out: &mut Vec<u8>) -> u64 {
         if self.sent == self.size {
             return 0;
@@ -54,7 +54,7 @@ impl<'a> Rows<'a> {
         loop {
             self.sent += 1;
             self.row(self.sent, out);
-            // One row at least: a server whose limit is below that says so itself.
+            // At least one row: if the server's limit is below that, the server reports it.
             if self.sent == self.size || out.len() - start + LONGEST_ROW > limit {
                 return self.sent - before;
             }
@@ -101,7 +101,7 @@ mod tests {
         found
     }
 
-    /// The rows of all INSERTs, without their heads.
+    /// The rows of all INSERTs, without their `head`.
     fn rows(inserts: &[String], head: &str) -> Vec<String> {
         inserts
             .iter()

@@ -1,5 +1,4 @@
-//! What is said to the server for each table: the statements of sysbench 1.0.20's `oltp_common.lua` and `bulk_insert.lua`,
-//! letter by letter, or a custom workload's own lists.
+//! Statements for each table: those of sysbench 1.0.20's `oltp_common.lua` and `bulk_insert.lua`, verbatim, or a custom workload's.
 
 use std::borrow::Cow;
 
@@ -8,7 +7,7 @@ use howfar_contract::{FailCode, Failed};
 
 use super::pgbench;
 
-/// One piece of work, done by one connection without a pause: a table, or a statement of a list.
+/// One piece of work, done by one connection: a table, or a statement of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) doing: String,
@@ -18,7 +17,7 @@ pub(super) struct Piece {
     pub(super) after: Vec<String>,
 }
 
-/// All the work of a job; its pieces are made when they are due, because there may be a million.
+/// All the work of a job. Its pieces are made on demand, because there may be a million.
 #[derive(Debug)]
 pub(super) enum Work<'a> {
     Tables {
@@ -27,7 +26,7 @@ pub(super) enum Work<'a> {
         count: u32,
         /// Rows of each table.
         rows: u64,
-        /// Tables of `bulk_insert`, which have columns of their own.
+        /// Whether these are the tables of `bulk_insert`, which have other columns.
         bulk: bool,
         protocol: SqlProtocol,
     },
@@ -53,7 +52,7 @@ impl<'a> Work<'a> {
             .sysbench()
             .expect("every other workload is one of sysbench's");
         let bulk = matches!(job.workload, Workload::BulkInsert(_));
-        // Ids that are drawn later must not be there yet.
+        // Ids that the load will draw must not exist yet.
         let empty = bulk || matches!(job.workload, Workload::OltpInsert(_)) && !load.auto_inc;
         if bulk && job.action == Action::Warmup {
             return Err(nothing_to_warm("tables of bulk_insert are empty"));
@@ -61,7 +60,7 @@ impl<'a> Work<'a> {
         Ok(Self::Tables {
             action: job.action,
             load,
-            // One for each connection of the load to come.
+            // For `bulk_insert`, one for each connection of the load to come.
             count: if bulk { job.connections } else { load.tables },
             rows: if empty { 0 } else { load.table_size },
             bulk,
@@ -77,7 +76,7 @@ impl<'a> Work<'a> {
                 protocol: SqlProtocol::Mysql,
                 ..
             } => &[
-                // No derived table is to go to the disk.
+                // Keep derived tables off the disk.
                 "SET tmp_table_size=2*1024*1024*1024",
                 "SET max_heap_table_size=2*1024*1024*1024",
             ],
@@ -85,7 +84,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Connections of at most `requested` that have something to do. A list is run in its order, by one.
+    /// Number of connections, at most `requested`, that have work. A list is run in order by one connection.
     pub(super) fn connections(&self, requested: u32) -> u32 {
         match self {
             Self::Tables { count, .. } => requested.min(*count).max(1),
@@ -100,7 +99,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Rows that each piece inserts; 0 where progress is counted in pieces.
+    /// Rows that each piece inserts; 0 if progress is counted in pieces.
     pub(super) fn rows_each(&self) -> u64 {
         match self {
             Self::Tables {
@@ -196,7 +195,7 @@ fn create(table: u32, load: &Sysbench, protocol: SqlProtocol) -> Vec<String> {
     };
     let key = match (load.secondary, postgres) {
         (true, false) => ",\n  KEY xid (id)",
-        // An index of its own; sysbench fails here.
+        // A separate index, created below; sysbench fails here.
         (true, true) => "",
         (false, _) => ",\n  PRIMARY KEY (id)",
     };
@@ -228,8 +227,8 @@ fn index(table: u32) -> String {
     format!("CREATE INDEX k_{table} ON sbtest{table}(k)")
 }
 
-/// Statistics, then every page of the table's tree and of the index on k. A table with `secondary` has no PRIMARY to be forced:
-/// sysbench fails there, here its own key is taken.
+/// Statements that collect statistics, then read every page of the table's tree and of the index on k. A table with `secondary` has no
+/// PRIMARY to force: sysbench fails there, here the table's own key is used.
 fn warm(table: u32, load: &Sysbench) -> [String; 3] {
     let rows = load.table_size;
     let key = if load.secondary { "xid" } else { "PRIMARY" };

@@ -14,16 +14,17 @@ use crate::failure::{self, TimeLimit};
 use crate::protocol::Phase;
 use crate::wire::Wire;
 
-/// Connections on their way in at a time: enough to hide a long round trip, below the usual length of a server's queue.
+/// Connections being opened at a time: enough to hide a long round trip, below the usual length of a server's queue.
 const AT_ONCE: usize = 128;
-/// Between two tries while the server's queue is full, or while nobody listens.
+/// Pause between two attempts while the server's queue is full.
 const BUSY_NS: u64 = 2_000_000;
+/// Pause between two attempts while no server listens.
 const GONE_NS: u64 = 10_000_000;
-/// While a connection opens, both directions matter.
+/// Events awaited while a connection is being opened: both directions.
 const BOTH: EventFlags = INTEREST.union(EventFlags::OUT);
 
 impl Worker<'_> {
-    /// Before the load: all connections that came closed.
+    /// Open all closed connections before the load.
     pub(super) fn open_all(&mut self) -> Result<(), Failed> {
         for index in 0..self.connections.len() {
             if self.connections[index].wire.is_some() {
@@ -37,7 +38,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A used connection that each transaction opens for itself.
+    /// Whether each transaction opens this connection anew: not opened before the load.
     fn opens_later(&self, index: usize) -> bool {
         self.connects_each_time()
             && self.connections[index].id < u64::from(self.plan.job.connections)
@@ -57,13 +58,13 @@ impl Worker<'_> {
         self.timers.push(Reverse((when_ns, index as u32)));
     }
 
-    /// Open a connection as soon as there is room.
+    /// Open a connection as soon as fewer than [`AT_ONCE`] are being opened.
     pub(super) fn open(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         self.to_open.push_back(index as u32);
         self.let_in(now)
     }
 
-    /// Begin as many as may be under way.
+    /// Begin to open waiting connections, up to [`AT_ONCE`] at a time.
     pub(super) fn let_in(&mut self, now: u64) -> Result<(), Failed> {
         while self.opening < AT_ONCE {
             let Some(index) = self.to_open.pop_front() else {
@@ -96,7 +97,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A failure that another try may mend, under load and where that is requested.
+    /// Whether another attempt may succeed and is allowed: under load, if the job requests reconnecting.
     fn may_seek(&self, failed: &Failed) -> bool {
         let mends = matches!(failed.code, FailCode::Connect | FailCode::ServerGone);
         self.load.is_some() && self.reconnects() && mends
@@ -124,14 +125,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A connection that opens has news.
+    /// Handle an event of a connection that is being opened.
     pub(super) fn enter(&mut self, index: usize, buffer: &mut [u8]) -> Result<(), Failed> {
         let State::Connecting(opening) = &mut self.connections[index].state else {
             return Ok(());
         };
         let session = match opening.progress(&self.plan.entry(), buffer) {
             Ok(None) if opening.more => {
-                // Requested anew, the rest is reported after the others had their turn.
+                // Registering again makes epoll report the rest, after the events of other connections.
                 let token = EventData::new_u64(index as u64);
                 return epoll::modify(&self.epoll, &opening.socket, token, BOTH)
                     .map_err(|error| internal(format!("epoll: {error}")));
@@ -165,7 +166,7 @@ impl Worker<'_> {
         self.entered(index, now, opened_ns)
     }
 
-    /// Under load: go on with what waited for the connection.
+    /// Under load: continue the transaction that waited for the connection, or begin the next.
     fn entered(&mut self, index: usize, now: u64, opened_ns: u64) -> Result<(), Failed> {
         if self.stopping {
             self.leave(index);
@@ -190,7 +191,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A connection broke: an end, or the same transaction once more on a new one.
+    /// Handle a broken connection: end the job or the window, or run the same transaction again on a new connection.
     #[cold]
     pub(super) fn lost(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
         if self.stopping {
@@ -207,7 +208,7 @@ impl Worker<'_> {
         self.log_key(index, now, KeyOutcome::Unknown)?;
         if let Some(load) = &mut self.load {
             load.tally.lost(now, failed);
-            // Whoever was free is no more.
+            // A lost connection is no longer free.
             load.free.retain(|&free| free as usize != index);
         }
         let connection = &mut self.connections[index];
@@ -225,7 +226,7 @@ impl Worker<'_> {
         self.open(index, now)
     }
 
-    /// Close a connection that has nothing under way.
+    /// Close a connection on which nothing is in flight.
     pub(super) fn close(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         connection.state = State::Closed;
@@ -234,13 +235,13 @@ impl Worker<'_> {
         }
     }
 
-    /// A connection's last moment.
+    /// Close a connection for good.
     pub(super) fn leave(&mut self, index: usize) {
         self.close(index);
         self.left = self.left.saturating_sub(1);
     }
 
-    /// Stop: whoever waits for no answer goes at once, the others when they have it.
+    /// Stop: close connections without a pending answer at once, the others after their answer.
     pub(super) fn stop(&mut self) {
         self.stopping = true;
         self.to_open.clear();

@@ -1,6 +1,6 @@
-//! Who serves the sockets: epoll, or an `io_uring`. The choice, and the few things that differ between them.
+//! The driver that serves the sockets, epoll or an `io_uring`: the choice, and the few things that differ between them.
 //!
-//! Connections that open and the wake-up descriptor are epoll's under both; the ring watches the epoll then (`uring`).
+//! Under both, epoll handles connections being opened and the wake-up descriptor; a ring watches the epoll descriptor (`uring`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use crate::ring::{Ring, Token};
 use crate::wire::send_some;
 use crate::workload::commands::Commands;
 
-/// A worker with fewer connections gains nothing from a ring: each answer wakes it by itself.
+/// A worker with fewer connections gains nothing from a ring: each answer wakes it separately.
 const FEW: usize = 8;
 
 #[derive(Debug)]
@@ -22,11 +22,11 @@ pub(crate) enum Driver {
     Ring(Box<Ring>),
 }
 
-/// A socket's place with its driver.
+/// A socket's registration with its driver.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Registration {
     pub(crate) token: Token,
-    /// The ring's batch that holds its last send.
+    /// The ring's batch that holds the socket's last send.
     batch: u64,
 }
 
@@ -37,7 +37,7 @@ impl Registration {
 }
 
 impl Driver {
-    /// Send what can be sent now, maybe nothing: how many bytes are taken care of.
+    /// Send what can be sent now, possibly nothing. Returns the number of bytes that the driver has taken.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -47,7 +47,7 @@ impl Driver {
     ) -> io::Result<usize> {
         match self {
             Self::Epoll => send_some(socket, bytes),
-            // What follows a send that is not decided yet waits for it.
+            // A socket's next send must wait while the last one is in a batch whose outcome is unknown.
             Self::Ring(ring) if registration.batch == ring.batch() => Ok(0),
             Self::Ring(ring) => {
                 registration.batch = ring.batch();
@@ -57,7 +57,7 @@ impl Driver {
         }
     }
 
-    /// As the receipt has it.
+    /// The driver's name in the receipt.
     pub(crate) fn name(rings: &[Ring]) -> &'static str {
         if rings.is_empty() {
             "epoll"
@@ -67,12 +67,12 @@ impl Driver {
     }
 }
 
-/// Servers send at most 16 KiB at once. Where all replies are short, small buffers lie closer: with many connections that spares a
-/// tenth of the client's CPU time.
+/// Size of a ring's receive buffers: servers send at most 16 KiB at once.
 const PIECE: usize = 16 * 1024;
+/// Their size if all replies are short: with many connections, buffers closer together save a tenth of the client's CPU time.
 const SHORT: usize = 1024;
 
-/// A ring for each of so many workers, or none where epoll serves. Made before the workers, so that all have the same.
+/// One ring per worker, or none if epoll serves. Made before the workers start, so that all have the same driver.
 pub(crate) fn rings(plan: &Plan, workers: usize) -> Result<Vec<Ring>, Failed> {
     let share = plan.all_connections().div_ceil(workers as u64) as usize;
     let piece = match plan.job.workload {
@@ -97,7 +97,7 @@ fn choose<T: Default>(
     match requested {
         Requested::Epoll => Ok(T::default()),
         Requested::Auto if share < FEW => Ok(T::default()),
-        // Whatever the reason: epoll does the same, and the receipt says which it was.
+        // Fall back for any reason: epoll does the same, and the receipt reports which driver served.
         Requested::Auto => Ok(make().unwrap_or_default()),
         Requested::IoUring => make().map_err(|error| {
             Failed::new(

@@ -1,4 +1,4 @@
-//! What goes into the log of acknowledged keys, and how a job ends that has lost its server.
+//! Writes the log of acknowledged keys, and ends the window of a job that has lost its server.
 
 use howfar_contract::Failed;
 use howfar_contract::jobs::OnDisconnect;
@@ -11,7 +11,7 @@ use crate::connection::{After, State};
 use crate::failure;
 
 impl Worker<'_> {
-    /// An answer is whole: `code` is the server's error, if it is one.
+    /// Log the outcome of a complete answer. `code` is the server's error, if it is one.
     #[inline]
     pub(super) fn log_answer(
         &mut self,
@@ -30,7 +30,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The transaction under way ends like this for its key, if it has drawn one.
+    /// Log `outcome` for the key of the transaction under way, if it has drawn one.
     pub(super) fn log_key(
         &mut self,
         index: usize,
@@ -47,7 +47,7 @@ impl Worker<'_> {
         log.write(key, connection.id, connection.sent_ns, now, outcome)
     }
 
-    /// Nothing comes any more: whatever has no answer never will, as far as this job knows.
+    /// End the log: keys without an answer are logged as unknown.
     pub(super) fn end_log(&mut self) -> Result<(), Failed> {
         let now = now_ns();
         for index in 0..self.connections.len() {
@@ -64,18 +64,18 @@ impl Worker<'_> {
         self.log = self.plan.log.get().map(Log::new);
     }
 
-    /// Leave everything as it is.
+    /// End the worker without closing its sessions.
     pub(super) fn abandon(&mut self) {
         self.stopping = true;
         self.left = 0;
     }
 
-    /// A lost connection ends the window, not the job.
+    /// Whether a lost connection ends the window instead of failing the job.
     pub(super) fn ends_early(&self) -> bool {
         self.load.is_some() && self.plan.job.session.on_disconnect == OnDisconnect::End
     }
 
-    /// Such a connection: it stays where it is, with what it has under way.
+    /// Close a lost connection for good and report it; its transaction stays unfinished.
     #[cold]
     pub(super) fn end_early(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
         self.log_key(index, now_ns(), KeyOutcome::Unknown)?;
@@ -91,7 +91,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// It has waited for an answer for longer than it may.
+    /// Handle a connection that has waited for an answer beyond its limit.
     #[cold]
     pub(super) fn stalled(&mut self, index: usize) -> Result<(), Failed> {
         let connection = &self.connections[index];

@@ -1,4 +1,4 @@
-//! What an answer counts for, and what becomes of a connection that cannot go on.
+//! Counts an answer in the tally, and handles a connection that cannot continue.
 
 use howfar_contract::Failed;
 
@@ -8,7 +8,7 @@ use crate::counts::Stage;
 use crate::protocol::Outcome;
 
 impl Worker<'_> {
-    /// The statement's own times.
+    /// Count an answered statement and record its times.
     #[inline]
     pub(super) fn measure(&mut self, index: usize, now: u64, last_byte_ns: u64, outcome: &Outcome) {
         let connection = &self.connections[index];
@@ -20,7 +20,7 @@ impl Worker<'_> {
             Outcome::Commands | Outcome::Failed(_) => 1,
         };
         match outcome {
-            // Several statements have their time together.
+            // Statements sent together have no times of their own.
             Outcome::Done(_) if self.tools.program.sends_several() => {}
             Outcome::Done(_) => {
                 load.tally

@@ -1,9 +1,10 @@
-//! One worker: a thread with its share of the connections, one driver, one heap of timers. It shares nothing that changes.
+//! One worker: a thread with its share of the connections, one driver, one heap of timers. It shares no mutable state.
 //!
-//! Here: its life, and the loop over epoll. [`uring`] has the loop over an `io_uring`, [`driver`] the choice between them. [`traffic`]
-//! is the hot path, [`connections`] opens and closes connections,
-//! [`window_edges`] passes the edges of the measured window, [`keys`] writes the key log. After a send nothing is read before epoll says that there is something: one send and one receive a
-//! query, and a wait that serves all connections that are ready. The only connection of a closed loop waits in its receive instead.
+//! Here: its life cycle, and the loop over epoll. [`uring`] has the loop over an `io_uring`, [`driver`] the choice between them.
+//! [`traffic`] is the hot path, [`connections`] opens and closes connections, [`window_edges`] passes the edges of the measured
+//! window,
+//! [`keys`] writes the key log. After a send nothing is read before epoll reports bytes: one send and one receive per query, and one
+//! wait that serves all connections that are ready. A worker's only connection in a closed loop blocks in its receive instead.
 
 mod connections;
 pub(crate) mod driver;
@@ -39,26 +40,26 @@ use driver::Driver;
 pub(crate) use plan::Plan;
 
 const EVENTS: usize = 256;
-/// One for all connections of a worker: most answers come in one piece, and the server sends at most 16 KiB at once.
+/// Size of a worker's single receive buffer: most answers come in one piece, and the server sends at most 16 KiB at once.
 const BUFFER: usize = 64 * 1024;
 const WAKE: u64 = u64::MAX;
-/// Rings when a wait has lasted as long as it may: exact, where epoll's own limit is in whole milliseconds on older kernels.
+/// Token of the timer that ends a wait: it is exact, whereas epoll's own timeout is in whole milliseconds on older kernels.
 const ALARM: u64 = u64::MAX - 1;
-/// Reported once when bytes come, not again while they wait: spares epoll a second look at each socket. A receive that fills less
-/// than the buffer has emptied the socket; one that fills it is repeated. What closed the connection comes with the last bytes, and
-/// is not reported again.
+/// Edge-triggered: reported once when bytes come, not again while they wait, so that epoll need not check each socket twice. A receive
+/// that does not fill the buffer has emptied the socket; one that fills it is repeated. The close of a connection is reported together
+/// with its last bytes, and not again.
 const INTEREST: EventFlags = EventFlags::IN
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
 
-/// After so many packet bytes a worker looks at its orders and time limits, however many events wait: compressed, they may be a
-/// thousand times what came.
+/// A worker checks its orders and time limits after decoding this many bytes, however many events wait: compressed, these bytes may be
+/// a thousand times those received.
 const LOOK_BYTES: u64 = 16 << 20;
 
-/// A worker with one connection, which waits for its answers alone, looks for orders this often at least.
+/// A worker that blocks on its only connection checks for orders at least this often.
 const LOOK_NS: u64 = 1_000_000;
 
-/// From the coordinator to a worker; each is followed by a write to its `wake_fd`.
+/// An order from the coordinator to a worker; each is followed by a write to the worker's `wake_fd`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order {
     /// The load begins at `origin_ns`.
@@ -66,7 +67,7 @@ pub(crate) enum Order {
         origin_ns: u64,
         window: Window,
     },
-    /// All that was to be done is done: the window ends there.
+    /// All the work is done, or a connection was lost: the window ends at `at_ns`.
     EndWindow {
         at_ns: u64,
     },
@@ -75,35 +76,35 @@ pub(crate) enum Order {
     Abandon,
 }
 
-/// From a worker to the coordinator.
+/// A report from a worker to the coordinator.
 #[derive(Debug)]
 pub(crate) enum Report {
     Opened {
         prepared: u32,
     },
     Passed(Passed),
-    /// No transaction may begin any more, and none is under way.
+    /// No further transaction may begin, and none is in progress.
     Drained,
     /// A connection is lost, and with it the rest of the window.
     Interrupted(Failed),
     /// The worker's part of the log is written.
     Logged(OutcomeCounts),
     Failed(Failed),
-    /// All is said, and so many statements were answered.
+    /// The last report: the number of statements that were answered.
     Stopped(u64),
 }
 
-/// What a worker is started with: its CPU, its connections and its channels to the coordinator.
+/// The parameters of a new worker: its CPU, its connections and its channels to the coordinator.
 #[derive(Debug)]
 pub(crate) struct WorkerConfig {
-    /// The worker's number among so many workers.
+    /// The worker's number, and the number of workers.
     pub(crate) share: (usize, usize),
-    /// The CPU that is its own, if one is.
+    /// The CPU to which the worker is pinned, if any.
     pub(crate) pinned: Option<u32>,
     pub(crate) driver: Driver,
     pub(crate) connections: Vec<Connection>,
     pub(crate) orders: Receiver<Order>,
-    /// Written to so that a worker looks at the clock and at its orders.
+    /// An eventfd: a write to it makes the worker check the clock and its orders.
     pub(crate) wake_fd: Arc<OwnedFd>,
     pub(crate) reports: Sender<Report>,
 }
@@ -112,7 +113,7 @@ pub(crate) struct WorkerConfig {
 struct Load {
     tally: Tally,
     schedule: Option<Schedule>,
-    /// Open loop: connections without work, the one that waits longest first.
+    /// Open loop: connections without work, longest-waiting first.
     free: VecDeque<u32>,
 }
 
@@ -125,19 +126,19 @@ struct Worker<'a> {
     tools: Tools,
     load: Option<Load>,
     log: Option<Log<'a>>,
-    /// (when, connection): pauses, the ramp, another try to connect.
+    /// (when, connection): ends of pauses, starts in the ramp, retries of a connect.
     timers: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Connections that wait for their turn to be opened, and how many are on their way.
+    /// Connections that wait to be opened, and the number of those being opened.
     to_open: VecDeque<u32>,
     opening: usize,
-    /// Used connections whose work is over because no transaction may begin any more.
+    /// Number of used connections whose work is over because no further transaction may begin.
     at_rest: usize,
-    /// Connections that are not idle ones.
+    /// Number of connections that carry load (not the idle ones).
     used: usize,
     drained: bool,
     opened: bool,
     stopping: bool,
-    /// Connections that still have a socket or want one.
+    /// Number of connections that still have a socket or need one.
     left: usize,
     orders: Receiver<Order>,
     wake_fd: Arc<OwnedFd>,
@@ -146,7 +147,7 @@ struct Worker<'a> {
     buffer: Vec<u8>,
 }
 
-/// The life of a worker. Everything that it has to say goes through its reports.
+/// Run a worker to its end. It communicates only through its reports.
 pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
     if let Some(cpu) = config.pinned {
         let mut cpus = CpuSet::new();
@@ -154,7 +155,7 @@ pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
         sched_setaffinity(None, &cpus)
             .map_err(|error| internal(format!("pinning to CPU {cpu}: {error}")))?;
     }
-    // Timers of pauses and arrivals ring when they are due, not up to 50 µs later. Without it they would only be less exact.
+    // Timers of pauses and arrivals fire when they are due, not up to 50 µs later. If the call fails, they are merely less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let tools = Tools::new(
         Arc::clone(&plan.program),
@@ -201,7 +202,7 @@ pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
 }
 
 impl Worker<'_> {
-    /// A coordinator that is gone has said why; then there is nobody to report to.
+    /// Send a report. A coordinator that is gone has reported why, so the error is ignored.
     fn report(&self, report: Report) {
         let _ = self.reports.send(report);
     }
@@ -254,7 +255,7 @@ impl Worker<'_> {
         for event in events {
             match event.data.u64() {
                 WAKE => self.woken()?,
-                // It ended the wait; what is due is seen by the clock.
+                // The alarm only ends the wait; the clock shows what is due.
                 ALARM => {}
                 index => self.ready(index as usize, event.flags, buffer)?,
             }
@@ -263,7 +264,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Look at orders and time limits after much work.
+    /// Check orders and time limits after [`LOOK_BYTES`] of work.
     #[inline]
     fn look_up(&mut self) -> Result<(), Failed> {
         if self.tools.taken < LOOK_BYTES {
@@ -273,8 +274,8 @@ impl Worker<'_> {
         self.woken()
     }
 
-    /// The only connection, where nothing but its answer can come next: a closed loop that waits for it. A receive that blocks is
-    /// cheaper than a wait and a receive.
+    /// The worker's only connection, if nothing but its answer can come next: in a closed loop that waits for it. A blocking receive
+    /// is cheaper than a wait and a receive.
     #[inline]
     fn alone(&self) -> Option<usize> {
         let load = self.load.as_ref()?;
@@ -289,7 +290,7 @@ impl Worker<'_> {
         (waits && load.schedule.is_none() && self.timers.is_empty() && !self.stopping).then_some(0)
     }
 
-    /// What epoll has to tell, within so many nanoseconds.
+    /// Append the events of epoll, waiting up to `patience_ns`; `None` waits for ever.
     #[inline]
     fn look(&self, events: &mut Vec<Event>, patience_ns: Option<u64>) -> Result<(), Failed> {
         let at_once = Timespec {
@@ -311,7 +312,7 @@ impl Worker<'_> {
         }
     }
 
-    /// End the next wait after so many nanoseconds, above 0.
+    /// End the next wait after `left_ns`, which must be above 0.
     fn set_alarm(&self, left_ns: u64) -> Result<(), Failed> {
         let nothing = Timespec {
             tv_sec: 0,
@@ -329,8 +330,8 @@ impl Worker<'_> {
             .map_err(|error| internal(format!("setting a timer: {error}")))
     }
 
-    /// How long to wait for sockets: until the next timer, or the next arrival that somebody could serve. Without either, for ever:
-    /// `wake_fd` becomes readable for the edges.
+    /// How long to wait for sockets: until the next timer, or the next arrival if a connection is free to serve it. Without either,
+    /// for ever: the coordinator writes to `wake_fd` at the edges of the window.
     #[inline]
     fn patience_ns(&self) -> Option<u64> {
         let mut next = self.timers.peek().map(|Reverse((when, _))| *when);
@@ -348,7 +349,7 @@ impl Worker<'_> {
         next.map(|when| when.saturating_sub(now_ns()))
     }
 
-    /// Do what is due by the clock.
+    /// Handle window edges, timers and arrivals that are due.
     fn on_time(&mut self) -> Result<(), Failed> {
         let now = now_ns();
         self.tick(now);
@@ -369,7 +370,7 @@ impl Worker<'_> {
     fn timer(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         match self.connections[index].state {
             State::Thinking => self.send(index, now),
-            // Its first transaction.
+            // The connection's first transaction.
             State::Resting if !self.connections[index].busy => {
                 self.connections[index].free_ns = now;
                 self.next(index, now)

@@ -1,4 +1,4 @@
-//! What the coordinator and all workers of a load job read: the job, understood once. Not here: what a worker keeps for itself.
+//! The parsed job, shared read-only by the coordinator and all workers of a load. Not here: a worker's own state.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,26 +14,26 @@ use crate::socket::Address;
 use crate::window::WindowOptions;
 use crate::workload::Program;
 
-/// Connections of a worker in an open loop, where the job has as many. At four fifths of what eight can do, the mean wait for a free
-/// one is 0.29 service times; that for a worker's only one is four (M/M/c).
+/// Connections of a worker in an open loop, if the job has enough. At 80% utilisation the mean wait for a free connection is 0.29
+/// service times with eight connections, and four with one (M/M/c).
 const OPEN_LOOP_CONNECTIONS: u32 = 8;
 
-/// What the coordinator and all workers read.
+/// The parsed job.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) job: LoadJob,
     pub(crate) address: Address,
     pub(crate) wanted: Wanted,
     pub(crate) program: Arc<Program>,
-    /// Transactions begun in the window, where their number is limited.
+    /// Transactions begun in the window, if their number is limited.
     pub(crate) begun: AtomicU64,
-    /// Where acknowledged keys are logged, if they are; made when the load begins.
+    /// The log of acknowledged keys, if requested; created when the load begins.
     pub(crate) log: OnceLock<LogFile>,
 }
 
 impl Plan {
-    /// One for each CPU, no more than connections, as many as requested. In an open loop a request waits for a connection of its own
-    /// worker alone, so each worker has several, unless a number was requested.
+    /// Number of workers: one for each CPU, but no more than connections or than requested. In an open loop a request can only use a
+    /// connection of its own worker, so each worker has several, unless the job sets the number of workers.
     pub(crate) fn workers(&self, cpus: &[u32]) -> usize {
         let most = self.job.threads.unwrap_or(u32::MAX);
         let useful = match (self.job.arrivals, self.job.threads) {
@@ -43,8 +43,8 @@ impl Plan {
         cpus.len().min(most.min(useful) as usize)
     }
 
-    /// In an open loop, what makes a schedule of one of `workers`, that has `used` connections: each connection has as much to do, also
-    /// where workers do not have equally many.
+    /// In an open loop, the arrivals for one of `workers`, which has `used` connections: each connection gets the same rate, even if
+    /// workers have different numbers of connections.
     pub(super) fn arrivals(&self, used: usize, workers: usize) -> Option<Arrivals> {
         let fair = used as f64 * workers as f64 / f64::from(self.job.connections);
         self.job.arrivals.map(|arrivals| Arrivals {
@@ -53,13 +53,13 @@ impl Plan {
         })
     }
 
-    /// How many of these are not idle ones.
+    /// How many of `connections` carry load (not the idle ones).
     pub(super) fn used(&self, connections: &[Connection]) -> usize {
         let used = u64::from(self.job.connections);
         connections.iter().filter(|one| one.id < used).count()
     }
 
-    /// Used or idle.
+    /// Number of connections, used or idle.
     pub(crate) fn all_connections(&self) -> u64 {
         u64::from(self.job.connections) + u64::from(self.job.idle_connections)
     }
@@ -80,7 +80,7 @@ impl Plan {
         }
     }
 
-    /// What the measured window must know of it.
+    /// The options of the job that the measured window needs.
     pub(crate) fn options(&self) -> WindowOptions<'_> {
         WindowOptions {
             observe: &self.job.observe,
@@ -90,7 +90,7 @@ impl Plan {
         }
     }
 
-    /// One transaction more may begin.
+    /// Count one more transaction; false if the limit is reached.
     #[inline]
     pub(super) fn claim(&self) -> bool {
         self.job.transactions == 0
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!([1, 3, 8].map(requested), [1, 3, 4]);
     }
 
-    /// Four connections on three workers, 400 requests a second: 100 for each connection, 400 in all.
+    /// Four connections on three workers, 400 requests a second: 100 for each connection, 400 in total.
     #[test]
     fn each_connection_has_the_same_part_of_a_rate() {
         let plan = plan(4, Some(400.0), None);

@@ -1,4 +1,4 @@
-//! The hot path: bytes come, an answer is whole, the next statement goes out.
+//! The hot path: receive bytes, complete an answer, send the next statement.
 
 use std::time::Duration;
 
@@ -17,25 +17,25 @@ use crate::failure;
 use crate::protocol::{Outcome, Refused};
 use crate::tally::Ended;
 
-/// Longest turn of a connection that always has more: then the others have theirs, and somebody looks at the time limits.
+/// Maximum time in a row for a connection that always has more bytes; then the worker serves the others and checks the time limits.
 const TURN_NS: u64 = 5_000_000;
 
-/// Longest that the only connection is waited for at a time: then somebody looks at orders and time limits.
+/// Maximum time of one blocking receive on the only connection; then the worker checks orders and time limits.
 const WAIT: Duration = Duration::from_millis(10);
 
-/// No byte comes after those that are there.
+/// The peer has closed or the socket failed: no byte follows those that have arrived.
 const CLOSED: EventFlags = EventFlags::RDHUP
     .union(EventFlags::HUP)
     .union(EventFlags::ERR);
 
-/// What a receive brought.
+/// The result of a receive.
 enum Received {
     Nothing,
-    /// `full`: the buffer was, so there may be more.
+    /// Part of an answer. `full`: it filled the buffer, so there may be more.
     Part {
         full: bool,
     },
-    /// An answer was whole, or the connection is lost.
+    /// An answer was completed, or the connection is lost.
     Over,
 }
 
@@ -65,13 +65,13 @@ impl Worker<'_> {
             if until_ns == 0 {
                 until_ns = now + TURN_NS;
             } else if now > until_ns {
-                // Requested anew, the rest is reported: an answer need not end soon, or at all.
+                // Registering again makes epoll report the rest: an answer need not end soon, or at all.
                 return self.interest(index);
             }
         }
     }
 
-    /// Wait for the next part of the answer of the only connection, for [`WAIT`] at most. False: nothing came.
+    /// Wait up to [`WAIT`] for the next part of the answer on the only connection. False if nothing came.
     #[inline]
     pub(super) fn await_answer(&mut self, index: usize, buffer: &mut [u8]) -> Result<bool, Failed> {
         let wire = self.connections[index].wire.as_mut();
@@ -85,7 +85,7 @@ impl Worker<'_> {
         Ok(!matches!(received, Received::Nothing))
     }
 
-    /// Take what came; after a whole answer go on.
+    /// Receive once; after a complete answer, continue with the next statement.
     #[inline]
     fn receive(
         &mut self,
@@ -96,7 +96,7 @@ impl Worker<'_> {
         let Some(wire) = &self.connections[index].wire else {
             return Ok(Received::Nothing);
         };
-        // After a signal epoll reports nothing again, since nothing new has come.
+        // Retry after a signal: epoll would not report these bytes again.
         let count = match retry_on_intr(|| net::recv(&wire.socket, &mut *buffer, how)) {
             Ok((0, _)) => {
                 let failed = failure::gone(&self.plan.job.target, "in the middle of the load");
@@ -117,7 +117,8 @@ impl Worker<'_> {
         })
     }
 
-    /// These bytes came; after a whole answer go on. True: an answer was whole, or the connection is lost.
+    /// Handle received bytes; after a complete answer, continue with the next statement. True if an answer was completed or the
+    /// connection is lost.
     #[inline]
     pub(super) fn delivered(&mut self, index: usize, bytes: &[u8]) -> Result<bool, Failed> {
         let connection = &mut self.connections[index];
@@ -192,7 +193,7 @@ impl Worker<'_> {
         }
     }
 
-    /// To the statement that comes next: at once, or after a pause.
+    /// Send the next statement, at once or after a pause.
     #[inline]
     pub(super) fn proceed(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         let think_ns = self.connections[index].think_ns();
@@ -220,7 +221,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A transaction ended well.
+    /// Handle the end of a successful transaction.
     #[inline]
     fn ended(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         let connection = &mut self.connections[index];
@@ -247,7 +248,7 @@ impl Worker<'_> {
         self.next(index, now)
     }
 
-    /// A connection without a transaction: give it the next one, if there is one for it.
+    /// Give a connection without a transaction the next one, if there is one.
     #[inline]
     pub(super) fn next(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         let Some(load) = &mut self.load else {
@@ -263,7 +264,7 @@ impl Worker<'_> {
                 self.connections[index].free_ns = now;
                 return Ok(());
             }
-            // It could not have begun before its connection was free, which is now.
+            // The request could not have begun before now, when its connection became free.
             return self.begin_due(index, now, now);
         }
         if !self.claim() {
@@ -273,7 +274,7 @@ impl Worker<'_> {
         self.begin(index, now, now)
     }
 
-    /// Open loop: begin what is due while somebody is free.
+    /// Open loop: begin requests that are due while connections are free.
     pub(super) fn serve_arrivals(&mut self, now: u64) -> Result<(), Failed> {
         if self.stopping {
             return Ok(());
@@ -294,7 +295,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Open loop: begin the request that is due next on a connection that is free since `free_ns`.
+    /// Open loop: begin the next due request on a connection that has been free since `free_ns`.
     fn begin_due(&mut self, index: usize, free_ns: u64, now: u64) -> Result<(), Failed> {
         let may = self.claim();
         let Some(load) = &mut self.load else {
@@ -306,7 +307,7 @@ impl Worker<'_> {
         if !may {
             schedule.close();
             self.rest(index);
-            // Nobody is waited for who waits for arrivals.
+            // Connections idle between arrivals need not drain.
             let free = self
                 .load
                 .as_mut()
@@ -327,7 +328,7 @@ impl Worker<'_> {
         self.begin(index, due_ns, now)
     }
 
-    /// One transaction more may begin; before the window they are not counted.
+    /// Whether one more transaction may begin; the limit does not count those before the window.
     #[inline]
     fn claim(&self) -> bool {
         let counts =
@@ -345,7 +346,7 @@ impl Worker<'_> {
         self.open(index, now)
     }
 
-    /// No transaction may begin any more. A connection that is opened again rests on.
+    /// Mark a connection as done: no further transaction may begin. It stays so if it is opened again.
     #[cold]
     fn rest(&mut self, index: usize) {
         if std::mem::replace(&mut self.connections[index].rests, true) {
@@ -369,7 +370,7 @@ impl Worker<'_> {
         self.interest(index)
     }
 
-    /// Ask to be woken when what is unsent may go on.
+    /// Request an event for when unsent bytes can be sent.
     #[cold]
     pub(super) fn interest(&mut self, index: usize) -> Result<(), Failed> {
         let Some(wire) = &self.connections[index].wire else {

@@ -1,7 +1,7 @@
-//! The loop over an `io_uring`, and what a socket needs from it. The hot path is `traffic` under both drivers.
+//! The loop over an `io_uring`, and the operations on sockets that need it. The hot path is `traffic` under both drivers.
 //!
-//! All sends of a turn leave in the call that waits for what comes next: a plain send wakes a server's thread, which often takes
-//! the CPU before the next send.
+//! All sends of an iteration are submitted by the call that waits for the next events: a plain send wakes a server's thread, which
+//! often takes the CPU before the next send.
 
 use howfar_contract::{Failed, internal};
 use rustix::event::epoll;
@@ -36,7 +36,7 @@ impl Worker<'_> {
                 self.on_time()?;
             }
         }
-        // The last goodbyes.
+        // Submit the last goodbyes.
         if let Some(ring) = self.ring() {
             ring.wait(Some(0)).map_err(|error| broken(&error))?;
         }
@@ -92,12 +92,12 @@ impl Worker<'_> {
                 self.interest(token.index())
             }
             Event::Writable { token } if self.is_current(token) => self.flush(token.index()),
-            // Of a socket that is closed.
+            // Events of sockets that are closed by now.
             _ => Ok(()),
         }
     }
 
-    /// Events of `wake_fd`, or of connections on their way in.
+    /// Handle events of `wake_fd` and of connections being opened.
     #[cold]
     fn doors(&mut self, armed: bool, buffer: &mut [u8]) -> Result<(), Failed> {
         if !armed {
@@ -110,7 +110,7 @@ impl Worker<'_> {
             for event in &events {
                 match event.data.u64() {
                     WAKE => self.woken()?,
-                    // The ring has its own limit of a wait.
+                    // The ring has its own timeout.
                     ALARM => {}
                     index => self.enter(index as usize, buffer)?,
                 }
@@ -121,7 +121,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Not of a socket that is closed by now.
+    /// Whether `token` belongs to the connection's present socket, not to one that is closed by now.
     #[inline]
     fn is_current(&self, token: Token) -> bool {
         let wire = &self.connections[token.index()].wire;
@@ -142,7 +142,7 @@ impl Worker<'_> {
         }
     }
 
-    /// An open connection: from now on bytes that come are delivered. `was_opening`: epoll knows its socket.
+    /// Register an open connection, so that its bytes are delivered. `was_opening`: its socket is registered with epoll.
     pub(super) fn admit(&mut self, index: usize, was_opening: bool) -> Result<(), Failed> {
         let Some(wire) = &mut self.connections[index].wire else {
             return Ok(());
@@ -178,7 +178,7 @@ impl Worker<'_> {
         };
         let bytes = if goodbye { wire.goodbye() } else { Vec::new() };
         if !bytes.is_empty() {
-            // The work is done: what cannot be said any more changes nothing.
+            // The work is done, so errors are ignored.
             let _ = ring.send(&wire.socket, wire.registration.token, &bytes);
         }
         ring.retire(wire.socket);

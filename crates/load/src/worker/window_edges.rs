@@ -1,4 +1,4 @@
-//! The edges of the measured window, and the orders of the coordinator.
+//! Edges of the measured window, and orders from the coordinator.
 
 use howfar_contract::Failed;
 
@@ -11,7 +11,7 @@ use crate::tally::{Edge, Tally, Window};
 use crate::tcp_info;
 
 impl Worker<'_> {
-    /// The clock shows `now`: pass every edge up to it. Cheap when there is none.
+    /// Pass every edge up to `now`, the clock's last reading. Cheap when there is none.
     #[inline]
     pub(super) fn tick(&mut self, now: u64) {
         while let Some(load) = &self.load {
@@ -42,12 +42,12 @@ impl Worker<'_> {
         let Some(load) = &mut self.load else { return };
         let reports = &self.reports;
         load.tally.pass(&mut |passed| {
-            // A coordinator that is gone has said why; then there is nobody to report to.
+            // A coordinator that is gone has reported why.
             let _ = reports.send(Report::Passed(passed));
         });
     }
 
-    /// The window is over: what is under way is written down.
+    /// The window is over: record each connection's share, TCP facts and unfinished transaction.
     fn settle(&mut self, end_ns: u64) {
         let starved = self.ring().map_or(0, |ring| ring.starved());
         let Some(load) = &mut self.load else { return };
@@ -118,14 +118,14 @@ impl Worker<'_> {
             if id >= used {
                 continue;
             }
-            // All begin by the clock, so that a limited number of transactions begins inside the window.
+            // A timer starts each connection, so that a limited number of transactions begins inside the window.
             self.connections[index].state = State::Resting;
             self.at(origin_ns + step_ns * id, index);
         }
         self.rest_if_none();
     }
 
-    /// A worker that only holds idle connections has nothing to do from the start.
+    /// A worker that only holds idle connections has drained from the start.
     fn rest_if_none(&mut self) {
         if self.plan.job.transactions > 0 && self.used == 0 {
             self.drained = true;
@@ -133,7 +133,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Whoever waits for too long.
+    /// Handle connections that have waited too long for an answer or to be opened.
     fn patrol(&mut self, now: u64) -> Result<(), Failed> {
         if self.stopping {
             return Ok(());

@@ -1,6 +1,6 @@
-//! Commands on keys: which one comes next, of which key, with which value. What is sent to Redis or Memcached instead of statements.
+//! Commands on keys, sent to Redis or Memcached instead of statements: the next command, its key and its value.
 //!
-//! A key's value is a pure function of the key, in length and content: whoever sets it, and however often, it stays the same.
+//! A key's value is a pure function of the key, in length and content: setting it again does not change it.
 
 use howfar_contract::jobs::{KeyValue, OnError, Protocol, SqlProtocol};
 use howfar_wire::keyvalue::{Expected, Expects};
@@ -14,7 +14,7 @@ use crate::draws::Draws;
 
 /// Digits of a key's number.
 const DIGITS: usize = 12;
-/// Longest prefix, as the contract has it, and its digits.
+/// Maximum length of a key: the contract's longest prefix, and the digits.
 const LONGEST_KEY: usize = 64 + DIGITS;
 
 /// One command.
@@ -37,12 +37,12 @@ impl Verb {
     }
 }
 
-/// What all connections share.
+/// The commands of a workload, shared by all connections.
 #[derive(Debug)]
 pub(crate) struct Commands {
     protocol: Protocol,
     stops: bool,
-    /// Commands with the end of each one's share in `1..=shares`.
+    /// Commands, each with the end of its share in `1..=shares`.
     verbs: Vec<(u64, Verb)>,
     shares: u64,
     ids: Ids,
@@ -52,7 +52,7 @@ pub(crate) struct Commands {
     values: Values,
 }
 
-/// A program whose transactions are one request each. With one command in it a kind of transaction is a command.
+/// A program whose transactions are one request each. Without a pipeline, each command is a kind of its own.
 pub(super) fn program(load: &KeyValue) -> Program {
     let commands = Commands::new(load);
     let one = |kind: usize| {
@@ -88,7 +88,7 @@ pub(super) fn program(load: &KeyValue) -> Program {
 }
 
 impl Program {
-    /// The commands, where the program is of those and not of statements.
+    /// The commands, if the program consists of commands and not of statements.
     #[inline]
     pub(crate) fn commands(&self) -> Option<&Commands> {
         self.commands.as_deref()
@@ -127,12 +127,12 @@ impl Commands {
         self.protocol
     }
 
-    /// An error of the server ends the job.
+    /// Whether an error of the server ends the job.
     pub(crate) fn stops(&self) -> bool {
         self.stops
     }
 
-    /// No reply to one request is longer than some hundred bytes.
+    /// Whether no reply to a request is longer than some hundred bytes.
     pub(crate) fn is_short(&self) -> bool {
         let keys = if self.verbs.iter().any(|(_, verb)| *verb == Verb::MultiGet) {
             usize::from(self.keys_each)
@@ -142,7 +142,7 @@ impl Commands {
         (self.values.most() + 40) * keys * usize::from(self.pipeline) <= 900
     }
 
-    /// Append a request; `replies` learns what is due. Gives the number of commands.
+    /// Append a request, and register the expected replies with `replies`. Returns the number of commands.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -288,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// What the first requests of a workload with these fields say, each with its number of commands.
+    /// The first requests of a workload with these fields, each with its number of commands.
     fn encoded(protocol: &str, fields: &Value, requests: u64) -> Vec<(String, u64)> {
         let mut load =
             json!({"kind": "key_value", "protocol": protocol, "keys": 1, "get": 0, "set": 0});
@@ -351,7 +351,7 @@ mod tests {
         let all = encoded("resp2", &fields, 200);
         assert_eq!(all, encoded("resp2", &fields, 200));
         assert!(all.iter().all(|(_, count)| *count == 8));
-        // A quarter of 1600: six standard deviations of 17.3 allowed.
+        // A quarter of 1600; six standard deviations of 17.3 are allowed.
         let sets: usize = all
             .iter()
             .map(|(text, _)| text.matches("SET").count())

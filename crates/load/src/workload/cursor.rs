@@ -1,31 +1,31 @@
-//! A place inside a transaction.
+//! A position in a transaction.
 
 use super::{Memory, Program, Step, Table, Value};
 use crate::draws::Draws;
 
-/// The statement that comes next.
+/// The next statement of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
     /// Index into [`Program::kinds`].
     pub kind: usize,
-    /// From 1; 1 when it has none.
+    /// Number of its table, from 1; 1 if it has none.
     pub table: u32,
-    /// Where a connection keeps what it knows of it.
+    /// Index of the statement's state in a connection's `Statements`.
     pub slot: usize,
-    /// Pause before it.
+    /// Pause before the statement.
     pub think_ns: u64,
     group: u32,
     step: u32,
 }
 
-/// A place inside a transaction, with the random numbers that are still to come.
+/// A position in a transaction, with the state of its random numbers.
 #[derive(Debug, Clone)]
 pub struct Cursor {
     pub(super) draws: Draws,
     pub(super) last: u64,
     connection: u32,
     which: u32,
-    /// Position of the statement that comes next.
+    /// Position of the next statement.
     group: u32,
     step: u32,
     /// Repetitions of the group that have begun.
@@ -95,7 +95,7 @@ impl Cursor {
         &groups[due.group as usize].steps[due.step as usize]
     }
 
-    /// Draw the values that `due` binds, in order. Once for each statement: they are drawn, not looked up.
+    /// Draw the values that `due` binds, in order. Call it once per statement: each call draws new values.
     #[inline]
     pub fn values(
         &mut self,
@@ -109,7 +109,7 @@ impl Cursor {
         }
     }
 
-    /// How many values `due` binds.
+    /// Number of values that `due` binds.
     pub fn count(&self, program: &Program, due: Due) -> usize {
         self.step(program, due).sources.len()
     }

@@ -1,4 +1,4 @@
-//! A workload of one's own: named statements, values from generators, transactions with weights and pauses.
+//! A user-defined workload: named statements, values from generators, transactions with weights and pauses.
 
 use howfar_contract::jobs::{Constant, Custom, CustomStatement, SqlProtocol, Values};
 
@@ -60,7 +60,7 @@ pub(super) fn program(custom: &Custom, protocol: SqlProtocol) -> Result<Program,
     Ok(program)
 }
 
-/// Which parameters are referred to, and so must be kept.
+/// Parameters that others refer to, whose values must be kept.
 #[derive(Debug, Default)]
 struct KeptValues(Vec<(String, u32)>);
 

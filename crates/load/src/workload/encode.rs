@@ -1,4 +1,4 @@
-//! A statement as bytes: text with its values in it, or an execute of what was prepared.
+//! Encodes a statement: as text with its values in it, or as an execute of a prepared statement.
 
 use std::io::Write as _;
 
@@ -26,7 +26,7 @@ impl Program {
         }
     }
 
-    /// Append a bind of the values of `due` to what PostgreSQL keeps as `statement`; `None`: to what it parsed last.
+    /// Append a bind of the values of `due` to the prepared `statement` of PostgreSQL; `None` for the unnamed statement.
     #[inline]
     pub(crate) fn write_bind(
         &self,
@@ -44,7 +44,7 @@ impl Program {
         bind.end();
     }
 
-    /// Append a parse of `due`, and a bind of its values.
+    /// Append a parse of `due` as the unnamed statement, and a bind of its values.
     pub(crate) fn write_unnamed(
         &self,
         due: Due,
@@ -64,7 +64,7 @@ impl Program {
         self.write_bind(due, cursor, memory, None, out);
     }
 
-    /// Append the SQL of `due` with its values; `quote` appends a text as the server reads it.
+    /// Append the SQL of `due` with its values; `quote` appends a text as a literal of the server.
     pub fn write_text(
         &self,
         due: Due,

@@ -1,8 +1,8 @@
-//! What is requested: statements, their order, and the values that they bind.
+//! The workload: statements, their order, and the values that they bind.
 //!
-//! A [`Program`] is made once of a job ([`sysbench`] or [`custom`]) and shared by all workers. A transaction is a pure function of
-//! (seed, connection, number): a [`Cursor`] goes through it and hands out one [`Due`] statement after the other; [`encode`] writes
-//! it as text or as an execute. [`commands`] are what is sent to key-value stores instead.
+//! A [`Program`] is made once from a job ([`sysbench`] or [`custom`]) and shared by all workers. A transaction is a pure function of
+//! (seed, connection, number): a [`Cursor`] steps through it and returns one [`Due`] statement after the other; [`encode`] writes
+//! it as text or as an execute. [`commands`] are sent to key-value stores instead.
 
 pub(crate) mod commands;
 mod cursor;
@@ -22,20 +22,20 @@ use crate::draws::Draws;
 pub use cursor::{Cursor, Due};
 pub use source::{Memory, Source, Value};
 
-/// A statement without its values: what histograms name and what the server prepares, once a table.
+/// A statement without its values: the unit that histograms name and that the server prepares, once per table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kind {
-    /// As histograms name it.
+    /// Its name in histograms.
     pub name: String,
     pieces: Vec<Piece>,
-    /// Numbered tables that it may be for; 1 when it names none.
+    /// Number of numbered tables that it may use; 1 if it names none.
     tables: u32,
-    /// Sent as text even where statements are prepared: sysbench's `oltp_insert`.
+    /// Sent as text even if statements are prepared: sysbench's `oltp_insert`.
     always_text: bool,
     first_slot: usize,
 }
 
-/// SQL in parts.
+/// A part of a statement's SQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
     Text(String),
@@ -50,7 +50,7 @@ impl Kind {
             SqlProtocol::Mysql => Dialect::Mysql,
             SqlProtocol::Postgresql => Dialect::Postgres,
         };
-        // Each cut: where it is, how long, and what stands there.
+        // Each cut: its position, its length, and the piece that it stands for.
         let mut cuts: Vec<(usize, usize, Option<Piece>)> = sql::marks(sql, dialect)
             .into_iter()
             .map(|mark| match mark {
@@ -86,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// Values that it takes.
+    /// Number of values that it binds.
     fn values(&self) -> usize {
         self.pieces
             .iter()
@@ -103,13 +103,13 @@ struct Step {
     sources: Vec<Source>,
 }
 
-/// Which of the numbered tables a group is for.
+/// The numbered table that a group uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Table {
     None,
-    /// Drawn anew each time that the group begins, as sysbench does.
+    /// Drawn each time that the group begins, as in sysbench.
     Drawn,
-    /// The connection's own.
+    /// The connection's own table.
     OfConnection,
 }
 
@@ -133,21 +133,21 @@ pub struct Program {
     connections: u64,
     mode: PsMode,
     protocol: SqlProtocol,
-    /// Statements that leave at once.
+    /// Number of statements sent together.
     pipeline: u16,
     slots: usize,
     memories: usize,
-    /// What is requested instead of statements.
+    /// Commands on keys, sent instead of statements.
     commands: Option<Box<commands::Commands>>,
 }
 
 impl Program {
-    /// The transactions of `workload` on `connections` connections. The message says what is wrong with it.
+    /// The transactions of `workload` on `connections` connections. The error is a message about what is wrong with the workload.
     pub fn new(workload: &Workload, connections: u32, seed: u64) -> Result<Self, String> {
         Self::speaking(SqlProtocol::Mysql, 1, workload, connections, seed)
     }
 
-    /// The transactions of `workload` in a protocol's own SQL, `pipeline` statements at once.
+    /// The transactions of `workload` in a protocol's own SQL, with `pipeline` statements sent together.
     pub fn speaking(
         protocol: SqlProtocol,
         pipeline: u16,
@@ -197,12 +197,12 @@ impl Program {
         &self.kinds
     }
 
-    /// Statements go to the server prepared where it can.
+    /// Whether statements are prepared, if the server can.
     pub fn is_prepared(&self) -> bool {
         self.mode == PsMode::Auto && self.commands.is_none()
     }
 
-    /// A pipeline has something to send at once: a transaction of a single statement is made of as many.
+    /// Fill the pipeline: a transaction with a single statement repeats it up to the depth of the pipeline.
     fn repeat_single_statements(&mut self) {
         for (_, groups) in &mut self.transactions {
             if let [group] = groups.as_mut_slice() {
@@ -217,18 +217,18 @@ impl Program {
         self.protocol
     }
 
-    /// Statements that leave at once.
+    /// Number of statements sent together.
     pub(crate) fn pipeline(&self) -> u16 {
         self.pipeline
     }
 
-    /// More than one statement travels in a request.
+    /// Whether a request may hold more than one statement.
     #[inline]
     pub(crate) fn sends_several(&self) -> bool {
         self.is_multi() || self.pipeline > 1
     }
 
-    /// `due` goes as text with its values in it, by the protocol's own way for that.
+    /// Whether `due` is sent as text with its values in it, as a simple query of the protocol.
     #[inline]
     pub(crate) fn is_text(&self, due: Due) -> bool {
         match self.mode {
@@ -238,12 +238,12 @@ impl Program {
         }
     }
 
-    /// All statements of a transaction travel in one request.
+    /// Whether all statements of a transaction are sent in one request.
     pub fn is_multi(&self) -> bool {
         self.mode == PsMode::Multi
     }
 
-    /// Statements of which a connection keeps what it knows.
+    /// Number of statements whose state a connection keeps.
     pub fn slots(&self) -> usize {
         self.slots
     }
@@ -277,7 +277,8 @@ impl Program {
         self.attempt(connection, number, 0)
     }
 
-    /// The start of a transaction that has failed so often: with other values, as in sysbench. What a value caused would only come again.
+    /// The start of a transaction after `failures` failed attempts: with other values, as in sysbench, since the same could fail
+    /// again.
     #[inline]
     pub fn attempt(&self, connection: u64, number: u64, failures: u64) -> Cursor {
         let mut draws = Draws::of(self.seed ^ (failures << 32), connection, number);
@@ -290,12 +291,12 @@ impl Program {
         Cursor::new(draws, connection, which)
     }
 
-    /// What a connection must remember between statements.
+    /// A connection's memory between statements.
     pub fn memory(&self, connection: u64) -> Memory {
         Memory::new(connection, self.memories)
     }
 
-    /// The statements of a transaction with the values that they bind, for those who check them.
+    /// The statements of a transaction with the values that they bind, for tests.
     pub fn listed(&self, connection: u64, number: u64) -> Vec<(String, u32, Vec<String>)> {
         let mut memory = self.memory(connection);
         let mut cursor = self.transaction(connection, number);

@@ -5,16 +5,16 @@ use howfar_contract::jobs::{Distribution, Pgbench, SqlProtocol, Workload};
 use super::{Group, Kind, Program, Source, Step, Table};
 use crate::distribution::Ids;
 
-/// Rows for each unit of scale.
+/// Rows per unit of scale.
 pub(crate) const ACCOUNTS: u64 = 100_000;
 pub(crate) const TELLERS: u64 = 10;
 
-/// What a transaction draws once and uses again, by its place in the memory.
+/// Values that a transaction draws once and reuses: indices into the connection's memory.
 const AID: usize = 0;
 const BID: usize = 1;
 const TID: usize = 2;
 const DELTA: usize = 3;
-/// From -5000 to 5000.
+/// Deltas are drawn from -5000 to 5000.
 const DELTAS: u64 = 10_001;
 const BELOW_DELTAS: u64 = 5_001_u64.wrapping_neg();
 
@@ -41,7 +41,7 @@ struct Script {
     kinds: Vec<Kind>,
     groups: Vec<Group>,
     drawn: [bool; 4],
-    /// Some values are used again.
+    /// Whether some values are reused, so that drawn values must be kept.
     keeps: bool,
 }
 
@@ -54,7 +54,7 @@ impl Script {
         );
     }
 
-    /// `whole`: tellers and branches too.
+    /// Add the updating script; `whole`: with tellers and branches.
     fn update(&mut self, whole: bool) {
         self.step("begin", "BEGIN", &[]);
         self.step(
@@ -98,7 +98,7 @@ impl Script {
         });
     }
 
-    /// Drawn where it is first used; the same again after that.
+    /// The source of a value: drawn at its first use, recalled after that.
     fn value(&mut self, which: usize) -> Source {
         if std::mem::replace(&mut self.drawn[which], true) {
             return Source::Recalled(which);

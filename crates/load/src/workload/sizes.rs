@@ -1,13 +1,13 @@
-//! Values of keys: how long, and which bytes. Pure functions of the key's number.
+//! Values of keys: their lengths and bytes, as pure functions of the key's number.
 
 use howfar_contract::jobs::{Alphabet, Sizes};
 
 use crate::digits;
 use crate::draws::Draws;
 
-/// Values begin at so many positions of one text, so that neighbours differ.
+/// Number of positions in one text where values may begin, so that values of neighbouring keys differ.
 const PLACES: usize = 4096;
-/// Seed of the values in every job, whatever the seed of the job: a load overwrites what a prefill has set with the same.
+/// Seed of the values, independent of the job's seed, so that a load overwrites the values of a prefill with the same ones.
 const SEED: u64 = 0x766C_7565;
 
 /// All values of a job.
@@ -86,7 +86,7 @@ impl Values {
     }
 }
 
-/// A normal deviate of mean 0 and deviation 1 (Box and Muller 1958).
+/// A normal deviate with mean 0 and standard deviation 1 (Box and Muller 1958).
 fn normal(draws: &mut Draws) -> f64 {
     let radius = (-2.0 * (1.0 - draws.unit()).ln()).sqrt();
     radius * (std::f64::consts::TAU * draws.unit()).cos()
@@ -119,7 +119,7 @@ mod tests {
         assert!(differ.count() > 90);
     }
 
-    /// Means of 20 000: six standard errors allowed (of 0..=100: 29.2 each; of logarithms: sigma).
+    /// Means of 20 000 values: six standard errors are allowed (standard deviation of 0..=100: 29.2; of the logarithms: sigma).
     #[test]
     fn sizes_follow_their_laws() {
         let uniform = lengths(&Sizes::Uniform { low: 0, high: 100 });

@@ -1,4 +1,4 @@
-//! Where the values of a statement come from.
+//! Sources of a statement's values.
 
 use std::io::Write as _;
 
@@ -17,28 +17,30 @@ pub enum Value<'a> {
     Raw(&'a [u8]),
 }
 
-/// Draws one value, or looks it up.
+/// A source that draws one value, or looks it up.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A row id; later sources of the transaction may refer to it.
     Id(Ids),
-    /// The last row id, and so much more.
+    /// The last row id plus this number.
     LastPlus(u64),
-    /// By a distribution over what is above `below`; nobody refers to it.
+    /// `below` plus a drawn number; later sources cannot refer to it.
     Number {
         ids: Ids,
         below: u64,
     },
-    /// A row id of the part of the table that belongs to the connection: its index times `rows` (a real number, as in sysbench),
-    /// and `rows` more.
+    /// A row id from the connection's part of the table, which begins at its index times `rows` (a real number, as in sysbench) and
+    /// has
+    /// `rows` more ids.
     Slice {
         ids: Ids,
         rows: f64,
     },
-    /// sysbench's `c` and `pad`.
+    /// A value of sysbench's column `c`.
     C,
+    /// A value of sysbench's column `pad`.
     Pad,
-    /// Different for every call of the job: the residue permutation of sysbench's `unique`, as a signed integer.
+    /// Unique to every call in the job: the residue permutation of sysbench's `unique`, as a signed integer.
     Unique,
     /// first + step * (connection + connections * calls).
     Sequence {
@@ -52,16 +54,16 @@ pub enum Source {
     },
     Integer(i64),
     Constant(Vec<u8>),
-    /// The rows `(n,n),(n+1,n+1),…` of sysbench's `bulk_insert`, as many as fit into so many bytes.
+    /// The rows `(n,n),(n+1,n+1),…` of sysbench's `bulk_insert`, until they have at least `bytes`.
     Rows {
         bytes: usize,
     },
-    /// Keeps its value for others.
+    /// Draws from `source` and keeps the value for others.
     Kept {
         index: usize,
         source: Box<Source>,
     },
-    /// What is kept there.
+    /// The value kept at this index.
     Recalled(usize),
 }
 
@@ -80,12 +82,12 @@ impl From<Value<'_>> for Owned {
     }
 }
 
-/// What one connection remembers: how often it drew from sequences, and the values that later statements repeat.
+/// One connection's memory: its number of draws from sequences, and the values that later statements repeat.
 #[derive(Debug, Clone)]
 pub struct Memory {
     connection: u64,
     calls: u64,
-    /// What it last drew that no other call of the job gets.
+    /// The last key drawn that is unique in the job.
     key: Option<i64>,
     kept: Vec<Owned>,
     text: Vec<u8>,
@@ -102,7 +104,7 @@ impl Memory {
         }
     }
 
-    /// Rows `(n,n),(n+1,n+1),…` into `text`.
+    /// Write rows `(n,n),(n+1,n+1),…` to `text`.
     fn write_rows(&mut self, bytes: usize) {
         self.text.clear();
         while self.text.len() < bytes {
@@ -113,7 +115,7 @@ impl Memory {
         }
     }
 
-    /// The key drawn since this was last asked.
+    /// Take the key drawn since the last call, if any.
     #[inline]
     pub(crate) fn take_key(&mut self) -> Option<i64> {
         self.key.take()
@@ -124,7 +126,7 @@ impl Memory {
         Value::Integer(key)
     }
 
-    /// Numbers that no other call of the job gets.
+    /// A number that no other call in the job gets.
     fn call(&mut self, connections: u64) -> u64 {
         let number = self.connection + connections * self.calls;
         self.calls += 1;
@@ -213,7 +215,7 @@ impl Source {
         }
     }
 
-    /// [`Source::draw`] without being specialised for each receiver.
+    /// [`Source::draw`], not monomorphised for each receiver.
     fn draw_any(
         &self,
         program: &Program,
@@ -231,8 +233,8 @@ fn text(memory: &mut Memory, each: &mut dyn FnMut(Value<'_>), write: impl FnOnce
     each(Value::Bytes(&memory.text));
 }
 
-/// The n-th of all 32-bit numbers in an order without pattern: quadratic residues of a prime p = 3 mod 4, each number below p/2
-/// and its mirror above (Preshing 2012, as sysbench's `unique`).
+/// The n-th of all 32-bit numbers in a pseudo-random order: quadratic residues of a prime p = 3 mod 4, mirrored for numbers above p/2
+/// (Preshing 2012, as in sysbench's `unique`).
 fn unique(number: u32) -> u32 {
     const PRIME: u64 = 4_294_967_291;
     let permute = |number: u32| -> u32 {

@@ -1,14 +1,14 @@
 //! sysbench's Lua workloads: the same statements in the same order, values by the same distributions.
 //!
-//! The table is drawn once a transaction for each kind of statement, and the ids for each query, as sysbench does. Its
-//! `bulk_insert` calls each row an event; here a transaction is one INSERT of as many rows as it sends at once (512 KiB).
+//! As in sysbench, the table is drawn once per transaction for each kind of statement, and ids for each query. sysbench's
+//! `bulk_insert` calls each row an event; here a transaction is one INSERT with as many rows as sysbench sends at once (512 KiB).
 
 use howfar_contract::jobs::{SqlProtocol, Sysbench, Workload};
 
 use super::{Group, Kind, Program, Source, Step, Table};
 use crate::distribution::Ids;
 
-/// sysbench sends a bulk insert when it has so many bytes.
+/// sysbench sends a bulk insert once it has this many bytes.
 const BULK_BYTES: usize = 512 * 1024;
 
 pub(super) fn program(
@@ -38,7 +38,7 @@ pub(super) fn program(
             script.writes();
         }
         Workload::OltpWriteOnly(_) => script.writes(),
-        // sysbench's script sets the count itself.
+        // As in sysbench's script, the count is fixed.
         Workload::OltpPointSelect(_) => script.point_selects(1),
         Workload::OltpUpdateIndex(_) => script.index_updates(load.index_updates),
         Workload::OltpUpdateNonIndex(_) => script.non_index_updates(load.non_index_updates),
@@ -95,7 +95,7 @@ impl Script<'_> {
         });
     }
 
-    /// `repeat` times the same statement on one table drawn for all of them.
+    /// Add `repeat` times the same statement, on one table drawn for all of them.
     fn repeated(&mut self, name: &str, sql: &str, repeat: u32, sources: Vec<Source>) {
         if repeat == 0 {
             return;
@@ -112,7 +112,7 @@ impl Script<'_> {
         Source::Id(self.ids.clone())
     }
 
-    /// A value for `k`: drawn as ids are, and not one that a later statement means.
+    /// A value for `k`: drawn like an id, but later statements cannot refer to it.
     fn k(&self) -> Source {
         Source::Number {
             ids: self.ids.clone(),
@@ -217,10 +217,10 @@ impl Script<'_> {
         });
     }
 
-    /// sysbench sends these as text in every mode.
+    /// Add INSERTs; as in sysbench, they are sent as text in every mode.
     fn inserts(&mut self) {
         let mut sources = vec![self.k(), Source::C, Source::Pad];
-        // A serial number of PostgreSQL's is drawn where no id is given.
+        // PostgreSQL assigns a serial number only if no id is given.
         let sql = if self.load.auto_inc && self.protocol == SqlProtocol::Postgresql {
             "INSERT INTO sbtest{} (k, c, pad) VALUES (?, ?, ?)"
         } else {
@@ -236,7 +236,7 @@ impl Script<'_> {
         self.kinds[0].always_text = true;
     }
 
-    /// Each connection's own part of the one table: `a..=a + rows`, one more than rows, as in sysbench.
+    /// Each connection's own part of the single table: `a..=a + rows`, which has one more than `rows` ids, as in sysbench.
     fn slice(&self, connections: u32) -> Result<(Source, f64), String> {
         if self.load.tables != 1 {
             return Err("this workload has one table only: tables must be 1".to_owned());

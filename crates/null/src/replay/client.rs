@@ -1,4 +1,4 @@
-//! The client: one thread, as the application has it, that makes round trips one after the other.
+//! The client: one thread, like the application's, that makes round trips one after the other.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use super::stream::{ClientSide, Duplex, socket};
 use super::{BUFFER, Queued, now_ns, wait_until};
 use crate::address;
 
-/// Replay all pages; an event for each.
+/// Replay all pages and write an event for each.
 pub(crate) fn replay(job: &ReplayJob) -> Result<(), Failed> {
     job.check()?;
     let mut client = Client {
@@ -45,7 +45,8 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Nanoseconds that it took. A login has no part in them: the recording has the round trips of its own.
+    /// Open a connection; returns the nanoseconds that this took, not counting our login: the recording contains the round trips of
+    /// its own login.
     fn connect(&mut self, number: u32) -> Result<u64, Failed> {
         self.open.remove(&number);
         let began = now_ns();
@@ -98,12 +99,12 @@ impl Client<'_> {
             done.round_trips_ns.push(last - sent);
         }
         done.took_ns = wait_until(last + page.rest_ns) - began - greeted;
-        // What it waited for a processor while it should have sent is in both.
+        // A wait for a processor while a request was due is in both figures, hence the maximum.
         done.client_late_ns = self.queued.since().max(overshot);
         Ok(done)
     }
 
-    /// How late the server was.
+    /// Make one round trip; returns how late the server was, in nanoseconds.
     fn round_trip(&mut self, connection: u32, wish: &Wish) -> io::Result<u64> {
         let stream = self
             .open
@@ -119,7 +120,7 @@ impl Client<'_> {
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            // A few bytes at a time is possible: they are put where they belong.
+            // The answer may come a few bytes at a time: each goes to its position.
             for (at, byte) in (had..HEAD).zip(&self.input[..count]) {
                 first[at] = *byte;
             }

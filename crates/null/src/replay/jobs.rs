@@ -111,18 +111,18 @@ pub(crate) struct Replayed {
     pub(crate) server_late_ns: u64,
 }
 
-/// A protocol's own way to TLS is not spoken.
+/// The TLS negotiation of the protocols is not implemented.
 const ENCRYPTS: &str = "tls needs the speech `sizes`";
 
 impl AnswerJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub(crate) fn check(&self) -> Result<(), Failed> {
         held(&[(self.tls.is_none() || self.speech == Speech::Sizes, ENCRYPTS)])
     }
 }
 
 impl ReplayStep {
-    /// What its request says.
+    /// The wish that the request of this step carries.
     pub(super) fn wish(&self) -> Wish {
         let mut wish = Wish::default();
         wish[..4].copy_from_slice(&self.bytes_to_client.to_be_bytes());
@@ -132,7 +132,7 @@ impl ReplayStep {
 }
 
 impl ReplayJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub(crate) fn check(&self) -> Result<(), Failed> {
         let steps = || self.pages.iter().flat_map(|page| &page.steps);
         held(&[

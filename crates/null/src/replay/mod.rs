@@ -1,8 +1,10 @@
-//! Round trips of a recording, sizes and times without words: a server that answers each request with as many bytes, after as long, as
-//! the request says, and a client that makes the round trips one after the other and keeps the gaps between them.
+//! Replay of a recording's round trips, by size and time without their contents: a server that answers each request with the number
+//! of bytes and after the time that the request gives, and a client that makes the round trips one after the other and keeps the
+//! gaps between them.
 //!
-//! With neither gaps nor service times this measures what a round trip of each size costs on a path. `stream` is the socket, with TLS or
-//! without, `speech` what the bytes on it look like. Both sides spin, as the application and the server compute: a processor that sleeps would have to be woken.
+//! Without gaps and service times this measures the cost of a round trip of each size on a path. `stream` is the socket, with or
+//! without TLS; `speech` is the format of the bytes on it. Both sides spin, because the application and the server compute
+//! meanwhile: a sleeping processor would have to be woken.
 
 mod client;
 pub(crate) mod jobs;
@@ -18,18 +20,18 @@ pub(crate) use server::serve;
 
 use crate::clock::now_ns;
 
-/// Longer waits sleep first: a timer, not a computation.
+/// Maximum wait spent spinning only; a longer one sleeps first, because it stands for a timer, not for a computation.
 const LONGEST_SPIN_NS: u64 = 20_000_000;
 const BUFFER: usize = 64 * 1024;
 
-/// How long a thread has waited for a processor: other programs had them.
+/// Measures how long a thread has waited for a processor while other programs had them.
 struct Queued {
     file: Option<File>,
     before_ns: u64,
 }
 
 impl Queued {
-    /// The wait of the thread that makes it.
+    /// Measure the calling thread.
     fn new() -> Self {
         let mut queued = Self {
             file: File::open("/proc/thread-self/schedstat").ok(),
@@ -39,7 +41,7 @@ impl Queued {
         queued
     }
 
-    /// Since the last call; 0 where the kernel does not say.
+    /// The wait since the last call, in nanoseconds; 0 if the kernel does not report it.
     fn since(&mut self) -> u64 {
         let mut text = [0; 96];
         let read = self
@@ -57,7 +59,7 @@ impl Queued {
     }
 }
 
-/// Wait until then; the time it was when that was over.
+/// Wait until `due_ns`; returns the time at which the wait ended.
 fn wait_until(due_ns: u64) -> u64 {
     loop {
         let now = now_ns();

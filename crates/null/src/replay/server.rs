@@ -1,4 +1,4 @@
-//! The server: a thread for each connection, as many requests as come.
+//! The server: a thread for each connection answers every request that comes.
 
 use std::io::{self, Read};
 use std::thread;
@@ -16,9 +16,9 @@ use super::{BUFFER, Queued, now_ns, wait_until};
 use crate::address;
 use crate::jobs::NullReady;
 
-/// More wait to be accepted.
+/// Maximum open connections; further ones are closed.
 const MOST_CONNECTIONS: usize = 4096;
-/// As the contract has it.
+/// Maximum bytes of a request or an answer, as in the contract.
 const LONGEST: usize = 1 << 30;
 static OPEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
@@ -41,20 +41,20 @@ pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
                 match net::accept_with(&listener, SocketFlags::CLOEXEC) {
                     Ok(descriptor) => admit(socket(descriptor, is_tcp), tls.clone(), speech),
                     Err(Errno::INTR | Errno::CONNABORTED) => {}
-                    // Out of descriptors: connections that end give some back.
+                    // Out of descriptors: connections that end will free some.
                     Err(_) => thread::sleep(Duration::from_millis(10)),
                 }
             }
         })
         .map_err(|error| internal(format!("starting a thread: {error}")))?;
     tell(&NullReady { port })?;
-    // Whatever comes is ignored; the end ends the server, with its threads.
+    // Input is ignored; the end of stdin ends the server and its threads.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     address::forget(&target);
     Ok(())
 }
 
-/// A client that is refused sees its connection closed.
+/// Serve a connection in a new thread. A client that is refused sees its connection closed.
 fn admit(plain: Box<dyn Plain>, tls: Option<ServerSide>, speech: Speech) {
     use std::sync::atomic::Ordering::Relaxed;
     if OPEN.load(Relaxed) >= MOST_CONNECTIONS {
@@ -62,7 +62,8 @@ fn admit(plain: Box<dyn Plain>, tls: Option<ServerSide>, speech: Speech) {
     }
     OPEN.fetch_add(1, Relaxed);
     let work = move || {
-        // A connection ends by its client, by its socket, or because it does not follow the rules. There is nobody to tell.
+        // A connection ends because the client closes it, the socket fails, or the client violates the protocol. None of this is
+        // reported.
         let _ = match &tls {
             None => answer(Box::new(plain), speech),
             Some(tls) => tls.begin(plain).and_then(|stream| answer(stream, speech)),
@@ -113,7 +114,7 @@ fn answer(mut stream: Box<dyn Duplex>, speech: Speech) -> io::Result<()> {
             had = 0;
         }
         let due = now_ns().saturating_add(u64::from_be_bytes(time));
-        // Both within the service time, which hides what they cost.
+        // Both happen within the service time, which hides their cost.
         let at = speech.answer(&mut output, &wish);
         let waited = if time == [0; 8] { 0 } else { queued.since() };
         let late = waited + (wait_until(due) - due);
@@ -123,7 +124,7 @@ fn answer(mut stream: Box<dyn Duplex>, speech: Speech) -> io::Result<()> {
     }
 }
 
-/// At least a byte; an end is an error.
+/// Read at least one byte; the end of the stream is an error.
 fn some(stream: &mut Box<dyn Duplex>, room: &mut [u8]) -> io::Result<usize> {
     match stream.read(room)? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),

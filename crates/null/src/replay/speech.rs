@@ -1,5 +1,6 @@
-//! What requests and answers look like on the wire: bytes without a meaning, or messages of a protocol, for a program in between that
-//! reads it. In any of them a request says how long its answer is to be and how long that takes, and an answer says how late it was.
+//! The format of requests and answers on the wire: bytes without a meaning, or messages of a protocol, for a program in between
+//! that parses it. In every format a request carries the length of its answer and the service time, and an answer carries how late
+//! it was.
 
 use std::io;
 
@@ -26,27 +27,27 @@ pub(crate) enum Speech {
     Memcached,
 }
 
-/// Length of the answer, 4 bytes, and service time, 8 bytes.
+/// What a request asks for: length of the answer, 4 bytes, and service time, 8 bytes.
 pub(super) type Wish = [u8; 12];
-/// In protocols of text, in hexadecimal.
+/// Length of a wish in hexadecimal, as in all formats except `sizes`.
 const DIGITS: usize = 2 * size_of::<Wish>();
-/// So much of an answer has its lateness in any of them.
+/// The first bytes of an answer, which contain its lateness in every format.
 pub(super) const HEAD: usize = 64;
-/// A login's messages are shorter.
+/// Maximum length of the messages of a login.
 const LONGEST_LOGIN: usize = 4096;
 /// Account and database.
 const NAME: &str = "howfar";
 
 const REDIS_LEAD: &[u8] = b"*3\r\n$3\r\nSET\r\n$24\r\n";
 const MEMCACHED_LEAD: &[u8] = b"set ";
-/// A command's end and the sign that the next statement may come.
+/// `CommandComplete`, then `ReadyForQuery`.
 const POSTGRESQL_END: &[u8] = b"C\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I";
 
 /// What has come from a client.
 pub(super) enum Come {
-    /// Not enough to know.
+    /// Too few bytes to decide.
     Part,
-    /// The whole of a login, or of what a program in between asks by itself.
+    /// A complete login message, or a complete request that the program in between makes itself.
     Aside {
         length: usize,
         answer: Vec<u8>,
@@ -58,7 +59,7 @@ pub(super) enum Come {
 }
 
 impl Speech {
-    /// Append a request of so many bytes, or of as few more as the protocol needs.
+    /// Append a request of `wanted` bytes, or of the minimum that the protocol needs if that is more.
     pub(super) fn request(self, out: &mut Vec<u8>, wish: &Wish, wanted: usize) {
         let key = hexadecimal(wish);
         let pad = |out: &mut Vec<u8>, length: usize| out.resize(out.len() + length, b' ');
@@ -90,7 +91,7 @@ impl Speech {
         }
     }
 
-    /// What stands before an answer's payload, the payload's length, and what stands after it.
+    /// The bytes before an answer's payload, the payload's length, and the bytes after it.
     fn answer_to(self, wish: &Wish) -> (Vec<u8>, usize, &'static [u8]) {
         let wanted = reply_of(wish);
         let text = |before: &dyn Fn(usize) -> Vec<u8>, after: &'static [u8]| {
@@ -119,7 +120,7 @@ impl Speech {
         before.len() + payload + after.len()
     }
 
-    /// Write the answer to a request, and where in it [`Self::put_late`] goes.
+    /// Write the answer to a request; returns the offset for [`Self::put_late`].
     pub(super) fn answer(self, out: &mut Vec<u8>, wish: &Wish) -> usize {
         let (before, payload, after) = self.answer_to(wish);
         out.clear();
@@ -129,7 +130,7 @@ impl Speech {
         before.len()
     }
 
-    /// How late an answer is.
+    /// Write how late an answer is.
     pub(super) fn put_late(self, there: &mut [u8], late_ns: u64) {
         let late = late_ns.to_be_bytes();
         match self {
@@ -138,7 +139,7 @@ impl Speech {
         }
     }
 
-    /// How late an answer was, by its first bytes.
+    /// Read how late an answer was from its first bytes.
     pub(super) fn late_ns(self, wish: &Wish, head: &[u8; HEAD]) -> io::Result<u64> {
         let at = self.answer_to(wish).0.len();
         let late = match self {
@@ -149,7 +150,7 @@ impl Speech {
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// What `bytes` begin with. `is_known`: the client has logged in.
+    /// Parse what `bytes` begin with. `is_known`: the client has logged in.
     pub(super) fn come(self, bytes: &[u8], is_known: &mut bool) -> io::Result<Come> {
         match self {
             Self::Sizes => Ok(bytes.first_chunk::<16>().map_or(Come::Part, |head| {
@@ -167,7 +168,7 @@ impl Speech {
         }
     }
 
-    /// Log in, as far as the protocol has a login.
+    /// Log in, if the protocol has a login.
     pub(super) fn greet(self, stream: &mut dyn Duplex) -> io::Result<()> {
         if self != Self::Postgresql {
             return Ok(());
@@ -199,12 +200,12 @@ impl Speech {
     }
 }
 
-/// Length that an answer is to have.
+/// Requested length of the answer.
 pub(super) fn reply_of(wish: &Wish) -> usize {
     number(wish).unwrap_or(0)
 }
 
-/// The first four bytes.
+/// The first four bytes as a number.
 fn number(bytes: &[u8]) -> Option<usize> {
     Some(u32::from_be_bytes(*bytes.first_chunk()?) as usize)
 }
@@ -218,7 +219,7 @@ fn row_before(column: usize) -> Vec<u8> {
     before
 }
 
-/// The first message of a session. What would encrypt it is declined.
+/// Parse the first message of a session. Requests for encryption are declined.
 fn login(bytes: &[u8], is_known: &mut bool) -> Come {
     let (Some(length), Some(code)) = (number(bytes), bytes.get(4..).and_then(number)) else {
         return Come::Part;
@@ -235,7 +236,8 @@ fn login(bytes: &[u8], is_known: &mut bool) -> Come {
     Come::Aside { length, answer }
 }
 
-/// No password is asked for. What a pooler compares between its two sides is what our client says.
+/// The answer to a login, which needs no password. The parameters that a pooler compares between its two sides have the values that
+/// our client sends.
 fn welcome() -> Vec<u8> {
     let mut answer = b"R\0\0\0\x08\0\0\0\0".to_vec();
     for (name, value) in [
@@ -256,7 +258,7 @@ fn welcome() -> Vec<u8> {
     answer
 }
 
-/// A statement. One without a wish is a pooler's own, and does nothing.
+/// Parse a statement. One without a wish is the pooler's own and does nothing.
 fn query(bytes: &[u8]) -> io::Result<Come> {
     let (Some(kind), Some(length)) = (bytes.first(), bytes.get(1..).and_then(number)) else {
         return Ok(Come::Part);
@@ -281,7 +283,7 @@ fn query(bytes: &[u8]) -> io::Result<Come> {
     })
 }
 
-/// A command whose key is the wish, and whose value's length stands after `between`.
+/// Parse a command whose key is the wish; its value's length follows `between`.
 fn keyed(bytes: &[u8], lead: &[u8], between: &[u8]) -> io::Result<Come> {
     let at = lead.len() + DIGITS + between.len();
     let Some(line) = bytes.get(at..) else {

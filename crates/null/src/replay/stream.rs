@@ -19,11 +19,11 @@ use rustls::{
 
 use super::jobs::ServerTls;
 
-/// Bytes go to and fro.
+/// A stream of bytes in both directions.
 pub(super) trait Duplex: Read + Write + Send {}
 impl<T: Read + Write + Send> Duplex for T {}
 
-/// A socket as std knows it: what `read` and `write` need is the same for both kinds.
+/// The descriptor as a TCP or Unix socket of std; `read` and `write` work the same for both.
 pub(super) fn socket(descriptor: OwnedFd, is_tcp: bool) -> Box<dyn Plain> {
     if is_tcp {
         Box::new(TcpStream::from(descriptor))
@@ -52,7 +52,7 @@ fn bad(what: &str, error: impl std::fmt::Display) -> Failed {
     )
 }
 
-/// TLS as clients begin it.
+/// The client side of TLS.
 #[derive(Debug, Clone)]
 pub(super) struct ClientSide {
     config: Arc<ClientConfig>,
@@ -88,7 +88,7 @@ impl ClientSide {
         })
     }
 
-    /// The handshake is over when this returns.
+    /// Start TLS; the handshake is complete when this returns.
     pub(super) fn begin(&self, mut plain: Box<dyn Plain>) -> io::Result<Box<dyn Duplex>> {
         let mut session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
             .map_err(io::Error::other)?;
@@ -99,7 +99,7 @@ impl ClientSide {
     }
 }
 
-/// TLS as servers answer it.
+/// The server side of TLS.
 #[derive(Debug, Clone)]
 pub(super) struct ServerSide(Arc<ServerConfig>);
 

@@ -219,7 +219,7 @@ proptest! {
         prop_assert!(!found.contains("Zq9"), "{found}");
     }
 
-    /// What opens is closed.
+    /// Brackets that open are closed.
     #[test]
     fn brackets_and_comments_that_are_run_are_closed(words in prop::collection::vec(0..9_usize, 0..12)) {
         const WORDS: [&str; 9] = ["(", "1", ",", "a", "/*!", "/*!50000", "VALUES", "IN", "+"];

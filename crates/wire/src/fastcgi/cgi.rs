@@ -1,34 +1,36 @@
-//! What an application answers, as CGI has it: headers, an empty line, a body. Of the body only the ends are kept.
+//! An application's answer in the format of CGI: headers, an empty line, a body. Only the beginning and the end of the body are
+//! kept.
 
 use super::Malformed;
 use crate::keyvalue::unsigned;
 
-/// Most bytes of all headers.
+/// Maximum bytes of all headers.
 pub const LONGEST_HEADERS: usize = 16 * 1024;
-/// Most bytes that are kept of what an application says: 200 characters of any kind.
+/// Maximum bytes kept of an application's text: 200 characters of any kind.
 pub const LONGEST_SAID: usize = 800;
-/// A header of the responder's own: what the page tells of itself.
+/// The header in which a page reports figures about itself.
 const TELLS: &[u8] = b"x-howfar-page";
 const LONGEST_NAME: usize = 40;
 
-/// What the headers say.
+/// The contents of the headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Response {
-    /// 200 where nothing else is said.
+    /// Without a status header: 302 if there is a location, else 200.
     pub status: u16,
-    /// What the page tells of itself, in its order; each name once.
+    /// The figures that the page reports about itself, in its order; each name occurs once.
     pub reported: Vec<(String, u64)>,
     moved: bool,
 }
 
-/// A response as it comes.
+/// A response being received.
 #[derive(Debug)]
 pub(super) struct Cgi {
     response: Response,
     /// All headers have come.
     whole: bool,
-    /// Bytes of headers so far, and the beginning of a line that came in parts.
+    /// Bytes of headers so far.
     taken: usize,
+    /// The beginning of a line that came in parts.
     line: Vec<u8>,
     first: Vec<u8>,
     last: Vec<u8>,
@@ -51,7 +53,7 @@ impl Cgi {
         }
     }
 
-    /// Ready for the next response; keeps its memory.
+    /// Prepare for the next response; its memory is kept.
     pub(super) fn clear(&mut self) {
         self.response.status = 0;
         self.response.reported.clear();
@@ -64,7 +66,7 @@ impl Cgi {
         self.body = 0;
     }
 
-    /// The headers, once they are whole.
+    /// The headers, once they are complete.
     pub(super) fn response(&self) -> Option<&Response> {
         self.whole.then_some(&self.response)
     }
@@ -93,7 +95,7 @@ impl Cgi {
         self.first
             .extend_from_slice(&input[..input.len().min(room)]);
         let wanted = &input[input.len().saturating_sub(self.tail)..];
-        // Twice the tail, so that small pieces do not move it each time.
+        // Keep up to twice the tail, so that small pieces do not move it each time.
         if self.last.len() + wanted.len() > 2 * self.tail {
             let keep = self.last.len().min(self.tail);
             self.last.drain(..self.last.len() - keep);
@@ -102,7 +104,7 @@ impl Cgi {
         Ok(())
     }
 
-    /// Take a line, or what there is of it.
+    /// Take a header line, or the part of it that has come.
     fn header(&mut self, input: &mut &[u8]) -> Result<(), Malformed> {
         let end = input.iter().position(|&byte| byte == b'\n');
         let (part, rest) = input.split_at(end.map_or(input.len(), |end| end + 1));
@@ -173,10 +175,10 @@ impl Response {
         Ok(())
     }
 
-    /// No more headers come.
+    /// Complete the headers: set the status if none was given.
     fn end(&mut self) {
         if self.status == 0 {
-            // A redirect need not say so.
+            // A redirect need not give a status.
             self.status = if self.moved { 302 } else { 200 };
         }
     }
@@ -192,7 +194,7 @@ fn is_name(name: &[u8]) -> bool {
             .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
-/// Three digits, and words that nobody needs.
+/// Parse a status: three digits, then words that are ignored.
 fn status(value: &[u8]) -> Result<u16, Malformed> {
     let digits = value.split(|&byte| byte == b' ').next().unwrap_or(value);
     match digits {

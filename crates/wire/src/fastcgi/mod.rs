@@ -1,5 +1,5 @@
-//! FastCGI 1.0 as a web server speaks it: one request at a time to a responder, and what comes back. Not here: roles other than the
-//! responder, several requests over one connection at once (applications refuse them), questions about an application's limits.
+//! FastCGI 1.0, the web server's side: one request at a time to a responder, and its reply. Not implemented: roles other than the
+//! responder, several requests over one connection at once (applications refuse them), queries for an application's limits.
 //!
 //! Start at [`request`] and [`Reply`].
 
@@ -12,9 +12,9 @@ pub use cgi::{LONGEST_HEADERS, LONGEST_SAID, Response};
 pub use reply::{End, ProtocolStatus, Reply};
 pub use request::request;
 
-/// The one version there is.
+/// The only version of the protocol.
 const VERSION: u8 = 1;
-/// The number of our one request over a connection.
+/// The id of the only request at a time over a connection.
 const REQUEST: u16 = 1;
 /// Bytes before the content of a record.
 const HEAD: usize = 8;

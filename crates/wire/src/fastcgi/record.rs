@@ -1,19 +1,20 @@
-//! Records out of a stream that is cut anywhere. Not here: what their content means.
+//! Splits a stream that arrives in arbitrary pieces into records. The meaning of their content is not handled here.
 
 use super::{HEAD, Malformed, REQUEST, VERSION};
 
-/// The record under way.
+/// The record being received.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     head: [u8; HEAD],
     /// Bytes of the head that have come.
     came: usize,
-    /// Bytes of content and of padding that are still to come.
+    /// Bytes of content still to come.
     content: usize,
+    /// Bytes of padding still to come.
     padding: usize,
 }
 
-/// What the next bytes are.
+/// The next part of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
     /// A record of this type and length begins.

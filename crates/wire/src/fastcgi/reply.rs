@@ -1,21 +1,21 @@
-//! What an application sends for one request, to its end.
+//! An application's reply to one request, up to its end.
 
 use super::cgi::{Cgi, LONGEST_SAID, Response};
 use super::record::{Part, Records};
 use super::{END_REQUEST, Malformed, STDERR, STDOUT};
 
-/// Bytes of an end.
+/// Content bytes of the record that ends a request.
 const END: usize = 8;
 
-/// What the application's side of the protocol made of a request.
+/// How the protocol layer of the application handled a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProtocolStatus {
     Complete,
-    /// It takes one request at a time over a connection.
+    /// The application takes only one request at a time over a connection.
     OneAtATime,
-    /// It has run out of something.
+    /// The application has run out of a resource.
     Overloaded,
-    /// It is no responder.
+    /// The application is not a responder.
     UnknownRole,
 }
 
@@ -23,19 +23,20 @@ pub enum ProtocolStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
     pub protocol: ProtocolStatus,
-    /// What a program gives at its exit; 0 is good.
+    /// The application's exit status; 0 is success.
     pub application: u32,
 }
 
-/// The reply to one request after another, cut anywhere. Memory does not grow with what comes.
+/// Parses the replies to successive requests, cut anywhere. Its memory does not grow with their size.
 #[derive(Debug)]
 pub struct Reply {
     records: Records,
     cgi: Cgi,
     /// The stream of the response was closed.
     closed: bool,
-    /// The beginning of what came as errors, and how much that was.
+    /// The beginning of the stream of errors.
     errors: Vec<u8>,
+    /// Bytes of the stream of errors.
     errors_bytes: u64,
     end_bytes: [u8; END],
     end_came: usize,
@@ -57,7 +58,7 @@ impl Reply {
         }
     }
 
-    /// Ready for the next request's; keeps its memory.
+    /// Prepare for the reply to the next request; memory is kept.
     pub fn begin(&mut self) {
         self.records = Records::default();
         self.cgi.clear();
@@ -68,10 +69,10 @@ impl Reply {
         self.end = None;
     }
 
-    /// Take what came; true when the request has ended and nothing is due any more.
+    /// Take the received bytes; true when the request has ended and nothing more is due.
     ///
     /// # Errors
-    /// If it does not follow the protocol.
+    /// If the input does not follow the protocol.
     pub fn feed(&mut self, mut input: &[u8]) -> Result<bool, Malformed> {
         while let Some(part) = self.records.next(&mut input)? {
             match part {
@@ -115,7 +116,7 @@ impl Reply {
         self.end
     }
 
-    /// What the headers say; `None` before all of them have come.
+    /// The headers; `None` before all of them have come.
     pub fn response(&self) -> Option<&Response> {
         self.cgi.response()
     }

@@ -7,7 +7,7 @@ const KEEP_CONNECTION: u8 = 1;
 /// Longest name or value.
 const LONGEST: usize = (1 << 31) - 1;
 
-/// Append a request with these parameters. `keep`: the application shall leave the connection open.
+/// Append a request with these parameters. `keep`: ask the application to leave the connection open.
 ///
 /// # Panics
 /// If a name or a value has 2 GiB or more.
@@ -25,7 +25,7 @@ pub fn request<'a>(
         pairs.extend_from_slice(name);
         pairs.extend_from_slice(value);
     }
-    // A stream: a pair may lie in two records.
+    // The parameters form a stream: a pair may span two records.
     for part in pairs.chunks(LONGEST_CONTENT) {
         record(out, PARAMS, part);
     }
@@ -33,7 +33,7 @@ pub fn request<'a>(
     record(out, STDIN, &[]);
 }
 
-/// In one byte or, from 128 on, in four with the first bit set.
+/// Append a length in one byte or, from 128 on, in four with the first bit set.
 fn length(out: &mut Vec<u8>, length: usize) {
     assert!(length <= LONGEST, "no name or value has 2 GiB");
     match u8::try_from(length) {

@@ -1,8 +1,8 @@
-//! Lines out of a stream that is cut anywhere.
+//! Splits a stream that is cut anywhere into lines.
 
 use super::Malformed;
 
-/// What a server says on one line is short: lengths, states, errors.
+/// Maximum length of a line: what servers put on one line is short (lengths, states, errors).
 pub const LONGEST_LINE: usize = 1 << 16;
 /// Memory that is kept for a line that comes in parts.
 const KEPT: usize = 1 << 10;
@@ -11,12 +11,12 @@ const KEPT: usize = 1 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     kept: Vec<u8>,
-    /// What is kept was given out.
+    /// The line in `kept` was returned.
     given: bool,
 }
 
 impl Lines {
-    /// The next line without its CRLF, taken from `input`; `None` when all of `input` is taken and no line is whole.
+    /// The next line without its CRLF, taken from `input`; `None` when all of `input` is taken and no line is complete.
     #[inline]
     pub(crate) fn next<'a, 'b: 'a>(
         &'a mut self,
@@ -50,7 +50,7 @@ impl Lines {
     }
 }
 
-/// A line that came up to its LF.
+/// Check a line that came up to its LF, and remove its CR.
 #[inline]
 fn whole(line: &[u8]) -> Result<&[u8], Malformed> {
     if line.len() > LONGEST_LINE {
@@ -62,7 +62,7 @@ fn whole(line: &[u8]) -> Result<&[u8], Malformed> {
     }
 }
 
-/// A number without a sign, of digits alone.
+/// Parse a number without a sign, of digits only.
 #[inline]
 pub(crate) fn unsigned(digits: &[u8], what: &'static str) -> Result<u64, Malformed> {
     if digits.is_empty() {
@@ -80,7 +80,7 @@ pub(crate) fn unsigned(digits: &[u8], what: &'static str) -> Result<u64, Malform
     Ok(number)
 }
 
-/// Append a number in digits.
+/// Append a number in decimal digits.
 #[inline]
 pub(crate) fn decimal(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];

@@ -1,5 +1,5 @@
-//! What the protocols of Redis and Memcached have in common: lines, blocks of a length that a line has said, commands on keys, and
-//! what became of them. Not here: either protocol.
+//! What the protocols of Redis and Memcached have in common: lines, blocks whose length a line gives, commands on keys, and their
+//! results. The two protocols themselves are in their own modules.
 
 mod lines;
 mod refusal;
@@ -27,40 +27,41 @@ pub enum Malformed {
     Unexpected(&'static str),
 }
 
-/// One command of a request: which reply is due.
+/// The reply that is due to one command of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     Get,
-    /// So many keys at once.
+    /// A read of this many keys at once.
     MultiGet(u16),
     /// A value set or a key deleted.
     Write,
 }
 
-/// What must know which replies are due.
+/// A parser that must know which replies are due.
 pub trait Expects {
-    /// A new request; each of its commands follows by [`Expects::expect`].
+    /// Begin a new request; [`Expects::expect`] follows for each of its commands.
     fn begin(&mut self);
 
     fn expect(&mut self, reply: Expected);
 }
 
-/// What became of the commands of a request.
+/// The results of the commands of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommandCounts {
-    /// Commands answered well that read.
+    /// Reading commands answered without an error.
     pub reads: u32,
-    /// Commands answered well that write.
+    /// Writing commands answered without an error.
     pub writes: u32,
-    /// Keys of the reads that had a value, and that had none.
+    /// Keys read that had a value.
     pub hits: u32,
+    /// Keys read that had none.
     pub misses: u32,
     /// Commands answered with an error, in order.
     pub refused: Vec<Refusal>,
 }
 
 impl CommandCounts {
-    /// Ready for the next request; keeps its memory.
+    /// Prepare for the next request; memory is kept.
     pub(crate) fn clear(&mut self) {
         self.reads = 0;
         self.writes = 0;
@@ -69,7 +70,7 @@ impl CommandCounts {
         self.refused.clear();
     }
 
-    /// One command was answered well, with so many values.
+    /// Count a command that was answered without an error, with this number of `values`.
     pub(crate) fn answered(&mut self, expected: Expected, values: u32) -> Result<(), Malformed> {
         let keys = match expected {
             Expected::Get => 1,

@@ -4,14 +4,14 @@ use std::fmt;
 
 use crate::ErrorCode;
 
-/// Longest text that is kept of one.
+/// Maximum bytes kept of an error's text.
 const LONGEST_TEXT: usize = 200;
 
-/// An error by its first word, from a closed list, so that errors can be counted by a small number.
+/// The first word of an error, from a closed list, so that errors can be counted by a small number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Word(u16);
 
-/// The first stands for all that are not in the list. The last three are Memcached's.
+/// The first stands for all words that are not in the list. The last three are Memcached's.
 const WORDS: [&str; 27] = [
     "OTHER",
     "ERR",
@@ -63,7 +63,7 @@ impl Word {
     }
 }
 
-/// An error with what the server said.
+/// An error with the server's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub word: Word,

@@ -1,4 +1,4 @@
-//! The client side of Memcached's protocols that are text: the classic one and the meta commands. Not here: the binary protocol, UDP.
+//! The client side of Memcached's text protocols: the classic one and the meta commands. Not implemented: the binary protocol, UDP.
 //!
 //! [`request`] encodes commands, [`Replies`] follows the replies to a request.
 

@@ -3,32 +3,34 @@
 use super::Dialect;
 use crate::keyvalue::{CommandCounts, Expected, Expects, Lines, Malformed, Refusal, unsigned};
 
-/// Longest value: the server's own bound on what it may be set to hold.
+/// Maximum length of a value: the largest that a server can be configured to hold.
 const LONGEST_VALUE: u64 = 1 << 30;
-/// What follows a value.
+/// Length of the CRLF that follows a value.
 const END: usize = 2;
 
-/// The state of one connection's present request.
+/// The state of one connection's current request.
 #[derive(Debug)]
 pub struct Replies {
     dialect: Dialect,
     lines: Lines,
-    /// Bytes of the value still to come, its end included.
+    /// Bytes of the value still to come, including its CRLF.
     left: usize,
-    /// Commands of the request, and how many of them are answered.
+    /// Commands of the request.
     expected: Vec<Expected>,
+    /// How many of them are answered.
     done: usize,
     counts: CommandCounts,
-    /// Values and first error of the present reply.
+    /// Values in the current reply.
     values: u32,
+    /// First error in the current reply.
     error: Option<Refusal>,
 }
 
-/// What a line says.
+/// The meaning of a line.
 enum Said {
-    /// A value of so many bytes follows.
+    /// A value of this many bytes follows.
     Value(u64),
-    /// The reply is whole.
+    /// The reply is complete.
     End,
     Error(Refusal),
 }
@@ -47,13 +49,13 @@ impl Replies {
         }
     }
 
-    /// What came of the request, once [`Replies::feed`] has said that it is answered.
+    /// The results of the request, once [`Replies::feed`] has returned true.
     #[inline]
     pub fn counts(&self) -> &CommandCounts {
         &self.counts
     }
 
-    /// Take the bytes of `input`, all of them; true when they ended the last reply that is due. `work` sees the values' bytes.
+    /// Take all bytes of `input`; true when they end the last reply that is due. `work` is called with the bytes of values.
     #[inline]
     pub fn feed(
         &mut self,
@@ -67,7 +69,7 @@ impl Replies {
                     "a reply came although nothing was expected",
                 ));
             };
-            // A quiet `mg` and a classic `get` have a line of their own behind the values.
+            // The reply to one `mg` ends with its value; quiet `mg`s and a classic `get` have a separate line after the values.
             let value_ends = self.dialect == Dialect::Meta && expected == Expected::Get;
             if self.left > 0 {
                 if self.value(&mut input, &mut work)? && value_ends {
@@ -97,7 +99,7 @@ impl Replies {
         Ok(self.done > before && self.done == self.expected.len())
     }
 
-    /// Pass by what came of a value; true when it is whole.
+    /// Consume what came of a value; true when it is complete.
     #[inline]
     fn value(
         &mut self,
@@ -123,7 +125,7 @@ impl Replies {
         Ok(false)
     }
 
-    /// A reply is whole.
+    /// Count a complete reply.
     #[inline]
     fn answered(&mut self, expected: Expected) -> Result<(), Malformed> {
         self.done += 1;
@@ -150,7 +152,7 @@ impl Expects for Replies {
     }
 }
 
-/// What `line` says in answer to `expected`.
+/// Parse `line` as part of the reply to `expected`.
 #[inline]
 fn read(line: &[u8], dialect: Dialect, expected: Expected) -> Result<Said, Malformed> {
     let mut fields = line.split(|&byte| byte == b' ');

@@ -1,11 +1,11 @@
-//! Requests in either dialect.
+//! Encodes requests in either dialect.
 //!
-//! Several keys at once are one `get` in the classic protocol. The meta protocol has no such command: clients send an `mg` for each key
-//! that keeps silent about misses, and `mn` behind them.
+//! Several keys at once are one `get` in the classic protocol. The meta protocol has no such command: clients send for each key an
+//! `mg` that is silent about misses, and `mn` after them.
 
 use crate::keyvalue::decimal;
 
-/// Which commands.
+/// Which commands are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// `get`, `set`, `delete`.
@@ -15,7 +15,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Ask for the value of one key.
+    /// Request the value of one key.
     #[inline]
     pub fn get(self, out: &mut Vec<u8>, key: &[u8]) {
         match self {
@@ -24,7 +24,7 @@ impl Dialect {
         }
     }
 
-    /// Ask for the values of `count` keys, each written by `key`, at once.
+    /// Request the values of `count` keys, each written by `key`, at once.
     #[inline]
     pub fn multi_get(self, out: &mut Vec<u8>, count: usize, mut key: impl FnMut(&mut Vec<u8>)) {
         if self == Self::Text {

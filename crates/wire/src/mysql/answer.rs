@@ -1,8 +1,8 @@
-//! Follows the answer to one query through a stream cut anywhere, without keeping it: this is what runs millions of times.
+//! Follows the answer to one query through a stream cut anywhere, without storing it: this code runs millions of times.
 //!
-//! Most packets are rows, and of a row only its header and its first byte matter here; the rest is handed to [`Work`] in
-//! whatever parts it comes. Only packets whose content counts (ends, errors, and everything when columns are decoded) are put
-//! together, in a buffer that stays as small as they are.
+//! Most packets are rows, and of a row only its header and its first byte matter here; the rest is passed to [`Work`] in whatever
+//! parts it comes. Only packets whose content matters (ends, errors, and all packets if columns are decoded) are reassembled, in a
+//! buffer no larger than they are.
 
 use super::Malformed;
 use super::frame::{FULL, HEADER, header};
@@ -27,7 +27,7 @@ impl Outcome {
     }
 }
 
-/// What an answer without an error held, over all of its results.
+/// The contents of an answer without an error, summed over its results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Done {
     pub rows: u64,
@@ -35,9 +35,9 @@ pub struct Done {
     pub affected: u64,
     /// Results with columns.
     pub reads: u32,
-    /// Results without, some rows affected.
+    /// Results without columns that affected rows.
     pub writes: u32,
-    /// Results without, no row affected.
+    /// Results without columns that affected no row.
     pub others: u32,
 }
 
@@ -45,21 +45,21 @@ pub struct Done {
 enum Phase {
     /// OK, error, or the number of columns.
     First,
-    /// So many definitions, then an end packet.
+    /// This many definitions, then an end packet.
     Columns(u32),
     Rows,
-    /// Bytes after this are nobody's.
+    /// The answer is complete; no bytes may follow.
     Over,
 }
 
-/// Longest row that is put together from parts.
+/// Maximum length of a row that is reassembled from parts.
 const LONGEST_ROW: usize = 1 << 24;
-/// Longest other packet that is put together: heads, definitions, ends and errors are short.
+/// Maximum length of any other packet that is reassembled: heads, definitions, ends and errors are short.
 const LONGEST_OTHER: usize = 1 << 20;
-/// Memory for parts that an answer keeps when a longer packet is done.
+/// Memory for reassembly that an answer keeps after a longer packet.
 const KEPT: usize = 1 << 16;
 
-/// The state of one connection's present answer.
+/// The state of one connection's current answer.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts about one stream
 pub struct Answer {
@@ -67,7 +67,7 @@ pub struct Answer {
     sequence: u8,
     binary: bool,
     caches_metadata: bool,
-    /// The payload that ended was continued by the next packet.
+    /// The next packet continues the payload.
     continued: bool,
     /// Bytes of a streamed payload still to come.
     skip: usize,
@@ -97,7 +97,7 @@ impl Answer {
         }
     }
 
-    /// A query was sent; `binary` when it was an execute.
+    /// Expect the answer to a query; `binary` if that was an execute.
     #[inline]
     pub fn begin(&mut self, binary: bool) {
         debug_assert!(
@@ -110,8 +110,8 @@ impl Answer {
         self.done = Done::default();
     }
 
-    /// Take the bytes of `input`, all of them, and say how the answer ended once it did. `known_types` are the columns' types
-    /// from the prepare, for answers that leave definitions out; empty unless columns are decoded.
+    /// Take all bytes of `input`; returns how the answer ended once it has ended. `known_types` are the columns' types from the
+    /// prepare, for answers that leave definitions out; empty unless columns are decoded.
     #[inline]
     pub fn feed(
         &mut self,
@@ -167,7 +167,7 @@ impl Answer {
         Ok(())
     }
 
-    /// Pass by what is streamed.
+    /// Consume the bytes of a streamed payload.
     fn stream<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
         let (part, rest) = input.split_at(self.skip.min(input.len()));
         if self.skip_row {
@@ -177,7 +177,7 @@ impl Answer {
         rest
     }
 
-    /// Go on with a packet that is not whole in `input`.
+    /// Continue with a packet that is not complete in `input`.
     fn piece(
         &mut self,
         input: &mut &[u8],
@@ -190,7 +190,7 @@ impl Answer {
         };
         let (length, sequence) = header(head);
         if kept.is_empty() && length > 0 && !self.continued {
-            // The first byte tells whether the rest can be streamed.
+            // The first byte determines whether the rest can be streamed.
             if input.is_empty() {
                 return Ok(None);
             }
@@ -227,7 +227,7 @@ impl Answer {
         outcome
     }
 
-    /// True when nothing but its existence matters of the packet of which `kept` holds the beginning.
+    /// Whether the packet that begins in `kept` can be streamed, because its content does not matter.
     fn streams(&self, length: usize, work: &Work) -> bool {
         let first = self.kept.get(HEADER).copied().unwrap_or(0);
         let ends = reply::is_eof(length, first) || first == reply::ERR;
@@ -251,7 +251,7 @@ impl Answer {
         self.kept.clear();
     }
 
-    /// A whole packet.
+    /// Handle a complete packet.
     #[inline]
     fn packet(
         &mut self,

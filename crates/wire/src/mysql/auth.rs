@@ -1,7 +1,7 @@
 //! Proofs of a password. A server sends a scramble; most proofs show knowledge of the password without sending it.
 //!
-//! [`Exchange`] is one attempt by one plugin, without I/O. The password itself leaves only through a channel that nobody else can
-//! read (verified TLS, a Unix socket, or the public key of the server), or by consent; [`Secrecy`] says which there is.
+//! [`Exchange`] is one attempt by one plugin, without I/O. The password itself is sent only if no third party can read it (verified
+//! TLS, a Unix socket, or encryption with the server's public key), or with the user's consent; [`Secrecy`] describes the case.
 
 use std::num::NonZeroU32;
 
@@ -20,7 +20,7 @@ pub const NATIVE: &str = "mysql_native_password";
 pub const CACHING_SHA2: &str = "caching_sha2_password";
 /// MariaDB's `ed25519`, by the name of its client side.
 pub const ED25519: &str = "client_ed25519";
-/// MariaDB's from version 11.6 on.
+/// MariaDB's plugin from version 11.6 on.
 pub const PARSEC: &str = "parsec";
 pub const CLEAR: &str = "mysql_clear_password";
 
@@ -30,36 +30,38 @@ pub const MORE_DATA: u8 = 1;
 const FAST_DONE: u8 = 3;
 /// Second byte of such a packet of [`CACHING_SHA2`]: the server needs the password itself.
 const FULL_NEEDED: u8 = 4;
-/// What asks for the server's public key.
+/// The request for the server's public key.
 const SEND_KEY: u8 = 2;
-/// Scrambles of MySQL's plugins, and the longer ones of [`ED25519`] and [`PARSEC`].
+/// Bytes of the scramble of MySQL's plugins.
 const SCRAMBLE: usize = 20;
+/// Bytes of the scramble of [`ED25519`] and [`PARSEC`].
 const LONG_SCRAMBLE: usize = 32;
-/// Bytes of the salt and of the key of [`PARSEC`].
+/// Bytes of the salt of [`PARSEC`].
 const SALT: usize = 18;
+/// Bytes of the key of [`PARSEC`].
 const KEY: usize = 32;
 
-/// Who may read what is sent.
+/// Which parties can read what is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel<'a> {
-    /// Verified TLS or a Unix socket: only the server.
+    /// Verified TLS or a Unix socket: only the server can.
     Private,
-    /// TLS whose certificate nobody has verified: whoever answered.
+    /// TLS with an unverified certificate: any party that answered can.
     Unverified,
-    /// Anybody between; `key` says how the server's public key is come by.
+    /// Any party on the path can; `key` is the source of the server's public key.
     Open { key: KeySource<'a> },
 }
 
-/// What may leave when a server asks for more than a proof.
+/// What may be sent when a server asks for more than a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Secrecy<'a> {
     pub channel: Channel<'a>,
-    /// The user consents to a password that leaves as it is: needed for [`CLEAR`], and without a verified certificate.
+    /// The user consents to sending the password itself: needed for [`CLEAR`], and if the certificate is not verified.
     pub cleartext: bool,
 }
 
 impl<'a> Secrecy<'a> {
-    /// Without consent.
+    /// The secrecy of a channel without the user's consent.
     pub fn of(channel: Channel<'a>) -> Self {
         Self {
             channel,
@@ -73,28 +75,28 @@ impl<'a> Secrecy<'a> {
 pub enum KeySource<'a> {
     /// The key in PEM is known.
     Known(&'a str),
-    /// From the server. Somebody between could put in a key of his own.
+    /// Fetched from the server. A man in the middle could substitute another key.
     Fetch,
     None,
 }
 
-/// Why an exchange cannot go on.
+/// Why an exchange cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
     Malformed(Malformed),
-    /// Not spoken here.
+    /// The plugin is not implemented.
     Plugin(String),
-    /// The password would go out in clear, for anybody to read.
+    /// The password would be sent in clear text, readable by anyone on the path.
     Clear(String),
-    /// The password would go out by a plugin that nobody has consented to.
+    /// The password would be sent by a plugin that needs the user's consent.
     NoConsent(String),
-    /// The server wants the password itself, and its certificate was not verified.
+    /// The server requests the password itself, and its certificate was not verified.
     Unverified,
-    /// The server wants the password itself, and there is no key to hide it with.
+    /// The server requests the password itself, and there is no key to encrypt it with.
     NoKey,
-    /// What should be a public key is none, or too short for the password.
+    /// The public key is invalid, or too short for the password.
     Key(String),
-    /// The system gives no random bytes.
+    /// The system provides no random bytes.
     NoRandomness,
 }
 
@@ -140,13 +142,14 @@ pub struct Exchange {
     scramble: Vec<u8>,
     /// The server's key was requested.
     key_requested: bool,
-    /// What a server keeps of the password for [`PARSEC`], known once it has sent its salt.
+    /// What a server stores of the password for [`PARSEC`], known once it has sent its salt.
     kept: Option<Vec<u8>>,
 }
 
 impl Exchange {
-    /// To begin with, by the server's default. The account may have another plugin: then the server says so. A default that
-    /// would give the password away, or that is not known here, is not even tried: the oldest takes its place.
+    /// Begin with the server's default plugin. If the account has another plugin, the server requests a switch. Only [`NATIVE`] and
+    /// [`CACHING_SHA2`] are tried: any other default may reveal the password or be unknown here, and the oldest plugin is used
+    /// instead.
     pub fn first(
         plugin: &str,
         password: &str,
@@ -160,7 +163,7 @@ impl Exchange {
         Self::switch(&name, password, scramble, Secrecy::of(Channel::Private))
     }
 
-    /// As the server asks. Gives the first proof.
+    /// Begin with the plugin that the server requests. Returns the first proof.
     pub fn switch(
         plugin: &str,
         password: &str,
@@ -211,7 +214,7 @@ impl Exchange {
         self.plugin.name()
     }
 
-    /// The server said more (`data` is a packet without its first byte). `None`: nothing to send, wait.
+    /// Handle more data from the server (`data` is a packet without its first byte). `None` if there is nothing to send.
     pub fn more(
         &mut self,
         data: &[u8],
@@ -248,7 +251,8 @@ impl Exchange {
         }
     }
 
-    /// The proof of [`PARSEC`]: own random bytes, and a signature of both sides' by a key made of the password and the server's salt.
+    /// The proof of [`PARSEC`]: our random bytes, and a signature of both sides' random bytes with a key derived from the password
+    /// and the server's salt.
     fn salted(&mut self, data: &[u8], password: &str) -> Result<Vec<u8>, Refused> {
         let odd = Malformed::Unexpected("a salt of parsec out of its order or form");
         let Some((&[b'P', rounds @ 0..=3], salt)) = data.split_first_chunk::<2>() else {
@@ -267,8 +271,8 @@ impl Exchange {
         Ok([&nonce[..], &signature.to_bytes()].concat())
     }
 
-    /// Whether `info`, which comes with the server's OK, proves a certificate's SHA-256 `fingerprint`: as MariaDB does from version 11.4
-    /// on, by what it keeps of the password. `scramble` is that of the greeting.
+    /// Whether `info`, which comes with the server's OK, proves a certificate's SHA-256 `fingerprint`. MariaDB does so from version
+    /// 11.4 on, with what it stores of the password. `scramble` is that of the greeting.
     pub fn proves(
         &self,
         password: &str,
@@ -287,7 +291,7 @@ impl Exchange {
             Plugin::Parsec => self.kept.clone().unwrap_or_default(),
             Plugin::CachingSha2 | Plugin::Clear => return false,
         };
-        // The server's scramble is the last that it sent for its oldest plugin.
+        // The server uses the last scramble that it sent for its oldest plugin: that of a native exchange, else the greeting's.
         let scramble = match self.plugin {
             Plugin::Native => &self.scramble[..],
             _ => scramble,
@@ -301,7 +305,7 @@ impl Exchange {
         format!("{proof:x}").as_bytes().eq_ignore_ascii_case(text)
     }
 
-    /// The password with its zero, xor the scramble again and again, encrypted with the server's key.
+    /// The password with its zero byte, xor the repeated scramble, encrypted with the server's key.
     fn hidden(&self, password: &str, key: &str) -> Result<Vec<u8>, Refused> {
         let key = RsaPublicKey::from_public_key_pem(key.trim_end_matches('\0'))
             .map_err(|error| Refused::Key(error.to_string()))?;
@@ -347,7 +351,7 @@ fn caching_sha2(password: &[u8], scramble: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// A signature of the scramble by the key that is SHA512(p): the password of any length takes the place of Ed25519's seed.
+/// A signature of the scramble with the key SHA512(p): a password of any length replaces Ed25519's seed.
 fn ed25519(password: &[u8], scramble: &[u8]) -> Vec<u8> {
     let secret = ExpandedSecretKey::from_bytes(&Sha512::digest(password).into());
     let public = ed25519_dalek::VerifyingKey::from(&secret);
@@ -396,7 +400,7 @@ mod tests {
         }
     }
 
-    /// The server keeps the double digest and undoes the mask with it: that is the check it makes.
+    /// The server stores the double digest and removes the mask with it: the test makes the server's check.
     #[test]
     fn a_server_can_verify_a_native_proof() {
         let (password, scramble) = (PASSWORD.as_bytes(), &NONCE[..20]);
@@ -429,7 +433,7 @@ mod tests {
         assert_eq!(Sha256::digest(once), stored);
     }
 
-    /// MariaDB's own account of `SET PASSWORD ... PASSWORD('secret')` by ed25519, from its documentation.
+    /// The example of `SET PASSWORD ... PASSWORD('secret')` with ed25519 from MariaDB's documentation.
     #[test]
     fn ed25519_gives_the_public_key_that_mariadb_stores() {
         use base64::Engine as _;
@@ -446,7 +450,7 @@ mod tests {
 
     const SALTED: [u8; 20] = *b"P\0abcdefghijklmnopqr";
 
-    /// [cli-12] The server keeps the public key, and has sent salt and scramble.
+    /// [cli-12] The server stores the public key, and has sent salt and scramble.
     #[test]
     fn a_server_can_verify_a_proof_of_parsec() {
         let scramble = [9; 32];
@@ -476,7 +480,7 @@ mod tests {
         }
     }
 
-    /// [tls-9] SHA256(what the server keeps of the password, the scramble, the fingerprint), in hex behind a byte 1.
+    /// [tls-9] The proof is SHA256(what the server stores of the password, the scramble, the fingerprint), in hex after a byte 1.
     #[test]
     fn a_certificate_is_proven_by_the_password() {
         let (scramble, fingerprint): ([u8; 20], _) = ([7; 20], [5; 32]);
@@ -530,7 +534,8 @@ mod tests {
         );
     }
 
-    /// What a server gets that asks for the password by `mysql_clear_password`, or by a full exchange of `caching_sha2_password`.
+    /// What is sent to a server that requests the password by `mysql_clear_password`, or by a full exchange of
+    /// `caching_sha2_password`.
     #[test]
     fn the_password_leaves_only_by_a_private_channel_or_by_consent() {
         let (sent, none) = (Some(b"correct horse\0".to_vec()), open(KeySource::None));

@@ -1,4 +1,4 @@
-//! Requests. All are written as number 0 of a new exchange.
+//! Encodes requests. Each is packet number 0 of a new exchange.
 
 use code::{CLOSE, EXECUTE, PING, PREPARE, QUERY, QUIT};
 
@@ -23,13 +23,13 @@ pub mod code {
     pub const FETCH: u8 = 0x1C;
     pub const BINLOG_DUMP_GTID: u8 = 0x1E;
     pub const RESET_CONNECTION: u8 = 0x1F;
-    /// MariaDB's: many rows of values for one statement.
+    /// MariaDB only: many rows of values for one statement.
     pub const BULK_EXECUTE: u8 = 0xFA;
 }
 
-/// A parameter of eight bytes, signed: what sysbench binds for each integer.
+/// Type of a signed parameter of eight bytes: what sysbench binds for each integer.
 const LONGLONG: [u8; 2] = [0x08, 0x00];
-/// A parameter of any number of bytes.
+/// Type of a parameter of any number of bytes.
 const VAR_STRING: [u8; 2] = [0xFD, 0x00];
 
 fn command(out: &mut Vec<u8>, code: u8, body: &[u8]) {
@@ -61,17 +61,17 @@ pub fn prepare(out: &mut Vec<u8>, sql: &[u8]) {
     command(out, PREPARE, sql);
 }
 
-/// Forget a statement; has no answer.
+/// Close a prepared statement; there is no answer.
 pub fn close(out: &mut Vec<u8>, statement: u32) {
     command(out, CLOSE, &statement.to_le_bytes());
 }
 
-/// Ask whether the server lives; the answer is an OK.
+/// Check that the server is alive; the answer is an OK.
 pub fn ping(out: &mut Vec<u8>) {
     command(out, PING, &[]);
 }
 
-/// End the session; has no answer.
+/// End the session; there is no answer.
 pub fn quit(out: &mut Vec<u8>) {
     command(out, QUIT, &[]);
 }
@@ -84,12 +84,12 @@ pub fn quit(out: &mut Vec<u8>) {
 pub struct Execute<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
-    /// Where the next parameter's type goes; none when the server knows them.
+    /// Where the next parameter's type goes; None if the server knows the types.
     type_at: Option<usize>,
 }
 
 impl<'a> Execute<'a> {
-    /// Begin an execute of `statement` with so many `parameters`. `typed`: this connection executes it for the first time.
+    /// Begin an execute of `statement` with this number of `parameters`. `typed`: this connection executes it for the first time.
     #[inline]
     pub fn begin(out: &'a mut Vec<u8>, statement: u32, typed: bool, parameters: usize) -> Self {
         let start = out.len();
@@ -138,7 +138,7 @@ impl<'a> Execute<'a> {
         self.out.extend_from_slice(value);
     }
 
-    /// Write the length. The packet must be shorter than a full one.
+    /// Write the packet's length, which must be less than that of a full packet.
     #[inline]
     pub fn end(self) {
         patch_length(self.out, self.start);
@@ -154,7 +154,7 @@ fn patch_length(out: &mut [u8], start: usize) {
     out[start..start + 3].copy_from_slice(&(length as u32).to_le_bytes()[..3]);
 }
 
-/// A length in as few bytes as it needs.
+/// Append a length-encoded integer, in as few bytes as possible.
 pub fn write_length(out: &mut Vec<u8>, length: u64) {
     let bytes = length.to_le_bytes();
     match length {

@@ -1,7 +1,7 @@
-//! The compressed protocol: below the packets, a stream of frames, each stored or compressed by itself.
+//! The compressed protocol: below the packets, a stream of frames, each stored or compressed independently.
 //!
-//! A frame's head is three bytes of length, one of sequence number, three of the length before compression; zero there means
-//! that the payload is stored. Frames know nothing of packets: either may hold parts of the other. As no frame refers to
+//! A frame's head is three bytes of length, one of sequence number, three of the length before compression; zero there means that
+//! the payload is stored. Frames do not follow packet boundaries: either may hold parts of the other. As no frame refers to
 //! another, a [`Codec`] (hundreds of KiB) serves all connections of a thread, and an [`Unpacker`] (bytes) serves one.
 
 use std::fmt;
@@ -18,7 +18,7 @@ pub use unpack::Unpacker;
 
 /// Length of a frame's head.
 pub const HEAD: usize = 7;
-/// The longest payload of a frame, before and after compression: what three bytes can say.
+/// The longest payload of a frame, before and after compression: what three bytes can express.
 const LONGEST: usize = 0xFF_FFFF;
 /// Shorter payloads are stored, as all clients and servers do: compression would not pay.
 const SHORTEST: usize = 50;
@@ -47,7 +47,7 @@ enum Engine {
     Zstd(Compressor<'static>, Decompressor<'static>),
 }
 
-/// Compresses and decompresses single payloads; keeps its memory, and nothing of what passed.
+/// Compresses and decompresses single payloads; reuses its memory, but keeps no state between payloads.
 pub struct Codec {
     algorithm: Algorithm,
     engine: Engine,
@@ -63,7 +63,7 @@ impl fmt::Debug for Codec {
 }
 
 impl Codec {
-    /// Fails where memory does, or when a level is out of bounds.
+    /// Make a codec; fails if memory runs out or a level is out of bounds.
     pub fn new(algorithm: Algorithm) -> std::io::Result<Self> {
         let engine = match algorithm {
             Algorithm::Zlib { level } => Engine::Zlib(
@@ -85,8 +85,8 @@ impl Codec {
         self.algorithm
     }
 
-    /// Append `packets`, whole commands one after the other, to `out` as frames. Each command has frames of its own, numbered
-    /// from 0; gives how many commands there were.
+    /// Append `packets`, complete commands one after the other, to `out` as frames. Each command has its own frames, numbered
+    /// from 0. Returns the number of commands.
     pub fn pack(&mut self, packets: &[u8], out: &mut Vec<u8>) -> u32 {
         let mut rest = packets;
         let mut commands = 0;
@@ -148,7 +148,7 @@ impl Codec {
         (size < payload.len()).then_some(size)
     }
 
-    /// Append to `out` the payload that `body` was before; it must have exactly `before` bytes.
+    /// Append to `out` the decompressed `body`, which must have exactly `before` bytes.
     fn expand(&mut self, body: &[u8], before: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
         let start = out.len();
         out.resize(start + before, 0);
@@ -208,7 +208,7 @@ mod tests {
         out
     }
 
-    /// A frame by itself.
+    /// A single frame.
     pub(super) fn framed(codec: &mut Codec, number: u8, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         codec.frame(number, payload, &mut out);

@@ -1,7 +1,8 @@
-//! Packets: three bytes of length, one of sequence number, the payload. A payload of 16 MiB - 1 bytes or more goes in several.
+//! Packets: three bytes of length, one of sequence number, the payload. A payload of 16 MiB - 1 bytes or more is split over several
+//! packets.
 //!
-//! [`Framer`] takes bytes in any split and gives whole payloads. It is for login and prepare; the answers to queries, of
-//! which there are many, go through [`super::Answer`], which keeps almost nothing.
+//! [`Framer`] takes bytes in any split and returns complete payloads. It serves login and prepare; the many answers to queries go
+//! through [`super::Answer`], which stores almost nothing.
 
 use super::Malformed;
 
@@ -19,7 +20,7 @@ pub fn header(bytes: [u8; HEADER]) -> (usize, u8) {
     )
 }
 
-/// Append `payload` to `out` as packets, the first with number `sequence`; gives the number after the last.
+/// Append `payload` to `out` as packets, the first with number `sequence`; returns the number after the last.
 pub fn write_packet(out: &mut Vec<u8>, mut sequence: u8, payload: &[u8]) -> u8 {
     let mut rest = payload;
     loop {
@@ -35,13 +36,13 @@ pub fn write_packet(out: &mut Vec<u8>, mut sequence: u8, payload: &[u8]) -> u8 {
     }
 }
 
-/// Collects whole payloads from a stream cut anywhere. Never holds more than `limit` payload bytes.
+/// Collects complete payloads from a stream cut anywhere. Never holds more than `limit` payload bytes.
 #[derive(Debug)]
 pub struct Framer {
     limit: usize,
     head: [u8; HEADER],
     head_len: usize,
-    /// Payload bytes of the present packet that are still to come; counts once the header is whole.
+    /// Payload bytes of the current packet that are still to come; valid once the header is complete.
     missing: usize,
     continued: bool,
     payload: Vec<u8>,
@@ -62,7 +63,7 @@ impl Framer {
         }
     }
 
-    /// The next packet must carry this number: each command starts the count anew.
+    /// Set the number that the next packet must carry: each command restarts the count.
     pub fn expect(&mut self, sequence: u8) {
         self.sequence = sequence;
     }
@@ -72,12 +73,12 @@ impl Framer {
         self.sequence
     }
 
-    /// True between packets: nothing half read.
+    /// True between payloads, when none is half read.
     pub fn is_idle(&self) -> bool {
         self.head_len == 0 && !self.continued
     }
 
-    /// Take bytes off the front of `input` until a payload is whole. `None`: `input` is used up, more must come.
+    /// Take bytes from the front of `input` until a payload is complete. `None` if `input` is used up before that.
     pub fn next<'a>(&'a mut self, input: &mut &[u8]) -> Result<Option<&'a [u8]>, Malformed> {
         if self.is_idle() {
             self.payload.clear();
@@ -100,7 +101,7 @@ impl Framer {
         }
     }
 
-    /// True when the header is whole and was accepted.
+    /// True when the header is complete and was accepted.
     fn take_header(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
         while self.head_len < HEADER {
             let Some((&byte, rest)) = input.split_first() else {

@@ -1,5 +1,5 @@
-//! The server's greeting and our answer to it. We ask for exactly what was requested of us: TLS and compression only when they are
-//! wished for, and then a server that lacks them is refused before anything is sent.
+//! The server's greeting and our answer to it. We request TLS and compression only if the caller wants them, and then refuse a
+//! server that lacks them before anything is sent.
 
 use super::Malformed;
 use super::compress::Algorithm;
@@ -22,7 +22,7 @@ const COMPRESS_ZSTD: u32 = 1 << 26;
 /// MariaDB's extended capability: definitions of a prepared statement's columns are not repeated when they are unchanged.
 pub(super) const CACHE_METADATA: u32 = 1 << 4;
 
-/// What every session uses where it is offered.
+/// Capabilities that every session uses if they are offered.
 const WANTED: u32 = LONG_PASSWORD
     | LONG_FLAG
     | CONNECT_WITH_DB
@@ -38,7 +38,7 @@ const MAX_PACKET: u32 = 1 << 24;
 pub(super) const UTF8MB4_GENERAL_CI: u8 = 45;
 pub(super) const SCRAMBLE: usize = 20;
 
-/// What the server says first.
+/// The server's first packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Greeting {
     pub version: String,
@@ -51,7 +51,7 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// `payload` is a whole packet that is not an ERR.
+    /// Parse a greeting; `payload` is a complete packet that is not an ERR.
     pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(payload);
         let protocol = fields.byte("protocol version")?;
@@ -90,7 +90,7 @@ impl Greeting {
         })
     }
 
-    /// What we use with this server in the plain protocol.
+    /// The session that we use with this server in the plain protocol.
     pub fn session(&self) -> Session {
         Session {
             capabilities: WANTED & self.capabilities,
@@ -99,12 +99,12 @@ impl Greeting {
         }
     }
 
-    /// Whether the server encrypts for a client that asks.
+    /// Whether the server offers TLS to clients that request it.
     pub fn offers_tls(&self) -> bool {
         self.capabilities & SSL != 0
     }
 
-    /// What we use with this server; refused when it lacks what is wished for.
+    /// The session that we use with this server; refused if the server lacks a feature of `wish`.
     pub fn session_as(&self, wish: Wish) -> Result<Session, Lacking> {
         let mut wanted = WANTED;
         let mut need = |bit: u32, lacking: Lacking| {
@@ -138,23 +138,23 @@ impl Greeting {
     }
 }
 
-/// What a session is to have beyond the plain protocol.
+/// Features that a session is to have beyond the plain protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wish {
     pub tls: bool,
     pub compression: Option<Algorithm>,
-    /// Asked for where it is offered; the statements themselves tell when it was not.
+    /// Requested only if it is offered; if it is not, the statements themselves fail.
     pub multi_statements: bool,
 }
 
-/// What a server does not offer although it is wished for.
+/// A wanted feature that a server does not offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacking {
     Tls,
     Compression(Algorithm),
 }
 
-/// What both sides agreed on.
+/// The features that both sides agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
     pub capabilities: u32,
@@ -163,7 +163,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// What begins the change to TLS: the login packet's head alone, the only packet that goes out in clear.
+    /// Append the packet that begins TLS: only the head of the login packet, and the only packet sent in clear text.
     pub fn tls_request(self, out: &mut Vec<u8>, sequence: u8) -> u8 {
         write_packet(out, sequence, &self.head())
     }
@@ -178,7 +178,7 @@ impl Session {
         body
     }
 
-    /// Answers say whether column definitions follow, because known ones are left out.
+    /// Whether known column definitions are left out; answers then carry a flag for whether definitions follow.
     pub fn caches_metadata(self) -> bool {
         self.extended & CACHE_METADATA != 0
     }
@@ -213,7 +213,7 @@ impl Session {
     }
 }
 
-/// Who logs in, and to which database.
+/// The account that logs in, and its database.
 #[derive(Clone, Copy)]
 pub struct Account<'a> {
     pub user: &'a str,
@@ -221,7 +221,7 @@ pub struct Account<'a> {
     pub database: &'a str,
 }
 
-/// Without the password.
+/// Omits the password.
 impl std::fmt::Debug for Account<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Account")
@@ -231,16 +231,16 @@ impl std::fmt::Debug for Account<'_> {
     }
 }
 
-/// A server that asks for another way to log in than the one we began.
+/// The server's request to log in by another plugin than the one we began with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthSwitch {
     pub plugin: String,
-    /// As it came: how much of it counts is the plugin's business.
+    /// The scramble as received: each plugin uses the part that it needs.
     pub scramble: Vec<u8>,
 }
 
 impl AuthSwitch {
-    /// `payload` is a whole packet that begins with 0xFE.
+    /// Parse a request to switch; `payload` is a complete packet that begins with 0xFE.
     pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(payload);
         fields.byte("switch marker")?;

@@ -1,10 +1,8 @@
-//! The client side of the MySQL and MariaDB protocol, version 4.1 and later. TLS lies below it and is not here.
+//! The client side of the MySQL and MariaDB protocol, version 4.1 and later. TLS is a layer below it and not part of this module.
 //!
-//! [`compress`] is the layer below packets where one was agreed on, [`frame`] cuts the byte stream into packets, [`handshake`] and
-//! [`auth`] log in, [`command`] encodes requests,
-//! [`reply`] decodes what answers a login or a prepare, [`answer`] follows the answer to a query at the lowest cost, and
-//! [`row`] decodes columns.
-//! [`server`] is the little of the other side that stand-ins for a server need.
+//! [`compress`] is the optional layer below packets, [`frame`] cuts the byte stream into packets, [`handshake`] and [`auth`] log
+//! in, [`command`] encodes requests, [`reply`] decodes the replies to login and prepare, [`answer`] follows the answer to a query
+//! at the lowest cost, and [`row`] decodes columns. [`server`] is the part of the server's side that stand-ins for a server need.
 
 pub mod answer;
 pub mod auth;

@@ -14,17 +14,17 @@ pub const ERR: u8 = 0xFF;
 /// Status flag: another result follows this one.
 pub const MORE_RESULTS: u16 = 0x0008;
 
-/// Columns of a result; the protocol's own bound.
+/// Maximum columns of a result: the protocol's own bound.
 const MOST_COLUMNS: u64 = 4096;
-/// Bytes of an error's text that are kept: servers write no more than 512.
+/// Maximum bytes kept of an error's text: servers write no more than 512.
 const LONGEST_TEXT: usize = 1024;
 
-/// What a server said instead of an answer.
+/// An error that a server returned instead of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("error {code}{}: {message}", StateShown(.state))]
 pub struct ServerError {
     pub code: ErrorCode,
-    /// Five characters of SQLSTATE; empty before login, where servers leave it out, and where it is the code.
+    /// Five characters of SQLSTATE; empty before login, where servers omit it, and if `code` is the SQLSTATE itself.
     pub state: String,
     pub message: String,
 }
@@ -41,7 +41,7 @@ impl fmt::Display for StateShown<'_> {
 }
 
 impl ServerError {
-    /// `payload` is a whole ERR packet, its first byte included.
+    /// Parse an error; `payload` is a complete ERR packet, including its first byte.
     pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(payload);
         fields.byte("error marker")?;
@@ -63,13 +63,13 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The end of a part of a result set, as opposed to a row that begins with the same byte.
+/// Whether a packet ends a part of a result set, as opposed to a row that begins with the same byte.
 #[inline]
 pub fn is_eof(payload_len: usize, first: u8) -> bool {
     first == EOF && payload_len < 9
 }
 
-/// Status flags of a whole end-of-part packet.
+/// Status flags of a complete end-of-part packet.
 pub fn eof_status(payload: &[u8]) -> Result<u16, Malformed> {
     let mut fields = Fields(payload);
     fields.take(3, "warnings")?;
@@ -84,7 +84,7 @@ pub struct OkPacket {
 }
 
 impl OkPacket {
-    /// `payload` is a whole OK packet, its first byte included.
+    /// Parse an OK; `payload` is a complete OK packet, including its first byte.
     #[inline]
     pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(payload);
@@ -95,7 +95,8 @@ impl OkPacket {
         Ok(Self { affected, status })
     }
 
-    /// The text that ends a whole OK packet: MariaDB puts its length before it, MySQL where more than text may follow.
+    /// The text at the end of a complete OK packet. MariaDB puts its length before it; MySQL does so only if more than text may
+    /// follow.
     pub fn info(payload: &[u8]) -> Result<&[u8], Malformed> {
         let mut fields = Fields(payload);
         fields.byte("OK marker")?;
@@ -137,7 +138,7 @@ impl Prepared {
 /// The head of a result with columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResultHead {
-    /// Definitions that follow: one a column, or none where the client has them.
+    /// Number of definitions that follow: one for each column, or none if the client has them.
     pub definitions: u32,
 }
 

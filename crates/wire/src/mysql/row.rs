@@ -14,7 +14,7 @@ pub enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-/// How the bytes of a value are laid out in a binary row, from the column's type byte.
+/// Decode a value of a binary row; its layout depends on the column's type byte.
 fn binary_value<'a>(kind: u8, fields: &mut Fields<'a>) -> Result<Value<'a>, Malformed> {
     let signed = |raw: u64, bits: u32| (raw << (64 - bits)) as i64 >> (64 - bits);
     Ok(match kind {
@@ -37,7 +37,7 @@ fn binary_value<'a>(kind: u8, fields: &mut Fields<'a>) -> Result<Value<'a>, Malf
     })
 }
 
-/// Decode a binary row: `each` sees every value in order. `types` are the columns' type bytes.
+/// Decode a binary row: `each` is called with every value in order. `types` are the columns' type bytes.
 pub fn binary<'a>(
     payload: &'a [u8],
     types: &[u8],
@@ -83,17 +83,17 @@ fn finished(fields: Fields<'_>) -> Result<(), Malformed> {
     }
 }
 
-/// The application's end of a value: without it the compiler would drop the decoding.
+/// Stands in for the application's use of a value: without it the compiler would remove the decoding.
 fn use_up(value: Value<'_>) {
     black_box(value);
 }
 
-/// What is done with the rows of an answer. A worker has one and lends it to each of its connections.
+/// The work done on the rows of an answer. A worker has one instance and lends it to each of its connections.
 #[derive(Debug)]
 pub enum Work {
-    /// Hop from packet to packet.
+    /// Skip from packet to packet.
     Skip,
-    /// Copy each row once, as a client library does that stores results and hands out none.
+    /// Copy each row once, as a client library does that stores results without handing them out.
     Touch(Scratch),
     /// Decode each column of each row.
     Decode,
@@ -111,7 +111,7 @@ impl Work {
         matches!(self, Self::Decode)
     }
 
-    /// Bytes of a row, or of any other value, whole or in parts.
+    /// Handle the bytes of a row, or of any other value, complete or in parts.
     #[inline]
     pub fn bytes(&mut self, part: &[u8]) {
         if let Self::Touch(scratch) = self {
@@ -119,7 +119,7 @@ impl Work {
         }
     }
 
-    /// A whole row.
+    /// Handle a complete row.
     #[inline]
     pub(super) fn row(
         &mut self,
@@ -139,7 +139,7 @@ impl Work {
     }
 }
 
-/// Where rows are copied to: large enough for the usual result, reused for all, so that no answer allocates.
+/// The buffer into which rows are copied: large enough for the usual result and reused for all, so that no answer allocates.
 #[derive(Debug)]
 pub struct Scratch {
     bytes: Box<[u8]>,

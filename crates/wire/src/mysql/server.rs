@@ -1,6 +1,6 @@
-//! The little of the server's side that a stand-in for a server needs: greeting, OK, errors, definitions, the head of a prepare.
+//! The part of the server's side that a stand-in for a server needs: greeting, OK, errors, definitions, the head of a prepare.
 //!
-//! Used by the null server and by tests of the client's decoders. Not a server: nothing here knows SQL or sessions.
+//! Used by the null server and by tests of the client's decoders. It is not a server: it has no SQL and no sessions.
 
 use super::Malformed;
 use super::frame::{HEADER, header, write_packet};
@@ -14,8 +14,8 @@ use super::reply;
 const FOUND_ROWS: u32 = 1 << 1;
 const MULTI_STATEMENTS: u32 = 1 << 16;
 
-/// What is offered to every client: the protocol of 4.1 with its usual options; no TLS, no compression, and results that
-/// have their end packets.
+/// Capabilities offered to every client: the protocol of 4.1 with its usual options; no TLS, no compression, and results with end
+/// packets.
 const OFFERED: u32 = FOUND_ROWS
     | LONG_FLAG
     | CONNECT_WITH_DB
@@ -27,14 +27,15 @@ const OFFERED: u32 = FOUND_ROWS
     | PS_MULTI_RESULTS
     | PLUGIN_AUTH;
 
-/// Status flag: each statement is a transaction of its own.
+/// Status flag: each statement is its own transaction.
 pub const AUTOCOMMIT: u16 = 0x0002;
 
 /// Type bytes of columns.
 pub const VAR_STRING: u8 = 253;
 pub const STRING: u8 = 254;
 
-/// A greeting that asks for the oldest proof of a password. `mariadb`: offers to leave out what the client knows already.
+/// Write a greeting that requests the oldest proof of a password. `mariadb`: also offer to leave out definitions that the client
+/// has.
 pub fn greeting(
     out: &mut Vec<u8>,
     version: &str,
@@ -69,10 +70,10 @@ pub fn greeting(
     write_packet(out, 0, &body);
 }
 
-/// What decides how a client's login is answered.
+/// The part of a client's login that affects later answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Login {
-    /// It knows MariaDB's results without definitions.
+    /// The client supports MariaDB's results without definitions.
     pub caches_metadata: bool,
 }
 
@@ -97,13 +98,13 @@ impl Login {
     }
 }
 
-/// OK: nothing was changed, nothing inserted.
+/// Write an OK: nothing was changed, nothing inserted.
 pub fn ok(out: &mut Vec<u8>, sequence: u8, status: u16) -> u8 {
     let [low, high] = status.to_le_bytes();
     write_packet(out, sequence, &[reply::OK, 0, 0, low, high, 0, 0])
 }
 
-/// The end of a list of definitions or of rows.
+/// Write the end of a list of definitions or of rows.
 pub fn end(out: &mut Vec<u8>, sequence: u8, status: u16) -> u8 {
     let [low, high] = status.to_le_bytes();
     write_packet(out, sequence, &[reply::EOF, 0, 0, low, high])
@@ -118,7 +119,7 @@ pub fn error(out: &mut Vec<u8>, sequence: u8, code: u16, state: &str, message: &
     write_packet(out, sequence, &body)
 }
 
-/// The head of the answer to a prepare; the definitions follow.
+/// Write the head of the answer to a prepare; the definitions follow.
 pub fn prepared(out: &mut Vec<u8>, statement: u32, columns: u16, parameters: u16) -> u8 {
     let mut body = vec![reply::OK];
     body.extend_from_slice(&statement.to_le_bytes());
@@ -134,7 +135,7 @@ pub struct Column<'a> {
     pub table: &'a str,
     pub name: &'a str,
     pub kind: u8,
-    /// Longest value in bytes.
+    /// Maximum length of a value in bytes.
     pub length: u32,
 }
 
@@ -154,7 +155,7 @@ impl Column<'_> {
     }
 }
 
-/// A text with its length before it.
+/// Append a text with its length before it.
 pub fn string(out: &mut Vec<u8>, text: &[u8]) {
     let length = (text.len() as u64).to_le_bytes();
     match text.len() {
@@ -169,7 +170,7 @@ pub fn string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// Number whole packets anew from `sequence`; gives the number after the last.
+/// Renumber complete packets from `sequence`; returns the number after the last.
 pub fn renumber(packets: &mut [u8], mut sequence: u8) -> u8 {
     let mut rest = packets;
     while let Some((head, tail)) = rest.split_first_chunk_mut::<HEADER>() {

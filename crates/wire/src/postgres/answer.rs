@@ -1,8 +1,8 @@
-//! Follows the answer to one request through a stream cut anywhere, without keeping it: this is what runs millions of times.
+//! Follows the answer to one request through a stream cut anywhere, without storing it: this code runs millions of times.
 //!
-//! Most messages are rows, and of a row only its header matters here; the rest is handed to [`Work`] in whatever parts it comes. An
-//! answer ends with as many `ReadyForQuery` as its request has parts. Notices, parameters and notifications may come at any time,
-//! also between answers, and so may the error with which a server ends the session.
+//! Most messages are rows, and of a row only its header matters here; the rest is passed to [`Work`] in whatever parts it comes. An
+//! answer has one `ReadyForQuery` for each part of its request and ends with the last. Notices, parameters and notifications may
+//! come at any time, even between answers, and so may the error with which a server ends the session.
 
 use std::hint::black_box;
 
@@ -18,39 +18,39 @@ use crate::mysql::row::Work;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Done(Done),
-    /// The first error of it.
+    /// The first error of the answer.
     Failed(ServerError),
 }
 
-/// Longest row that is put together from parts.
+/// Maximum length of a row that is reassembled from parts.
 const LONGEST_ROW: usize = 1 << 24;
-/// Longest other message whose content matters.
+/// Maximum length of any other message whose content matters.
 const LONGEST_OTHER: usize = 1 << 16;
-/// Longest message that is passed by; the server's own bound.
+/// Maximum length of a message that is skipped: the server's own bound.
 const LONGEST: usize = 1 << 30;
-/// Memory for parts that an answer keeps when a longer message is done.
+/// Memory for reassembly that an answer keeps after a longer message.
 const KEPT: usize = 1 << 12;
 
-/// The state of one connection's present answer.
+/// The state of one connection's current answer.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// Ends that are still to come; 0: nothing was asked.
+    /// `ReadyForQuery` messages still to come; 0 if nothing was requested.
     due: u32,
     /// Rows came since the last command was complete.
     gives_rows: bool,
     done: Done,
     error: Option<ServerError>,
     has_failed_block: bool,
-    /// Bytes still to come of a message that is passed by.
+    /// Bytes still to come of a message that is skipped.
     skip: usize,
-    /// It is a row.
+    /// The skipped message is a row.
     skip_row: bool,
     /// The part of a message that came so far, header included.
     kept: Vec<u8>,
 }
 
 impl Answer {
-    /// An answer of `parts` is expected.
+    /// Expect an answer of this many `parts`.
     #[inline]
     pub fn begin(&mut self, parts: u32) {
         self.due = parts;
@@ -59,13 +59,13 @@ impl Answer {
         self.error = None;
     }
 
-    /// The transaction block takes nothing but ROLLBACK, because a statement in it failed.
+    /// Whether the transaction block accepts only ROLLBACK, because a statement in it failed.
     #[inline]
     pub fn has_failed_block(&self) -> bool {
         self.has_failed_block
     }
 
-    /// Take the bytes of `input`, all of them, and say how the answer ended once it did.
+    /// Take all bytes of `input`; returns how the answer ended once it has ended.
     #[inline]
     pub fn feed(
         &mut self,
@@ -92,13 +92,13 @@ impl Answer {
             } else {
                 self.piece(&mut input, work)?
             };
-            // What was answered stays answered, also if the server ends the session right after it.
+            // A complete answer counts even if the server ends the session right after it.
             ended = ended.or(outcome);
         }
         Ok(ended)
     }
 
-    /// Pass by what is streamed.
+    /// Consume the bytes of a streamed message.
     fn stream<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
         let (part, rest) = input.split_at(self.skip.min(input.len()));
         if self.skip_row {
@@ -108,7 +108,7 @@ impl Answer {
         rest
     }
 
-    /// Go on with a message that is not whole in `input`.
+    /// Continue with a message that is not complete in `input`.
     fn piece(&mut self, input: &mut &[u8], work: &mut Work) -> Result<Option<Outcome>, Malformed> {
         keep_up_to(&mut self.kept, HEADER, input);
         let Some(&head) = self.kept.first_chunk::<HEADER>() else {
@@ -148,7 +148,7 @@ impl Answer {
         outcome
     }
 
-    /// A whole message.
+    /// Handle a complete message.
     #[inline]
     fn message(
         &mut self,
@@ -192,7 +192,7 @@ impl Answer {
         Ok(None)
     }
 
-    /// A message whose content does not matter.
+    /// Handle a message whose content does not matter.
     #[inline]
     fn pass_by(&mut self, kind: u8) -> Result<(), Malformed> {
         match kind {
@@ -204,7 +204,8 @@ impl Answer {
                 self.done.rows += 1;
                 Ok(())
             }
-            // Columns and parameters; what was parsed, bound, closed; the beginning and the end of a COPY to the client.
+            // Column and parameter descriptions; ParseComplete, BindComplete, CloseComplete; the beginning and the end of a COPY to
+            // the client.
             b'T' | b't' | b'n' | b'1' | b'2' | b'3' | b'H' | b'c' => Ok(()),
             b'G' | b'W' => Err(Malformed::CopyIn),
             _ => Err(Malformed::Kind(kind)),
@@ -240,7 +241,7 @@ impl Answer {
     }
 }
 
-/// Notice, parameter, notification.
+/// Whether a message may come unrequested: notice, parameter, notification.
 #[inline]
 fn is_unasked(kind: u8) -> bool {
     matches!(kind, b'N' | b'S' | b'A')

@@ -1,7 +1,7 @@
-//! Proofs of a password. The server says which it wants; all but one show knowledge of the password without sending it.
+//! Proofs of a password. The server chooses the method; all but one show knowledge of the password without sending it.
 //!
-//! [`Exchange`] is one login, without I/O. Every step that a server asks for is bounded: it comes once, in its order, and the work that
-//! it causes is limited.
+//! [`Exchange`] is one login, without I/O. Every step that a server requests is bounded: it may come only once and in order, and
+//! the work that it causes is limited.
 
 use std::num::NonZeroU32;
 
@@ -16,35 +16,37 @@ use super::{Malformed, request};
 use crate::mysql::auth::{Channel, Secrecy};
 
 const SCRAM: &str = "SCRAM-SHA-256";
-/// Bound to the server's certificate.
+/// SCRAM with channel binding to the server's certificate.
 const SCRAM_PLUS: &str = "SCRAM-SHA-256-PLUS";
-/// Headers of SCRAM: bound; bound if the server had offered it; not bound, because this side cannot or is not to.
+/// Header of SCRAM with channel binding.
 const BOUND: &str = "p=tls-server-end-point,,";
+/// Header of SCRAM that would be bound if the server had offered it.
 const UNOFFERED: &str = "y,,";
+/// Header of SCRAM without binding, because this side cannot or should not bind.
 const UNBOUND: &str = "n,,";
-/// Servers have 4096 by default. More than this would keep a client busy on behalf of whoever answered.
+/// Servers use 4096 by default. More than this would let any party that answers keep the client busy.
 const MOST_ITERATIONS: u32 = 1_000_000;
 /// Bytes of randomness in a nonce.
 const NONCE: usize = 18;
 const KEY: usize = digest::SHA256_OUTPUT_LEN;
 
-/// Why a login cannot go on.
+/// Why a login cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
     Malformed(Malformed),
-    /// Not spoken here.
+    /// The method is not implemented.
     Method(String),
-    /// The password would go out in clear, for anybody to read.
+    /// The password would be sent in clear text, readable by anyone on the path.
     Clear,
-    /// The password would go to a server that was not verified, and nobody has consented to that.
+    /// The password would be sent to an unverified server without the user's consent.
     Unverified,
-    /// The channel must be bound, and the server lets in without that.
+    /// Channel binding is required, and the server accepts logins without it.
     Unbound,
-    /// The channel must be bound, and it has no certificate by which to do that.
+    /// Channel binding is required, and there is no certificate to bind to.
     NoBinding,
-    /// The server wants a password and there is none.
+    /// The server requests a password and there is none.
     NoPassword,
-    /// The server asks for more rounds than are done here.
+    /// The server requests more rounds than are accepted here.
     Iterations(u32),
     /// The server did not prove that it knows the password.
     Impostor,
@@ -58,7 +60,7 @@ impl From<Malformed> for Refused {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing was said.
+    /// No message was exchanged.
     Begun,
     /// A proof was sent, and the server may only accept or refuse it.
     Proved,
@@ -72,11 +74,11 @@ enum State {
     Accepted,
 }
 
-/// What a login may be bound to, so that nobody between can pass it on.
+/// The channel binding of a login, which keeps a man in the middle from relaying it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Binding<'a> {
-    /// The digest of the server's certificate (`tls-server-end-point` of RFC 5929); `None`: no TLS, not wanted, or a certificate for which
-    /// none is defined.
+    /// The digest of the server's certificate (`tls-server-end-point` of RFC 5929); `None` without TLS, if not wanted, or if none
+    /// is defined for the certificate.
     pub end_point: Option<&'a [u8]>,
     /// A login that is not bound is refused.
     pub required: bool,
@@ -101,7 +103,7 @@ impl Default for Exchange {
 }
 
 impl Exchange {
-    /// How the password was proved, in the words of `pg_hba.conf`; `none`: it was not asked for.
+    /// How the password was proved, in the words of `pg_hba.conf`; `none` if it was not requested.
     pub fn method(&self) -> &'static str {
         self.method
     }
@@ -111,7 +113,7 @@ impl Exchange {
         matches!(self.state, State::Accepted)
     }
 
-    /// The server asks, by the `body` of an authentication message. Appends the answer to `out` if there is one.
+    /// Handle the `body` of an authentication message. Appends the answer to `out` if there is one.
     pub fn request(
         &mut self,
         body: &[u8],
@@ -196,7 +198,7 @@ fn method_name(code: i32) -> String {
     }
 }
 
-/// Whether the password itself may leave.
+/// Check that the password itself may be sent.
 fn may_show(secrecy: Secrecy<'_>) -> Result<(), Refused> {
     match (secrecy.channel, secrecy.cleartext) {
         (Channel::Private, _) | (Channel::Unverified, true) => Ok(()),
@@ -220,7 +222,7 @@ struct Offered {
     plus: bool,
 }
 
-/// Among the mechanisms, each of which ends with a zero byte, as their list does.
+/// Find the mechanisms of SCRAM in the list; each name ends with a zero byte, as does the list.
 fn offered(mut fields: Fields<'_>) -> Result<Offered, Refused> {
     let mut names = Vec::new();
     let mut found = Offered {
@@ -243,8 +245,8 @@ fn offered(mut fields: Fields<'_>) -> Result<Offered, Refused> {
     }
 }
 
-/// The mechanism and its header, as libpq chooses. A server that offers no binding over TLS is told so: it notices if somebody between has
-/// taken its offer away.
+/// Choose the mechanism and its header as libpq does. If a server offers no binding over TLS, the header repeats that: the server
+/// then detects whether a man in the middle has removed its offer.
 fn choose(offered: Offered, binding: Binding<'_>) -> Result<(&'static str, &'static str), Refused> {
     match (binding.end_point, offered) {
         (Some(_), Offered { plus: true, .. }) => Ok((SCRAM_PLUS, BOUND)),
@@ -264,12 +266,12 @@ fn nonce() -> Result<String, Refused> {
     Ok(STANDARD.encode(bytes))
 }
 
-/// PostgreSQL takes the user of the session, whatever is said here.
+/// The first message without its header. The name is empty: PostgreSQL takes the user of the session instead.
 fn first_bare(nonce: &str) -> String {
     format!("n=,r={nonce}")
 }
 
-/// What the server's first message says.
+/// The contents of the server's first message.
 struct Challenge<'a> {
     nonce: &'a str,
     salt: Vec<u8>,
@@ -301,8 +303,8 @@ impl<'a> Challenge<'a> {
     }
 }
 
-/// The client's last message, and the signature that the server must then show (RFC 5802). `channel`: the header and what the login is
-/// bound to, in base64.
+/// The client's last message, and the signature that the server must then present (RFC 5802). `channel`: the header and the data of
+/// the channel binding, in base64.
 fn prove(
     own_nonce: &str,
     channel: &str,
@@ -312,7 +314,7 @@ fn prove(
     let text = std::str::from_utf8(challenge)
         .map_err(|_| Malformed::Unexpected("a challenge of SCRAM that is not text"))?;
     let asked = Challenge::parse(text, own_nonce)?;
-    // What cannot be prepared is taken as it is, as servers do.
+    // A password that SASLprep refuses is used unchanged, as servers do.
     let prepared = stringprep::saslprep(password);
     let secret = prepared.as_deref().unwrap_or(password).as_bytes();
     let mut salted = [0; KEY];
@@ -345,7 +347,7 @@ fn sign(key: &[u8], text: &[u8]) -> [u8; KEY] {
     bytes
 }
 
-/// In a time that does not depend on where they differ.
+/// Compare in a time that does not depend on where the two differ.
 fn is_same(left: &[u8], right: &[u8; KEY]) -> bool {
     left.len() == KEY
         && left
@@ -409,7 +411,7 @@ mod tests {
         required: false,
     };
 
-    /// [load-8] What libpq says in each case, and that the proof is bound to the certificate.
+    /// [load-8] The header is the one that libpq sends in each case, and the proof is bound to the certificate.
     #[test]
     fn a_login_is_bound_where_the_server_offers_it() {
         for (offer, binding, mechanism, header, channel) in [
@@ -492,7 +494,7 @@ mod tests {
         );
     }
 
-    /// A server that keeps only the stored key and the server key, as they do.
+    /// The server has only the stored key and the server key, as real servers do.
     #[test]
     fn a_server_can_verify_a_scram_proof_and_prove_itself() {
         let mut exchange = Exchange::default();

@@ -1,11 +1,11 @@
-//! Messages of a stream that is cut anywhere: a type, a length that counts itself, and a body.
+//! Splits a stream that is cut anywhere into messages: a type, a length that includes itself, and a body.
 
 use super::Malformed;
 use crate::keep_up_to;
 
-/// Type and length.
+/// Bytes of a message's type and length.
 pub const HEADER: usize = 5;
-/// What the length counts beside the body.
+/// Bytes that the length counts in addition to the body.
 const LENGTH: i32 = 4;
 
 /// Type and length of the body.
@@ -19,10 +19,10 @@ pub(super) fn header(bytes: [u8; HEADER]) -> Result<(u8, usize), Malformed> {
     Ok((kind, (length - LENGTH) as usize))
 }
 
-/// Puts messages together that are short by their nature: those of a login, and small answers.
+/// Reassembles messages that are always short: those of a login, and small answers.
 #[derive(Debug)]
 pub struct Framer {
-    /// Longest body.
+    /// Maximum length of a body.
     limit: usize,
     kept: Vec<u8>,
 }
@@ -35,7 +35,7 @@ impl Framer {
         }
     }
 
-    /// The next whole message of `input`, which is taken from it; `None`: it needs more bytes, and all of these are kept.
+    /// Take the next complete message from `input`; `None` if it needs more bytes, and all of `input` is then kept.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<(u8, Vec<u8>)>, Malformed> {
         keep_up_to(&mut self.kept, HEADER, input);
         let Some(&head) = self.kept.first_chunk::<HEADER>() else {
@@ -86,7 +86,7 @@ impl<'a> Fields<'a> {
         Ok(i32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// Up to a zero byte, which is taken too.
+    /// Text up to a zero byte, which is taken too.
     pub(super) fn text(&mut self, name: &'static str) -> Result<&'a [u8], Malformed> {
         let end = self.0.iter().position(|&byte| byte == 0);
         let text = self.take(end.ok_or(Malformed::Short(name))?, name)?;

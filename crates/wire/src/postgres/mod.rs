@@ -1,7 +1,7 @@
-//! The client side of PostgreSQL's protocol, version 3.0. TLS lies below it and is not here.
+//! The client side of PostgreSQL's protocol, version 3.0. TLS is a layer below it and not part of this module.
 //!
-//! [`frame`] cuts the byte stream into messages, [`auth`] proves a password, [`request`] encodes what a client says, [`reply`] decodes
-//! single messages, and [`answer`] follows the answer to a request at the lowest cost.
+//! [`frame`] cuts the byte stream into messages, [`auth`] proves a password, [`request`] encodes requests, [`reply`] decodes single
+//! messages, and [`answer`] follows the answer to a request at the lowest cost.
 
 pub mod answer;
 pub mod auth;
@@ -23,7 +23,7 @@ pub enum Malformed {
     Length(i32),
     #[error("a message of type {:?}, which does not belong there", char::from(*.0))]
     Kind(u8),
-    /// Nothing is malformed, but nobody here can answer it.
+    /// Nothing is malformed, but this client cannot supply the rows.
     #[error("it asks for the rows of a COPY")]
     CopyIn,
     #[error("{0}")]

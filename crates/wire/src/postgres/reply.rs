@@ -5,9 +5,9 @@ use super::frame::Fields;
 use crate::ErrorCode;
 use crate::mysql::ServerError;
 
-/// Bytes of an error's text that are kept.
+/// Maximum bytes kept of an error's text.
 const LONGEST_TEXT: usize = 1024;
-/// What a server says that names no code.
+/// The SQLSTATE of an error that comes without one.
 const NO_CODE: [u8; 5] = *b"XX000";
 
 /// An error, and whether it ends the session.
@@ -35,7 +35,7 @@ impl Failure {
                     text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_TEXT)]);
                     message = &text;
                 }
-                // Not translated; servers before 9.6 have only the other, which may be.
+                // `V` is never translated; servers before 9.6 send only `S`, which may be.
                 b'V' => severity = Some(fields.text("severity")?),
                 b'S' => severity = severity.or(Some(fields.text("severity")?)),
                 _ => drop(fields.text("field of an error")?),
@@ -53,12 +53,12 @@ impl Failure {
     }
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
-    /// It gives rows, and changes none.
+    /// The command returns rows and changes none.
     pub reads: bool,
-    /// Rows that it gave or changed.
+    /// Rows returned or changed.
     pub rows: u64,
 }
 
@@ -86,12 +86,12 @@ pub fn parameter(body: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     Ok((fields.text("parameter")?, fields.text("value")?))
 }
 
-/// What `ReadyForQuery` says of the transaction.
+/// The transaction status in `ReadyForQuery`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {
     None,
     Open,
-    /// It takes nothing but its end.
+    /// The transaction block accepts only its end.
     Failed,
 }
 
@@ -108,7 +108,7 @@ impl Block {
     }
 }
 
-/// Decode a `DataRow`: `each` sees every value in order, `None` for NULL.
+/// Decode a `DataRow`: `each` is called with every value in order, `None` for NULL.
 pub fn row<'a>(body: &'a [u8], mut each: impl FnMut(Option<&'a [u8]>)) -> Result<(), Malformed> {
     let mut fields = Fields(body);
     for _ in 0..fields.int16("columns")?.max(0) {

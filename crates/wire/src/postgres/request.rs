@@ -1,10 +1,10 @@
-//! What a client says. Values travel as text: the server infers their types from the statement.
+//! Encodes requests. Values are sent as text: the server infers their types from the statement.
 
 use std::io::Write as _;
 
 /// Version 3.0.
 const VERSION: u32 = 3 << 16;
-/// What a first message can say in place of a version.
+/// Codes that a first message can carry in place of a version.
 pub const CANCEL_REQUEST: u32 = 80_877_102;
 pub const SSL_REQUEST: u32 = 80_877_103;
 pub const GSS_REQUEST: u32 = 80_877_104;
@@ -18,7 +18,7 @@ fn message(out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
     patch(out, start);
 }
 
-/// Write the length that is at `start` and counts itself.
+/// Write the length at `start`, which includes itself.
 #[inline]
 fn patch(out: &mut [u8], start: usize) {
     let length = out.len() - start;
@@ -31,13 +31,14 @@ fn text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(0);
 }
 
-/// Ask for TLS; the answer is one byte.
+/// Request TLS; the answer is one byte.
 pub fn ssl(out: &mut Vec<u8>) {
     out.extend_from_slice(&8_u32.to_be_bytes());
     out.extend_from_slice(&SSL_REQUEST.to_be_bytes());
 }
 
-/// Begin a session, with settings as `options` has them (`-c name=value`). One that is `read_only` stays so when a client resets it, and a pooler that cannot give one refuses it.
+/// Begin a session with the settings in `options` (`-c name=value`). A `read_only` session stays so when a client resets it, and a
+/// pooler that cannot provide one refuses it.
 pub fn startup(out: &mut Vec<u8>, user: &str, database: &str, options: &str, read_only: bool) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -75,7 +76,7 @@ pub fn sasl_initial(out: &mut Vec<u8>, mechanism: &str, data: &[u8]) {
     });
 }
 
-/// The messages after it.
+/// A later message of a SASL exchange.
 pub fn sasl(out: &mut Vec<u8>, data: &[u8]) {
     message(out, b'p', |out| out.extend_from_slice(data));
 }
@@ -89,7 +90,7 @@ pub fn query_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     });
 }
 
-/// The name of the statement that is kept as number `id`.
+/// Append the name of the statement with number `id`, or the empty name.
 fn name(out: &mut Vec<u8>, id: Option<u32>) {
     if let Some(id) = id {
         write!(out, "s{id}").expect("writing to memory cannot fail");
@@ -97,12 +98,12 @@ fn name(out: &mut Vec<u8>, id: Option<u32>) {
     out.push(0);
 }
 
-/// Parse the SQL that `write` appends; without an `id` the server keeps it until the next one without.
+/// Parse the SQL that `write` appends; without an `id` the server keeps it only until the next one without.
 pub fn parse_with(out: &mut Vec<u8>, id: Option<u32>, write: impl FnOnce(&mut Vec<u8>)) {
     message(out, b'P', |out| {
         name(out, id);
         write(out);
-        // No type is given.
+        // No parameter type is given.
         out.extend_from_slice(&[0, 0, 0]);
     });
 }
@@ -152,7 +153,7 @@ impl<'a> Bind<'a> {
         self.out.extend_from_slice(value);
     }
 
-    /// Write the end, and ask for rows in text.
+    /// Write the end, and request rows in text format.
     #[inline]
     pub fn end(self) {
         self.out.extend_from_slice(&[0, 0]);
@@ -166,13 +167,13 @@ pub fn execute(out: &mut Vec<u8>) {
     out.extend_from_slice(b"E\0\0\0\x09\0\0\0\0\0");
 }
 
-/// The end of a request by the extended protocol: the server answers all before it, and is ready.
+/// End a request of the extended protocol: the server answers everything before it, then reports that it is ready.
 #[inline]
 pub fn sync(out: &mut Vec<u8>) {
     out.extend_from_slice(b"S\0\0\0\x04");
 }
 
-/// End the session; has no answer.
+/// End the session; there is no answer.
 pub fn terminate(out: &mut Vec<u8>) {
     out.extend_from_slice(b"X\0\0\0\x04");
 }

@@ -1,8 +1,8 @@
 //! The client side of Redis' protocol, RESP2 and RESP3.
 //!
 //! [`request`] encodes commands, [`Scanner`] cuts the bytes of replies into tokens, [`Replies`] follows the replies to a request at
-//! the lowest cost, and [`Decoder`] makes [`Value`]s of them, for logins and questions. Not here: clusters, scripts, streamed strings
-//! (RESP3's `$?`, which no server sends).
+//! the lowest cost, and [`Decoder`] turns them into [`Value`]s, for logins and queries about the server. Not implemented: clusters,
+//! scripts, streamed strings (RESP3's `$?`, which no server sends).
 
 mod replies;
 pub mod request;

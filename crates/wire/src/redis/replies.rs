@@ -1,20 +1,21 @@
-//! Follows the replies to one request through a stream cut anywhere, without keeping them: this is what runs millions of times.
+//! Follows the replies to one request through a stream cut anywhere, without storing them: this code runs millions of times.
 
 use super::scanner::{Kind, Scanner, Token};
 use crate::keyvalue::{CommandCounts, Expected, Expects, Malformed, Refusal};
 
-/// The state of one connection's present request.
+/// The state of one connection's current request.
 #[derive(Debug, Default)]
 pub struct Replies {
     scanner: Scanner,
-    /// Commands of the request, and how many of them are answered.
+    /// Commands of the request.
     expected: Vec<Expected>,
+    /// How many of them are answered.
     done: usize,
     counts: CommandCounts,
     reply: Reply,
 }
 
-/// What the present reply has held so far.
+/// The contents of the current reply so far.
 #[derive(Debug, Default)]
 struct Reply {
     values: u32,
@@ -22,22 +23,22 @@ struct Reply {
     error: Option<Refusal>,
     /// The line of an error that comes as a block.
     block: Vec<u8>,
-    /// In an attribute or a push, of which nothing counts.
+    /// Depth within attributes or pushes, whose contents do not count.
     aside: u32,
     in_error: bool,
 }
 
-/// Bytes that are kept of an error that comes as a block: more than is reported.
+/// Maximum bytes kept of an error that comes as a block: more than is reported.
 const KEPT: usize = 256;
 
 impl Replies {
-    /// What came of the request, once [`Replies::feed`] has said that it is answered.
+    /// The results of the request, once [`Replies::feed`] has returned true.
     #[inline]
     pub fn counts(&self) -> &CommandCounts {
         &self.counts
     }
 
-    /// Take the bytes of `input`, all of them; true when they ended the last reply that is due. `work` sees the values' bytes.
+    /// Take all bytes of `input`; true when they end the last reply that is due. `work` is called with the bytes of values.
     #[inline]
     pub fn feed(
         &mut self,
@@ -60,11 +61,11 @@ impl Replies {
                 }
             }
         }
-        // Of a push, at most; whatever else it is will be nobody's reply.
+        // Bytes after the last reply can only belong to a push; any other reply is refused as unexpected when it is complete.
         Ok(ended)
     }
 
-    /// A reply is whole.
+    /// Count a complete reply.
     #[inline]
     fn take(&mut self, kind: Kind) -> Result<(), Malformed> {
         let expected = *self.expected.get(self.done).ok_or(Malformed::Unexpected(
@@ -136,7 +137,7 @@ impl Reply {
         self.block.extend_from_slice(&part[..part.len().min(room)]);
     }
 
-    /// The first one counts: there is one command.
+    /// Keep only the first error: a reply belongs to one command.
     #[cold]
     fn refuse(&mut self, refusal: Refusal) {
         self.error.get_or_insert(refusal);

@@ -1,8 +1,8 @@
-//! Requests: arrays of bulk strings, in both versions of the protocol.
+//! Encodes requests: arrays of bulk strings, in both versions of the protocol.
 
 use crate::keyvalue::decimal;
 
-/// Begin a command of so many words; each follows by [`word`].
+/// Begin a command of this many words; each is appended by [`word`].
 #[inline]
 pub fn begin(out: &mut Vec<u8>, arguments: usize) {
     out.push(b'*');
@@ -10,13 +10,13 @@ pub fn begin(out: &mut Vec<u8>, arguments: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A command's next word.
+/// Append a command's next word.
 #[inline]
 pub fn word(out: &mut Vec<u8>, bytes: &[u8]) {
     word_with(out, bytes.len(), |out| out.extend_from_slice(bytes));
 }
 
-/// A command's next word, written by `write`, which must append `length` bytes.
+/// Append a command's next word, written by `write`, which must append `length` bytes.
 #[inline]
 pub fn word_with(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
     out.push(b'$');
@@ -28,7 +28,7 @@ pub fn word_with(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u
     out.extend_from_slice(b"\r\n");
 }
 
-/// A whole command.
+/// Append a complete command.
 pub fn command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
     begin(out, arguments.len());
     for bytes in arguments {
@@ -36,7 +36,7 @@ pub fn command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
     }
 }
 
-/// `HELLO`: which version of the protocol, and as whom; `user` empty with a password means the default user.
+/// Append `HELLO` with the protocol's version and the account; an empty `user` with a password means the default user.
 pub fn hello(out: &mut Vec<u8>, version: u8, user: &str, password: &str) {
     let version = [b'0' + version];
     if password.is_empty() && user.is_empty() {
@@ -50,7 +50,7 @@ pub fn hello(out: &mut Vec<u8>, version: u8, user: &str, password: &str) {
     );
 }
 
-/// `AUTH`, which servers before Redis 6 know only without a user.
+/// Append `AUTH`, which servers before Redis 6 accept only without a user.
 pub fn auth(out: &mut Vec<u8>, user: &str, password: &str) {
     if user.is_empty() {
         command(out, &[b"AUTH", password.as_bytes()]);

@@ -1,17 +1,18 @@
-//! Replies as tokens, out of a stream that is cut anywhere. Keeps a line that is not whole, and how deep it is; never a value.
+//! Splits replies, in a stream that is cut anywhere, into tokens. It stores an incomplete line and the open aggregates, never a
+//! value.
 
 use crate::keyvalue::{Lines, Malformed, unsigned};
 
-/// Aggregates inside each other. Redis' own replies have about ten.
+/// Maximum nesting depth of aggregates. Redis' own replies reach about ten.
 pub const MOST_DEPTH: usize = 32;
-/// Longest string: twice what servers hold by default.
+/// Maximum length of a string: twice the servers' default limit.
 const LONGEST_BLOCK: u64 = 1 << 30;
-/// Most elements of an aggregate: the server's own bound.
+/// Maximum elements of an aggregate: the server's own bound.
 const MOST_ELEMENTS: u64 = 1 << 31;
-/// What follows a block.
+/// Length of the CRLF that follows a block.
 const END: usize = 2;
 
-/// What a reply, or a part of one, is.
+/// The type of a reply, or of a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Simple,
@@ -27,26 +28,27 @@ pub enum Kind {
     Array,
     Set,
     Map,
-    /// Said beside a reply: no value of its own.
+    /// Accompanies a reply; not a value itself.
     Attribute,
-    /// Said between replies.
+    /// Comes between replies.
     Push,
 }
 
 /// A part of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token<'a> {
-    /// A value on a line, without the byte that says its kind. Numbers are numbers.
+    /// A value on a line, without the byte that gives its kind. Numbers have been checked.
     Line(Kind, &'a [u8]),
-    /// A string of so many bytes: as many follow as parts, and a close.
+    /// A string of this many bytes: they follow as parts, then a close.
     Block(Kind, u64),
     Part(&'a [u8]),
-    /// So many values follow, a map's keys and values each for itself; 0: it is whole already, and not closed.
+    /// An aggregate of this many values, where a map's keys and values count separately. With 0 it is complete, and no close
+    /// follows.
     Open(Kind, u64),
     Close(Kind),
 }
 
-/// Where in a reply the stream is.
+/// The position of the stream within a reply.
 #[derive(Debug, Default)]
 pub struct Scanner {
     lines: Lines,
@@ -55,16 +57,15 @@ pub struct Scanner {
 
 #[derive(Debug, Default)]
 struct Position {
-    /// Bytes of the block still to come, its end included.
+    /// Bytes of the block still to come, including its CRLF.
     left: usize,
     block: Option<Kind>,
-    /// Aggregates that are open, and their values still to come.
+    /// Open aggregates, each with the number of its values still to come.
     open: Vec<(Kind, u64)>,
 }
 
 impl Scanner {
-    /// Take tokens from `input` until a value that lies in no other is whole, and give its kind; `None` when all of `input` is taken
-    /// before.
+    /// Take tokens from `input` until a top-level value is complete, and return its kind; `None` if `input` is used up before that.
     #[inline]
     pub fn next(
         &mut self,
@@ -89,8 +90,8 @@ impl Scanner {
         Ok(None)
     }
 
-    /// Go on behind `count` bytes that nobody has: false where a string does not hold all of them, so that the place in the stream is
-    /// not known any more.
+    /// Skip `count` bytes that are missing from the stream. Returns false if they are not all in the current string: the position
+    /// in the stream is then lost.
     pub fn skip(&mut self, count: usize) -> bool {
         let holds = self.position.left > count;
         if holds {
@@ -101,7 +102,7 @@ impl Scanner {
 }
 
 impl Position {
-    /// What a line says; the kind of the value that it ends.
+    /// Parse a line; returns the kind of the value that it ends, if any.
     #[inline]
     fn line(
         &mut self,
@@ -182,7 +183,7 @@ impl Position {
             self.open.push((kind, values));
             return Ok(None);
         }
-        // An empty attribute is nothing at all.
+        // An empty attribute is not a value.
         Ok((kind != Kind::Attribute).then_some(kind))
     }
 
@@ -215,7 +216,8 @@ impl Position {
         Ok(None)
     }
 
-    /// A value ended, and maybe with it those around it. Gives the kind of the outermost, if it did.
+    /// Handle the end of a value, which may also end the aggregates around it. Returns the kind of the outermost one if that has
+    /// ended.
     #[inline]
     fn close(
         &mut self,
@@ -238,7 +240,7 @@ impl Position {
     }
 }
 
-/// Whether a line's text is what its kind says.
+/// Check that a line's text is valid for its kind.
 #[inline]
 fn check(kind: Kind, text: &[u8]) -> Result<(), Malformed> {
     let holds = match kind {

@@ -1,9 +1,9 @@
-//! Replies as values, for logins and questions: few, and small by their nature.
+//! Replies as values, for logins and queries about the server: few, and always small.
 
 use super::scanner::{Kind, Scanner, Token};
 use crate::keyvalue::Malformed;
 
-/// What an element counts beside its bytes.
+/// Memory counted for an element in addition to its bytes.
 const ELEMENT: usize = std::mem::size_of::<Value>();
 
 /// A reply.
@@ -11,14 +11,14 @@ const ELEMENT: usize = std::mem::size_of::<Value>();
 pub enum Value {
     Null,
     Simple(Vec<u8>),
-    /// An error's line, however it came.
+    /// An error's line, whether sent as a line or as a block.
     Error(Vec<u8>),
     Integer(i64),
     Boolean(bool),
     Double(f64),
     BigNumber(Vec<u8>),
     Bulk(Vec<u8>),
-    /// A text and the three bytes that say how it is to be shown.
+    /// A text, after the three bytes that give its format.
     Verbatim([u8; 3], Vec<u8>),
     Array(Vec<Value>),
     Set(Vec<Value>),
@@ -36,7 +36,7 @@ impl Value {
     }
 }
 
-/// Puts replies together. What one takes is bounded, whatever it says about itself. Attributes are passed over.
+/// Reassembles replies. The memory of a reply is bounded, whatever lengths it announces. Attributes are skipped.
 #[derive(Debug)]
 pub struct Decoder {
     scanner: Scanner,
@@ -53,7 +53,7 @@ struct Building {
 }
 
 impl Decoder {
-    /// One whose replies take at most `limit` bytes of memory each.
+    /// A decoder whose replies take at most `limit` bytes of memory each.
     pub fn new(limit: usize) -> Self {
         Self {
             scanner: Scanner::default(),
@@ -67,7 +67,7 @@ impl Decoder {
         }
     }
 
-    /// The next reply or push, taken from `input`; `None` when all of `input` is taken before it is whole.
+    /// The next reply or push, taken from `input`; `None` if all of `input` is taken before it is complete.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Value>, Malformed> {
         let building = &mut self.building;
         let whole = self
@@ -136,7 +136,7 @@ fn scalar(kind: Kind, text: &[u8]) -> Result<Value, Malformed> {
     })
 }
 
-/// The scanner has checked it.
+/// Parse a number that the scanner has checked.
 fn parsed<T: std::str::FromStr>(text: &[u8]) -> Result<T, Malformed> {
     std::str::from_utf8(text)
         .ok()
@@ -247,7 +247,7 @@ mod tests {
         ] {
             assert!(decoded(stream.as_bytes()).is_err(), "{stream:?}");
         }
-        // Whatever is announced, only what comes takes memory, and that has its bound.
+        // Whatever is announced, only received data takes memory, and that is bounded.
         assert_eq!(decoded(b"*2147483648\r\n$1073741824\r\nabc"), Ok(None));
         let many = [&b"*2147483648\r\n"[..], &b"_\r\n".repeat(1 << 16)].concat();
         assert_eq!(decoded(&many), Err(Malformed::Large(1 << 16)));

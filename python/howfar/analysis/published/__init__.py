@@ -37,7 +37,7 @@ class PublishedCell(_Entry):
     tps: float | None = None
     qps: float | None = None
     latency_ms: dict[str, float] = Field(default_factory=dict)
-    """None, empty: not published."""
+    """Figures that are None or empty were not published."""
 
 
 class PublishedSet(_Entry):
@@ -48,22 +48,22 @@ class PublishedSet(_Entry):
     source: str
     setup: str
     servers: tuple[str, ...] = ("mariadb", "mysql")
-    """Kinds of servers that stand for theirs."""
+    """Our kinds of server that correspond to theirs."""
     workload: dict[str, FactorValue] = Field(default_factory=dict)
     """Shape of their transactions, in the names of plans. Empty: not stated."""
     stands_for: dict[str, FactorValue] = Field(default_factory=dict)
-    """Levels of ours that all of their cells have, or that stand for what they did not state; another is another experiment."""
+    """Our levels that all of their cells have, or that stand for what they did not state. Other levels are a different experiment."""
     baseline: dict[str, FactorValue]
     cells: tuple[PublishedCell, ...]
 
     def differs(self, workload: Mapping[str, Any], server_kind: str = "mariadb") -> bool:
-        """Whether these figures are not about `workload`: another kind of server, or transactions that differ."""
+        """Whether these figures do not apply to `workload`, because the kind of server or the transactions differ."""
         return server_kind not in self.servers or any(
             workload.get(name, level) != level for name, level in self.workload.items()
         )
 
     def is_elsewhere(self, factors: Mapping[str, FactorValue]) -> bool:
-        """Whether they are not about a cell with these factors: another link or setting."""
+        """Whether these figures do not apply to a cell with these factors, because its link or another setting differs."""
         return any(factors.get(name, level) != level for name, level in self.stands_for.items())
 
 

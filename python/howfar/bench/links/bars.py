@@ -1,6 +1,6 @@
 """The bars of the link, and whether a measurement meets them. Pure.
 
-A bar is judged by the median of the runs; that the best run meets it is reported, but does not count.
+A bar is judged by the median of the runs; whether the best run meets it is also reported, but does not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GOODPUT_WITHIN: Final = 0.005
 GOODPUT_RTT_MAX_MS: Final = 10.0
 LONG_FAT_SHARE: Final = 0.97
 LONG_FAT: Final = (85.0, 10.0)
-"""The one longer link that has a bar: ms and Gb/s."""
+"""The one link with a longer RTT that has a goodput bar: ms and Gb/s."""
 LONG_FAT_AFTER_NS: Final = 5_000_000_000
 """When that bar's window opens, instead of the usual warm-up."""
 CPU_MAX: Final = 0.08
@@ -23,7 +23,7 @@ CPU_RATE_GBIT: Final = 10.0
 UNLIMITED_GBIT: Final = {"packet": 12.0}
 REDIS_SHARE: Final = 0.80
 CHANCE: Final = 0.01
-"""How often a correct link may lie outside the interval of a random figure."""
+"""Probability that a correct link lies outside the interval of a random figure."""
 
 
 class Verdict(Described):
@@ -62,7 +62,7 @@ def judge_link(
     drops: Sequence[int],
     privileged: bool,
 ) -> tuple[Verdict, ...]:
-    """The bars for such a link, each with the figures of its runs. `rest_rtt_ms`: what a ping must take."""
+    """The bars for such a link, each with the figures of its runs. `rest_rtt_ms`: the expected time of a ping."""
     error_us, share = (10.0, 0.01) if privileged else (20.0, 0.02)
     excess_us = 50.0 if privileged else 250.0
     found = [

@@ -1,9 +1,9 @@
-"""`howfar bench link`: request links, measure what was obtained, ours and a peer's in turn. Only in the sandbox.
+"""`howfar bench link`: request links, measure what was obtained, with ours and with a peer's. Only in the sandbox.
 
-Every run measures each link once with either, in random order, with the same probes. Ours is the laboratory's link, calibrated as
-for any experiment; the peer works on a bare cable between two other hosts. Start at `measure_links`.
+Every run measures each link once with ours and once with the peer's, in random order, with the same probes. Ours is the laboratory's
+link, calibrated as for any experiment; the peer works on a bare cable between two other hosts. Start at `measure_links`.
 
-The extras are measured once per run, over our link and over the bare cable, or over the peer where it can do the same.
+The extras are measured once per run, over our link and over the bare cable, or over the peer if it supports the same.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class OurLink:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that measures, open."""
+    """All that is measured: our link, the bare cable and the peer, opened."""
 
     ours: OurLink
     cable: BareCable
     peer: Found
     shape: Shape | None
-    """Shapes the peer's link. None: no peer."""
+    """Shapes the peer's link. None if there is no peer."""
 
 
 def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda done, of: None) -> LinkBench:
@@ -265,7 +265,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and deviation of the one-way times of `of` datagrams."""
+    """Standard deviation of the one-way times of `of` datagrams."""
 
     deviation_ns: float
     of: int
@@ -309,7 +309,7 @@ _BENCHMARK_S: Final = 120.0
 
 
 def missing_program() -> str | None:
-    """The program that is missing, as the reason for no figure; None: both are installed."""
+    """Why there can be no figure: the programs that are missing; None if both are installed."""
     absent = [name for name in _PROGRAMS if shutil.which(name) is None]
     if not absent:
         return None
@@ -317,7 +317,7 @@ def missing_program() -> str | None:
 
 
 def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -> float:
-    """Requests of GET per second. Raises LabError."""
+    """GET requests per second. Raises LabError."""
     quiet = subprocess.DEVNULL
     with tempfile.TemporaryDirectory(prefix="howfar-redis-") as folder:
         command = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_PORT), "--protected-mode", "no"]
@@ -373,7 +373,7 @@ BESIDE_HOGS: Final = LinkPoint(rtt_ms=1, rate_gbit=1)
 _LONGEST_S: Final = 120
 """Time after which a hog ends by itself if nothing ends it."""
 _PINGS: Final = 3000
-"""Number of pings; two packets and their acknowledgements each, so that p99.9 is no single packet."""
+"""Number of pings; each is two packets and their acknowledgements, so that p99.9 is not a single packet."""
 _PINGS_QUICK: Final = 300
 _LOST_OF, _LOST_OF_QUICK = 10_000, 3_000
 _SPREAD_OF, _SPREAD_OF_QUICK = 1_000, 300
@@ -382,13 +382,13 @@ VETH: Final = "veth"
 
 
 class Extras:
-    """The extra measurements: its steps measure; `found` summarizes."""
+    """The extra measurements: `steps` returns functions that measure; `found` summarizes."""
 
     def __init__(self, setup: Setup, hogs: int, times: Times, seed: int) -> None:
         """`seed`: of loss and jitter in the first run."""
         self._setup, self._ours, self._times, self._hogs = setup, setup.ours, times, hogs
         self._delayed = setup.shape if setup.peer.kind is not None and setup.peer.kind.DELAYS else None
-        """The peer, where it can delay."""
+        """The peer, if it can delay."""
         self._seed_of_first = seed
         self._order = random.Random(1)
         self._drops: dict[str, list[int]] = defaultdict(list)
@@ -513,7 +513,7 @@ class Extras:
             self._runs["redis", side].append(rate)
 
     def _with_hogs(self) -> None:
-        """The emulator's count over our link; a peer counts none, so the RTT of both is reported too."""
+        """Read the emulator's count of lateness over our link; a peer has no such count, so the RTTs of both are reported too."""
         count = self._count(_PINGS, _PINGS_QUICK)
         probed = self._ours.shape(BESIDE_HOGS)
         with hogs(self._hogs):

@@ -1,7 +1,7 @@
 """The result of the bench of links, from single measurements; its JSON form is `howfar bench link --json`. Pure.
 
-Beside each bar stand the median and the best of the runs: on a shared machine the best shows what the link can do, and the
-median what one gets.
+Each bar has the median and the best of the runs: on a shared machine the best shows what the link is capable of, and the median
+what to expect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUSY_LOAD = 0.5
 class LinkPoint(Described):
     rtt_ms: float
     rate_gbit: float | None
-    """Rate of the link. None: unshaped."""
+    """Rate of the link. None if unshaped."""
 
     @property
     def rtt_ns(self) -> int:
@@ -39,12 +39,12 @@ class LinkPoint(Described):
         return LinkSpec(self.rtt_ns, self.rate_bps)
 
     def rest_rtt_ms(self, backend: str) -> float:
-        """Expected time of a one-byte ping: the RTT, plus its time on the wire where this back-end charges it."""
+        """Expected time of a one-byte ping: the RTT, plus its time on the wire if this back-end charges that."""
         return (self.link.rest_rtt_ns if backends()[backend].CHARGES_LONE_PACKETS else self.rtt_ns) / 1e6
 
     @property
     def expected_gbit(self) -> float | None:
-        """The most payload that such a link carries."""
+        """The maximum payload rate of such a link."""
         bps = self.link.expected_goodput_bps("to_server")
         return None if bps is None else bps / 1e9
 
@@ -60,7 +60,7 @@ class Run(Described):
     """RTT with CPUs that may sleep: includes waking both ends."""
     goodput_gbit: float
     cpu_core_per_gbit: float | None
-    """CPU time of the emulator's or proxy's process, by the kernel's clock. None: the kernel does the work, not a process."""
+    """CPU time of the emulator's or proxy's process, by the kernel's clock. None if the kernel does the work, not a process."""
     machine_core_per_gbit: float | None
     """CPU time of the whole machine during the transfer: both ends and the kernel."""
     lateness_us_p999: float | None = None
@@ -86,7 +86,7 @@ class Obtained(Described):
     rtt_ms_p50_from_idle: float
     goodput_gbit: float
     goodput_ratio: float | None
-    """Goodput as a share of what the rate allows. None: no rate was requested."""
+    """Goodput as a share of what the rate allows. None if no rate was requested."""
 
 
 class Peer(Obtained):
@@ -96,7 +96,7 @@ class Peer(Obtained):
     cpu_core_per_gbit: float | None
     machine_core_per_gbit: float | None
     note: str
-    """What was requested of the peer instead, where it does not support the same; empty: the same."""
+    """What was requested of the peer instead, if it does not support the same link; empty if it does."""
     runs: tuple[Run, ...]
 
 
@@ -140,7 +140,7 @@ ExtraName = Literal["unlimited", "redis", "hogs", "loss", "jitter"]
 
 
 class Extra(Described):
-    """A measurement in addition to the grid of links; `skipped` says why there is no figure."""
+    """A measurement in addition to the grid of links; `skipped`: why there is no figure."""
 
     name: ExtraName
     what: str
@@ -160,7 +160,7 @@ class RunsOn(Described):
 
 
 class Setting(Described):
-    """Place and settings of the measurement."""
+    """Machine and settings of the measurement."""
 
     howfar: str
     kernel: str
@@ -171,11 +171,11 @@ class Setting(Described):
     realtime: bool | None
     short_slice: bool | None
     offload: bool | None
-    """Whether offload is used, as the emulator reports; None: the back-end has none."""
+    """Whether offload is used, as the emulator reports; None if the back-end has none."""
     ours_runs_on: RunsOn | None
-    """The emulator; None: there is none."""
+    """The emulator; None if there is none."""
     peer_runs_on: RunsOn | None
-    """The peer's process; None: it has none, or was not available."""
+    """The peer's process; None if it has none, or was not available."""
     congestion_control: str
     peer: str | None
     peer_skipped: str | None

@@ -1,4 +1,4 @@
-"""Probes of a link, whatever implements it: the engine's RTT and goodput, CPU by the kernel's clocks, datagrams, a plain timer.
+"""Probes for any implementation of a link: the engine's RTT and goodput, CPU by the kernel's clocks, datagrams, a plain timer.
 
 The bare cable joins two hosts that are set up like the laboratory's, without an emulator between them:
 
@@ -50,7 +50,7 @@ from howfar.lab.network import (
 
 @dataclass(frozen=True)
 class BareCable:
-    """Both hosts, and an echo on the server's."""
+    """Two hosts joined by a cable, with an echo server on the server's host."""
 
     client_host: Host
     server_host: Host
@@ -125,7 +125,7 @@ def ping_patience_ns(count: int, rtt_ns: int) -> int:
 
 
 def runs_on(pid: int | None) -> RunsOn | None:
-    """CPUs and scheduling classes of a process. None: no such process."""
+    """CPUs and scheduling classes of a process. None if there is no such process."""
     if pid is None:
         return None
     try:
@@ -138,7 +138,7 @@ def runs_on(pid: int | None) -> RunsOn | None:
 
 
 def ping(link: ProbedLink, count: int, rtt_ns: int, *, keep_awake: bool = True) -> RttResult:
-    """RTT over one connection; `rtt_ns` bounds the time. Raises EngineError."""
+    """RTT over one connection; the time limit depends on `rtt_ns`. Raises EngineError."""
     longest_ns = ping_patience_ns(count, rtt_ns)
     with ExitStack() as stack:
         if keep_awake:
@@ -174,7 +174,7 @@ def _clocks(pid: int | None) -> tuple[int, int]:
 
 
 def measure(link: ProbedLink, point: LinkPoint, times: Times) -> Run:
-    """RTT at rest with CPUs awake and from idle, then a bulk transfer."""
+    """Measure the RTT, at rest with CPUs awake and from idle, then a bulk transfer."""
     watch, count = LoadWatch(), times.pings(point.rtt_ns)
     at_rest = ping(link, count, point.rtt_ns)
     from_idle = ping(link, min(count, _IDLE_PINGS), point.rtt_ns, keep_awake=False)
@@ -195,7 +195,7 @@ def measure(link: ProbedLink, point: LinkPoint, times: Times) -> Run:
 
 
 def with_counters(run: Run, stats: LinkStats | None) -> Run:
-    """A run with the emulator's counts; None: there is no emulator."""
+    """A run with the emulator's counts, if `stats` is given; it is None without an emulator."""
     if stats is None:
         return run
     directions = (stats.to_server, stats.to_client)
@@ -208,7 +208,7 @@ def with_counters(run: Run, stats: LinkStats | None) -> Run:
 
 
 def unmodelled_drops(stats: LinkStats) -> int | None:
-    """Segments (for a full socket: packets) lost for no modelled reason. None: none known, but not all are counted."""
+    """Segments (for a full socket: packets) lost for no modelled reason. None if none is known, but not all are counted."""
     drops = [direction.drops for direction in (stats.to_server, stats.to_client)]
     known = sum(each.arena + (each.socket or 0) + each.transmit for each in drops)
     return None if known == 0 and any(each.socket is None for each in drops) else known
@@ -260,7 +260,7 @@ _BUFFER_BYTES: Final = 4 * 2**20
 
 @dataclass
 class Arrivals:
-    """Arrivals of datagrams, in their order."""
+    """Datagrams that arrived, in order of arrival."""
 
     numbers: list[int] = field(default_factory=list)
     one_way_ns: list[int] = field(default_factory=list)

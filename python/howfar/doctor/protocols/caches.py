@@ -1,4 +1,4 @@
-"""Redis, Valkey and Memcached: as much of RESP2 and of the text protocol as an examination needs."""
+"""Redis, Valkey and Memcached: the parts of RESP2 and of the text protocol that an examination needs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STATEMENTS = (
     "cmd_get", "cmd_set", "cmd_touch", "cmd_meta", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits",
     "decr_misses",
 )  # fmt: skip
-"""Commands that are summed to an upper bound: each key of a multi-key get counts, and a meta command counts twice."""
+"""Counters whose sum is an upper bound of the commands: each key of a multi-key get counts, and a meta command counts twice."""
 
 S = TypeVar("S")
 
@@ -57,14 +57,16 @@ def _refusals() -> Iterator[None]:
 
 
 class _Session:
-    """A session of lines. Its first answer shows what the server speaks."""
+    """A session of a line protocol. Its first answer shows which protocol the server speaks."""
 
     def __init__(self, endpoint: Endpoint, question: bytes, expected: tuple[str, ...]) -> None:
-        """Ask `question` on a new session. Raises NotThis when the answer begins with none of `expected`."""
+        """Connect and send `question`. Raises NotThis if the answer begins with none of `expected`."""
         self.peer = dial(endpoint)
         self.lines = Lines(self.peer)
         try:
-            with contextlib.suppress(LabError):  # a server with too many clients says so and closes without reading
+            with contextlib.suppress(
+                LabError
+            ):  # a server with too many clients sends an error and closes without reading
                 self.lines.send(question)
             self.first = self.lines.line()
             if not self.first.startswith(expected):
@@ -85,7 +87,7 @@ class _Session:
 
 
 def _first_answering(endpoint: Endpoint, open_session: Callable[[Endpoint], S]) -> tuple[S, Tls]:
-    """A session without TLS, else with it. A socket is never encrypted; where TLS was requested nothing is sent in plain text."""
+    """A session without TLS, or with TLS if that fails. Sockets are never encrypted; if TLS was requested, only TLS is tried."""
     if endpoint.path is not None:
         return open_session(replace(endpoint, tls=False)), "none"
     if endpoint.tls:
@@ -153,7 +155,7 @@ class RedisSession(_Session):
         self.exchange(_PING, b"+PONG\r\n")
 
     def request(self, *arguments: str) -> Any:
-        """The answer to a command. Raises Refused with the server's error, NotThis."""
+        """The answer to a command. Raises Refused with the server's error, or NotThis."""
         with _refusals():
             return ask(self.lines, *arguments)
 
@@ -221,7 +223,7 @@ class Memcached:
 
 class MemcachedSession(_Session):
     statements_by_counters = 0
-    """Zero, because `statements` are gets, sets and the like, not `stats`."""
+    """Zero, because only gets, sets and the like count as statements, not `stats`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, _VERSION, _MEMCACHED_ANSWERS)

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB. PyMySQL logs in; pings use its socket directly, because its packet reader costs as much as the wire."""
+"""MySQL and MariaDB. PyMySQL logs in; pings use its socket directly, because its packet reader takes as long as the network."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from howfar.lab.servers.peer import SILENCE_S, Peer, PeerError
 
 _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
-"""CLIENT_ZSTD_COMPRESSION_ALGORITHM; PyMySQL does not name it."""
+"""CLIENT_ZSTD_COMPRESSION_ALGORITHM, which PyMySQL does not define."""
 _NO_PASSWORD_ERROR, _LOCKED = 1698, 3118
-"""ER_ACCESS_DENIED_NO_PASSWORD_ERROR, ER_ACCOUNT_HAS_BEEN_LOCKED; PyMySQL does not name them."""
+"""ER_ACCESS_DENIED_NO_PASSWORD_ERROR and ER_ACCOUNT_HAS_BEEN_LOCKED, which PyMySQL does not define."""
 _FIRST_BYTES = ((0, 0x0A), (0, 0xFF))
-"""Packet number, then protocol version or an error (too many connections, host blocked). The X protocol has others."""
+"""Packet number, then protocol version or an error (too many connections, host blocked). The X protocol begins differently."""
 _CLIENTS_OWN_ERRORS = range(2000, 3000)
 _OF_LOGINS = (
     ER.DBACCESS_DENIED_ERROR,
@@ -49,7 +49,7 @@ _OF_LOGINS = (
     _NO_PASSWORD_ERROR,
     _LOCKED,
 )
-"""Errors that another account or password may end."""
+"""Errors that another account or password may avoid."""
 _VARIABLES = (
     "socket", "port", "skip_networking", "bind_address", "have_ssl", "tls_version", "require_secure_transport",
     "performance_schema", "protocol_compression_algorithms", "skip_name_resolve",
@@ -67,12 +67,12 @@ _SEES_OTHERS = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE pr
 
 
 _MOST_ROUNDS = 8
-"""Most packets of a server between its greeting and its OK, as in the engine; PyMySQL would answer without a limit."""
+"""Maximum number of the server's packets between its greeting and its OK, as in the engine; PyMySQL itself has no limit."""
 
 
 class _Guarded:
-    """PyMySQL's connection as its logins by SHA-256 see it: they ask for the channel and for the server's key at the moment at
-    which the password itself would leave, and get an error where the rule of `howfar load` forbids that.
+    """PyMySQL's connection as seen by its SHA-256 logins. They read `_secure` and `server_public_key` when they are about to send the
+    password itself; these raise an error if the rule of `howfar load` forbids that.
     """
 
     def __init__(self, connection: _Connection) -> None:
@@ -116,7 +116,7 @@ class _Sha256(_CachingSha2):
 
 
 class _Clear:
-    """`mysql_clear_password`, and `dialog`, which asks for the password as PAM does."""
+    """`mysql_clear_password`, and `dialog`, which requests the password for PAM."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
@@ -132,7 +132,7 @@ class _Clear:
 
 
 class _Packet(MysqlPacket):
-    """A packet whose values are counted."""
+    """A packet whose values count toward the peer's limit."""
 
     __slots__ = ("_peer",)
 
@@ -146,7 +146,7 @@ class _Packet(MysqlPacket):
 
 
 class _Connection(pymysql.Connection):
-    """Sends the password itself only where the rule of `howfar load` allows it."""
+    """A PyMySQL connection that sends the password itself only if the rule of `howfar load` allows it."""
 
     consent = Consent()
     encrypted = False
@@ -156,11 +156,11 @@ class _Connection(pymysql.Connection):
     _secure: bool
     _auth_plugin_name: str
     _left: int | None = None
-    """Packets that a login may still have; None: the login is over."""
+    """Number of packets that the login may still receive; None if no login is in progress."""
 
     def _request_authentication(self) -> None:
         if self._auth_plugin_name == "sha256_password":
-            # PyMySQL would answer a greeting that names it with the password itself: the server has to ask.
+            # If the greeting names this plugin, PyMySQL answers with the password itself. With another one the server must request it.
             self._auth_plugin_name = "mysql_native_password"
         self._left = _MOST_ROUNDS
         super()._request_authentication()  # type: ignore[misc]  # its stubs lack it
@@ -181,7 +181,7 @@ def _not_sent(how: str, allowed_by: str) -> err.OperationalError:
 
 
 class _ByAccount:
-    """`unix_socket` and `auth_socket`: the server asks the kernel for the client's account, and expects an empty answer."""
+    """`unix_socket` and `auth_socket`: the server gets the client's account from the kernel, and expects an empty answer."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -208,7 +208,7 @@ class Mysql:
         with contextlib.suppress(err.MySQLError):
             connection.close()
         if not getattr(connection, "server_version", ""):
-            # Instead of a greeting: too many connections, or the host is blocked. The brand is not known then.
+            # An error instead of a greeting: too many connections, or the host is blocked. The product is then unknown.
             return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused, remedy=remedy)
         able: int = getattr(connection, "server_capabilities", 0)
         names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if able & bit]
@@ -237,7 +237,7 @@ def _connected(endpoint: Endpoint, login: Login) -> tuple[_Connection, Refused |
 
 
 def _remedy(error: err.MySQLError) -> str | None:
-    """What would end the refusal of a login."""
+    """Remedy for a refused login, as in `Refused`."""
     number = error.args[0] if error.args else None
     if number == CR.CR_AUTH_PLUGIN_CANNOT_LOAD:
         return "an account with another plugin: howfar doctor does not have this one"
@@ -251,7 +251,7 @@ def _is_servers(error: err.MySQLError) -> bool:
 
 @dataclass(frozen=True)
 class _Tls:
-    """What PyMySQL takes for a TLS context."""
+    """Passed to PyMySQL in place of a TLS context."""
 
     endpoint: Endpoint
 
@@ -289,7 +289,7 @@ class MysqlSession:
         return {row[0]: str(row[1]) for row in self.rows(f"SHOW GLOBAL {what} WHERE Variable_name IN ({quoted})")}
 
     def counters(self) -> Counters:
-        """The server's counters in one statement, so that its own share is known."""
+        """Read the server's counters in one statement, so that the doctor's own share of them is known."""
         status = self._pairs("STATUS", _COUNTERS)
         tls = status.get("Ssl_finished_accepts", status.get("Ssl_accepts"))
         return Counters(
@@ -335,7 +335,7 @@ class MysqlSession:
 
 
 def _greeted(endpoint: Endpoint) -> Peer:
-    """A connection in plain text, with the server's greeting waiting to be read. Raises NotThis."""
+    """A connection in plain text with the server's greeting received but not consumed. Raises NotThis."""
     peer = dial(replace(endpoint, tls=False))
     try:
         head = peer.peek(5)
@@ -383,7 +383,7 @@ def _message(error: Exception) -> str:
 
 
 def named(version: str) -> str:
-    """Product and version: `10.11.19-MariaDB-0+deb12u1` is MariaDB 10.11.19; some begin with 5.5.5- for old replicas."""
+    """Product and version: `10.11.19-MariaDB-0+deb12u1` becomes MariaDB 10.11.19. Some begin with 5.5.5- for old replicas."""
     brand = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     if brand == "MariaDB":
         version = version.removeprefix("5.5.5-")

@@ -36,7 +36,7 @@ _PING = b"Q\0\0\0\x05\0"
 """An empty query; the answer is EmptyQueryResponse and ReadyForQuery."""
 _PONG = b"I\0\0\0\x04Z\0\0\0\x05I"
 _MOST_ITERATIONS = 1_000_000
-"""Most iterations of SCRAM; the default is 4096, and a peer that asks for 2^31 would keep the client busy for an hour."""
+"""Maximum number of SCRAM iterations. The default is 4096; a peer that requests 2^31 would keep the client busy for an hour."""
 _MOST_ROUNDS = 8
 _CLEAR_TEXT, _SASL_CONTINUE = 3, 11
 _DATABASE = "postgres"
@@ -58,11 +58,11 @@ _SESSIONS = (
 
 
 _TYPES = {BIGINT: int, BOOLEAN: bool_in, FLOAT: float, INTEGER: int}
-"""Types of the values that are asked for. Others are text: arrays and the like would take far more memory than they have bytes."""
+"""Types of the requested values. Others stay text: arrays and the like would take far more memory than they have bytes."""
 
 
 class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
-    """Sends the password itself only where that is allowed, and limits the number of its answers."""
+    """A pg8000 connection that sends the password itself only if that is allowed, and limits the rounds of a login."""
 
     def __init__(self, peer: Peer, login: Login, clear_text: bool) -> None:
         self._clear_text, self._rounds = clear_text, _MOST_ROUNDS
@@ -86,7 +86,7 @@ class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
 
     def handle_PARAMETER_STATUS(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
         super().handle_PARAMETER_STATUS(data, context)
-        self._client_encoding = "utf8"  # a server could name a codec of Python that takes hours
+        self._client_encoding = "utf8"  # a server could name one of Python's codecs that takes hours
 
     def handle_DATA_ROW(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
         self.peer.took(len(context.input_funcs))
@@ -122,7 +122,10 @@ class Postgresql:
 
 
 def _tls_of(endpoint: Endpoint) -> Tls:
-    """TLS of an endpoint, by a connection for one question, which only such a server answers with one letter. Raises NotThis."""
+    """TLS support of an endpoint, from an SSLRequest on its own connection; only PostgreSQL answers it with one letter.
+
+    Raises NotThis.
+    """
     if endpoint.path is not None:
         return "none"
     with contextlib.closing(dial(replace(endpoint, tls=False))) as peer:
@@ -159,7 +162,7 @@ def _connected(endpoint: Endpoint, login: Login) -> _Connection:
 
 @contextlib.contextmanager
 def _as_account(endpoint: Endpoint, login: Login) -> Iterator[None]:
-    """Connect as the server's account when root logs in under that name: peer authentication checks the account that connects."""
+    """Assume the server's account while connecting if root logs in under its name: peer authentication checks the client's account."""
     by_peer = endpoint.path is not None and endpoint.owner is not None and login.of_server and os.geteuid() == 0
     if not by_peer:
         yield
@@ -196,7 +199,7 @@ class PostgresqlSession:
             raise Refused(_message(error)) from error
 
     def counters(self) -> Counters:
-        """Sessions and transactions of all databases; TLS handshakes are not counted by the server."""
+        """Sessions and transactions of all databases. The server does not count TLS handshakes."""
         version = self._connection.parameter_statuses.get("server_version", "")
         if int(re.match(r"\d*", version)[0] or 0) < _COUNTED_SINCE:  # type: ignore[index]  # it matches nothing at least
             raise Refused(f"PostgreSQL before {_COUNTED_SINCE} does not count connections")
@@ -222,7 +225,7 @@ class PostgresqlSession:
 
 
 def _remedy(error: DatabaseError) -> str | None:
-    """What would end the refusal of a login, by the class of its SQLSTATE."""
+    """Remedy for a refused login, as in `Refused`, by the class of its SQLSTATE."""
     state = str(_fields(error).get("C", ""))
     if state.startswith("28"):
         return None
@@ -234,12 +237,12 @@ def _fields(error: DatabaseError) -> dict[str, str]:
 
 
 def _message(error: DatabaseError) -> str:
-    """An error's message and SQLSTATE; pg8000 gives all fields."""
+    """An error's message and SQLSTATE, out of all its fields."""
     fields = _fields(error)
     return f"{fields.get('M', 'no message')} ({fields.get('C', 'no code')})"
 
 
 def named(version: str) -> str:
-    """Product and version: `15.18 (Debian 15.18-0+deb12u1)` is PostgreSQL 15.18."""
+    """Product and version: `15.18 (Debian 15.18-0+deb12u1)` becomes PostgreSQL 15.18."""
     found = re.match(r"[\w.]+", version)
     return f"{Kind.POSTGRESQL.shown} {found.group()}" if found else Kind.POSTGRESQL.shown

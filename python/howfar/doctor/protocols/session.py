@@ -1,6 +1,6 @@
-"""What every protocol provides: a session that can be pinged, and what its server reports about itself.
+"""The interface of every protocol: a session that can be pinged, and the report of its server about itself.
 
-A server is a peer that may send anything. `Guarded` is put around each protocol, so that a new one need not think of it.
+A server is a peer that may send anything. `Guarded` wraps each protocol, so that a new protocol need not consider that.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from howfar.passwords import without_passwords
 from howfar.services import SERVICES
 
 LONGEST_TEXT = 500
-"""Most characters of a server's name or error that are shown."""
+"""Maximum number of characters shown of a server's name or error."""
 Answer = TypeVar("Answer")
 Tls = Literal["none", "offered", "always", "unknown"]
 
 
 class Refused(Exception):
-    """The server answered and refused a login or a request, or a library refused what the server asked for. The message is theirs."""
+    """The server refused a login or a request, or a library refused the server's demand. The message is the server's or library's."""
 
     def __init__(self, message: str, remedy: str | None = None) -> None:
-        """`remedy`: what would end it, empty where nothing of the doctor's does; None: another login may."""
+        """`remedy`: what would end the refusal, empty if no option of the doctor does; None: another login may succeed."""
         super().__init__(without_passwords(message)[:LONGEST_TEXT])
         self.remedy = remedy
 
 
 class NotThis(Exception):
-    """Nobody answers, or what answers breaks the protocol or its limits. That connection is not used again."""
+    """Nothing answers, or the peer violates the protocol or its limits. The connection is not used again."""
 
     def __init__(self, message: str) -> None:
         super().__init__(without_passwords(message))
 
 
 class Nobody(NotThis):
-    """Nobody listens there."""
+    """No process listens at the endpoint."""
 
 
 class Elsewhere(NotThis):
-    """Another process listens there than the expected server. Nothing was sent."""
+    """A process other than the expected server listens at the endpoint. Nothing was sent."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class Owner:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One endpoint of a server: the path of a socket, or an address and port; with TLS or without."""
+    """One endpoint of a server: the path of a socket, or an address and port, with or without TLS."""
 
     path: str | None
     host: str | None
     port: int | None
     tls: bool = False
     owner: Owner | None = None
-    """Owner of the path: nothing is sent to any other process. None: the user named this path."""
+    """Expected owner of the path: nothing is sent to any other process. None if the user named this path."""
 
     @property
     def where(self) -> str:
@@ -83,7 +83,7 @@ class Endpoint:
 
     @property
     def is_here(self) -> bool:
-        """Whether what is sent there is known to stay on this machine. A name may lead anywhere, but for `localhost`."""
+        """Whether data sent to it is known to stay on this machine. A name other than `localhost` may resolve to any address."""
         if self.path is not None or self.host is None or self.host == "localhost":
             return True
         try:
@@ -94,25 +94,25 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a server sent at an endpoint."""
+    """Facts about a server from its greeting at an endpoint."""
 
     name: str
     tls: Tls
     compression: str
     refused: str | None
-    """Why the login was refused; None when it was not."""
+    """Why the login was refused; None if it was not."""
     pid: int | None = None
-    """The server's PID, as it reports it."""
+    """The server's PID, as reported by the server."""
     remedy: str | None = None
-    """Of a refusal, as in `Refused`."""
+    """Remedy for the refusal, as in `Refused`."""
 
 
 @dataclass(frozen=True)
 class ListedSession:
-    """Another client's session, as the server lists it."""
+    """Another client's session, as listed by the server."""
 
     port: int | None
-    """The client's port; None over a socket."""
+    """The client's port; None for a session over a socket."""
     pid: int | None
     tls: bool | None
     compressed: bool | None
@@ -120,13 +120,13 @@ class ListedSession:
 
 @dataclass(frozen=True)
 class Counters:
-    """Counts since the server started; None where it does not count."""
+    """Counts since the server started; None for those that it does not count."""
 
     connects: int
     statements: int
     tls_connects: int | None
     working_ms: float | None = None
-    """Time of sessions running statements; PostgreSQL only, like the next."""
+    """Time of sessions running statements; PostgreSQL only, like `waiting_ms`."""
     waiting_ms: float | None = None
     """Time of sessions waiting for their client inside a transaction."""
 
@@ -148,7 +148,7 @@ class Counters:
 
 
 def count_of(reported: Mapping[str, str], name: str) -> int:
-    """A counter that the server reports. Raises Refused where it does not, NotThis where that is no number."""
+    """A counter that the server reports. Raises Refused if it does not report it, NotThis if its value is not a number."""
     if name not in reported:
         raise Refused(f"it does not report {name}")
     if not reported[name].isdecimal():
@@ -158,15 +158,15 @@ def count_of(reported: Mapping[str, str], name: str) -> int:
 
 @dataclass(frozen=True)
 class SelfReport:
-    """What the server reports about itself."""
+    """The server's report about itself."""
 
     config_file: str | None
     sessions: tuple[ListedSession, ...]
     hidden: tuple[tuple[str, str, str], ...]
-    """What the server did not report, why, and what would show it."""
+    """For each fact that the server did not report: what it is, why, and what would make it visible."""
     settings: dict[str, str]
     counted: tuple[int, int] | None = None
-    """Number of the server's sessions, and how many of them are idle; PostgreSQL only."""
+    """Number of the server's sessions, and of its idle sessions; PostgreSQL only."""
     cluster: Cluster | None = None
 
 
@@ -174,7 +174,7 @@ class Session(Protocol):
     """A session that is logged in."""
 
     statements_by_counters: int
-    """Statements that one call of `counters` adds to those that the server counts."""
+    """Number of statements by which a call of `counters` increases the server's own count."""
 
     @property
     def peer(self) -> Peer: ...
@@ -208,8 +208,8 @@ class ServerProtocol(Protocol):
 
 @dataclass(frozen=True)
 class Guarded:
-    """A protocol, spoken with a peer that may send anything: what breaks the protocol or its limits is NotThis, whatever the code
-    that reads it makes of it. What one peer sends ends at most the examination of that peer."""
+    """A protocol guarded against peers that may send anything: a violation of the protocol or its limits raises NotThis, whatever the
+    code that reads the answer raises. At worst, a peer ends its own examination."""
 
     kind: Kind
     protocol: ServerProtocol
@@ -226,7 +226,7 @@ class Guarded:
 
 
 class GuardedSession:
-    """A session that is closed by the first answer that breaks the protocol or its limits."""
+    """A session that is closed at the first answer that violates the protocol or its limits."""
 
     def __init__(self, kind: Kind, session: Session) -> None:
         self._kind, self._session = kind, session
@@ -272,7 +272,7 @@ def _is_count(value: float | None) -> bool:
 
 @contextlib.contextmanager
 def _understood(kind: Kind) -> Iterator[None]:
-    """Turn whatever reading a peer's answers raises into Refused or NotThis."""
+    """Turn any exception from reading a peer's answers into Refused or NotThis."""
     try:
         yield
     except (Refused, NotThis):
@@ -281,13 +281,13 @@ def _understood(kind: Kind) -> Iterator[None]:
         raise NotThis(error.message) from error
     except OSError as error:
         raise NotThis(error.strerror or str(error)) from error
-    except Exception as error:  # a library that was sent nonsense raises anything
+    except Exception as error:  # a library may raise anything if it reads nonsense
         raise NotThis(f"it sent an answer that is not {SERVICES[kind].label}'s ({type(error).__name__})") from error
 
 
 def dial(endpoint: Endpoint) -> Peer:
-    """Connect. Any certificate is accepted: the doctor looks at what is in force, and the caller has decided whom to trust with the
-    login. Raises NotThis; Nobody or Elsewhere where that is known."""
+    """Connect to an endpoint. Any certificate is accepted: the doctor examines the present state, and the caller has decided which
+    servers to trust with a login. Raises NotThis, or Nobody or Elsewhere if that is the cause."""
     try:
         if endpoint.path is not None:
             made = _dial_path(endpoint.path, endpoint.owner)
@@ -306,7 +306,7 @@ def dial(endpoint: Endpoint) -> Peer:
 
 
 def encrypt(peer: Peer, endpoint: Endpoint) -> None:
-    """Continue inside TLS; the peer is closed if that fails. Raises NotThis."""
+    """Start TLS on a connection; if that fails, the connection is closed. Raises NotThis."""
     try:
         peer.encrypt(any_certificate(), endpoint.host)
     except PeerError as error:
@@ -315,7 +315,7 @@ def encrypt(peer: Peer, endpoint: Endpoint) -> None:
 
 
 def _dial_path(path: str, owner: Owner | None) -> socket.socket:
-    """Connect to a path. The kernel names the listener before a byte is sent: in a shared directory anybody may take the path."""
+    """Connect to a path and check its owner by SO_PEERCRED before sending: in a shared directory, any process may bind the path."""
     made = socket.socket(socket.AF_UNIX)
     try:
         made.settimeout(SILENCE_S)
@@ -332,7 +332,7 @@ def _dial_path(path: str, owner: Owner | None) -> socket.socket:
 
 @cache
 def any_certificate() -> ssl.SSLContext:
-    """A TLS context that accepts every certificate, made once: a context for each connect is one of the doctor's findings."""
+    """A TLS context that accepts every certificate, created once: creating one per connect is itself one of the doctor's findings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""Throughput against connections: the curves of a run, their ceilings, what a model makes of them, and the answer in a sentence.
+"""Throughput against connections: the curves of a run, their ceilings, a model of them, and the answer in a sentence.
 
-A curve is the cells that differ in nothing but the number of connections. Each is described from its own two ends, and predicted from
-another: a curve over a link from the loopback's, else from the same path's at another rate or round trip.
+A curve consists of the cells that differ only in the number of connections. The model is fitted to each curve's own two ends. In
+addition, a curve over a link is predicted from another one: the loopback's, or else the same path's at another rate or round trip.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from howfar.units import counted, format_rate_bps
 
 
 class ThreadsPoint(Part):
-    """One arm as a point of its curve. Transactions a second."""
+    """One arm as a point of its curve. Rates are transactions per second."""
 
     threads: int
     arm: str
@@ -36,7 +36,7 @@ class ThreadsPoint(Part):
 
 
 class Ceiling(Part):
-    """Transactions a second that a resource lets pass at most."""
+    """Maximum transactions per second that a resource allows."""
 
     resource: Resource
     tps: float
@@ -49,18 +49,18 @@ class Curve(Part):
 
     name: str
     factors: dict[str, FactorValue]
-    """Without threads."""
+    """All factors but `threads`."""
     points: tuple[ThreadsPoint, ...]
     ceilings: tuple[Ceiling, ...]
     """Ascending; the first is the binding one."""
     own: Prediction | None
-    """Fitted on this curve's own ends: does the model describe it?"""
+    """The model fitted to this curve's own ends: does it describe the curve?"""
     foreign: Prediction | None
-    """From other curves of this run: did the model predict it?"""
+    """The model from other curves of this run: does it predict the curve?"""
     published: str | None
-    """Whose figures `published_tps` are."""
+    """Set-up of those who published `published_tps`."""
     published_differs: bool = False
-    """Theirs are of another workload: where the curve bends can be compared, transactions a second cannot."""
+    """Whether the published workload is different: then the bends of the curves can be compared, but not transactions per second."""
 
     @property
     def top(self) -> ThreadsPoint:
@@ -84,7 +84,7 @@ def curves_of(summary: Summary) -> tuple[Curve, ...]:
 
 
 def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
-    """None: no cells of this run differ in their connections only."""
+    """The curves of a run. None: no cells differ only in their number of connections."""
     workload = table_in(run.info.plan, "workload")
     every = [each for each in series(facts) if is_modelled(each.factors.get("path"))]
     drawn = [each for each in every if len(each.arms) > 1]
@@ -95,7 +95,7 @@ def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
 
 
 def worded(found: Scaling) -> Scaling:
-    """With its sentence, which has the intervals that its figures have."""
+    """The finding with its sentence, which quotes the intervals of its figures."""
     return found.model_copy(update={"says": _says(found.curves)})
 
 
@@ -164,7 +164,7 @@ def _cpu_says(demand_s: float, cpus: float, emulator: float = 0.0) -> str:
 
 
 def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -> Prediction | None:
-    """From a curve that differs in the link only. None: this run has no such."""
+    """Prediction from a curve that differs only in the link. None: the curve is local, or this run has no such curve."""
     if one.local:
         return None
     like = [each for each in every if each is not one and each.but("path", *_LINK) == one.but("path", *_LINK)]
@@ -217,12 +217,12 @@ def _curve_says(curve: Curve) -> str:
 
 
 def _is_its_own(ceiling: Ceiling, top: ArmFacts | ThreadsPoint) -> bool:
-    """Read off the highest throughput itself (what a full processor let through), so that reaching it says nothing."""
+    """Whether the ceiling was read off the highest throughput itself (from a full processor), so that reaching it shows nothing."""
     return ceiling.resource in _CPUS and abs(ceiling.tps / top.tps.value - 1) < _SAME
 
 
 def _published(info: RunInfo, one: Series) -> tuple[dict[int, float], PublishedSet | None]:
-    """What others published for this curve on such a server, by connections, and what they measured."""
+    """Published transactions per second for this curve with this kind of server, by connections, and the set that contains them."""
     for entry in published_sets():
         if entry.plan != info.plan_name or info.server_kind not in entry.servers or entry.is_elsewhere(one.factors):
             continue
@@ -259,7 +259,7 @@ _DETAILED = frozenset(
         Resource.INVALID,
     }
 )
-"""Their sentences have the figures behind a colon."""
+"""Limits whose sentences have figures after a colon."""
 
 
 def verdict(evidence: RunEvidence) -> str:
@@ -283,7 +283,7 @@ def _curve_clause(curve: Sequence[CellSummary]) -> str:
 
 
 def _stretch(curve: Sequence[CellSummary], top: CellSummary) -> str:
-    """The numbers of connections around the best at which its limit is the limit, all that were measured: `from 16 connections on`."""
+    """The measured numbers of connections around the best one for which its limit applies, in text: `from 16 connections on`."""
     assert top.limit is not None, "only of a limit"
     bound = [cell.limit is not None and cell.limit.resource is top.limit.resource for cell in curve]
     first = last = curve.index(top)

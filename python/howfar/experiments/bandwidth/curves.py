@@ -38,10 +38,10 @@ from howfar.stats.intervals import half_width, half_width_text
 from howfar.stats.resample import Interval
 
 LABEL = 20
-"""Pixels: ceilings closer than this share a label, since two could not be read."""
+"""Distance in pixels below which ceilings share a label, because two could not be read."""
 
 FAR = 3
-"""A ceiling more than this factor above everything measured of its curve limits nothing that is drawn."""
+"""Factor above the highest measured throughput of a curve beyond which a ceiling is not drawn."""
 
 CLEAR = 1.06
 """A ceiling at least this factor above its curve is labelled above; a nearer one is below, clear of the curve's points."""
@@ -159,12 +159,12 @@ def _spread(interval: Interval | None) -> str:
 
 
 def _published_tps(curve: Curve, point: ThreadsPoint) -> str:
-    """Published transactions per second; empty where theirs are of another kind."""
+    """Published transactions per second as text; unknown if the published workload is different."""
     return figures.number(None if curve.published_differs else point.published_tps)
 
 
 def published(summary: Summary) -> list[Block]:
-    """Published transactions per second next to these; each also as a share of its own largest, which is what can be compared."""
+    """Published transactions per second next to ours; each also as a share of its own maximum, which can be compared."""
     curves = [curve for curve in curves_of(summary) if curve.published]
     rows = []
     for curve in curves:
@@ -221,7 +221,7 @@ class Panel:
 
 
 def panels(summary: Summary) -> list[Panel]:
-    """One, or one for each kind of connection: their throughputs are not alike."""
+    """One panel, or one for each kind of connection, because their throughputs are not comparable."""
     curves = [curve for curve in curves_of(summary) if len(curve.points) > 1]
     if not curves:
         return []
@@ -245,7 +245,7 @@ def series_names(curves: Sequence[Curve]) -> list[str]:
 
 
 def _draw(summary: Summary, width: int) -> Drawable:
-    """One line a curve: measured points, the model's line and band, ceilings and knees. Both axes are logarithmic."""
+    """One line per curve: measured points, the model's line and band, ceilings and knees. Both axes are logarithmic."""
     found = panels(summary)
     domain = _domain([curve for panel in found for curve in panel.curves])
     if len(found) == 1:
@@ -256,12 +256,13 @@ def _draw(summary: Summary, width: int) -> Drawable:
 
 
 def model_of(curve: Curve) -> Prediction | None:
-    """What was predicted from other curves, else what was fitted."""
+    """The prediction from other curves, or else the fit to the curve itself."""
     return curve.foreign or curve.own
 
 
 def shown_ceilings(curve: Curve) -> list[Ceiling]:
-    """The lowest, which binds, and the link's, unless nothing measured comes near it. The others are in the table."""
+    """The ceilings to draw: the lowest, which binds, and the link's, unless far above everything measured. The table has the
+    others."""
     most = max(point.tps.value for point in curve.points)
     wanted = [ceiling for index, ceiling in enumerate(curve.ceilings) if index == 0 or ceiling.resource in LINKS]
     return [ceiling for ceiling in wanted if ceiling.tps <= most * FAR]
@@ -357,7 +358,7 @@ class _Drawing:
 
 
 def _connections(threads: list[int], domain: tuple[float, float], width: int) -> alt.X:
-    """Ticks at the levels, fewer where they would touch."""
+    """The axis of connections, with ticks at the levels, or at fewer of them where they would touch."""
     ticks = threads[:: 1 + len(threads) * 34 // max(width, 1)]
     return axis(alt.X, "threads", "connections", domain, 2, values=ticks, format="d", grid=False)
 
@@ -369,7 +370,7 @@ def _scales(names: list[str], width: int) -> tuple[alt.Color, alt.Shape]:
 
 @dataclass(frozen=True)
 class CeilingLabel:
-    """A ceiling as drawn. `room`: how far above what was measured it lies, as a factor."""
+    """A ceiling as drawn. `room`: its factor above the highest measured throughput."""
 
     tps: float
     name: str
@@ -413,7 +414,7 @@ def ceiling_labels(lines: list[CeilingLabel], near: float) -> list[CeilingLabel]
 
 
 def _draw_shapes(summary: Summary, width: int) -> Drawable:
-    """Ours and the published curves, each as a share of its own largest: machines differ, shapes can be compared."""
+    """Our curves and the published ones, each as a share of its own maximum: machines differ, shapes can be compared."""
     curves = [curve for curve in curves_of(summary) if curve.published]
     rows: Rows = []
     for curve in curves:

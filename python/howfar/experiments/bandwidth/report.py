@@ -28,8 +28,9 @@ _FAR_S = 0.001
 
 
 def what_if(facts: Sequence[ArmFacts], workload: Mapping[str, Any], like: Part | None = None) -> WhatIf | None:
-    """From the plain curve over a link with the highest throughput, else from loopback. `like`: of the whole run, whose curve and
-    settings are taken. None: no plain cell that the model knows, or a plan that varies nothing that the settings do."""
+    """The fitted model with its predictions, from the plain curve over a link with the highest throughput, else on loopback. `like`:
+    the finding about the complete run, whose curve and settings are reused. None: no plain cell can be modelled, or the plan varies
+    none of the settings."""
     if not any(levels(facts, name) for name in VARIED) and len({each.threads for each in facts}) < 2:
         return None
     plain = [each for each in series(facts) if is_modelled(each.factors.get("path")) and _is_plain(each)]
@@ -51,12 +52,12 @@ def what_if(facts: Sequence[ArmFacts], workload: Mapping[str, Any], like: Part |
 
 
 def _is_plain(one: Series) -> bool:
-    """Persistent, without TLS and compression, on ordinary data or on whatever else all cells have."""
+    """Whether a series has persistent connections and neither TLS nor compression; its other factors may have any level."""
     return all(one.factors.get(name, ORDINARY[name]) == ORDINARY[name] for name in VARIED)
 
 
 def _settings(base: WhatIf, top: ArmFacts) -> list[WhatIfSettings]:
-    """The measured point, then one thing changed at a time."""
+    """Settings to predict: the measured point, then one thing changed at a time."""
     now = settings_of(top)
     found = [now]
 

@@ -1,9 +1,9 @@
-"""Commits of clusters at several distances: how fast, how long, against the model of the agreement (`plan/agreement.py`).
+"""Commits of clusters at several distances: rates and times, compared with the model of the agreement (`plan/agreement.py`).
 
-The model takes local work, and that of the nodes on a commit, from the same mode at its shortest distance (without one from the arms
-without a replica) and adds what the agreement takes at the others. So the shortest distance itself is not predicted. The nodes of a
-laboratory share its CPUs: a lone connection's work is reckoned with what the other nodes and the emulators take from it at each
-distance.
+The model takes the work on a commit, local and by the other nodes, from the same mode at its shortest distance (with only one
+distance, from the arms without a replica) and adds the time of the agreement at the other distances. So the shortest distance itself
+is not predicted. The nodes of a laboratory share its CPUs, so the work of a lone connection is modelled together with what the other
+nodes and the emulators take from it at each distance.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ Operation = Literal["commit", "read"]
 
 
 class TwoWriters(Part):
-    """Clients on two nodes, and what the cluster refused them. Of both together where nothing else is said."""
+    """Clients that write on two nodes, and the commits that the cluster refused. Figures are of both together unless noted."""
 
     rows: str
     """A level of `writers`."""
     commits_per_s: Estimate
     refused_per_s: Estimate
     repeated_percent: Estimate
-    """Percent of the attempts to commit that were refused, and done again."""
+    """Percentage of the attempts to commit that were refused and repeated."""
     second_p50_ms: Estimate | None
     """p50 of the second node's clients, in trials in which they committed at all. None: in no trial."""
     starved: int
-    """Trials in which they committed nothing: each time they were refused."""
+    """Trials in which the second node's clients committed nothing, because each attempt was refused."""
     to_own_rows: Estimate | None
-    """Their commits/s to those of two writers with a row each, in the same block. None: nothing to compare with."""
+    """Ratio of their commits/s to those of two writers with a row each, in the same block. None: nothing to compare with."""
     aborted: int | None
-    """Transactions that nodes rolled back for another node's that was certified first, over all trials. None: this server does not
+    """Transactions that nodes rolled back because another node's was certified first, over all trials. None: this server does not
     count them."""
 
 
 class ClusterPoint(Part):
-    """One mode at one matrix of distances with so many connections."""
+    """One mode at one matrix of distances, with one number of connections."""
 
     arm: str
     mode: str
@@ -70,47 +70,47 @@ class ClusterPoint(Part):
     consistency: str
     nodes: int
     distances: str
-    """A level of that factor, or the round trip of all. Empty: it is alone."""
+    """A level of the factor `distances`, or the round trip if it is the same between all nodes. Empty: a server alone."""
     row_bytes: int = SHORT_ROW
-    """What a commit inserts."""
+    """Size of the row that a commit inserts."""
     rate_bps: int | None = None
-    """Rate of the links between the nodes. None: it is alone."""
+    """Rate of the links between the nodes. None: a server alone."""
     link: str = ""
     """The rate of the links in words, where the run has several."""
     threads: int
     commits_per_s: Estimate
     p50_ms: Estimate
     p99_ms: float | None
-    """p99 of all blocks together. None: fewer than ten commits lie beyond."""
+    """p99 of all blocks together. None: fewer than ten commits lie beyond it."""
     nearest_ms: float | None
-    """Round trips at rest from the node that commits. None: it is alone."""
+    """Round trip at rest from the node that commits to the nearest other node. None: a server alone."""
     second_ms: float | None
-    """To the second nearest, which completes a majority of five; the only one has no second, and is meant then."""
+    """Round trip to the second nearest node, which completes a majority of five; to the only one if there is no second."""
     farthest_ms: float | None
     agreement_ms: float
-    """What a commit waits for by the model; 0: for nobody."""
+    """Time that a commit waits for agreement, by the model. 0: it does not wait."""
     sent_bytes: float | None
-    """For one commit, to another node, as the links counted them. None: to nobody."""
+    """Bytes sent to another node per commit, as the links counted them. None: no other node, or not counted."""
     sending_ms: float
-    """What sending them takes, which the model adds."""
+    """Time to send these bytes, which the model adds."""
     predicted_ms: float | None
-    """The predicted p50. None: the model is made of this arm, or of nothing."""
+    """The predicted p50. None: the model is built from this arm, or there is nothing to build it from."""
     error: float | None
-    """predicted / measured - 1. None: nothing is predicted, `crowded`, or right by construction: nine tenths of it are the bytes that
-    the links counted at the rate that they were given."""
+    """predicted / measured - 1. None: no prediction, `crowded`, or right by construction, because more than nine tenths of it is the
+    time of the counted bytes at the rate that was set."""
     crowded: bool
-    """A large row, for most of whose time the other nodes and the emulators kept this machine's CPUs busy: what is predicted is for
-    nodes with machines of their own."""
+    """Whether, for a large row, the other nodes and the emulators kept this machine's CPUs busy for most of a commit's time: the
+    prediction is then for nodes with machines of their own."""
     conflicts: int
-    """Commits refused for another node's, over all trials."""
+    """Commits refused because of another node's, over all trials."""
     writers: TwoWriters | None
-    """None: one node is written to."""
+    """Figures about two writers. None: only one node is written to."""
     flow_control: int | None
-    """Messages of nodes that asked the others to wait. None: this server does not count them."""
+    """Messages with which nodes asked the others to wait. None: this server does not count them."""
 
     @property
     def label(self) -> str:
-        """The mode, with its consistency and nodes where they are not the ordinary ones."""
+        """The mode, with its consistency and number of nodes where they are not the default."""
         more = "" if self.consistency == "eventual" else f", {self.consistency.replace('-', ' ')}"
         if self.row_bytes != SHORT_ROW:
             more += f", {ROW_BYTES.label(self.row_bytes)}"
@@ -125,15 +125,15 @@ class ClusterPoint(Part):
 
 
 class ThirdNode(Part):
-    """A commit of one connection, if the third of three nodes were elsewhere."""
+    """A commit of one connection, for one position of the third of three nodes."""
 
     label: str
     near_ms: float
     """Round trip between the first two."""
     far_ms: float
-    """From both to the third."""
+    """Round trip from both to the third."""
     p50_ms: Estimate
-    """As measured; else by the model, and its interval has the model's largest error in this run, in milliseconds."""
+    """The p50 as measured, or else by the model; then its interval includes the model's largest error in this run, in milliseconds."""
     measured: bool
     beyond: bool
     """Whether it is beyond what was measured: the third is farther than any node was, or nearer."""
@@ -141,16 +141,16 @@ class ThirdNode(Part):
 
 class ClusterCost(Part):
     operation: Operation
-    """What the connections do: rates and times are of that."""
+    """The operation of the connections, to which rates and times refer."""
     points: tuple[ClusterPoint, ...]
     third: tuple[ThirdNode, ...] = ()
     mean_error: float | None
-    """Mean error of all that is predicted."""
+    """Mean error of all predictions."""
     worst_error: float | None
 
 
 def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
-    """None: no cluster was measured. `workload`: its kind."""
+    """The cost of a run's clusters. None: no cluster was measured. `workload`: the kind of workload."""
     operation: Operation = "read" if workload in READS_ONLY else "commit"
     arms = replication_arms(table)
     if not any(arm.mode in CLUSTERS for arm in arms):
@@ -188,7 +188,8 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
 
 
 def rest_rtts(arm: ReplicationArm) -> Rtts:
-    """Between the nodes, in seconds: as measured at rest, median over trials, of the links named in receipts."""
+    """Round trips between the nodes in seconds: measured at rest, median over trials, by the receipts' links. Empty: one is
+    missing."""
     found: dict[tuple[int, int], float] = {}
     for low, high in node_rtts_ns(arm.arm.factors):
         name = link_name(low, high)
@@ -229,10 +230,10 @@ def _wait_s(arm: ReplicationArm, rtts: Rtts, operation: Operation) -> float:
 
 
 CROWDED = 0.5
-"""Share of the CPUs' time."""
+"""Share of the CPUs' time, used by other nodes and emulators during a commit, beyond which a point is crowded."""
 IMPOSED = 0.9
 _OTHERS = ("replica", "replica_link")
-"""Whose CPU time is in a lone connection's way: the other nodes', and that of the links' emulators."""
+"""Roles whose CPU time delays a lone connection: the other nodes, and the links' emulators."""
 
 Place = tuple[str, int | None]
 """Distances, and the links' rate."""
@@ -244,19 +245,19 @@ class _Work:
 
     local: Local
     lone: Beside | None
-    """The work of one connection. None: there was none."""
+    """The work of one connection. None: not measured."""
     distances: str
-    """Where it was measured."""
+    """The distances at which it was measured."""
 
     def commit_s(self, wait_s: float, threads: int) -> float:
-        """With an agreement that takes `wait_s`."""
+        """Time of a commit with an agreement that takes `wait_s`."""
         if threads == 1 and self.lone is not None:
             return self.lone.cycle_s(wait_s)
         return wait_s + self.local.behind(wait_s, threads)
 
 
 def _sent_bytes(arm: ReplicationArm) -> float | None:
-    """By the node that commits to another one, for a commit: as its links counted, median over trials. None: to nobody."""
+    """Bytes that the committing node sends to another one per commit: as its links counted, median over trials. None: not counted."""
     found = []
     for trial in arm.trials.values():
         wires = trial.receipt.get("replication", {}).get("wires") or {}
@@ -267,18 +268,18 @@ def _sent_bytes(arm: ReplicationArm) -> float | None:
         ]
         load = trial.measured
         if sent and load is not None and load.transactions:
-            # Those under way at the end of the window are finished, and counted on the link alone.
+            # Commits in progress at the end of the window are completed, but counted only on the link.
             found.append(max(sent) / (load.warmup_transactions + load.transactions + arm.threads))
     return median(found) if found else None
 
 
 def _commits(arm: ReplicationArm) -> int:
-    """In the windows of all trials."""
+    """Commits in the windows of all trials."""
     return sum(trial.measured.transactions for trial in arm.trials.values() if trial.measured is not None)
 
 
 def _others_s(arm: ReplicationArm) -> float:
-    """CPU time of the other nodes and of the links' emulators, for a commit."""
+    """CPU time of the other nodes and of the links' emulators, per commit."""
     loads = [trial.measured for trial in arm.trials.values() if trial.measured is not None]
     found = [
         sum(cpu.cpu_ns for cpu in load.cpu if cpu.role in _OTHERS) / 1e9 / load.transactions
@@ -289,14 +290,14 @@ def _others_s(arm: ReplicationArm) -> float:
 
 
 def _widened(found: Estimate, by: float | None) -> Estimate:
-    """Without an interval where the model was not tested."""
+    """The estimate with its interval widened by `by`, or without an interval if the model was not tested."""
     if by is None or found.low is None or found.high is None:
         return found.model_copy(update={"low": None, "high": None, "points": ()})
     return found.model_copy(update={"low": max(found.low - by, 0.0), "high": found.high + by})
 
 
 def _pieces(arm: ReplicationArm) -> Pieces:
-    """The pieces of a commit, from the receipts of the node that commits."""
+    """How Galera sends a commit in pieces, from the receipts of the node that commits."""
     for trial in arm.trials.values():
         for node in (trial.receipt.get("replication", {}).get("window", {}).get("after") or {}).get("nodes") or ():
             settings = node.get("settings", {})
@@ -316,9 +317,10 @@ def _sending_s(arm: ReplicationArm, sent_bytes: float | None, agreed_s: float) -
 
 _QUESTION = ("cross-zone", "cross-zone", "region", "us-coasts")
 APART_NS, *FROM_BOTH_NS = (parse_duration_ns(NAMED_LINKS[name]["rtt"]) for name in _QUESTION)
-"""The first two nodes are in two zones of one place; the third as near as these links are."""
+"""Round trips that `third` evaluates: the first two nodes are in two zones of one location, and the third is as far from both as
+these links."""
 _NEARLY = 1.2
-"""A round trip that differs by no more was measured."""
+"""Factor by which a round trip may be beyond the measured ones and still count as measured."""
 
 
 class _ByConnections:
@@ -333,10 +335,10 @@ class _ByConnections:
         links: Mapping[int | None, str],
         cpus: int | None,
     ) -> None:
-        """`links`: rates in words, where there are several. `cpus`: of the machine. None: each node has one of its own."""
+        """`links`: rates as text, if there are several. `cpus`: CPUs of the machine. None: each node has a machine of its own."""
         self.arms = [arm for arm in arms if _p50s_s(arm)]
         self.rtts = {arm.arm.name: rest_rtts(arm) for arm in self.arms}
-        most = max(self.arms, key=_commits, default=None)  # of few commits one that is under way would count much
+        most = max(self.arms, key=_commits, default=None)  # with few commits, one in progress would count too much
         self.sent_bytes = None if most is None or operation == "read" else _sent_bytes(most)
         agreeing = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name], operation) for arm in self.arms}
         self.sending = {arm.arm.name: _sending_s(arm, self.sent_bytes, agreeing[arm.arm.name]) for arm in self.arms}
@@ -365,7 +367,7 @@ class _ByConnections:
         return ROW_BYTES.of(self.arms[0].arm.factors) != SHORT_ROW
 
     def _beside(self, arm: ReplicationArm, p50_s: float) -> Beside:
-        """The work of an arm of one connection, beside that of the other nodes and of the links' emulators."""
+        """The work of an arm with one connection, beside that of the other nodes and of the links' emulators."""
         return Beside.measured(p50_s, self.waits[arm.arm.name], self._others_s(arm), self.cpus or 1)
 
     def _others_s(self, arm: ReplicationArm) -> float:
@@ -378,7 +380,7 @@ class _ByConnections:
         return tuple(self._point(arm, work) for arm in self.arms)
 
     def third(self, points: Mapping[str, ClusterPoint]) -> Iterator[ThirdNode]:
-        """For one connection of a cluster of three, with short rows, written to on one node. `points`: by arm."""
+        """Positions of the third node, for one connection to a cluster of three with short rows and one writer. `points`: by arm."""
         few = [
             arm for arm in self.arms if arm.threads == 1 and arm.mode in CLUSTERS and len(self.rtts[arm.arm.name]) == 3
         ]
@@ -451,12 +453,12 @@ class _ByConnections:
 
 
 def _place(arm: ReplicationArm) -> object:
-    """What arms share that differ in their writers alone."""
+    """Key shared by arms that differ only in their writers."""
     return (arm.threads, *(level for level in arm.curve if level[0] != WRITERS.name))
 
 
 def _two_writers(arm: ReplicationArm, apart: ReplicationArm | None) -> TwoWriters | None:
-    """`apart`: two writers with a row each, else as `arm`."""
+    """Figures about two writers. None: only one node is written to. `apart`: the same arm, but with a row for each writer."""
     if WRITERS.of(arm.arm.factors) == "one" or not (both := _both(arm)):
         return None
     beside = _both(apart) if apart is not None and apart is not arm else {}
@@ -484,11 +486,11 @@ class _Both:
     commits_per_s: tuple[float, float]
     refused_per_s: float
     second_p50_ms: float | None
-    """None: the second committed nothing."""
+    """p50 of the second writer. None: it committed nothing."""
 
 
 def _both(arm: ReplicationArm) -> dict[int, _Both]:
-    """By block."""
+    """Trials with two writers, by block."""
     found = {}
     for block, trial in arm.trials.items():
         second, mine = trial.receipt.get("writers", {}).get("second"), trial.measured
@@ -522,7 +524,7 @@ def _place_of(arm: ReplicationArm) -> Place:
 
 
 def _counted(arm: ReplicationArm, counter: str) -> int | None:
-    """Over all nodes and trials. A conflict in Group Replication is found, and counted, by every member: once here."""
+    """Total of a counter over all nodes and trials. Every member of Group Replication counts each conflict, so it counts once here."""
     once = counter == "conflicts" and arm.mode != "galera"
     trials = (trial.receipt.get("replication", {}).get("window", {}) for trial in arm.trials.values())
     found = [
@@ -534,7 +536,7 @@ def _counted(arm: ReplicationArm, counter: str) -> int | None:
 
 
 def verdict(found: ClusterCost, form: Callable[[Estimate], str]) -> str:
-    """The answer: one connection, each cluster at each distance, beside a round trip to its farthest node."""
+    """The answer: one connection on each cluster at each distance, compared with a round trip to its farthest node."""
     points = found.points
     waits = any(point.agreement_ms for point in points)
     few = min(point.threads for point in points)

@@ -1,4 +1,4 @@
-"""The report of clusters: what a commit costs on each mode by distance, beside the model and 1/RTT."""
+"""The report of clusters: the cost of a commit in each mode by distance, compared with the model and 1/RTT."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def main_table(found: ClusterCost, *notes: str) -> Table:
 
 
 def model_table(found: ClusterCost, apart: bool = False) -> Table:
-    """What the predictions are made of. `apart`: on hosts of the user's own, one for each node."""
+    """The basis of the predictions. `apart`: each node is on one of the user's own hosts."""
     large = any(point.row_bytes != SHORT_ROW for point in found.points)
     fields: Fields[ClusterPoint] = {
         **_who(True),
@@ -127,7 +127,7 @@ _SENT: Fields[ClusterPoint] = {
     "ms to\nsend": lambda p: figures.number(p.sending_ms) if p.sending_ms else "",
 }
 _TWICE = 1.6
-"""Bytes on a link for one of a row: with its headers, a row that is sent once has far less."""
+"""Bytes on a link per byte of a row beyond which the row was sent twice; a row that is sent once has far fewer, even with headers."""
 
 
 def _notes(points: Sequence[ClusterPoint]) -> Iterator[str]:
@@ -152,7 +152,7 @@ def _place_cell(place: ThirdNode) -> str:
 
 
 def third_table(found: ClusterCost) -> tuple[Table, ...]:
-    """None where no cluster of three was measured with one connection."""
+    """Where to put the third node. Empty: no cluster of three was measured with one connection."""
     if not found.third:
         return ()
     labels = list(dict.fromkeys(place.label for place in found.third))
@@ -177,7 +177,7 @@ def third_table(found: ClusterCost) -> tuple[Table, ...]:
 
 
 def conflict_tables(found: ClusterCost) -> tuple[Table, ...]:
-    """None where one node is written to."""
+    """Conflicts between two writers. Empty: only one node is written to."""
     points = [(point, point.writers) for point in found.points if point.writers is not None]
     if not points:
         return ()
@@ -212,7 +212,7 @@ def model_sentence(found: ClusterCost) -> str:
 
 
 _ROUNDS = (1.0, 1.5, 2.0)
-"""Round trips that a commit takes at equal distances: to a majority, Galera's, and with the turns of idle members."""
+"""Round trips of a commit at equal distances: to a majority, with Galera, and with the turns of idle members (Group Replication)."""
 
 
 def draw(found: ClusterCost, width: int) -> Drawable | None:
@@ -281,7 +281,7 @@ def _advice(found: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
 
 
 def records(found: ClusterCost) -> list[dict[str, object]]:
-    """One line of CSV an arm."""
+    """One line of CSV per arm."""
     return [
         columns(p, "arm mode consistency distances row_bytes")
         | {"rate_bps": written(p.rate_bps)}

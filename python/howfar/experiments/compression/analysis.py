@@ -1,7 +1,8 @@
 """Compression: the share of bytes left, its cost at both ends, and the links on which it pays.
 
-The break-even is where the model's throughput with and without is equal. It is not only the rate at which compressing a byte takes as
-long as sending it: while many connections work, the processors and the link work at the same time, and the slower of them decides.
+The break-even is the link rate at which the model's throughput is the same with and without compression. It is not simply the rate at
+which compressing a byte takes as long as sending it: while many connections work, the processors and the link work at the same time,
+and the slower of them decides.
 """
 
 from __future__ import annotations
@@ -91,16 +92,16 @@ class CompressionRow(Part):
     server_ns_per_byte: float
     server_ns_per_byte_interval: Difference = None
     cost_ns_per_byte: float | None = None
-    """Cost of both ends together; negative where noise is larger, while each end's figure is at least 0."""
+    """CPU cost of both ends together. Noise may make it negative, while each end's own figure is at least 0."""
     cost_ns_per_byte_interval: Difference = None
     break_even_bps: float | None
     """Rate of a link below which it pays on this machine and data, if the link is the limit; None: never, or see `resolved`."""
     break_even_bps_interval: Derived = None
-    """Limits within the rates that were examined: at these limits it may pay nowhere, or everywhere."""
+    """Interval, cut to the rates that were examined; a limit at their end means that compression may pay nowhere, or everywhere."""
     extrapolated: bool = False
     """Whether the break-even lies beyond the rates that were measured."""
     resolved: bool = True
-    """Whether the interval of its CPU cost is above 0; without one, whether each pair of cells has the cost. Else no break-even."""
+    """Whether the interval of its CPU cost is above 0; without one, whether each pair of cells has a cost. If not, no break-even."""
     everywhere: bool = False
     """Whether it pays at every rate that was examined, `break_even_bps` being the fastest of them."""
     measured: tuple[CompressionTried, ...]
@@ -140,7 +141,7 @@ def _cost(algorithm: str, tried: Sequence[Pair]) -> WhatIfCompression | None:
 
 
 def _is_resolved(tried: Sequence[Pair]) -> bool:
-    """Whether the cost is resolved. Compressing takes time: cells where both ends seem to have worked no more, or less, show noise."""
+    """Whether the cost is resolved. Compression takes CPU time: cells in which both ends seem to have used no more show noise."""
     return all(pair.client_s + pair.server_s > 0 for pair in tried)
 
 
@@ -176,8 +177,8 @@ class _Content:
 def compression(
     facts: Sequence[ArmFacts], workload: Mapping[str, Any], floors: Floors, *, again: bool = False
 ) -> CompressionEconomics | None:
-    """`again`: for the intervals' sake, without curves. Before it is quoted it is `worded`. None: nothing
-    was compressed, or nothing that has its uncompressed cell."""
+    """The economics of compression; `worded` completes them before they are quoted. `again`: repeated for intervals, without curves.
+    None: nothing was compressed, or no compressed cell has its uncompressed one."""
     rows = tuple(row for content in _contents(facts, workload) for row in _rows(content, floors, again))
     return CompressionEconomics(rows=rows, says="") if rows else None
 
@@ -221,7 +222,7 @@ def _rows(content: _Content, floors: Floors, again: bool) -> list[CompressionRow
         tried = list(pairs(content.facts, "compression", cost.algorithm))
         even_bps = break_even_bps(content, cost.algorithm)
         if again and even_bps is None:
-            even_bps = SLOWEST_BPS  # nowhere: an end of what is looked at, as everywhere is
+            even_bps = SLOWEST_BPS  # it pays nowhere: the lowest rate examined stands for that
         rows.append(
             CompressionRow(
                 content=content.name,
@@ -271,8 +272,8 @@ def _point(content: _Content, algorithm: str, step: int) -> BreakEvenPoint:
 def _tried(
     content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair], floors: Floors
 ) -> CompressionTried | None:
-    """Comparison of measured cells with predictions, which come from cells at other rates; none without any, nor where it would be
-    right by construction."""
+    """Comparison of a measured pair of cells with the prediction from cells at other rates. There is no prediction without such cells,
+    nor where it would be right by construction."""
     ratio, rate_bps = pair.ratio, pair.plain.rate_bps
     if ratio is None:
         return None
@@ -298,7 +299,7 @@ def _tried(
 
 
 def level_advice(rows: Sequence[CompressionRow]) -> str:
-    """The best algorithm on each link tried, by the model, and where the intervals leave that open. For one content; empty: not
+    """The best algorithm for each rate of the link, by the model, and where the intervals leave that open. For one content. Empty: not
     resolved."""
     known = [(gain, row.algorithm) for row in rows if row.resolved for gain in row.gains]
     rates = sorted({gain.rate_bps for gain, _ in known})

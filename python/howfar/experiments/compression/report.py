@@ -140,7 +140,7 @@ class _Frame:
         if crossings:
             mark = data(crossings).mark_point(shape="diamond", size=150, strokeWidth=2, filled=False)
             layers.append(mark.encode(x=self.x, y=y, color=self.colour))
-        # At the right foot, where throughput is high and no line passes: below which rate each pays.
+        # At the bottom right, where throughput is high and no line passes: the rate below which each pays.
         for index, row in enumerate(sorted(rows, key=lambda row: row.break_even_bps or 0.0)):
             labels = data([{"text": f"{row.algorithm} {_label_of(row)}", "series": row.algorithm}])
             text = labels.mark_text(align="right", fontSize=11, x=self.width - 4, y=HEIGHT - 8 - 15 * index)
@@ -166,7 +166,7 @@ def _lines(rows: list[CompressionRow]) -> Rows:
 
 
 def plain_at(row: CompressionRow, bps: float) -> float:
-    """Throughput without compression at this rate: between two points of the curve, on the straight line of the logarithmic chart."""
+    """Throughput without compression at this rate, interpolated linearly between the two nearest points of the curve."""
     before = max((at for at in row.curve if at.rate_bps <= bps), key=lambda at: at.rate_bps)
     after = min((at for at in row.curve if at.rate_bps >= bps), key=lambda at: at.rate_bps)
     if before is after or before.rate_bps == after.rate_bps:

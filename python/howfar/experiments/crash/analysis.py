@@ -1,14 +1,15 @@
-"""Losses over all crashes of an arm, and what the replica's lag predicts.
+"""Losses over all crashes of an arm, and the losses that the replica's lag predicts.
 
-The interval of the mean loss is Student's, cut at zero: for the skewed counts that crashes give it covers the truth in 85 to 95 of
-100 experiments of 20 crashes, where a percentile bootstrap always covers fewer (a test repeats that). Where nothing was lost at all
-the mean has no interval. The report then quotes the largest share of crashes with a loss that would show none in so many with a
-chance of one in twenty, 1 - 0.05^(1/n), close to the rule of three, 3/n.
+The interval of the mean loss is Student's, cut at zero. With the skewed counts that crashes give, it covers the true mean in 85 to 95
+of 100 experiments of 20 crashes, where a percentile bootstrap always covers fewer (a test repeats that). If nothing was lost at all,
+the mean has no interval. The report then quotes the upper 95 % limit of the share of crashes with a loss, given that none of n lost
+anything: 1 - 0.05^(1/n), close to the rule of three, 3/n.
 
-Predicted for a crash under asynchronous replication: commits acknowledged while the primary lived on and nothing reached the replica,
-at the rate before the fault; replicas that share full CPUs with it leave them to it once they have applied what came. For a primary
-killed with its link whole only the order of magnitude is predicted: what the replica had not received at the last look, some
-milliseconds before the fault. Where only acknowledgements are cut nothing is predicted: TCP goes on sending for a while.
+The prediction for a crash under asynchronous replication is the number of commits acknowledged while the primary was alive and nothing
+reached the replica, at the rate before the fault. Replicas that share full CPUs with the primary leave them to it once they have
+applied what arrived. For a primary killed while its link works, only the order of magnitude is predicted: what the replica had not
+received when it was last queried, some milliseconds before the fault. If only acknowledgements are cut, nothing is predicted, because
+TCP continues to send for a while.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class Fault(NamedTuple):
     """One level of the factor `fault`, for readers."""
 
     name: str
-    """Name as short as a label of a chart; `text` explains it."""
+    """Short name for labels of charts; `text` explains it."""
     clause: str
     text: str = ""
     cut_off: bool = False
-    """Whether the primary lives on and nothing of it arrives. Not `cut-to-primary`, where TCP continues to send for a while."""
+    """Whether the primary stays alive and nothing that it sends arrives. Not `cut-to-primary`, where TCP sends for a while."""
     machine: bool = False
-    """Whether the fault leaves on the link what the death of the primary's machine would."""
+    """Whether the link is left in the state in which the failure of the primary's machine would leave it."""
 
 
 FAULTS = {
@@ -120,14 +121,14 @@ FAULTS = {
     ),
     "replica-leaves": Fault("replica leaves", "the replica left"),
 }
-"""Faults, the one nearest to the death of a machine first: where several were made, it stands for the others."""
+"""Faults, the one most like the failure of a machine first: if a run made several, it represents the others."""
 
 _MENDED = ("member-returns", "slow-member")
-"""Faults of a member that end while the load goes on."""
+"""Faults of a member that end while the load continues."""
 
 
 class CrashPoint(Part):
-    """One crash, to be drawn. Times count from the fault: before it they are negative."""
+    """One crash, for charts. Times count from the fault; those before it are negative."""
 
     trial: int
     acknowledged: int
@@ -149,14 +150,14 @@ class CrashPoint(Part):
 
 
 class JoinCost(Part):
-    """Cost of a node that joined, over all its joins. Its time is `back_s`."""
+    """Cost of a node that joined, over all its joins. The time is in `CrashLoss.back_s`."""
 
     how: tuple[str, ...]
-    """Methods by which it fetched what it lacked, as the server calls them."""
+    """Methods by which it fetched the data that it lacked, by the server's names for them."""
     received_bytes: Estimate
     """Bytes received over its links, by the kernel's count; they include the load's writes meanwhile."""
     link_busy: Estimate
-    """Share of its time in which the link to its donor was busy. Near 1, that link is the limit."""
+    """Share of the join's time in which the donor's link was busy. Near 1, that link is the limit."""
 
 
 class CrashLoss(Part):
@@ -175,10 +176,11 @@ class CrashLoss(Part):
     """Commits acknowledged to clients, over all crashes."""
     lost: int
     lost_before: int = 0
-    """Lost commits acknowledged before the fault was started. Where the link to the replica was cut: the least that the death of the
-    whole machine at that moment loses."""
+    """Lost commits acknowledged before the fault was started. If the link to the replica was cut: the lower bound of the loss if the
+    whole machine had failed at that moment."""
     lost_by_force: int | None = None
-    """Lost commits acknowledged before the fault was in force: the most. None: an older run file does not record when that was."""
+    """Lost commits acknowledged before the fault was in force: the upper bound. None: an older run file does not record that
+    moment."""
     lost_per_crash: Estimate
     """Mean loss with its interval. Without any loss there is no interval: see `share_that_may_lose`."""
     share_that_may_lose: float | None = None
@@ -186,8 +188,8 @@ class CrashLoss(Part):
     crashes_with_loss: int
     most_lost: int
     predicted_lost: Estimate | None
-    """Expected loss per crash, as rate x time cut off; for a killed primary the order of the most. None: this mode may lose none, or
-    there is no prediction."""
+    """Expected loss per crash, as rate x time cut off; for a killed primary, the order of magnitude of the maximum. None: this mode
+    may lose none, or there is no prediction."""
     lost_age_ms: float | None
     """How long before the fault the earliest lost commit had been acknowledged: median over crashes with a loss."""
     done_untold: int
@@ -195,22 +197,22 @@ class CrashLoss(Part):
     done_refused: int = 0
     """Keys on the survivor whose client received an error."""
     seen_early: int
-    """Keys that others saw before their client had its acknowledgement, or that never had one, over all crashes."""
+    """Keys that other clients read before their own client had its acknowledgement, or though it never got one, over all crashes."""
     seen: int
     seen_early_median_ms: float | None
     phantoms: int
-    """Keys seen by others and gone after the crash."""
+    """Keys that other clients read and that were gone after the crash."""
     promotion_ms: float
     stall_s: Estimate | None = None
-    """In a cluster, longest time without an acknowledged commit. None: another mode."""
+    """Longest time without an acknowledged commit, in a cluster. None: another mode."""
     by_itself: int | None = None
     """Writes acknowledged by a node that was cut off, over all crashes."""
     meanwhile: Estimate | None = None
     """Commits per second while a member was cut off or slow, over those before. None: the primary died."""
     back_s: Estimate | None = None
-    """Time until that member was whole again, over the trials in which it was. None: in none, or its fault was not removed."""
+    """Time until that member had recovered, over the trials in which it did. None: in no trial, or its fault was not removed."""
     not_back: int = 0
-    """Trials in which it was not whole within a minute."""
+    """Trials in which it had not recovered within a minute."""
     join: JoinCost | None = None
     """Cost of joining. None: no node joined."""
     sound: bool
@@ -345,8 +347,8 @@ def predicted_loss(crash: CrashRecord) -> float | None:
 
 
 def _gained_s(crash: CrashRecord, lived_s: float) -> float:
-    """Time that a primary gains where it shares full CPUs with its replicas: without anything to apply they leave their part to it.
-    0 on machines of their own, and in older run files."""
+    """Time that a primary gains by sharing full CPUs with its replicas: once they have nothing to apply, their share of the CPUs is
+    free for it. 0 on separate machines, and in older run files."""
     cpus, applied_per_s = crash.cpus_before, crash.applied_per_s_before
     if cpus is None or not applied_per_s or cpus.busy < FULL_SHARE * (cpus.busy + cpus.idle):
         return 0.0
@@ -368,7 +370,7 @@ def loss_sentences(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
 
 
 def loss_verdict(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
-    """One sentence a mode. A loss where none should be comes first; of other modes the fault that loses most."""
+    """One sentence per mode. Losses where there should be none come first; for each other mode, the fault that loses most."""
     modes = list(dict.fromkeys(loss.mode for loss in losses))
     safe = [mode for mode in LOSSLESS if mode in modes]
     broken = [mode for mode in safe if any(loss.lost for loss in losses if loss.mode == mode)]
@@ -419,7 +421,7 @@ def _lost(loss: CrashLoss, brief: bool = False) -> str:
 
 
 def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
-    """Sentence on a mode without losses, over all faults together."""
+    """Sentence on a mode that should lose nothing, over all faults together."""
     here = [loss for loss in losses if loss.mode == mode]
     if not here:
         return ""
@@ -450,7 +452,7 @@ def _stall(mode: str, losses: Sequence[CrashLoss]) -> str:
 
 
 def _meanwhile(loss: CrashLoss) -> str:
-    """Effect of a member's fault: ` (meanwhile 0.41 of the commits a second; whole again after 1.2 s)`. Empty: the primary died."""
+    """Effect of a member's fault: ` (meanwhile 0.41 of the commits per second; whole again after 1.2 s)`. Empty: the primary died."""
     if loss.meanwhile is None:
         return ""
     back = "" if loss.back_s is None else f"; whole again after {rate_interval(loss.back_s)} s"
@@ -473,7 +475,7 @@ def _joins(loss: CrashLoss) -> str:
 
 
 LINK_IS_LIMIT = 0.8
-"""Share of the time of a join in which a busy link is what the join waits for."""
+"""Share of a join's time beyond which the donor's busy link counts as the limit of the join."""
 
 
 def megabytes(found: Estimate) -> str:
@@ -500,7 +502,7 @@ def _by_itself(losses: Sequence[CrashLoss]) -> str:
 
 
 def _early(losses: Sequence[CrashLoss]) -> str:
-    """Cases where others read what was not yet acknowledged to its own client."""
+    """Sentence on commits that other clients read before they were acknowledged to their own."""
     here = [loss for loss in losses if loss.seen_early and loss.seen]
     if not here:
         return ""

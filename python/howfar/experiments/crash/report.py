@@ -57,7 +57,7 @@ Typical = tuple[str, CrashLoss, CrashPoint]
 
 ROW = 40
 LANES = 7
-"""Dots lie side by side up to this many; the figure to their right has the number."""
+"""Maximum number of dots side by side; the figure to their right gives the number."""
 MARGIN = 150
 """Pixels for the figures on the right; a phone has them in the table only."""
 
@@ -215,7 +215,7 @@ LOSSES = "What a crash loses"
 
 
 class Crash(Experiment):
-    """Crashes. Its findings are part of those of replication."""
+    """The experiment on crashes. Its findings are part of those of replication."""
 
     name = "crash"
 
@@ -291,7 +291,8 @@ def _estimate(found: Estimate | None) -> Cell:
 
 
 def predicted(loss: CrashLoss) -> str:
-    """Predicted loss: `4,791`; `≲ 70` where only the order of the most is known; `0` where nothing may be lost; a dash without one."""
+    """Predicted loss: `4,791`; `≲ 70` where only the order of magnitude of the maximum is known; `0` where nothing may be lost; a dash
+    without a prediction."""
     found = loss.predicted_lost
     if found is None:
         return "0" if loss.mode in LOSSLESS else figures.UNKNOWN

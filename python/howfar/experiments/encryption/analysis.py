@@ -1,8 +1,8 @@
 """Encryption: the cost of TLS per byte and per connect, and its effect on throughput at each number of connections.
 
-Processor time is that of both ends, from cells that differ only in TLS. A connect's is what cells with a connection per transaction
-have beyond persistent ones. Round trips come from time: what a lone connection's cycle grew beyond the processors' part and the waits
-for one, over the RTT.
+CPU time is that of both ends, from cells that differ only in TLS. The cost of a connect is the difference between cells with a
+connection per transaction and persistent ones. Its round trips are derived from time: the growth of a lone connection's cycle, without
+CPU time and waits for a CPU, over the RTT.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from howfar.units import counted
 
 EACH = "per-transaction"
 MOST_WAITED = 0.2
-"""Share of a lone connection's cycle in waits, beyond which the rest of the cycle is not the time of round trips."""
+"""Share of a lone connection's cycle spent waiting for a CPU beyond which the rest of the cycle is not the time of round trips."""
 HARDLY = 0.05
-"""Share of throughput that is called hardly anything."""
+"""Loss of throughput below which the report says that throughput hardly changes."""
 HALF_A_ROUND_TRIP = 0.5
-"""Share of a round trip below which a cost is not called one."""
+"""Number of round trips below which a cost is not reported in round trips."""
 
 
 class EncryptionTried(Tried):
@@ -80,7 +80,7 @@ class EncryptionEconomics(Part):
 
 
 def encryption(facts: Sequence[ArmFacts], workload: Mapping[str, Any], floors: Floors) -> EncryptionEconomics | None:
-    """None: nothing was encrypted that has its plain cell."""
+    """The economics of encryption. None: no encrypted cell has its plain one."""
     found = [(str(version), list(pairs(facts, "tls", version))) for version in levels(facts, "tls")]
     rows = tuple(_row(facts, workload, version, every, floors) for version, every in found if every)
     return _says(rows) if rows else None
@@ -103,7 +103,7 @@ def _row(
     byte_s = median((pair.client_s + pair.server_s) / pair.payload for pair in persistent) if persistent else None
 
     def tried(found: Sequence[Pair]) -> tuple[EncryptionTried, ...]:
-        """Comparisons of cells; several with as many connections (at other rates) stay separate."""
+        """Comparisons of cells; several with the same number of connections (at different rates) stay separate."""
         return tuple(
             EncryptionTried(
                 threads=pair.plain.threads,
@@ -135,14 +135,14 @@ def _apart(every: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
 
 
 def _always(what: str, found: Sequence[Pair]) -> bool | None:
-    """Whether the receipts always report it. None: none does."""
+    """Whether all receipts report `what` as true. None: no receipt reports it."""
     values = [value for pair in found if isinstance(value := pair.changed.session.get(what), bool)]
     return all(values) if values else None
 
 
 @dataclass(frozen=True)
 class _Connect:
-    """The effect of one connect per transaction. `twin`: the same change where connections persist, which is subtracted."""
+    """The effect of one connect per transaction. `twin`: the same change with persistent connections, which is subtracted."""
 
     pair: Pair
     twin: Pair | None = None
@@ -157,7 +157,7 @@ class _Connect:
 
     @property
     def round_trips(self) -> float | None:
-        """Additional round trips. Only a lone connection's time is round trips; with more, or on a busy machine, it is waiting too."""
+        """Additional round trips. None unless it is a lone connection on a quiet machine: otherwise the time includes waits."""
         here, both = self.pair.plain, [each for each in (self.pair, self.twin) if each is not None]
         cells = [cell for each in both for cell in (each.plain, each.changed)]
         quiet = all(cell.runnable_s < MOST_WAITED * cell.cycle_s for cell in cells)
@@ -216,7 +216,7 @@ def _predicted(
     if pair.only_bytes or not is_modelled(pair.plain.level("path")):
         return None
     costs = _of_tls([other for other in every if other.plain.threads != pair.plain.threads])
-    # The plain cells connect as often: what that costs is in their demands.
+    # The plain cells connect equally often, so that cost is in their demands already.
     costs |= {"connect_turns": 0.0, "connect_client_s": 0.0, "connect_server_s": 0.0}
     curve = next(one for one in series(facts) if pair.plain in one.arms)
     base = fit(curve.arms, workload).model_copy(update=costs)
@@ -265,7 +265,7 @@ def _round_trips(row: EncryptionRow) -> str:
 
 
 def _throughput(tried: Sequence[EncryptionTried]) -> str:
-    """Sentence on the worst resolved ratio: of many noisy figures the worst is always bad."""
+    """Clause on the worst resolved ratio; the worst of many noisy figures would always be bad."""
     known = [each.ratio.value - 1 for each in tried if each.resolved]
     cells = counted(len(tried), "cell")
     invalid = sum(each.invalid for each in tried)
@@ -335,7 +335,7 @@ def _of_version(version: str, found: Sequence[Estimate | None]) -> str:
 
 
 def _busiest(cells: Sequence[CellSummary]) -> str:
-    """The limit where the encrypted sessions answer most."""
+    """The limit at the highest throughput of the encrypted sessions."""
     top = max((cell for cell in cells if level(cell, "tls") != "off"), key=tps_of, default=None)
     if top is None or top.limit is None:
         return ""

@@ -70,7 +70,7 @@ def _cost(value: float | None, form: str, interval: Interval | None) -> Cell:
 
 
 def _ends(rows: Sequence[Sequence[EncryptionTried]]) -> list[int]:
-    """The fewest and the most connections of each row: one that lacks them all would seem not to have been measured."""
+    """The fewest and the most connections of each row; without its own columns, a row would seem not to have been measured."""
     counts = [[found.threads for found in tried] for tried in rows if tried]
     return sorted({end for each in counts for end in (min(each), max(each))})
 

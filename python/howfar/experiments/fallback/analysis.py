@@ -18,7 +18,7 @@ from howfar.stats.intervals import in_brackets, mean_of_counts
 from howfar.store.records import Arm, ArmRole, FallbackRecord, Run, Trial, TrialStatus
 
 LOOK_NS = 100_000_000
-"""Time between two looks at the primary: no moment is known more precisely."""
+"""Interval at which the primary is queried, and thus the resolution of all moments."""
 
 
 class FallbackSeries(Part):
@@ -36,7 +36,7 @@ class FallbackSeries(Part):
     stall_s: float
     unprotected: int
     at_s: tuple[float, ...]
-    """Times of the looks at the primary."""
+    """Times at which the primary was queried."""
     semi_sync: tuple[bool, ...]
     behind: tuple[int | None, ...]
     """Transactions that the replica lacked. None: it could not be queried."""
@@ -51,29 +51,29 @@ class FallbackStory(Part):
     threads: int
     trials: int
     timeout_ms: int | None
-    """Timeout. None: the primary has none."""
+    """Timeout of the primary's wait for its replica. None: the primary has none."""
     replicas: int = 1
     away_ms: float | None = None
-    """How long the replica's link was cut, at least. None: older files."""
+    """Time for which the replica's link was cut, minimum over trials. None: older files."""
     stall_ms: Estimate
     degraded_ms: Estimate | None
-    """Time from the first look that found the primary asynchronous to the last. None: it never fell back."""
+    """Time from when the primary was first seen asynchronous to the end of that phase. None: it never fell back."""
     after_return_ms: Estimate | None
     """How long after the return of the link the primary was still asynchronous."""
     held_off: int = 0
-    """Trials in which the primary was asynchronous for as long as commits continued: only the end of the load let it come back."""
+    """Trials in which the primary was asynchronous for as long as commits continued: only the end of the load let it return."""
     censored: int = 0
-    """Those trials, and trials in which it did not come back at all: how long it would have lasted is the plan's choice."""
+    """These trials, and trials in which it never returned: the plan, not the server, determined how long the phase lasted."""
     unprotected: Estimate
-    """Commits acknowledged to clients and by no replica. Most may have been on one within milliseconds."""
+    """Commits acknowledged to clients but by no replica. Most of them may have reached one within milliseconds."""
     share_unprotected: float
-    """Share of all commits that were acknowledged to clients in these trials, before and after included."""
+    """`unprotected` as a share of all commits acknowledged to clients in these trials, those before and after included."""
     caught_up_ms: Estimate | None = None
     """How long after the return of the link the replica had caught up. None: not in every trial."""
     unprotected_alone: Estimate | None = None
-    """Commits of `unprotected` until then: on the primary alone, or still being fetched. None: it never fell back."""
+    """Commits of `unprotected` until the replica had caught up: on the primary alone, or being fetched. None: it never fell back."""
     most_behind: int | None = None
-    """Transactions that the replica lacked at most, over all trials. None: it could not be queried."""
+    """Maximum number of transactions that the replica lacked, over all trials. None: it could not be queried."""
     drawn: int
     """Number of the trial to draw."""
     log_lines: tuple[str, ...]
@@ -138,24 +138,24 @@ def _ms(times_ns: Sequence[int], unseen: int = 0) -> Estimate | None:
 
 
 def _mean(values: Sequence[float], unseen: int) -> Estimate:
-    """Mean; where the end of some was not seen it is one of lower bounds, without an interval."""
+    """Mean of the values. If the end of some was not seen, it is a mean of lower bounds, without an interval."""
     found = mean_of_counts(values)
     return Estimate(value=found.value, low=None, high=None) if unseen else found
 
 
 def _held_off(record: FallbackRecord) -> bool:
-    """Whether only the end of the load let it come back: acknowledgements that arrive are for commits before the newest."""
+    """Whether only the end of the load let the primary return: until then, only acknowledgements of older commits arrive."""
     ended_ns = record.load_ended_ns
     return ended_ns is not None and (record.back_ns is None or record.back_ns > ended_ns)
 
 
 def _censored(record: FallbackRecord) -> bool:
-    """Whether the primary fell back, and how long that lasts under load was not seen."""
+    """Whether the primary fell back and the end of the asynchronous phase under load was not seen."""
     return record.back_ns is None or _held_off(record)
 
 
 def _end_ns(record: FallbackRecord) -> int:
-    """End of the asynchronous phase under load; where it never came back, the end of the load or the last look."""
+    """End of the asynchronous phase under load; if the primary never returned, the end of the load or the last query."""
     if _held_off(record) and record.load_ended_ns is not None:
         return record.load_ended_ns
     if record.back_ns is not None:
@@ -164,7 +164,7 @@ def _end_ns(record: FallbackRecord) -> int:
 
 
 def _typical(pairs: Sequence[tuple[Trial, FallbackRecord]]) -> tuple[Trial, FallbackRecord]:
-    """The trial in the middle, by how long it was asynchronous."""
+    """The median trial by the length of its asynchronous phase."""
     ranked = sorted(pairs, key=lambda pair: _end_ns(pair[1]) - (pair[1].fell_ns or _end_ns(pair[1])))
     return ranked[len(ranked) // 2]
 
@@ -177,11 +177,11 @@ class Returned:
     """How the replica of one fallback came back."""
 
     caught_up_ns: int | None
-    """When it was first seen to lack no more than was acknowledged in the last round trip and `LOOK_NS`. None: never."""
+    """When the replica was first seen to lack no more than was acknowledged in the last round trip and `LOOK_NS`. None: never."""
     alone: int
-    """Commits of an asynchronous primary until then."""
+    """Unprotected commits until then."""
     most_behind: int | None
-    """Most transactions that it lacked. None: it could not be queried."""
+    """Maximum number of transactions that it lacked. None: it could not be queried."""
 
 
 def returned(record: FallbackRecord, rtt_ns: int) -> Returned:
@@ -202,7 +202,7 @@ def _caught_up_ns(record: FallbackRecord, rtt_ns: int) -> int | None:
 
 
 def _after(record: FallbackRecord, caught_up_ns: int | None) -> int:
-    """Unprotected commits after the replica had caught up; whole slices."""
+    """Unprotected commits after the replica had caught up, counted in complete slices."""
     if caught_up_ns is None:
         return 0
     back_ns = record.samples[-1].at_ns if record.back_ns is None else record.back_ns
@@ -273,7 +273,7 @@ def _slices(commits: Sequence[tuple[int, int]]) -> tuple[float, tuple[float, ...
 
 
 def fallback_sentence(story: FallbackStory) -> str:
-    """The events in their order."""
+    """The events of a fallback in order, as a sentence."""
     with_ = f" and {story.replicas} replicas" if story.replicas > 1 else ""
     left = "one of them" if story.replicas > 1 else "its replica"
     begin = f"{capital(with_mode(story.mode))}{with_}, the primary"

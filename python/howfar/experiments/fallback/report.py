@@ -135,7 +135,7 @@ LOWER_BOUND = "≥: a lower bound. Commits waited for the replica again only whe
 
 
 class Fallback(Experiment):
-    """Fallbacks. Its findings are part of those of replication."""
+    """The experiment on fallbacks. Its findings are part of those of replication."""
 
     name = "fallback"
 
@@ -150,7 +150,7 @@ class Fallback(Experiment):
 
 
 def sections(stories: Sequence[FallbackStory], leading: bool = False) -> list[Block]:
-    """The table, each trial that is drawn, logs and evidence. `leading`: without what the first screen has."""
+    """The table, each trial that is drawn, logs and evidence. `leading`: without the blocks that the first screen has."""
     if not stories:
         return []
     blocks: list[Block] = [] if leading else [fallback_table(stories)]

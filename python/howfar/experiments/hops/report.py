@@ -1,5 +1,5 @@
-"""Programs on a path: the cost of each, from how many clients a pooler pays, and what others published; then the response times as
-for any plan with rates. Costs are against the same path without them, paired by block."""
+"""Hops, the programs on a path: the cost of each, from how many clients a pooler pays, and what others published; then the response
+times as for any plan with rates. Costs are relative to the same path without them, paired by block."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ Always = Literal["pays", "costs", "not told apart"]
 
 
 class PoolerRatio(Part):
-    """The ratio at one number of clients."""
+    """The throughput ratio of a pooler at one number of clients."""
 
     threads: int
     ratio: Estimate
     """Throughput over that of the path without it."""
     to_server: int | None
-    """The pooler's connections to the server, the most at once in any trial. None: not reported."""
+    """Maximum number of concurrent connections from the pooler to the server, over all trials. None: not reported."""
 
 
 class PoolerPays(Part):
@@ -66,10 +66,10 @@ class PoolerPays(Part):
     ratios: tuple[PoolerRatio, ...]
     """Ratios by ascending numbers of clients."""
     pays_from: float | None
-    """Number of clients from which it pays. None: the ratio does not rise through 1 among those that were measured."""
+    """Number of clients from which it pays. None: the ratio does not rise through 1 within the numbers that were measured."""
     always: Always | None
-    """Whether it pays at each number of clients, costs at each, or was not resolved (beside `pays_from`: at any). None: `pays_from` is
-    the answer."""
+    """Whether the pooler pays at each number of clients, costs throughput at each, or is not resolved (together with `pays_from`: at
+    none of them). None: `pays_from` is the answer."""
     pays_from_interval: Derived = None
 
 
@@ -83,7 +83,7 @@ class HopCost(Part):
     resolution: Resolution | None = None
     """Resolution of `throughput_ratio`, against the noise floor. None: not measured, or an older run."""
     added_p50_us: Estimate | None
-    """At `HopCosts.per_s`: the difference within blocks."""
+    """Added p50 at the rate `HopCosts.per_s`, from differences within blocks."""
     p50_resolution: Resolution | None = None
     """Judgement of the p50 over the baseline's at that rate. FASTER: it is longer. None: not measured."""
     added_p99_us: Estimate | None
@@ -92,14 +92,14 @@ class HopCost(Part):
     connect_us: Estimate | None = None
     """`HopCosts.connect_us` through this path."""
     to_server: int | None = None
-    """Connections to the server in the closed loop, the most at once. None: reported by neither hop nor server."""
+    """Maximum number of concurrent connections to the server in the closed loop. None: reported by neither hop nor server."""
 
 
 class HopCosts(Part):
     baseline: str
     """The path without a program."""
     per_s: float | None
-    """The highest rate that every path sustained. None: no rate was."""
+    """The highest rate that every path sustained. None: there was no such rate."""
     hops: tuple[HopCost, ...]
     """Hops in the order of the plan."""
     connect_us: Estimate | None = None
@@ -189,7 +189,7 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
 
 
 def _alike(table: TrialTable, arms: Sequence[Arm]) -> list[Arm]:
-    """Arms that differ from the baseline only in what is compared here: of several links, servers or versions of TLS, its own."""
+    """Arms that differ from the baseline only in the factors compared here; its link, server and TLS version are held."""
     varied = ("path", CONNECT.name, LOAD.name, THREADS.name)
     baseline = table.baseline
     return [arm for arm in arms if baseline and rest_of(arm.factors, *varied) == rest_of(baseline.factors, *varied)]
@@ -308,8 +308,8 @@ def pooler_pays(table: TrialTable, base: str, floors: Floors) -> tuple[PoolerPay
     """Where each pooler pays: its throughput over that of `base`, the path without hops, by the number of clients, of which at least
     two are needed.
 
-    On straight lines between the logarithms of ratio and number, the first place where the ratio rises through 1 is the number from
-    which it pays; its interval is of the blocks, by leaving out each in turn.
+    The number from which a pooler pays is the first point at which the ratio rises through 1, on straight lines between the logarithms
+    of ratio and number. Its interval comes from leaving out each block in turn.
     """
     closed: dict[tuple[str, str, int], Arm] = {}
     for arm in _alike(table, table.run.info.arms):

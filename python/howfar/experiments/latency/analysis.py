@@ -1,6 +1,7 @@
-"""Response times at rates of their own (open loop), counted from the moment at which each transaction was due.
+"""Response times at given rates (open loop), counted from the moment at which each transaction was due.
 
-A closed loop waits for a slow answer and sends less; users do not. So a stall delays all that was due in it, and is counted.
+A closed loop waits for a slow answer and sends less; users do not. Here, a stall delays all transactions that become due in it, and so
+it counts.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ class AtRate(Part):
     """Share of the baseline's capacity in a closed loop: in this run, or as measured before it where the run has no closed loop.
     None: neither is known."""
     answered: Estimate
-    """Share of what was due that was answered within the window; the mean of the blocks."""
+    """Share of the transactions due that were answered within the window; the mean of the blocks."""
     keeps_up: bool
-    """`answered` is at least `KEEPS_UP`; its interval may hold the opposite, see `sure`."""
+    """Whether `answered` is at least `KEEPS_UP`; its interval may include the opposite, see `sure`."""
     p50_ms: Estimate | None
     """Geometric mean of the trials' quantiles. None: too few transactions for it, or the path does not keep up."""
     p99_ms: Estimate | None
     p999_ms: Estimate | None
     p99_ratio: Estimate | None
-    """Over the baseline's path at the same rate, paired by block."""
+    """p99 over that of the baseline's path at the same rate, paired by block."""
     resolution: Resolution
     """Judgement of `p99_ratio`. SLOWER: the response time is longer."""
     curve: tuple[CurvePoint, ...]
@@ -51,13 +52,13 @@ class AtRate(Part):
 
 
 class PathLatency(Part):
-    """One path (and what else it was measured with)."""
+    """One path, with one combination of the other factors."""
 
     name: str
     capacity_per_s: Estimate | None
-    """In a closed loop with the plan's connections: with more due than this it cannot keep up. None: not measured."""
+    """Throughput in a closed loop with the plan's connections; the path cannot keep up with a higher rate. None: not measured."""
     rates: tuple[AtRate, ...]
-    """Ascending."""
+    """Results by rate, ascending."""
 
 
 class Latency(Part):
@@ -68,7 +69,7 @@ class Latency(Part):
 
 
 def latency(evidence: RunEvidence) -> Latency | None:
-    """None: nothing was measured at a rate of its own."""
+    """Response times of a run. None: no arm has a given rate."""
     table = evidence.table
     arms = table.main_arms
     paced = [arm for arm in arms if offered_per_s(arm.factors) is not None and table.measured(arm.name)]
@@ -101,7 +102,7 @@ def _in_closed_loop(table: TrialTable, arm: Arm | None) -> Estimate | None:
 
 
 def _capacity(table: TrialTable, baseline: Arm | None) -> float | None:
-    """The baseline's, by this run's blocks, else by the few trials before the first of them."""
+    """The baseline's capacity, from this run's blocks or else from the few trials before the first block."""
     if baseline is not None and offered_per_s(baseline.factors) is None:
         measured = _in_closed_loop(table, baseline)
         if measured is not None:
@@ -148,7 +149,9 @@ class _Reader:
     def _ratio(self, arm: Arm) -> Estimate | None:
         reference = self.table.compared(arm)
         if reference is None or not self.table.sustains(reference):
-            return None  # it is the reference of its rate; or that queues, and its p99 is that of the trial's length
+            return (
+                None  # it is itself the reference; or the reference queues, and its p99 grows with the trial's length
+            )
         ratios = self.table.block_ratios(arm.name, reference.name, p99_ms)
         return judge_ratio(ratios).quoted if ratios else None
 
@@ -161,7 +164,7 @@ def _per_s(measured: Measured) -> float:
 
 
 def verdict(found: Latency, text: Callable[[Estimate], str]) -> str:
-    """At the highest rate that every path keeps up with, and where each no longer does."""
+    """The answer: the p99 at the highest rate that every path keeps up with, and the rate beyond which each no longer does."""
     common = _common(found)
     clauses = []
     if common is not None:

@@ -1,4 +1,4 @@
-"""The report of a plan with rates of its own: response times path by path, and what keeps up."""
+"""The report of a plan with given rates: response times by path, and which paths keep up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from howfar.stats.intervals import in_brackets
 from howfar.stats.resample import within
 
 MOST_OF_CAPACITY = 0.8
-"""Share of what a path can do: bursts of a steady stream of users take the rest."""
+"""Share of a path's capacity that advice permits: the rest is for bursts, which even a steady stream of users has."""
 _ROOM = f", of which {MOST_OF_CAPACITY * 100:.0f} % leaves room for bursts"
 
 
@@ -85,7 +85,7 @@ def _over(at: AtRate) -> str:
 
 
 def charts(found: Latency) -> list[Block]:
-    """One panel a rate, one line a path."""
+    """One panel per rate, one line per path."""
     names = [path.name for path in found.paths]
     colours = dict(zip(names, pick(palette.SERIES, len(names)), strict=True))
     panels: dict[str, list[dict[str, object]]] = {}
@@ -130,7 +130,7 @@ def _advice(found: Latency) -> tuple[Advice, ...]:
 
 
 def _percent(share: Estimate) -> str:
-    """`97.1 [96.4, 97.8] %`; no more than all."""
+    """`97.1 [96.4, 97.8] %`; limits are cut at 100 %."""
     low, high = ((None if end is None else min(end, 1.0) * 100) for end in (share.low, share.high))
     limits = None if low is None or high is None else (low, high)
     return f"{within(share.value * 100, limits, '{:.1f}'.format)} %"
@@ -141,7 +141,7 @@ def _first_that_queues(path: PathLatency) -> AtRate | None:
 
 
 def records(found: Latency) -> list[dict[str, object]]:
-    """One line of CSV a path and rate."""
+    """One line of CSV per path and rate."""
     made = []
     for path in found.paths:
         for at in path.rates:

@@ -1,1 +1,1 @@
-"""What a run says of web pages: one machine or two, where the answer flips, how well a model predicts it."""
+"""Web pages: one machine or two, where the answer changes, and how well a model predicts it."""

@@ -1,9 +1,10 @@
 """From a run's trials to its findings about pages: `page_findings`. Pure.
 
-Compared is what differs in nothing but the route, paired by block. The *crossing* is the application CPU a page from which a second
-machine pays; each route has its own. Measured: the logarithm of two over one at each application CPU, joined by straight lines over
-the logarithm of the CPU; where they first rise through 0 is the crossing. Its interval is Fieller's: every CPU at which the blocks'
-ratio on those lines is not resolved from 1 at 95 %. It needs no crossing in each block, and is open where no measurement closes it.
+Arms that differ only in the route are compared, paired by block. The *crossing* is the application CPU per page from which a second
+machine pays; each route has its own. It is measured on the logarithm of the ratio of two machines to one at each application CPU,
+joined by straight lines over the logarithm of the CPU: the crossing is where these first rise through 0. Its interval is Fieller's:
+every CPU at which the blocks' ratio on those lines is not resolved from 1 at 95 %. It needs no crossing in each block, and is open
+where no measurement closes it.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ from howfar.stats.trials import TrialTable
 PLAN = "page"
 _BETTER: dict[Resolution, Literal["one", "two"]] = {Resolution.SLOWER: "one", Resolution.FASTER: "two"}
 _STEPS = 16
-"""Points between two levels at which an end of the interval is searched before it is narrowed."""
+"""Points between two levels at which the end of the interval is searched for, before bisection."""
 POINTS = 33
 """Points of the model's curve."""
 _COARSE = 20
-"""Bisections for an end of a model's interval: a millionth of a step."""
+"""Number of bisections for an end of a model's interval: to a millionth of a step."""
 _RANGE_SIZE = 100
-"""If a plan does not say; sysbench's."""
+"""Default where a plan has none, as in sysbench."""
 Ratio = Callable[[float], float]
-"""Two over one at an application CPU, by the model."""
+"""The model's ratio of two machines to one, as a function of application CPU."""
 
 
 def page_findings(table: TrialTable, floors: Floors) -> PageFindings | None:
-    """None: this run is about something else, or has no good trial yet."""
+    """The findings about pages. None: the run has no pages, or no good trial yet."""
     trials = page_arms(table)
     if not trials:
         return None
@@ -92,12 +93,12 @@ def page_findings(table: TrialTable, floors: Floors) -> PageFindings | None:
 
 
 def _setting(arm: ArmTrials) -> tuple[object, ...]:
-    """What arms share that differ in nothing but how they connect."""
+    """Key shared by arms that differ only in how they connect."""
     return replace(arm.key, connect=KEPT), arm.route, arm.app_cpu_ns, arm.threads
 
 
 def _arm(arm: ArmTrials, predictor: Predictor | None, kept: ArmTrials | None) -> PageArm:
-    """`kept`: the same with kept connections, perhaps itself."""
+    """Findings about one arm. `kept`: the same arm with kept connections, perhaps itself."""
     other = None if kept is arm else kept
     merged = histograms.merge(arm.histograms)
     latency = histograms.latency_ms(merged, arm.histograms)
@@ -162,7 +163,7 @@ def _model(arms: Sequence[PageArm], impossible: tuple[str, ...]) -> PageModel:
 
 
 def _scripts(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Each page's round trips in a line, by the page's name; empty for a later version's page."""
+    """Each page's round trips in a line, by the page's name; empty for a page of a later version."""
     found = {}
     range_size = int(plan.get("workload", {}).get("range_size", _RANGE_SIZE))
     for name, shape in plan.get("pages", {}).items():
@@ -174,8 +175,8 @@ def _scripts(plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _published(choices: Sequence[PageChoice]) -> tuple[tuple[str, float, float, float | None], ...]:
-    """With ours: the real application's if there is one, with the fewest pages in flight and the least application CPU, because
-    single pages were published."""
+    """Published figures with our ratio: that of the real application if there is one, with the fewest pages in flight and the least
+    application CPU, because single pages were published."""
     rows = []
     for entry in (entry for entry in published_sets() if entry.plan == PLAN):
         means = {(str(c.factors["page"]), str(c.factors["path"])): c.latency_ms.get("avg") for c in entry.cells}
@@ -198,7 +199,7 @@ def _like_published(choice: PageChoice) -> tuple[object, ...]:
 def _compared(
     arms: Sequence[ArmTrials], model: Predictor | None, floors: Floors
 ) -> tuple[list[PageChoice], list[Crossing]]:
-    """Comparisons of arms with one key: one machine with sockets and two, wherever both were measured in one block."""
+    """Comparisons of arms with the same key: one machine with sockets and two machines, if both were measured in the same block."""
     choices: list[PageChoice] = []
     swept: dict[tuple[Route, int], list[tuple[ArmTrials, ArmTrials]]] = {}
     for one in (arm for arm in arms if arm.route.path == SOCKET):
@@ -254,12 +255,12 @@ def _crossing(pairs: Sequence[tuple[ArmTrials, ArmTrials]], model: Predictor | N
 
 
 class Level(NamedTuple):
-    """What was measured at one application CPU."""
+    """Measurements at one level of application CPU."""
 
     cpu_ms: float
-    """In all, a page."""
+    """Total application CPU per page."""
     ratios: Mapping[int, float]
-    """Pages a second of two machines over one, by block."""
+    """Pages per second of two machines over one, by block."""
 
 
 class Found(NamedTuple):
@@ -270,7 +271,7 @@ class Found(NamedTuple):
 
 
 class Curve:
-    """Two over one, as application CPU grows; levels ascend."""
+    """The ratio of two machines to one as application CPU grows; levels ascend."""
 
     def __init__(self, levels: Sequence[Level], threshold: Threshold) -> None:
         self._threshold = threshold
@@ -308,12 +309,13 @@ class Curve:
         return bool(known) and not any(beyond.resolve(ratio).is_difference for ratio in known)
 
     def _always(self) -> Literal["one", "two"] | None:
-        """Only if each level is resolved from 1, and beyond the noise floor."""
+        """Which is better at every level, each resolved from 1 and beyond the noise floor. None: it differs, or one is not
+        resolved."""
         found = {self._threshold.resolve(judge_ratio(list(level.ratios.values())).quoted) for level in self._levels}
         return _BETTER.get(found.pop()) if len(found) == 1 else None
 
     def _judged(self, log_ms: float) -> Estimate:
-        """The log ratio there, over the blocks that have both ends of the line."""
+        """The log ratio at this CPU, over the blocks that have both ends of the line."""
         after = next((i for i, at in enumerate(self._at) if at >= log_ms), len(self._at) - 1)
         before = max(after - 1, 0)
         width = self._at[after] - self._at[before]
@@ -371,8 +373,8 @@ def _predicted(model: Predictor, two: ArmTrials, swept: tuple[float, float]) -> 
 
 
 def _limits(found: ModelRatio | None, at_ms: float | None, least_ms: float, most_ms: float) -> OpenInterval | None:
-    """Fieller's, as of the measured crossing: every application CPU at which the blocks' ratios by the model are not resolved from 1.
-    None: too few blocks, or no crossing."""
+    """Fieller's interval of the model's crossing, as for the measured one: every application CPU at which the blocks' ratios by the
+    model are not resolved from 1. None: too few blocks, or no crossing."""
     if found is None or at_ms is None or len(found.blocks) < MIN_BLOCKS:
         return None
 
@@ -387,7 +389,7 @@ def _limits(found: ModelRatio | None, at_ms: float | None, least_ms: float, most
 
 
 def model_crossing(ratio: Ratio, least_ms: float, most_ms: float) -> float | None:
-    """The first application CPU at which the model's two over one is 1 and rises. None: not in this range."""
+    """The first application CPU at which the model's ratio rises through 1. None: not in this range."""
     for low, high in pairwise(_grid(least_ms, most_ms, 4 * POINTS)):
         if ratio(low) < 1 <= ratio(high):
             return bisected(lambda cpu_ms: ratio(cpu_ms) - 1, low, high)
@@ -395,13 +397,13 @@ def model_crossing(ratio: Ratio, least_ms: float, most_ms: float) -> float | Non
 
 
 def model_always(ratio: Ratio, least_ms: float, most_ms: float) -> Literal["one", "two"] | None:
-    """The path that is ahead throughout, by the model. None: it changes."""
+    """Whether one machine or two are better throughout the range, by the model. None: it changes."""
     found = [ratio(cpu_ms) for cpu_ms in _grid(least_ms, most_ms, 4 * POINTS)]
     return "two" if min(found) >= 1 else "one" if max(found) < 1 else None
 
 
 def _pays_from(found: ModelRatio | None, least_ms: float, most_ms: float) -> float | None:
-    """The least application CPU at which two machines are ahead. None: at none in this range."""
+    """The least application CPU at which two machines are better. None: at none in this range."""
     if found is None:
         return None
     ratio = cache(found.at)
@@ -409,7 +411,7 @@ def _pays_from(found: ModelRatio | None, least_ms: float, most_ms: float) -> flo
 
 
 def _grid(low: float, high: float, points: int) -> list[float]:
-    """Evenly on the logarithm; the ends exactly."""
+    """Points evenly spaced on the logarithm; the ends are exact."""
     if high <= low:
         return [low]
     inner = [low * (high / low) ** (step / (points - 1)) for step in range(1, points - 1)]

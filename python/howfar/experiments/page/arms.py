@@ -1,6 +1,6 @@
-"""Arms of a run of pages as the analysis reads them: rates and times, whose CPU a page took on which machine, and its round trips.
+"""Arms of a run of pages as the analysis uses them: rates and times, the CPU of a page by program and machine, and its round trips.
 
-Sums over an arm's good trials. Nothing is judged or modelled here.
+Figures are sums over an arm's good trials. Nothing is judged or modelled here.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Mea
 NO_PAGE = "none"
 _SERVERS = ("server", "redis", "memcached")
 _APPLICATIONS = ("client", "application")
-"""The engine is the application, or the visitor of one: it runs on the application's machine."""
+"""Roles on the application's machine. The engine (`client`) is the application itself, or the visitor of one."""
 _ALL = (*_APPLICATIONS, *_SERVERS, "forwarder")
 _NAMED = {"page", "connect", "application", "path", "rtt_ns", "rate_bps", "threads", "app_cpu_ns"}
 
 
 @dataclass(frozen=True)
 class ComparisonKey:
-    """What arms share that differ only in the route, the application's CPU or the pages in flight."""
+    """Key shared by arms that differ only in the route, the application's CPU or the pages in flight."""
 
     page: str
     connect: str
     application: Application
     other: tuple[tuple[str, FactorValue], ...]
-    """Every further factor that a plan may vary."""
+    """Every other factor that a plan may vary."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One machine in one arm. Seconds of CPU a page."""
+    """One machine in one arm. Seconds of CPU per page."""
 
     name: str
     """`both`, `application` or `database`."""
     cpus: int
     own_s: float
-    """CPU time of the application and the visitor, or of the servers; on one machine of all of them."""
+    """CPU time of the application and the visitor, or of the servers; on one machine, of all of them."""
     link_s: float
     """CPU time of the link's emulator on this machine's processors; two real machines would not spend it."""
     strangers: float
@@ -125,7 +125,7 @@ class ArmTrials:
 
     @cached_property
     def by_block(self) -> dict[int, float]:
-        """Pages a second."""
+        """Pages per second, by block."""
         return {
             block: trial.measured.transactions / (trial.measured.elapsed_ns / 1e9)
             for block, trial in self.trials.items()
@@ -148,7 +148,7 @@ class ArmTrials:
 
     @property
     def allowed_per_s(self) -> Estimate | None:
-        """Pages a second over the utilisation of the busier machine's processors. None: none is known."""
+        """Pages per second over the utilisation of the busier machine's processors. None: no utilisation is known."""
         alone = {block: only for block in self.by_block if (only := self.only(block)) is not None}
         busy = {block: max(min(side.busy, 1.0) for side in only.sides) for block, only in alone.items()}
         found = [rate / busy[block] for block, rate in self.by_block.items() if busy.get(block)]
@@ -156,7 +156,7 @@ class ArmTrials:
 
     @property
     def page_s(self) -> float:
-        """Mean time of a page including the visitor's time until it requests the next: pages in flight / pages a second."""
+        """Mean time of a page including the visitor's time until it requests the next: pages in flight / pages per second."""
         return self.threads * self.elapsed_s / self.pages
 
     @cached_property
@@ -192,7 +192,7 @@ class ArmTrials:
         return None if ns is None else ns / 1e9
 
     def reported(self, name: str) -> float | None:
-        """A figure that the application's pages reported about themselves, a page. None: they did not."""
+        """A figure per page that the application's pages reported about themselves. None: they did not report it."""
         if not any(name in each.told for each in self.measured):
             return None
         return sum(each.told.get(name, 0) for each in self.measured) / self.pages
@@ -201,19 +201,19 @@ class ArmTrials:
 
     @property
     def own_cpu_s(self) -> float | None:
-        """CPU a page that the application itself reports. None: it does not."""
+        """CPU per page that the application itself reports. None: it reports none."""
         reported = self.reported("cpu_ns")
         return None if reported is None else reported / 1e9
 
     @property
     def computed_s(self) -> float:
-        """What the application computes for a page: as it reports, else by its processes."""
+        """CPU time of the application per page: as it reports, or else of its processes."""
         own = self.own_cpu_s
         return own if own is not None else self.cpu_s.get("application", 0.0)
 
     @cached_property
     def cpu_s(self) -> dict[str, float]:
-        """CPU a page by role. The engine that requests pages of another's application is the `visitor`."""
+        """CPU per page by role. The engine is the `visitor` if it requests pages from a separate application."""
         client = "visitor" if self.key.application == "php" else "application"
         spent: dict[str, float] = {}
         for use in (use for each in self.measured for use in each.cpu):
@@ -222,12 +222,12 @@ class ArmTrials:
         return {role: ns / 1e9 / self.pages for role, ns in spent.items()}
 
     def _between(self, host: str) -> float:
-        """Share of the programs in between that runs on a `host`, `client` or `server`."""
+        """Share of the forwarders that runs on a `host`, `client` or `server`."""
         return forwarder_share([trial.receipt for trial in self.trials.values()], host)
 
     @property
     def application_s(self) -> float:
-        """With the visitor, and what runs on its host of the programs in between."""
+        """CPU per page on the application's host: the application, the visitor, and the forwarders that run there."""
         found = self.cpu_s
         between_s = found.get("forwarder", 0.0) * self._between("client")
         return found.get("application", 0.0) + found.get("visitor", 0.0) + between_s
@@ -239,7 +239,7 @@ class ArmTrials:
 
     @cached_property
     def sides(self) -> tuple[Side, ...]:
-        """One, or the application's and the database's."""
+        """The machines: one, or the application's and the database's."""
         if self.machines == 1:
             return (self._side("both", self.database, self.application_s + self.database_s, _ALL),)
         return (
@@ -262,7 +262,7 @@ class ArmTrials:
         )
 
     def _ours(self, trial: Trial, roles: tuple[str, ...]) -> float:
-        """CPUs of these roles, and of the programs in between on their host."""
+        """CPUs used by these roles and by the forwarders on their host."""
         share = self._between("client" if roles == _APPLICATIONS else "server") if self.machines == 2 else 0.0
         return cpus_used(trial.measured, roles) + share * cpus_used(trial.measured, ("forwarder",))
 
@@ -270,7 +270,7 @@ class ArmTrials:
 
     @cached_property
     def round_trips(self) -> float | None:
-        """To all services, a page. None: nobody counted them."""
+        """Round trips per page to all services. None: they were not counted."""
         reported = [count for service in SERVICES if (count := self.reported(f"{service}_turns")) is not None]
         if reported:
             return sum(reported)
@@ -279,12 +279,12 @@ class ArmTrials:
 
     @property
     def wire_s(self) -> float:
-        """The round trips of a page over the link at rest."""
+        """Time of a page's round trips over the link at rest."""
         return (self.round_trips or 0.0) * (self.rest_rtt_s or 0.0)
 
     @property
     def waking_s(self) -> float:
-        """What a page waits for processors that are woken."""
+        """Time that a page waits for processors to wake up."""
         return (self.round_trips or 0.0) * self.wake_s
 
     def costs(self) -> tuple[RoundTripCost, ...]:
@@ -310,12 +310,12 @@ class ArmTrials:
         return tuple(found)
 
     def _reported(self, service: str, what: str, time: str) -> tuple[float, float] | None:
-        """How many a page, and the mean time of one in nanoseconds, by the pages themselves."""
+        """Number per page, and the mean time of one in nanoseconds, as reported by the pages themselves."""
         count, spent_ns = self.reported(f"{service}_{what}"), self.reported(f"{service}_{time}ns")
         return (count, spent_ns / count) if count and spent_ns is not None else None
 
     def _timed(self, kind: str) -> tuple[float, float]:
-        """How many a page, and the mean time of one in nanoseconds, by histograms."""
+        """Number per page, and the mean time of one in nanoseconds, by histograms."""
         records = [record for each in self.measured for record in each.histograms if record.kind == kind]
         count = sum(record.count for record in records)
         return count / self.pages, sum(record.mean_ns * record.count for record in records) / count if count else 0.0
@@ -336,7 +336,7 @@ def page_arms(table: TrialTable) -> list[ArmTrials]:
 
 
 def ratios(above: ArmTrials, below: ArmTrials) -> dict[int, float]:
-    """Pages a second of one over the other, for each block in which both are good."""
+    """Pages per second of one over the other, for each block in which both are good."""
     return {block: rate / below.by_block[block] for block, rate in above.by_block.items() if block in below.by_block}
 
 

@@ -30,9 +30,9 @@ from howfar.report.drawing import alt
 from howfar.report.figures import number
 
 Latencies = Mapping[str, Sequence[tuple[float, float]]]
-"""By arm: quantiles, and milliseconds at each."""
+"""Quantiles by arm, and the milliseconds at each."""
 ROOM = 1.12
-"""What the axes leave beyond the outermost point."""
+"""Factor by which the axes extend beyond the outermost point."""
 FARTHEST = 3
 """Intervals are drawn as far as this many times the outermost value: wider ones would compress everything else."""
 LOG_FROM = 6
@@ -42,7 +42,7 @@ FEW_TICKS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 10)
 
 
 def crossing_chart(findings: PageFindings, width: int) -> Drawable | None:
-    """Pages a second with two machines over one, against the application's CPU a page."""
+    """Pages per second with two machines over one, against the application's CPU per page."""
     drawn = findings.swept_levels()
     return _CrossingChart(drawn, findings.crossings, findings.link_noise_floor or 0.0, width).chart() if drawn else None
 
@@ -188,8 +188,9 @@ PARTS = {
 
 
 def time_parts(arm: PageArm) -> dict[str, float]:
-    """Milliseconds of a page by its own clock; they add up to the page. A service's part is its whole round trips, the application's
-    work to send and read them included. If the parts are longer than the page, the last is 0 and the others are cut in proportion."""
+    """Parts of a page's time in milliseconds by its own clock; they add up to the page. A service's part is its complete round trips,
+    including the application's work to send and read them. If the parts are longer than the page, the last is 0 and the others are cut
+    in proportion."""
     requested, *services, connecting, rest = PARTS
     found = {requested: arm.app_cpu_ns / 1e6}
     for name in services:
@@ -202,7 +203,7 @@ def time_parts(arm: PageArm) -> dict[str, float]:
 
 
 def split_arms(findings: PageFindings) -> dict[str, list[PageArm]]:
-    """By page: the headline application's quietest arms that have round trips."""
+    """Arms by page: the headline application's quietest arms that have round trips."""
     quietest = findings.quietest()
     subjects = [setting.subject for setting in findings.headline_settings()]
     found = {each.page: [arm for arm in findings.arms_of(quietest[each]) if arm.turns] for each in subjects}
@@ -210,7 +211,7 @@ def split_arms(findings: PageFindings) -> dict[str, list[PageArm]]:
 
 
 def split_chart(findings: PageFindings, width: int) -> Drawable | None:
-    """A bar a path, a panel a page: pages differ too much in length for one axis."""
+    """A bar per path, a panel per page: pages differ too much in length for one axis."""
     drawn = split_arms(findings)
     every = [time_parts(arm) for arms in drawn.values() for arm in arms]
     present = {part: colour for part, colour in PARTS.items() if any(parts[part] > 0 for parts in every)}
@@ -237,7 +238,7 @@ def split_chart(findings: PageFindings, width: int) -> Drawable | None:
 
 
 def latency_chart(findings: PageFindings, latencies: Latencies, width: int) -> Drawable | None:
-    """A panel a page, a line a path, and what people notice."""
+    """A panel per page, a line per path, and the delays that people notice."""
     panels = {
         f"{setting.subject.page}, {in_flight(setting.threads)}": [
             {"series": where(arm, findings), "quantile": quantile, "ms": ms}

@@ -1,8 +1,9 @@
-"""What a run of pages found: one machine or two, where the answer flips, and how well a model predicts it.
+"""Findings of a run of pages: one machine or two, where the answer changes, and how well a model predicts it.
 
 Public in the report's JSON; `analysis.py` makes it. A *page* is one request to the application. *Pages in flight* is the factor
-`threads`: the number of visitors, each of which requests its next page when it has the last one. One machine: the paths `socket` and
-`tcp`; two machines: all others. `turns` counts round trips. The *headline* of a page is the setting that answers for it.
+`threads`: the number of visitors, each of which requests its next page when it has received the last one. One machine: the paths
+`socket` and `tcp`; two machines: all others. `turns` counts round trips. The *headline* of a page is the setting that is quoted as its
+answer.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from howfar.stats.intervals import Threshold
 from howfar.stats.resample import Interval
 
 Application = Literal["php", "engine"]
-"""A real one, or the engine's own run of the same round trips."""
+"""A real application, or the engine, which makes the same round trips itself."""
 Machines = Literal[1, 2]
 Better = Literal["one", "two", "not resolved"]
 OpenInterval = tuple[float | None, float | None]
-"""None: open, for no end of what was looked at closes it."""
+"""An interval. A limit of None is open, because no value that was examined closes it."""
 KEPT = "persistent"
-"""Connections that live on from page to page."""
+"""Connections that stay open from page to page."""
 BEYOND = 8.0
-"""How many times beyond the measured range the model is evaluated."""
+"""Factor beyond the measured range up to which the model is evaluated."""
 BAR = 0.1
 """The largest error of a predicted p50 that the model should have."""
 _PLAINEST = ("socket", "tcp", "remote", "forwarded-socket")
@@ -38,13 +39,13 @@ class Route(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The headline is the least: the plainest path, the shortest link, the fastest."""
+        """Sort key; its minimum is the headline: the plainest path, the shortest link, the fastest."""
         path = _PLAINEST.index(self.path) if self.path in _PLAINEST else len(_PLAINEST)
         return path, self.rtt_ns or 0, -(self.rate_bps or 0)
 
 
 class Subject(NamedTuple):
-    """All of a setting that is not swept."""
+    """The part of a setting that is not swept."""
 
     page: str
     application: Application
@@ -52,7 +53,7 @@ class Subject(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What arms that are compared with each other have in common: they differ in the route alone."""
+    """The common levels of arms that are compared with each other and differ only in the route."""
 
     subject: Subject
     app_cpu_ns: int
@@ -60,7 +61,8 @@ class Setting(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, bool, int, int]:
-        """The headline is the least: real application, kept connections, nothing computed in addition, most pages in flight."""
+        """Sort key; its minimum is the headline: real application, kept connections, no additional computation, most pages in
+        flight."""
         return (
             self.subject.application != "php",
             self.subject.connect != KEPT,
@@ -78,7 +80,7 @@ class Series(NamedTuple):
 
 
 class OnRoute(Part):
-    """Whatever was found about one page, application and route."""
+    """Base of findings about one page, application and route."""
 
     page: str
     application: Application
@@ -87,9 +89,9 @@ class OnRoute(Part):
     path: str
     """The path to the second machine, of a comparison or a crossing."""
     rtt_ns: int | None = None
-    """As requested of the link. None: no link, or the plan does not say."""
+    """RTT requested of the link. None: no link, or the plan does not name it."""
     rate_bps: int | None = None
-    """As requested of the link."""
+    """Rate requested of the link."""
 
     @property
     def route(self) -> Route:
@@ -108,7 +110,7 @@ class AtCpu(OnRoute):
     """A comparison at one level of application CPU."""
 
     app_cpu_ns: int
-    """Requested in addition to what the page needs anyway."""
+    """Application CPU requested in addition to what the page needs anyway."""
 
     @property
     def setting(self) -> Setting:
@@ -121,16 +123,16 @@ class RoundTripCost(Part):
 
     service: str
     turns: float
-    """A page."""
+    """Round trips per page."""
     mean_us: float
     """Mean time of a round trip, from the first byte sent to the last byte read."""
     connects: float
-    """A page."""
+    """Connects per page."""
     connect_us: float | None
-    """None: connections are kept."""
+    """Mean time of a connect. None: connections are kept."""
     bytes_to_server: float | None
     bytes_to_client: float | None
-    """Bytes of the protocol, a page. None: a real application does not count them."""
+    """Bytes of the protocol per page. None: a real application does not count them."""
 
 
 class PageArm(AtCpu):
@@ -140,7 +142,7 @@ class PageArm(AtCpu):
     machines: Machines
     pages_per_s: Estimate
     page_ms: Estimate
-    """Mean time of a page: pages in flight / pages a second."""
+    """Mean time of a page: pages in flight / pages per second."""
     p50_ms: float
     p95_ms: float
     p99_ms: float
@@ -149,31 +151,31 @@ class PageArm(AtCpu):
     over_degraded: float
     """Share that took longer than 75 ms, where the experience is degraded."""
     cpu_ms: dict[str, float]
-    """CPU a page by role: `application` (PHP, or the engine that runs the script), `visitor`, `server`, `redis`, `memcached`,
+    """CPU per page by role: `application` (PHP, or the engine that runs the script), `visitor`, `server`, `redis`, `memcached`,
     `forwarder`, `link`."""
     own_cpu_ms: float | None
-    """What the application itself reports. None: it does not."""
+    """CPU per page that the application itself reports. None: it reports none."""
     turns: tuple[RoundTripCost, ...]
     busy: dict[str, float]
     """Utilisation of each machine's CPUs: `application` and `database`; one machine: `both`."""
     rtt_ms: float | None
     """RTT of the link at rest. None: no link."""
     predicted_p50_ms: float | None
-    """By the model, from other arms only. None: an arm that the model is built from."""
+    """Predicted p50, from other arms only. None: the model is built from this arm, or cannot predict it."""
     predicted_p50_ms_interval: Interval | None = None
-    """By the predictions of each block, as every interval of the model's figures here."""
+    """From the predictions of each block, like every interval of the model's figures here."""
     predicted_error: float | None
     """predicted / measured - 1."""
     allowed_per_s: Estimate | None = None
-    """Pages a second that the processors of its busier machine would allow: by their utilisation, in each block."""
+    """Pages per second that the processors of its busier machine would allow, by their utilisation in each block."""
     over_kept: Estimate | None = None
-    """Pages a second over the same with kept connections, paired by block. None: it keeps them, or nothing like it was measured."""
+    """Pages per second over those of the same arm with kept connections, paired by block. None: it keeps them, or no such arm."""
     connecting_ms: Estimate | None = None
     """How much longer a page takes than with kept connections, paired by block."""
 
     @property
     def path_cpu_ms(self) -> float:
-        """CPU a page of everything that takes part; the link's emulator is the instrument and is left out."""
+        """CPU per page of everything that takes part; the link's emulator is the instrument and is left out."""
         return sum(cpu for role, cpu in self.cpu_ms.items() if role != "link")
 
     @property
@@ -186,9 +188,9 @@ class PageChoice(AtCpu):
     """One machine or two, for one page at one level of application CPU and of pages in flight."""
 
     app_cpu_total_ms: float
-    """What the application computes for a page in all, its own needs included, as measured."""
+    """Total CPU that the application uses per page, including its own needs, as measured."""
     two_over_one: Estimate
-    """Pages a second with two machines over one with sockets, paired by block."""
+    """Pages per second with two machines over one with sockets, paired by block."""
     tcp_over_socket: Estimate | None
     """One machine: loopback TCP over sockets."""
     longer_ms: Estimate | None = None
@@ -200,29 +202,29 @@ class PageChoice(AtCpu):
 
 
 class Crossing(OnRoute):
-    """Where the second machine begins to pay, as application CPU a page grows."""
+    """Where the second machine begins to pay, as application CPU per page grows."""
 
     measured_ms: Estimate | None
-    """Total application CPU a page where both are equal. None: no crossing within what was measured."""
+    """Total application CPU per page where both are equal. None: no crossing within what was measured."""
     always: Literal["one", "two"] | None
-    """Where there is none: which one is better at every level, resolved from 1 and beyond the noise floor."""
+    """If there is no crossing: which one is better at every level, resolved from 1 and beyond the noise floor."""
     predicted_ms: float | None
     """The crossing by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
     predicted_ms_interval: OpenInterval | None = None
-    """Where the blocks' ratios by the model are not resolved from 1. None: too few blocks."""
+    """Interval in which the blocks' ratios by the model are not resolved from 1. None: too few blocks."""
     predicted_always: Literal["one", "two"] | None = None
-    """Where the model sees none: which one it says is better throughout. None: there is no model."""
+    """If the model has no crossing: which one is better throughout, by the model. None: there is no model, or it changes."""
     swept_ms: tuple[float, float]
-    """Least and most total application CPU that was measured."""
+    """Minimum and maximum of the total application CPU that was measured."""
     curve_ms: tuple[float, ...]
     curve_ratio: tuple[float, ...]
-    """The model's two over one, at each value of `curve_ms`."""
+    """The model's ratio of two machines to one, at each value of `curve_ms`."""
     without_link_cpu_ms: float | None = None
-    """The model's crossing if the emulated link took no CPU from the machines. Where two machines would then be ahead throughout: the
+    """The model's crossing if the emulated link took no CPU from the machines. If two machines would then be better throughout: the
     least that the application computes."""
     without_link_cpu_ms_interval: OpenInterval | None = None
     half_turns_ms: float | None = None
-    """The model's crossing if the page did the same with half as many round trips; the same rule."""
+    """The model's crossing if the page needed half as many round trips; the same rule applies."""
     half_turns_ms_interval: OpenInterval | None = None
 
 
@@ -231,7 +233,7 @@ class RouteError(Part):
 
     path: str
     rtt_ns: int | None
-    """As requested of its link. None: no link."""
+    """RTT requested of its link. None: no link."""
     arms: int
     mean_error: float
     """Mean of the absolute errors."""
@@ -246,10 +248,10 @@ class PageModel(Part):
     worst_error: float | None
     worst_arm: str | None
     within_bar: bool | None
-    """Every p50 within 10 %."""
+    """Whether every predicted p50 is within 10 % of the measured one."""
     by_way: tuple[RouteError, ...] = ()
     impossible: tuple[str, ...] = ()
-    """Arms without a prediction, because a single page that the model would be built from was faster than its parts can be."""
+    """Arms without a prediction, because a single page from which the model would be built was faster than its parts can be."""
 
 
 class PageFindings(Part):
@@ -263,11 +265,11 @@ class PageFindings(Part):
     noise_floor: float | None = None
     """Noise floor of throughput in this session; a smaller difference is not resolved."""
     link_noise_floor: float | None = None
-    """Noise floor of two machines: the larger of that and of the A/A arm over the link."""
+    """Noise floor of two machines: the larger of `noise_floor` and that of the A/A arm over the link."""
     claims: int = 1
-    """Comparisons of the run: each is made at 1 - 5 % / claims."""
+    """Number of comparisons of the run: each is judged at a confidence of 1 - 5 % / claims."""
     published: tuple[tuple[str, float, float, float | None], ...]
-    """Published for set-up C: the page, its ms on two machines and on one, and our two over one for the corresponding page."""
+    """Published for set-up C: the page, its ms on two machines and on one, and our ratio of two to one for the corresponding page."""
     sentences: tuple[str, ...]
     """The findings in text; the first sentence answers "one machine or two?"."""
 
@@ -275,11 +277,11 @@ class PageFindings(Part):
         return Threshold(self.link_noise_floor if machines == 2 else self.noise_floor, self.claims)
 
     def arms_of(self, setting: Setting) -> list[PageArm]:
-        """One machine first, in the order of the run."""
+        """Arms with this setting: those on one machine first, in the order of the run."""
         return sorted((arm for arm in self.arms if arm.setting == setting), key=lambda arm: arm.machines)
 
     def pair(self, choice: PageChoice) -> tuple[PageArm, PageArm] | None:
-        """What a choice compares: one machine with sockets, and two."""
+        """The arms that a choice compares: one machine with sockets, and two."""
         by_route = {arm.route: arm for arm in reversed(self.arms_of(choice.setting))}
         one = next((arm for route, arm in by_route.items() if route.path == "socket"), None)
         two = by_route.get(choice.route)
@@ -297,14 +299,15 @@ class PageFindings(Part):
         )
 
     def headline_choices(self, threads: int | None = None) -> list[PageChoice]:
-        """One of each page, in the order of the plan. `threads`: only with so many pages in flight."""
+        """One choice for each page, in the order of the plan. `threads`: only choices with this number of pages in flight."""
         found: dict[str, PageChoice] = {}
         for choice in (each for each in self.choices if threads in (None, each.threads)):
             found[choice.page] = min(found.get(choice.page, choice), choice, key=_rank)
         return list(found.values())
 
     def headline_settings(self) -> list[Setting]:
-        """One of each page: that of its headline choice, else the least by rank, if possible one that was measured on both."""
+        """One setting for each page: that of its headline choice, else the least by rank, preferably one measured on one machine and
+        two."""
         chosen = {choice.setting for choice in self.headline_choices()}
         machines: dict[Setting, set[int]] = {}
         for arm in self.arms:
@@ -329,7 +332,8 @@ class PageFindings(Part):
         return [choice for choice in found if swept[choice.series] > 1]
 
     def headline_crossings(self) -> list[Crossing]:
-        """For each page and route the crossing of the headline setting, with its pages in flight or else the most that was swept."""
+        """For each page and route, the crossing of the headline setting: with its pages in flight, or else the most that were
+        swept."""
         found: dict[tuple[Subject, Route], Crossing] = {}
         for setting in self.headline_settings():
             for each in (each for each in self.crossings if each.subject == setting.subject):

@@ -18,7 +18,7 @@ from howfar.stats.resample import SUFFIX, within
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOTICED_MS, DEGRADED_MS = 13, 75
-"""People notice a delay from the first on, as published with set-up C; from the second on the experience is degraded."""
+"""Delays from which people notice them (published with set-up C), and from which the experience is degraded."""
 APPLICATIONS = {"php": "PHP", "engine": "engine's page"}
 MACHINES = {1: "one", 2: "two"}
 _PATHS = {"socket": "sockets", "tcp": "TCP", "remote": "network", "forwarded-socket": "forwarded"}
@@ -42,7 +42,7 @@ def route_name(route: Route, among: Sequence[Route]) -> str:
 
 
 def setting_names(found: Sequence[OnRoute]) -> list[str]:
-    """What distinguishes settings, the page first: `heavy, 4 in flight, PHP`; of arms with `+10ms CPU`."""
+    """What distinguishes settings, the page first: `heavy, 4 in flight, PHP`; for arms also `+10ms CPU`."""
     parts = [[each.page for each in found]]
     if several(each.threads for each in found):
         parts.append([in_flight(each.threads) for each in found])
@@ -65,7 +65,7 @@ def series_names(found: Sequence[AtCpu | Crossing]) -> list[str]:
 
 
 def share_of_pages(value: float) -> str:
-    """`0`, `< 0.1 %`, `4.2 %`, `100 %`: all or none only where it is."""
+    """`0`, `< 0.1 %`, `4.2 %`, `100 %`: `0` and `100 %` only if they are exact."""
     percent = value * 100
     if value in (0, 1):
         return "100 %" if value else "0"
@@ -88,8 +88,8 @@ def with_interval(found: Estimate, form: Callable[[float], str] = milliseconds) 
 
 
 def by_model(crossing: Crossing, figure: str) -> str:
-    """`figure` of a crossing by the model, which has one: `12 [10, 14.5] ms`; `12 [< 4.9, > 519] ms` where an end is open; `4.9 ms
-    or less`; `90 [80, 110] ms, beyond what was measured`."""
+    """A `figure` of a crossing by the model, which must exist: `12 [10, 14.5] ms`; `12 [< 4.9, > 519] ms` where an end is open; `4.9
+    ms or less`; `90 [80, 110] ms, beyond what was measured`."""
     value, interval = getattr(crossing, figure), getattr(crossing, f"{figure}{SUFFIX}")
     least, most = crossing.swept_ms[0], crossing.swept_ms[1] * BEYOND
     if interval == (None, value) or (interval is None and value <= least):

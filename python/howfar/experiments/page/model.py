@@ -1,14 +1,14 @@
 """A page as a closed queueing network, and the prediction of real pages with it.
 
 The network: a number of pages in flight, the processors of one machine or of two, and delays without a queue. Pages share a machine's
-processors in time slices, many times a page. The solution for such a station does not depend on the distribution of its services
-(Baskett, Chandy, Muntz and Palacios 1975), so mean value analysis is exact for it.
+processors in time slices, many per page. The solution for such a station does not depend on the distribution of its services (Baskett,
+Chandy, Muntz and Palacios 1975), so mean value analysis is exact for it.
 
 The prediction of a real page on another path, or with more application CPU, is built from the real page on sockets with the least
-application CPU, and from the engine's page on sockets and on that path. The engine's two pages say what the path adds to the CPU at
-both ends and to the waiting; the real page says what it needs itself. How the link's emulator divides its work between messages and
-watching the clock is learned from the engine's pages alone and several in flight. No trial of the predicted arm goes in, nor any of a
-real page off the sockets.
+application CPU, and from the engine's page on sockets and on that path. The engine's two pages show what the path adds to the CPU at
+both ends and to the waiting; the real page shows its own needs. How the link's emulator divides its work between messages and spinning
+is learned from the engine's pages, alone and several in flight. The prediction uses no trial of the predicted arm, nor any of a real
+page on another path than sockets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from howfar.model.queueing import Station, processors, solve
 SOCKET = "socket"
 ON_SOCKETS = Route(SOCKET, None, None)
 BISECTIONS = 60
-"""Beyond the resolution of a double."""
+"""Number of bisections: more than the resolution of a double needs."""
 _ROUNDS = 6
 """Rounds of a fixed-point iteration that converges fast."""
 
@@ -40,23 +40,23 @@ class Host:
     link_s: float
     """CPU time of the link's emulator on this machine's processors, if this were the only page on the link."""
     cpus: float
-    """Those that other programs leave."""
+    """Processors that other programs leave free."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """What a page passes through: one host, or two."""
+    """The network that a page passes through: one host, or two."""
 
     hosts: tuple[Host, ...]
     wire_s: float
-    """Its round trips at rest."""
+    """Time of a page's round trips at rest."""
     waiting_s: float
-    """Neither CPU nor wire: being woken, disks, and what two ends do at the same time, which can make it negative."""
+    """Time that is neither CPU nor wire: wake-ups and disks, minus work that two ends do at the same time; it can be negative."""
 
     waking_s: float = 0.0
-    """What a single page waits for processors that are woken, half at each end. A busy processor is not woken."""
+    """Time that a single page waits for processors to wake up, half at each end. A busy processor needs no wake-up."""
     link_each: float = 0.0
-    """Share of the emulator's work that is done for each message; the rest is watching the clock, shared by all messages."""
+    """Share of the emulator's work that is done for each message; the rest is spinning, shared by all messages."""
 
     def cycle_s(self, pages: int) -> float:
         """Mean time of a page with this many in flight."""
@@ -81,28 +81,28 @@ class Network:
         for number in range(1, pages + 1):
             point = solve(delay + self.waking_s * idle, stations, number)[-1]
             cycle_s = point.cycle_s
-            # An arriving page finds the machine as one page less would leave it.
+            # An arriving page finds the machine as it would be with one page less.
             idle = sum(1 - busy**self._processors for busy in point.utilisation.values()) / max(len(stations), 1)
         return cycle_s
 
     def with_own(self, seconds: float) -> Network:
-        """With this much more application CPU."""
+        """The network with this much more application CPU."""
         application, *others = self.hosts
         return replace(self, hosts=(replace(application, own_s=max(application.own_s + seconds, 0.0)), *others))
 
     @property
     def _processors(self) -> int:
-        """If one of several is idle, that one is woken."""
+        """Number of processors of the smaller host. If one of several is idle, that one is woken."""
         return max(1, round(min(host.cpus for host in self.hosts)))
 
     @property
     def possible(self) -> bool:
-        """A page takes a positive time, even if the emulator does all its work while the page waits anyway."""
+        """Whether a page takes a positive time, even if the emulator does all its work while the page waits anyway."""
         return self.wire_s + self.waiting_s + sum(host.own_s / max(host.cpus, 1.0) for host in self.hosts) > 0
 
     def without_link_cpu(self) -> Network:
-        """The same network if the emulator used no CPU. What it does for a single page is part of the round trip at rest, which
-        `waiting_s` makes up for, so that page takes as long as before; several pages gain the processors."""
+        """The same network if the emulator used no CPU. Its work for a single page is part of the round trip at rest, for which
+        `waiting_s` compensates, so that a single page takes as long as before; several pages gain the processors."""
         link_s = sum(host.link_s / host.cpus for host in self.hosts)
         return replace(
             self,
@@ -111,7 +111,7 @@ class Network:
         )
 
     def waiting_for(self, cycle_s: float, pages: int) -> Network:
-        """With the waiting that makes `pages` in flight take `cycle_s`; none if a saturated station hides it."""
+        """The network with the waiting time at which `pages` in flight take `cycle_s`; 0 if a saturated station hides it."""
         unhindered = replace(self, waiting_s=0.0)
         if pages == 1:
             return replace(self, waiting_s=cycle_s - unhindered.cycle_s(1))
@@ -122,8 +122,8 @@ class Network:
 
 
 def overlap(pages: int, on_wire: float, each: float = 0.0) -> float:
-    """The emulator's work a page over that for a single page, if each page is on the wire for this share of its time. `each`: the
-    share of the work that is done for each message; the rest is watching the clock while anything is on the link."""
+    """The emulator's work per page over that for a single page, if each page is on the wire for this share of its time. `each`: the
+    share of the work that is done for each message; the rest is spinning while anything is on the link."""
     share = min(on_wire, 1.0)
     watching = (1 - (1 - share) ** pages) / (pages * share) if share > 0 else 1.0
     return each + (1 - each) * watching
@@ -136,7 +136,7 @@ def work_of_each(pages: int, on_wire: float, over_alone: float) -> float:
 
 
 def bisected(of: Callable[[float], float], low: float, high: float, bisections: int = BISECTIONS) -> float:
-    """Where `of` becomes positive between two ends; the nearer end if it does not."""
+    """The point between two ends at which `of` becomes positive; the nearer end if it does not."""
     for _ in range(bisections):
         middle = (low + high) / 2
         if of(middle) < 0:
@@ -151,7 +151,7 @@ def bisected(of: Callable[[float], float], low: float, high: float, bisections: 
 
 @dataclass(frozen=True)
 class _Added:
-    """What a route adds to a page, by the engine's pages, at one number of pages in flight. Seconds a page."""
+    """What a route adds to a page, by the engine's pages, at one number of pages in flight. Seconds per page."""
 
     own_s: tuple[float, float]
     """CPU of the application and of the database."""
@@ -183,7 +183,8 @@ class _Block:
         return _nearest(self._bases, threads)
 
     def network(self, route: Route, threads: int, share: float = 1.0) -> Network | None:
-        """The real page on a route with the least application CPU; None: the run does not say. `share`: of its round trips."""
+        """The network of the real page on a route with the least application CPU. None: the run does not determine it. `share`: share
+        of its round trips that are made."""
         key = route, threads, share
         if key not in self._networks:
             self._networks[key] = self._network(*key)
@@ -200,7 +201,7 @@ class _Block:
         if added is None:
             return None
         real = base.round_trips
-        # A real page may need a few round trips more than the script says.
+        # A real page may need a few round trips more than the script has.
         scale = share * (real / added.round_trips if real and added.round_trips else 1.0)
         needed = [
             own + more * scale for own, more in zip((base.application_s, base.database_s), added.own_s, strict=True)
@@ -230,8 +231,9 @@ class _Block:
         return self._waiting_of(fewest, fewest)
 
     def _waiting_of(self, arm: ArmTrials, on_sockets: ArmTrials) -> float | None:
-        """None: less than can be. It is negative by what two parts of the sum have in common: work of both ends at the same time, at
-        most all of the smaller one's; and work of the emulator and the network at either end, which the round trip at rest has too."""
+        """The waiting of a page. None: it is less than is possible. It may be negative by the time that two parts of the sum have in
+        common: work of both ends at the same time, at most all of the smaller one's; and work of the emulator and the network at
+        either end, which the round trip at rest includes too."""
         each = self._link_each.get(arm.route, 0.0)
         network = Network(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, each)
         waiting_s = network.waiting_for(arm.page_s, arm.threads).waiting_s
@@ -240,8 +242,8 @@ class _Block:
         return waiting_s if waiting_s >= -twice_s / min(host.cpus for host in network.hosts) else None
 
     def _hosts(self, arm: ArmTrials, on_sockets: ArmTrials) -> tuple[Host, ...]:
-        """What other programs leave is read on sockets, where a page always wants a processor: elsewhere they fill what it leaves
-        idle."""
+        """The hosts of an arm. What other programs leave is measured on sockets, where a page always needs a processor; on other paths
+        they also use what the page leaves idle."""
         left, shared = _left(on_sockets), self._overlap(arm)
         return tuple(Host(side.own_s, side.link_s / shared, side.cpus * left) for side in arm.sides)
 
@@ -307,7 +309,7 @@ class Predictor:
         self._blocks = [_Block(_only(self._built_from, block), _only(engine, block), link_each) for block in blocks]
 
     def p50_s(self, arm: ArmTrials) -> list[float]:
-        """In each block that has what the prediction needs. Empty: none has, or it is built from this arm."""
+        """The predicted p50 in each block that has what it needs. Empty: no block has, or the model is built from this arm."""
         if arm in self._built_from:
             return []
         found = []
@@ -319,13 +321,14 @@ class Predictor:
         return found
 
     def impossible(self, arm: ArmTrials) -> bool:
-        """The measurements that a prediction would use contradict each other, in each block that has them."""
+        """Whether the measurements that a prediction would use contradict each other, in each block that has them."""
         if arm in self._built_from or self.p50_s(arm):
             return False
         return any(arm.route in block.impossible for block in self._blocks)
 
     def ratio(self, route: Route, threads: int, share: float = 1.0) -> ModelRatio | None:
-        """None: no block can say how long such a page takes on this route. `share`: of the page's round trips on two machines."""
+        """The model's ratio of two machines to one. None: no block determines the time of such a page on this route. `share`: of the
+        page's round trips on two machines."""
         found = []
         for block in self._blocks:
             one, two = block.network(ON_SOCKETS, threads), block.network(route, threads, share)
@@ -340,10 +343,10 @@ class Predictor:
 
 @dataclass(frozen=True)
 class ModelRatio:
-    """Pages a second of two machines over one with sockets, by the model: the median over blocks."""
+    """Pages per second of two machines over one with sockets, by the model: the median over blocks."""
 
     blocks: Sequence[tuple[float, Network, Network]]
-    """In each block the least that the application computes, in seconds; with that, one machine and two."""
+    """For each block: the least that the application computes, in seconds, and at that the networks of one machine and of two."""
     threads: int
 
     @property
@@ -351,11 +354,11 @@ class ModelRatio:
         return max(least_s for least_s, _, _ in self.blocks) * 1e3
 
     def beyond_least(self, extra_s: float) -> tuple[float, ...]:
-        """In each block, with so much more application CPU."""
+        """The ratio in each block, with this much more application CPU."""
         return self._each([extra_s for _ in self.blocks])
 
     def each_at(self, cpu_ms: float) -> tuple[float, ...]:
-        """In each block, with this application CPU a page in all."""
+        """The ratio in each block, at this total application CPU per page."""
         return self._each([cpu_ms / 1e3 - least_s for least_s, _, _ in self.blocks])
 
     def at(self, cpu_ms: float) -> float:
@@ -376,7 +379,7 @@ def _only(arms: Sequence[ArmTrials], block: int) -> list[ArmTrials]:
 
 
 def predictors(arms: Mapping[ComparisonKey, Sequence[ArmTrials]]) -> dict[ComparisonKey, Predictor]:
-    """For each real page of a run."""
+    """A predictor for each real page of a run."""
     link_each = _emulator_shares(arm for alike in arms.values() for arm in alike)
     return {
         key: Predictor(real, arms.get(replace(key, application="engine"), ()), link_each)

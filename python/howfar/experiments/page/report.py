@@ -1,5 +1,5 @@
 """The report of a run about pages, as an experiment: `Pages`. Its order is a reader's: one machine or two, from when a second one
-pays, where a page's time goes, who notices, how well a model predicts it, and what the run does not say."""
+pays, where a page's time goes, which delays people notice, how well a model predicts it, and the limits of the run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from howfar.stats.intervals import in_brackets
 from howfar.stats.resample import within
 
 QUANTILES = (0.9, 0.95, 0.99, 0.999)
-"""Quantiles of the pages of all trials together; the p50 next to them is that of every other table."""
+"""Quantiles of the pages of all trials together; the p50 next to them is the one in all other tables."""
 ROLES = ("application", "visitor", "server", "redis", "memcached", "forwarder", "link")
 BETTER = {"one": "one machine", "two": "two machines", "not resolved": "not resolved"}
 
@@ -129,7 +129,7 @@ EVERY_ARM = "Every arm"
 def _table(
     title: str, rows: Sequence[Row], fields: Fields[Row], notes: Sequence[str] = (), main: bool = False
 ) -> Table | None:
-    """None: no rows."""
+    """A table. None: no rows."""
     return table_of(title, rows, fields, notes, main) if rows else None
 
 
@@ -142,7 +142,7 @@ def with_limits(found: Estimate) -> str:
 
 
 def cards(findings: PageFindings) -> tuple[Card, ...]:
-    """A card a page: which is better, by how much, and from when the other is."""
+    """A card per page: which is better, by how much, and from which application CPU the other is."""
     crossings = {(each.page, each.route): each for each in findings.headline_crossings()}
     found = []
     for setting in findings.headline_settings():
@@ -218,7 +218,7 @@ def _crossing_chart(findings: PageFindings) -> Chart | None:
 
 
 def crossings_table(crossings: Sequence[Crossing]) -> Table | None:
-    """The application's CPU a page from which two machines serve more pages than one."""
+    """The application's CPU per page from which two machines serve more pages than one."""
     names = dict(zip((id(each) for each in crossings), series_names(crossings), strict=True))
     fields: dict[str | Column, Callable[[Crossing], str | Cell]] = {
         "page": lambda each: names[id(each)],
@@ -238,7 +238,7 @@ def crossings_table(crossings: Sequence[Crossing]) -> Table | None:
 
 
 def choices_table(found: Sequence[PageChoice], tcp: bool = False) -> Table | None:
-    """Each comparison of one machine and two, as the application computes more. `tcp`: of the two kinds of one machine, too."""
+    """Each comparison of one machine and two, as the application computes more. `tcp`: also TCP against sockets on one machine."""
     order = list(dict.fromkeys((choice.subject, choice.route) for choice in found))
     found = sorted(
         found, key=lambda each: (order.index((each.subject, each.route)), -each.threads, each.app_cpu_total_ms)
@@ -291,7 +291,7 @@ def _part_ms(part: str, arm: PageArm) -> str:
 
 
 def round_trips_table(findings: PageFindings) -> Table | None:
-    """Microseconds a round trip, a column a path: the quietest arms of each page, application and connections."""
+    """Microseconds per round trip, a column per path: the quietest arms of each page, application and connections."""
     quietest = [
         {where(arm, findings): arm for arm in findings.arms_of(setting) if arm.turns}
         for setting in findings.quietest().values()
@@ -392,12 +392,12 @@ def _model_blocks(findings: PageFindings) -> list[Block | None]:
 
 
 def _names(arms: Sequence[PageArm], findings: PageFindings) -> dict[str, str]:
-    """By arm: what distinguishes it from the others, and where it ran."""
+    """Names by arm: what distinguishes it from the others, and where it ran."""
     return {arm.arm: f"{name}: {where(arm, findings)}" for name, arm in zip(setting_names(arms), arms, strict=True)}
 
 
 def cpu_table(findings: PageFindings, arms: Sequence[PageArm]) -> Table | None:
-    """CPU a page by role, and how busy the machines were."""
+    """CPU per page by role, and how busy the machines were."""
     seen = {role for arm in arms for role in arm.cpu_ms}
     names = _names(arms, findings)
     fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {"CPU ms per page": lambda arm: names[arm.arm]}
@@ -439,7 +439,7 @@ def arms_table(findings: PageFindings) -> Table | None:
 def _limits(summary: Summary, findings: PageFindings) -> list[str]:
     """What a careful reader wants to know, answered from the run's figures."""
     found = []
-    # The strongest objection: the emulator takes from both machines what a network card would not.
+    # The strongest objection: the emulator takes CPU time from both machines, which a network card would not.
     if two := [arm for arm in findings.arms if arm.machines == 2 and arm.cpu_ms.get("link")]:
         arm = max(two, key=lambda each: each.emulator_cpus)
         of = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
@@ -474,7 +474,7 @@ def _limits(summary: Summary, findings: PageFindings) -> list[str]:
 
 
 def page_records(findings: PageFindings) -> dict[str, dict[str, object]]:
-    """By arm: columns in addition to those of a cell. An arm with two machines has the comparison with one."""
+    """Columns by arm, in addition to those of a cell. An arm with two machines has the comparison with one."""
     choices: dict[tuple[Setting, Route], PageChoice] = {_at(choice): choice for choice in reversed(findings.choices)}
     return {arm.arm: _record(arm) | _comparison(choices.get(_at(arm))) for arm in findings.arms}
 

@@ -34,13 +34,13 @@ Pair = tuple[PageArm, PageArm]
 
 
 def page_sentences(findings: PageFindings) -> tuple[str, ...]:
-    """The answer first. `findings` has no sentences yet."""
+    """The sentences of findings, the answer first. `findings` has no sentences yet."""
     made = (_answer, _link, _tcp, round_trips_sentence, _connects, _workers, _model, _published)
     return tuple(sentence for make in made if (sentence := make(findings)))
 
 
 def page_verdict(findings: PageFindings) -> str:
-    """The answer of such a run. Empty: its figures say nothing yet."""
+    """The answer of a run about pages. Empty: its figures show nothing yet."""
     return findings.sentences[0] if findings.sentences else ""
 
 
@@ -84,7 +84,7 @@ def _lead(shown: Sequence[PageChoice]) -> str:
 
 
 def _unresolved(choice: PageChoice, threshold: Threshold) -> str:
-    """The reason. Empty: it is resolved, or one block has no interval, which stands next to the figure."""
+    """Why a choice is not resolved. Empty: it is resolved, or one block has no interval, which the text next to the figure states."""
     ratio = choice.two_over_one
     if choice.better != "not resolved" or ratio.low is None:
         return ""
@@ -98,7 +98,7 @@ def _unresolved(choice: PageChoice, threshold: Threshold) -> str:
 
 
 def _no_answer(arms: Sequence[PageArm]) -> str:
-    """No page was measured on both."""
+    """The answer if no page was measured on both one machine and two."""
     machines = {arm.machines for arm in arms}
     if not machines:
         return ""
@@ -110,7 +110,7 @@ def _no_answer(arms: Sequence[PageArm]) -> str:
 
 
 def _link(findings: PageFindings) -> str:
-    """What the emulator uses, which a real network does not."""
+    """Sentence on the CPU that the emulator uses, which a real network does not."""
     shown = findings.headline_choices()
     two = [pair[1] for choice in shown if (pair := findings.pair(choice)) and pair[1].cpu_ms.get("link")]
     if not two:
@@ -133,7 +133,7 @@ def _link(findings: PageFindings) -> str:
 
 
 def tcp_is_slower(choice: PageChoice, threshold: Threshold) -> bool:
-    """Resolved from 1, and beyond the noise floor."""
+    """Whether TCP is slower than sockets, resolved from 1 and beyond the noise floor."""
     return threshold.resolve(choice.tcp_over_socket) is Resolution.SLOWER
 
 
@@ -151,8 +151,8 @@ def _tcp(findings: PageFindings) -> str:
 
 
 def _longer_by_turns(findings: PageFindings) -> tuple[Estimate, float, PageArm, PageChoice] | None:
-    """How much longer the page with most round trips takes on two machines with one in flight, their number, its arm, and the choice.
-    None: it does not take longer."""
+    """How much longer the page with the most round trips takes on two machines with one in flight, their number, its arm, and the
+    choice. None: it does not take longer."""
     found = [
         (choice.longer_ms, sum(cost.turns for cost in pair[1].turns), pair[1], choice)
         for choice in findings.headline_choices(threads=1)
@@ -208,7 +208,7 @@ def _connects(findings: PageFindings) -> str:
 
 
 def _workers(findings: PageFindings) -> str:
-    """Two limits, of which the lower one holds: that of workers, and that of processors, estimated from a single page."""
+    """Sentence on two limits, of which the lower one applies: workers, and processors, as estimated from a single page."""
     pairs = [pair for pair in _single(findings) if pair[0].application == "php"]
     if not pairs:
         return ""
@@ -250,7 +250,7 @@ def _model(findings: PageFindings) -> str:
 
 
 def _route(route: RouteError, links: bool) -> str:
-    """`links`: there are several, so its RTT goes with it."""
+    """Name of a route. `links`: there are several, so its RTT is added."""
     return route.path + (f" {format_duration_ns(route.rtt_ns)}" if links and route.rtt_ns is not None else "")
 
 
@@ -264,7 +264,8 @@ def _published(findings: PageFindings) -> str:
 
 
 def _single(findings: PageFindings) -> list[Pair]:
-    """One page in flight, on sockets and on two machines, with the least application CPU; the real application if there is one."""
+    """Pairs with one page in flight, on sockets and on two machines, with the least application CPU; of the real application if
+    any."""
     return [pair for choice in findings.headline_choices(threads=1) if (pair := findings.pair(choice)) is not None]
 
 
@@ -272,7 +273,7 @@ def _single(findings: PageFindings) -> list[Pair]:
 
 
 def page_advice(findings: PageFindings) -> tuple[Advice, ...]:
-    """In the order in which a reader decides; each because of a resolved figure."""
+    """Advice in the order in which a reader decides; each piece is based on a resolved figure."""
     shown = findings.headline_choices()
     pieces = (
         _machines(findings, "Keep application and servers on one machine, with sockets", shown, "one"),
@@ -337,7 +338,7 @@ def _sockets(findings: PageFindings, shown: Sequence[PageChoice]) -> Advice | No
 
 
 def _fewer_round_trips(findings: PageFindings) -> Advice | None:
-    """Where one machine is faster for the page with most round trips, by a resolved figure."""
+    """Advice where one machine is faster for the page with the most round trips, by a resolved figure."""
     found = _longer_by_turns(findings)
     if found is None or not excludes_zero(found[0]) or found[-1].better != "one":
         return None

@@ -39,7 +39,7 @@ from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
 
 MAX_NAMED = 6
-"""Most arms in a sentence; the rest is in the table."""
+"""Maximum number of arms in a sentence; the rest is in the table."""
 
 
 class Paths(Experiment):
@@ -137,7 +137,7 @@ def _names(cells: Sequence[CellSummary]) -> list[str]:
 
 
 def _ratio_ticks(low: float, high: float) -> list[float]:
-    """Few round ratios inside the domain, always with 1."""
+    """A few round ratios inside the domain, always including 1."""
     steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
     fine = (0.8, 0.85, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2) if high / low < 1.6 else ()
     return [tick for tick in sorted((*steps, *fine)) if low <= tick <= high]
@@ -182,7 +182,7 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
     title = f"{summary.asked} per second, relative to {baseline_name(summary)} (log scale)"
     x = axis(alt.X, "ratio", title, (low, high), 10, values=_ratio_ticks(low, high), format=".3~r", grid=True)
     y = arm_axis(_names(cells))
-    # Dots of one arm are spread over five lanes, so that equal ones are seen as two.
+    # Dots of one arm are spread over five lanes, so that equal ones do not hide each other.
     dots: Rows = [
         {"arm": cell.arm, "ratio": ratio, "lane": (index % 5 - 2) / 2}
         for cell in cells
@@ -202,7 +202,7 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
         data(points).mark_rule(color=blue, strokeWidth=4).encode(x=alt.X("low:Q"), x2="high:Q", y=y),
     ]
     for side, arrow in (("low", "triangle-left"), ("high", "triangle-right")):
-        # At the edge of the axis, where an interval goes on beyond it.
+        # At the edge of the axis, where an interval continues beyond it.
         if cut := [{"arm": point["arm"], "ratio": point[side]} for point in points if point[f"cut_{side}"]]:
             mark = data(cut).mark_point(shape=arrow, color=blue, filled=True, size=90, opacity=1)
             layers.append(mark.encode(x=x, y=y))

@@ -1,1 +1,1 @@
-"""What an acknowledgement of a replica costs: commits/s over modes, distances and connections, and a model of them."""
+"""The cost of an acknowledgement by a replica: commits/s over modes, distances and connections, and a model of them."""

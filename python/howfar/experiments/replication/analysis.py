@@ -1,7 +1,8 @@
-"""What an acknowledgement costs: curves over connections for each mode and distance, each commit's time split, and the model's error.
+"""The cost of an acknowledgement: curves over connections for each mode and distance, the split of a commit's time, and the model's
+error.
 
-Local work is measured by the arms without a replica of the same durability, or else by the asynchronous ones. The model is here too;
-the comparison of modes is in `trade.py`.
+Local work is measured by the arms without a replica and with the same durability, or else by the asynchronous ones. The model is here
+too; the comparison of modes is in `trade.py`.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ Regime = Literal["delay station", "serial", "between"]
 """Commits share a wait (throughput grows with connections), queue for it (it does not), or something between."""
 
 GROUPS_IN_FLIGHT = 2
-"""MariaDB, AFTER_SYNC: one whose acknowledgement is waited for, one that is sent and holds the log."""
+"""Groups of commits in flight with MariaDB's AFTER_SYNC: one that waits for its acknowledgement, one that is sent and holds the
+log."""
 GROUPED = {("mariadb", "after-sync"), ("mysql", "after-sync"), ("mysql", "after-commit")}
-"""Kinds of server and modes whose commits come back in groups: a lock is held while they wait."""
+"""Kinds of server and modes whose commits return to clients in groups, because a lock is held while they wait."""
 DELAY_SHARE = 0.5
-"""Share of N: throughput that grows by more from one connection to N is not serial; three groups at two stages leave two thirds."""
+"""Growth from one connection to N, as a share of N, from which commits share their wait; three groups at two stages leave two
+thirds."""
 SERIAL_GROWTH = 2.0
-"""Throughput that grows by less is that of one queue, or of two stages of it."""
+"""Growth of throughput below which commits are serial: one queue, or two stages of one."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,11 @@ class Local:
         return self.commit_s.get(threads)
 
     def behind(self, wait_s: float, threads: int) -> float:
-        """The time of a commit between waits of that length. Needs one number of connections at least."""
+        """Local time of a commit between waits of `wait_s`. At least one number of connections is needed."""
         points = [(n / seconds, seconds) for n, seconds in sorted(self.commit_s.items())]
         rising = [points[0]]
         for commits_s, seconds in points[1:]:
-            if commits_s > rising[-1][0]:  # what more connections bring beyond the highest throughput is queue
+            if commits_s > rising[-1][0]:  # beyond the highest throughput, more connections only add queueing
                 rising.append((commits_s, max(seconds, rising[-1][1])))
         for (slow, short), (fast, long) in pairwise(rising):
             if threads / (wait_s + long) <= fast:
@@ -83,7 +86,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a commit of one curve waits for."""
+    """The wait of a commit, for one curve."""
 
     kind: str
     """Kind of server."""
@@ -93,11 +96,11 @@ class Waiting:
 
     @property
     def alone(self) -> bool:
-        """Each session waits for its own acknowledgement and comes back by itself."""
+        """Whether each session waits for its own acknowledgement and continues independently of the others."""
         return self.mode in SEMI_SYNC and (self.kind, self.mode) not in GROUPED
 
     def rounds(self, threads: int) -> float:
-        """Mean round trips of a commit."""
+        """Mean number of round trips that a commit waits for."""
         if self.mode not in SEMI_SYNC:
             return 0.0
         if self.kind == "mariadb" and self.mode == "after-sync" and threads > GROUPS_IN_FLIGHT:
@@ -105,12 +108,12 @@ class Waiting:
         return 1.0
 
     def wait_s(self, threads: int) -> float:
-        """Beyond local work."""
+        """Time that a commit takes beyond local work."""
         own = self.acknowledgement_s if threads > 1 else 0.0
         return self.rounds(threads) * (self.rtt_s + own)
 
     def local_s(self, local: Local, threads: int) -> float | None:
-        """Local work of a commit. None: unknown from these arms."""
+        """Local work of a commit. None: these arms do not determine it."""
         same = local.with_as_many(threads)
         if self.alone and 1 in local.commit_s:
             behind = local.behind(self.wait_s(threads), threads)
@@ -124,16 +127,16 @@ def acknowledgement_s(single_commit_s: float, local_s: float, rtt_s: float) -> f
 
 
 def regime_of(growth: float, threads: int) -> Regime:
-    """From throughput with `threads` connections over that with one. These differ by factors, not by percents."""
+    """The regime, from throughput with `threads` connections over that with one. Regimes differ by factors, not by percents."""
     if growth >= DELAY_SHARE * threads:
         return "delay station"
     return "serial" if growth < SERIAL_GROWTH else "between"
 
 
 GROWTH_THREADS = 16
-"""Enough to tell a queue from a shared wait, few enough for a small machine."""
+"""Preferred number of connections for `growth`: enough to distinguish a queue from a shared wait, few enough for a small machine."""
 SHORT_NS = 100_000
-"""A link without delay has a round trip of some ten microseconds: too short to be counted in."""
+"""RTT below which times are not counted in round trips: a link without delay has one of some ten microseconds."""
 PLAN = "replication"
 """Plan of the published figures."""
 _PUBLISHED_TOLERANCE = 0.02
@@ -146,7 +149,7 @@ Faster = Callable[[str, str], bool]
 
 
 class CommitCost(Part):
-    """One arm: a mode at one distance with so many connections."""
+    """One arm: a mode at one distance with one number of connections."""
 
     arm: str
     threads: int
@@ -156,20 +159,20 @@ class CommitCost(Part):
     p50_ms: float
     p99_ms: float
     local_ms: float
-    """Statement, log, fsync, queues for CPU, from the arms without a replica: with as many connections where commits come back in
-    groups, at this rate where each comes back by itself. Without such arms: all but the wire."""
+    """Local work: statement, log, fsync and queues for CPU, from the arms without a replica. It is taken at the same number of
+    connections if commits return in groups, at the same rate if each returns independently. Without such arms: all but the wire."""
     wire_ms: float
     """One round trip to the replica, as measured at rest."""
     waiting_ms: float
-    """What is left: queueing for the acknowledgement of others, the replica's own work. Negative where noise is larger."""
+    """The rest: queueing for the acknowledgement of others, and the replica's own work. Negative where noise is larger."""
     rtts: Estimate | None
     """Time beyond `local_ms` in round trips. None: no acknowledgement is waited for, or the link has no delay."""
     group: float | None
-    """Commits a group of the binary log. None: the server does not count groups."""
+    """Commits per group of the binary log. None: the server does not count groups."""
     local_ms_interval: Interval | None = None
-    """By the figures of each block, as the interval of `predicted`. None: too few blocks, or no such arms."""
+    """From the figures of each block, like the interval of `predicted`. None: too few blocks, or no such arms."""
     predicted: float | None
-    """Commits/s by the model. None: an arm that the model is made of."""
+    """Commits/s by the model. None: an arm from which the model is built."""
     predicted_interval: Interval | None = None
     predicted_error: float | None
     """predicted / measured - 1."""
@@ -196,7 +199,7 @@ class ReplicationCurve(Part):
     """A level of the factor `replication`."""
     replica_rtt_ns: int | None
     rest_rtt_ns: float | None
-    """Measured at rest, median over trials."""
+    """Round trip measured at rest, median over trials."""
     durability: str
     held: dict[str, str | int]
     """Other factors of replication that are not at their defaults: replicas, wait_for, TLS, compression."""
@@ -205,13 +208,13 @@ class ReplicationCurve(Part):
     """Throughput at `growth_threads` connections over that at one."""
     growth_threads: int | None
     regime: Regime | None
-    """None: unknown."""
+    """How commits wait for their acknowledgements. None: unknown."""
     lag_p50: float | None
-    """Transactions that the replica was behind, over all looks at the largest number of connections."""
+    """Median of the transactions that the replica was behind, over all samples at the largest number of connections."""
     lag_max: int | None
     heartbeat_p50_ms: float | None
     lag: LagSeries | None = None
-    """Lag in the last good trial at the largest number of connections. None: nobody looked."""
+    """Lag in the last good trial at the largest number of connections. None: the lag was not sampled."""
 
 
 class ReplicationCost(Part):
@@ -232,7 +235,7 @@ class ReplicationCost(Part):
 
 
 def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any], faster: Faster) -> ReplicationCost | None:
-    """None: this run has no arms with replication but those with a fault."""
+    """The cost of acknowledgements in a run. None: no arm without a fault has replication."""
     if not arms:
         return None
     local = _LocalArms(arms)
@@ -253,7 +256,7 @@ def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any], fa
 
 
 def waits_s(table: TrialTable, arm: Arm) -> float | None:
-    """Round trips that a commit of this arm waits, at rest. None: its commits do not wait."""
+    """Time in seconds that a commit of this arm waits for round trips, at rest. None: its commits do not wait."""
     one = ReplicationArm(arm, server_kind(table.run.info, arm), table.trials.get(arm.name, {}))
     rest_ns = one.rest_rtt_ns
     if not one.waits or rest_ns is None:
@@ -262,7 +265,7 @@ def waits_s(table: TrialTable, arm: Arm) -> float | None:
 
 
 class _LocalArms:
-    """Arms whose commits do not wait, by what a local commit depends on."""
+    """Arms whose commits do not wait, grouped by the levels that a local commit depends on."""
 
     def __init__(self, arms: Sequence[ReplicationArm]) -> None:
         self._arms = arms
@@ -277,15 +280,15 @@ class _LocalArms:
         return next((self._commit_s[key] for key in keys if key in self._commit_s), {})
 
     def only(self, block: int) -> _LocalArms:
-        """The figures of one block."""
+        """The same arms, with the figures of one block."""
         return _LocalArms([arm.only(block) for arm in self._arms if block in arm.trials])
 
     def of(self, arm: ReplicationArm) -> Local:
-        """Without a replica, or else asynchronous. Empty: the run has neither."""
+        """Local commits without a replica, or else asynchronous ones. Empty: the run has neither."""
         return Local({threads: median(blocks.values()) for threads, blocks in self._found(arm).items()})
 
     def blocks(self, arm: ReplicationArm) -> Mapping[int, float]:
-        """Seconds of a commit in each block, of the arm that `of` uses for as many connections. Empty: there is none."""
+        """Seconds per commit in each block, from the arm that `of` uses for the same number of connections. Empty: there is none."""
         return self._found(arm).get(arm.threads, {})
 
 
@@ -301,7 +304,7 @@ class _Curve:
         self._waiting = self._waits_for()
 
     def _waits_for(self) -> Waiting | None:
-        """None: commits do not wait, or the distance is unknown."""
+        """The wait of this curve's commits. None: they do not wait, or the distance is unknown."""
         if not self._first.waits or self._rest_ns is None:
             return None
         waiting = Waiting(self._first.kind, self._first.mode, self._rest_ns / 1e9)
@@ -312,7 +315,7 @@ class _Curve:
         return replace(waiting, acknowledgement_s=own)
 
     def _local_s(self, arm: ReplicationArm) -> float | None:
-        """A commit without its wait."""
+        """Time of a commit without its wait."""
         if self._waiting is None:
             return self._local.with_as_many(arm.threads)
         return self._waiting.local_s(self._local, arm.threads)
@@ -375,7 +378,7 @@ class _Curve:
 
     @cached_property
     def _by_block(self) -> list[_Curve]:
-        """The curve of each block alone. No prediction takes more of it than its first arm and its local ones."""
+        """The curve of each block alone. Predictions use only its first arm and its local arms."""
         return [
             _Curve(
                 [arm.only(block) for arm in self._arms if block in arm.trials],
@@ -386,8 +389,9 @@ class _Curve:
         ]
 
     def _rtts(self, arm: ReplicationArm, local_s: float | None, rtt_s: float) -> Estimate | None:
-        """Time beyond the local commit in round trips: in each block beyond that block's own, so that the interval has the scatter
-        of both. Where the local time is read off a curve, which belongs to no block, it has that of the waiting commits alone."""
+        """Time beyond the local commit in round trips. In each block, that block's own local commit is subtracted, so that the
+        interval has the scatter of both. If the local time is read off a curve, which belongs to no block, the interval has the
+        scatter of the waiting commits alone."""
         if not arm.waits or local_s is None or rtt_s * 1e9 < SHORT_NS:
             return None
         blocks = self._local_arms.blocks(arm) if local_s == self._local.with_as_many(arm.threads) else {}
@@ -396,7 +400,7 @@ class _Curve:
         return mean_interval(both or [(arm.threads / rate - local_s) / rtt_s for rate in rates.values()])
 
     def _growth(self) -> tuple[Estimate, int] | None:
-        """Paired by block. None: one number of connections, or none is one."""
+        """Throughput of many connections over that of one, paired by block. None: the curve does not have both."""
         more = [arm for arm in self._arms if arm.threads > 1]
         if self._first.threads != 1 or not more:
             return None
@@ -431,7 +435,7 @@ def _held(arm: ReplicationArm) -> dict[str, str | int]:
 
 
 def lag_series(trials: Sequence[Trial], threads: int) -> LagSeries | None:
-    """Lag in the last good trial of one arm: its replica that was farthest behind. None: nobody looked."""
+    """Lag in the last good trial of one arm: that of the replica that was farthest behind. None: the lag was not sampled."""
     windows = [(trial.number, trial.window) for trial in trials if trial.window is not None and trial.window.lag]
     if not windows:
         return None
@@ -452,22 +456,22 @@ def lag_series(trials: Sequence[Trial], threads: int) -> LagSeries | None:
 
 
 def commits_a_group(arm: ReplicationArm) -> float | None:
-    """How many commits share one write of the binary log, or one acknowledgement. None: the server counts no groups. MySQL's
-    semi-synchronous primary counts groups where it says that it counts transactions."""
+    """How many commits share one write of the binary log, or one acknowledgement. None: the server counts no groups. The counter of
+    transactions of MySQL's semi-synchronous primary counts groups."""
     counted = [found for trial in arm.trials.values() if (found := _logged(trial) or _acknowledged(arm, trial))]
     groups = sum(groups for _, groups in counted)
     return sum(commits for commits, _ in counted) / groups if groups else None
 
 
 def _logged(trial: Trial) -> tuple[float, float] | None:
-    """Commits and groups of the window."""
+    """Commits and groups of the binary log in the window."""
     counters = trial.window.server if trial.window else {}
     commits, groups = counters.get("Binlog_commits"), counters.get("Binlog_group_commits")
     return (commits, groups) if commits and groups else None
 
 
 def _acknowledged(arm: ReplicationArm, trial: Trial) -> tuple[float, float] | None:
-    """MySQL under AFTER_SYNC, from before the load to after it."""
+    """Commits and groups of MySQL under AFTER_SYNC, from before the load to after it."""
     section = trial.receipt.get("replication")
     window = section.get("window") if isinstance(section, Mapping) else None
     if (arm.kind, arm.mode) != ("mysql", "after-sync") or not isinstance(window, Mapping):
@@ -479,7 +483,7 @@ def _acknowledged(arm: ReplicationArm, trial: Trial) -> tuple[float, float] | No
 
 
 def _totals(moment: object) -> tuple[float, float] | None:
-    """Transactions in a set of MySQL's identifiers, `uuid:1-7:9,uuid:1-2`, and groups."""
+    """Number of transactions in a set of MySQL's identifiers, `uuid:1-7:9,uuid:1-2`, and number of groups."""
     if not isinstance(moment, Mapping):
         return None
     groups, position = number_in(moment, "primary", "yes_tx"), moment.get("position")
@@ -492,8 +496,8 @@ def _totals(moment: object) -> tuple[float, float] | None:
 
 
 def published_rows(curves: Sequence[ReplicationCurve], workload: Mapping[str, Any], kind: str) -> Published:
-    """Mode, theirs, ours; none for another workload. Their semi-synchronous mode is AFTER_COMMIT, so AFTER_SYNC has none. Of several
-    durabilities ours are of the first; theirs made no commit durable, which the table says."""
+    """Rows of mode, published figure and ours; empty for another workload. The published semi-synchronous mode is AFTER_COMMIT, so
+    AFTER_SYNC has no row. Of several durabilities, ours is the first; the published one flushed no commit, as the table states."""
     entries = [entry for entry in published_sets() if entry.plan == PLAN and not entry.differs(workload, kind)]
     cells = [cell for entry in entries for cell in entry.cells if cell.tps is not None]
     alike = [curve for curve in curves if curve.durability == curves[0].durability]
@@ -521,15 +525,15 @@ def _as_far(ours: int | None, theirs: FactorValue | None) -> bool:
 # ---------------------------------------------------------------- sentences
 
 MODEL_HOLDS = 0.1
-"""An error of the model up to which a count of round trips is explained by it."""
+"""Maximum error of the model at which it explains a number of round trips."""
 EXTRA_ROUND = 1.25
-"""Round trips of a commit: from here on it waits for more than its own."""
+"""Round trips of a commit from which it waits for more than its own acknowledgement."""
 
 
 def cost_sentences(
     curves: Sequence[ReplicationCurve], published: Published, kind: str, faster: Faster
 ) -> tuple[str, ...]:
-    """The answer first."""
+    """Sentences about the cost, the answer first."""
     quoted = _quoted(curves)
     best = _best(quoted, faster) if quoted else None
     found = [_answer(curves, best), _one_connection(best, published), _rounds(quoted, kind), _model(curves)]
@@ -588,7 +592,7 @@ def _makes(point: CommitCost) -> str:
 
 
 def _asynchronous(curves: Sequence[ReplicationCurve]) -> str:
-    """No commit waits in this run."""
+    """The answer of a run in which no commit waits."""
     found = next((curve for curve in curves if curve.mode == ASYNC and curve.points), None)
     return (
         f"{_makes(found.points[-1])} with asynchronous replication: no commit waits for the replica." if found else ""
@@ -596,7 +600,7 @@ def _asynchronous(curves: Sequence[ReplicationCurve]) -> str:
 
 
 def _one_connection(curve: ReplicationCurve | None, published: Published) -> str:
-    """Why one connection makes so few."""
+    """Sentence on why one connection makes so few commits."""
     if curve is None:
         return ""
     one = curve.points[0]
@@ -618,7 +622,7 @@ def _one_connection(curve: ReplicationCurve | None, published: Published) -> str
 
 
 def _rounds(quoted: Sequence[ReplicationCurve], kind: str) -> str:
-    """Rounds of commits that wait for more than their own acknowledgement."""
+    """Sentence on commits that wait for more than their own acknowledgement."""
     pairs = [(curve, point) for curve in quoted if (point := _typical(curve)).rtts is not None]
     far = [(c, p) for c, p in pairs if p.rtts and p.threads > 1 and (p.rtts.low or p.rtts.value) > EXTRA_ROUND]
     if not far:

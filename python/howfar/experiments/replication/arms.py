@@ -1,4 +1,4 @@
-"""What the experiments on replication share: arms by mode, distance and connections, and how modes and rates are written."""
+"""Common parts of the experiments on replication: arms by mode, distance and connections, and the text of modes and rates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ASYNC: Final = "async"
 PUBLISHED_RTT_NS = 85_000_000
 """Distance of the published set-up D. Of several distances a report leads with the one nearest to it."""
 TYPICAL_THREADS = 64
-"""Enough that connections share a wait. Of several numbers a report quotes the nearest, by ratio."""
+"""Number of connections at which they share a wait. Of several numbers, a report quotes the nearest, by ratio."""
 SAME_DISTANCE = 0.1
-"""Measured distances that differ by a smaller share are one."""
+"""Relative difference below which two measured distances are the same."""
 MOST_POINTS = 400
-"""More points of a series are not visible, and would make a report large."""
+"""Maximum number of points in a series: more are not visible, and would make a report large."""
 
 Sample = TypeVar("Sample", LagRecord, FallbackSample)
 Levels = tuple[tuple[str, FactorValue], ...]
@@ -48,7 +48,7 @@ class ReplicationArm:
 
     @property
     def waits(self) -> bool:
-        """A commit waits for an acknowledgement."""
+        """Whether a commit waits for an acknowledgement."""
         return self.mode in SEMI_SYNC
 
     @property
@@ -79,7 +79,7 @@ class ReplicationArm:
 
     @property
     def by_block(self) -> dict[int, float]:
-        """Commits/s."""
+        """Commits/s, by block."""
         measured = {block: trial.measured for block, trial in self.trials.items() if trial.measured is not None}
         return {block: closed_loop_per_s(found, self.threads) for block, found in measured.items()}
 
@@ -100,7 +100,7 @@ class ReplicationArm:
 
 
 def _rest_rtt(receipt: Mapping[str, Any], wanted: int) -> float | None:
-    """Round trip of the replica that answers as number `wanted`."""
+    """Round trip of the replica whose answer arrives in position `wanted`."""
     section = receipt.get("replication")
     reported = section.get("rtt_at_rest_ns") if isinstance(section, Mapping) else None
     rtts = sorted(float(rtt) for rtt in reported.values() if rtt) if isinstance(reported, Mapping) else []
@@ -137,12 +137,12 @@ def quoted_distance(known: Iterable[int | None]) -> int | None:
 
 
 def near(one: int | None, other: int | None) -> bool:
-    """Whether two distances are the same. A row without a distance belongs to all."""
+    """Whether two distances are the same. A row without a distance belongs to each."""
     return one is None or other is None or abs(one - other) <= SAME_DISTANCE * max(one, other)
 
 
 def farthest(samples: Sequence[Sample]) -> list[Sample]:
-    """At most `MOST_POINTS` samples: of neighbours the one that was farthest behind, so that no peak is lost."""
+    """At most `MOST_POINTS` samples: of each group of neighbours, the one that was farthest behind, so that no peak is lost."""
     step = max(-(-len(samples) // MOST_POINTS), 1)
     groups = (samples[at : at + step] for at in range(0, len(samples), step))
     return [max(group, key=lambda sample: sample.behind or 0) for group in groups]

@@ -1,5 +1,5 @@
-"""Charts of what an acknowledgement costs: throughput against connections, a panel for each distance; a commit's time as bars; how far
-a replica was behind. None: nothing to draw."""
+"""Charts of the cost of an acknowledgement: throughput against connections, a panel for each distance; a commit's time as bars; how
+far a replica was behind. None: nothing to draw."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from howfar.report.drawing import alt
 
 HEIGHT = 270
 PANEL_LEAST = 250
-"""Narrower panels cannot be read: there are fewer beside each other."""
+"""Minimum width of a panel that can be read; if they would be narrower, fewer are side by side."""
 EXTRA = 200
-"""Several panels may take what one leaves free beside itself."""
+"""Additional width of several panels: they may use the space that one leaves free at its side."""
 
 
 class Look(NamedTuple):
     """How one mode looks on every chart."""
 
     short: str
-    """For heads of columns and labels of bars."""
+    """Short name, for heads of columns and labels of bars."""
     colour: str
     shape: str
 
@@ -63,18 +63,18 @@ LOOKS = {
 }
 
 LONG = 30
-"""Names of more characters do not stand four in a row."""
+"""Length of a name from which a legend has fewer than four entries in a row."""
 
 MORE_SHAPES = ("triangle-down", "cross", "triangle-right", "stroke")
 
 CROSS = "M-0.6,-0.6L0.6,0.6M0.6,-0.6L-0.6,0.6"
-"""Two strokes, as no shape of the grammar has them."""
+"""Two strokes; the chart grammar has no such shape."""
 
 PARTS = {"local work": palette.PARTS[1], "wire": palette.PARTS[0], "waiting": palette.PARTS[4]}
 
 
 def scales(names: Sequence[str], curves: Sequence[ReplicationCurve]) -> tuple[dict[str, str], dict[str, str]]:
-    """Colours and shapes of series: a mode's own; of several series of one mode the later ones have other shapes."""
+    """Colours and shapes of series: the mode's own; further series of the same mode have other ones."""
     colours, shapes, seen = dict[str, str](), dict[str, str](), dict[str, int]()
     for name in names:
         mode = next(curve.mode for curve in curves if name.startswith(mode_name(curve.mode)))
@@ -98,7 +98,7 @@ def symlog(kind: type[Axis], field: str, title: str, most: float, constant: int,
 
 
 def symlog_ticks(most: float) -> list[float]:
-    """0, then decades as far as the largest."""
+    """0, then decades up to the largest."""
     found = [0.0]
     tick = 1.0 if most < 100 else 10.0
     while tick <= most:
@@ -108,7 +108,7 @@ def symlog_ticks(most: float) -> list[float]:
 
 
 def states(rows: Rows, x: alt.X, y: alt.Y, colour: Any, size: int) -> list[Any]:
-    """What lasted from one moment to another: a bar a row with `from` and `to`, and its `text` where it fits."""
+    """Layers for phases: a bar for each row, from its `from` to its `to`, and its `text` where it has one."""
     named = [row | {"middle": (row["from"] + row["to"]) / 2} for row in rows if row["text"]]
     middle = alt.X("middle:Q", scale=x["scale"])
     return [
@@ -120,7 +120,7 @@ def states(rows: Rows, x: alt.X, y: alt.Y, colour: Any, size: int) -> list[Any]:
 def throughput(cost: ReplicationCost, width: int) -> Drawable | None:
     threads = cost.threads
     if len(threads) < 2:
-        return None  # one number of connections is a table
+        return None  # for one number of connections, the table suffices
     rtts = distances(cost.curves)
     quoted = quoted_distance(rtts)
     rtts.sort(key=lambda rtt: (rtt != quoted, rtt or 0))
@@ -131,7 +131,7 @@ def throughput(cost: ReplicationCost, width: int) -> Drawable | None:
 
 
 class _Frame:
-    """What the panels share: axes, colours, shapes."""
+    """Common parts of the panels: axes, colours, shapes."""
 
     def __init__(self, cost: ReplicationCost, threads: list[int], panel_width: int, width: int) -> None:
         self.cost, self.width, self.height = cost, panel_width, 210 if width < PHONE else HEIGHT
@@ -178,14 +178,14 @@ class _Frame:
 
 
 def parts(curve: ReplicationCurve, point: CommitCost) -> tuple[float, float, float]:
-    """Local work, wire, waiting, as they add up to the commit: where noise made one of them larger than the whole, it is cut."""
+    """Local work, wire and waiting, which add up to the commit: if noise made one of them larger than the commit, it is cut."""
     wire = min(point.wire_ms, point.commit_ms) if curve.mode in SEMI_SYNC else 0.0
     local = min(point.local_ms, point.commit_ms - wire)
     return local, wire, point.commit_ms - wire - local
 
 
 def split(cost: ReplicationCost, width: int) -> Drawable | None:
-    """A bar a mode and number of connections, at one distance: what a commit's milliseconds are."""
+    """A bar per mode and number of connections, at one distance: the parts of a commit's milliseconds."""
     rtt = quoted_distance(distances(cost.curves))
     rows: Rows = []
     behind: Rows = []
@@ -256,7 +256,7 @@ def named(curves: Sequence[ReplicationCurve]) -> list[tuple[str, ReplicationCurv
 
 
 _OF_POINTS = re.compile(r"\d+ threads?|replica RTT .*")
-"""Parts of an arm's name that say which point of a panel it is, and which panel."""
+"""Parts of an arm's name that identify the point of a panel, or the panel."""
 
 
 def _by_arm(curves: Sequence[ReplicationCurve]) -> list[str]:

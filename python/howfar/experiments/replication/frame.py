@@ -1,4 +1,4 @@
-"""What the reports of cost, crash and fallback share: the table of modes, cards, lines for my.cnf, evidence."""
+"""Common parts of the reports of cost, crash and fallback: the table of modes, cards, lines for my.cnf, evidence."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Record = dict[str, object]
 
 NO_CRASHES = "What a crash loses was not measured in this run: howfar run crash measures it."
 MEMORY_FSYNC_NS = 20_000
-"""No disk writes and flushes a block in less: it went to memory."""
+"""Time of an fsync below which it went to memory: no disk writes and flushes a block in less."""
 
 
 def document(
     summary: Summary, main: Sequence[Block], sections: Sequence[Block], by_arm: Mapping[str, Record]
 ) -> Document:
-    """The first screen is short: lines for my.cnf come after it. `by_arm`: further columns of the records."""
+    """The report. The first screen is short: lines for my.cnf come after it. `by_arm`: further columns of the records."""
     short = summary.model_copy(
         update={"advice": tuple(each.model_copy(update={"lines": ()}) for each in summary.advice)}
     )
@@ -62,7 +62,7 @@ def trade_tables(findings: ReplicationFindings) -> list[Table]:
 
 
 def trade_table(rows: Sequence[TradeRow], main: bool = True) -> Table:
-    """Without columns on crashes where nothing was broken."""
+    """The table of modes at one distance, without columns on crashes if nothing was broken."""
     known = any(row.lost_per_crash for row in rows)
     of = "of no\nreplica" if rows[0].mode == ALONE else "of the\nfirst"
     fields: dict[str | Column, Callable[[TradeRow], str | Cell]] = {
@@ -116,7 +116,7 @@ def verdicts(findings: ReplicationFindings) -> list[Block]:
 
 
 def cards(summary: Summary) -> tuple[Card, ...]:
-    """Both sides of the trade, a card a mode, at one distance."""
+    """A card per mode at one distance, with both sides of the trade-off."""
     findings = summary.the(ReplicationFindings)
     return tuple(_card(row, findings.cost is None) for row in quoted_rows(findings.trade))
 
@@ -219,7 +219,7 @@ def _ends(receipt: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]] |
 
 
 def _clock(summary: Summary) -> str:
-    """Counters can be wrong, a round trip cannot."""
+    """Evidence from times, which unlike counters cannot be wrong: round trips of the fastest semi-synchronous commit."""
     cost = summary.the(ReplicationFindings).cost
     found = [
         point.p50_ms / (curve.rest_rtt_ns / 1e6)
@@ -244,7 +244,7 @@ _MODE_NOT_HELD = (
     "timeout in ms was",
     "counters went back",
 )
-"""In the reasons that `lab/replication/proof.py` gives."""
+"""Texts in the void reasons of `lab/replication/proof.py` that mean that replication was not as configured."""
 _LOAD_FAILED = ("no commit was acknowledged before the fault",)
 
 

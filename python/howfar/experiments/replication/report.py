@@ -58,7 +58,7 @@ from howfar.store.records import Arm
 from howfar.units import format_duration_ns
 
 _GAINS = 4.0
-"""Throughput of many connections over that of one: from here on, more of them is the first thing to try."""
+"""Growth of throughput from one connection to many from which the first advice is to use more connections."""
 
 _SHOWN = {
     "after-commit": ", but shows commits before they are safe",
@@ -67,13 +67,13 @@ _SHOWN = {
 
 
 def replication_advice(found: ReplicationFindings, kind: str) -> tuple[Advice, ...]:
-    """In the order in which a reader decides: the mode, then what makes it bearable."""
+    """Advice in the order in which a reader decides: the mode, then what reduces its cost."""
     pieces = (_safe(found, kind), _fast(found, kind), _together(found.cost), _watch(found, kind), _second(found, kind))
     return tuple(advice for advice in pieces if advice is not None)
 
 
 def _safe(found: ReplicationFindings, kind: str) -> Advice | None:
-    """Semi-synchronous, by the wait point that shows nothing early if this run has it and it lost nothing."""
+    """Advice to replicate semi-synchronously, with the wait point that shows nothing early if this run has it and it lost nothing."""
     rows = {row.mode: row for row in _rows(found) if row.mode in SEMI_SYNC}
     losses = found.crash.losses if found.crash else ()
     kept = [mode for mode in SEMI_SYNC if mode in rows and not any(loss.lost for loss in losses if loss.mode == mode)]
@@ -117,7 +117,7 @@ def _fast(found: ReplicationFindings, kind: str) -> Advice | None:
 
 
 def _together(cost: ReplicationCost | None) -> Advice | None:
-    """One connection waits each time; many wait together."""
+    """Advice to use more connections: one waits for each commit, many wait together."""
     curves = [curve for curve in cost.curves if curve.mode in SEMI_SYNC and curve.growth] if cost else []
     curve = max(curves, key=lambda each: each.rest_rtt_ns or 0.0, default=None)
     if curve is None or curve.growth is None or (curve.growth.low or curve.growth.value) < _GAINS:
@@ -192,7 +192,8 @@ def _sentence(reasons: list[str]) -> str:
 
 
 class Replication(Experiment):
-    """Also finds what crashes and fallbacks of the same run did: one table compares the costs and losses of all modes."""
+    """The experiment on replication. It also finds the results of crashes and fallbacks in the same run, because one table compares
+    the costs and losses of all modes."""
 
     name = "replication"
     findings: ClassVar[Keys] = {"replication": ReplicationFindings}
@@ -219,7 +220,7 @@ class Replication(Experiment):
         return (*mine, *advise(evidence.cells, evidence.table, evidence.floors, limits=False))
 
     def applies(self, summary: Summary) -> bool:
-        """Commits without a fault were measured."""
+        """Whether commits without a fault were measured."""
         found = summary.found(ReplicationFindings)
         return found is not None and found.cost is not None
 
@@ -239,7 +240,7 @@ class Replication(Experiment):
 
 
 def _throughput(cost: ReplicationCost) -> list[Block]:
-    """Empty with one number of connections: that is a table."""
+    """The chart of throughput. Empty with one number of connections, for which the table suffices."""
     points = [point for curve in cost.curves for point in curve.points]
     if len({point.threads for point in points}) < 2:
         return []
@@ -260,7 +261,7 @@ def _model(summary: Summary, cost: ReplicationCost) -> list[Block]:
 
 
 def matrix(cost: ReplicationCost) -> Table:
-    """Rows are connections, columns modes at distances; behind a figure the model's error."""
+    """Rows are connections, columns modes at distances; the model's error follows each figure."""
     threads = cost.threads
     heads = [Column("connections", left=True)]
     for label, curve in charts.named(cost.curves):
@@ -306,7 +307,7 @@ def _split(cost: ReplicationCost) -> list[Block]:
 
 
 def split_table(cost: ReplicationCost, rtt_ns: int | None) -> Table:
-    """One distance, with the curves that have none."""
+    """The table for one distance, with the curves that have none."""
     here = [(label, curve) for label, curve in charts.named(cost.curves) if curve.replica_rtt_ns in (None, rtt_ns)]
     ms = figures.number
     labels = {point.arm: label for label, curve in here for point in curve.points}
@@ -382,7 +383,7 @@ def _records(cost: ReplicationCost) -> dict[str, Record]:
 
 
 TIMEOUT_MS = 3_600_000
-"""An hour: a primary should not acknowledge commits that no replica has without anyone noticing."""
+"""One hour, so that a primary does not acknowledge commits that no replica has without anyone noticing."""
 
 
 def configuration(kind: str) -> PostgresqlConf | MyCnf:
@@ -411,7 +412,7 @@ class PostgresqlConf:
         return ()
 
     def second_lines(self, mode: str) -> tuple[str, ...]:
-        """A commit waits for any one of two replicas."""
+        """Lines with which a commit waits for any one of two replicas."""
         return (
             "# the primary's postgresql.conf",
             *self._primary(mode, "replica1, replica2"),
@@ -483,7 +484,7 @@ class MyCnf:
         )
 
     def timeout_lines(self) -> tuple[str, ...]:
-        """To keep a primary from falling back, and to see whether it has."""
+        """Lines that keep a primary from falling back, and a query that shows whether it has."""
         return (
             "# the primary's file",
             "[mysqld]",
@@ -494,7 +495,7 @@ class MyCnf:
         )
 
     def second_lines(self, mode: str) -> tuple[str, ...]:
-        """One acknowledgement is all that it waits for by default."""
+        """No lines: by default, a commit waits for only one acknowledgement."""
         return ()
 
     def _plugin(self, end: str) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""All findings of a run about replication, and the table that a reader decides by: what a mode costs at a distance, and what a crash
-loses in it. A run may hold costs, crashes and fallbacks at once."""
+"""All findings of a run about replication, and the table for a reader's decision: the cost of each mode at each distance, and what a
+crash loses in it. A run may hold costs, crashes and fallbacks at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm, FactorValue
 
 _ORDER = (ALONE, COMMIT_OFF, ASYNC, "after-commit", "after-sync", "remote-write", "remote-flush", "remote-apply")
-"""From what loses most to what loses nothing."""
+"""Modes, from the one that loses most to those that lose nothing."""
 
 
 class TradeRow(Part):
@@ -41,30 +41,30 @@ class TradeRow(Part):
     says: str
     """The name of the mode."""
     replica_rtt_ns: int | None = None
-    """The distance that the row is about; also where no replica is, so that rows of a distance stay together. None: no link."""
+    """The distance of the row. A row without a replica has it too, so that rows of a distance stay together. None: no link."""
     threads: int
     durability: str = "strict"
     fault: str | None = None
-    """What the crashes of this row are. None: nothing was broken."""
+    """The fault behind this row's crashes. None: nothing was broken."""
     commits_per_s: Estimate
     cost: Estimate | None
-    """Throughput over that without a replica, or else over the first row's. None: the row compared with."""
+    """Throughput over that without a replica, or else over the first row's. None: this is the row that is compared with."""
     blocks: int = 0
-    """Behind `cost`: both were good in them. Crashes are not paired and have 0."""
+    """Number of blocks behind `cost`, in which both arms were good. Crashes are not paired and have 0."""
     trials: int = 0
-    """Behind the rate."""
+    """Number of trials behind the rate."""
     commit_ms: float
     lost_per_crash: Estimate | None
-    """None: not measured in this run."""
+    """Mean loss per crash. None: not measured in this run."""
     crashes: int
     phantoms: bool | None
-    """Others saw commits that the crash took back. None: not measured."""
+    """Whether other clients saw commits that the crash undid. None: not measured."""
     verdict: str
     """When to use it, in a clause."""
 
 
 class ReplicationFindings(Part):
-    """None: not in this run."""
+    """The findings. None: not in this run."""
 
     cost: ReplicationCost | None
     trade: tuple[TradeRow, ...]
@@ -73,10 +73,10 @@ class ReplicationFindings(Part):
 
 
 def replication_findings(table: TrialTable, floors: Floors) -> ReplicationFindings | None:
-    """None: this run is about something else, or has no good trial yet."""
+    """The findings of a run about replication. None: it is about something else, or has no good trial yet."""
     arms, run = replication_arms(table), table.run
     if any(arm.mode in CLUSTERS for arm in arms):
-        arms = ()  # a run about clusters: the primary alone and the replicas in it are what they are compared with
+        arms = ()  # in a run about clusters, the lone primary and the replicas serve only for comparison
     cost = replication_cost(
         arms, run.info.plan, lambda one, other: floors.compare(table, one, other) is Resolution.FASTER
     )
@@ -104,8 +104,8 @@ def quoted_rows(rows: Sequence[TradeRow]) -> list[TradeRow]:
 def trade_rows(
     arms: Sequence[ReplicationArm], crash: CrashFindings | None, every: Sequence[Arm]
 ) -> tuple[TradeRow, ...]:
-    """A row for each mode and distance at which commits were measured. In a run of crashes alone a row for each mode with all else the
-    same, by its rate before the fault."""
+    """A row for each mode and distance at which commits were measured. In a run with crashes only: a row for each mode with all else
+    the same, with its rate before the fault."""
     crashed = _crashed(crash.losses if crash is not None else (), {arm.name: arm for arm in every})
     return _measured(arms, crashed) if arms else _only_crashed(crashed)
 
@@ -168,8 +168,8 @@ def _trade_row(
 
 @dataclass(frozen=True)
 class _Crashed:
-    """Crashes that differ in their fault only. One fault stands for them, the same in each such group if they have one in common:
-    figures of several faults do not belong into one row."""
+    """Crashes that differ only in their fault. One fault represents them, the same in each such group if all have one in common,
+    because figures of several faults do not belong in one row."""
 
     levels: Levels
     loss: CrashLoss
@@ -198,12 +198,12 @@ def _crashed(losses: Sequence[CrashLoss], arms: Mapping[str, Arm]) -> list[_Cras
 
 
 def _chosen(losses: Sequence[CrashLoss], shared: Container[str]) -> CrashLoss:
-    """By an order fixed beforehand, not by what was found."""
+    """The loss that represents the others, by an order fixed beforehand, not by what was found."""
     return min(losses, key=lambda loss: (loss.fault not in shared, list(FAULTS).index(loss.fault)))
 
 
 def _only_crashed(crashed: Sequence[_Crashed]) -> tuple[TradeRow, ...]:
-    """Costs are over the first comparable row; crashes are no blocks, so they are not paired."""
+    """Rows of a run with crashes only. Costs are over the first comparable row; crashes are not blocks, so they are not paired."""
     rows: list[TradeRow] = []
     first: dict[Levels, list[float]] = {}
     for each in sorted(crashed, key=lambda each: _ORDER.index(each.loss.mode) if each.loss.mode in _ORDER else 9):

@@ -1,6 +1,6 @@
-"""The link as the laboratory sees it. `spec.py`: what is requested; `settings.py` parses it from options and scripts; `library.py`:
-named links, and traces; `backends/`: how packets get across; `running.py`: a link in use, and its calibration; `receipt.py`: whether
-it was what was requested; `present.py`: which back-ends work here."""
+"""The laboratory's link. `spec.py`: what is requested; `settings.py` parses it from options and scripts, and has named links and
+traces; `backends/`: how packets are carried; `running.py`: a link in use, its calibration, and which back-ends work here;
+`receipt.py`: whether the link was what was requested."""
 
 from howfar.lab.link.running import Link, goodput_times_ns, open_link
 from howfar.lab.link.spec import DIRECTIONS, LOCAL_NETWORK, DirectionName, DirectionSpec, LinkSpec

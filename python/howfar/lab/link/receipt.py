@@ -1,4 +1,4 @@
-"""What a trial's link was, and where it was not what was requested. Pure: facts in, receipt and sentences out."""
+"""The receipt of a trial's link, and its differences from what was requested. Pure: facts in, receipt and sentences out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from howfar.units import format_duration_ns, format_rate_bps
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late packets may leave, and how far the RTT at rest may be off."""
+    """Bounds on how late packets may leave, and on the error of the RTT at rest."""
 
     rtt_to_tolerance: bool
     """Judge the RTT at rest by the tolerance of a measured RTT, not by what makes a trial void."""
@@ -27,43 +27,43 @@ class Lateness:
     p999_share: float
     """Bound for one packet in a thousand: `p999_ns`, or this share of the RTT, whichever is more."""
     mean_ns: float | None
-    """Bound for the mean of both directions together. None: not judged."""
+    """Bound for the mean, summed over both directions; None if not judged."""
 
 
 MEAN_MAX_SHARE = 0.02
-"""Mean lateness as a share of a round trip. A closed loop waits for each round trip, so its throughput is off by this share at most:
-the mean counts, whatever the distribution. A bound on the 99th percentile alone would let the other 99 packets be just under it."""
+"""Maximum mean lateness as a share of a round trip. A closed loop waits for each round trip, so its throughput is off by this share
+at most, whatever the distribution. A bound on the 99th percentile alone would allow the other 99 packets to be just below it."""
 STRICT = Lateness(rtt_to_tolerance=True, p999_ns=100_000, p999_share=0.01, mean_ns=None)
 """Bounds for a link used alone: one packet in a thousand at most 100 µs or 1 % of the RTT late, RTT at rest within its tolerance."""
 OF_A_PLAN = Lateness(rtt_to_tolerance=False, p999_ns=2_000_000, p999_share=0.1, mean_ns=None)
-"""Bounds for a trial in a run. A transaction of sixteen round trips is 32 packets, so one packet in a thousand touches every thirtieth
-transaction: later than 2 ms (or 10 % of the RTT) shows in its p99. On two CPUs 0.12 to 0.61 ms were measured with a load of two
-connections, 1.06 to 1.4 ms with sixteen that fill the processors."""
+"""Bounds for a trial in a run. A transaction of sixteen round trips is 32 packets, so one packet in a thousand affects every thirtieth
+transaction: more than 2 ms (or 10 % of the RTT) shows in the transactions' p99. On two CPUs 0.12 to 0.61 ms were measured with a
+load of two connections, 1.06 to 1.4 ms with sixteen that saturate the CPUs."""
 _ROUND_TRIP_P999_SHARE = 0.2
 GOODPUT_OFF_MAX_SHARE = 0.02
 _RTT_SAID_SHARE = 0.1
-"""What an RTT at rest may be off by without a word; the tolerance in µs is more than that below 0.3 ms."""
+"""Maximum error of an RTT at rest without a warning, as a share; below 0.3 ms the tolerance, which is in µs, is larger."""
 _UNCOUNTED_BYTES = 64 * 1024
-"""Our own traffic that the server counts and that does not use the link: reading its counters before and after the load."""
+"""Our own traffic, which the server counts but the link does not carry: reading the counters before and after the load."""
 _UNSENT_BYTES = 16 * 2**20
-"""Bytes that the server has written and its kernel may still hold when the load ends; what it has read has crossed."""
+"""Bytes that the server has written and its kernel may still hold when the load ends; bytes that it has read have crossed."""
 _Z99 = 2.5758
 """Quantile of the normal distribution: 99 % lie within this many standard deviations."""
 
 
 def of_a_trial(round_trip_ns: float) -> Lateness:
-    """Bounds for a trial with this mean round trip, waiting at server and link included. Where many connections wait for each other a
-    round trip takes a hundred RTTs, and a packet that is late by little of it changes little. Hundreds of connections also send at one
-    moment, which any sender serves one after the other."""
+    """Bounds for a trial with this mean round trip, including time in queues at server and link. When many connections wait for each
+    other, a round trip takes up to a hundred RTTs, and a packet late by a small part of it changes little. Hundreds of connections
+    also send at the same moment, and any sender transmits their packets one after the other."""
     return replace(
         OF_A_PLAN,
         p999_ns=max(OF_A_PLAN.p999_ns, int(_ROUND_TRIP_P999_SHARE * round_trip_ns)),
-        mean_ns=MEAN_MAX_SHARE * round_trip_ns or None,  # nothing is known of it
+        mean_ns=MEAN_MAX_SHARE * round_trip_ns or None,  # a round trip of 0 is unknown
     )
 
 
 def rest_warnings(spec: LinkSpec, rest_rtt_ns: int, calibration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Warnings about a link at rest: its RTT, where it is off by a large share although within the tolerance, and its goodput."""
+    """Warnings about a link at rest: its RTT, if off by a large share although within the tolerance, and its goodput."""
     measured_ns, found = calibration["rtt_p50_ns"], goodput_warnings(spec, calibration)
     off = measured_ns / rest_rtt_ns - 1 if rest_rtt_ns else 0.0
     if not spec.rtt_ns or abs(off) <= _RTT_SAID_SHARE:
@@ -76,7 +76,7 @@ def rest_warnings(spec: LinkSpec, rest_rtt_ns: int, calibration: Mapping[str, An
 
 
 def goodput_warnings(spec: LinkSpec, calibration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Warnings about directions in which a bulk transfer at rest did not reach what the rate allows."""
+    """Warnings about directions in which a bulk transfer at rest did not match the goodput that the rate allows, or was too slow."""
     found = []
     for name in DIRECTIONS:
         expected, got = spec.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
@@ -98,7 +98,7 @@ def link_receipt(
     tcp: Mapping[str, Any],
     changed: bool = False,
 ) -> dict[str, Any]:
-    """What one trial's link was: requested, calibrated, at rest before the load, its counters under it.
+    """The receipt of one trial's link: as requested, as calibrated, at rest before the load, and its counters under the load.
 
     `tcp`: how the hosts' TCP was configured; `changed`: a script changed the link under the load.
     """
@@ -136,7 +136,7 @@ def link_receipt(
 def link_violations(
     link: Link, at_rest: RttResult, stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
 ) -> tuple[str, ...]:
-    """Differences between the link and what was requested. A back-end without counters gives no violations."""
+    """Differences between the link and what was requested. Without counters (`stats` None) only the RTT at rest is checked."""
     found: tuple[str, ...] = ()
     if link.backend in SHAPING:  # nothing is requested of a bare cable
         found = rtt_violations(link.spec, link.rest_rtt_ns(link.spec), at_rest, lateness)
@@ -144,11 +144,11 @@ def link_violations(
 
 
 def rtt_violations(spec: LinkSpec, rest_rtt_ns: int, at_rest: RttResult, lateness: Lateness) -> tuple[str, ...]:
-    """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the requested link."""
+    """Violations found by the pings at rest; `rest_rtt_ns` is a ping's expected time over the requested link."""
     allowed_ns = rtt_void_ns(spec.rtt_ns)
     if (
         lateness.rtt_to_tolerance and spec.rtt_ns
-    ):  # where no delay is requested, nothing can be subtracted from the path's own time
+    ):  # only where a delay was requested: without one the path's own time cannot be compensated
         allowed_ns = rtt_tolerance_ns(spec.rtt_ns)
     if abs(at_rest.p50_ns - rest_rtt_ns) <= allowed_ns:
         return ()
@@ -186,8 +186,8 @@ def unproved(stats: LinkStats | None) -> tuple[str, ...]:
 
 
 def crossing_violations(stats: LinkStats, metrics: ServerMetrics) -> tuple[str, ...]:
-    """Violations of a session whose bytes did not cross the link. `metrics`: the server's, since the link's counters were reset;
-    unknown counts prove nothing."""
+    """Violations if the load's bytes did not all cross the link. `metrics`: the server's, since the link's counters were reset;
+    counts that are None are not checked."""
     found = []
     for name, direction, bytes_counted, slack in (
         ("to server", stats.to_server, metrics.bytes_received, _UNCOUNTED_BYTES),
@@ -235,12 +235,12 @@ def _mean_violations(stats: LinkStats, lateness: Lateness) -> list[str]:
 
 
 def effects_counted(spec: LinkSpec, stats: LinkStats) -> dict[DirectionName, dict[str, dict[str, Any]]]:
-    """Each random effect that was requested and what was counted, as shares of the segments that came to it."""
+    """Requested and counted share of each random effect, relative to the segments that the effect applied to."""
     return {name: _counted(spec.direction(name), getattr(stats, name)) for name in DIRECTIONS}
 
 
 def effect_warnings(spec: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
-    """Effects whose counts lie outside the 99 % interval of what was requested, which happens by chance once in a hundred times."""
+    """Warnings about effects whose counts contradict what was requested at 99 % confidence; one in a hundred does so by chance."""
     if stats is None:
         return ()
     return tuple(
@@ -256,9 +256,9 @@ def _counted(direction: DirectionSpec, seen: DirectionStats) -> dict[str, dict[s
     drops = seen.drops
     rows = {}
     if direction.loss is not None:
-        # Both counted when a segment comes: what is still on its way at the end is in both.
+        # Both are counted when a segment arrives, so segments still in flight at the end are in both.
         rows["loss"] = _row(loss_share(direction.loss), drops.loss, seen.admitted, _clumping(direction.loss))
-    passed = max(seen.segments - seen.duplicated, 0)  # these when a segment leaves
+    passed = max(seen.segments - seen.duplicated, 0)  # these are counted when a segment leaves
     if direction.duplicate:
         rows["duplicate"] = _row(direction.duplicate, seen.duplicated, passed, 1.0)
     if direction.corrupt:
@@ -267,7 +267,7 @@ def _counted(direction: DirectionSpec, seen: DirectionStats) -> dict[str, dict[s
 
 
 def _clumping(loss: IndependentLoss | BurstLoss) -> float:
-    """How much more the share of lost segments varies than with independent losses: bursts make few large lumps of many small ones."""
+    """Variance of the share of lost segments, relative to that of independent losses: bursts leave fewer independent events."""
     if isinstance(loss, IndependentLoss):
         return 1.0
     share, moves = loss_share(loss), loss.to_bad + loss.to_good
@@ -279,7 +279,7 @@ def _clumping(loss: IndependentLoss | BurstLoss) -> float:
 
 
 def _row(expected: float, count: int, of: int, clumping: float) -> dict[str, Any]:
-    """One effect's counts with Wilson's interval of the share, over as many independent segments as these are worth."""
+    """One effect's counts with the Wilson interval of its share, using the effective sample size."""
     counted = count / of if of else 0.0
     low, high = 0.0, 1.0
     if of:

@@ -1,6 +1,6 @@
-"""A running link between both hosts: a back-end's line, and the echo that it is measured with.
+"""A running link between both hosts: a back-end's link, and the echo server that measures it.
 
-It rests (no effect but rate and delay) while it is calibrated and probed, and is let loose by `arm` for a load.
+It is at rest (no effects except rate and delay) during calibration and probes; `arm` turns all effects on for a load.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from howfar.lab.network import Host, Network, build_network, share_cpus, usable_
 
 _ROUNDS = 4
 _ROUNDS_AGAIN = 2
-"""Rounds of a calibration that begins with what an earlier one found."""
+"""Maximum rounds of a calibration that starts from the result of an earlier one."""
 ALIKE_SHARE = 0.1
-"""Links whose RTTs differ by no more have the same correction: it is what hosts and emulator cost, which is no matter of the delay. So
-what differs between them, as a control's RTT, is exactly what was requested."""
+"""Links whose RTTs differ by at most this share use the same correction: it is the cost of hosts and emulator, which does not depend
+on the delay. So two such links, for example those of a control and its baseline, differ by exactly what was requested."""
 _DAMPING = 2
-"""The first round of each calibration takes off all that is too much, so that its error is its own and the scatter between blocks
-shows it; each later one this part of what is left: one noisy round cannot undo the others."""
+"""The first round of each calibration subtracts the full excess, so that calibration errors are independent and show in the scatter
+between blocks; each later round subtracts the remaining excess divided by this, so that one noisy round cannot undo the others."""
 _PROBE_NS = 100_000_000
 """A probe of the RTT takes about this long, within 10 to 400 pings."""
 _PROBES = 5
 _PROBES_NS = 500_000_000
-"""A round is the median of five probes, each a connection and a process of its own. Fewer where one takes long: at such an RTT the
-microseconds of waking up do not show."""
+"""A round is the median of five probes, each with its own connection and process. Fewer if a probe takes long: at such an RTT the
+microseconds of waking up do not matter."""
 _WARMUP_NS, _WARMUP_MAX_NS = 1_000_000_000, 10_000_000_000
 _WARMUP_RTTS = 70
-"""A window opens from 10 segments, and after the first loss cubic needs its time to come back: with 0.2 s the goodput was up to
-2 % off, with 1 s it was right; at 100 ms and 1 Gb/s 3 s left it at 91 %, 8 s did not."""
+"""A congestion window grows from 10 segments, and cubic needs time to recover from the first loss: with 0.2 s of warm-up the goodput
+was up to 2 % off, with 1 s it was right; at 100 ms and 1 Gb/s it was at 91 % with 3 s, but right with 8 s."""
 _GOODPUT_RTTS = 10
 _GOODPUT_SEGMENTS = 100
-"""A window that holds fewer full segments tells no goodput: one more or less at its ends is above 1 %, and the first may be late."""
+"""A window with fewer full segments yields no goodput: one more or less at its ends is above 1 %, and the first may be late."""
 _MOST_NS = 75_000
-"""The most that is subtracted from each direction. The path to and from the emulator costs some tens of microseconds; what is seen
-beyond that is a machine that was busy just then. Taken off for good, it would leave a link that is too short once the machine
-is quiet."""
+"""Maximum that is subtracted from each direction. The path to and from the emulator costs some tens of microseconds; any further
+excess comes from a machine that was busy at that moment. Subtracting that permanently would leave a link that is too short once the
+machine is quiet."""
 
 
 def ping_count(rtt_ns: int) -> int:
@@ -63,12 +63,12 @@ def ping_count(rtt_ns: int) -> int:
 
 
 def probe_count(rtt_ns: int) -> int:
-    """How many probes make a round of calibration."""
+    """Number of probes in a round of calibration."""
     return min(max(_PROBES_NS // max(ping_count(rtt_ns) * rtt_ns, 1), 1), _PROBES)
 
 
 def goodput_times_ns(rtt_ns: int, segment_ns: int = 0) -> tuple[int, int]:
-    """Warm-up and measured window of a bulk transfer; `segment_ns`: what a full segment takes at the link's rate."""
+    """Warm-up and measured window of a bulk transfer; `segment_ns`: transmission time of a full segment."""
     warmup_ns = min(_WARMUP_NS + _WARMUP_RTTS * rtt_ns, _WARMUP_MAX_NS)
     longest_of = max(_WARMUP_NS // 2, _GOODPUT_RTTS * rtt_ns, _GOODPUT_SEGMENTS * segment_ns)
     return warmup_ns, min(longest_of, _WARMUP_MAX_NS)
@@ -80,7 +80,7 @@ def can_count_goodput(segment_ns: int) -> bool:
 
 
 class Calibrated(Protocol):
-    """What the loop needs of a link."""
+    """The part of `Link` that `calibrate` needs."""
 
     def set_calm(self, spec: LinkSpec, compensate_ns: int) -> None: ...
     def rest_rtt_ns(self, spec: LinkSpec) -> int: ...
@@ -91,17 +91,17 @@ class Calibrated(Protocol):
 
 
 def compensation_ns(spec: LinkSpec, present_ns: int, excess_ns: int) -> int:
-    """Half of the excess each way; a delay is never negative."""
+    """The new correction of each direction: `present_ns` plus half of the excess, at least 0, at most `_MOST_NS` and the delay."""
     return min(max(present_ns + excess_ns // 2, 0), _MOST_NS, *(spec.delay_ns(name) for name in DIRECTIONS))
 
 
 def calibrate(
     link: Calibrated, spec: LinkSpec, *, with_goodput: bool, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Take off both directions half of what the RTT has too much, until it is right or no more may be taken.
+    """Subtract half of the RTT's excess from each direction, until the RTT is right or no more may be subtracted.
 
-    The last round measures what is then frozen. `with_goodput`: one bulk transfer each way as well, which takes seconds. `before`:
-    what an earlier calibration found, to begin with; what does not change from block to block is taken from it.
+    The last round measures the final setting. `with_goodput`: also one bulk transfer per direction, which takes seconds. `before`:
+    the result of an earlier calibration to start from; results that do not change from block to block are taken from it.
     """
     compensate, rest_rtt_ns = int(before["compensate_ns"]) if before else 0, link.rest_rtt_ns(spec)
     most = _ROUNDS_AGAIN if before else _ROUNDS
@@ -117,7 +117,7 @@ def calibrate(
                 "rtt_p50s_ns": [probe.p50_ns for probe in probes],
             }
         )
-        # Whatever else runs only adds to a round trip: the probe that saw least of it knows best what the path itself costs.
+        # Other activity can only lengthen a round trip, so the fastest probe is the best estimate of the path's own cost.
         excess = min(probe.p50_ns for probe in probes) - rest_rtt_ns
         better = compensation_ns(spec, compensate, excess if len(rounds) == 1 else excess // _DAMPING)
         right = not before and abs(excess) < spec.rtt_ns // 100
@@ -140,7 +140,7 @@ def calibrate(
 
 
 def measure_goodput(link: Calibrated, spec: LinkSpec) -> dict[str, Any]:
-    """Bulk transfers over the link at rest, one after the other. A direction too slow to count one has no figure."""
+    """Measure bulk transfers over the link at rest, one direction after the other. A direction that is too slow has no figure."""
     results = {name: link.goodput(name == "to_server") for name in DIRECTIONS}
     found = {name: result for name, result in results.items() if result is not None}
     one = next(iter(found.values()), None)
@@ -162,18 +162,18 @@ def measure_goodput(link: Calibrated, spec: LinkSpec) -> dict[str, Any]:
 
 
 def _alike(one: LinkSpec, other: LinkSpec) -> bool:
-    """Whether two links differ only in RTTs that hardly differ."""
+    """Whether two links differ only in their RTTs, and those by at most `ALIKE_SHARE`."""
     near = abs(one.rtt_ns - other.rtt_ns) <= ALIKE_SHARE * min(one.rtt_ns, other.rtt_ns)
     return near and replace(one, rtt_ns=other.rtt_ns) == other
 
 
 _PING_PATIENCE_NS = 10_000_000_000
-"""Beyond the round trips themselves; the probe makes some before those that count, and a slow first one."""
+"""Time allowed beyond the counted round trips: the probe makes some before them, the first of which is slow."""
 
 
 @dataclass
 class Link:
-    """What `open_link` gives."""
+    """A link in use, with its calibrations. Made by `open_link`."""
 
     backend_link: BackendLink
     network: Network
@@ -183,13 +183,13 @@ class Link:
     spec: LinkSpec
     backend: str = DEFAULT
     with_goodput: bool = True
-    """Calibration measures the goodput as well."""
+    """Calibration also measures the goodput."""
     compensate_ns: int = 0
-    """Taken off the delay of each direction: what calibration found for `spec`, and nothing else, once there is one."""
+    """Time subtracted from the delay of each direction; once `spec` is calibrated, the result of that calibration."""
     calibrations: dict[LinkSpec, dict[str, Any]] = field(default_factory=dict)
-    """By the link at rest: the last one of each."""
+    """The latest calibration of each link, by the link at rest."""
     in_batch: set[LinkSpec] = field(default_factory=set)
-    """Those that were calibrated, or took over a calibration, since `begin_batch`."""
+    """Links at rest that were calibrated, or took over a calibration, since `begin_batch`."""
     armed: bool = False
 
     @property
@@ -202,25 +202,25 @@ class Link:
 
     @property
     def calibration(self) -> dict[str, Any]:
-        """The calibration of the link as it is requested now."""
+        """The calibration of the link as now requested."""
         return self.calibrations[self.spec.calm()]
 
     @property
     def waking_ns(self) -> float:
-        """How much longer a round trip takes where the CPUs of both ends sleep, by the calibration."""
+        """Extra time of a round trip when the CPUs of both ends are asleep, according to the calibration."""
         found = self.calibration
         return float(max(found["rtt_from_idle_p50_ns"] - found["rtt_p50_ns"], 0))
 
     def alive(self) -> bool:
-        """Emulator and echo both."""
+        """Whether both emulator and echo server run."""
         return self.backend_link.alive() and self.echo.alive()
 
     def begin_batch(self) -> None:
-        """From here on each link is calibrated again when it is next requested."""
+        """Start a batch: each link is calibrated again when it is next requested."""
         self.in_batch.clear()
 
     def shape(self, spec: LinkSpec) -> dict[str, Any]:
-        """Make the link at rest what is requested, calibrating once a batch. Raises LinkFailed, EngineError."""
+        """Set the link, at rest, to `spec`; calibrate it once per batch. Raises LinkFailed, EngineError."""
         calm = spec.calm()
         if calm not in self.in_batch:
             alike = next((other for other in self.in_batch if _alike(calm, other)), None)
@@ -236,12 +236,12 @@ class Link:
         return known
 
     def rest_rtt_ns(self, spec: LinkSpec) -> int:
-        """What a ping of ours takes over such a link at rest. Where the back-end lets a lone packet through at any rate, its own
-        bytes take no time."""
+        """Expected time of our ping over such a link at rest. If the back-end does not charge a lone packet for the rate, the ping's
+        transmission takes no time."""
         return spec.rest_rtt_ns if backends()[self.backend].CHARGES_LONE_PACKETS else spec.rtt_ns
 
     def queue_bytes(self, name: DirectionName) -> int:
-        """What the queue really is; a shorter one the back-end would have refused."""
+        """The actual length of the queue; the back-end refuses explicit requests below its minimum."""
         return max(self.spec.queue_bytes(name), backends()[self.backend].QUEUE_LEAST_BYTES)
 
     def measure_goodput(self) -> None:
@@ -250,29 +250,29 @@ class Link:
             self.calibration.update(measure_goodput(self, self.spec.calm()))
 
     def arm(self) -> None:
-        """Let the effects loose; schedules begin now, random decisions go on after those of an earlier time."""
+        """Turn the effects on. Schedules begin now; random decisions continue their previous sequence."""
         self.backend_link.set(self.spec, self.compensate_ns, 0)
         self.armed = True
 
     def change(self, spec: LinkSpec, elapsed_ns: int) -> None:
-        """Another link from now on, `elapsed_ns` after `arm`, without losing a packet and without measuring anything. What calibration
-        found for this link is in force when there is something, else what is in force now."""
+        """Switch to another link now, `elapsed_ns` after `arm`, without losing a packet and without measuring. The correction is that
+        of this link's calibration if it has one, else the present correction."""
         known = self.calibrations.get(spec.calm())
         compensate_ns = self.compensate_ns if known is None else int(known["compensate_ns"])
         self.backend_link.set(spec, min(compensate_ns, *(spec.delay_ns(name) for name in DIRECTIONS)), elapsed_ns)
 
     def set_calm(self, spec: LinkSpec, compensate_ns: int) -> None:
-        """The link at rest, with this much taken off the delay each way."""
+        """Set the link, at rest, with `compensate_ns` subtracted from the delay of each direction."""
         self.backend_link.set(spec.calm(), compensate_ns, 0)
         self.spec, self.compensate_ns, self.armed = spec, compensate_ns, False
 
     def ping(self) -> RttResult:
-        """RTT now, processors kept awake: what the link adds, not what waking up adds."""
+        """The present RTT with processors kept awake, so that it contains the link's time but no wake-ups."""
         with awake(usable_cpus()):
             return self.ping_from_idle()
 
     def ping_from_idle(self) -> RttResult:
-        """RTT now as any program finds it: where the processors sleep, waking both ends is part of it."""
+        """The present RTT as any program finds it: if processors sleep, it includes waking both ends."""
         rest_rtt_ns = self.rest_rtt_ns(self.spec)
         count = ping_count(rest_rtt_ns)
         longest_ns = _PING_PATIENCE_NS + 4 * count * rest_rtt_ns
@@ -283,7 +283,7 @@ class Link:
         return result
 
     def goodput(self, to_server: bool) -> GoodputResult | None:
-        """One bulk transfer; warm-up long enough for the window to open. None: the rate is too low to count one."""
+        """Run one bulk transfer, with a warm-up in which the congestion window opens. None if the rate is too low for a figure."""
         direction: DirectionName = "to_server" if to_server else "to_client"
         segment_ns = self.spec.segment_ns(direction)
         if not can_count_goodput(segment_ns):
@@ -302,13 +302,13 @@ class Link:
         return result
 
     def at_rest(self) -> RttResult:
-        """The RTT before a load, effects off. Measured once: to wait for a calm moment would favour what crosses a link."""
+        """The RTT before a load, effects off. Measured once: waiting for a quiet moment would favour the paths that have a link."""
         if self.armed:
             self.set_calm(self.spec, self.compensate_ns)
         return self.ping()
 
     def counters(self, *, reset: bool = False) -> LinkStats | None:
-        """Since the last reset; None: this back-end has none."""
+        """Counters since the last reset; None if this back-end has none."""
         return self.backend_link.stats(reset=reset)
 
     def stats(self, *, reset: bool = False) -> LinkStats:
@@ -330,8 +330,8 @@ def open_link(
     backend: str = DEFAULT,
     with_goodput: bool = True,
 ) -> Iterator[Link]:
-    """Cable the hosts, start emulator and echo, shape and calibrate (unless `calibrations` of a link before it say how). Ended and
-    taken away on leaving.
+    """Cable the hosts, start emulator and echo server, shape and calibrate the link, beginning with `calibrations` of an earlier one.
+    All of it is removed on leaving.
 
     Raises UsageError, LinkFailed, EngineError.
     """
@@ -371,11 +371,11 @@ class Presence:
     about: str
     works: bool
     notes: tuple[str, ...]
-    """What was found, or why it does not work."""
+    """Findings, or the reason why it does not work."""
 
 
 def try_all() -> tuple[Presence, ...]:
-    """Call in the sandbox."""
+    """Try every back-end. Call in the sandbox."""
     assert sandbox.inside(), "a trial elsewhere would touch the machine's network"
     return tuple(_try(backend) for backend in backends().values())
 
@@ -400,7 +400,7 @@ def _try(backend: Backend) -> Presence:
 
 
 def _notes(link: Link) -> list[str]:
-    link.ping_from_idle()  # a packet crosses it, there and back
+    link.ping_from_idle()  # a packet crosses it in both directions
     ready = link.ready
     if ready is None:
         return []
@@ -416,7 +416,7 @@ def _qdiscs() -> list[str]:
 
 
 def missing_qdiscs() -> dict[str, str]:
-    """Which disciplines this kernel lacks, and what it says: each is added to an interface made for that. Call in the sandbox."""
+    """Disciplines that this kernel lacks, with its error message: each is tried on a scratch interface. Call in the sandbox."""
     base = Host("base", None)
     missing: dict[str, str] = {}
     base.ip([f"link add name {_SCRATCH} type veth peer name {_SCRATCH}p"])

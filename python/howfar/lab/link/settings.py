@@ -1,6 +1,6 @@
-"""The words in which a link is described: `rtt 85ms`, `loss 1%`. One vocabulary for options, named links and scripts.
+"""The vocabulary that describes a link: `rtt 85ms`, `loss 1%`. Options, named links and scripts share it.
 
-A value that begins with `to-server:` or `to-client:` holds for that direction alone, any other for both.
+A value that begins with `to-server:` or `to-client:` applies to that direction alone, any other to both.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ RATE_LEAST_BPS = 8_000
 MTU_LEAST, MTU_MOST = 576, 9000
 OUTAGES_MOST = 1_000
 _DIGITS_MOST = 20
-"""More digits than any number here has."""
+"""Maximum digits of a number, more than any valid one has."""
 _DirectionChange = Callable[[DirectionSpec, str], DirectionSpec]
 
 
 def apply(spec: LinkSpec, word: str, value: str) -> LinkSpec:
-    """The link with one setting changed. Raises QuantityError, also for a word that is none."""
+    """The link with one setting changed. Raises QuantityError, also for an unknown word."""
     if word in _OF_THE_LINK:
         return _OF_THE_LINK[word](spec, value)
     for name in DIRECTIONS:
@@ -70,7 +70,7 @@ def _option(name: DirectionName) -> str:
 
 
 def _directions(value: str) -> tuple[Sequence[DirectionName], str]:
-    """Which directions a value is for, and the rest of it. Raises QuantityError for a misspelt direction."""
+    """The directions that a value applies to, and the value without them. Raises QuantityError for a misspelt direction."""
     word, colon, rest = value.partition(":")
     if not colon or not word.startswith("to"):
         return DIRECTIONS, value
@@ -93,7 +93,7 @@ def _is_number(text: str) -> bool:
 
 
 def schedule_ns(text: str) -> int:
-    """A moment or a duration of a schedule: at most a day."""
+    """Parse a time or a duration of a schedule: at most a day. Raises QuantityError."""
     found_ns = parse_duration_ns(text)
     if found_ns > LONGEST_NS:
         raise QuantityError(f"{text!r} is more than a day", "Schedules of a link are at most a day long.")
@@ -101,7 +101,7 @@ def schedule_ns(text: str) -> int:
 
 
 def check(links: Sequence[LinkSpec]) -> None:
-    """Check `links`, consecutive ones, for requests without effect or impossible ones. Raises QuantityError."""
+    """Check `links`, the successive states of one link, for impossible or ineffective requests. Raises QuantityError."""
     directions = [spec.direction(name) for spec in links for name in DIRECTIONS]
     if any(direction.reorder for direction in directions) and not any(
         direction.reorder and direction.jitter for direction in directions
@@ -129,7 +129,7 @@ def check(links: Sequence[LinkSpec]) -> None:
 
 
 def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
-    """Check the queue: where no packet fits, each that finds another one on the wire is lost, and no link is like that."""
+    """Check the queue: if no packet fits, every packet that arrives during a transmission is lost, and no real link does that."""
     packet, queue = spec.mtu + FRAMING_BYTES, spec.queue_bytes(name)
     if queue < packet:
         raise QuantityError(
@@ -139,7 +139,7 @@ def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
 
 
 def _check_jitter(spec: LinkSpec, name: DirectionName) -> None:
-    """Check the jitter: delays are never negative, so a normal jitter cut at zero has neither the mean nor the deviation requested."""
+    """Check the jitter: delays are never negative, and normal jitter cut off at zero has neither the requested mean nor deviation."""
     jitter, delay_ns = spec.direction(name).jitter, spec.delay_ns(name)
     if isinstance(jitter, NormalJitter) and jitter.deviation_ns > delay_ns:
         raise QuantityError(
@@ -153,7 +153,7 @@ def _rtt(spec: LinkSpec, text: str) -> LinkSpec:
     rtt_ns = _limited("an RTT", parse_duration_ns(text), 0, RTT_MAX_NS, text, format_duration_ns)
     if spec.delay_to_server_ns is None or spec.rtt_ns == 0:
         return replace(spec, rtt_ns=rtt_ns)
-    # A split that was requested stays in proportion.
+    # A requested split keeps its proportion.
     return replace(spec, rtt_ns=rtt_ns, delay_to_server_ns=spec.delay_to_server_ns * rtt_ns // spec.rtt_ns)
 
 
@@ -175,7 +175,7 @@ def _mtu(spec: LinkSpec, text: str) -> LinkSpec:
 
 
 def _rate(spec: LinkSpec, text: str) -> LinkSpec:
-    """Set the rate of both directions, or of one; `none`: unshaped."""
+    """Set the rate of both directions, or of one; `none` means unshaped."""
     names, text = _directions(text)
     rate_bps = _read_rate(text)
     if len(names) == 2:
@@ -183,7 +183,7 @@ def _rate(spec: LinkSpec, text: str) -> LinkSpec:
             spec = spec.with_direction(name, replace(spec.direction(name), rate_bps=None, rate_trace=()))
         return replace(spec, rate_bps=rate_bps)
     (name,), other = names, DIRECTIONS[1 - DIRECTIONS.index(names[0])]
-    # The link's own rate goes: the direction that was not named keeps what it had, as its own.
+    # Remove the link's common rate: the other direction keeps its present rate as its own.
     if not spec.direction(other).rate_trace:
         spec = spec.with_direction(other, replace(spec.direction(other), rate_bps=spec.mean_rate_bps(other)))
     spec = spec.with_direction(name, replace(spec.direction(name), rate_bps=rate_bps, rate_trace=()))
@@ -197,7 +197,7 @@ def _read_rate(text: str) -> int | None:
 
 
 def _queue(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Set the queue in bytes, or as the time that it takes at the rate; `auto`: the default."""
+    """Set the queue, in bytes or as the time that it takes to drain at the rate; `auto` is the default."""
     if text == "auto":
         return replace(direction, queue_bytes=None, queue_ns=None)
     if (size := _parsed(parse_size_bytes, text)) is not None:
@@ -251,12 +251,12 @@ def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
 
 
 def _loss(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Set the share of lost segments; bursts stay, with their length."""
+    """Set the share of lost segments; a requested burst length still applies."""
     return replace(direction, loss=_made_loss(parse_share(text), direction.loss_burst))
 
 
 def _loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Let loss come in bursts of this mean length; `none`: each segment independently."""
+    """Make losses occur in bursts of this mean length; `none`: each segment independently."""
     if text == "none":
         return replace(direction, loss=_made_loss(loss_share(direction.loss), None), loss_burst=None)
     try:
@@ -271,7 +271,7 @@ def _loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
 
 
 def _made_loss(share: float, burst: float | None) -> IndependentLoss | BurstLoss | None:
-    """Loss of this share; in bursts: Gilbert's chain with a bad state in which all is lost."""
+    """Loss of this share; bursts are a Gilbert model whose bad state loses every segment."""
     if not share:
         return None
     if burst is None:
@@ -290,7 +290,7 @@ def _reorder(direction: DirectionSpec, text: str) -> DirectionSpec:
 
 
 def _outage(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Add outages: `5s:1s[/30s]` is at 5 s for 1 s, and again each 30 s. Several add up."""
+    """Add outages: `5s:1s[/30s]` begins at 5 s, lasts 1 s, and repeats every 30 s. Repeated settings accumulate."""
     when, _, again = text.partition("/")
     at, colon, duration = when.partition(":")
     if not colon:
@@ -337,14 +337,14 @@ class Script:
     first: LinkSpec
     """Settings at the start, with the outages of all lines."""
     changes: tuple[tuple[int, LinkSpec], ...] = ()
-    """Time from the start in ns, and the whole link from then on; in order."""
+    """Time from the start in ns, and the complete link from then on; in order of time."""
 
     def links(self) -> tuple[LinkSpec, ...]:
         return (self.first, *(spec for _, spec in self.changes))
 
 
 def read_script(text: str, spec: LinkSpec, source: str = "the script") -> Script:
-    """The script for a link that begins as `spec`. Raises UsageError with the number of the line."""
+    """Parse the script for a link that begins as `spec`. Raises UsageError with the line number."""
     lines: list[tuple[int, int, list[tuple[str, str]]]] = []
     outages: list[Outage] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -405,7 +405,7 @@ def _down(text: str) -> int:
 
 
 class Player:
-    """Plays a script in a thread of its own. Use as a context manager around the program."""
+    """Plays a script in a separate thread. Use as a context manager around the program."""
 
     def __init__(self, script: Script, change: Callable[[LinkSpec, int], None]) -> None:
         """`change` gets the link and the time since the start."""
@@ -414,9 +414,9 @@ class Player:
         self._thread = threading.Thread(target=self._play, name="link script", daemon=True)
         self._start_ns = 0
         self.played: list[tuple[int, int]] = []
-        """When each change was requested and when it was in force, in ns from the start."""
+        """For each change, when it was due and when it was in force, in ns from the start."""
         self.failure: HowfarError | None = None
-        """Why a change could not be made; none was made after it."""
+        """Error of a change that failed; no change follows it."""
 
     def __enter__(self) -> Player:
         self._start_ns = time.monotonic_ns()
@@ -437,7 +437,7 @@ class Player:
             except HowfarError as error:
                 self.failure = error
                 return
-            except Exception as error:  # in a thread it would end the script and be lost
+            except Exception as error:  # in a thread it would end the script unnoticed
                 self.failure = LabError(f"{type(error).__name__}: {error}", "Please report this.")
                 return
             self.played.append((at_ns, time.monotonic_ns() - self._start_ns))
@@ -451,7 +451,7 @@ class NamedLink:
     name: str
     spec: LinkSpec
     options: dict[str, str]
-    """Options as the file has them, in the words of `settings.py`."""
+    """Options as written in the file, in this module's vocabulary."""
     about: str
     source: str
     stated: str
@@ -490,11 +490,11 @@ _MS = 1_000_000
 _DIGITS_OF_A_DAY = 8
 """Digits of a day in milliseconds."""
 _OPPORTUNITY_BITS = (MTU + FRAMING_BYTES) * 8
-"""A line of a mahimahi trace lets one packet of full size pass; on our wire that packet has its framing too."""
+"""Each line of a mahimahi trace delivers one full-size packet; on our wire that packet also has its framing."""
 
 
 def rate_trace(text: str) -> tuple[RateStep, ...]:
-    """Lines `10ms 5mbit` (0 for a line that stands still), or a mahimahi trace: one delivery a line, in ms. Raises QuantityError."""
+    """Parse lines `10ms 5mbit` (rate 0: a stopped link), or a mahimahi trace: one delivery per line, in ms. Raises QuantityError."""
     lines = list(_lines(text))
     if not lines:
         raise QuantityError("the rate trace is empty", "Write lines such as: 10ms 5mbit")
@@ -507,7 +507,7 @@ def rate_trace(text: str) -> tuple[RateStep, ...]:
 
 
 def rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
-    """The shortest round trip, and the excess of each over it: one a line, with its unit or in ms. Raises QuantityError."""
+    """Parse round trips, one per line, with a unit or in ms: the shortest, and each one's excess over it. Raises QuantityError."""
     found = []
     for at, line in _lines(text):
         try:
@@ -551,7 +551,7 @@ def _step(at: int, line: str) -> RateStep:
 
 
 def _mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
-    """Rate steps of a mahimahi trace: deliveries within a millisecond become its rate; equal neighbours become one step."""
+    """Rate steps of a mahimahi trace: the deliveries within a millisecond become its rate; equal adjacent steps are merged."""
     for at, line in lines:
         if len(line.lstrip("0")) > _DIGITS_OF_A_DAY:
             raise QuantityError(f"line {at} of the rate trace is longer than a day", "A line is a time in ms.")

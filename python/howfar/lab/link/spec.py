@@ -1,4 +1,4 @@
-"""What is requested of a link, and what follows from it: delays each way, queues, traces, the goodput to expect. Pure."""
+"""The requested properties of a link and what follows from them: delay per direction, queues, traces, expected goodput. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _QUEUE_AT_LEAST_NS = 10_000_000
 QUEUE_MAX_BYTES = 64 * 2**30
 _UNSHAPED_QUEUE_BYTES = 64 * 2**20
 _UNSHAPED_RATE_BPS = 10**10
-"""The rate that buffers are sized for where none is requested."""
+"""The rate for which buffers are sized if none is requested."""
 _QUEUE_LEAST_BYTES = 2 * (MTU + FRAMING_BYTES)
 _S = 10**9
 
@@ -40,17 +40,17 @@ class DirectionSpec:
     """What is requested of one direction alone. An effect that is off is None, 0 or empty."""
 
     rate_bps: int | None = None
-    """Rate of this direction. None: the link's."""
+    """Rate of this direction; None for the link's rate."""
     rate_trace: tuple[RateStep, ...] = ()
     queue_bytes: int | None = None
-    """Length of the queue. None, and no `queue_ns`: one bandwidth-delay product, at least 10 ms at the rate."""
+    """Length of the queue. Without this and `queue_ns`: one bandwidth-delay product, at least 10 ms at the rate."""
     queue_ns: int | None = None
     """Length of the queue as a time at the rate."""
     jitter: NormalJitter | ParetoJitter | EmpiricalJitter | None = None
     reorder: bool = False
     loss: IndependentLoss | BurstLoss | None = None
     loss_burst: float | None = None
-    """Mean length of the bursts that any loss comes in, also one that is requested later. None: each segment for itself."""
+    """Mean length of loss bursts, also for a loss that is requested later; None for independent losses."""
     duplicate: float = 0.0
     corrupt: float = 0.0
     outages: tuple[Outage, ...] = ()
@@ -72,14 +72,14 @@ class DirectionSpec:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """What the user requested of a link. `rate_bps` holds for each direction that has none of its own; None: unshaped."""
+    """The link that the user requested. `rate_bps` applies to each direction without its own rate; None is unshaped."""
 
     rtt_ns: int
     rate_bps: int | None
     to_server: DirectionSpec = DirectionSpec()
     to_client: DirectionSpec = DirectionSpec()
     delay_to_server_ns: int | None = None
-    """The part of the RTT towards the server; None: half."""
+    """The part of the RTT towards the server; None for half."""
     mtu: int = MTU
     seed: int = 0
 
@@ -114,7 +114,7 @@ class LinkSpec:
         return replace(self, rate_bps=None, to_server=still("to_server"), to_client=still("to_client"), seed=0)
 
     def mean_rate_bps(self, name: DirectionName) -> int | None:
-        """The rate, or the mean of its trace. None: unshaped."""
+        """The rate, or the mean of its trace; None if unshaped."""
         direction = self.direction(name)
         if direction.rate_trace:
             total_ns = sum(step.for_ns for step in direction.rate_trace)
@@ -127,8 +127,8 @@ class LinkSpec:
 
     @property
     def rest_rtt_ns(self) -> int:
-        """Time of a one-byte ping over the link at rest: the RTT, and the ping's own time on the wire each way that has a rate.
-        That time is no error of the link: at 1 Mb/s it is 1.46 ms."""
+        """Time of a one-byte ping over the link at rest: the RTT plus the ping's transmission time in each direction that has a rate.
+        Transmission is no error of the link: at 1 Mb/s it takes 1.46 ms."""
         rates = [self.mean_rate_bps(name) for name in DIRECTIONS]
         return self.rtt_ns + sum(PING_BYTES * 8 * _S // rate_bps for rate_bps in rates if rate_bps is not None)
 
@@ -152,7 +152,7 @@ class LinkSpec:
         return max(self._in_flight(name), rate_bps * _QUEUE_AT_LEAST_NS // 8 // _S, _QUEUE_LEAST_BYTES)
 
     def direction_message(self, name: DirectionName, compensate_ns: int = 0, elapsed_ns: int = 0) -> Direction:
-        """The engine's message, `elapsed_ns` after schedules began: they continue where they are, not from the start."""
+        """The engine's message for a direction, `elapsed_ns` after its schedules began; they continue rather than start again."""
         direction = self.direction(name)
         return Direction(
             rate_bps=None if direction.rate_trace else self.mean_rate_bps(name),
@@ -170,7 +170,7 @@ class LinkSpec:
         )
 
     def segment_ns(self, name: DirectionName) -> int:
-        """Time of a full segment on the wire; 0: unshaped."""
+        """Transmission time of a full segment; 0 if unshaped."""
         rate_bps = self.mean_rate_bps(name)
         return 0 if rate_bps is None else (self.mtu + FRAMING_BYTES) * 8 * _S // rate_bps
 
@@ -180,13 +180,13 @@ class LinkSpec:
         return (self.mtu - HEADERS_BYTES) / (self.mtu + FRAMING_BYTES)
 
     def expected_goodput_bps(self, name: DirectionName) -> float | None:
-        """What one TCP connection can carry when nothing is lost. None: unshaped, the machine is the limit."""
+        """Maximum goodput of one TCP connection without loss. None if unshaped: the machine is the limit."""
         rate_bps = self.mean_rate_bps(name)
         return None if rate_bps is None else rate_bps * self.payload_share
 
 
 LOCAL_NETWORK = LinkSpec(rtt_ns=200_000, rate_bps=10**9)
-"""A link as between two machines of one network."""
+"""A link like that between two machines of one local network."""
 
 
 def remaining(outage: Outage, elapsed_ns: int) -> list[Outage]:
@@ -202,7 +202,7 @@ def remaining(outage: Outage, elapsed_ns: int) -> list[Outage]:
 
 
 def rotated(trace: tuple[RateStep, ...], elapsed_ns: int) -> list[RateStep]:
-    """A trace that began `elapsed_ns` ago, beginning now."""
+    """The steps of a trace that began `elapsed_ns` ago, rotated so that they start at its present position."""
     if not trace or elapsed_ns <= 0:
         return list(trace)
     phase_ns = elapsed_ns % sum(step.for_ns for step in trace)

@@ -1,6 +1,6 @@
-"""PHP-FPM as the laboratory starts it: a pool of its own, whose children are given their page and proven to serve it.
+"""PHP-FPM as the laboratory starts it: a separate pool, whose children are given their page and proven to serve it.
 
-What its children run is in `php/`.
+The PHP code that its children run is in `php/`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Answer:
 
 
 def ask(where: Path, parameters: Mapping[str, str], patience_s: float) -> Answer:
-    """The reply to one request. Raises LabError where no whole reply comes."""
+    """The reply to one request. Raises LabError if the reply is missing or incomplete."""
     output = {_STDOUT: b"", _STDERR: b""}
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -145,10 +145,10 @@ _WATCH = (
     'trap "kill -s KILL -- -$1 0" TERM; echo; sleep infinity >&- & wait',
     "sh",
 )
-"""A shell that ends FPM's group when we die: its children outlive it where it is killed; without a sandbox nothing else ends them."""
+"""A shell that kills FPM's process group when we die: killing FPM alone leaves its children, which only a sandbox would end."""
 _LOG_LINES = 8
 _LOSS = " exited on signal "
-"""FPM's words about a child that it did not end."""
+"""FPM's log text for a child that died without FPM ending it."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ class Program:
 
 
 def find_php_fpm(sql: ServiceName = "mysql") -> Program:
-    """The newest PHP-FPM in PATH and where Debian puts it, with all that a page needs. `sql`: server of its statements. Raises
-    MissingError."""
+    """The newest PHP-FPM in PATH or Debian's directories that has all extensions a page needs. `sql`: server of the page's statements.
+    Raises MissingError."""
     php = SERVICES[sql].php
     assert php is not None, "statements are of SQL"
     return _found(os.environ.get("PATH", ""), php[0])
@@ -205,7 +205,7 @@ def _say(program: Path, *options: str) -> str:
 
 
 def _php_ini(program: Program) -> str:
-    """php.ini as of a server in production: compiled pages stay in memory and are not checked again, errors go to the log."""
+    """A php.ini like that of a production server: compiled pages stay in memory without checks for changes, errors go to the log."""
     extensions = "".join(f"extension = {name}\n" for name in program.loaded)
     return f"""{extensions}zend_extension = opcache
 opcache.enable = 1
@@ -221,7 +221,7 @@ expose_php = 0
 
 
 def _pool(socket: Path, log: Path, children: int) -> str:
-    # As root FPM wants to be told whom its children shall be; an ordinary user's children are that user.
+    # Run as root, FPM requires a user for its children; otherwise they run as the same ordinary user.
     user = "user = root\ngroup = root\n" if os.geteuid() == 0 else ""
     return f"""[global]
 daemonize = no
@@ -241,7 +241,7 @@ security.limit_extensions = .php
 
 
 class PhpFpm:
-    """One running pool. Made by `start`; `stop` ends it with its children."""
+    """One running pool, started on construction; `stop` ends it with its children."""
 
     def __init__(self, program: Program, work: Path, launcher: Launcher, children: int) -> None:
         self.children = children
@@ -262,7 +262,7 @@ class PhpFpm:
             self._companion = Companion(
                 launcher,
                 command,
-                # An empty one: no directory of further settings is read.
+                # Empty, so that PHP reads no directory of further settings.
                 env={**own_environment(), "PHP_INI_SCAN_DIR": ""},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -295,7 +295,7 @@ class PhpFpm:
                 return about(answer)
 
     def give(self, script: PageScript, name: str) -> FastCgi:
-        """Install a page; returns how to request it. Passwords are in its file, which only we may read."""
+        """Install a page; returns how to request it. Its file contains passwords, and only our user may read it."""
         file = written(self._work / name, self._reachable(script).model_dump_json())
         return FastCgi(
             target=UnixTarget(path=str(self.socket)),
@@ -304,7 +304,7 @@ class PhpFpm:
         )
 
     def _reachable(self, script: PageScript) -> PageScript:
-        """The page with sockets that libpq finds: it looks for a fixed name in a directory, and a forwarded socket has another."""
+        """The page with a socket that libpq finds: it expects a fixed name in a directory, and a forwarded socket has another name."""
         for name, service in services_of(script).items():
             if SERVICES[name].names_folder and isinstance(service.target, UnixTarget):
                 named = self._work / LIBPQ_SOCKET
@@ -331,7 +331,7 @@ class PhpFpm:
             )
 
     def losses(self) -> tuple[str, ...]:
-        """FPM's messages about children that died; it starts another in their place."""
+        """FPM's messages about children that died; FPM replaces them."""
         return tuple(line for line in self._lines() if _LOSS in line)
 
     def last_output(self) -> str:
@@ -353,7 +353,7 @@ class PhpFpm:
 
 
 def about(answer: Answer) -> dict[str, Any]:
-    """What PHP reports about itself. Raises LabError where the reply is something else."""
+    """PHP's report about itself. Raises LabError if the reply is not such a report."""
     try:
         found = json.loads(answer.body)
     except ValueError:
@@ -365,7 +365,7 @@ def about(answer: Answer) -> dict[str, Any]:
 
 
 def parameters(page: Path, **more: str) -> dict[str, str]:
-    """FastCGI parameters that a web server sends with a request for this page."""
+    """FastCGI parameters as a web server sends them with a request for this page."""
     return {
         "GATEWAY_INTERFACE": "CGI/1.1",
         "REQUEST_METHOD": "GET",
@@ -383,7 +383,7 @@ _ROUNDS_OF_A_PROOF = 2
 
 
 def check(script: PageScript) -> None:
-    """Check that PHP would do what the engine does. Raises PlanError."""
+    """Check that PHP can run this page just as the engine does. Raises PlanError."""
     for statement in script.statements:
         _check_statement(statement)
     for keys in (script.redis_keys, script.memcached_keys):
@@ -411,7 +411,7 @@ def _check_drawn(distribution: Distribution, what: str) -> None:
 
 
 def _check_tls(name: ServiceName, service: Service) -> None:
-    """Check a service's TLS: PHP takes the newest version that both have, and always checks with an authority."""
+    """Check a service's TLS: PHP uses the newest version that both ends support, and always verifies the certificate with a CA."""
     if service.tls is None:
         return
     if service.tls.versions == "1.2" or service.tls.cipher is not None:
@@ -421,7 +421,7 @@ def _check_tls(name: ServiceName, service: Service) -> None:
 
 
 def for_proof(script: PageScript) -> PageScript | None:
-    """A page with the same round trips, no computing and few rounds. None: it has no round trips."""
+    """A page with the same round trips, no computing and few rounds; None if it has no round trips."""
     steps = tuple(step for step in script.steps if not isinstance(step, CpuStep))
     if not steps:
         return None
@@ -442,7 +442,7 @@ def round_trips_of(script: PageScript) -> Counter[ServiceName]:
 
 
 def keys_of(script: PageScript) -> Counter[ServiceName]:
-    """Keys that a page looks for, by store."""
+    """Keys that a page looks up, by store."""
     found: Counter[ServiceName] = Counter()
     for step in script.steps:
         if isinstance(step, GetStep):
@@ -456,7 +456,7 @@ _SETTLES_S = 3.0
 
 
 def count(one: Reached) -> Counted:
-    """What a server has counted. Raises LabError."""
+    """A server's counters. Raises LabError."""
     if (store := one.store) is not None:
         metrics = store.metrics()
         keys = (metrics.lookup_hits or 0) + (metrics.lookup_misses or 0)
@@ -470,12 +470,12 @@ def _own(one: Reached) -> int:
 
 
 def clients(one: Reached) -> tuple[str, ...]:
-    """Addresses of a server's clients as it sees them, ours left out. Raises LabError."""
+    """Addresses of a server's clients as the server sees them, without our own connection. Raises LabError."""
     return cast(Counting, one.running).clients() if one.store is None else one.store.others()
 
 
 def await_alone(servers: Sequence[Reached]) -> None:
-    """Wait until earlier clients are gone: the goodbye of one is counted when it arrives. Raises LabError."""
+    """Wait until earlier clients are gone: a client's quit message counts when it arrives. Raises LabError."""
     deadline = time.monotonic() + _SETTLES_S
     for one in servers:
         while count(one).present > 0:
@@ -493,7 +493,7 @@ class PageProof:
 
 
 def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], Answer], pages: int) -> PageProof:
-    """Check `pages` pages of `script`. `page` requests one, which keeps its connections that many µs longer. Raises LabError."""
+    """Check `pages` pages of `script`. `page(us)` requests one that keeps its connections `us` µs longer. Raises LabError."""
     used = [one for one in servers if one.name in services_of(script)]
     before = {one.name: count(one) for one in used}
     reported: Counter[str] = Counter()
@@ -541,7 +541,7 @@ def _counted_alike(
         counted["turns"] = after.round_trips - before.round_trips - queries * _own(one)
         wanted["turns"] = reported[f"{name}_turns"]
         if not store and script.connect == "per_page":
-            wanted["turns"] += connects  # the goodbye of each, which has no answer
+            wanted["turns"] += connects  # the quit message of each, which has no reply
     if store:
         counted["keys"], wanted["keys"] = after.keys - before.keys, keys_of(script)[name] * pages
     else:
@@ -555,7 +555,7 @@ def _counted_alike(
 
 
 def _seen(used: Sequence[Reached], page: Callable[[int], Answer]) -> dict[ServiceName, tuple[str, ...]]:
-    """Clients that each server sees while a page holds its connections; a page that was too quick for that is made to stay longer."""
+    """Clients that each server sees while a page holds its connections; if the page ends too soon, the next one holds them longer."""
     seen: dict[ServiceName, tuple[str, ...]] = {}
     for linger_us in (20_000, 200_000, 2_000_000):
         with ThreadPoolExecutor(max_workers=1) as executor:
@@ -574,7 +574,7 @@ def _seen(used: Sequence[Reached], page: Callable[[int], Answer]) -> dict[Servic
 
 
 def _strangers(used: Sequence[Reached], seen: Mapping[ServiceName, tuple[str, ...]]) -> list[str]:
-    """Clients that do not come by the stage's path."""
+    """Clients whose connections do not come over the stage's path."""
     found = []
     for one in used:
         wrong = {
@@ -587,8 +587,8 @@ def _strangers(used: Sequence[Reached], seen: Mapping[ServiceName, tuple[str, ..
 
 
 def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int]) -> PageProof:
-    """Check kept connections after the load: the clients still there, and that no child made more than one. `since`: connections that
-    each server had counted before any of theirs. Raises LabError."""
+    """Check persistent connections after the load: clients still connected, and at most one connection per child. `since`: connections
+    that each server had counted before the pool's first. Raises LabError."""
     seen = {one.name: clients(one) for one in used}
     made = {one.name: count(one).connections - since[one.name] for one in used if one.name in since}
     found = _strangers(used, seen)
@@ -601,7 +601,7 @@ def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int
 
 
 def good(answer: Answer, ends_with: str) -> Answer:
-    """The reply, if it is that of a complete page. Raises LabError with the application's message."""
+    """Return the reply if it is that of a complete page. Raises LabError with the application's message."""
     if answer.status == 200 and answer.body.endswith(ends_with):
         return answer
     output = (answer.body or answer.complaints).strip()[:500] or "nothing"
@@ -643,7 +643,7 @@ class PhpApplication:
         return Observed(role="application", pid=self._pool.pid)
 
     def install(self, script: PageScript) -> FastCgi:
-        """Install a page. Raises PlanError where PHP cannot do it, LabError where it fails."""
+        """Install a page. Raises PlanError if PHP cannot run it, LabError if it fails."""
         check(script)
         if self._script is None:
             await_alone(self._servers)
@@ -680,7 +680,7 @@ class PhpApplication:
 def php_application(
     program: Program, work: Path, launcher: Launcher, children: int, servers: Sequence[Reached]
 ) -> Iterator[PhpApplication]:
-    """A pool that is ready. Raises LabError."""
+    """Run a pool; yields its application once it is ready. Raises LabError."""
     work.mkdir(exist_ok=True)
     pool = PhpFpm(program, work, launcher, children)
     try:

@@ -1,7 +1,7 @@
-"""Replication in the laboratory: a primary and its replicas, each replica over a link of its own. Start at `pair.py`.
+"""Replication in the laboratory: a primary and its replicas, each replica over its own link. Start at `pair.py`.
 
-`links.py`: what is requested, hosts and links; `dialect.py`, `mariadb.py`, `mysql.py`: statements of each server; `status.py`: what it
-reports; `proof.py`: whether it held over a window; `watch.py`: lag, and commits that hang.
+`links.py`: what is requested, hosts and links; `dialect.py`, `binary_log.py`, `postgresql.py`, `galera.py`, `group.py`: what each
+server needs; `status.py`: what it reports; `proof.py`: whether replication held over a window; `watch.py`: lag, and hanging commits.
 """
 
 from howfar.lab.replication.links import Durability, Mode, PairContext, ReplicationSpec, WaitPoint, Wire, open_wires

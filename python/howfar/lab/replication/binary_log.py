@@ -1,7 +1,7 @@
-"""Replication by the binary log, as MariaDB and MySQL do it: semi-synchronous acknowledgements, statements of one family.
+"""Replication by the binary log, for MariaDB and MySQL, whose statements and semi-synchronous acknowledgements are similar.
 
-Semi-synchronous replication has two vocabularies (master and slave, source and replica) that do not follow from a version: which one a
-server has is read from its variables.
+Semi-synchronous replication has two vocabularies (master and slave, source and replica). The version does not determine which one a
+server uses, so it is read from the server's variables.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_store import SqlServer, SqlStore
 
 PRIMARY_ID = 1
-"""The replicas' identifiers follow it."""
+"""Server id of the primary; the replicas' ids follow it."""
 _PORT = 3306
 _SEMI_SYNC = "LIKE 'rpl\\_semi%'"
 _DURABILITY = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_flush_method")
 _HANDSHAKES = "Ssl_finished_accepts"
 _OBEYS_S = 0.5
 _STOP_S = 120.0
-"""Longer than the servers' own timeouts."""
+"""Time allowed for stopping replication; longer than the servers' own timeouts."""
 
 
 class BinaryLogReplication(ReplicationDialect):
-    """MariaDB or MySQL."""
+    """The part that MariaDB and MySQL share."""
 
     port = _PORT
     modes: tuple[str, ...] = ("async", "after-sync", "after-commit")
@@ -55,31 +55,31 @@ class BinaryLogReplication(ReplicationDialect):
     replica_plugins: tuple[tuple[str, str], ...]
     status_sql: str
     reasons_sql: str | None
-    """Why those that apply side by side stopped, as `said`; None: the status says it."""
+    """Query of why parallel applier threads stopped, as `said`; None if the status contains it."""
     start_sql: str
     stop_sql: str
     stop_receiving_sql: str
     forget_sql: str
-    """A stopped replica has no primary any more."""
+    """Makes a stopped replica forget its primary."""
     read_only_sql: str
     writable_sql: str
     account: tuple[str, ...]
-    """Statements that make one, with `{name}` and `{secret}`, before what it may do is granted."""
+    """Statements that create the replicas' account, with `{name}` and `{secret}`, before its privileges are granted."""
     identified: str
-    """How a password is named, with `{password}`."""
+    """The clause that sets a password, with `{password}`."""
     state_columns: tuple[str, str, str]
     """Columns of the status: receiving, applying, received."""
 
     @abstractmethod
     def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
-        """At start, primary and replicas alike."""
+        """Options at start, the same for primary and replicas."""
 
     @abstractmethod
     def follow_sql(self, source: Source) -> str:
-        """Tell a replica whom to follow from the first transaction that it lacks."""
+        """SQL that makes a replica follow `source`, from the first transaction that it lacks."""
 
     def account_sql(self, password: str, *, tls: bool) -> str:
-        """The account of the replicas, one statement a line."""
+        """SQL that creates the replicas' account, one statement per line."""
         secret = self.identified.format(password=quotable(password)) + (" REQUIRE SSL" if tls else "")
         made = [statement.format(name=f"'{ACCOUNT}'@'%'", secret=secret) for statement in self.account]
         return "\n".join([*made, f"GRANT REPLICATION SLAVE ON *.* TO '{ACCOUNT}'@'%';"]) + "\n"
@@ -90,7 +90,7 @@ class BinaryLogReplication(ReplicationDialect):
         return store.begin(binary_log=self.binary_log(seed), tls=seed.tls)
 
     def begin_again(self, member: Member, seed: Seed) -> SqlServer:
-        """In place of a server that has ended: on its data or, `new`, with none of it. Started, and not waited for."""
+        """Start a server in place of one that has ended, on its data or (`new`) without any. Does not wait until it is ready."""
         old = member.server
         assert isinstance(old, SqlServer) and member.begin is not None, "in the laboratory alone"
         if seed.arrival == "new":
@@ -113,7 +113,7 @@ class BinaryLogReplication(ReplicationDialect):
         replica.ask(self.follow_sql(source), "the statement that names its primary")
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
-        """The primary is semi-synchronous before a replica comes."""
+        """Create the tables and start replication; the primary is semi-synchronous before a replica connects."""
         make_schema(primary, patience_s)
         names = {member.name: self.learn_names(member, load=spec.semi_sync) for member in (primary, *replicas)}
         if spec.semi_sync:
@@ -127,7 +127,7 @@ class BinaryLogReplication(ReplicationDialect):
             replica.ask(self.start_sql)
 
     def learn_names(self, member: Member, *, load: bool) -> SemiSyncNames:
-        """Names of semi-synchronous replication. `load`: also load its plugins, where there are some, for both ends, so that a
+        """The server's names for semi-synchronous replication. `load`: first load the plugins, if any, for both roles, so that a
         replica can become a primary. Raises LabError."""
         names = semi_sync_names(variables(member.ask))
         if not load:
@@ -179,8 +179,8 @@ class BinaryLogReplication(ReplicationDialect):
         return found, {name: str(value) for name, value in wanted if value is not None}
 
     def tls_handshakes(self, ask: Ask) -> int:
-        """The number of TLS handshakes that the primary finished since it started. Nobody but its replicas came over the network
-        yet."""
+        """The number of TLS handshakes that the primary has finished since it started. Only its replicas have used the network so
+        far."""
         return int(status(ask, f"LIKE '{_HANDSHAKES}'")[_HANDSHAKES])
 
     def stop_receiving(self, replica: Member, patience_s: float) -> None:
@@ -221,7 +221,7 @@ class BinaryLogReplication(ReplicationDialect):
 
 
 def make_schema(primary: Member, patience_s: float) -> None:
-    """Tables of the laboratory's own."""
+    """Create the laboratory's own tables."""
     primary.write(
         f"CREATE DATABASE {SCHEMA}",
         f"CREATE TABLE {SCHEMA}.marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) ENGINE = InnoDB",
@@ -258,13 +258,13 @@ def _load_first_of(member: Member, plugins: tuple[tuple[str, str], ...]) -> None
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
-    """A column of a status, None as nothing."""
+    """A column of a status, without newlines; empty for None."""
     value = row.get(name)
     return "" if value is None else str(value).replace("\n", "")
 
 
 def _stop(replica: Member, sql: str, insist: Callable[[], None]) -> None:
-    """Tell it, and insist while it does not obey. Raises LabError."""
+    """Run the stop statement `sql`; call `insist` repeatedly while it has not ended. Raises LabError."""
     refused: list[HowfarError] = []
 
     def stop() -> None:
@@ -284,20 +284,20 @@ def _stop(replica: Member, sql: str, insist: Callable[[], None]) -> None:
 
 
 def _end_connections() -> None:
-    """End connections of this host to any server: a receiver that talks to a dead primary goes on for seconds. Told to stop first,
-    it does not connect again. A kernel that cannot do this lets it run into its own timeout."""
+    """Kill this host's connections to servers: a receiver whose primary is dead continues for seconds. It has been ordered to stop, so
+    it does not reconnect. If the kernel cannot do this, the receiver runs into its own timeout."""
     command = ["ss", "--kill", "--tcp", "--numeric", "--no-header", f"dport = :{_PORT}"]
     subprocess.run(command, capture_output=True)
 
 
 def _kill_applier(replica: Member) -> None:
-    """What came whole is applied. With a part of a transaction in hand MySQL's applier waits a minute for the rest before it obeys;
-    killed, it takes that part back at once."""
+    """Kill the applier's threads; complete transactions are already applied. With part of a transaction, MySQL's applier waits a
+    minute for the rest before it stops; when killed, it rolls that part back at once."""
     found = replica.ask(
         "SELECT ID AS id FROM information_schema.processlist WHERE USER = 'system user' AND COMMAND <> 'Daemon'"
     )
     for row in found:
-        with suppress(LabError):  # one that has gone meanwhile
+        with suppress(LabError):  # the thread may have ended meanwhile
             replica.ask(f"KILL {row['id']}")
 
 
@@ -364,7 +364,7 @@ class MysqlReplication(BinaryLogReplication):
     status_sql = "SHOW REPLICA STATUS"
     reasons_sql = (
         "SELECT LAST_ERROR_MESSAGE AS said FROM performance_schema.replication_applier_status_by_worker "
-        "WHERE LAST_ERROR_NUMBER NOT IN (0, 3030)"  # 3030: it stopped because another one had
+        "WHERE LAST_ERROR_NUMBER NOT IN (0, 3030)"  # 3030: it stopped because another worker had
     )
     start_sql = "START REPLICA"
     stop_sql = "STOP REPLICA"

@@ -1,4 +1,4 @@
-"""What differs between servers in replication, as the rest of the laboratory asks for it.
+"""The interface to the servers' replication, which hides their differences from the rest of the laboratory.
 
 MariaDB and MySQL are in `binary_log.py`, PostgreSQL in `postgresql.py`.
 """
@@ -21,143 +21,144 @@ if TYPE_CHECKING:
 
 ACCOUNT = "repl"
 SCHEMA = "howfar_replication"
-"""Schema of the laboratory's own rows; apart from the tables that are measured."""
+"""Schema of the laboratory's own rows, separate from the tables that are measured."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The address and account by which a replica finds its primary."""
+    """Address and account with which a replica connects to its primary."""
 
     address: str
     port: int
     password: str
     ca: str | None
-    """Who signed the primary's certificate; None: unencrypted."""
+    """CA of the primary's certificate; None for an unencrypted connection."""
     compression: Compression | None
 
 
 Arrival = Literal["founds", "returns", "new"]
-"""How a node comes to its cluster: with the others, before any load; again, with what it had; or with nothing."""
+"""How a node joins its cluster: with the others, before any load; again, with its old data; or without data."""
 
 
 @dataclass(frozen=True)
 class Seed:
-    """What a member of a pair is begun with."""
+    """The parameters with which a member of a pair is started."""
 
     name: str
     number: int
-    """0: the primary."""
+    """0 for the primary."""
     spec: ReplicationSpec
     secret: str
     """Password of the replicas' account."""
     tls: CertificatePaths | None
     source: Source | None
-    """None: it is the primary."""
+    """The primary to follow; None for the primary itself."""
     group: str = ""
-    """A UUID that the nodes of a cluster have in common."""
+    """UUID that all nodes of a cluster share."""
     nodes: tuple[str, ...] = ()
-    """Their addresses, as they reach each other."""
+    """Addresses of all nodes, as the others reach them."""
     on_hosts: bool = False
-    """They are on hosts of the user's own, which others reach too."""
+    """Whether the members run on the user's own hosts, which other machines can reach too."""
     arrival: Arrival = "founds"
 
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """What a replica says of itself."""
+    """A replica's report of its own state."""
 
     receiving: str
     """`Yes`, `No`, `Connecting`."""
     applying: str
     errors: tuple[str, ...]
     received: str
-    """A position: what has come whole. Applied it may be or not."""
+    """Position up to which transactions were received completely, applied or not."""
 
 
 @dataclass(frozen=True)
 class Promoted:
     name: str
     position: str
-    """All that it has."""
+    """Position of all its transactions."""
     unapplied: int
-    """Transactions that had come and were not applied yet when it was told; they are in `position`."""
+    """Transactions that it had received but not applied when the promotion began; `position` includes them."""
     took_ns: int
 
 
 class ReplicationDialect(ABC):
-    """One kind of server."""
+    """The replication of one kind of server."""
 
     kind: str
     port: int
-    """Port of every server that has a host of its own."""
+    """Port of a server with its own host."""
     instead: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Levels of the factor `replication` that are other servers', and those that this one has in their place."""
+    """Levels of the factor `replication` that only other servers have, and the levels that replace them on this one."""
     modes: tuple[str, ...]
-    """Levels that it has, beside `off` and `none`."""
+    """Levels of that factor that it supports, besides `off` and `none`."""
     durabilities: tuple[Durability, ...] = ("strict", "relaxed", "off")
     positions: Positions
     compressions: tuple[Compression, ...]
     most_to_wait_for: int | None
-    """None: as many as there are."""
+    """Maximum number of replicas that a commit can wait for; None without a limit."""
     always_acknowledges: bool
-    """A replica of any such server can; else the program is asked."""
+    """Whether a replica of every such server can acknowledge; otherwise it depends on the program."""
     begins_as_copy: ClassVar[bool] = False
-    """A replica needs its primary's files, which hosts of the user's own do not exchange."""
+    """Whether a replica needs a copy of its primary's files, which the user's own hosts do not exchange."""
     primary_plugins: tuple[tuple[str, str], ...] = ()
-    """Name and file of those that can make a primary wait for one, the one to try first; none: it is built in."""
+    """Name and file of the plugins that make a primary wait for replicas, in the order to try them; empty if built in."""
     position_sql: str
-    """What a primary has committed, as `position`."""
+    """Query of what a primary has committed, as `position`."""
     applied_sql: str
-    """What a replica has applied, as `position`."""
+    """Query of what a replica has applied, as `position`."""
     state_sql: str
-    """By what it is known whose history a server's is, as `position`."""
+    """Query of what identifies a server's history, as `position`."""
     origin_sql: str
-    """By what a server's own transactions are known, as `position`."""
+    """Query of what identifies a server's own transactions, as `position`."""
 
     @abstractmethod
     def begin(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
-        """Data from the template, the server started and not waited for. Raises LabError, ServerCrashed."""
+        """Start the server on data from the template, without waiting for it. Raises LabError, ServerCrashed."""
 
     @abstractmethod
     def follow(self, replica: Member, source: Source) -> None:
-        """A replica that is ready is told whom to follow, where `begin` has not. Raises LabError."""
+        """Point a ready replica to its primary, if `begin` has not done so. Raises LabError."""
 
     @abstractmethod
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
-        """Tables of the laboratory's own, and replication on, everywhere. The primary writes only when all have come."""
+        """Create the laboratory's own tables and turn replication on, on all members. The primary is not written again before all have
+        joined."""
 
     def arrive(self, member: Member, seed: Seed, patience_s: float) -> str:
-        """A node that has left comes to its cluster again, and is whole on return. By what it fetched what it lacked, as the server
-        calls it. Raises LabError, ServerCrashed."""
+        """Let a node that has left rejoin its cluster; it is complete on return. Returns the server's name for the method by which the
+        node fetched what it lacked. Raises LabError, ServerCrashed."""
         raise LabError(f"{self.kind} is no cluster here")
 
     @abstractmethod
     def mark_sql(self, word: str, filling: str) -> str:
-        """Write the one row of `marker`."""
+        """SQL that writes the only row of `marker`."""
 
     @abstractmethod
     def beat_sql(self, at_ns: int, row: int = 1) -> str:
-        """Write a row of `heartbeat`."""
+        """SQL that writes a row of `heartbeat`."""
 
     @abstractmethod
     def read_state(self, ask: Ask) -> ReplicaState | None:
-        """What a replica says of itself, with all its reasons. None: it follows nobody."""
+        """A replica's report of its own state, with all its errors; None if it follows no primary."""
 
     @abstractmethod
     def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
-        """None: this server knows nothing of acknowledgements."""
+        """The primary's report of its acknowledgements; None if this server has none."""
 
     def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts | None:
-        """None: this is no cluster."""
+        """A node's report of its cluster; None if this is no cluster."""
         return None
 
     @abstractmethod
     def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
-        """Whether a replica says that it does; None: it cannot say."""
+        """Whether a replica reports that it acknowledges; None if it cannot report that."""
 
     @abstractmethod
     def durability(self, ask: Ask, spec: ReplicationSpec) -> tuple[dict[str, str], dict[str, str]]:
-        """Settings as reported, and those that were requested."""
+        """Settings of durability as reported, and as requested."""
 
     @abstractmethod
     def tls_handshakes(self, ask: Ask) -> int:
@@ -165,15 +166,15 @@ class ReplicationDialect(ABC):
 
     @abstractmethod
     def stop_receiving(self, replica: Member, patience_s: float) -> None:
-        """Stop receiving; what has arrived is still applied. Raises LabError when it has not obeyed by then."""
+        """Stop receiving; what has arrived is still applied. Raises LabError if that takes longer than `patience_s`."""
 
     @abstractmethod
     def promote(self, replica: Member, patience_s: float) -> int:
-        """See `pair.promote`; how many transactions had come and were not applied yet. Raises LabError."""
+        """See `pair.promote`. Returns the number of transactions that were received but not applied yet. Raises LabError."""
 
     @abstractmethod
     def set_timeout(self, primary: Member, timeout_ms: int | None) -> None:
-        """Until a commit goes on without acknowledgement; None: the server's own default."""
+        """Set the time after which a commit continues without acknowledgement; None for the server's default."""
 
     @abstractmethod
     def replication_log(self, lines: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Galera: every node of MariaDB has the same data, and a commit is ordered among all of them before it returns.
 
-Nodes begin with equal data and are told so (`grastate.dat`), and that they were a cluster together (`gvwstate.dat`): when all have
-come they go on as one, in parallel and without a transfer. Positions are sequence numbers of the cluster.
+Nodes begin with equal data; `grastate.dat` states that, and `gvwstate.dat` that they formed a cluster before. Once all have started
+they resume that cluster, in parallel and without a transfer. Positions are sequence numbers of the cluster.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ PROVIDERS = tuple(
     Path(place, "libgalera_smm.so")
     for place in ("/usr/lib/galera", "/usr/lib64/galera-4", "/usr/lib64/galera", "/usr/lib/galera-4")
 )
-"""Where Debian, Red Hat, SUSE and Arch have Galera's library."""
+"""Galera's library on Debian, Red Hat, SUSE and Arch."""
 PORT = 4567
-"""Port by which the nodes talk with each other."""
+"""Port on which the nodes communicate with each other."""
 SYNC_WAIT = {"eventual": 0, "before": 7}
-"""By level of `consistency`: a statement first waits until its node has applied all that was ordered before it; 7: reads, updates,
-deletes and inserts."""
+"""`wsrep_sync_wait` by level of `consistency`: which statements first wait until their node has applied all that was ordered before
+them; 7 means reads, updates, deletes and inserts."""
 READY = "Synced"
 TRANSFER = "mariabackup"
-"""By which a node without data gets all of another's, which goes on meanwhile."""
+"""The method by which a node without data copies all data of another node, which keeps running meanwhile."""
 _TRANSFER_PROGRAMS = (f"wsrep_sst_{TRANSFER}", "mariabackup", "mbstream", "socat", "my_print_defaults")
 _TRANSFERS = {"IST": "Running IST", "SST": "SST received"}
-"""What a node's log says that fetched what it missed, or all. Of the first it says the second too."""
+"""Log text of a node that fetched the transactions it missed (IST) or all data (SST). After the first, the log has both texts."""
 _COUNTERS = {
     "wsrep_replicated": "ordered",
     "wsrep_local_cert_failures": "conflicts",
@@ -48,7 +48,7 @@ _COUNTERS = {
     "wsrep_flow_control_recv": "wsrep_flow_control_recv",
 }
 _BY_SOCKET = "ALTER USER 'root'@'localhost' IDENTIFIED VIA unix_socket;\n"
-"""Who makes the copy for another node logs in so: a password would stand in a command line."""
+"""Lets the program that copies for another node log in by Unix socket: a password would be visible in its command line."""
 _SETTINGS = ("wsrep_protocol_version", "wsrep_provider_version", "wsrep_cluster_conf_id")
 _OPTIONS = (WINDOW, PACKET)
 """Options of the provider."""
@@ -60,23 +60,23 @@ def provider() -> Path | None:
 
 
 def transfer_path() -> str:
-    """Where a server finds the programs of a transfer: our PATH, and what `howfar setup --clusters` has unpacked."""
+    """The PATH on which a server finds the programs of a transfer: our own, and the folder of `howfar setup --clusters`."""
     return f"{os.environ.get('PATH', os.defpath)}:{transfer_folder()}"
 
 
 def transfer_folder() -> Path:
-    """Where `howfar setup --clusters` puts the scripts of a transfer, which Debian has in a package with a service only."""
+    """Folder of the transfer scripts from `howfar setup --clusters`; Debian has them only in a package that installs a service."""
     return cache_home() / "galera/bin"
 
 
 def no_transfer() -> str | None:
-    """What a transfer lacks here. None: nothing."""
+    """The programs that are missing for a transfer here; None if it can run."""
     lacking = [name for name in _TRANSFER_PROGRAMS if shutil.which(name, path=transfer_path()) is None]
     return f"{', '.join(lacking)} not found (`howfar setup --clusters` gets what is needed)" if lacking else None
 
 
 class GaleraPositions:
-    """See `status.Positions`. A state is the cluster's own."""
+    """See `status.Positions`. A state is the UUID of the cluster's state."""
 
     counts_received = False
 
@@ -107,13 +107,13 @@ class GaleraReplication(MariadbReplication):
             *first,
             "--wsrep-on=ON",
             f"--wsrep-provider={library}",
-            f"--wsrep-cluster-name={uuid.UUID(seed.group).hex}",  # who does not know it is not let in
+            f"--wsrep-cluster-name={uuid.UUID(seed.group).hex}",  # nodes with another name are not admitted
             f"--wsrep-cluster-address=gcomm://{addresses}",
             f"--wsrep-node-address={address}",
             f"--wsrep-node-name={seed.name}",
             f"--wsrep-sst-method={'skip' if founds else TRANSFER}",
             "--wsrep-sst-auth=root:",
-            "--wsrep-dirty-reads=ON",  # so that keys are seen on a node that is cut off; it refuses writes all the same
+            "--wsrep-dirty-reads=ON",  # a node that is cut off still answers reads; it refuses writes anyway
             f"--wsrep-sync-wait={SYNC_WAIT[spec.consistency]}",
             f"--wsrep-provider-options=gcache.size=64M{listens}",
             "--binlog-format=ROW",
@@ -144,7 +144,7 @@ class GaleraReplication(MariadbReplication):
         return next((how for how, mark in _TRANSFERS.items() if mark in said), "nothing")
 
     def follow(self, replica: Member, source: Source) -> None:
-        """Do nothing: a node is a member from its start on."""
+        """Do nothing: a node is a member from the start."""
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
         for member in (primary, *replicas):
@@ -186,7 +186,7 @@ class GaleraReplication(MariadbReplication):
         )
 
     def promote(self, replica: Member, patience_s: float) -> int:
-        """Every node may write: the rest goes on by itself once it has found out. Nothing is done here but to wait for that."""
+        """Wait until the other nodes continue without the lost one. Every node accepts writes, so there is nothing else to do."""
 
         def whole() -> bool:
             seen = status(replica.ask, "LIKE 'wsrep%'")

@@ -1,7 +1,7 @@
-"""MySQL's Group Replication, with one primary or all: the members agree on the order of commits by a kind of Paxos (XCom).
+"""MySQL's Group Replication, single-primary or multi-primary: the members agree on the order of commits by a kind of Paxos (XCom).
 
 All begin with equal data and no transactions of their own, so that none has to fetch anything when it joins. Encryption between the
-members is off, as between the laboratory's other servers; MySQL 9.7 would insist on it.
+members is off, as between the laboratory's other servers; MySQL 9.7 requires it by default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from howfar.lab.servers import Ask, ServerContext
 from howfar.lab.servers.dialect import BinaryLog, quotable
 
 PORT = 33061
-"""Port by which the members talk with each other."""
+"""Port on which the members communicate with each other."""
 _CACHE_BYTES = 128 << 20
 _MEMBERS = "performance_schema.replication_group_members"
 _MINE = f"SELECT MEMBER_STATE AS state, MEMBER_ROLE AS role FROM {_MEMBERS} WHERE MEMBER_ID = @@server_uuid"
@@ -48,7 +48,7 @@ class GroupReplication(MysqlReplication):
 
     def binary_log(self, seed: Seed) -> BinaryLog:
         log, spec = super().binary_log(seed), seed.spec
-        # XCom listens on all addresses of a host and asks for no password; the other stack is the server's own port and accounts.
+        # XCom listens on all addresses of a host without a password; the other stack uses the server's own port and accounts.
         port = ServerContext.port_on(self.port) if seed.on_hosts else PORT
         address = seed.nodes[seed.number]
         own = {
@@ -88,7 +88,7 @@ class GroupReplication(MysqlReplication):
         self._start(member, seed, patience_s)
         how = "binary log"
         if seed.arrival == "new":
-            # Who has cloned another ends to begin anew, and asks its supervisor for that; here it is us.
+            # After cloning another, a member exits and expects its supervisor to restart it; here that is us.
             wait_for(
                 lambda: not member.server.alive(),
                 patience_s,
@@ -105,7 +105,7 @@ class GroupReplication(MysqlReplication):
         member.tell("START GROUP_REPLICATION", patience_s)
 
     def follow(self, replica: Member, source: Source) -> None:
-        """Do nothing: a node's options tell it whom to join."""
+        """Do nothing: a node's options name the group to join."""
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
         primary.tell("SET GLOBAL group_replication_bootstrap_group = ON", patience_s)
@@ -154,7 +154,7 @@ class GroupReplication(MysqlReplication):
         )
 
     def promote(self, replica: Member, patience_s: float) -> int:
-        """The group elects a primary by itself, which may be another member: waited for, with all that this one has to apply."""
+        """Wait until the group has elected a primary by itself, possibly another member, and this one has applied everything."""
 
         def whole() -> bool:
             row = one(replica.ask, _SURVIVORS)

@@ -1,4 +1,4 @@
-"""What is requested of a primary and its replicas, and the replicas' hosts with their links."""
+"""The request for a primary and its replicas, and the replicas' hosts with their links."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from howfar.plan.factors import CLUSTERS
 
 @dataclass(frozen=True)
 class PairContext:
-    """Where a pair may live: a directory, the network whose `server` will be the primary's host, CPUs, clients at once."""
+    """The environment of a pair: a directory, the network whose `server` will be the primary's host, CPUs, number of clients."""
 
     work: Path
     network: Network
@@ -44,43 +44,43 @@ class PairContext:
     backend: str = DEFAULT
     tcp: TcpPreset = "tuned"
     patience_s: float = 30.0
-    """Beyond round trips: for a replica to connect, to catch up, and for a commit outside the load."""
+    """Time allowed in addition to round trips, for a replica to connect or to catch up, and for a commit outside the load."""
 
     @property
     def replica_cpus(self) -> Cpus:
-        """CPUs for the replicas: those of no host, else the client's, so that the primary keeps its own."""
+        """CPUs for the replicas: those that neither host uses, else the client's, so that the primary keeps its own."""
         taken = {*self.shares.client, *self.shares.server}
         return tuple(cpu for cpu in usable_cpus() if cpu not in taken) or self.shares.client
 
 
 class Wire(ABC):
-    """One replica's way to the primary, or between two nodes of a cluster. The replica dials, so it is the link's client: what the
-    primary sends goes `to_client`, acknowledgements go `to_server`."""
+    """The path between a replica and its primary, or between two nodes of a cluster. The replica connects, so it is the link's client:
+    what the primary sends goes `to_client`, acknowledgements go `to_server`."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The replica's."""
+        """Name of the replica, or of both."""
 
     @property
     @abstractmethod
     def rtt_ns(self) -> int:
-        """The RTT that was requested, or measured."""
+        """The requested RTT, or for a real link the measured one."""
 
     @abstractmethod
     def alive(self) -> bool: ...
 
     @abstractmethod
     def sent_bytes(self) -> int | None:
-        """By the primary's host to the replica, since their interfaces are there. None: nobody counts them apart."""
+        """Bytes sent by the primary's host to the replica since their interfaces were created; None if not counted separately."""
 
     @abstractmethod
     def begin(self) -> RttResult:
-        """Before the load: the link at rest; its counters begin now. Raises LinkFailed, EngineError."""
+        """Measure the link at rest before the load, and reset its counters. Raises LinkFailed, EngineError."""
 
     @abstractmethod
     def pid(self) -> int | None:
-        """The process whose CPU time the link takes. None: there is none."""
+        """The process whose CPU time the link uses; None without one."""
 
     @abstractmethod
     def counters(self) -> LinkStats | None: ...
@@ -101,13 +101,13 @@ class Wire(ABC):
 
 @dataclass(frozen=True)
 class EmulatedWire(Wire):
-    """In the laboratory: the replica's host is joined to the primary's by an emulated link."""
+    """A wire of the laboratory: an emulated link between the replica's host and the primary's, or between two replicas' hosts."""
 
     network: Network
     link: Link
     tcp: TcpPreset
     nodes: tuple[int, int]
-    """The primary is 0; the smaller number is the link's server."""
+    """Numbers of both nodes; the primary is 0, and the smaller number is the link's server."""
 
     @property
     def name(self) -> str:
@@ -115,12 +115,12 @@ class EmulatedWire(Wire):
 
     @staticmethod
     def called(network: Network, nodes: tuple[int, int]) -> str:
-        """The replica's name, or both replicas'."""
+        """The name of the wire: the replica's, or both replicas'."""
         return network.client.name if nodes[0] == 0 else f"{network.server.name}-{network.client.name}"
 
     @property
     def host(self) -> Host:
-        """The replica's."""
+        """The replica's host."""
         return self.network.client
 
     @property
@@ -155,12 +155,12 @@ class EmulatedWire(Wire):
         return link_violations(self.link, at_rest, stats, lateness)
 
     def shape(self, spec: LinkSpec) -> None:
-        """Another link from now on, at rest. Raises LinkFailed, EngineError."""
+        """Set the link, at rest, to `spec`. Raises LinkFailed, EngineError."""
         size_buffers(self.network, spec.bdp_bytes, self.tcp)
         self.link.shape(spec)
 
     def cut(self, directions: Iterable[DirectionName] = DIRECTIONS) -> None:
-        """Nothing comes through any more in these directions, and nobody is told. Raises LinkFailed."""
+        """Drop all packets in these directions from now on, without any error at either end. Raises LinkFailed."""
         spec = self.link.spec
         for name in directions:
             direction = replace(spec.direction(name), outages=(Outage(at_ns=0, for_ns=LONGEST_NS),))
@@ -168,7 +168,7 @@ class EmulatedWire(Wire):
         self.link.change(spec, 0)
 
     def mend(self) -> None:
-        """What it was before it was cut. Raises LinkFailed."""
+        """Restore the link as it was before `cut`. Raises LinkFailed."""
         self.link.change(self.link.spec, 0)
 
 
@@ -181,9 +181,9 @@ def open_wires(
     *,
     mesh: bool = False,
 ) -> Iterator[tuple[EmulatedWire, ...]]:
-    """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. `mesh`: and every two of them by one of
-    their own, in which case each host has an address that all others reach. `calibrations`: of wires before these, by their names.
-    The replicas' ways to the primary come first. Raises PlanError, LinkFailed, EngineError."""
+    """Open `count` hosts, each joined to the primary's by a calibrated link; call in the sandbox. `mesh`: also join every two of them,
+    and give each host an address that all others can reach. `calibrations`: those of earlier wires, by name. The wires to the primary
+    come first in the result. Raises PlanError, LinkFailed, EngineError."""
     among = [(low, high) for low, high in pairs(count + 1) if low] if mesh else []
     if count + len(among) > LINKS_MOST:
         raise PlanError(f"a cluster of {count + 1} nodes needs more than {LINKS_MOST} links", "Use at most 6 nodes.")
@@ -224,27 +224,27 @@ def open_wires(
 
 
 def node_address(number: int) -> str:
-    """Address of a node of a cluster, over whichever link."""
+    """Address of a node of a cluster, the same on all its links."""
     return f"10.78.0.{number + 1}"
 
 
 Mode = Literal["none", "async", "semi_sync", "galera", "group", "group-leader"]
 WaitPoint = Literal["AFTER_SYNC", "AFTER_COMMIT", "remote_write", "on", "remote_apply"]
-"""As the servers call it: of MariaDB and MySQL, then of PostgreSQL (`synchronous_commit`)."""
+"""The servers' own names: first those of MariaDB and MySQL, then those of PostgreSQL (`synchronous_commit`)."""
 Durability = Literal["strict", "relaxed", "off"]
 Compression = Literal["zlib", "zstd"]
 FOREVER_MS = 3_600_000
-"""A semi-synchronous primary waits so long before it goes on without its replicas: longer than any trial."""
+"""Time after which a semi-synchronous primary would continue without its replicas: longer than any trial."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A server's settings of how it writes; the same on primary and replicas."""
+    """A server's settings for writing its logs; the same on primary and replicas."""
 
     flush_log_at_commit: int
     sync_binlog: int
     flush_method: str | None
-    """None: the server's own."""
+    """None for the server's default."""
 
 
 PRESETS: dict[Durability, Preset] = {
@@ -256,7 +256,8 @@ PRESETS: dict[Durability, Preset] = {
 
 @dataclass(frozen=True)
 class ReplicationSpec:
-    """`none`: a primary alone, its binary log written all the same, so that a replica is all that the modes differ in."""
+    """The requested replication. `none`: a primary alone, which writes its binary log nevertheless, so that modes differ only in the
+    replicas."""
 
     mode: Mode = "semi_sync"
     replicas: int = 1
@@ -264,16 +265,16 @@ class ReplicationSpec:
     wait_for: int = 1
     """Replicas whose acknowledgement a commit needs."""
     timeout_ms: int = FOREVER_MS
-    """Until a semi-synchronous commit goes on without acknowledgement."""
+    """Time after which a semi-synchronous commit continues without acknowledgement."""
     durability: Durability = "strict"
     flushes: bool = True
-    """A commit waits until its own log is written. Where a replica must acknowledge it does."""
+    """Whether a commit waits until its own log is written; it always does if a replica must acknowledge."""
     tls: bool = False
     compression: Compression | None = None
     consistency: str = "eventual"
-    """Consistency of a cluster: the level of the factor."""
+    """Consistency of a cluster: the level of the factor `consistency`."""
     everywhere: bool = False
-    """Whether every member of a group takes writes. Galera's nodes always do."""
+    """Whether every member of a group accepts writes. Galera's nodes always do."""
 
     @property
     def semi_sync(self) -> bool:
@@ -285,7 +286,7 @@ class ReplicationSpec:
 
     @property
     def needed(self) -> int:
-        """Other servers without whose answer no commit returns: the nearest so many."""
+        """Number of other servers whose answers a commit needs before it returns; the nearest ones decide."""
         if self.mode == "galera":
             return self.replicas
         return (self.replicas + 1) // 2 if self.cluster else self.wait_for if self.semi_sync else 0
@@ -295,7 +296,7 @@ class ReplicationSpec:
         return PRESETS[self.durability]
 
     def check(self) -> None:
-        """Raises PlanError for what makes no sense on any server."""
+        """Raises PlanError for a combination that makes no sense on any server."""
         if (self.mode == "none") != (self.replicas == 0):
             raise PlanError(
                 f"replication {self.mode} with {self.replicas} replicas makes no sense",

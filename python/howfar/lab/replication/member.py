@@ -1,4 +1,4 @@
-"""One server of a pair: its data from the template, the queries that it answers again and again."""
+"""One server of a pair: its data from the template, and the queries that are run on it repeatedly."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from howfar.lab.servers.program import Program
 
 _POLL_S = 0.01
 _FULL_BYTES = 16 << 20
-"""Tables and logs grow by steps of some MiB, and the step that did not fit was taken back."""
+"""Less free space counts as full: tables and logs grow by steps of some MiB, and a step that did not fit was undone."""
 
 
 @dataclass
 class Member:
-    """`primary`, `replica1` and so on."""
+    """One server of a pair, called `primary`, `replica1` and so on."""
 
     name: str
     server: TableServer
@@ -29,14 +29,14 @@ class Member:
     spec: ReplicationSpec
     seed: Seed | None = None
     begin: Callable[[Seed], TableServer] | None = None
-    """Another server in its place, which has ended. None: it is on a host of the user's."""
+    """Starts a new server to replace the one that has ended. None if it is on one of the user's own hosts."""
 
     def stop(self) -> None:
-        """Whichever server it has by then."""
+        """Stop the member's present server."""
         self.server.stop()
 
     def ask(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
-        """Questions only: a commit may wait for a replica, see `write`. `called`: as of `TableServer.query`.
+        """Run a query that commits nothing: a commit may wait for a replica, see `write`. `called`: as in `TableServer.query`.
 
         Raises ServerCrashed, LabError.
         """
@@ -46,14 +46,15 @@ class Member:
             raise self._of(error) from error
 
     def _of(self, error: LabError) -> LabError:
-        """The error, with whose server it was and what the reason may be."""
+        """The error, with the member's name and a possible reason."""
         full = self.full()
         advice = "Free some space, or measure for a shorter time." if full else error.advice
         why = f" had {full}" if full else ""
         return type(error)(f"{self.name}{why}: {error.message}", advice)
 
     def full(self) -> str | None:
-        """In words, when its file system is. A server that has no room dies, waits or refuses, and seldom says it last."""
+        """The free space in words if its file system is full, else None. A server without space dies, waits or refuses, and the last
+        message in its log seldom says why."""
         left = self.server.free_bytes()
         return None if left > _FULL_BYTES else f"{left >> 20} MiB left on its file system"
 
@@ -61,7 +62,7 @@ class Member:
         return str(self.ask(sql)[0]["position"] or "").replace("\n", "")
 
     def replica_state(self) -> ReplicaState | None:
-        """None: it follows nobody."""
+        """Its state as a replica; None if it follows no primary."""
         return self.dialect.read_state(self.ask)
 
     def primary_end(self) -> PrimaryEnd | None:
@@ -74,13 +75,13 @@ class Member:
         return self.dialect.acknowledges(self.ask, self.spec)
 
     def write(self, *statements: str, patience_s: float) -> None:
-        """Commit something, and wait so long. Raises LabError when it is not acknowledged by then: it may be committed or not."""
+        """Commit `statements` within `patience_s`. Raises LabError if they are not acknowledged by then, committed or not."""
         unsaid = f"it did not commit {statements[0][:80]!r} within {patience_s:.0f} s, or refused it"
         advice = "With semi-synchronous replication, it waits for its replicas: is one of them gone?"
         self._do(statements, patience_s, unsaid, advice, as_client=True)
 
     def tell(self, order: str, patience_s: float) -> None:
-        """What is no commit and may take long, as to stop replicating. Raises LabError when it has not obeyed by then."""
+        """Run an order that commits nothing and may take long, such as to stop replication. Raises LabError if it takes too long."""
         unsaid = f"it did not obey {order!r} within {patience_s:.0f} s, or refused it"
         self._do((order,), patience_s, unsaid, "Is something locked there, or the machine overloaded?")
 
@@ -98,7 +99,7 @@ class Member:
 
 
 def begin_member(seed: Seed, context: ServerContext, program: Program, tables: Tables) -> Member:
-    """Seed it from the template and start it; `become_ready` of its server comes later, so that all come up side by side.
+    """Seed a member from the template and start it; call `become_ready` of its server later, so that all members start in parallel.
 
     Raises LabError, ServerCrashed.
     """
@@ -115,7 +116,8 @@ def begin_member(seed: Seed, context: ServerContext, program: Program, tables: T
 
 
 def refuse_strangers(primary: Member, replica: Member) -> None:
-    """Histories that have parted cannot be joined, and not every server says so. Raises LabError."""
+    """Check that the replica has no errant transactions: diverged histories cannot be joined, and not every server reports it. Raises
+    LabError."""
     dialect = primary.dialect
     own, known = replica.position(dialect.state_sql), primary.position(dialect.state_sql)
     if strangers := dialect.positions.strangers(own, known):
@@ -126,14 +128,14 @@ def refuse_strangers(primary: Member, replica: Member) -> None:
 
 
 def await_node(member: Member, patience_s: float) -> None:
-    """Until it says that its cluster is complete, and as requested. Raises LabError with what is not."""
+    """Wait until the node reports a complete cluster as requested. Raises LabError with the differences."""
 
     def unlike() -> tuple[str, ...]:
         try:
             facts = member.node_facts()
         except ServerCrashed:
             raise
-        except LabError as error:  # one that is joining may refuse to be asked
+        except LabError as error:  # a joining node may refuse queries
             return (error.message,)
         return () if facts is None else facts.unlike
 
@@ -148,7 +150,7 @@ def wait_for(
     what: Callable[[], str],
     advice: str = "Is the machine overloaded?",
 ) -> None:
-    """Observe, bounded in time. Raises LabError that says `what` was not reached."""
+    """Poll until `condition` holds. Raises LabError after `patience_s`, with the text of `what` at that time."""
     deadline = time.monotonic() + patience_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
-"""A primary and its replicas: data, servers, replication, made in this order, and proven before anybody measures.
+"""A primary and its replicas: data, servers and replication, set up in this order, and proven before any measurement.
 
 Each replica is seeded from the same loaded template as its primary, before either writes: their histories are empty and equal. Hosts
-and links are in `links.py` and outlive a pair. Not here: the load, and what a crash does.
+and links are in `links.py` and outlive a pair. Not here: the load, and the effects of a crash.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import LOADED
 
 _ROUND_TRIPS = 60
-"""For a long link: connecting, catching up and the proof take about a third of them."""
+"""Round trips allowed on a long link; connecting, catching up and the proof take about a third of them."""
 
 
 @dataclass
 class Pair:
-    """What `open_pair` gives."""
+    """A primary with its replicas. Made by `open_pair`."""
 
     spec: ReplicationSpec
     dialect: ReplicationDialect
     primary: Member
     replicas: tuple[Member, ...] = ()
     wires: tuple[Wire, ...] = ()
-    """To the replicas in their order, then those between them."""
+    """The wires to the replicas in their order, then those between replicas."""
     patience_beyond_s: float = 30.0
-    """Beyond round trips."""
+    """Time allowed in addition to round trips."""
     patience: float = 1.0
-    """Longer intervals between looks at it, where each look costs its hosts more."""
+    """Factor for the intervals between looks at the pair; larger where each look costs its hosts more."""
     certificates: CertificatePaths | None = None
-    """Certificates of its servers. None: they offer no TLS."""
+    """Certificates of its servers; None if they offer no TLS."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """How it was made, and what its servers said of themselves."""
+    """Facts about its setup, and its servers' reports, for the receipt."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -78,22 +78,22 @@ class Pair:
         return self.wires[len(self.replicas) :]
 
     def ends_of(self, wire: Wire) -> tuple[str, ...]:
-        """The members at its ends. A link between two replicas is named after both, else after the one."""
+        """Names of the members at its ends. A link between two replicas is named after both, any other after its replica."""
         names = tuple(wire.name.split("-"))
         return names if len(names) > 1 else (self.primary.name, *names)
 
     def wires_around(self, members: Iterable[Member]) -> tuple[Wire, ...]:
-        """All between these and others."""
+        """All wires between `members` and the other members."""
         names = {member.name for member in members}
         return tuple(wire for wire in self.wires if len(names & set(self.ends_of(wire))) == 1)
 
     @property
     def patience_s(self) -> float:
-        """For what needs some round trips."""
+        """Time allowed for an action that needs some round trips."""
         return self.patience_beyond_s + _ROUND_TRIPS * max((wire.rtt_ns for wire in self.wires), default=0) / 1e9
 
     def snapshot(self) -> Snapshot:
-        """Raises ServerCrashed, LabError."""
+        """The state of all members now. Raises ServerCrashed, LabError."""
         position = self.primary.position(self.dialect.position_sql)
         return Snapshot(
             position=position,
@@ -123,11 +123,11 @@ class Pair:
         )
 
     def refuse_strangers(self, replica: Member) -> None:
-        """Histories that have parted cannot be joined, and not every server says so. Raises LabError."""
+        """Check that the replica has no errant transactions; see `member.refuse_strangers`. Raises LabError."""
         refuse_strangers(self.primary, replica)
 
     def await_replicating(self, replica: Member) -> None:
-        """Raises LabError with what the replica says."""
+        """Wait until the replica receives and applies. Raises LabError with the replica's own errors."""
 
         def replicating() -> bool:
             state = _state_of(replica)
@@ -141,7 +141,7 @@ class Pair:
         wait_for(replicating, self.patience_s, describe, "Is its link cut, or the machine overloaded?")
 
     def await_caught_up(self, replica: Member) -> None:
-        """Until all that the primary has committed by now is applied. Raises LabError."""
+        """Wait until everything that the primary has committed by now is applied. Raises LabError."""
         wanted = self.primary.position(self.dialect.position_sql)
 
         def lacking() -> int:
@@ -160,8 +160,8 @@ class Pair:
         wait_for(caught_up, self.patience_s, describe, "Is its link cut, or the machine overloaded?")
 
     def prove(self) -> Snapshot:
-        """A row written on the primary is read on every replica, each end reports what was requested, and that is what crossed. Before
-        any other client is there. Raises LabError."""
+        """Prove replication, before any other client connects: a row written on the primary is read on every replica, both ends report
+        the requested settings, and the bytes on the links agree. Raises LabError."""
         ways = self.wires[: len(self.replicas)]
         before, crossed = self.snapshot(), sent_bytes(ways)
         word = secrets.token_hex(8)
@@ -203,8 +203,8 @@ def open_pair(
     *,
     encrypted: bool = False,
 ) -> Iterator[Pair]:
-    """One replica on each of the first wires, as many as requested. Call in the sandbox, with no other pair there. Everything
-    is undone on leaving, also after a failure half-way. `encrypted`: other clients use TLS, whether or not the replicas do.
+    """Start a proven pair, with a replica on each of the first wires, as many as requested. Call in the sandbox, without another pair.
+    Undone on leaving, also after a partial failure. `encrypted`: other clients use TLS, whether or not the replicas do.
 
     Raises PlanError, LabError, ServerCrashed.
     """
@@ -217,7 +217,7 @@ def open_pair(
 
 
 def check(spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
-    """Raises PlanError for what makes no sense, on any server or on this kind."""
+    """Raises PlanError for a request that makes no sense on any server, or that this kind does not support."""
     spec.check()
     if spec.semi_sync and dialect.most_to_wait_for is not None and spec.wait_for > dialect.most_to_wait_for:
         raise PlanError(
@@ -233,7 +233,7 @@ def check(spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
 
 @contextmanager
 def _directory(context: PairContext) -> Iterator[Path]:
-    """For the data of all, gone with the pair: the next one begins anew."""
+    """A directory for the data of all members, removed with the pair: the next pair starts anew."""
     where = context.work / "pair"
     where.mkdir()
     try:
@@ -252,7 +252,7 @@ def _begin(
     encrypted: bool,
     ledger: ExitStack,
 ) -> Pair:
-    """The members on the laboratory's hosts, with equal data, and then what `join` does."""
+    """Start the members on the laboratory's hosts, with equal data, then `join` them."""
     dialect = replication_dialect(program.kind, spec.mode)
     certificates = _certificates(directory, wires) if spec.tls or encrypted else None
     secret, group = secrets.token_urlsafe(18), str(uuid.uuid4())
@@ -283,8 +283,8 @@ def _begin(
 
 
 def join(pair: Pair, sources: Sequence[Source]) -> None:
-    """Wait for members that were begun, configure each replica with its primary, and prove the pair. `sources`: the primary as each
-    replica finds it. Raises LabError, ServerCrashed."""
+    """Wait for started members, point each replica to its primary, and prove the pair. `sources`: the primary's address as each
+    replica reaches it. Raises LabError, ServerCrashed."""
     marks = [("", time.monotonic())]
 
     def mark(what: str) -> None:
@@ -319,7 +319,8 @@ def _certificates(directory: Path, wires: tuple[EmulatedWire, ...]) -> Certifica
 
 
 def _durability(member: Member, spec: ReplicationSpec) -> dict[str, str]:
-    """Read back. Raises LabError when it is not the preset: a server may take an option and not obey it."""
+    """Read the settings of durability back. Raises LabError if they differ from the preset: a server may accept an option and ignore
+    it."""
     found, wanted = member.dialect.durability(member.ask, spec)
     unlike = [
         f"{name} is {found.get(name)} instead of {value}"
@@ -332,7 +333,7 @@ def _durability(member: Member, spec: ReplicationSpec) -> dict[str, str]:
 
 
 def _connect(pair: Pair) -> None:
-    """Replication on, everywhere, and the primary writes only when all have come."""
+    """Turn replication on for all members, and wait until every replica replicates and, if requested, acknowledges."""
     primary = pair.primary
     patience_s = pair.patience_s
     pair.dialect.join(primary, pair.replicas, pair.spec, patience_s)
@@ -359,10 +360,10 @@ PATIENCE_S = 60.0
 
 
 def promote(replica: Member, patience_s: float = PATIENCE_S) -> Promoted:
-    """Stop receiving, wait until all that came whole is applied, cut the bond, make it writable. The primary may be dead, or not: who
-    calls has seen to it that nobody writes there.
+    """Promote a replica: stop receiving, wait until all complete transactions are applied, detach it from its primary, make it
+    writable. The primary may be dead or alive: the caller ensures that no client writes there.
 
-    Raises LabError when it cannot be promoted; it is left read-only then, and receives nothing any more.
+    Raises LabError if it cannot be promoted; it is then left read-only and receives nothing more.
     """
     dialect, began = replica.dialect, time.monotonic_ns()
     if replica.replica_state() is None:

@@ -1,11 +1,11 @@
 """PostgreSQL's physical streaming replication. See `dialect.ReplicationDialect`.
 
-Replicas are copies of the primary's template, so they begin with its history and fetch what it has written since. A commit waits as
-`synchronous_commit` says for `ANY n` of them, for ever: there is no timeout and no fallback. A wait that somebody cancels ends with a
-warning, and the client is told that its commit is done: such waits are counted in the log.
+Replicas are copies of the primary's template, so they begin with its history and fetch what it has written since. A commit waits
+forever for `ANY n` of them, as `synchronous_commit` specifies: there is no timeout and no fallback. A cancelled wait ends with a
+warning, but its client sees a successful commit: the log shows the number of such waits.
 
-Positions are `log@transaction`: how far the log goes, and the number that the next transaction gets. What a replica has received
-and not replayed has no second part.
+Positions are `log@transaction`: the end of the log, and the number that the next transaction gets. What a replica has received
+but not replayed has no second part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from howfar.lab.servers.postgresql import PostgresStore, Streaming, password_ver
 from howfar.lab.servers.program import Program
 
 _LEVELS = {"on": "flush_lsn", "remote_write": "write_lsn", "remote_apply": "replay_lsn"}
-"""Levels of `synchronous_commit` with a replica, and what a replica must have reached."""
+"""Levels of `synchronous_commit` that wait for a replica, and the column with the position that it must have reached."""
 _CANCELLED = "canceling wait for synchronous replication"
 _NAMED = re.compile(r"ANY (\d+) \(")
 _SETTINGS = ("synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes", "wal_level")
@@ -47,12 +47,12 @@ _PROMOTES_S = 60
 
 
 class PostgresPositions:
-    """See `status.Positions`. A state is whose history it is."""
+    """See `status.Positions`. A state identifies the history: PostgreSQL's system identifier."""
 
     counts_received = False
 
     def lacking(self, ahead: str, behind: str) -> int:
-        """Transactions where both have their number, else bytes of the log."""
+        """Transactions if both positions have a transaction number, else bytes of the log."""
         (log, number), (their_log, their_number) = _position(ahead), _position(behind)
         if number is not None and their_number is not None:
             return max(number - their_number, 0)
@@ -63,7 +63,7 @@ class PostgresPositions:
 
 
 def _position(text: str) -> tuple[int, int | None]:
-    """Raises ValueError for what is no position."""
+    """Parse a position. Raises ValueError."""
     log, _, number = text.partition("@")
     return log_bytes(log), int(number) if number else None
 
@@ -101,7 +101,7 @@ class PostgresReplication(ReplicationDialect):
         store.prepare(context)
         options = _wanted(seed.spec) | {
             "wal_receiver_status_interval": "1s",
-            # A replica is there before its primary's account is: it comes again at once.
+            # A replica may start before its account on the primary exists, and then retries at once.
             "wal_retrieve_retry_interval": "50ms",
         }
         if seed.source is not None:
@@ -110,16 +110,16 @@ class PostgresReplication(ReplicationDialect):
         return store.begin(Streaming(ACCOUNT, password_verifier(seed.secret), options, primary), seed.tls)
 
     def follow(self, replica: Member, source: Source) -> None:
-        """Do nothing: a standby follows from its start on."""
+        """Do nothing: a standby follows its primary from the start."""
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
-        """By the laboratory's own session, whose commits do not wait."""
+        """Create the tables in the laboratory's own session, whose commits do not wait for replicas."""
         primary.ask(
             f"CREATE SCHEMA {SCHEMA} AUTHORIZATION {USER} "
             "CREATE TABLE marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) "
             "CREATE TABLE heartbeat (id INT PRIMARY KEY, sent_ns BIGINT)"
         )
-        # As it is, so that it crosses the link as it is.
+        # Store it uncompressed, so that it crosses the link uncompressed.
         primary.ask(f"ALTER TABLE {SCHEMA}.marker ALTER filling SET STORAGE EXTERNAL")
 
     def mark_sql(self, word: str, filling: str) -> str:
@@ -173,7 +173,7 @@ class PostgresReplication(ReplicationDialect):
         )
 
     def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
-        """One that streams reports how far it is; whether a commit waits for that is the primary's affair."""
+        """A streaming standby reports its position; whether a commit waits for that is up to the primary."""
         state = self.read_state(ask)
         return state is not None and state.receiving == "Yes" if spec.semi_sync else None
 
@@ -210,7 +210,7 @@ class PostgresReplication(ReplicationDialect):
         return self.positions.lacking(replica.position(self.applied_sql), had)
 
     def set_timeout(self, primary: Member, timeout_ms: int | None) -> None:
-        """There is none."""
+        """Refuse: PostgreSQL has no timeout. Raises LabError."""
         if timeout_ms is not None:
             raise LabError("PostgreSQL waits for its replicas forever: it has no timeout to set")
 
@@ -219,7 +219,7 @@ class PostgresReplication(ReplicationDialect):
 
 
 def _wanted(spec: ReplicationSpec) -> dict[str, str]:
-    """Settings of a primary."""
+    """The requested settings of a primary."""
     level = spec.wait_point if spec.semi_sync else "local" if spec.flushes else "off"
     listed = ", ".join(f"replica{number}" for number in range(1, spec.replicas + 1))
     return {

@@ -1,6 +1,6 @@
-"""Whether replication was what was requested over a window: facts at its beginning and its end, and what contradicts. Pure.
+"""Proof that replication was as requested over a window: facts at its beginning and end, and contradictions. Pure.
 
-A window whose semi-synchronous replication fell back for one commit is no measurement of it: the trial is void then.
+If semi-synchronous replication fell back for even one commit, the window does not measure it and the trial is void.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ class ReplicaFacts:
     name: str
     state: ReplicaState
     semi_sync: bool | None
-    """It acknowledges; None: it cannot."""
+    """Whether it acknowledges; None if it cannot."""
     applied: str
-    """A position."""
+    """Position up to which it has applied."""
     behind: int
     """Transactions that the primary had committed, read before the replica was, and that are not applied."""
     strangers: str = ""
-    """Transactions that neither the primary nor anybody it follows has written."""
+    """Errant transactions: in the replica's history but not in the primary's."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All ends at one moment."""
+    """The primary and all replicas at one moment."""
 
     position: str
     """Position of the primary."""
     primary: PrimaryEnd | None
-    """None: it knows no semi-synchronous replication."""
+    """None if it does not support semi-synchronous replication."""
     replicas: tuple[ReplicaFacts, ...]
     sent: Mapping[str, int] = field(default_factory=dict)
-    """Bytes by the primary's host to each replica, by the kernel's count."""
+    """Bytes sent by the primary's host to each replica, as the kernel counts them."""
     broken: tuple[str, ...] = ()
-    """What no server says of itself: links that have died, disks that are full."""
+    """Failures that no server reports itself: dead links, full disks."""
     nodes: tuple[NodeFacts, ...] = ()
     """All nodes of a cluster, the primary first."""
 
 
 def violations(spec: ReplicationSpec, before: Snapshot, after: Snapshot, commits: int | None = None) -> tuple[str, ...]:
-    """Sentences, none: it held. `commits`: how many the load saw acknowledged in the window; None: unknown."""
+    """Contradictions; empty if replication held. `commits`: number that the load saw acknowledged in the window; None if unknown."""
     found = [*_of_moment(spec, before, "before"), *_of_moment(spec, after, "after")]
     if spec.cluster:
         found += _of_cluster(before, after, commits)
@@ -84,7 +84,7 @@ def _of_cluster(before: Snapshot, after: Snapshot, commits: int | None) -> list[
 
 
 def counted(before: Snapshot, after: Snapshot) -> dict[str, dict[str, int]]:
-    """By node: what its counters have grown by."""
+    """Growth of each node's counters."""
     earlier = {node.name: node.counters for node in before.nodes}
     return {
         node.name: {name: count - earlier[node.name].get(name, 0) for name, count in node.counters.items()}
@@ -94,7 +94,7 @@ def counted(before: Snapshot, after: Snapshot) -> dict[str, dict[str, int]]:
 
 
 def _crossed_less(spec: ReplicationSpec, log_bytes: int, before: Snapshot, after: Snapshot) -> list[str]:
-    """Acknowledged log has crossed the links of as many replicas as a commit needs, by the kernel's count."""
+    """Violation if, by the kernel's count, fewer bytes than the acknowledged log crossed the links of the replicas a commit needs."""
     crossed = sorted((sent - before.sent.get(name, 0) for name, sent in after.sent.items()), reverse=True)
     needed = crossed[: spec.wait_for]
     if not needed or needed[-1] >= log_bytes:
@@ -158,8 +158,8 @@ def _strangers(replica: ReplicaFacts, when: str) -> list[str]:
 
 
 def after_absence(seen: Snapshot) -> tuple[str, ...]:
-    """After the window of a pair whose replicas left and returned: sentences of what their absence does not explain. One that is not
-    semi-synchronous yet, or still connects, is none of it."""
+    """Violations after the window of a pair whose replicas left and returned, as far as their absence does not explain them. A replica
+    that is not semi-synchronous yet, or is still connecting, is no violation."""
     found = [f"{sentence} after the window" for sentence in seen.broken]
     for replica in seen.replicas:
         if replica.state.applying != "Yes" or replica.state.receiving == "No":
@@ -169,7 +169,7 @@ def after_absence(seen: Snapshot) -> tuple[str, ...]:
 
 
 def latency_violation(spec: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | None:
-    """No commit is acknowledged sooner than a packet goes to the replica and back. Counters can lie, this cannot."""
+    """Violation if commits returned faster than a packet goes to the replica and back. Counters can be wrong, this cannot."""
     if not spec.needed or p50_ns >= rtt_ns:
         return None
     return (
@@ -179,7 +179,7 @@ def latency_violation(spec: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | 
 
 
 def window_facts(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """For the receipt: both moments, and the mean wait of the window's commits, which no counter of the server's tells."""
+    """Facts for the receipt: both moments, and the mean wait of the window's commits, which no single counter contains."""
     facts: dict[str, Any] = {"before": asdict(before), "after": asdict(after), "mean_wait_us": None}
     if after.nodes:
         facts["counted"] = counted(before, after)
@@ -191,25 +191,25 @@ def window_facts(before: Snapshot, after: Snapshot) -> dict[str, Any]:
 
 
 FILLING = "replicas " * 3000
-"""Text for a row of its own. Any compression leaves a hundredth of it, and encryption none the less."""
+"""Text of the test row. Any compression reduces it to a hundredth; encryption does not reduce it."""
 _COMPRESSED_MOST = len(FILLING) // 4
-"""With headers, acknowledgements and heartbeats."""
+"""Maximum bytes of the compressed row, with headers, acknowledgements and heartbeats."""
 
 
 @dataclass(frozen=True)
 class ChannelFacts:
-    """Until a pair was proven."""
+    """Facts about the replication channel, up to the proof of the pair."""
 
     tls_handshakes: int
     """TLS handshakes of replicas with the primary."""
     row_bytes: int
-    """Size of the row that was written."""
+    """Size of the test row."""
     wire_bytes: Mapping[str, int]
-    """What the primary's host sent to each replica for it, by the kernel's count."""
+    """Bytes that the primary's host sent to each replica for that row, as the kernel counts them."""
 
 
 def sent_bytes(wires: Sequence[Wire]) -> dict[str, int]:
-    """By the primary's host to each replica, since their interfaces are there."""
+    """Bytes sent by the primary's host to each replica since the creation of their interfaces."""
     return {wire.name: sent for wire in wires if (sent := wire.sent_bytes()) is not None}
 
 

@@ -1,4 +1,4 @@
-"""What servers report of replication: counters under whatever names they have, positions, lag, commits that hang."""
+"""The servers' reports about replication: counters under their various names, positions, lag, hanging commits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _REPLICA_WORDS = ("replica", "slave")
 
 @dataclass(frozen=True)
 class SemiSyncNames:
-    """How one server calls its two ends; None: it cannot be that end, or not yet."""
+    """Prefixes of one server's variables for the two roles; None if it cannot take that role, or not yet."""
 
     primary: str | None
     replica: str | None
     wait_for: str | None
-    """The variable that says how many replicas must acknowledge; None: always one."""
+    """The variable that sets how many replicas must acknowledge; None if it is always one."""
 
     def enable_primary_sql(self, spec: ReplicationSpec) -> tuple[str, ...]:
         assert self.primary is not None, "its plugin comes first"
@@ -38,7 +38,7 @@ class SemiSyncNames:
 
 
 def semi_sync_names(variables: Iterable[str]) -> SemiSyncNames:
-    """From the names of a server's variables."""
+    """The names that a server uses, found among the names of its variables."""
     known = {name.lower() for name in variables}
 
     def prefix(roles: Iterable[str]) -> str | None:
@@ -54,54 +54,54 @@ def semi_sync_names(variables: Iterable[str]) -> SemiSyncNames:
 
 @dataclass(frozen=True)
 class PrimaryEnd:
-    """A primary's own account of its acknowledgements. Counters are totals since it started."""
+    """A primary's own report of its acknowledgements. Counters are totals since it started."""
 
     enabled: bool
     status: bool
-    """It is semi-synchronous now, and has not fallen back."""
+    """Whether it is semi-synchronous now, and has not fallen back."""
     clients: int
     """Semi-synchronous replicas that are connected."""
     timeout_ms: int | None
-    """None: it waits for ever."""
+    """None if it waits forever."""
     wait_point: str
     wait_for: int
     yes_tx: int | None
-    """Acknowledged; None: it does not count them.
+    """Commits with acknowledgement; None if it does not count them.
 
-    Beware: MySQL under AFTER_SYNC counts groups of commits, MariaDB and AFTER_COMMIT each commit."""
+    Beware: MySQL under AFTER_SYNC counts groups of commits; MariaDB, and MySQL under AFTER_COMMIT, count each commit."""
     no_tx: int
-    """Committed without, in the unit of `yes_tx`: MySQL 9.7 counted 17,171 for 19,838 commits of 16 connections under AFTER_SYNC, and
-    15,277 for as many of one connection."""
+    """Commits without acknowledgement, in the unit of `yes_tx`: MySQL 9.7 counted 17,171 for 19,838 commits of 16 connections under
+    AFTER_SYNC, but exactly 15,277 for 15,277 commits of one connection."""
     no_times: int
-    """Fallbacks; switching it off counts as one."""
+    """Fallbacks to asynchronous replication; turning semi-synchronous replication off counts as one."""
     tx_waits: int
     tx_wait_us: int
     waiting: int
     """Sessions that wait for an acknowledgement now."""
     acknowledged_bytes: int | None = None
-    """As much of its log as the replicas have acknowledged that a commit needs; None: it does not say."""
+    """Bytes of its log that as many replicas as a commit needs have acknowledged; None if not reported."""
     log_bytes: int | None = None
-    """Bytes of its log, until now; None: it does not say."""
+    """Bytes of its log until now; None if not reported."""
     settings: Mapping[str, str] | None = None
-    """As it reports them, where they are not above."""
+    """Further settings as it reports them."""
     standbys: tuple[Mapping[str, Any], ...] = ()
-    """What it reports of each replica."""
+    """Its report of each replica."""
     unlike: tuple[str, ...] = ()
     """Settings that are not as requested."""
 
     @property
     def acknowledged(self) -> int:
-        """In whatever it counts them."""
+        """Acknowledgements in the server's own unit: bytes of log, commits or groups of commits."""
         return (self.acknowledged_bytes or 0) if self.yes_tx is None else self.yes_tx
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Changes with each acknowledgement, and with each commit that goes on without one."""
+        """A value that changes with each acknowledgement, and with each commit that continues without one."""
         return (self.acknowledged, self.no_tx, self.tx_waits)
 
 
 def primary_end(names: SemiSyncNames, variables: Mapping[str, str], status: Mapping[str, str]) -> PrimaryEnd | None:
-    """None: this server cannot be one."""
+    """The primary's report from its variables and status; None if this server cannot be a semi-synchronous primary."""
     if names.primary is None:
         return None
     values = {name.lower(): value for name, value in {**variables, **status}.items()}
@@ -126,7 +126,7 @@ def primary_end(names: SemiSyncNames, variables: Mapping[str, str], status: Mapp
 
 
 def replica_status(names: SemiSyncNames, status: Mapping[str, str]) -> bool | None:
-    """Whether it acknowledges; None: it cannot."""
+    """Whether a replica acknowledges; None if it cannot."""
     if names.replica is None:
         return None
     return {name.lower(): value for name, value in status.items()}.get(f"{names.replica}status") == "ON"
@@ -134,37 +134,37 @@ def replica_status(names: SemiSyncNames, status: Mapping[str, str]) -> bool | No
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """One node's own account of its cluster."""
+    """One node's own report of its cluster."""
 
     name: str
     role: str
-    """`PRIMARY`, `SECONDARY`; of Galera the component that it is in."""
+    """`PRIMARY`, `SECONDARY`; for Galera, the status of the component that the node is in."""
     settings: Mapping[str, str]
-    """What decides how a commit is agreed on, and the protocol's version."""
+    """Settings that determine how a commit is agreed on, and the protocol's version."""
     counters: Mapping[str, int]
-    """Totals since it started. `ordered`: its own transactions that the group has ordered; `conflicts`: those of its own that were
-    refused for another node's; the rest as the server calls them."""
+    """Totals since it started. `ordered`: its own transactions that the group has ordered; `conflicts`: its own transactions that
+    were refused because of another node's; the others have the server's names."""
     unlike: tuple[str, ...] = ()
-    """Where it is not as requested."""
+    """Differences from what was requested."""
 
 
 Interval = tuple[int, int]
-"""Both ends belong to it."""
+"""First and last number, both inclusive."""
 
 
 class Positions(Protocol):
-    """One server's way to write positions."""
+    """The format of one server's positions."""
 
     counts_received: bool
-    """What a replica has received and not applied can be told in transactions."""
+    """Whether the number of received but not applied transactions is known."""
 
     def lacking(self, ahead: str, behind: str) -> int:
-        """Transactions that are in `ahead` and not in `behind`. Raises ValueError for what is no position."""
+        """Number of transactions in `ahead` that are not in `behind`. Raises ValueError for an invalid position."""
         ...
 
     def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
-        """What the replica has that the primary never had; empty: nothing. `writer`: whose own transactions do not count: those
-        that a primary commits just now may be on a replica before they are in its own state."""
+        """The replica's errant transactions, which the primary never had; empty without any. `writer`: origin of the primary's own
+        transactions, which are not counted: one being committed may reach a replica before it is in the primary's state."""
         ...
 
 
@@ -225,7 +225,7 @@ def _last_by_server(text: str) -> dict[tuple[int, int], int]:
 
 
 def intervals_by_origin(text: str) -> Mapping[str, Sequence[Interval]]:
-    """By origin: a server's UUID, with its tag when there is one."""
+    """Sorted intervals of a GTID set, by origin: a server's UUID, with the tag if there is one. Raises ValueError."""
     found: dict[str, list[Interval]] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         uuid, *parts = word.split(":")

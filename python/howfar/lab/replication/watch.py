@@ -1,12 +1,12 @@
-"""What is watched while a pair is under load: how far its replicas are behind, and commits that cannot end.
+"""Watches of a pair under load: the lag of its replicas, and commits that cannot end.
 
-Lag is a series of transactions not applied, and of the age of a row that the primary writes again and again. That heartbeat is a load
-of its own, a commit each interval: where commits wait for a replica one may do without it. All hosts are on one machine, so its times
-are of one clock. Its age is never less than the one-way delay to the replica, and at most an interval more than the lag.
+Lag is recorded as the number of transactions not applied, and as the age of a row that the primary writes repeatedly. That heartbeat
+is itself a load, one commit per interval, and can be left out where commits wait for a replica. All hosts are on one machine, so all
+times are from one clock. The age is never less than the one-way delay to the replica, and at most an interval more than the lag.
 
-A commit that cannot end must not hang the laboratory: a semi-synchronous primary would wait for an acknowledgement for an hour,
-and one whose disk is full waits for room. When sessions wait and none is answered for too long, or there is no room left, the
-primary is killed. Switching it to asynchronous would free them too, and tell clients that a commit is safe which is not.
+A commit that cannot end must not hang the laboratory: a semi-synchronous primary would wait an hour for an acknowledgement, and one
+whose disk is full waits for space. If sessions wait and none is acknowledged for too long, or no space is left, the primary is
+killed. Switching it to asynchronous would release them too, but would report commits as safe that are not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SENT_SQL = f"SELECT sent_ns FROM {SCHEMA}.heartbeat WHERE id = 1"
 
 
 class PairWatch:
-    """Threads that look at a pair until `finish`, each over connections of its own."""
+    """Threads that observe a pair until `finish`, each over its own connections."""
 
     def __init__(self, pair: Pair, interval_s: float) -> None:
         self.pair = pair
@@ -47,7 +47,7 @@ class PairWatch:
             self._threads[-1].start()
 
     def _until_gone(self, work: Callable[[], None]) -> None:
-        with suppress(HowfarError, OSError):  # a server has gone; whoever else asks it hears why
+        with suppress(HowfarError, OSError):  # a server has gone; its other clients get the reason
             work()
 
     def _again(self) -> bool:
@@ -62,25 +62,25 @@ class PairWatch:
 @dataclass(frozen=True)
 class LagSample:
     at_ns: int
-    """Monotonic."""
+    """Monotonic time."""
     replica: str
     behind: int
     """Transactions that the primary had committed, read first, and that were not applied."""
     heartbeat_ns: int | None
-    """Age of the newest heartbeat that was applied; None: none has come yet."""
+    """Age of the newest heartbeat that was applied; None before the first."""
 
 
 class LagWatch(PairWatch):
-    """A commit of the heartbeat may wait for a replica, and looking must not wait with it: two threads."""
+    """Samples the replicas' lag. Two threads: a commit of the heartbeat may wait for a replica, and sampling must not."""
 
     def __init__(self, pair: Pair, interval_s: float = LAG_INTERVAL_S, *, beats: bool = True) -> None:
-        """`beats`: write the row; else every age is None."""
+        """`beats`: write the heartbeat; without it every age is None."""
         super().__init__(pair, interval_s)
         self.samples: list[LagSample] = []
         self._start(*((self._beat, self._look) if beats else (self._look,)))
 
     def finish(self) -> tuple[LagSample, ...]:
-        """What was seen until now, or until a server went."""
+        """The samples until now, or until a server died."""
         self._end()
         return tuple(self.samples)
 
@@ -105,7 +105,7 @@ class LagWatch(PairWatch):
 
 @dataclass(frozen=True)
 class Write:
-    """A commit that its client was told of. Monotonic times."""
+    """A commit that was acknowledged to its client. Monotonic times."""
 
     node: str
     sent_ns: int
@@ -113,7 +113,7 @@ class Write:
 
 
 class Writers(PairWatch):
-    """A client at each replica of a cluster that tries to commit again and again, as one does whose own node has gone."""
+    """A client at each replica of a cluster that keeps trying to commit, like a client whose own node has died."""
 
     def __init__(self, pair: Pair) -> None:
         super().__init__(pair, _WRITES_INTERVAL_S)
@@ -121,7 +121,7 @@ class Writers(PairWatch):
         self._start(*(partial(self._write, row, replica) for row, replica in enumerate(pair.replicas, 2)))
 
     def await_commit(self, since_ns: int, patience_s: float) -> None:
-        """One that was begun after that. Raises LabError."""
+        """Wait for an acknowledged commit that began after `since_ns`. Raises LabError."""
         wait_for(
             lambda: any(write.sent_ns > since_ns for write in list(self.acknowledged)),
             patience_s,
@@ -135,14 +135,14 @@ class Writers(PairWatch):
     def _write(self, row: int, replica: Member) -> None:
         while self._again():
             with suppress(LabError), replica.server.asking(_ANSWER_S, as_client=True) as ask:
-                while self._again():  # until it refuses: then over a new session
+                while self._again():  # until the node refuses: then over a new session
                     sent_ns = time.monotonic_ns()
                     ask(self.pair.dialect.beat_sql(sent_ns, row))
                     self.acknowledged.append(Write(replica.name, sent_ns, time.monotonic_ns()))
 
 
 def _asker(member: Member, ledger: ExitStack) -> Callable[[str, str], Any]:
-    """One column of the first row, over a session of its own; None: no row."""
+    """A function that returns one column of a query's first row, over its own session; None without a row."""
     rows = ledger.enter_context(member.server.asking(_ANSWER_S))
 
     def ask(sql: str, column: str) -> Any:
@@ -153,30 +153,31 @@ def _asker(member: Member, ledger: ExitStack) -> Callable[[str, str], Any]:
 
 @dataclass
 class HangClock:
-    """How long sessions have waited without a single acknowledgement. Pure."""
+    """The time for which sessions have waited without any acknowledgement. Pure."""
 
     _progress: tuple[int, int, int] | None = None
     _since_ns: int = 0
 
     def look(self, now_ns: int, end: PrimaryEnd) -> int:
-        """Nanoseconds; 0: nobody waits, or somebody was answered since the last look."""
+        """That time in ns; 0 if no session waits, or one has been acknowledged since the last look."""
         if end.waiting == 0 or end.progress != self._progress:
             self._progress, self._since_ns = end.progress, now_ns
         return now_ns - self._since_ns
 
 
 class CommitWatch(PairWatch):
-    """Without semi-synchronous replication no commit waits for anybody: then it looks at the primary's disk only."""
+    """Kills the primary when commits hang or its disk is full. Without semi-synchronous replication it watches only the disk, as no
+    commit waits for a replica."""
 
     def __init__(self, pair: Pair, patience_s: float) -> None:
         super().__init__(pair, _COMMITS_INTERVAL_S)
         self._patience_s = patience_s
         self.hung: str | None = None
-        """What was seen, once the primary was killed for it."""
+        """The reason why the primary was killed; None if it was not."""
         self._start(self._look)
 
     def finish(self) -> str | None:
-        """Why the window is void; None: every commit could end."""
+        """The reason why the window is void; None if every commit could end."""
         self._end()
         return self.hung
 
@@ -210,7 +211,7 @@ class CommitWatch(PairWatch):
 
 
 def _reasons(pair: Pair) -> list[str]:
-    """What is wrong with its replicas, as far as can be said."""
+    """Known problems of the pair's replicas and links."""
     found = [f"the link of {wire.name} had died" for wire in pair.wires if not wire.alive()]
     for replica in pair.replicas:
         if not replica.server.alive():

@@ -1,5 +1,5 @@
-"""Interface of servers for the rest of the laboratory: `Store` finds and prepares, `Server` runs. One file a kind; to add one: a new
-file and a line in `kinds.py`."""
+"""Interface of servers for the rest of the laboratory: `Store` finds and prepares, `Server` runs. One file per kind; to add a kind,
+add a file and a line in `kinds.py`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 DATABASE = "sbtest"
 USER = "howfar"
 GAUGES = ("running", "clients")
-"""Metrics that report a present number, and do not grow."""
+"""Metrics that are present values, not growing totals."""
 
 HOSTS_PORT = 20_000
-"""Added to a server's usual port on the user's hosts, where another server may use that port."""
+"""Offset added to a server's usual port on the user's hosts, where another server may use that port."""
 SOCKET = "s.sock"
 SPARE_CONNECTIONS = 16
 _POLL_S = 0.003
@@ -39,32 +39,32 @@ _DIES_S = 2.0
 """Time for the kernel to free a killed process and its memory."""
 _LOG_LINES = 8
 _LOG_ERRORS = 3
-"""Error lines kept from before the last lines: after its reason, a crashing server writes pages about how it crashed."""
+"""Error lines kept from before the last lines: a crashing server first logs the reason, then pages about the crash itself."""
 _ERROR = "[ERROR]"
 _LINE_CHARACTERS = 400
-"""Length at which a line is cut: a statement in full may be megabytes."""
+"""Length at which a line is cut off: a complete statement may have megabytes."""
 _SECRETS = ("PASSWORD", "IDENTIFIED")
-"""Words of statements with secrets, which a server quotes when it crashes in one, or refuses one at its start."""
+"""Keywords of statements with secrets. A server quotes such a statement if it crashes in it, or refuses it at startup."""
 _WITHHELD = "(a line with a password)"
 
 
 _SHUTDOWN_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 60.0
 _READ_BYTES_PER_S = 50e6
-"""Lowest rate at which a server reads its tables into memory before it is ready."""
+"""Lowest expected rate at which a server reads its tables into memory before it is ready."""
 _READ_BY_ITSELF = 32
-"""Pages that may be read under a load that writes: MySQL was seen to read one to six of its own, undo and dictionary, and MariaDB 17
-to 19 where rows of a megabyte had pushed them out of the pool. Reading this many takes less than a millisecond of a trial."""
+"""Pages that may be read from files under a load that writes: MySQL read one to six of its own pages (undo, dictionary), and MariaDB
+17 to 19 where rows of a megabyte had evicted them from the pool. Reading this number takes less than a millisecond of a trial."""
 _COMMITS_A_PAGE = 1000
 
 
 def ready_timeout_s(pool_bytes: int) -> float:
-    """How long a server with this buffer pool may take to start."""
+    """Time allowed for a server with this buffer pool to start."""
     return _READY_TIMEOUT_S + pool_bytes / _READ_BYTES_PER_S
 
 
 def pages_allowed(commits: int | None) -> int:
-    """Pages that may be read from files during a trial. A load that only reads finds everything in memory."""
+    """Maximum pages read from files during a trial. A load that only reads finds everything in memory."""
     return 0 if commits is None else max(_READ_BY_ITSELF, commits // _COMMITS_A_PAGE)
 
 
@@ -74,7 +74,7 @@ Reach = Literal["socket", "tcp"]
 
 @dataclass(frozen=True)
 class Tables:
-    """The sysbench tables to load; `count` 0: none. One data directory for each of `contents`."""
+    """The sysbench tables to load; none if `count` is 0. One data directory for each of `contents`."""
 
     count: int
     size: int
@@ -83,7 +83,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class CertificatePaths:
-    """What a server needs for TLS, in PEM: who signed it, its certificate, its key."""
+    """A server's PEM files for TLS: CA, certificate, private key."""
 
     ca: Path
     certificate: Path
@@ -92,7 +92,7 @@ class CertificatePaths:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """Where a server may live: a directory for its data and sockets, its host, its CPUs, how many clients it must take."""
+    """The environment of a server: directory for its data and sockets, host, CPUs, number of clients that it must accept."""
 
     work: Path
     host: Host
@@ -100,11 +100,11 @@ class ServerContext:
     connections: int
     namespaced: bool
     address: str | None = None
-    """Address of a host that others reach by its network. None: its only network is the laboratory's."""
+    """Address of a host that other machines can reach; None if its only network is the laboratory's."""
 
     @property
     def listen_address(self) -> str:
-        """The TCP address to listen on; without a sandbox nobody else may reach it."""
+        """The TCP address to listen on; without a sandbox, one that other machines cannot reach."""
         if self.address is not None:
             return f"{LOOPBACK_ADDRESS},{self.address}"
         return "0.0.0.0" if self.namespaced else LOOPBACK_ADDRESS
@@ -115,7 +115,7 @@ class ServerContext:
         return usual + HOSTS_PORT
 
     def port(self, usual: int) -> int:
-        """The TCP port: the usual one on a host of its own, on the user's hosts one that firewalls can be told, else a free one."""
+        """The TCP port: the usual one on the server's own host, a fixed one on the user's hosts (for firewalls), else a free one."""
         if self.address is not None:
             return self.port_on(usual)
         return usual if self.namespaced else free_port()
@@ -127,16 +127,16 @@ def end_of(connection: Mapping[str, Any]) -> str:
 
 
 def session_failed(connection: Mapping[str, Any], error: LabError) -> LabError:
-    """What to raise for a session over a path to a server that is known to run."""
+    """The error to raise if a session over a path fails although the server runs."""
     return LabError(f"the server runs, but a session at {end_of(connection)} failed: {error.message}", error.advice)
 
 
 Seer = Callable[[Mapping[str, Any], ssl.SSLContext | None], dict[str, Any]]
-"""Sees a session from the server's side, by a connection, encrypted or not. Raises LabError."""
+"""Opens a session over a connection, encrypted or not, and returns the server's view of it. Raises LabError."""
 
 
 class Server(ABC):
-    """One running server: its process. A subclass speaks its protocol."""
+    """One running server's process. A subclass implements its protocol."""
 
     kind: str
 
@@ -169,10 +169,10 @@ class Server(ABC):
 
     @abstractmethod
     def snapshot(self) -> dict[str, int]:
-        """The present counters: under the names of `ServerMetrics`, and under the server's own those that are none of them."""
+        """The present counters: with the names of `ServerMetrics`, and all others with the server's own names."""
 
     def metrics(self) -> ServerMetrics:
-        """The present counters that servers of other kinds have too."""
+        """The present counters that all kinds of servers share."""
         return server_metrics(self.snapshot())
 
     @abstractmethod
@@ -181,17 +181,17 @@ class Server(ABC):
 
     @abstractmethod
     def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Facts, counters since `before`, and violations. `commits`: transactions of the load that wrote something; None: it only
+        """Facts, counters since `before`, and violations. `commits`: transactions of the load that wrote something; None if it only
         read, or unknown. Raises ServerCrashed."""
 
     @abstractmethod
     def seer(self) -> Seer:
-        """What connects once more and asks how the server itself sees that session. It can be sent to another host."""
+        """The function that opens one more session and queries the server's view of it. It can be sent to another host."""
 
     def session_view(
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
-        """How the server sees a session from `host`. `connection`: socket, or address and port. Raises ServerCrashed, LabError."""
+        """The server's view of a session from `host`. `connection`: socket, or address and port. Raises ServerCrashed, LabError."""
         try:
             return host.within(partial(self.seer(), connection, encrypted))
         except LabError as error:
@@ -202,12 +202,12 @@ class Server(ABC):
         return self._companion.alive()
 
     def kill(self) -> None:
-        """Send SIGKILL and nothing else: the server's files stay as they are. It has ended on return."""
+        """Send SIGKILL and wait for the server to end; its files stay as they are."""
         self._companion.process.kill()
         self._wait_for_end()
 
     def stop(self) -> None:
-        """Stop at once; the server's data is thrown away."""
+        """Stop at once; the server's data is not needed any more."""
         self.disconnect()
         self._companion.end()
 
@@ -222,7 +222,7 @@ class Server(ABC):
         return []
 
     def _wait_until(self, done: Callable[[], bool], deadline: float, late: Callable[[], HowfarError]) -> None:
-        """Wait until `done`. Raises ServerCrashed when the server ends meanwhile, and what `late` makes when the time is over."""
+        """Wait until `done`. Raises ServerCrashed if the server ends meanwhile, and the error from `late` after the deadline."""
         while not done():
             self._check_alive("at start")
             if time.monotonic() > deadline:
@@ -230,7 +230,7 @@ class Server(ABC):
             time.sleep(_POLL_S)
 
     def _check_capacity(self, connections_allowed: int) -> None:
-        """Check the limits in force: servers lower requested ones without failing. Raises LabError."""
+        """Check the limits in force: servers may silently lower the requested ones. Raises LabError."""
         connections = self.context.connections
         if connections_allowed < connections + SPARE_CONNECTIONS:
             raise LabError(
@@ -253,7 +253,7 @@ class Server(ABC):
             self._companion.process.wait(_DIES_S)
 
     def _check_alive(self, when: str, *, lost: bool = False) -> None:
-        """Raises ServerCrashed. A connection that was `lost` ends before the process, so the process gets a moment to end."""
+        """Raises ServerCrashed if the process has ended. If a connection was `lost`, first give the process time to end."""
         if lost:
             self._wait_for_end()
         code = self._companion.process.poll()
@@ -283,11 +283,11 @@ class Counted:
     """Counts of one server since it started, our own queries included."""
 
     round_trips: int | None
-    """Requests answered. None: the server does not count them."""
+    """Requests answered; None if the server does not count them."""
     keys: int
     connections: int
     present: int
-    """Present clients, ours left out."""
+    """Present clients, without our own connection."""
     encrypted: int
 
 
@@ -296,7 +296,7 @@ class TableServer(Server):
 
     @abstractmethod
     def counted(self) -> Counted:
-        """What the server has counted. Raises ServerCrashed, LabError."""
+        """The server's counts until now. Raises ServerCrashed, LabError."""
 
     @abstractmethod
     def clients(self) -> tuple[str, ...]:
@@ -322,17 +322,17 @@ class TableServer(Server):
             raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._last_output()}")
 
     def free_bytes(self) -> int:
-        """Free space of the file system that the data is on."""
+        """Free space of the data's file system."""
         return shutil.disk_usage(self.socket.parent).free
 
     @abstractmethod
     def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
-        """Rows of a statement, over the laboratory's own session, which waits for no replica. `called`: name for a statement that
-        holds a secret; messages contain this name instead of the statement. Raises ServerCrashed, LabError."""
+        """Rows of a statement, over the laboratory's own session, which does not wait for replicas. `called`: name for a statement
+        that contains a secret, used in messages instead of the statement. Raises ServerCrashed, LabError."""
 
     @abstractmethod
     def asking(self, patience_s: float, *, as_client: bool = False) -> AbstractContextManager[Ask]:
-        """A further session over the socket; a statement that takes longer than `patience_s` is an error. `as_client`: with the
+        """Open a further session over the socket; a statement that takes longer than `patience_s` is an error. `as_client`: with the
         account and the settings of the load's sessions. Raises ServerCrashed, LabError."""
 
 
@@ -342,7 +342,7 @@ class Store(ABC):
     user = ""
     password = ""
     database = ""
-    """Name of the database; empty where the server has no accounts and databases."""
+    """Name of the database; empty if the server has no accounts and databases."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -357,19 +357,19 @@ class Store(ABC):
 
     @abstractmethod
     def data_bytes(self) -> int:
-        """Bytes that the data of one content takes on disk, and again in memory."""
+        """Bytes that the data of one content needs on disk, and again in memory."""
 
     def preparation(self) -> str:
-        """What `prepare` will do, and how long that usually takes."""
+        """Description of what `prepare` will do, and its usual time."""
         return "preparing the server"
 
     @abstractmethod
     def prepare(self, context: ServerContext) -> dict[str, Any]:
-        """Put loaded data directories in place. Returns facts for the environment. Raises LabError, ServerCrashed."""
+        """Provide loaded data directories. Returns facts for the environment. Raises LabError, ServerCrashed."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove the data directories; `start` is not called any more."""
+        """Remove the data directories; `start` must not be called afterwards."""
 
     @abstractmethod
     def start(
@@ -380,15 +380,15 @@ class Store(ABC):
         content: Content | None = None,
         reached_by: Reach = "socket",
     ) -> Server:
-        """Start on the prepared data, wait until the server answers and its data is in memory. `tls` None: it offers none. `content`
-        None: the first. `reached_by`: where a server listens that cannot listen on both. Raises ServerCrashed."""
+        """Start a server on the prepared data and wait until it answers and its data is in memory. `tls`: None to offer no TLS.
+        `content`: None for the first. `reached_by`: where to listen if the server cannot listen on both. Raises ServerCrashed."""
 
 
 _Started = TypeVar("_Started", bound=Server)
 
 
 def ready(server: _Started) -> _Started:
-    """The same server, once it is ready; nothing is left running when that fails. Raises ServerCrashed, LabError."""
+    """Wait until the server is ready, and return it; stop it on failure. Raises ServerCrashed, LabError."""
     try:
         server.become_ready()
     except BaseException:
@@ -398,7 +398,7 @@ def ready(server: _Started) -> _Started:
 
 
 def find_store(server: str, tables: Tables) -> Store:
-    """`server`: a kind (`mariadb`), the name of a private install or a path to a server program. Raises ServerMissing."""
+    """The store of a server: a kind (`mariadb`), the name of a private install or a path to a program. Raises ServerMissing."""
     from howfar.lab.servers.kinds import KINDS, find_server
 
     program = find_server(server)

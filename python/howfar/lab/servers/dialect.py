@@ -1,4 +1,4 @@
-"""Differences between MariaDB and MySQL in the laboratory: initialising, command line, accounts, variables with their state.
+"""Differences between MariaDB and MySQL in the laboratory: initialisation, command line, accounts, status variables.
 
 A `Dialect` is stateless; the store and the running server that use it are in `sql_store.py`.
 """
@@ -16,7 +16,7 @@ from howfar.lab.environment import LEAST_QUEUE
 from howfar.lab.servers import SOCKET, SPARE_CONNECTIONS, CertificatePaths, ServerContext
 
 PREPARED_STATEMENTS = 1_000_000
-"""The limit for all connections together; the default of 16 thousand is eight for each of 2048."""
+"""Limit for all connections together; the default of 16 thousand allows only eight for each of 2048 connections."""
 _INITIALISE_TIMEOUT_S = 300
 
 
@@ -27,18 +27,18 @@ class BinaryLog:
     server_id: int
     options: tuple[str, ...]
     init_sql: str
-    """Accounts for replication, one statement a line."""
+    """Statements that create the accounts for replication, one per line."""
     unlogged: str = "SET SESSION sql_log_bin = 0;\n"
-    """Keeps the statements at start from other servers."""
+    """Statement that keeps the init statements from being replicated."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files to put in the data directory before the server starts, by name."""
     path: str | None = None
-    """Where the server finds programs that it starts, in place of our own PATH."""
+    """The server's PATH for programs that it starts; None for our own."""
     option_file: bool = False
-    """Whether the size of the buffer pool is set in a file: MariaDB's script for a transfer passes that option, where it is on the
-    command line, to a program that refuses it."""
+    """Whether to set the buffer pool's size in a file: from the command line, MariaDB's script for a transfer would pass that option
+    to a program that refuses it."""
     fetches: bool = False
-    """Whether the server takes its data from another one when it starts: its pages are then not waited for."""
+    """Whether the server fetches its data from another one at startup, so that there are no pages to wait for."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Settings:
     tables: int
     networking: bool
     loading: bool
-    """Whether the start is for a template: slower to end, allowed to read files."""
+    """Whether the start is for a template: such a server ends more slowly and may read files."""
     tls: CertificatePaths | None = None
-    """Certificates for TLS. None: the server offers no TLS."""
+    """Certificates for TLS; None to offer no TLS."""
     binary_log: BinaryLog | None = None
-    """Settings for replication. None: the server writes no binary log."""
+    """Settings for replication; None to write no binary log."""
 
 
 class Dialect(Protocol):
@@ -66,30 +66,30 @@ class Dialect(Protocol):
 
     kind: str
     pool_slack_bytes: int
-    """Room needed in addition to the tables, in the buffer pool and on disk."""
+    """Space needed in addition to the tables, in the buffer pool and on disk."""
     left_to_do_sql: str | None
-    """Query of `n`, which is 0 once a server has finished the work of the killed one before it; None: there is none."""
+    """Query of `n`, which is 0 once a server has finished the work left by the killed one before it; None without such a query."""
 
     def initialise(self, program: Path, data: Path) -> None:
-        """Make a data directory at `data` (not there yet), root without a password. Raises LabError, ServerCrashed, ServerMissing."""
+        """Create a data directory at `data`, with root without a password. Raises LabError, ServerCrashed, ServerMissing."""
         ...
 
     def adopt(self, data: Path) -> None:
-        """Make a copy of a data directory a server of its own."""
+        """Give a copy of a data directory its own identity."""
         ...
 
     def command_line(self, settings: Settings, port: int | None) -> list[str]:
-        """Command that starts the server; port None: without networking."""
+        """Command that starts the server; `port` is None without networking."""
         ...
 
     def init_sql(self, password: str) -> str:
-        """Statements at start, one a line: the laboratory's account and no other."""
+        """Statements for startup, one per line: they leave the laboratory's account as the only one."""
         ...
 
 
 def shared_options(settings: Settings, port: int | None) -> list[str]:
-    """Options of both servers. `--no-defaults` and a file are obeyed only as the first argument. Buffer pool dump and load: the
-    template's dump names every page of the tables, and loading by that list is the fastest way to have them in memory."""
+    """Options that both servers share. `--no-defaults` or a file must be the first argument. Buffer pool dump and load: the template's
+    dump lists every page of the tables, and loading that list is the fastest way to get them into memory."""
     work = settings.context.work
     connections = settings.context.connections + SPARE_CONNECTIONS
     file = option_file(settings)
@@ -109,7 +109,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
         f"--innodb-buffer-pool-load-at-startup={'OFF' if settings.loading else 'ON'}",
         f"--innodb-buffer-pool-dump-at-shutdown={'ON' if settings.loading else 'OFF'}",
         "--innodb-buffer-pool-dump-pct=100",
-        "--innodb-read-ahead-threshold=0",  # a long range would fetch the extent after it: pages of a table that nobody reads
+        "--innodb-read-ahead-threshold=0",  # a long range would prefetch the next extent: pages that are not read
         "--character-set-server=utf8mb4",
         "--collation-server=utf8mb4_general_ci",
         "--skip-name-resolve",
@@ -127,36 +127,37 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
 
 
 def option_file(settings: Settings) -> Path | None:
-    """The file for options. None: the server reads none."""
+    """The option file; None if the server reads none."""
     by_file = settings.binary_log is not None and settings.binary_log.option_file
     return settings.context.work / "server.cnf" if by_file else None
 
 
 def pool_option(settings: Settings) -> str:
-    """The option for the buffer pool's size, for a line of an option file or after two dashes."""
+    """The option for the buffer pool's size, without leading dashes, as in an option file."""
     return f"innodb-buffer-pool-size={settings.pool_bytes}"
 
 
 def finding_programs(log: BinaryLog | None) -> list[str]:
-    """Words to put before the server's command line, so that it finds its programs."""
+    """Prefix of the server's command line that sets its PATH."""
     return [] if log is None or log.path is None else ["env", f"PATH={log.path}"]
 
 
 def log_options(log: BinaryLog) -> list[str]:
-    """Options of both servers. The log lies with the data; its name is in positions, so it is the same everywhere."""
+    """Binary log options that both servers share. The log is in the data directory; its name is part of positions, so it is the same
+    on all servers."""
     return [f"--server-id={log.server_id}", "--log-bin=bl", "--relay-log=rl", *log.options]
 
 
 def start_sql(settings: Settings, dialect: Dialect) -> str:
-    """Statements at start, one a line. Accounts are each server's own: logged, those of the primary would reach its replicas, and a
-    replica's would be transactions that its primary never had."""
+    """Statements for startup, one per line. Each server has its own accounts, not logged: the primary's would reach its replicas, and
+    a replica's would be errant transactions."""
     if settings.binary_log is None:
         return dialect.init_sql(settings.password)
     return settings.binary_log.unlogged + dialect.init_sql(settings.password) + settings.binary_log.init_sql
 
 
 def run_initialiser(command: Sequence[str], made: Path, *, pass_fds: Sequence[int] = ()) -> None:
-    """Run a command that makes the directory `made` with system tables. Raises ServerCrashed with its last words, LabError."""
+    """Run a command that creates the directory `made` with system tables. Raises ServerCrashed with its last output, LabError."""
     try:
         tried = subprocess.run(
             command, capture_output=True, text=True, timeout=_INITIALISE_TIMEOUT_S, pass_fds=tuple(pass_fds)
@@ -174,6 +175,6 @@ def run_initialiser(command: Sequence[str], made: Path, *, pass_fds: Sequence[in
 
 
 def quotable(password: str) -> str:
-    """The password as it may stand in SQL. Ours are made of letters, digits, `-` and `_`."""
+    """The password, checked to need no escapes in SQL. Ours consist of letters, digits, `-` and `_`."""
     assert "'" not in password and "\\" not in password, "a password of ours needs no escapes"
     return password

@@ -1,7 +1,7 @@
-"""Features of a server program in addition to answering: found by starting it once and asking it, never by its version.
+"""Optional features of a server program: found by starting it once and querying it, never from its version.
 
-Calendar versions and builds of distributions make versions a poor guide: one and the same release comes with and without its
-plugins. What was found is kept in the cache under the program's content; a plugin that came later is seen only when queried again.
+Versions are a poor guide: distributions build the same release with and without its plugins. Results are cached under the program's
+hash, so a plugin that is installed later is found only by querying again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from howfar.lab.servers import Server, ServerContext, Tables, find_store
 from howfar.lab.servers.program import Program
 
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
-"""A variable of MariaDB's and a status of MySQL's with the TLS library that was built in, whether TLS is on or off."""
+"""MariaDB's variable and MySQL's status variable with the TLS library of the build, whether TLS is on or off."""
 _ONLY_TLS = "OpenSSL"
-"""TLS library of the other servers, which cannot be built with another."""
+"""TLS library of the other servers, the only one they can be built with."""
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
 _CLONE = ("clone", "mysql_clone.so")
 _GROUP_REPLICATION = ("group_replication", "group_replication.so")
@@ -30,18 +30,18 @@ _GROUP_REPLICATION = ("group_replication", "group_replication.so")
 
 @runtime_checkable
 class _Plain(Protocol):
-    """A server that has no compression of its protocol and none of MySQL's plugins."""
+    """A server without protocol compression and without MySQL's plugins."""
 
     def has_tls(self) -> bool: ...
 
 
 class Features(BaseModel):
-    """Features that one server program was seen to have."""
+    """Features found in one server program."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tls: str | None
-    """The TLS library. None: built without TLS."""
+    """The TLS library; None if built without TLS."""
     compression: tuple[str, ...]
     """Compressions of the protocol: zlib, zstd."""
     semi_sync: bool
@@ -50,13 +50,13 @@ class Features(BaseModel):
 
 
 def features(program: Program, *, again: bool = False) -> Features:
-    """The program's features, asking the server the first time or `again`. Raises ServerCrashed, LabError."""
+    """The program's features, from the cache unless this is the first query or `again`. Raises ServerCrashed, LabError."""
     kept = cache_home() / "features" / f"{program.key}.json"
     if not again:
         with contextlib.suppress(OSError, ValidationError):
             return Features.model_validate_json(kept.read_text())
     found = _found(program)
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs a second the next time
+    with contextlib.suppress(OSError):  # without a writable cache, each query takes a second
         kept.parent.mkdir(parents=True, exist_ok=True)
         building = kept.with_suffix(".new")
         building.write_text(found.model_dump_json())
@@ -100,12 +100,12 @@ def _compression(variables: dict[str, str]) -> tuple[str, ...]:
 
 
 def _loads_one(server: Server) -> bool:
-    """Whether a plugin loads that makes a primary semi-synchronous, where that is not built in."""
+    """Whether a plugin for a semi-synchronous primary loads, for servers without built-in support."""
     return any(_loads(server, name, file) for name, file in replication_dialect(server.kind).primary_plugins)
 
 
 def _loads(server: Server, name: str, file: str) -> bool:
-    """Whether the plugin loads. The server's data is thrown away, and the plugin with it."""
+    """Whether the plugin loads. It is installed only in this server's temporary data."""
     try:
         server.query(f"INSTALL PLUGIN {name} SONAME '{file}'")
     except LabError:
@@ -114,7 +114,7 @@ def _loads(server: Server, name: str, file: str) -> bool:
 
 
 def features_or_reason(program: Program, *, again: bool = False) -> Features | str:
-    """The program's features, or why the server could not be queried."""
+    """The program's features, or the reason why the server could not be queried."""
     try:
         return features(program, again=again)
     except HowfarError as error:

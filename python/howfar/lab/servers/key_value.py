@@ -1,4 +1,4 @@
-"""Redis, Valkey and Memcached: preparing, starting and asking one. What differs is in each one's own file."""
+"""Redis, Valkey and Memcached: preparing, starting and querying one. Their differences are in their own files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from howfar.lab.sockets import listening_paths, listening_ports
 from howfar.plan.factors import Content
 
 _GONE = 1024
-"""Clients that may have gone without the server having seen it. A place costs a store nothing."""
+"""Allowance for clients that have gone without the server having noticed. A higher limit costs a store nothing."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class StoreSettings:
     program: Path
     context: ServerContext
     socket: Path | None
-    """The Unix socket. None: there is none."""
+    """The Unix socket; None without one."""
     port: int | None
-    """The TCP port. None: no TCP. With `tls` the port speaks TLS and nothing else."""
+    """The TCP port; None without TCP. With `tls` the port accepts only TLS."""
     tls: CertificatePaths | None = None
 
     @property
@@ -50,13 +50,13 @@ class StoreSettings:
 
     @property
     def clients(self) -> int:
-        """How many clients the server must accept. With a connection per transaction, a server that waits for a CPU still counts
+        """Number of clients that the server must accept. With a connection per transaction, a server that waits for a CPU still counts
         clients that have gone."""
         return 2 * self.context.connections + _GONE
 
 
 class StoreDialect(Protocol):
-    """One kind of store."""
+    """The differences of one kind of store."""
 
     kind: str
     port: int
@@ -67,12 +67,12 @@ class StoreDialect(Protocol):
     def command_line(self, settings: StoreSettings) -> list[str]: ...
 
     def version(self, lines: Lines) -> str:
-        """The version that the server reports. Raises LabError when it does not answer or speaks another protocol."""
+        """The version that the server reports. Raises LabError if it does not answer or speaks another protocol."""
         ...
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        """The present counters, in one request; see `servers.Server.snapshot`. `requests`, where the server has them, counts this one
-        too."""
+        """The present counters, in one request; see `servers.Server.snapshot`. `requests`, if the server counts them, includes this
+        one."""
         ...
 
     def count_keys(self, lines: Lines) -> int:
@@ -84,13 +84,13 @@ class StoreDialect(Protocol):
         ...
 
     def facts(self, lines: Lines) -> dict[str, str]:
-        """Settings in force that receipts keep."""
+        """Settings in force, for receipts."""
         ...
 
     def clients_allowed(self, facts: Mapping[str, str]) -> int: ...
 
     def unlike(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
-        """What makes a trial invalid: data that was evicted, clients that were turned away, files that are written."""
+        """Reasons why a trial is invalid: evicted data, rejected clients, written files."""
         ...
 
     def has_tls(self, lines: Lines) -> bool:
@@ -98,7 +98,7 @@ class StoreDialect(Protocol):
         ...
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """How the server sees this session: `host` (`localhost` over its socket), `ssl_version`, `ssl_cipher`, `listener`."""
+        """The server's view of this session: `host` (`localhost` over its socket), `ssl_version`, `ssl_cipher`, `listener`."""
         ...
 
 
@@ -111,17 +111,17 @@ class Door:
     """One address where a server listens."""
 
     at: str
-    """A path or an address with its port."""
+    """A socket's path, or an address with its port."""
     plain: bool
     """Whether it answers plain text."""
     tls: str | None
-    """Version of TLS after a handshake with our certificate. None: not requested, or no handshake."""
+    """Version of TLS after a handshake with our certificate; None if not requested, or if the handshake failed."""
 
 
 def try_door(
     dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
 ) -> Door:
-    """Try an address from `host`. `encrypted` None: not TLS; a plain Memcached would wait for the end of the handshake's line."""
+    """Try an address from `host`. `encrypted` is None to skip TLS: a plain Memcached would take the handshake for half a line."""
     at = str(connection.get("socket") or f"{connection['host']}:{connection['port']}")
     plain = _responds(dialect, connection, host, None) is not None
     tls = None if encrypted is None else _responds(dialect, connection, host, encrypted)
@@ -131,7 +131,7 @@ def try_door(
 def _responds(
     dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
 ) -> str | None:
-    """How the server responds: the version of TLS, or `plain`; None: no answer."""
+    """The server's response: the version of TLS, or `plain`; None without an answer."""
 
     def ask() -> str:
         with Lines.connect(connection, _PATIENCE_S, encrypted) as lines:
@@ -145,7 +145,7 @@ def _responds(
 
 
 def door_violations(door: Door, encrypted: bool) -> tuple[str, ...]:
-    """Differences between what the path's address speaks and what was requested. `encrypted`: it was to speak TLS and nothing else."""
+    """Differences between what a server speaks at the path's address and what was requested. `encrypted`: it must accept only TLS."""
     if not encrypted:
         return () if door.plain else (f"the server does not answer plain text at {door.at}",)
     found = []
@@ -169,7 +169,7 @@ _Answer = TypeVar("_Answer")
 def _see(
     dialect: StoreDialect, settings: StoreSettings, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None
 ) -> dict[str, Any]:
-    """How the server sees a session; see `servers.Seer`."""
+    """The server's view of a session; see `servers.Seer`."""
     with Lines.connect(connection, _ANSWER_S, encrypted) as lines:
         return dialect.view(lines, settings)
 
@@ -215,7 +215,7 @@ class KeyValueServer(Server):
         return self._ask("its keys", self._dialect.count_keys)
 
     def others(self) -> tuple[str, ...]:
-        """The clients as the server sees them, the laboratory's own session left out. Raises ServerCrashed, LabError."""
+        """The clients as the server sees them, without the laboratory's own session. Raises ServerCrashed, LabError."""
         return self._ask("its clients", self._dialect.others)
 
     def _ask(self, what: str, question: Callable[[Lines], _Answer]) -> _Answer:
@@ -261,7 +261,7 @@ class KeyValueServer(Server):
     def session_view(
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
-        # Plain text first: Redis would wait for the end of what is a handshake to us and half a line to it.
+        # Try plain text first: a plain Redis would take our TLS handshake for half a line, and wait for the rest.
         if encrypted is not None and (door := try_door(self._dialect, connection, host, None)).plain:
             raise LabError(
                 f"{self.kind} was to speak TLS at {door.at}, but it answers in plain text there",
@@ -299,7 +299,7 @@ class KeyValueServer(Server):
         return None if tls is None else ssl.create_default_context(cafile=str(tls.ca))
 
     def _misplaced(self, ports: tuple[int, ...], paths: tuple[str, ...]) -> list[str]:
-        """Sockets and ports that the kernel lists and that were not requested, or the other way round."""
+        """Sockets and ports that the kernel lists but that were not requested, or vice versa."""
         expected_ports = () if self.port is None else (self.port,)
         expected_paths = () if self._settings.socket is None else (str(self._settings.socket),)
         found = []
@@ -323,7 +323,7 @@ def _turned_away(counters: Mapping[str, int]) -> list[str]:
 
 
 class KeyValueStore(Store):
-    """A program of a key-value store; it holds no data before a load sets some."""
+    """A key-value store's program; it has no data until a load sets keys."""
 
     def __init__(self, program: Program, dialect: StoreDialect) -> None:
         assert program.kind == dialect.kind
@@ -338,7 +338,7 @@ class KeyValueStore(Store):
         return {"data_file_system": None, "data_from_template": False, "tables": 0, "table_size": 0, "contents": []}
 
     def discard(self) -> None:
-        """Nothing to do: there are no files."""
+        """Do nothing: there are no files."""
 
     def start(
         self,
@@ -348,7 +348,7 @@ class KeyValueStore(Store):
         content: Content | None = None,
         reached_by: Reach = "socket",
     ) -> KeyValueServer:
-        # Where it may not listen on both, it listens where it is reached.
+        # A server that cannot listen on both listens where it is reached.
         context, both = self.context, self._dialect.has_both
         on_tcp = networking and (both or reached_by == "tcp")
         settings = StoreSettings(

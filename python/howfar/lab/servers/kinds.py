@@ -1,4 +1,4 @@
-"""The kinds of server that there are, and which program a name means: one entry a kind."""
+"""The known kinds of server, one entry each, and the program that a name refers to."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Kind:
     names: tuple[str, ...]
     """Names of its program."""
     remedy: str
-    """What to do where the program is missing."""
+    """Advice if the program is missing."""
     service: ServiceName
-    """The name that an application has for it: by the protocol."""
+    """The service that it provides to an application, named after the protocol."""
     port: int
     """The usual port."""
     speaks: Speaks
@@ -38,7 +38,7 @@ class Kind:
     encrypts_socket: bool = True
     """Whether TLS is possible over its Unix socket too."""
     long_text: str = "MEDIUMTEXT"
-    """The type of a column for a megabyte of text."""
+    """Column type for a megabyte of text."""
 
 
 DIALECTS: dict[str, Dialect] = {"mariadb": mariadb.MariadbDialect(), "mysql": mysql.MysqlDialect()}
@@ -87,12 +87,15 @@ STORES = tuple(name for name, kind in KINDS.items() if kind.speaks == "keys")
 
 
 def long_text(server: str) -> str:
-    """The column type for long text of the server that `find_server` finds."""
+    """The column type for long text on the server that `find_server` finds."""
     return KINDS[find_server(server).kind].long_text
 
 
 def find_server(server: str) -> Program:
-    """The program of a kind: the machine's own, else the newest private install. Raises ServerMissing, ServerCrashed, UsageError."""
+    """The program of a kind (the machine's own, else the newest private install), of a private install's name or of a path.
+
+    Raises ServerMissing, ServerCrashed, UsageError.
+    """
     check_no_address(server)
     if "/" in server:
         return identify(Path(server))
@@ -114,7 +117,7 @@ def find_server(server: str) -> Program:
 
 
 def check_no_address(server: str) -> None:
-    """Refuse the address of a server, which may have a password. Raises UsageError."""
+    """Check that `server` is not a server's address, which might contain a password. Raises UsageError."""
     if server.startswith("-") or any(mark in server for mark in ("://", "@", "=")):
         raise UsageError(
             "the laboratory starts a server of its own, and --server names the program, not the address of a server",
@@ -123,8 +126,7 @@ def check_no_address(server: str) -> None:
 
 
 def check_name(server: str) -> None:
-    """Check that a server is called that, here or among those that can be installed, or that it is a path. Raises ServerMissing,
-    UsageError."""
+    """Check that `server` is a path, or names a server that exists here or can be installed. Raises ServerMissing, UsageError."""
     check_no_address(server)
     if "/" in server or server in KINDS or server in RECIPES or named(server, installs()) is not None:
         return

@@ -1,4 +1,4 @@
-"""MariaDB: how it is initialised and started, and its accounts. To read about servers start at `sql_store.py`."""
+"""MariaDB's initialisation, command line and accounts. To read about servers, start at `sql_store.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE = "mariadb-server-core"
 
 
 class MariadbDialect:
-    """MariaDB's part; see `dialect.Dialect`."""
+    """MariaDB's dialect; see `dialect.Dialect`."""
 
     kind = "mariadb"
     pool_slack_bytes = 128 * 2**20
@@ -24,18 +24,18 @@ class MariadbDialect:
     def initialise(self, program: Path, data: Path) -> None:
         script, extra = _install_script(program)
         data.mkdir(exist_ok=True)
-        # The script does not quote this name; by the descriptor it has no spaces, whatever the cache is called.
+        # The script does not quote this path; through the descriptor it has no spaces, whatever the cache's path.
         descriptor = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
         command = [
             str(script),
             "--no-defaults",
             *extra,
             f"--datadir=/proc/self/fd/{descriptor}",
-            # In /tmp two sandboxes would take one name for a temporary table: it is made of a process id, which each counts from 1.
+            # In /tmp two sandboxes would use the same name for a temporary table: it contains a pid, which each counts from 1.
             f"--tmpdir=/proc/self/fd/{descriptor}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
-            "--force",  # else it wants to look up this machine's name, which a machine without /etc/hosts does not know
+            "--force",  # otherwise it looks up this machine's name, which fails without /etc/hosts
         ]
         if os.geteuid() == 0:
             command.append("--user=root")
@@ -45,7 +45,7 @@ class MariadbDialect:
             os.close(descriptor)
 
     def adopt(self, data: Path) -> None:
-        """Nothing to do: MariaDB's data directory does not identify its server."""
+        """Do nothing: MariaDB's data directory does not identify its server."""
 
     def command_line(self, settings: Settings, port: int | None) -> list[str]:
         command = [str(settings.program), *shared_options(settings, port)]
@@ -58,7 +58,7 @@ class MariadbDialect:
         return command
 
     def init_sql(self, password: str) -> str:
-        """Statements at start; root gets the same secret: without a sandbox others could reach the port."""
+        """Statements for startup. Root gets the same password: without a sandbox other users could reach the port."""
         secret = f"IDENTIFIED VIA mysql_native_password USING PASSWORD('{quotable(password)}')"
         lines = [f"CREATE OR REPLACE USER '{USER}'@'{host}' {secret};" for host in ("%", "localhost")]
         lines += [f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'{host}' WITH GRANT OPTION;" for host in ("%", "localhost")]
@@ -71,7 +71,7 @@ class MariadbDialect:
 
 
 def _install_script(program: Path) -> tuple[Path, list[str]]:
-    """The script in the program's directory, else from PATH; a server outside /usr needs its base directory as an option."""
+    """The install script near the program, else from PATH, and its options: a server outside /usr needs its base directory."""
     prefix = program.resolve().parent.parent
     for folder in ("bin", "scripts"):
         for name in ("mariadb-install-db", "mysql_install_db"):

@@ -1,8 +1,7 @@
-"""Memcached as the laboratory starts and asks it.
+"""Memcached as the laboratory starts and queries it.
 
-It listens on a Unix socket or on TCP: given both, it takes the socket and says nothing. TLS is of TCP only: with `-Z` its socket
-speaks plain text, and it says nothing of that either. So what it listens on and what it speaks there is proven from outside
-(`key_value.py`), never read from its settings.
+It listens on a Unix socket or on TCP: given both, it silently uses the socket. TLS works on TCP only: with `-Z` its socket silently
+speaks plain text. So where it listens and what it speaks there is proven from outside (`key_value.py`), never read from its settings.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from howfar.plan.fitting import MEMCACHED_BYTES
 NAMES = ("memcached",)
 PACKAGE = "memcached"
 MEMORY_MIB = MEMCACHED_BYTES // 2**20
-"""Most memory for items; it is taken as they come. With the default of 64, items that a load has just set are evicted."""
+"""Maximum memory for items, allocated as needed. With the default of 64, items that a load has just set are evicted."""
 _METRICS = {
     "bytes_read": "bytes_received",
     "bytes_written": "bytes_sent",
@@ -32,7 +31,7 @@ _METRICS = {
 }
 _STATEMENTS = ("cmd_get", "cmd_set")
 _ANSWERED = "conn_parse_cmd"
-"""State of the session that asks for the sessions."""
+"""State of the session that requests the list of sessions."""
 _COUNTERS = (
     *_METRICS,
     *_STATEMENTS,
@@ -56,7 +55,7 @@ _FACTS = (
 
 
 class MemcachedDialect:
-    """Memcached's part; see `key_value.StoreDialect`."""
+    """Memcached's dialect; see `key_value.StoreDialect`."""
 
     kind = "memcached"
     port = 11211
@@ -88,7 +87,7 @@ class MemcachedDialect:
         return answer.removeprefix("VERSION ")
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        """Counts of keys that were looked for, stored and deleted: a request for several keys is as many calls. Memcached does not
+        """Counts of keys that were looked up, stored and deleted: a request for several keys counts once per key. Memcached does not
         count requests."""
         seen = stats(lines)
         found = {_METRICS.get(name, name): int(seen[name]) for name in _COUNTERS if name in seen}
@@ -98,7 +97,7 @@ class MemcachedDialect:
         return int(stats(lines)["curr_items"])
 
     def others(self, lines: Lines) -> tuple[str, ...]:
-        """The other clients; the session that is being answered is ours."""
+        """The other clients, without our own session, which is the one being answered."""
         seen = [one for one in _sessions(stats(lines, "conns")) if one.get("state") != _ANSWERED]
         return tuple(
             "localhost" if one.get("listen_addr", "").startswith("unix:") else one.get("addr", "").removeprefix("tcp:")
@@ -121,8 +120,8 @@ class MemcachedDialect:
         return "ssl_enabled" in stats(lines, "settings")
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """How the server sees our session: found by its address, else as the one that is being answered. Memcached does not report
-        encryption: the client that spoke TLS with it does."""
+        """The server's view of our session, found by its address, else as the one being answered. Memcached does not report
+        encryption, so that is taken from our end."""
         version, cipher = lines.tls
         seen = _sessions(stats(lines, "conns"))
         found = {"host": "", "ssl_version": version, "ssl_cipher": cipher, "listener": ""}
@@ -132,7 +131,7 @@ class MemcachedDialect:
             return found | {"host": "localhost", "listener": answered[0]["listen_addr"]} if answered else found
         name = lines.peer.socket.getsockname()
         own = [one for one in seen if one.get("addr") == f"tcp:{name[0]}:{name[1]}"]
-        # Behind a program in between the address is that program's.
+        # Through a program in between, the server sees that program's address.
         own = own or [one for one in seen if one.get("state") == _ANSWERED]
         if not own:
             return found
@@ -140,7 +139,7 @@ class MemcachedDialect:
 
 
 def _sessions(conns: Mapping[str, str]) -> list[dict[str, str]]:
-    """Sessions of `stats conns`, which has a line a property: `STAT 24:state conn_parse_cmd`. Listening sockets are left out."""
+    """Sessions of `stats conns`, which has one line per property: `STAT 24:state conn_parse_cmd`. Listening sockets are left out."""
     found: dict[str, dict[str, str]] = {}
     for name, value in conns.items():
         number, _, what = name.partition(":")

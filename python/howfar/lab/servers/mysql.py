@@ -1,6 +1,6 @@
-"""MySQL 8.0 and later: how it is initialised and started, and its accounts. To read about servers start at `sql_store.py`.
+"""MySQL's initialisation, command line and accounts, for 8.0 and later. To read about servers, start at `sql_store.py`.
 
-As like MariaDB's defaults as it goes, so that the two can be set side by side: no binary log, no TLS unless requested, no X protocol.
+As close to MariaDB's defaults as possible, so that the two can be compared: no binary log, no TLS unless requested, no X protocol.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ NAMES = ("mysqld",)
 
 
 class MysqlDialect:
-    """MySQL's part; see `dialect.Dialect`."""
+    """MySQL's dialect; see `dialect.Dialect`."""
 
     kind = "mysql"
     pool_slack_bytes = 256 * 2**20
     left_to_do_sql: str | None = (
         "SELECT COUNT AS n FROM information_schema.INNODB_METRICS WHERE NAME = 'trx_rseg_history_len'"
     )
-    """History left to purge: a second after the start the server reads older undo pages, in mid-trial unless waited for."""
+    """Length of the history to purge: a second after the start the server reads older undo pages, during a trial unless waited for."""
 
     def initialise(self, program: Path, data: Path) -> None:
-        # Debian's build insists on a directory of its own for files unless an option says that there is none.
+        # Debian's build requires its default directory for secure_file_priv unless an option sets none.
         command = [
             str(program),
             "--no-defaults",
@@ -44,8 +44,8 @@ class MysqlDialect:
         (data / "auto.cnf").unlink(missing_ok=True)
 
     def command_line(self, settings: Settings, port: int | None) -> list[str]:
-        # The X plugin would listen on a port and a socket of its own, also with --skip-networking. Purge tells that it has
-        # done only when it truncates its history each time.
+        # The X plugin would listen on its own port and socket, even with --skip-networking. The length of the history shows
+        # that purging is finished only if the history is truncated each time.
         command = [
             str(settings.program),
             *shared_options(settings, port),
@@ -61,8 +61,8 @@ class MysqlDialect:
         return command
 
     def init_sql(self, password: str) -> str:
-        """Statements at start. One account for socket and TCP: a login over the socket, where the password may go in clear, leaves its
-        proof in the server's cache, and every later login is the short one."""
+        """Statements for startup. Socket and TCP share one account: a login over the socket, which may send the password in clear
+        text, fills the server's authentication cache, so that every later login is the short one."""
         secret = f"IDENTIFIED WITH caching_sha2_password BY '{quotable(password)}'"
         lines = [
             f"DROP USER IF EXISTS '{USER}'@'%';",

@@ -1,7 +1,7 @@
-"""A connection to a server that nobody vouches for: each of its answers is bounded in bytes, time and parts.
+"""A connection to an untrusted server: each of its answers is limited in bytes, time and parts.
 
-Client libraries are handed a `Peer` in place of a socket; what is read by hand is read from it too. A limit that is passed, a
-connection that breaks and bytes that nobody asked for all raise PeerError, which no library catches.
+Client libraries get a `Peer` instead of a socket; our own parsers read from it too. An exceeded limit, a broken connection and
+unsolicited bytes all raise PeerError, which no library catches.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from howfar.errors import LabError
 MOST_BYTES = 8 << 20
 """Longest answer: a list of ten thousand sessions is 3 MB."""
 LONGEST_PART = 1 << 20
-"""Longest part of an answer: a text of it takes up to four times its bytes, and is copied several times while it is read."""
+"""Longest part of an answer: decoded as text it takes up to four times its bytes, and it is copied several times while being read."""
 LONGEST_LINE = 1 << 16
 MOST_PARTS = 1 << 16
-"""Most parts of an answer that are read one by one: packets' heads and bodies, lines."""
+"""Maximum number of an answer's parts, each read separately: packet headers and bodies, lines."""
 MOST_VALUES = 1 << 19
-"""Most values in an answer's rows: each takes 20 times the memory that it took on the wire, if it is short."""
+"""Maximum number of values in an answer's rows: a short one takes 20 times as much memory as on the wire."""
 ANSWER_S = 4.0
-"""Time for a whole answer, and for a login."""
+"""Time allowed for a complete answer, and for a login."""
 SILENCE_S = 2.0
-"""Time until the next bytes of an answer."""
+"""Time allowed until the next bytes of an answer."""
 _CHUNK = 1 << 16
 
 
 class PeerError(LabError):
-    """What the peer did: it sent too much or too little, took too long, or closed the connection."""
+    """A fault of the peer: it sent too much or too little, took too long, or closed the connection."""
 
 
 class Peer:
-    """One connection. Reading is within the limits of one answer until `expect` begins the next."""
+    """One connection. All reading counts towards the limits of one answer, until `expect` begins the next."""
 
     def __init__(
         self, made: socket.socket, name: str = "it", answer_s: float | None = None, silence_s: float | None = None
     ) -> None:
-        """`name`: how messages call the peer. The times are ANSWER_S and SILENCE_S unless given."""
+        """`name`: the peer's name in messages. The times default to ANSWER_S and SILENCE_S."""
         self.socket = made
         self._name = name
         self._answer_s = ANSWER_S if answer_s is None else answer_s
@@ -53,7 +53,7 @@ class Peer:
         self.expect()
 
     def expect(self) -> None:
-        """Begin a new answer: what is read from now on has the limits of one. Raises PeerError."""
+        """Begin a new answer, with new limits. Raises PeerError if unread bytes are left."""
         if self._held:
             raise PeerError(f"{self._name} sent more than was asked for")
         self._bytes, self._parts, self._values = MOST_BYTES, MOST_PARTS, MOST_VALUES
@@ -68,7 +68,7 @@ class Peer:
     # ------------------------------------------------------------ reading
 
     def read(self, size: int = -1, longest: int = LONGEST_PART) -> bytes:
-        """Exactly so many bytes, at most `longest`. Raises PeerError."""
+        """Read exactly `size` bytes, at most `longest`. Raises PeerError."""
         self._begin_part()
         if size > longest:
             raise PeerError(f"{self._name} announced more than {longest:,} bytes in one part")
@@ -76,7 +76,7 @@ class Peer:
         return self._take(size)
 
     def line(self) -> bytes:
-        """The bytes before the next CR LF, which is read too. Raises PeerError."""
+        """Read a line; returns it without its CR LF. Raises PeerError."""
         self._begin_part()
         searched = 0
         while (end := self._held.find(b"\r\n", searched)) < 0:
@@ -89,7 +89,7 @@ class Peer:
         return line
 
     def peek(self, size: int) -> bytes:
-        """So many bytes, which the next reading sees again. Raises PeerError."""
+        """The next `size` bytes, without consuming them. Raises PeerError."""
         self._fill(size)
         return bytes(self._held[:size])
 
@@ -114,14 +114,14 @@ class Peer:
         return PeerError(f"{self._name} sent, or announced, an answer of more than {MOST_BYTES:,} bytes")
 
     def _receive(self) -> None:
-        """Hold more bytes of the answer. Raises PeerError."""
+        """Receive more bytes of the answer into the buffer. Raises PeerError."""
         left_s = self._until - time.monotonic()
         if left_s <= 0:
             raise PeerError(f"{self._name} took longer than {self._answer_s:g} s for an answer")
         if not self._bytes:
             raise self._too_long()
         if left_s < self._silence_s or isinstance(self.socket, ssl.SSLSocket):
-            # Inside TLS the kernel's timeout would hold for each of the bytes of a record, Python's holds for all.
+            # With TLS the kernel's timeout would apply to each read of a record, Python's applies to the complete record.
             self._limit(min(left_s, self._silence_s))
         try:
             got = self.socket.recv(min(_CHUNK, self._bytes))
@@ -141,7 +141,7 @@ class Peer:
     # ------------------------------------------------------------ sending
 
     def sendall(self, data: bytes) -> None:
-        """Send. Raises PeerError, but not where the peer said something before it closed, which is then read."""
+        """Send. Raises PeerError, unless the peer sent something before it closed, which can then be read."""
         try:
             self.socket.sendall(data)
         except OSError as error:
@@ -151,8 +151,8 @@ class Peer:
             raise PeerError(f"{self._name} did not take a request: {error.strerror or error}") from error
 
     def exchange(self, request: bytes, at_most: int = 512) -> bytes:
-        """Send once and receive once, which is what a ping measures. The kernel's timeout alone holds here, because Python's would
-        add a system call; `ends_within` limits many pings together. Raises OSError."""
+        """Send once and receive once, as a ping. Only the kernel's timeout applies here, because Python's would add a system call;
+        `ends_within` limits many pings together. Raises OSError."""
         if not self._blocks:
             self.socket.settimeout(None)
             self._blocks = True
@@ -161,7 +161,7 @@ class Peer:
 
     @contextlib.contextmanager
     def ends_within(self, seconds: float) -> Iterator[None]:
-        """Shut the connection down when the block has taken so long: whatever waits for the peer then ends, inside TLS too."""
+        """Shut the connection down once the block has taken `seconds`: this ends every wait for the peer, with TLS too."""
         timer = threading.Timer(max(seconds, 0), self._shut_down)
         timer.daemon = True
         timer.start()
@@ -173,10 +173,12 @@ class Peer:
 
     def _shut_down(self) -> None:
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # not TLS's own, which would wait for the peer
+            socket.socket.shutdown(
+                self.socket, socket.SHUT_RDWR
+            )  # not TLS's own shutdown, which would wait for the peer
 
     def encrypt(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
-        """Continue inside TLS. Raises PeerError."""
+        """Switch the connection to TLS. Raises PeerError."""
         if self._held:
             raise PeerError(f"{self._name} sent more than was asked for")
         self._limit(max(min(self._until - time.monotonic(), self._silence_s), 0.001))
@@ -189,7 +191,7 @@ class Peer:
         with contextlib.suppress(OSError):
             self.socket.close()
 
-    # ------------------------------------------------------------ as client libraries use a socket and its file
+    # ------------------------------------------------------------ the methods of a socket and its file that client libraries use
 
     def makefile(self, mode: str) -> Peer:
         return self
@@ -201,11 +203,11 @@ class Peer:
         """Do nothing: nothing is buffered."""
 
     def settimeout(self, seconds: float | None) -> None:
-        """Do nothing: the limits of an answer hold, whatever a library would choose."""
+        """Do nothing: an answer's own limits apply, whatever timeout a library sets."""
 
 
 def make_blocking(made: socket.socket, silence_s: float = SILENCE_S) -> None:
-    """Give a socket the kernel's timeouts for each call: Python's own would add a system call to each."""
+    """Set the kernel's timeouts on a socket: Python's own would add a system call to each operation."""
     seconds = int(silence_s)
     timeout = struct.pack("ll", seconds, int((silence_s - seconds) * 1e6))
     made.settimeout(None)

@@ -1,7 +1,7 @@
-"""PostgreSQL: initialised and started as another user than root, loaded once, asked for its counters.
+"""PostgreSQL: initialised and started as a user other than root, loaded once, queried for its counters.
 
-It refuses to run as user 0, which the laboratory is. So it runs in a user namespace of its own, in which that same user is called
-nobody: no user of the machine is needed, its files stay ours, and it works with and without root.
+It refuses to run as user 0, which is the laboratory's user. So it runs in its own user namespace, which maps that user to nobody: no
+further user account is needed, its files still belong to us, and it works with and without root.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ from howfar.lab.sockets import listening_ports
 NAMES = ("postgres",)
 PACKAGE = "postgresql"
 _ADMIN = "postgres"
-"""The laboratory's own role, admitted without a password by the socket, which lies in a directory that only we can enter."""
+"""The laboratory's own role. It needs no password on the socket, whose directory only we can enter."""
 _FIRST_DATABASE = "postgres"
 _PORT = 5432
-"""The usual port; also in the name of the socket when there is no network."""
+"""The usual port; without networking, still part of the socket's name."""
 _PAGE_BYTES = 8192
 _LEAST_POOL_BYTES = 16 * 2**20
 _STOPS_S = 5.0
-"""Time for the server to stop, after which it kills its processes itself."""
+"""Time for the server to stop; after it the server itself kills its processes."""
 _ANSWER_S = 30.0
-"""Time for an answer over the path; a link or a forwarder that died does not answer."""
+"""Time for an answer over the path; a dead link or forwarder never answers."""
 _SETTLES_S = 5.0
-"""Time for processes of clients that have gone; each reports its counters as it ends."""
+"""Time for the backends of disconnected clients to end; each reports its counters as it ends."""
 _POLL_S = 0.005
 _ITERATIONS = 4096
-"""The server's own default."""
+"""Iterations of SCRAM-SHA-256; the server's default."""
 _METRICS = {
     "xact_commit": "commits",
     "sessions": "connections",
@@ -96,7 +96,7 @@ _COUNTERS = (
     "wal_write",
     "table_pages",
 )
-"""Counters of pg_stat_database, pg_stat_wal and the tables' files; those that a version does not have are left out."""
+"""Counters of pg_stat_database, pg_stat_wal and the tables' files; a snapshot omits those that a version does not have."""
 _SNAPSHOT = (
     "SELECT to_jsonb(d) || to_jsonb(w) || jsonb_build_object('transactions', xact_commit + xact_rollback, "
     "'clients', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()), "
@@ -125,11 +125,11 @@ _WARM = (
     "SELECT sum(pg_prewarm(c.oid, 'buffer', fork)) FROM pg_class c, unnest(ARRAY['main', 'vm', 'fsm']) AS fork "
     "WHERE c.relkind IN ('r', 'i', 't', 'm') AND pg_relation_size(c.oid, fork) > 0"
 )
-"""Reads tables and catalogs, which the first session would read from files otherwise."""
+"""Reads tables and catalogs into memory; otherwise the first session would read them from files."""
 
 
 def password_verifier(password: str) -> str:
-    """The server's stored form of a password (RFC 5803): with it the password itself is in no statement."""
+    """The server's stored form of a password (RFC 5803), so that no statement contains the password itself."""
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
     stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
@@ -139,7 +139,7 @@ def password_verifier(password: str) -> str:
 
 @dataclass(frozen=True)
 class Streaming:
-    """Part of one server in replication."""
+    """Settings of one server for streaming replication."""
 
     account: str
     """Account of the replicas that follow it."""
@@ -147,7 +147,7 @@ class Streaming:
     """Stored form of that account's password."""
     options: Mapping[str, str]
     primary: str | None
-    """The primary that it follows, as libpq's words. None: it is a primary."""
+    """The primary that it follows, as a libpq connection string; None for a primary."""
 
 
 @dataclass(frozen=True)
@@ -161,29 +161,29 @@ class PostgresSettings:
     pool_bytes: int
     networking: bool
     loading: bool = False
-    """Whether the start is for a template: nothing of it needs to survive a crash."""
+    """Whether the start is for a template, which need not survive a crash."""
     tls: CertificatePaths | None = None
     database: str = DATABASE
     """Database of the laboratory's own session."""
     streaming: Streaming | None = None
     log_for_replicas: bool = False
-    """With `loading`: write a log that a replica can begin with."""
+    """With `loading`: write a log from which a replica can start."""
 
     def options(self, port: int) -> dict[str, str]:
-        """The configuration where it differs from the defaults."""
+        """Settings that differ from the defaults."""
         work, context = self.context.work, self.context
         chosen = {
             "port": str(port),
             "unix_socket_directories": str(work),
             "listen_addresses": context.listen_address if self.networking else "",
             "hba_file": str(work / "pg_hba.conf"),
-            # A replica needs as many as its template had.
+            # A replica needs at least as many connections as its template had.
             "max_connections": str((0 if self.loading else context.connections) + SPARE_CONNECTIONS),
             "shared_buffers": str(max(self.pool_bytes, _LEAST_POOL_BYTES) // _PAGE_BYTES),
             "huge_pages": "off",
-            # In /dev/shm a killed server would leave segments.
+            # With /dev/shm a killed server would leave segments behind.
             "dynamic_shared_memory_type": "mmap",
-            # For queries of single rows both cost and bring nothing.
+            # For queries of single rows, both cost time without a benefit.
             "jit": "off",
             "max_parallel_workers_per_gather": "0",
             # A checkpoint would be in some trials and not in others.
@@ -232,7 +232,7 @@ def _connected(
             port=connection.get("port", _PORT),
             database=database,
             password=password,
-            # None would ask for TLS, and take a refusal to connect for the answer to that.
+            # None would request TLS, and misread a refused connection as the answer to that request.
             ssl_context=encrypted or False,
             timeout=patience_s,
         )
@@ -241,7 +241,7 @@ def _connected(
 
 
 def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
-    """How the server sees a session; see `servers.Seer`."""
+    """The server's view of a session; see `servers.Seer`."""
     try:
         with contextlib.closing(_connected(connection, USER, DATABASE, password, encrypted)) as probe:
             return _rows(
@@ -276,7 +276,7 @@ class PostgresServer(TableServer):
         (context.work / "pg_hba.conf").write_text("\n".join(entries) + "\n")
         if settings.streaming is not None and settings.streaming.primary is not None:
             _make_standby(settings.data, settings.streaming.primary)
-        # Of a server that was killed: it has ended, and its process number may be another's by now.
+        # Remove the pid file of a killed server: its pid may belong to another process by now.
         (settings.data / "postmaster.pid").unlink(missing_ok=True)
         (context.work / f".s.PGSQL.{port}.lock").unlink(missing_ok=True)
         super().__init__(
@@ -293,7 +293,7 @@ class PostgresServer(TableServer):
 
     @property
     def _follows(self) -> bool:
-        """Whether the server was started as a replica: its accounts are its primary's."""
+        """Whether the server was started as a replica, which has its primary's accounts."""
         return self._settings.streaming is not None and self._settings.streaming.primary is not None
 
     def become_ready(self) -> None:
@@ -327,7 +327,7 @@ class PostgresServer(TableServer):
                 made = f"CREATE ROLE {streaming.account} LOGIN REPLICATION PASSWORD '{streaming.verifier}'"
                 self.query(made, called="the replicas' account")
         self.query(_WARM)
-        # What a session read is counted when it ends: this one's pages shall not be found in a trial.
+        # A session's reads are counted when it ends: end this one so that its pages do not count in a trial.
         self.disconnect()
         self._admin = self._own_session()
         self._settle()
@@ -335,7 +335,7 @@ class PostgresServer(TableServer):
     def _own_session(self) -> pg8000.native.Connection:
         session = self._connect({"socket": str(self.socket)}, _ADMIN, self._settings.database)
         if self._settings.streaming is not None:
-            session.run("SET synchronous_commit = local")  # no replica may be there to be waited for
+            session.run("SET synchronous_commit = local")  # there may be no replica yet to wait for
         return session
 
     @contextlib.contextmanager
@@ -380,7 +380,7 @@ class PostgresServer(TableServer):
             raise LabError(f"the server refused {what}: {_said(error)}{self._last_output()}") from error
 
     def counted(self) -> Counted:
-        """What the server has counted: sessions that have logged in, but not their queries."""
+        """The server's counts: sessions that have logged in, but not their queries."""
         asked = (
             f"SELECT (SELECT sessions FROM pg_stat_database WHERE datname = '{DATABASE}') AS sessions, count(*) AS present, "
             f"count(*) FILTER (WHERE ssl) AS encrypted FROM pg_stat_activity LEFT JOIN pg_stat_ssl USING (pid) "
@@ -401,7 +401,7 @@ class PostgresServer(TableServer):
 
     def _facts(self) -> dict[str, str]:
         names = ", ".join(f"'{name}'" for name in _FACTS)
-        # What this session has set for itself is not what clients have.
+        # This session's own settings do not apply to clients.
         setting = "CASE source WHEN 'session' THEN reset_val ELSE current_setting(name) END"
         rows = self.query(f"SELECT name, {setting} AS setting FROM pg_settings WHERE name IN ({names})")
         return {str(row["name"]): str(row["setting"]) for row in rows}
@@ -413,7 +413,7 @@ class PostgresServer(TableServer):
         counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
         ports = self.context.host.within(lambda: listening_ports(self.pid))
         found = []
-        # A new page at a table's end is counted as read.
+        # A page that extends a table also counts as read.
         read = counters["pages_read"] - counters.get("table_pages", 0)
         if read > pages_allowed(commits):
             found.append(f"the server read {read} pages from files during the trial: the data was not all in memory")
@@ -432,7 +432,7 @@ class PostgresServer(TableServer):
         return receipt, tuple(found)
 
     def _settle(self) -> None:
-        """Wait until the sessions of the load have ended: a session reports what it counted once a second, and as it ends."""
+        """Wait until the load's sessions have ended: a session reports its counts once a second and when it ends."""
         deadline = time.monotonic() + _SETTLES_S
         while self.snapshot().get("clients") and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -445,7 +445,7 @@ class PostgresServer(TableServer):
         return bool(self.query("SELECT 1 FROM pg_settings WHERE name = 'ssl_library' AND setting <> ''"))
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes at once, to the first one before those that it would start again."""
+        """Send SIGKILL to all processes, to the postmaster first, as it would restart the others."""
         children = children_of(self.pid)
         self._companion.process.kill()
         for pid in children:
@@ -456,12 +456,12 @@ class PostgresServer(TableServer):
         while any(map(_runs, children)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         for pid in children:
-            # Orphans are the sandbox's first process's, which we are there.
+            # In the sandbox we are the first process, so orphans become our children.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
     def stop(self) -> None:
-        # Its processes have sessions of their own; told so, it ends them before itself.
+        # Its processes are in sessions of their own, so killing its session would miss them; on SIGQUIT it ends them before itself.
         self.disconnect()
         self._companion.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -476,7 +476,7 @@ class PostgresServer(TableServer):
 
 
 def _make_standby(data: Path, primary: str) -> None:
-    """Make the server a standby; its primary stays out of the command line, because it includes a secret."""
+    """Make the server a standby. The connection string goes into a file, because it contains a secret."""
     (data / "standby.signal").touch()
     settings = data / "postgresql.auto.conf"
     settings.touch(mode=0o600)
@@ -485,7 +485,7 @@ def _make_standby(data: Path, primary: str) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether the process runs. One that has ended does not, even if nobody has waited for it yet."""
+    """Whether the process runs; False for a zombie too."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
@@ -498,7 +498,7 @@ def _rows(connection: pg8000.native.Connection, sql: str) -> list[dict[str, Any]
 
 
 def _said(error: Exception) -> str:
-    """The server's message alone: pg8000 gives all fields of an error, and hides it where its goodbye after it fails."""
+    """The server's message alone: pg8000 returns all fields of an error, and hides the error if closing the connection then fails."""
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, DatabaseError):
         inner = inner.__context__
@@ -537,7 +537,7 @@ class PostgresStore(TableStore):
         self._open_to_replicas(data)
 
     def _adopt(self, data: Path) -> None:
-        """Nothing to do: a copy may be the same as its template."""
+        """Do nothing: a copy may be identical to its template."""
 
     def _load(self, data: Path, rows: Rows) -> None:
         self._empty(data)
@@ -557,14 +557,14 @@ class PostgresStore(TableStore):
         return self._serve(data, networking=True, tls=tls, streaming=streaming)
 
     def _for_replicas(self, data: Path) -> bool:
-        """Whether a replica can begin with the log in `data`; with that of older templates it cannot."""
+        """Whether a replica can start from the log in `data`; it cannot with that of older templates."""
         command = [str(self.program.path.parent / "pg_controldata"), "-D", str(data)]
         shown = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
         return not re.search(r"^wal_level setting: +minimal", shown.stdout, re.MULTILINE)
 
     def _open_to_replicas(self, data: Path) -> None:
-        """Start and shut down once with a log for replicas: loading without one is faster. A replica fetches the whole file of the log
-        in which it begins, so a new file is begun."""
+        """Start and shut down once with a log for replicas; loading is faster without one. A replica fetches the complete log file in
+        which it starts, so switch to a new file."""
         with self._loading(data, log_for_replicas=True) as server:
             server.query("SELECT pg_switch_wal()")
 
@@ -612,7 +612,7 @@ def _load_first(server: PostgresServer, size: int, rows: Rows, stream: Path) -> 
 
 
 def _finish(server: PostgresServer, number: int, size: int) -> None:
-    """Add keys, defaults and owner as sysbench does; freeze the rows, so that no trial is the first to touch one."""
+    """Add keys, defaults and owner as sysbench does; freeze the rows, so that no trial is the first to visit one."""
     name = f"sbtest{number}"
     for statement in (
         f"CREATE SEQUENCE {name}_id_seq START {size + 1} OWNED BY {name}.id",

@@ -1,4 +1,4 @@
-"""Private installs: server programs below the cache, fetched from Debian or taken from a folder, startable where they lie."""
+"""Private installs: server programs below the cache, fetched from Debian or taken from a folder, which run from there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECEIPT = "receipt.json"
 
 @dataclass(frozen=True)
 class Installed:
-    """One private install. `name` is what `--server` takes."""
+    """One private install. `--server` accepts its `name`."""
 
     name: str
     program: Path
@@ -57,7 +57,7 @@ def _by_version(name: str) -> tuple[tuple[int, str], ...]:
 
 _KEYRINGS = tuple(Path("/usr/share/keyrings", f"debian-archive-keyring.{ending}") for ending in ("gpg", "pgp"))
 _RELEASE_OF_NO_OTHER_KIND = re.compile(r"[a-z]+")
-"""Names of releases: `bookworm`, but not `bookworm-updates`."""
+"""Names of plain releases: `bookworm`, but not `bookworm-updates`."""
 _TIMEOUT_S = 1800
 _SAID_LINES = 6
 _CONFIGURATION = """\
@@ -113,7 +113,7 @@ Description: not wanted here
 
 @dataclass(frozen=True)
 class Wanted:
-    """Packages of one suite. `package` is taken with all that it depends on, `alone` without, `unwanted` not at all."""
+    """Packages of one suite: `package` with all its dependencies, `alone` without dependencies, `unwanted` not at all."""
 
     suite: str
     package: str
@@ -122,7 +122,7 @@ class Wanted:
 
 
 def fetch(wanted: Wanted, home: Path, tell: Callable[[str], None]) -> list[Path]:
-    """Verified package files in `home`, an empty directory. Raises ServerMissing."""
+    """Fetch verified package files into `home`, an empty directory. Raises ServerMissing."""
     apt = _Apt(wanted, home)
     tell(f"asking Debian's archive for {wanted.package} in {wanted.suite}")
     apt.run("update")
@@ -138,7 +138,7 @@ def fetch(wanted: Wanted, home: Path, tell: Callable[[str], None]) -> list[Path]
 
 
 class _Apt:
-    """apt-get in a directory of its own."""
+    """apt-get with its own state and configuration in one directory."""
 
     def __init__(self, wanted: Wanted, home: Path) -> None:
         if shutil.which("apt-get") is None:
@@ -155,11 +155,11 @@ class _Apt:
             "".join(_PRETENDED.format(name=name, architecture=architecture) for name in wanted.unwanted)
         )
         sources = home / "archive.sources"
-        sources.touch(mode=0o600)  # a mirror's name may hold a password
+        sources.touch(mode=0o600)  # a mirror's address may contain a password
         sources.write_text(
             f"Types: deb\nURIs: {_archive()}\nSuites: {wanted.suite}\nComponents: main\nSigned-By: {_keyring()}\n"
         )
-        # apt drops to a user who could not enter a cache below a home; its own directory is ours alone.
+        # apt would switch to a user who may not enter a cache below a home directory; this directory is ours alone.
         user = "root" if os.geteuid() == 0 else ""
         self._configuration.write_text(_CONFIGURATION.format(home=home, architecture=architecture, user=user))
 
@@ -192,7 +192,7 @@ def _keyring() -> Path:
 
 
 def _archive() -> str:
-    """The address from which this machine itself gets Debian, from apt's own reading of its sources."""
+    """The address of this machine's own Debian archive, as apt parses its sources."""
     listed = _run(
         [
             "apt-get",
@@ -205,7 +205,7 @@ def _archive() -> str:
     )
     for line in listed.splitlines():
         address, release, component, *origin = line.split()
-        # Before the machine's first `apt-get update` apt does not know an origin; the signature tells all the same.
+        # Before the machine's first `apt-get update` apt does not know the origin; the signature is checked in any case.
         known = origin and not origin[0].startswith("$")
         if component == "main" and _RELEASE_OF_NO_OTHER_KIND.fullmatch(release) and (not known or origin == ["Debian"]):
             return address
@@ -257,7 +257,7 @@ _NO_DEFAULTS = """\
 
 
 def relocate(root: Path, server: str) -> Path:
-    """Lay out `root`; returns the server's own launcher below it. `server`: its name in the packages' usr/sbin."""
+    """Lay out `root`; returns the server's launcher below it. `server`: the program's name in the packages' usr/sbin."""
     _thin(root / PACKAGES / "usr")
     for name in ("share", "lib"):
         (root / name).symlink_to(f"{PACKAGES}/usr/{name}")
@@ -279,7 +279,7 @@ def relocate(root: Path, server: str) -> Path:
 
 
 def _thin(usr: Path) -> None:
-    """Drop what no server reads: documentation, translations, tools."""
+    """Delete files that no server reads: documentation, translations, tools."""
     for entry in (usr / "share").iterdir():
         if entry.name not in _KEPT_SHARES:
             shutil.rmtree(entry)
@@ -327,7 +327,7 @@ _FOLDERS = ("bin", "sbin", "libexec")
 
 
 def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str, str]:
-    """Lay out `building`, an empty directory that will be renamed. Returns a name for it and the program below it.
+    """Lay out `building`, an empty directory that will be renamed later. Returns its future name and the program below it.
 
     Raises ServerMissing, ServerCrashed, LabError.
     """
@@ -358,7 +358,7 @@ def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str
 
 
 def _shell_word(path: Path, building: Path) -> str:
-    """A path for the launcher that stays valid when `building` is renamed: relative for what lies inside, absolute otherwise."""
+    """A path for the launcher that stays valid when `building` is renamed: relative if inside it, absolute otherwise."""
     if building in (path, *path.parents):
         return '"$root"/' + shlex.quote(str(path.relative_to(building)))
     return shlex.quote(str(path))
@@ -374,7 +374,7 @@ def _unpack(tarball: Path, target: Path) -> None:
 
 
 def _base(folder: Path) -> Path:
-    """The directory with the server: a tarball has one directory that holds all."""
+    """The server's base directory: a tarball has a single directory that contains everything."""
     inside = list(folder.iterdir())
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
 
@@ -396,7 +396,7 @@ _UNFINISHED = ".building-"
 
 @dataclass(frozen=True)
 class Recipe:
-    """One server that `howfar servers get` can get."""
+    """One server that `howfar servers get` can install."""
 
     kind: str
     server: str
@@ -405,12 +405,12 @@ class Recipe:
     says: str
 
 
-# Both programs start without perl, which their packages ask for because of scripts that are not used here.
+# Both programs start without perl, which their packages require for scripts that are not used here.
 RECIPES = {
     "mysql": Recipe(
         "mysql", "mysqld", Wanted("sid", "mysql-server-core", unwanted=("perl",)), "the newest MySQL that Debian has"
     ),
-    # Its plugins (ed25519 among them) are in the package that would bring a service, hence that one without its dependencies.
+    # Its plugins (ed25519 among them) are in the package that also installs a service: fetch that one without dependencies.
     "mariadb-11": Recipe(
         "mariadb",
         "mariadbd",
@@ -421,7 +421,7 @@ RECIPES = {
 
 
 def get(name: str, tell: Callable[[str], None]) -> tuple[Installed, bool]:
-    """The private install `name`, and whether it was made now. Raises UsageError, ServerMissing, LabError."""
+    """The private install `name`, and whether this call created it. Raises UsageError, ServerMissing, LabError."""
     if name not in RECIPES:
         raise UsageError(f"there is no recipe for {name!r}", f"Known: {', '.join(RECIPES)}.")
     with _workshop() as home:
@@ -432,7 +432,7 @@ def get(name: str, tell: Callable[[str], None]) -> tuple[Installed, bool]:
 
 
 def get_from(source: Path, tell: Callable[[str], None]) -> tuple[Installed, bool]:
-    """A private install of what `source` holds, a directory or a tarball, and whether it was made now.
+    """A private install of the server in `source`, a directory or a tarball, and whether this call created it.
 
     Raises ServerMissing, ServerCrashed, LabError.
     """
@@ -448,9 +448,9 @@ def get_from(source: Path, tell: Callable[[str], None]) -> tuple[Installed, bool
 
 @contextmanager
 def _workshop() -> Iterator[Path]:
-    """The directory in which private installs are made, locked for us."""
+    """The directory of private installs, locked exclusively."""
     home = servers_home()
-    # apt's configuration cannot quote these, nor the loader's search path a colon.
+    # apt's configuration cannot quote these, and the loader's search path cannot quote a colon.
     if any(character in str(home) for character in '":\\\n'):
         raise LabError(f"a private installation cannot be made in {home}: its name has a quote, a colon or a backslash")
     try:
@@ -486,7 +486,7 @@ def _make(recipe: Recipe, home: Path, building: Path, tell: Callable[[str], None
     root.mkdir()
     tell("unpacking")
     (root / PACKAGES).mkdir()
-    for package in packages:  # no script of theirs is run
+    for package in packages:  # none of their scripts is run
         _run(["dpkg-deb", "--extract", str(package), str(root / PACKAGES)], f"unpacking {package.name}")
     launcher = relocate(root, recipe.server)
     if identify(launcher).kind != recipe.kind:

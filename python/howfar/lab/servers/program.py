@@ -1,4 +1,4 @@
-"""Server programs: ask one what it is, find one on this machine. Not: how it is started; its kind's own file knows that."""
+"""Server programs: identify one, find one on this machine. Not here: how to start it, which is in the file of its kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VERSIONED = (
     "/usr/lib/postgresql[0-9]*/bin",
     "/usr/libexec/postgresql[0-9]*",
 )
-"""Where Debian, PostgreSQL's packages for Red Hat, SUSE and Alpine have the programs of each version of PostgreSQL, outside PATH."""
+"""Directories of each PostgreSQL version's programs, outside PATH, on Debian, Red Hat (PostgreSQL's own packages), SUSE and Alpine."""
 _VERSION = re.compile(r"Ver (\d\S*)")
 _LINKED = ("redis", "valkey", "memcached")
 _BY_WORDS = {
@@ -29,7 +29,7 @@ _BY_WORDS = {
     "valkey": re.compile(r"^Valkey server v=(\d\S*)"),
     "memcached": re.compile(r"^memcached (\d\S*)"),
 }
-"""Answers to `--version` of servers that name themselves first."""
+"""Output of `--version` of servers that begin it with their name."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Program:
 
 
 def find_program(names: Sequence[str], kind: str) -> Path | None:
-    """The first of `names` in PATH, /usr/sbin and the like that reports this kind. Raises ServerCrashed."""
+    """The first of `names`, in PATH, /usr/sbin and similar directories, that reports this kind. Raises ServerCrashed."""
     versions = sorted(
         (place for pattern in _VERSIONED for place in Path("/").glob(pattern[1:])), key=_number_in, reverse=True
     )
@@ -51,7 +51,7 @@ def find_program(names: Sequence[str], kind: str) -> Path | None:
     for name in names:
         found = shutil.which(name, path=path)
         if found is not None and kind_of(_version_output(Path(found))) == kind:
-            # redis-server is often a link to a program that does what its name says.
+            # redis-server is often a link to a program that acts according to the name it is called by.
             return Path(found).absolute() if kind in _LINKED else Path(found).resolve()
     return None
 
@@ -85,7 +85,7 @@ def sha256_of(path: Path) -> str:
 
 
 def kind_of(output: str) -> str | None:
-    """The kind, from the answer to `--version`. MySQL has no fixed word, but only servers that descend from it say `Ver`."""
+    """The kind, from the output of `--version`. MySQL has no fixed name in it, but only servers derived from MySQL print `Ver`."""
     for kind, pattern in _BY_WORDS.items():
         if pattern.search(output):
             return kind
@@ -95,14 +95,14 @@ def kind_of(output: str) -> str | None:
 
 
 def version_of(output: str) -> str | None:
-    """The version, from the answer to `--version`."""
+    """The version, from the output of `--version`."""
     matches = (pattern.search(output) for pattern in (*_BY_WORDS.values(), _VERSION))
     return next((match.group(1) for match in matches if match is not None), None)
 
 
 def _version_output(path: Path) -> str:
-    """The answer to `--version`, asked first with the option that MariaDB and MySQL need in order not to read files of the machine,
-    and that others refuse. Raises ServerCrashed with the answer to that option."""
+    """The output of `--version`, first tried with the option that keeps MariaDB and MySQL from reading the machine's configuration and
+    that other servers refuse. Raises ServerCrashed with the error of that first try."""
     try:
         return _ask_version(path)
     except ServerCrashed:

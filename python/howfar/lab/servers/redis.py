@@ -1,7 +1,7 @@
-"""Redis and Valkey as the laboratory starts and asks them: in memory only, nothing of the machine's configuration.
+"""Redis and Valkey as the laboratory starts and queries them: in memory only, without the machine's configuration.
 
-Both may listen on a socket and on TCP at once. TLS is never on the socket. There is no password: the laboratory has a network of
-its own, and without one they listen on 127.0.0.1.
+Both can listen on a socket and on TCP at the same time, but use TLS only on TCP. There is no password: the laboratory has its own
+network, and without one they listen on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _METRICS = {
     "rejected_connections": "rejected_connections",
 }
 _COUNTERS = (*_METRICS, "total_error_replies", "total_forks")
-"""Counters; those that a release does not have are left out."""
+"""Counters; a snapshot omits those that a release does not have."""
 _CALLS = "cmdstat_"
 _STATEMENTS = ("cmdstat_get", "cmdstat_set", "cmdstat_mget")
 _FACTS = (
@@ -48,11 +48,11 @@ _FACTS = (
     "disable-thp",
 )
 _IN_MEMORY = {"save": "", "appendonly": "no", "maxmemory": "0"}
-"""Settings against writing files and evicting keys during the load."""
+"""Settings that prevent writing files and evicting keys during the load."""
 
 
 class RedisDialect:
-    """The part of Redis and Valkey; see `key_value.StoreDialect`."""
+    """The dialect of Redis and Valkey; see `key_value.StoreDialect`."""
 
     port = 6379
     has_both = True
@@ -61,11 +61,11 @@ class RedisDialect:
         self.kind = kind
 
     def command_line(self, settings: StoreSettings) -> list[str]:
-        """Command that starts the server. Its first argument is an option, so that no file is read."""
+        """Command that starts the server. Its first argument is an option, so that the server reads no configuration file."""
         port = settings.port or 0
         options = {
             "port": str(port if settings.tls is None else 0),
-            # Without a password it would refuse whoever comes over the link.
+            # In protected mode without a password it would refuse clients that connect over the link.
             "protected-mode": "no" if settings.context.namespaced else "yes",
             "tcp-backlog": str(max(LEAST_QUEUE, settings.context.connections)),
             "maxclients": str(settings.clients),
@@ -85,7 +85,7 @@ class RedisDialect:
                 "tls-cert-file": str(settings.tls.certificate),
                 "tls-key-file": str(settings.tls.key),
                 "tls-ca-cert-file": str(settings.tls.ca),
-                "tls-auth-clients": "no",  # else it wants a certificate of each client
+                "tls-auth-clients": "no",  # otherwise it requires client certificates
             }
         bind = ("--bind", *(settings.address or "127.0.0.1").split(","))
         return [
@@ -104,7 +104,7 @@ class RedisDialect:
     def counters(self, lines: Lines) -> dict[str, int]:
         info = pairs(ask(lines, "INFO", "all"), "\r\n", ":")
         found = {_METRICS.get(name, name): int(info[name]) for name in _COUNTERS if name in info}
-        found |= dict.fromkeys(_STATEMENTS, 0)  # it lists a command from its first call on
+        found |= dict.fromkeys(_STATEMENTS, 0)  # it lists a command only after its first call
         for name, value in info.items():
             if name.startswith(_CALLS):
                 found[name] = int(pairs(value, ",", "=").get("calls", "0"))
@@ -140,7 +140,7 @@ class RedisDialect:
         return bool(ask(lines, "CONFIG", "GET", "tls-port"))
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """How the server sees this session. It reports not encryption but the session's port, and its TLS port speaks nothing else."""
+        """The server's view of this session. It reports the session's port, not its encryption; its TLS port accepts only TLS."""
         seen = pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
         at_tls = settings.tls is not None and seen.get("laddr", "").endswith(f":{settings.port}")
         version, cipher = lines.tls if at_tls else (None, None)

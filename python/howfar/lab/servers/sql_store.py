@@ -1,7 +1,7 @@
-"""MariaDB or MySQL: initialised from a template, loaded once, started fresh for each trial.
+"""MariaDB or MySQL: initialised from a template, loaded once, started anew for each trial.
 
-The data directory is thrown away, so a server is stopped by SIGKILL. Only one that becomes a template is shut down cleanly. What
-differs between the two is in their own files.
+A server is stopped by SIGKILL, as its data directory is deleted. Only one that becomes a template is shut down cleanly. The
+differences between the two are in `mariadb.py` and `mysql.py`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from howfar.lab.sockets import listening_ports
 
 _ANSWER_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
-"""Time for an answer over the path. A link or a forwarder that died meanwhile does not even report that it is gone."""
+"""Time for an answer over the path. A link or a forwarder that died meanwhile does not even close the connection."""
 _CONNECTION_LOST = (2002, 2003, 2006, 2013)
-"""Client errors: no connection (two of them), server gone, server lost."""
+"""Client errors: cannot connect (socket, TCP), server has gone away, connection lost during a query."""
 _SYNTAX = 1064
 """Error whose message quotes the statement."""
 _METRICS = {
@@ -86,7 +86,7 @@ _COUNTERS = (
     "Binlog_commits",
     "Binlog_group_commits",
 )
-"""Counters; those that a server does not have are left out."""
+"""Counters; a snapshot omits those that a server does not have."""
 _CLIENT_COUNTERS = ("Questions", "Com_admin_commands", "Connections", "Threads_connected", "Ssl_finished_accepts")
 _FACTS = (
     "version",
@@ -181,7 +181,7 @@ class SqlServer(TableServer):
             )
 
     def _wait_settled(self, deadline: float) -> None:
-        """Wait until the work that a killed server left is done. Raises LabError."""
+        """Wait until the server has finished the work that a killed one left. Raises LabError."""
         sql = self._dialect.left_to_do_sql
         if sql is not None:
             self._wait_until(
@@ -203,7 +203,7 @@ class SqlServer(TableServer):
             raise LabError(f"connecting to {end_of(connection)} failed: {error}{self._last_output()}") from error
 
     def session(self, patience_s: float) -> pymysql.Connection[DictCursor]:
-        """A further session over the socket; what takes longer than `patience_s` is an error of pymysql's. Raises LabError."""
+        """A further session over the socket; a statement that exceeds `patience_s` fails with pymysql.Error. Raises LabError."""
         return self._connect({"socket": str(self.socket)}, patience_s)
 
     @contextlib.contextmanager
@@ -238,7 +238,7 @@ class SqlServer(TableServer):
 
     def counted(self) -> Counted:
         status = {name: int(value) for name, value in self._status(_CLIENT_COUNTERS).items()}
-        # Each ping of a driver is an administrative command, and no question.
+        # A driver's ping counts as an administrative command, not as a question.
         round_trips = status["Questions"] + status["Com_admin_commands"]
         present = status["Threads_connected"] - 1
         return Counted(round_trips, 0, status["Connections"], present, status.get("Ssl_finished_accepts", 0))
@@ -277,7 +277,7 @@ class SqlServer(TableServer):
         return partial(_see, self._settings.password)
 
     def again(self, binary_log: BinaryLog) -> SqlServer:
-        """Another server on the same data, started and not waited for; this one has ended."""
+        """Start another server on the data of this one, which has ended; does not wait for it."""
         return SqlServer(replace(self._settings, binary_log=binary_log), self._dialect)
 
     def disconnect(self) -> None:
@@ -291,7 +291,7 @@ def counters_of(status: Mapping[str, int]) -> dict[str, int]:
     """The counters of a snapshot from those that SHOW STATUS lists."""
     found = {_METRICS.get(name, name): count for name, count in status.items()}
     if all(name in status for name in _STATEMENTS):
-        # What a query cache answers is no Com_select.
+        # Com_select does not include answers from a query cache.
         found["statements"] = sum(status[name] for name in _STATEMENTS) + status.get("Qcache_hits", 0)
     return found
 
@@ -317,7 +317,7 @@ def _connected(
 
 
 def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
-    """How the server sees a session; see `servers.Seer`."""
+    """The server's view of a session; see `servers.Seer`."""
     try:
         probe = _connected(connection, password, _VIEW_TIMEOUT_S, encrypted)
         with probe, probe.cursor() as cursor:
@@ -335,12 +335,12 @@ def _lost(error: pymysql.Error) -> bool:
 
 
 def _unquoted(error: pymysql.Error) -> str:
-    """The server's message, without the statement that it was sent."""
+    """The server's message, without the statement that caused it."""
     return f"error {_SYNTAX}, which quotes it" if error.args[:1] == (_SYNTAX,) else str(error)
 
 
 def load_tables(server: SqlServer, tables: Tables, rows: Rows, data: Path) -> None:
-    """Fill the empty database, and read every page once, so that the dump at shutdown names them. Raises LabError."""
+    """Fill the empty database, and read every page once, so that the dump at shutdown lists all of them. Raises LabError."""
     _load_first(server, tables.size, rows, data.parent / "tmp" / "rows")
     for number in range(2, tables.count + 1):
         server.query(f"CREATE TABLE sbtest{number} LIKE sbtest1")
@@ -391,8 +391,8 @@ class SqlStore(TableStore):
         self._dialect = dialect
 
     def begin(self, *, binary_log: BinaryLog, tls: CertificatePaths | None = None) -> SqlServer:
-        """Start one that takes part in replication, with networking, on the first content; who calls waits until it is ready, and
-        stops it. So several come up side by side."""
+        """Start a server for replication, with networking, on the first content. The caller waits until it is ready, and stops it, so
+        that several can start in parallel."""
         return self._serve(self._data(self.tables.contents[0]), networking=True, tls=tls, binary_log=binary_log)
 
     def _initialise(self, data: Path) -> None:

@@ -1,5 +1,5 @@
-"""A store of sysbench's tables: data directories from templates in the cache, loaded once. What differs between servers is in a
-subclass: `sql_store.py`, `postgresql.py`."""
+"""A store of sysbench's tables: data directories from templates in the cache, loaded once. The differences between servers are in
+subclasses: `sql_store.py`, `postgresql.py`."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from howfar.plan.factors import Content
 
 _UNFINISHED = "building-"
 _SHELF_BYTES_MAX = 16 * 2**30
-"""Size of a shelf beyond which the templates used longest ago are removed; the one just built stays, however large."""
+"""Size of a shelf (a directory of templates) beyond which the least recently used are removed, except the one just built."""
 
 
 def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], None]) -> bool:
-    """Make `target` (not there yet) a copy of the template `name`. A missing one is built in `target` and then kept.
+    """Create `target` as a copy of the template `name`. A missing template is built in `target` and then kept.
 
-    Returns True when the template was there. Raises what `build` raises; nothing half-made is kept.
+    Returns True if the template existed. Raises what `build` raises; incomplete templates are not kept.
     """
     shelf.mkdir(parents=True, exist_ok=True)
     lock_file = shelf / "lock"
     template = shelf / name
     with lock(lock_file, exclusive=False):
         if template.is_dir():
-            with contextlib.suppress(OSError):  # another account's
+            with contextlib.suppress(OSError):  # it may belong to another account
                 os.utime(template)
             copy_tree(template, target)
             return True
@@ -66,26 +66,26 @@ def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], 
 
 
 def tidy(shelves: Path) -> None:
-    """Remove what builders who were killed left on all shelves."""
+    """Remove what killed builders left on all shelves."""
     for shelf in shelves.glob("*/"):
         if not any(shelf.glob(f"{_UNFINISHED}*")):
             continue
         with (
             (shelf / "lock").open("a") as file,
             contextlib.suppress(BlockingIOError),
-        ):  # held: somebody builds, and tidies
+        ):  # a builder that holds the lock tidies itself
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_unfinished(shelf)
 
 
 def _remove_unfinished(shelf: Path) -> None:
-    """Remove what was not finished. Call with the shelf's lock held exclusively, so that nothing is being built."""
+    """Remove unfinished templates. Call with the shelf's lock held exclusively, so that no template is being built."""
     for stale in shelf.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(stale, ignore_errors=True)
 
 
 def _size(directory: Path) -> int:
-    """Size on disk. Files that go away meanwhile count 0."""
+    """Size on disk. Files that vanish meanwhile count 0."""
     total = 0
     for where, _, names in os.walk(directory):
         for name in names:
@@ -105,9 +105,9 @@ def _collect(shelf: Path, keep: Path) -> None:
 
 
 ROW_BYTES = 250
-"""Bytes of a row with its share of the index on `k`, as InnoDB keeps it (10 x 1 000 000 took 2.4 GB)."""
+"""Bytes of a row with its share of the index on `k`, as InnoDB stores it (10 x 1 000 000 took 2.4 GB)."""
 POOL_PER_DATA = 1.25
-"""Size of the buffer pool compared with the tables: no page of theirs is ever evicted."""
+"""Ratio of the buffer pool to the tables, so that no page of theirs is ever evicted."""
 
 LOADED = "templates/loaded"
 """The shelf of loaded tables, in the cache."""
@@ -123,7 +123,7 @@ _Started = TypeVar("_Started", bound=TableServer)
 
 @contextlib.contextmanager
 def for_template(server: _Started) -> Iterator[_Started]:
-    """A server that has just been started, once it is ready; shut down cleanly at the end, so that its files are a template.
+    """Wait until a newly started server is ready; shut it down cleanly at the end, so that its files can become a template.
 
     Raises ServerCrashed, LabError.
     """
@@ -136,12 +136,12 @@ def for_template(server: _Started) -> Iterator[_Started]:
 
 
 class TableStore(Store):
-    """Sysbench's tables, from templates."""
+    """A store of sysbench's tables, from templates."""
 
     user = USER
     database = DATABASE
     pool_slack_bytes = 128 * 2**20
-    """Room needed in addition to the tables, in the buffer pool and on disk."""
+    """Space needed in addition to the tables, in the buffer pool and on disk."""
 
     def __init__(self, program: Program, tables: Tables) -> None:
         super().__init__(program)
@@ -151,15 +151,15 @@ class TableStore(Store):
 
     @abstractmethod
     def _initialise(self, data: Path) -> None:
-        """Make a data directory without tables at `data` (not there yet). Raises LabError, ServerCrashed, ServerMissing."""
+        """Create a data directory without tables at `data`. Raises LabError, ServerCrashed, ServerMissing."""
 
     @abstractmethod
     def _adopt(self, data: Path) -> None:
-        """Make a copy of a data directory a server of its own."""
+        """Give a copy of a data directory its own identity."""
 
     @abstractmethod
     def _load(self, data: Path, rows: Rows) -> None:
-        """Make a data directory with the tables at `data` (not there yet). Raises LabError, ServerCrashed, ServerMissing."""
+        """Create a data directory with the tables at `data`. Raises LabError, ServerCrashed, ServerMissing."""
 
     @abstractmethod
     def _serve(self, data: Path, *, networking: bool, tls: CertificatePaths | None) -> Server:
@@ -214,7 +214,7 @@ class TableStore(Store):
         return self.context.work / ("data" if content == "digits" else f"data-{content}")
 
     def _put(self, content: Content) -> bool:
-        """Make one data directory; returns whether there was a template."""
+        """Create one data directory; returns whether its template existed."""
         data = self._data(content)
         if self.tables.count == 0:
             return self._empty(data)

@@ -1,4 +1,4 @@
-"""Redis's RESP2 and Memcached's text protocol, as much of them as examining a server takes."""
+"""Redis's RESP2 and Memcached's text protocol: the parts that are needed to query a server's state."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class Lines:
 
     @property
     def tls(self) -> tuple[str | None, str | None]:
-        """TLS version and cipher suite of this session; None when it is plain."""
+        """TLS version and cipher suite of this session; None for both if it is not encrypted."""
         if not isinstance(self.peer.socket, ssl.SSLSocket):
             return None, None
         cipher = self.peer.socket.cipher()
         return self.peer.socket.version(), cipher[0] if cipher else None
 
     def send(self, request: bytes) -> None:
-        """Send a request, and expect one answer."""
+        """Send a request, and begin to expect its answer."""
         self.peer.expect()
         self.peer.sendall(request)
 
@@ -75,7 +75,7 @@ class Lines:
         return self.peer.line().decode(errors="replace")
 
     def exactly(self, count: int) -> str:
-        """This many bytes, and the end of line after them."""
+        """Read `count` bytes and the end of line after them; returns the bytes without it. Raises ValueError."""
         taken = self.peer.read(count, MOST_BYTES).decode(errors="replace")
         if self.peer.read(2) != b"\r\n":
             raise ValueError("a text that is longer than was announced")
@@ -99,7 +99,7 @@ def ask(lines: Lines, *arguments: str) -> Any:
 
 
 def _answer(lines: Lines, line: str) -> Any:
-    """The answer that begins with this line. Raises ValueError, RecursionError, LabError."""
+    """Parse the answer that begins with this line. Raises ValueError, RecursionError, LabError."""
     kind, rest = line[:1], line[1:]
     match kind:
         case "+":
@@ -114,7 +114,7 @@ def _answer(lines: Lines, line: str) -> Any:
 
 
 def split(text: str, between: str) -> list[str]:
-    """The parts of a text. Raises LabError when they are more than an answer may have."""
+    """The parts of a text. Raises LabError if an answer may not have that many."""
     found = text.split(between, MOST_PARTS)
     if len(found) > MOST_PARTS:
         raise LabError(f"the server sent an answer of more than {MOST_PARTS:,} parts")

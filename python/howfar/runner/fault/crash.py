@@ -1,4 +1,4 @@
-"""One crash: a load on a proven pair, the fault at its moment, the replica promoted, and the clients' log compared with its rows."""
+"""One crash: a load on a verified pair, a fault at a set time, promotion of a replica, and its rows compared with the clients' log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Times = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClientLog:
-    """One client's keys by their outcome, as its log has them."""
+    """One client's keys by outcome, from its log."""
 
     acknowledged: Keys
     refused: Keys
@@ -50,12 +50,13 @@ class ClientLog:
 
 @dataclass(frozen=True)
 class Account:
-    """Account of a crash. Keys are ascending. An acknowledged key is kept or lost; a refused or unknown one may be found or not."""
+    """The clients' keys compared with those on the survivor. Keys are ascending. An acknowledged key is kept or lost; a refused or
+    unknown one is applied or absent."""
 
     kept: int
-    """Number of keys acknowledged, and on the survivor."""
+    """Number of keys that were acknowledged and are on the survivor."""
     lost: Keys
-    """Keys acknowledged, and not on the survivor."""
+    """Keys that were acknowledged and are not on the survivor."""
     applied_unknown: Keys
     """Keys on the survivor whose client got no answer: they were in flight."""
     absent_unknown: int
@@ -63,9 +64,9 @@ class Account:
     """Keys on the survivor whose client received an error."""
     absent_refused: int
     strangers: Keys
-    """Keys on the survivor that no client inserted: of another run, or of a client whose log is missing."""
+    """Keys on the survivor that no client inserted: they come from another run, or from a client whose log is missing."""
     duplicates: Keys
-    """Keys that are more than once on the survivor."""
+    """Keys that occur more than once on the survivor."""
     repeated: Keys
     """Keys inserted more than once: two clients drew from one sequence, so these cannot be accounted for."""
 
@@ -112,17 +113,17 @@ def _joined(parts: Sequence[Keys]) -> Keys:
 
 @dataclass(frozen=True)
 class Visible:
-    """Keys that another connection saw, ascending; `early_ns` goes with `early`. Times are of one monotonic clock. A key was visible
-    by the answer of the poll that saw it, perhaps earlier: these are lower bounds."""
+    """Keys that another connection saw, ascending; `early_ns` belongs to `early`. Times are of one monotonic clock. A key was visible
+    when the answer of the poll that saw it arrived, perhaps earlier: `early_ns` are lower bounds."""
 
     early: Keys
     """Keys seen before the acknowledgement had arrived."""
     early_ns: Times
-    """How long before it each of them was seen."""
+    """How long before its acknowledgement each of them was seen."""
     unacknowledged: Keys
-    """Keys seen, and never acknowledged."""
+    """Keys that were seen but never acknowledged."""
     phantoms: Keys
-    """Keys seen, and not on the survivor."""
+    """Keys that were seen but are not on the survivor."""
 
 
 def visible(seen: Keys, seen_ns: Times, acknowledged: Keys, acknowledged_ns: Times, survivor: Keys) -> Visible:
@@ -138,9 +139,10 @@ def visible(seen: Keys, seen_ns: Times, acknowledged: Keys, acknowledged_ns: Tim
 
 
 FAILOVER_NS = 1_000_000_000
-"""Time from the fault until the primary is killed, where it lives on. A chosen figure: each second more loses as much again."""
+"""Time from the fault until the primary is killed, if it survives the fault. An arbitrary choice: each further second loses as many
+commits again."""
 _STOPS_S = 30.0
-"""Time for a receiver to stop, which it does with the next event that arrives."""
+"""Time limit for a receiver to stop; it stops at the next event that arrives."""
 
 
 @dataclass(frozen=True)
@@ -150,24 +152,24 @@ class Break:
     cut: tuple[DirectionName, ...] = ()
     """Directions cut on every replica's link; the replica is the link's client."""
     stops_receiving: bool = False
-    """Whether every replica stops receiving; it continues to apply what it has, as a replica whose disk for logs is full."""
+    """Whether every replica stops receiving; it continues to apply what it has, like a replica whose log disk is full."""
     failover_ns: int = 0
     members: tuple[int, ...] = ()
-    """Members of a cluster, the primary being 0, that are cut off together from the others; their clients still reach them. A primary
+    """Members of a cluster (0: the primary) that are cut off from the others as one group; their clients still reach them. A primary
     is killed when the others have continued without it for `failover_ns`. Or the member that is slow, or leaves."""
     runs: float = 1.0
-    """Share of the time in which the member's server runs."""
+    """Share of the time for which the member's server runs; it is stopped for the rest."""
     away_ns: int = 0
     """How long the member is cut off, or slow. 0: to the end."""
     lives_ns: int = 0
-    """How long after the fault the primary lives on and its clients write."""
+    """How long the primary's clients continue to write after the fault, which it survives. 0: the primary is killed."""
     arrival: Arrival | None = None
-    """How a member that leaves joins again after `away_ns`; `new`: another one without data joins in its place. The primary is killed
-    `failover_ns` after it is whole, so that all rows must be on the member."""
+    """How a member that left rejoins after `away_ns`; `new`: a member without data joins instead. The primary is killed `failover_ns`
+    after the member has fully joined, so that all rows must be on the member."""
 
 
 _GOES_ON_S = 60.0
-"""Time for a cluster to continue without a member: by default it expels one after 5 to 10 s."""
+"""Time limit for a cluster to continue without a member: by default it expels one after 5 to 10 s."""
 BREAKS: dict[str, Break] = {
     "kill-primary": Break(),
     "cut": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS),
@@ -197,7 +199,7 @@ class Broken:
     mended_ns: int | None = None
     """When the member's fault was removed, or it had joined. None: never."""
     back_ns: int | None = None
-    """Time from then until it was a whole member. None: not within `_GOES_ON_S`."""
+    """Time from then (of one that joined: from its server's start) until it was a full member again. None: not within `_GOES_ON_S`."""
     joined: JoinRecord | None = None
     """Record of a member that left and joined. The fault was in force while it joined."""
 
@@ -212,11 +214,11 @@ class Replicated(Protocol):
         ...
 
 
-# A node that leaves and joins. Bytes are what came to it over its links from when its server was started until it is whole, so the
-# writes of the load that came meanwhile are among them: by the kernel's count of the senders' interfaces, and by the link's own.
+# A node that leaves and joins. Its bytes are all that it received over its links from the start of its server until it was a full
+# member, the load's writes included. They are counted twice: by the kernel at the senders' interfaces, and by the links themselves.
 
 JOINS_S = 300.0
-"""Time for a node to be whole again."""
+"""Time limit for a node to become a full member again."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ def leave(member: Member) -> None:
 
 
 def join(pair: Pair, member: Member, arrival: Arrival) -> Joined:
-    """Start the member again and wait until it is whole. Raises LabError, ServerCrashed."""
+    """Start the member again and wait until it is a full member. Raises LabError, ServerCrashed."""
     assert member.seed is not None, "faults are the laboratory's"
     wires = pair.wires_around([member])
     before, began_ns = _came(wires), time.monotonic_ns()
@@ -269,7 +271,7 @@ class _Count(NamedTuple):
 
 
 def _came(wires: Sequence[Wire]) -> dict[str, _Count]:
-    """Traffic by link. The node is the last one, so each link's client."""
+    """Traffic to the node, by link. The node is the last member, and so the client of each of its links."""
     found = {}
     for wire in wires:
         sent, crossed = wire.sent_bytes(), wire.counters()
@@ -282,8 +284,8 @@ def _came(wires: Sequence[Wire]) -> dict[str, _Count]:
 def break_pair(
     pair: Pair, done: Break, pause: Callable[[int], None], ledger: ExitStack
 ) -> tuple[Broken, Writers | None]:
-    """Apply the fault; returns its times, and for a cluster the clients at its other nodes from then on. `pause` waits for
-    nanoseconds. The caller restores the links. Raises LabError, LinkFailed."""
+    """Apply the fault; returns its times, and for a cluster the clients that then write at its other nodes. `pause` waits for that
+    many nanoseconds. The caller restores the links. Raises LabError, LinkFailed."""
     apart = _apart(pair, done)
     member = next(iter(apart), None)
     if member is not None and done.arrival is not None:
@@ -345,7 +347,7 @@ def _join(
 
 
 def _came_back(member: Member, since_ns: int) -> int | None:
-    """Time from `since_ns` until the member is whole again; None: too long. One without its cluster may refuse to be queried."""
+    """Time from `since_ns` until the member is a full one again; None: too long. A member outside its cluster may refuse queries."""
 
     def is_whole() -> bool:
         with suppress(LabError):
@@ -364,7 +366,8 @@ _PERIOD_S = 0.1
 
 @contextmanager
 def slow(pid: int, runs: float) -> Iterator[None]:
-    """Stop a child process of ours again and again until left. `runs`: share of each period in which it runs, above 0 and below 1."""
+    """Stop and continue a child process periodically until the context ends. `runs`: share of each period in which it runs, above 0
+    and below 1."""
     assert 0 < runs < 1, "else it would be stopped for ever, or never"
     ended = threading.Event()
 
@@ -393,7 +396,7 @@ def mend(pair: Pair, done: Break) -> None:
 
 LOST_KEYS_KEPT = 20
 _NAMED = 3
-"""Most keys in a void trial's reason."""
+"""Maximum number of keys named in a void trial's reason."""
 
 
 @dataclass(frozen=True)
@@ -424,7 +427,7 @@ class Before:
 def crash_record(
     fault: str, broken: Broken, before: Before, log: KeyLog, seen: KeyLog, watched_ns: int, survivor: Survivor
 ) -> CrashRecord:
-    """The record of a crash. Raises LabError when no account can be made of these logs."""
+    """The record of a crash. Raises LabError when the logs give no sound account, see `check`."""
     acknowledged, acknowledged_ns = log.ended(KeyOutcome.ACKNOWLEDGED)
     client = ClientLog(log.keys(KeyOutcome.ACKNOWLEDGED), log.keys(KeyOutcome.REFUSED), log.keys(KeyOutcome.UNKNOWN))
     found = account([client], survivor.keys)
@@ -469,10 +472,10 @@ def crash_record(
 def of_cluster(
     log: KeyLog, writes: Sequence[Write], broken: Broken, ended_ns: int, cut_off: Set[str], lived: bool = False
 ) -> dict[str, int | float | JoinRecord | None]:
-    """A cluster's part of a record, from the clients at the primary and at the others. `ended_ns`: until when both wrote. `cut_off`:
-    nodes.
+    """Fields of a cluster's record, from the clients at the primary and at the other nodes. `ended_ns`: when both stopped writing.
+    `cut_off`: names of nodes.
 
-    `lived`: the primary did, so that the rate of its commits says something.
+    `lived`: whether the primary survived the fault, so that its commit rate is meaningful.
     """
     records = log.records[log.records["fate"] == KeyOutcome.ACKNOWLEDGED]
     sent_ns, times = (records[name].astype(np.int64) + log.origin_ns for name in ("sent_ns", "ended_ns"))
@@ -509,9 +512,9 @@ def check(found: Account) -> None:
 
 
 _BEYOND_NS = 20_000_000_000
-"""How much longer the load would continue after the fault, if its server did not die."""
+"""How much longer the load would continue after the fault if its server did not die."""
 _QUIET_S, _QUIET_RTTS = 0.3, 4
-"""If nothing has arrived for this long after the primary's death, nothing will."""
+"""If nothing has arrived for this long after the primary's death, nothing more will."""
 _ARRIVED_S = 60.0
 _POLL_S = 0.01
 _KEYS_S = 120.0
@@ -531,7 +534,7 @@ class FaultContext:
 
     @property
     def logs(self) -> Path:
-        """A directory for logs that goes with the pair, and still exists when its primary has died."""
+        """A directory for logs that is removed with the pair, but outlives its primary."""
         return self.pair.primary.server.socket.parent
 
 
@@ -542,16 +545,16 @@ class Crashed:
     record: CrashRecord
     outcome: LoadOutcome
     receipt: dict[str, Any]
-    """Facts proven before the fault, and how it was done."""
+    """Facts verified before the fault, and the definition of the fault."""
 
 
 def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) -> Crashed:
     """Run a load with a fault `after_ns` after the beginning of the measured window. Raises LabError, EngineError when no account can
-    be made, as where semi-synchronous replication had fallen back before, or nobody can take over."""
+    be made, for example because semi-synchronous replication had fallen back before, or no server can take over."""
     pair, done = context.pair, BREAKS[fault]
-    changes: dict[str, Any] = {"observe": ()}  # CPU time is read at the end, and the server has none then
+    changes: dict[str, Any] = {"observe": ()}  # CPU time is read at the end, when the server is gone
     if pair.spec.cluster:
-        changes["ignore_errors"] = "all"  # a node that is cut off refuses, which is no reason to end
+        changes["ignore_errors"] = "all"  # a node that is cut off refuses commits, which must not end the load
     beyond_ns = done.lives_ns or done.failover_ns + _BEYOND_NS + pair.spec.cluster * int(_GOES_ON_S * 1e9)
     if done.arrival is not None:
         beyond_ns += done.away_ns + int(JOINS_S * 1e9)
@@ -560,7 +563,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     with ExitStack() as ledger:
         watcher = watch_keys(wanted, context.logs / "seen", context.launcher, ledger)
         begun = pair.snapshot()
-        lag = LagWatch(pair, beats=not pair.spec.needed)  # it would be one more commit that others wait behind
+        lag = LagWatch(pair, beats=not pair.spec.needed)  # a heartbeat would be one more commit that others wait behind
         ledger.callback(lag.finish)
         ledger.callback(load.abandon)
         load.start(context.measure, context.launcher, context.on_event)
@@ -570,7 +573,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         cpus_before = cpus.finish()
         had = [
             _has(pair, replica) for replica in pair.replicas
-        ]  # before the primary: what comes meanwhile is not taken off
+        ]  # before the primary: transactions that arrive in between are not subtracted
         last = pair.snapshot()
         if unlike := violations(pair.spec, begun, last):
             raise LabError("replication was not as configured before the fault: " + "; ".join(unlike))
@@ -605,13 +608,13 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
 
 
 def _reached(pair: Pair, done: Break) -> Sequence[Member]:
-    """The other nodes that continue. A member that joined is asked whether it has everything."""
+    """The nodes that may take over: those that were not cut off, or only the member that joined, to check that it has everything."""
     apart = _apart(pair, done)
     return apart if done.arrival is not None else [each for each in pair.replicas if each not in apart]
 
 
 def _replica_before(pair: Pair, begun: str, last: str, had: Sequence[tuple[str, str]]) -> dict[str, int | None]:
-    """`Before`'s part of the replicas, which `had` received and applied these positions."""
+    """Fields of `Before` about the replicas. `had`: the positions that each had received and applied."""
     lacking = pair.dialect.positions.lacking
     behind = min((lacking(last, applied) for _, applied in had), default=None)
     applied = None if behind is None else max(lacking(last, begun) - behind, 0)
@@ -619,7 +622,7 @@ def _replica_before(pair: Pair, begun: str, last: str, had: Sequence[tuple[str, 
 
 
 def _unreceived(pair: Pair, position: str, received: Sequence[str]) -> int | None:
-    """Transactions that no replica has received; None: not known."""
+    """Number of transactions that no replica has received; None: unknown."""
     positions = pair.dialect.positions
     if not positions.counts_received:
         return None
@@ -639,7 +642,7 @@ def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
 
 
 def receipt(pair: Pair, begun: Snapshot, last: Snapshot) -> dict[str, Any]:
-    """Receipt as for a trial in which nothing breaks; its window ends right before the fault."""
+    """Receipt of the same form as without a fault; its window ends right before the fault."""
     facts = {name: value for name, value in pair.facts.items() if name != "proof"}
     return facts | {"window": window_facts(begun, last)}
 
@@ -649,8 +652,8 @@ def _before(lag: LagWatch, broken: Broken) -> list[LagSample]:
 
 
 def _take_over(pair: Pair, reached: Sequence[Member], *, whole: bool) -> Survivor:
-    """The one of `reached` that has most, once all in transit has arrived. `whole`: no member is gone, none takes over. Raises
-    LabError."""
+    """Promote the most advanced of `reached`, once all data in transit has arrived. `whole`: no member is gone, so none is promoted.
+    Raises LabError."""
     for replica in reached:
         await_arrived(pair, replica)
     best = most_advanced(pair, reached)
@@ -661,8 +664,8 @@ def _take_over(pair: Pair, reached: Sequence[Member], *, whole: bool) -> Survivo
 
 
 def await_arrived(pair: Pair, replica: Member) -> None:
-    """Wait for what a dead primary's kernel still delivers, within round trips, until the connection's end or silence. Raises
-    LabError."""
+    """Wait for data that a dead primary's kernel still delivers, until the connection ends or nothing arrives for a few round trips.
+    Raises LabError."""
     quiet_s = _QUIET_S + _QUIET_RTTS * max((wire.rtt_ns for wire in pair.wires), default=0) / 1e9
     deadline = time.monotonic() + _ARRIVED_S
     received, since = "", time.monotonic()
@@ -679,7 +682,7 @@ def await_arrived(pair: Pair, replica: Member) -> None:
 
 
 def most_advanced(pair: Pair, reached: Sequence[Member]) -> Member:
-    """The one of several replicas that lacks least of the others' data."""
+    """The replica that lacks the fewest of the others' transactions."""
     received = {replica.name: _received(replica) for replica in reached}
 
     def lacks(replica: Member) -> int:
@@ -706,11 +709,11 @@ def keys_of(member: Member) -> Keys:
 
 
 EARLIEST = 0.25
-"""Earliest fault, as a share of the plan's measured window; the replica has its place by then."""
+"""Earliest fault, as a share of the plan's measured window; the replica's lag has settled by then."""
 
 
 def fault_after_ns(seed: int, block: int, attempt: int, arm: str, measure_ns: int) -> int:
-    """Time of the fault from the beginning of the measured window, random and even over what remains of it after `EARLIEST`, so that
-    no crash falls on a rhythm of the servers' own."""
+    """Time of the fault from the beginning of the measured window: uniformly random in the part of it after `EARLIEST`, so that
+    crashes do not coincide with periodic work of the servers."""
     rng = random.Random(f"howfar fault of block {block}, attempt {attempt}, of {arm} of seed {seed}")
     return int(measure_ns * (EARLIEST + (1 - EARLIEST) * rng.random()))

@@ -1,4 +1,4 @@
-"""One fallback: the replica's link is cut and restored under the server's own timeout, and the load continues."""
+"""One fallback: under load, the replica's link is cut for longer than the server's timeout, and restored."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _ANSWER_S = 30.0
 @dataclass(frozen=True)
 class Look:
     at_ns: int
-    """Monotonic time at which the primary had answered."""
+    """Monotonic time at which the primary had answered the query for `end`."""
     end: PrimaryEnd
     position: str
-    """Position of the primary, queried after that."""
+    """Position of the primary, queried after `end`."""
     received: str | None
     """Position received by the replica, queried last. None: it could not be queried."""
 
 
 @dataclass
 class Looks:
-    """Looks at both ends from a thread; made by `look_at`."""
+    """Polls both ends from a thread; created by `look_at`."""
 
     pair: Pair
     seen: list[Look] = field(default_factory=list)
     ended_by: str | None = None
-    """Why the looks broke off before `finish`."""
+    """Error that ended polling before `finish`; None: no error."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -84,7 +84,7 @@ class Looks:
 
 
 def look_at(pair: Pair) -> Looks:
-    """Begin to look. The pair has a replica."""
+    """Start to poll a pair, which must have a replica."""
     looks = Looks(pair)
     looks.start()
     return looks
@@ -137,7 +137,7 @@ def fallback_record(
 
 
 def fell_and_back(looks: Sequence[Look]) -> tuple[int | None, int | None]:
-    """Indices of the first look that found the primary asynchronous, and of the first after which it stayed semi-synchronous."""
+    """Indices of the first look that found the primary asynchronous, and of the first since which it stayed semi-synchronous."""
     off = [index for index, look in enumerate(looks) if not look.end.status]
     if not off:
         return None, None
@@ -145,8 +145,8 @@ def fell_and_back(looks: Sequence[Look]) -> tuple[int | None, int | None]:
 
 
 def unprotected(ended_ns: NDArray[np.int64], looks: Sequence[Look], fell: int | None, back: int | None) -> int:
-    """Commits acknowledged from the last look that found the primary semi-synchronous: those that waited are acknowledged with the
-    fallback, before any look. At the other side the first look is the bound."""
+    """Number of commits acknowledged after the last look before the fallback, because waiting commits are acknowledged at the
+    fallback, before a look can see it; and up to the first look that found the primary semi-synchronous for good."""
     if fell is None:
         return 0
     begin_ns = looks[fell - 1].at_ns if fell else looks[fell].at_ns
@@ -155,7 +155,7 @@ def unprotected(ended_ns: NDArray[np.int64], looks: Sequence[Look], fell: int | 
 
 
 def reconnected(looks: Sequence[Look], absence: Absence, positions: Positions) -> Look | None:
-    """The first look after the link carried again in which the replica had received more than before."""
+    """The first look after the link was restored in which the replica had received more than before."""
     away = [look for look in looks if absence.left_ns <= look.at_ns < absence.returned_ns and look.received is not None]
     had = away[-1].received if away else None
     if had is None:
@@ -165,7 +165,7 @@ def reconnected(looks: Sequence[Look], absence: Absence, positions: Positions) -
 
 
 def longest_gap_ns(ended_ns: NDArray[np.int64]) -> int:
-    """Longest time between two acknowledgements to any clients."""
+    """Longest time between two consecutive acknowledgements, over all clients."""
     return int(np.diff(ended_ns).max()) if len(ended_ns) > 1 else 0
 
 
@@ -205,13 +205,13 @@ def _behind(look: Look, positions: Positions) -> int | None:
 LEAVES_NS = 3_000_000_000
 """When the replica leaves, from the beginning of the measured window."""
 AWAY_NS = 7_000_000_000
-"""How long beyond the timeout the primary continues alone before the link carries again."""
+"""How long beyond the timeout the primary continues alone before the link is restored."""
 OTHERS_TIMEOUT_MS = 10_000
-"""Default timeout of servers that have one; where a primary waits without a limit the replica stays away as long."""
+"""Default timeout of servers that have one; also used for how long the replica is away from a primary that waits without limit."""
 AFTERWARDS_NS = 5_000_000_000
-"""Least time in the window for the replica to come back."""
+"""Minimum time in the window for the replica to come back."""
 _BACK_S = 10.0
-"""Time after the load for a primary to become semi-synchronous again: where commits never pause some do not."""
+"""Time limit after the load for a primary to become semi-synchronous again: some do not while commits never pause."""
 _POLL_S = 0.05
 LOG_LINES_KEPT = 20
 _LINE_KEPT = 300
@@ -224,7 +224,7 @@ class FellBack:
     record: FallbackRecord
     outcome: LoadOutcome
     receipt: dict[str, Any]
-    """Facts proven before the replica left, and at the end by both ends."""
+    """Facts verified before the replica left, and at the end on both servers."""
 
 
 def run_fallback(
@@ -277,7 +277,7 @@ def run_fallback(
 
 
 def _leave_and_return(pair: Pair, load: UnderLoad, absent_ns: int) -> Absence:
-    """Cut a replica's link without the ends noticing, and restore it. Of several replicas the first leaves, and the others stay."""
+    """Cut a replica's link, of which neither end is notified, and restore it. Of several replicas only the first leaves."""
     left_ns, wire = time.monotonic_ns(), pair.wires[0]
     with ExitStack() as mending:
         mending.callback(wire.mend)
@@ -294,7 +294,7 @@ def _await_back(looks: Looks) -> None:
 
 
 def set_timeout(pair: Pair, timeout_ms: int | None) -> int | None:
-    """Set the server's timeout, None: its default; returns the one in force, None: there is none. Raises LabError."""
+    """Set the server's timeout (None: its default); returns the timeout in force (None: it has none). Raises LabError."""
     pair.dialect.set_timeout(pair.primary, timeout_ms)
     end = pair.primary.primary_end()
     assert end is not None, "a semi-synchronous pair has such an end"

@@ -1,6 +1,6 @@
-"""A load whose clients log their keys, run from a thread, so that something can be broken meanwhile; and a watcher of its keys.
+"""A load whose clients log their keys, run in a thread so that a fault can be injected meanwhile; and a watcher of its keys.
 
-Everything ends: the load by its own limits and with its server, the watcher with its server, and on leaving all is joined.
+Nothing outlives a trial: the load ends at its own limits or with its server, the watcher with its server, and both are joined.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from howfar.store.records import CpuShares
 
 Measure = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
 PAUSE_NS = 1_000_000
-"""Time between two looks of the watcher: it sees what is visible for a round trip, and leaves the primary its CPU."""
+"""Pause between two polls of the watcher: it sees rows that are visible for a round trip, and leaves the primary its CPU."""
 _BEYOND_S = 60.0
-"""Time for a load to end beyond its own times; the engine has bounds of its own."""
+"""Grace time for a load to end after its own limits, which the engine enforces itself."""
 _MARGIN_NS = 30_000_000_000
 
 
 def logged(job: LoadJob, log: Path, measure_ns: int) -> LoadJob:
-    """The same load with a log of its keys, for at most `measure_ns`; it ends with its server. Only the fault makes a commit hang, so
-    that is no reason to stop."""
+    """The same load with a log of its keys, for at most `measure_ns`; it ends with its server. A commit that hangs does not
+    end it, because only the fault makes one hang."""
     session = job.session.model_copy(update={"on_disconnect": "end"})
     stall_ns = max(job.stall_timeout_ns, measure_ns + _MARGIN_NS)
     changes = {"session": session, "acknowledged": str(log), "measure_ns": measure_ns, "stall_timeout_ns": stall_ns}
@@ -51,7 +51,7 @@ def logged(job: LoadJob, log: Path, measure_ns: int) -> LoadJob:
 
 @dataclass
 class UnderLoad:
-    """A load in a thread; made by `start`. `kill` ends the load's server, when nothing else ends the load."""
+    """A load in a thread, which `start` starts. `kill` ends the load's server, when nothing else ends the load."""
 
     job: LoadJob
     log: Path
@@ -84,7 +84,7 @@ class UnderLoad:
         self._thread.start()
 
     def await_window(self) -> None:
-        """Wait for the measured window. Raises what the load raised, LabError when it has ended already."""
+        """Wait for the measured window. Raises what the load raised, or LabError if it has already ended."""
         job = self.job
         self._measuring.wait((job.connect_timeout_ns + job.warmup_ns) / 1e9 + _BEYOND_S)
         self.pause(0)
@@ -102,7 +102,7 @@ class UnderLoad:
             raise LabError("the load did not begin in time", "Is the machine overloaded?")
 
     def finish(self) -> LoadOutcome:
-        """The load's outcome once it has ended. Raises what the load raised."""
+        """Wait until the load has ended; returns its outcome. Raises what the load raised."""
         job = self.job
         self._ended.wait(
             (job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns) / 1e9 + _BEYOND_S
@@ -113,11 +113,11 @@ class UnderLoad:
         return self._outcome
 
     def keys(self) -> KeyLog:
-        """The log of the load's keys. Raises EngineError when it is not whole."""
+        """The log of the load's keys. Raises EngineError when it is incomplete."""
         return acknowledged.read(self.log)
 
     def abandon(self) -> None:
-        """End the load with its server, however the trial is left."""
+        """End the load by killing its server, if the trial ended before the load did."""
         if self._ended.is_set() or self._thread is None:
             return
         self.kill()
@@ -129,7 +129,7 @@ class UnderLoad:
 
 
 class CpuWatch:
-    """Watches the machine's CPUs, and which of them replicas on it use, from its making until `finish()`."""
+    """Measures the use of the machine's CPUs, in total and by its replicas, from construction until `finish()`."""
 
     def __init__(self, replicas: Sequence[int]) -> None:
         self._replicas, self._load = replicas, LoadWatch()
@@ -139,7 +139,7 @@ class CpuWatch:
         return sum(cpu_s_of(pid) for replica in self._replicas for pid in (replica, *children_of(replica)))
 
     def finish(self) -> CpuShares | None:
-        """None: this kernel does not count."""
+        """The CPUs in use. None: this kernel does not count them."""
         used_s, elapsed_s = self._used() - self._used_s, time.monotonic() - self._began_s
         busy = self._load.finish().busy_cpus
         if busy is None:

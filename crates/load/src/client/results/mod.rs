@@ -1,4 +1,4 @@
-//! Follows the answer to one text query through a stream cut anywhere: counts, or keeps the rows.
+//! Decodes the answer to one text query from a stream cut anywhere; counts or keeps the rows.
 
 mod mysql;
 mod postgres;
@@ -9,15 +9,15 @@ use super::Rows;
 use crate::connection::Broken;
 use crate::protocol::Replies;
 
-/// Most rows that are kept.
+/// Maximum number of rows that are kept.
 const MOST_KEPT: usize = 1 << 16;
 
-/// What a statement came to.
+/// Row counts of a statement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Answered {
-    /// Rows that came back.
+    /// Rows returned.
     pub(crate) rows: u64,
-    /// Rows that the server changed.
+    /// Rows changed.
     pub(crate) affected: u64,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Ended {
     Failed(ServerError),
 }
 
-/// The answer as far as it came.
+/// The part of an answer received so far.
 #[derive(Debug)]
 pub(crate) enum Results {
     MySql(mysql::Results),
@@ -36,7 +36,7 @@ pub(crate) enum Results {
 }
 
 impl Results {
-    /// For an answer by the protocol of `replies`, whose rows are counted or kept.
+    /// For an answer in the protocol of `replies`, whose rows are counted or kept.
     pub(crate) fn of(replies: &Replies, keep: bool) -> Self {
         match replies {
             Replies::Postgres(_) => Self::Postgres(postgres::Results::new(keep)),
@@ -45,7 +45,7 @@ impl Results {
         }
     }
 
-    /// Take all of `input`; how the answer ended, once it did.
+    /// Decode all of `input`; returns how the answer ended once it is complete.
     pub(crate) fn feed(&mut self, input: &[u8]) -> Result<Option<Ended>, Broken> {
         match self {
             Self::MySql(one) => one.feed(input).map_err(Broken::Malformed),

@@ -6,20 +6,20 @@ use howfar_wire::mysql::{Framer, Malformed};
 
 use super::{Answered, Ended, MOST_KEPT, Rows};
 
-/// Longest packet that is taken: no answer to what is requested here comes near.
+/// Maximum length of a packet: no answer to a request made here comes near it.
 const LONGEST: usize = 1 << 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// OK, error, or the number of columns.
     First,
-    /// So many definitions came.
+    /// Column definitions, and the number received so far.
     Columns(usize),
-    /// Rows of so many columns.
+    /// Rows, and their number of columns.
     Rows(usize),
 }
 
-/// The answer as far as it came.
+/// The part of an answer received so far.
 #[derive(Debug)]
 pub(crate) struct Results {
     framer: Framer,
@@ -55,7 +55,7 @@ impl Results {
         self.kept.unwrap_or_default()
     }
 
-    /// Take all of `input`; how the answer ended, once it did.
+    /// Decode all of `input`; returns how the answer ended once it is complete.
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
         while let Some(payload) = self.framer.next(&mut input)? {
             let ended = packet(
@@ -114,7 +114,7 @@ fn packet(
     Ok(None)
 }
 
-/// `SELECT 1; SELECT 2` has two parts.
+/// End a part of the answer: `SELECT 1; SELECT 2` has two parts. Returns the end of the answer if this was the last one.
 fn part_ended(phase: &mut Phase, status: u16) -> Option<Ended> {
     *phase = Phase::First;
     (status & reply::MORE_RESULTS == 0).then_some(Ended::Done)

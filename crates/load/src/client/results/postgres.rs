@@ -1,14 +1,14 @@
-//! PostgreSQL's answers, by whole messages: they are small, or their rows are.
+//! Answers of PostgreSQL, message by message. Complete messages are buffered: they, or their rows, are small.
 
 use howfar_wire::postgres::reply::{self, Block, Failure, Tag};
 use howfar_wire::postgres::{Framer, Malformed};
 
 use super::{Answered, Ended, MOST_KEPT, Rows};
 
-/// Longest message that is taken: no answer to what is requested here comes near.
+/// Maximum length of a message: no answer to a request made here comes near it.
 const LONGEST: usize = 1 << 24;
 
-/// The answer as far as it came.
+/// The part of an answer received so far.
 #[derive(Debug)]
 pub(crate) struct Results {
     framer: Framer,
@@ -35,7 +35,7 @@ impl Results {
         self.kept.unwrap_or_default()
     }
 
-    /// Take all of `input`; how the answer ended, once it did. What a server says unasked may follow the end.
+    /// Decode all of `input`; returns how the answer ended once it is complete. Unsolicited messages may follow the end.
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
         let mut ended = None;
         while let Some((kind, body)) = self.framer.next(&mut input)? {
@@ -50,7 +50,7 @@ impl Results {
 
     fn message(&mut self, kind: u8, body: &[u8]) -> Result<Option<Ended>, Malformed> {
         match kind {
-            // Beside what is said unasked: columns, nothing, and a COPY to the client.
+            // Unsolicited messages; column descriptions, empty queries, and a COPY to the client.
             b'N' | b'S' | b'A' | b'T' | b'I' | b'H' | b'd' | b'c' => {}
             b'D' => {
                 self.answered.rows += 1;

@@ -1,4 +1,4 @@
-//! Whether an application's page is one, and what is said where it is not: an application that fails pages measures nothing.
+//! Checks whether an application's page is valid, and builds the failure if not: measuring failed pages would be meaningless.
 
 use std::io;
 
@@ -8,13 +8,13 @@ use howfar_wire::fastcgi::{Malformed, ProtocolStatus, Reply};
 
 use crate::failure::target_name;
 
-/// Most characters of what the application said that a failure repeats.
+/// Maximum characters of the application's output quoted in a failure.
 const LONGEST_SAID: usize = 200;
 const GOOD: u16 = 200;
 
 const LOOK: &str = "Look into the application's log (PHP-FPM: error_log, catch_workers_output), and ask for the page as a web server does.";
 
-/// What the page tells of itself, or what is wrong with it.
+/// The numbers that the page reports about itself, or a failure if it is not valid.
 pub(super) fn judge<'a>(
     fastcgi: &FastCgi,
     reply: &'a Reply,
@@ -63,7 +63,7 @@ pub(super) fn judge<'a>(
     Ok(&response.reported)
 }
 
-/// Why a request was not taken at all, and what to do.
+/// Why a request was rejected, and advice.
 fn refusal(status: ProtocolStatus) -> Option<(&'static str, &'static str)> {
     match status {
         ProtocolStatus::Complete => None,
@@ -82,7 +82,7 @@ fn refusal(status: ProtocolStatus) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// A failure of the application's own doing.
+/// A failure caused by the application.
 fn bad(target: &Target, what: &str, reply: &Reply, advice: &str) -> Failed {
     Failed::new(
         FailCode::ServerError,
@@ -95,7 +95,7 @@ fn bad(target: &Target, what: &str, reply: &Reply, advice: &str) -> Failed {
     )
 }
 
-/// The connection ended before the page did.
+/// The failure if the connection ended before the page did.
 pub(super) fn gone(target: &Target, reply: &Reply) -> Failed {
     Failed::new(
         FailCode::ServerGone,
@@ -120,7 +120,7 @@ pub(super) fn malformed(target: &Target, error: Malformed, reply: &Reply) -> Fai
     )
 }
 
-/// No room in the application's queue for too long.
+/// The failure if the application's queue was full for too long.
 pub(super) fn full(target: &Target, limit_ns: u64) -> Failed {
     Failed::new(
         FailCode::Connect,
@@ -133,7 +133,7 @@ pub(super) fn full(target: &Target, limit_ns: u64) -> Failed {
     )
 }
 
-/// `failed` came of `error` while connecting: what to do about an application.
+/// `failed`, caused by `error` while connecting, with advice for an application.
 pub(super) fn not_there(mut failed: Failed, error: &io::Error) -> Failed {
     if matches!(
         error.kind(),
@@ -145,7 +145,7 @@ pub(super) fn not_there(mut failed: Failed, error: &io::Error) -> Failed {
     failed
 }
 
-/// `failed` is a page that did not come.
+/// `failed`, a page that did not arrive in time, with advice for an application.
 pub(super) fn silent(mut failed: Failed, keeps: bool) -> Failed {
     let advice = if keeps {
         "Give the application a child for each worker, which a kept connection binds (PHP-FPM: pm.max_children), or allow a longer wait."
@@ -156,7 +156,7 @@ pub(super) fn silent(mut failed: Failed, keeps: bool) -> Failed {
     failed
 }
 
-/// The beginning of what the application said, errors first.
+/// The beginning of the application's errors, or of its page if it wrote none.
 fn excerpt(reply: &Reply) -> String {
     let bytes = if reply.errors_bytes() > 0 {
         reply.errors_begin()

@@ -1,10 +1,10 @@
-//! Bad pages, and what is said of them.
+//! Tests of invalid pages and their failures.
 
 use howfar_contract::FailCode::{self, Protocol, ServerError, ServerGone};
 
 use crate::page::visitor::tests::{END, GOOD, SECRET, STDERR, STDOUT, failure_of, record, reply};
 
-/// An application that answers with `bytes` makes the job fail, in these words.
+/// Check that an application that answers with `bytes` makes the job fail with `code` and a text that holds `fragments`.
 #[track_caller]
 fn fails(bytes: Vec<u8>, code: FailCode, fragments: &[&str]) {
     let failed = failure_of(bytes);

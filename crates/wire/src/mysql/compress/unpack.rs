@@ -1,36 +1,38 @@
-//! One connection's way back from frames to packets.
+//! Turns one connection's frames back into packets.
 
 use super::{Codec, HEAD};
 use crate::mysql::Malformed;
 use crate::mysql::frame::{self, HEADER};
 
-/// Bytes that one call may give: a few bytes can stand for very many. Two of the longest frames fit.
+/// Maximum bytes that one call may produce: a few compressed bytes can expand to very many. Two of the longest frames fit.
 const MOST_AT_ONCE: usize = 1 << 25;
 
-/// One connection's frames on their way to packets. Never holds more than one compressed payload.
+/// The frames of one connection on their way to packets. It never holds more than one compressed payload.
 #[derive(Debug, Default)]
 pub struct Unpacker {
     head: [u8; HEAD],
     head_len: usize,
-    /// Payload bytes of the present frame still to come, and its length before compression; count once the head is whole.
+    /// Payload bytes of the current frame still to come; valid once the head is complete.
     missing: usize,
+    /// The frame's length before compression; valid once the head is complete.
     before: usize,
     /// A compressed payload that came in parts.
     body: Vec<u8>,
-    /// The number of the next frame of the present answer, and the answers whose first frame has not come.
+    /// The number of the next frame of the current answer.
     next: u8,
+    /// The number of answers whose first frame has not come.
     owed: u32,
     packets: Renumbering,
 }
 
 impl Unpacker {
-    /// Commands were sent: so many answers are due.
+    /// Record that this many commands were sent, whose answers are due.
     pub fn sent(&mut self, commands: u32) {
         self.owed = self.owed.saturating_add(commands);
     }
 
-    /// Take all bytes of `input`; append to `out` the packet bytes that they hold, at most 32 MiB: callers cut the input small
-    /// enough for what they expect.
+    /// Take all bytes of `input`; append to `out` the packet bytes that they hold, at most 32 MiB: callers pass input in pieces
+    /// small enough for what they expect.
     pub fn feed(
         &mut self,
         codec: &mut Codec,
@@ -59,7 +61,7 @@ impl Unpacker {
             } else {
                 self.body.extend_from_slice(part);
                 codec.expand(&self.body, self.before, out)?;
-                // What was big is given back; the usual frame is one of 16 KiB.
+                // Return the memory of a large frame; the usual frame has 16 KiB.
                 self.body.clear();
                 self.body.shrink_to(1 << 14);
             }
@@ -71,7 +73,7 @@ impl Unpacker {
         }
     }
 
-    /// True when the head is whole and was accepted.
+    /// True when the head is complete and was accepted.
     fn take_head(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
         let (part, rest) = input.split_at((HEAD - self.head_len).min(input.len()));
         self.head[self.head_len..self.head_len + part.len()].copy_from_slice(part);
@@ -89,7 +91,7 @@ impl Unpacker {
         if self.missing == 0 && self.before > 0 {
             return Err(Malformed::Compressed("is empty"));
         }
-        // The first frame of an answer is 1: the command's frame was 0.
+        // The first frame of an answer has number 1: the command's frame had 0.
         if number == 1 && self.owed > 0 {
             if !self.packets.is_between() {
                 return Err(Malformed::Compressed("begins an answer inside a packet"));
@@ -107,8 +109,8 @@ impl Unpacker {
     }
 }
 
-/// Puts right the sequence numbers of the packets inside frames. Servers number packets and frames by one counter, which they
-/// set to the frames' after each flush, and no client looks; the decoders above do.
+/// Corrects the sequence numbers of the packets inside frames. Servers number packets and frames with one counter, which they set
+/// to the frame's number after each flush. Other clients ignore these numbers; the decoders above check them.
 #[derive(Debug, Default)]
 struct Renumbering {
     head: [u8; HEADER],
@@ -200,7 +202,7 @@ mod tests {
         );
     }
 
-    /// The counters of a server that flushed after its first packet, and those of a second answer that was requested in advance.
+    /// The counters of a server that flushed after its first frame, and those of a second answer that was requested in advance.
     #[test]
     fn packets_are_numbered_anew() {
         let mut codec = codec(ALL[0]);

@@ -1,5 +1,5 @@
-"""Peers of our link, on a bare cable between two hosts: toxiproxy, and the kernel's own: nothing at all (the ceiling), and its token
-bucket (a rate, no delay). A peer is a class and a line in PEERS."""
+"""Peers of our link, on a bare cable between two hosts: toxiproxy, and two of the kernel's own: the cable itself (the ceiling) and a
+token bucket (a rate, no delay). A peer is a class and a line in PEERS."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from howfar.lab.link.spec import MTU
 from howfar.lab.network import Host
 
 Shape = Callable[[LinkPoint], tuple[ProbedLink, str]]
-"""Shapes the link. The returned note says what the peer does not support; empty: nothing."""
+"""Shapes the link. The returned note names what the peer does not support; empty if it supports all."""
 
 
 class PeerKind(Protocol):
@@ -35,7 +35,7 @@ class PeerKind(Protocol):
 
 
 _LATENCY: Final = "10ms"
-"""The longest wait in the queue; our link's default at a short RTT."""
+"""Maximum wait in the queue; our link's default at a short RTT."""
 _PROBE_BPS: Final = 10**9
 
 
@@ -60,7 +60,7 @@ class Tbf:
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Shape]:
-        """Add a token bucket once, to find out whether this kernel has it. Raises MissingError."""
+        """Add a token bucket once, to find out whether this kernel supports it. Raises MissingError."""
         ends = ((cable.client_host, "c0"), (cable.server_host, "s0"))
 
         def shape(point: LinkPoint) -> tuple[ProbedLink, str]:

@@ -1,7 +1,7 @@
 """toxiproxy: a TCP proxy with a latency and a bandwidth "toxic" each way, on the server's host, in front of the echo.
 
-Its latency is per direction in whole milliseconds, its bandwidth is payload in kB/s; the note says what it could not take.
-It is no network: the handshake is not delayed, and each connection has the full bandwidth.
+Its latency is per direction in whole milliseconds, its bandwidth is payload in kB/s; the note names what it does not support.
+It does not emulate a network: the handshake is not delayed, and each connection has the full bandwidth.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Toxiproxy:
         command = [str(find_program()), "-host", SERVER_ADDRESS, "-port", str(_API_PORT)]
         quiet = subprocess.DEVNULL
         server = Companion(
-            # On every CPU, as our emulator, not on its host's half.
+            # On all CPUs, like our emulator, not on its host's half.
             cable.server_host.launcher(usable_cpus()),
             command,
             stdin=quiet,
@@ -86,7 +86,7 @@ def _own() -> Path:
 
 
 def build() -> Path:
-    """Have Go fetch and build it into our cache. Raises MissingError, LabError."""
+    """Fetch toxiproxy with Go and build it into our cache. Raises MissingError, LabError."""
     go = shutil.which("go") or shutil.which("go", path=_GO_PATH)
     if go is None:
         raise MissingError(f"the program go was not found, and toxiproxy is built with it (go install {MODULE})")
@@ -106,14 +106,14 @@ def build() -> Path:
         raise LabError(f"`go install {MODULE}` took more than {_BUILD_S:.0f} s", "Try again later.") from error
     if tried.returncode != 0:
         raise LabError(f"`go install {MODULE}` failed: {tried.stdout.strip()[-500:]}")
-    # Moved when complete, so that nobody finds half a program.
+    # Moved when complete, so that no other process finds a partial program.
     (fresh / "server").replace(own)
     shutil.rmtree(fresh, ignore_errors=True)
     return own
 
 
 def _module_version(program: Path) -> str | None:
-    """The version that Go recorded; a program built by `go install` calls itself `git`."""
+    """The version that Go recorded; a program built by `go install` reports its version as `git`."""
     go = shutil.which("go") or shutil.which("go", path=_GO_PATH)
     if go is None:
         return None
@@ -156,7 +156,7 @@ class Api:
 
 
 def toxics(point: LinkPoint) -> tuple[list[dict[str, Any]], str]:
-    """The proxy's toxics and a note. Whole milliseconds of the RTT, the odd one downstream."""
+    """The proxy's toxics and a note. The RTT is rounded to whole milliseconds; an odd one goes downstream."""
     rtt_ms = round(point.rtt_ms)
     made: list[dict[str, Any]] = []
     for stream, latency in (("upstream", rtt_ms // 2), ("downstream", rtt_ms - rtt_ms // 2)):

@@ -1,6 +1,6 @@
-"""How packets get from one host to the other: one file a back-end, one line of registration; the bare cable is here.
+"""Back-ends that carry packets from one host to the other: one file and one line of registration each; the bare cable is here.
 
-A back-end is opened for a network whose hosts are not cabled yet; it cables them, and what it gives back is a `BackendLink`.
+A back-end is opened for a network whose hosts are not cabled yet; it cables them and returns a `BackendLink`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from howfar.lab.network import Network, cable_directly
 
 DEFAULT = "packet"
 SHAPING = (DEFAULT, "kernel")
-"""Back-ends that can be given a rate."""
+"""Back-ends that can shape a rate."""
 NAMES = (*SHAPING, "none")
 """Names of all back-ends, known without loading them: command lines need them."""
 
@@ -26,7 +26,7 @@ class BackendLink(Protocol):
 
     @property
     def ready(self) -> LinkReady | None:
-        """What the emulator reports about itself. None: there is no emulator."""
+        """The emulator's report about itself; None without an emulator."""
         ...
 
     @property
@@ -39,31 +39,31 @@ class BackendLink(Protocol):
         ...
 
     def stats(self, *, reset: bool = False) -> LinkStats | None:
-        """Counters since the last reset; None: this back-end has none."""
+        """Counters since the last reset; None if this back-end has none."""
         ...
 
 
 class Backend(Protocol):
-    """One way to carry packets. The modules of this package implement it."""
+    """A mechanism that carries packets. The modules of this package implement it."""
 
     NAME: str
     ABOUT: str
     """Description in one line, for `howfar links`."""
     CHARGES_LONE_PACKETS: bool
-    """Whether a packet that comes alone takes its time at the rate, too."""
+    """Whether a single packet on an idle link takes its transmission time, too."""
     QUEUE_LEAST_BYTES: int
-    """The shortest queue, also where none was requested."""
+    """The shortest queue, even if none was requested."""
     ARRIVAL: str | None
-    """Moment from which lateness is counted, for the receipt; None: it is not counted."""
+    """Event from which lateness is counted, for the receipt; None if it is not counted."""
 
     @staticmethod
     def refuses(spec: LinkSpec) -> str | None:
-        """Why this back-end cannot provide `spec`, known before trying. None: it can."""
+        """The reason why this back-end cannot provide `spec`, as far as known before trying; None if it can."""
         ...
 
     @staticmethod
     def connect(network: Network, spec: LinkSpec) -> AbstractContextManager[BackendLink]:
-        """Cable the hosts. Undone on leaving. Raises LinkFailed, EngineError."""
+        """Cable the hosts, until leaving. Raises LinkFailed, EngineError."""
         ...
 
 
@@ -79,7 +79,7 @@ def backends() -> dict[str, Backend]:
 
 
 def find_backend(name: str, spec: LinkSpec) -> Backend:
-    """Raises UsageError when there is none of that name, or it cannot be what is requested."""
+    """The back-end of that name. Raises UsageError if it does not exist or cannot provide `spec`."""
     known = backends()
     if name not in known:
         raise UsageError(f"no link back-end is called {name!r}", f"Known: {', '.join(known)}.")

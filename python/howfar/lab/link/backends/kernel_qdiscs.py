@@ -1,8 +1,8 @@
 """`kernel`: a bridge between two veth cables, shaped by the kernel's own queueing disciplines, as tc sets them.
 
-tbf makes the rate, netem the delay and what is random; many kernels lack netem, and then only rates are possible. Nothing is
-known of lateness or of unmodelled drops here, so the receipt says so. Not here: which disciplines this kernel has; that is found by
-adding them.
+tbf limits the rate; netem adds the delay and the random effects. Many kernels lack netem, and then only rates are possible. Lateness
+and unmodelled drops are unknown with this back-end, and the receipt reports that. Not here: which disciplines this kernel has; that
+is found by adding them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, DirectionName, LinkS
 from howfar.lab.network import FIRST, Ends, Network, cable_through_middle
 
 BURST_BYTES = 128 * 1024
-"""A super-packet is 64 KiB; with a smaller burst tbf takes it apart, and a tenth of the throughput is left."""
+"""tbf's bucket. If it is smaller than a GSO super-packet (64 KiB), tbf segments the packet, which leaves a tenth of the throughput."""
 _QUEUE_MOST_BYTES = 2**31
 _ETHERNET_BYTES = 14
 _NETEM_PACKETS = 10_000_000
-"""netem's limit counts packets, those on their way included; its default of 1000 is what makes long fast links slow."""
+"""netem's limit counts packets, including those in flight; its default of 1000 throttles long fast links."""
 
 
 class QdiscLink:
@@ -51,7 +51,7 @@ class QdiscLink:
             device = _device(name, self._network.ends)
             lines = qdisc_batch(spec, name, compensate_ns, self._network.ends)
             kinds = [line.partition(" handle ")[2].split()[1] for line in lines]
-            # Replaced by one of the same kind and handle, a discipline changes and keeps its queue; another tree begins empty.
+            # Replacing a discipline by one of the same kind and handle changes it and keeps its queue; a different tree starts empty.
             if self._set.get(device) not in (None, kinds):
                 self._network.base.tc([f"qdisc del dev {device} root"])
                 del self._set[device]
@@ -77,8 +77,8 @@ def _device(name: DirectionName, ends: Ends) -> str:
 
 
 def tbf_rate(rate_bps: int, mtu: int) -> int:
-    """The rate parameter of tbf for a rate on the wire. It counts full frames without preamble, FCS and gap, and its own `overhead` is
-    charged once for a super-packet of up to 44 frames: so the rate is lowered instead."""
+    """The rate parameter of tbf for a rate on the wire. tbf counts frames without preamble, FCS and gap, and would charge its own
+    `overhead` only once for a super-packet of up to 44 frames: so the rate is lowered instead."""
     return rate_bps * (mtu + _ETHERNET_BYTES) // (mtu + FRAMING_BYTES)
 
 
@@ -105,7 +105,7 @@ def qdisc_batch(spec: LinkSpec, name: DirectionName, compensate_ns: int, ends: E
     if direction.corrupt:
         netem.append(f"corrupt {direction.corrupt:%}")
     elif netem:
-        netem.append("corrupt 0%")  # without it, a netem that is changed would keep what it had
+        netem.append("corrupt 0%")  # without it, a changed netem would keep its old value
     if netem:
         lines.append(f"qdisc replace dev {device} root handle 1: netem limit {_NETEM_PACKETS} {' '.join(netem)}")
         parent = "parent 1:1"

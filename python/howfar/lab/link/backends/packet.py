@@ -58,10 +58,10 @@ class PacketLink:
 def pin_threads(pid: int, shares: Shares, ends: Ends = FIRST) -> None:
     """Keep each direction's thread on the CPUs of the host that it delivers to.
 
-    Left alone, a real-time thread stays where it was last until another is in its way, so each burst of packets placed the two again,
-    and one that delivers to another CPU must interrupt it to wake the receiver. On two CPUs the RTT at rest was 0.201 ms with both at
-    their receivers, 0.24 to 0.25 ms the other way round, 0.22 ms with both on one CPU: calibration saw one of these, the trials after
-    it another.
+    Left alone, a real-time thread stays on its last CPU until another thread occupies it, so each burst of packets placed the two
+    threads anew; and a thread that delivers to another CPU must interrupt that CPU to wake the receiver. On two CPUs the RTT at rest
+    was 0.201 ms with both threads at their receivers, 0.24 to 0.25 ms with the two swapped, 0.22 ms with both on one CPU: calibration
+    saw one of these, the following trials another.
     """
     cpus = {
         f"{ends.client_middle}-{ends.server_middle}": shares.server,
@@ -75,7 +75,7 @@ def pin_threads(pid: int, shares: Shares, ends: Ends = FIRST) -> None:
 
 @contextmanager
 def packet_link(network: Network, spec: LinkSpec) -> Iterator[PacketLink]:
-    """Start the emulator in the network that we are in. Ended on leaving. Raises LinkFailed, EngineError."""
+    """Start the emulator in the current network namespace; end it on leaving. Raises LinkFailed, EngineError."""
     calm = spec.calm()
     job = LinkJob(
         client_interface=network.ends.client_middle,
@@ -88,7 +88,7 @@ def packet_link(network: Network, spec: LinkSpec) -> Iterator[PacketLink]:
         if not isinstance(ready, LinkReady):
             raise LinkFailed(f"the link answered {ready.event!r} instead of being ready")
         if network.shares is not None:
-            with suppress(OSError):  # the link is as right without, only less steady
+            with suppress(OSError):  # without pinning the link is just as correct, only less steady
                 pin_threads(engine.pid, network.shares, network.ends)
         yield PacketLink(engine, ready)
 

@@ -1,8 +1,8 @@
-"""What the tables hold, by content. Rows of a sysbench table as a stream for LOAD DATA: ids in order, `k` uniform over
-the ids, `c` of 119 bytes and `pad` of 59, as sysbench fills its columns, so that every content gives answers of the same length.
+"""The rows of the tables, by content. A sysbench table is a stream for LOAD DATA: ids in order, `k` uniform over the ids,
+`c` of 119 bytes and `pad` of 59, as sysbench fills its columns, so that every content gives answers of the same length.
 
-One fixed seed: the same rows on every machine. (sysbench draws `k` from its current distribution; no statement of oltp_read_only
-reads it, so uniform is as good.)
+The seed is fixed, so the rows are the same on every machine. (sysbench draws `k` from its current distribution; no statement of
+oltp_read_only reads it, so uniform is as good.)
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ class Rows(Protocol):
     """The rows of one content."""
 
     key: str
-    """Part of a template's name: changes with the rows and the schema."""
+    """Part of a template's name; it changes whenever the rows or the schema change."""
     c_type: str
     pad_type: str
     columns: str
-    """SQL by which LOAD DATA makes a row of a line's four fields."""
+    """SQL with which LOAD DATA converts a line's four fields to a row."""
 
     def fields(self, random: np.random.Generator, count: int) -> tuple[Bytes, Bytes]:
-        """The third and the fourth field of `count` lines, a line a row: what becomes `c` and `pad`."""
+        """The third and fourth fields of `count` lines, which become `c` and `pad`; one row of each array per line."""
         ...
 
 
 def _number(values: npt.NDArray[np.int64]) -> Bytes:
-    """Numbers of ten digits each; LOAD DATA ignores leading zeros."""
+    """Numbers as ten digits each; LOAD DATA ignores leading zeros."""
     powers = 10 ** np.arange(_NUMBER_DIGITS - 1, -1, -1, dtype=np.int64)
     return (values[:, None] // powers % 10 + _ZERO).astype(np.uint8)
 
 
 def row_chunk(rows: Rows, first_id: int, count: int, table_size: int) -> bytes:
-    """`count` lines `id<TAB>k<TAB>c<TAB>pad`, ids from `first_id`. Depends on its arguments only."""
+    """`count` lines `id<TAB>k<TAB>c<TAB>pad`, ids from `first_id`. Deterministic in its arguments."""
     random = np.random.default_rng([_SEED, first_id])
     ids = np.arange(first_id, first_id + count, dtype=np.int64)
     keys = random.integers(1, table_size + 1, size=count, dtype=np.int64)
@@ -59,7 +59,7 @@ def row_chunk(rows: Rows, first_id: int, count: int, table_size: int) -> bytes:
 
 
 def row_chunks(rows: Rows, table_size: int) -> Iterator[bytes]:
-    """The whole table, 100 000 rows (20 MB) at a time."""
+    """The complete table, in chunks of 100 000 rows (20 MB)."""
     for first in range(1, table_size + 1, CHUNK_ROWS):
         yield row_chunk(rows, first, min(CHUNK_ROWS, table_size + 1 - first), table_size)
 
@@ -71,7 +71,7 @@ _HYPHEN = ord("-")
 class Digits:
     """Sysbench's own content: `c` is ten groups of eleven random digits, `pad` five, joined by hyphens.
 
-    zlib at level 6 makes 0.52 of `c` in frames of 16 KiB: a digit holds 3.3 bits of its 8.
+    zlib at level 6 compresses `c` to 0.52 of its size in frames of 16 KiB: a digit carries 3.3 bits of its 8.
     """
 
     key = "g1"
@@ -94,10 +94,10 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 
 
 class Incompressible:
-    """Random bytes, as pictures, archives and encrypted data look to a compressor. zlib makes 1.001 of it.
+    """Random bytes, like images, archives and encrypted data to a compressor. zlib makes them 1.001 times as large.
 
-    The columns are BINARY: no character set converts them, and ORDER BY and DISTINCT compare bytes. LOAD DATA gets them in hex: a
-    tab, a line's end or a backslash among random bytes would otherwise be read as one.
+    The columns are BINARY: no character set converts them, and ORDER BY and DISTINCT compare bytes. LOAD DATA gets them in hex;
+    otherwise a tab, an end of line or a backslash among the random bytes would be interpreted.
     """
 
     key = "incompressible-g1"
@@ -123,9 +123,9 @@ _SPACE, _STOP = ord(" "), ord(".")
 
 
 class Text:
-    """Sentences of words drawn by Zipf's law from `words.txt`, the most frequent first, ASCII. A column ends where it is full.
+    """Sentences of words drawn by Zipf's law from `words.txt` (ASCII, the most frequent first). A full column cuts off the sentence.
 
-    zlib at level 6 makes 0.41 of `c` in frames of 16 KiB, as servers send it; of English prose it makes about the same.
+    zlib at level 6 compresses `c` to 0.41 of its size in frames of 16 KiB, as servers send it, about the same as English prose.
     """
 
     key = "text-g1"
@@ -144,7 +144,7 @@ def _vocabulary() -> tuple[str, ...]:
 
 @cache
 def _letters() -> tuple[Bytes, npt.NDArray[np.int64]]:
-    """Words as rows of bytes, with room for the stop and the space after them; and their lengths."""
+    """Words as rows of bytes, padded for a full stop and a space after them, and the words' lengths."""
     width = max(len(word) for word in _vocabulary()) + 2
     letters = np.full((len(_vocabulary()), width), _SPACE, dtype=np.uint8)
     for row, word in zip(letters, _vocabulary(), strict=True):
@@ -160,7 +160,7 @@ def _ranks() -> npt.NDArray[np.float64]:
 
 
 def _prose(random: np.random.Generator, length: int) -> Bytes:
-    """Sentences, `length` bytes in all."""
+    """Sentences, `length` bytes in total."""
     letters, lengths = _letters()
     mean = float(np.dot(np.diff(_ranks(), prepend=0.0), lengths)) + 1
     drawn = int(length / mean * 1.2) + 100
@@ -177,7 +177,7 @@ def _prose(random: np.random.Generator, length: int) -> Bytes:
 
 
 def _columns(random: np.random.Generator, count: int, width: int) -> Bytes:
-    """Columns of sentences; shape (count, width). A value that would end in a space, which CHAR drops, ends in a stop instead."""
+    """Columns of sentences; shape (count, width). A value that would end in a space, which CHAR drops, ends in a full stop instead."""
     columns = _prose(random, count * width).reshape(count, width)
     columns[columns[:, -1] == _SPACE, -1] = _STOP
     return columns
