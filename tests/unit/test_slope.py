@@ -206,7 +206,8 @@ def test_a_page_that_is_not_answered_any_more_is_said() -> None:
     tap = cast(Tap, SimpleNamespace(set_delay=lambda _: SimpleNamespace(round_trips=1, connections=1, held_ns=0)))
     echo = cast(slope.Echo, SimpleNamespace(round_trip_ns=lambda _: 1))
     requested = Requested(SERVER, url="http://127.0.0.1/", listen=OWN)
-    blocks = slope._blocks(requested, DELAYS_NS, tap, echo, (page, None), lambda _: None)
+    timers = (slope._answered(requested, page), None)
+    blocks = slope._blocks(requested, DELAYS_NS, tap, echo, timers, lambda _: None)
     with pytest.raises(UsageError, match="was not answered: refused"):
         list(blocks)
 

@@ -98,7 +98,7 @@ class Comparison:
 _NEAR_SHARE = 0.25
 """Relative difference up to which a link that was measured between hosts is still compared with another one."""
 _NAMED_SHARE = RTT_OFF_MAX_SHARE
-"""Relative difference from which the report states it; an emulated link is held to a smaller one."""
+"""Relative difference from which the report states it: the tolerance of an emulated link."""
 _LINK_LEVELS = {
     "rtt_ns": "RTT",
     "rate_bps": "rate",

@@ -160,10 +160,11 @@ def measure(requested: Requested, say: Callable[[str], None]) -> Slope:
         timers = _timers(requested, tap, stack)
         say(f"{'pages' if requested.url else 'a run'} to warm up")
         _first(requested, tap, timers[0])
-        warm = _warm_up(requested, timers[0])
-        delays_ns = requested.delays_ns or _affordable(requested, tap, timers[0])
+        page = _answered(requested, timers[0])
+        warm = _warm_up(requested, page)
+        delays_ns = requested.delays_ns or _affordable(requested, tap, page)
         echo = Echo(stack, isinstance(requested.server.target, UnixTarget))
-        observations = list(_blocks(requested, delays_ns, tap, echo, timers, say))
+        observations = list(_blocks(requested, delays_ns, tap, echo, (page, timers[1]), say))
         costs = echo.costs("polling" if can_poll else "as-found")
     return analyze(observations, costs, warm)
 
@@ -281,6 +282,20 @@ def is_falling(took: Sequence[float]) -> bool:
     return len(before) < _WINDOW or min(last) < (1 - _STEADY) * min(before)
 
 
+def _answered(requested: Requested, timer: Timer) -> Timer:
+    """A timer that raises UsageError if a page that was answered before no longer is."""
+
+    def timed() -> float:
+        try:
+            return timer()
+        except OSError as error:
+            raise UsageError(
+                f"{requested.url} was not answered: {error}", "Does the application still run? Give shorter --delays."
+            ) from error
+
+    return timed
+
+
 def _affordable(requested: Requested, tap: Tap, timer: Timer) -> tuple[int, ...]:
     """The longest delays with which all blocks fit into the time budget, estimated from one more page."""
     tap.set_delay(0)
@@ -340,13 +355,7 @@ def _blocks(
             echo_ns = echo.round_trip_ns(delay_ns or 0)
             tap.set_delay(delay_ns or 0)
             timer = tapped if delay_ns is not None or untapped is None else untapped
-            try:
-                took_s = timer()
-            except OSError as error:
-                raise UsageError(
-                    f"{requested.url} was not answered: {error}",
-                    "Does the application still run? Give shorter --delays.",
-                ) from error
+            took_s = timer()
             counts = tap.set_delay(0)
             if delay_ns is not None and not counts.round_trips:
                 raise UsageError(
