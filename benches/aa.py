@@ -1,10 +1,10 @@
-"""How often does the method cry wolf on this machine? From a run of the plan `aa`: one path, two names.
+"""How often does the method declare a false difference on this machine? From a run of the plan `aa`: one path, two names.
 
     howfar run aa --out aa.howfar
     .venv/bin/python -m benches.aa aa.howfar [--record tests/data/aa-busy.json]
 
 Resamples the recording into experiments of 8 blocks and prints the share of them that declare a difference, as recorded and with
-the names tossed in each block. `--record` keeps what the test needs.
+the names swapped at random in each block. `--record` saves what the test needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXPERIMENTS = 10_000
 
 
 def recording(path: Path) -> dict[str, object]:
-    """Both names' values in the order of the blocks, and what else the machine did."""
+    """The values of both names in block order, and the load on the machine."""
     run = read_run(path)
     table = trial_table(run)
     names = {arm.role: arm.name for arm in run.info.arms}

@@ -1,13 +1,13 @@
-"""Does `howfar TARGET` measure what it says? Its median beside the kernel's view of the same requests, and beside a loop in C.
+"""Does `howfar TARGET` measure correctly? Compares its median with the kernel's view of the same requests and a loop in C.
 
     .venv/bin/python benches/distance.py mysql://app@127.0.0.1:3306/shop [--rounds 10] [--count 300] [--counted]    (as root)
     howfar lab --server mariadb --rtt 2.9ms -- .venv/bin/python benches/distance.py
 
-Without a target it takes the server of `howfar lab` around it. *kernel*: the time from the system call that sends a request to the
+Without a target it takes the server of the enclosing `howfar lab`. *kernel*: the time from the system call that sends a request to the
 return of the call that received the last of its answer, by tracepoints. *C*: the same request by the server's own client library
 (libmariadb, libpq, hiredis, libmemcached; their header files must be installed), alternating with ours. `--counted` adds what a
-request costs either client: system calls and bytes by the same tracepoints, which stop nobody, and instructions in user space by
-valgrind. Each is the difference between two numbers of requests, so connecting is not in it.
+request costs either client: system calls and bytes by the same tracepoints, which do not stop the clients, and instructions in user
+space by valgrind. Each is the difference between runs of two lengths, so connecting is not included.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from howfar.engine.process import find_engine
 HERE = Path(__file__).parent
 TIMED = ("sys_enter_sendto", "sys_exit_recvfrom")
 LENGTHS = (1_000, 3_000)
-"""Requests of the two runs of which the difference is counted."""
+"""Numbers of requests of the two runs whose difference is counted."""
 SENDS = {"sendto", "sendmsg", "write", "writev"}
 RECEIVES = {"recvfrom", "recvmsg", "read", "readv"}
 LEAST = 0.005
-"""Less than this a request is the rest of what grows with the report."""
+"""Smaller counts per request are not shown: they come from the report, which grows with the requests."""
 Run = tuple[list[str], str]
 """A command and its stdin."""
 LIBRARIES = {
@@ -59,8 +59,8 @@ _CALL = re.compile(r"-(\d+) +\[\d+\].* sys_(\w+)(?:\((?:\w+: ([0-9a-f]+))?| -> 0
 
 @contextlib.contextmanager
 def tracing(*calls: str) -> Iterator[Path | None]:
-    """A trace of system calls of the engine and of the loop in C, all if none is named, in an instance of its own; None where it
-    cannot be had."""
+    """A trace of system calls of the engine and of the loop in C, all if none is named, in a separate instance; None where
+    tracing is not possible."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as undo:
         root = Path(folder) / "tracefs"
         root.mkdir()
@@ -101,7 +101,7 @@ def exchanges(trace: str) -> list[float]:
 
 
 def ours(server: Server, count: int) -> list[float]:
-    """Microseconds of so many requests, as the command measures them."""
+    """Microseconds of each of `count` requests, as the command measures them."""
     _, targets = find_addresses(server, 5_000_000_000)
     with ping_session(server, targets[0], 5_000_000_000) as session:
         opened = session.open()
@@ -113,7 +113,7 @@ def ours(server: Server, count: int) -> list[float]:
 
 
 def built(server: Server, folder: str) -> Path | None:
-    """The loop in C; None where its library cannot be compiled against."""
+    """The compiled loop in C; None if it cannot be compiled with its library."""
     flags, config = LIBRARIES[server.service]
     more = subprocess.run(config.split(), capture_output=True, text=True).stdout if config else ""
     program = Path(folder) / PEER
@@ -125,14 +125,14 @@ def built(server: Server, folder: str) -> Path | None:
 def peer_command(program: Path, server: Server, count: int) -> list[str]:
     _, targets = find_addresses(server, 5_000_000_000)
     to, port = (targets[0].host, server.port) if isinstance(targets[0], TcpTarget) else (str(server.socket), 0)
-    if server.service == "postgresql" and server.socket is not None:  # libpq names the directory, and the port
+    if server.service == "postgresql" and server.socket is not None:  # libpq takes the directory and the port
         folder, _, number = server.socket.rpartition("/.s.PGSQL.")
         to, port = folder, int(number)
     return [str(program), str(count), to, str(port or 0), server.user, server.password, server.database]
 
 
 def theirs(program: Path, server: Server, count: int) -> list[float]:
-    """Microseconds of so many requests of the loop in C."""
+    """Microseconds of each of `count` requests of the loop in C."""
     done = subprocess.run(peer_command(program, server, count), capture_output=True, check=True)
     return [ns / 1e3 for ns in array.array("q", done.stdout)]
 
@@ -141,7 +141,7 @@ def theirs(program: Path, server: Server, count: int) -> list[float]:
 
 
 def engine_commands(server: Server, count: int) -> str:
-    """What the engine reads on its stdin to ask so many requests, without Python in between."""
+    """The engine's stdin for `count` requests, without Python in between."""
     _, targets = find_addresses(server, 5_000_000_000)
     limit_ns = 600_000_000_000
     job = PingJob(
@@ -159,7 +159,7 @@ def engine_commands(server: Server, count: int) -> str:
 
 
 def calls_and_bytes(trace: str) -> Counter[str]:
-    """How often each system call was entered, and the bytes that were sent and received; not what goes to stdout."""
+    """How often each system call was entered, and the bytes sent and received; without the standard streams."""
     found: Counter[str] = Counter()
     entered: dict[str, bool] = {}
     for match in _CALL.finditer(trace):
@@ -192,7 +192,7 @@ def instructions(runs: Sequence[Run]) -> int:
 
 
 def print_counts(server: Server, peer: Path) -> None:
-    """The table of what a request costs either client."""
+    """Print a table of what a request costs either client."""
     texts = [engine_commands(server, length) for length in LENGTHS]
     theirs = [(peer_command(peer, server, length), "") for length in LENGTHS]
     columns = []

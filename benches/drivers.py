@@ -1,16 +1,17 @@
-"""Does a recording have as many round trips as a client library makes? Client programs, by tap and by packets, beside a table.
+"""Does a recording have as many round trips as a client library makes? Compares client programs, by tap and by packets, with a table.
 
     .venv/bin/python benches/drivers.py --expected drivers.tsv [--install] [--cache DIR] [--only psycopg,mysqli] [--trips]
 
-Each program of `benches/drivers/` connects, asks three queries of one text, runs one prepared statement twice and one UPDATE in a
-transaction, or fetches 2000 rows by 100. It marks each step as a page. All programs of a server run one after the other inside one
-`howfar record`, first through the tap, then (root, tcpdump) with `--interface lo`. A total has every answered round trip of a program.
+Each program of `benches/drivers/` connects, runs three queries of one text, one prepared statement twice and one UPDATE in a
+transaction, or fetches 2000 rows in batches of 100. It marks each step as a page. All programs of a server run one after the other
+inside one `howfar record`, first through the tap, then (root, tcpdump) with `--interface lo`. A total has every answered round trip of
+a program.
 
 `--expected` names a table, tab separated, with a header and the columns client, version, server and total, whose first number counts;
 `#` begins a comment. `--install` fetches the versions that the table names into the cache with pip, npm, go and mvn, which need a
 registry; to measure other versions, change them in a copy of the table. `--trips` lists the round trips of every program, not only of
 those that differ. `rows` counts a cursor or a batch, `other` what lies between steps or closes. Exit code 1 if a total is not as
-expected, the two ways differ, or a program fails.
+expected, tap and capture differ, or a program fails.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Language:
     """Must be in PATH."""
     command: tuple[str, ...]
     install: Callable[[Path, dict[str, str]], None]
-    """Given the cache, and the version of each package."""
+    """A function of the cache and of the version of each package."""
     installed: str = ""
     """A pattern that matches something in the cache once the package `{name}` is installed."""
     environment: tuple[tuple[str, str], ...] = ()
@@ -118,7 +119,7 @@ class Client:
     """A client program."""
 
     name: str
-    """As in the table of what is expected."""
+    """The name in the table of expected counts."""
     server: str
     language: str
     program: str
@@ -184,7 +185,7 @@ CLIENTS = (
 
 @dataclass(frozen=True)
 class Expected:
-    """A row of the table of what is expected."""
+    """A row of the table of expected counts."""
 
     version: str
     server: str
@@ -192,14 +193,14 @@ class Expected:
 
     @staticmethod
     def table(path: Path) -> dict[str, Expected]:
-        """By client."""
+        """The rows of the table by client."""
         lines = (line for line in path.read_text().splitlines() if not line.startswith("#"))
         rows = csv.DictReader(lines, delimiter="\t")
         return {row["client"]: Expected(row["version"], row["server"], int(row["total"].split()[0])) for row in rows}
 
 
 def install(cache: Path, clients: Sequence[Client], expected: dict[str, Expected]) -> None:
-    """Fetch the libraries. What cannot be had costs its own language only."""
+    """Fetch the libraries. A failure affects only its own language."""
     for name, language in LANGUAGES.items():
         of_language = [one for one in clients if one.language == name and one.name in expected]
         packages = {one.package: expected[one.name].version for one in of_language}
@@ -212,7 +213,7 @@ def install(cache: Path, clients: Sequence[Client], expected: dict[str, Expected
 
 
 def own_defaults(work: Path) -> Path:
-    """MariaDB with the character set that it has by itself, not the laboratory's: some clients then ask for another."""
+    """MariaDB with its own default character set, not the laboratory's: some clients then request another."""
     server = work / "mariadbd"
     server.write_text(
         '#!/bin/sh\nexec mariadbd "$@" --character-set-server=latin1 --collation-server=latin1_swedish_ci\n'
@@ -262,7 +263,7 @@ def run_programs(commands: dict[str, list[str]], out: Path) -> None:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a recording has of one program."""
+    """The round trips of one program in a recording."""
 
     ran: Ran
     steps: Counter[str]
@@ -272,7 +273,7 @@ class Counted:
 
 
 Found = dict[str, Counted] | str
-"""Counts by way, or why there are none."""
+"""Counts by tap and by capture, or why there are none."""
 
 
 def record(clients: Sequence[Client], cache: Path, login: dict[str, str], way: str, work: Path) -> dict[str, Counted]:
@@ -333,7 +334,7 @@ def verdict(counted: dict[str, Counted], expected: Expected | None) -> str:
 
 
 def measured(kind: str, clients: Sequence[Client], options: argparse.Namespace) -> Iterator[tuple[Client, Found, str]]:
-    """Each client with its counts by way, or with the reason why it has none; and the server's version."""
+    """Each client with its counts by tap and by capture, or with the reason why it has none; and the server's version."""
     able = [one for one in clients if not one.missing(options.cache)]
     yield from ((one, reason, kind) for one in clients if (reason := one.missing(options.cache)))
     if not able:

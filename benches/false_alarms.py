@@ -1,10 +1,10 @@
-"""Does the method cry wolf? A long recording of one path under two names, resampled into many small experiments.
+"""How often does the method declare a false difference? Resamples a long recording of one path under two names.
 
 Scheme. The trials of the two names are paired in time order into blocks, as a run pairs them. An experiment is a number of
-whole blocks drawn with replacement: what two neighbouring trials share (the machine's mood of that minute) stays together.
-In each drawn block it is tossed which of the two trials is called first. Under two names for one thing the names are
-interchangeable, and without the toss every experiment would inherit the recording's own chance difference, which has
-nothing to do with how the method judges eight blocks. Every declared difference is then a false one.
+whole blocks drawn with replacement, so that two neighbouring trials, which share the machine's state at that time, stay together.
+In each drawn block, a coin toss decides which of the two trials is called first. Both names stand for the same path, so they are
+interchangeable; without the toss every experiment would inherit the recording's own chance difference, which has
+nothing to do with how the method judges eight blocks. Every declared difference is therefore false.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from howfar.stats.intervals import excludes_one, judge_ratio
 
 EXPERIMENT_BLOCKS = 8
-"""The fewest blocks at which a run may stop."""
+"""The minimum number of blocks after which a run may stop."""
 
 MIN_TRIALS = 100
-"""Of each name in a recording: fewer hold too few different experiments of 8."""
+"""Minimum number of trials of each name in a recording: fewer give too few different experiments of 8 blocks."""
 
 
 @dataclass(frozen=True)
 class FalseAlarms:
-    """How often a difference was declared where there is none."""
+    """How often a difference was declared although none exists."""
 
     experiments: int
     declared: int

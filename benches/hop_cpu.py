@@ -1,12 +1,12 @@
-"""Is the CPU time of a hop right? Ours per query, as trials count it, over an independent reading of /proc.
+"""Is the CPU time of a hop right? Time per query, as trials count it, over an independent reading of /proc.
 
     .venv/bin/python benches/hop_cpu.py [--server postgresql] [--paths haproxy,ssh-tcp,stunnel,pgbouncer] [--connections 4]
                                         [--blocks 6] [--seconds 4]
 
-Two independent readings of the hop's processes (utime and stime in /proc, which the engine does not read). Beside our own load, from
-its first to its last moment of measuring: is the counting right? Beside sysbench through the same hop, between its reports: does
-sysbench cost the hop the same? Both send the same statements as text, from the same host and CPUs, in random order within a block, on
-one path opened anew for each block. A hop that finds several requests at once sleeps less often and spends less on each: `sleeps` are
+The independent readings are utime and stime of the hop's processes in /proc, which the engine does not read. During our own load, over
+its measured window: is the counting right? During sysbench's load through the same hop, between its reports: does sysbench cost the
+hop the same? Both send the same statements as text, from the same host and CPUs, in random order within a block, on one path opened
+anew for each block. A hop that finds several requests at once sleeps less often and spends less on each: `sleeps` are
 its voluntary context switches per query. With one connection there is never more than one request.
 """
 
@@ -37,7 +37,7 @@ _TPS = re.compile(r"^\[ (\d+)s \].*? qps: ([\d.]+)")
 
 @dataclass(frozen=True)
 class Reading:
-    """Of the hop's processes since they began."""
+    """CPU time and sleeps of the hop's processes since they started."""
 
     cpu_us: float
     sleeps: int
@@ -52,7 +52,7 @@ def reading(endpoint: Endpoint) -> Reading:
 
 
 def own(stage: LabStage, connections: int, seconds: int) -> dict[str, float]:
-    """Microseconds per query as a trial has them, and by /proc."""
+    """Microseconds per query of our load, as a trial counts them and by /proc."""
     job = LoadJob(
         protocol=stage.protocol,
         session=Session(fetch_server_key=True),
@@ -81,7 +81,7 @@ def own(stage: LabStage, connections: int, seconds: int) -> dict[str, float]:
 
 
 def beside_sysbench(stage: LabStage, connections: int, seconds: int) -> dict[str, float]:
-    """The same by /proc, of sysbench's queries."""
+    """Microseconds per query of sysbench's load, by /proc."""
     endpoint, driver = stage.main.endpoint, "pgsql" if stage.protocol == "postgresql" else "mysql"
     if endpoint.socket:
         place = endpoint.socket if driver == "mysql" else str(Path(endpoint.socket).parent)
@@ -116,7 +116,7 @@ def beside_sysbench(stage: LabStage, connections: int, seconds: int) -> dict[str
 
 
 def cpu_us(pid: int) -> float:
-    """Of a process with all threads that it had, its descendants, and those of them that have ended; in ticks of the clock."""
+    """CPU time of a process with all its past threads, and of its descendants, ended ones included; in steps of a clock tick."""
     ticks = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
     children = (
         child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()

@@ -1,8 +1,8 @@
-"""Does the laboratory foretell real hosts? `paths --quick` in both, on the same emulated link, and `howfar compare` of the two.
+"""Does the laboratory predict results on real hosts? Runs `paths --quick` in both, on the same emulated link; compares the two.
 
     .venv/bin/python benches/hosts_beside_lab.py [--rtt 0.5ms] [--rate 1Gbit] [--out DIRECTORY] [-- MORE OPTIONS OF `howfar run`]
 
-The hosts are namespaces of this machine with an sshd each, joined by `howfar hosts up` as any hosts are. Nothing else may run.
+The hosts are namespaces of this machine with an sshd each, joined by `howfar hosts up` like any other hosts. Nothing else may run.
 """
 
 from __future__ import annotations

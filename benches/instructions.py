@@ -2,9 +2,9 @@
 
     .venv/bin/python benches/instructions.py [--bound 2500]
 
-Both run against the built-in null server, over a Unix socket, on one connection, in two lengths; the difference is what queries take,
-without starting. User space only: what the kernel does for a system call is not in it. Ours is built once more for this, with system
-calls through the C library, because valgrind does not know rustix's own. `--bound`: exit code 1 when ours takes more.
+Both run against the built-in null server, over a Unix socket, on one connection, in two lengths; the difference is what the queries
+take, without startup. User space only: the kernel's part of a system call is not counted. Ours is built once more for this, with
+system calls through the C library, because valgrind does not know rustix's own. `--bound`: exit code 1 when ours takes more.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from howfar.engine.process import EngineProcess
 ROOT = Path(__file__).parents[1]
 LENGTHS = (10_000, 60_000)
 """Histograms grow when a latency is higher than any before, which costs some 300 000 instructions and happens by chance: a few times
-in either run. Just-in-time compilation in sysbench varies likewise. Over so many queries neither matters."""
+in either run. Just-in-time compilation in sysbench varies likewise. Over this many queries neither matters."""
 WORKLOAD = Sysbench(kind="oltp_point_select", tables=1, table_size=10_000)
 PATIENCE_S = 300
 
 
 def build() -> Path:
-    """Our engine as valgrind can run it, in a target directory of its own: other flags would rebuild everything in the usual one."""
+    """Build our engine so that valgrind can run it, in its own target directory: these flags would rebuild all of the usual one."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "callgrind"
     flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg rustix_use_libc".strip()
     command = ["cargo", "build", "--release", "--locked", "--quiet", "-p", "howfar-engine", "--target-dir", str(target)]
@@ -51,7 +51,7 @@ def collected(command: list[str], stdin: str = "") -> int:
         input=stdin,
         capture_output=True,
         text=True,
-        errors="replace",  # a program may write numbers and no text
+        errors="replace",  # a program may print bytes that are no text
         timeout=PATIENCE_S,
     )
     counted = re.search(r"Collected : (\d+)", done.stderr)
@@ -67,7 +67,7 @@ def ours(engine: Path, socket: str, queries: int) -> int:
         database="sbtest",
         workload=WORKLOAD,
         connections=1,
-        driver="epoll",  # the other is not for valgrind
+        driver="epoll",  # valgrind cannot run the other driver
         threads=1,
         seed=1,
         warmup_ns=0,

@@ -1,12 +1,12 @@
-"""Does pgbench see the same throughput on each path? Transactions a second of ours over pgbench's, in blocks with random order.
+"""Does pgbench see the same throughput on each path? Our transactions per second over pgbench's, in blocks with random order.
 
     .venv/bin/python benches/paths_pgbench.py [--connections 8] [--blocks 6] [--seconds 6] [--paths socket,tcp,remote,forwarded-socket]
                                               [--rtt 0.2ms] [--rate 1Gbit] [-- MORE OPTIONS OF `howfar lab`]
 
 Each path is a `howfar lab` with PostgreSQL, in which this program runs again: the same tables, statement (select-only, prepared) and
 number of threads. Both print pgbench's report, whose `tps` leaves connecting out. Where a client shares the CPUs with the server, the
-dearer one gets less. So the CPU time of the whole machine per transaction stands beside: where all CPUs are busy, the ratio of tps is
-the inverse of its ratio, which is printed as `by CPU`. Nothing else may run.
+more expensive client achieves less. So the machine's CPU time per transaction is compared, too: where all CPUs are busy, the ratio of
+tps is the inverse of the ratio of CPU times, which is printed as `by CPU`. Nothing else may run.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from howfar.stats.intervals import judge_ratio
 
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
 START_S = 2.0
-"""Of a run that are not in its CPU time: Python and connections begin. What remains is within the load of both."""
+"""Seconds at the start of a run that its CPU time excludes: Python and the connections start. After them both tools are at load."""
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 
 
 def run(command: Sequence[str], seconds: float) -> tuple[float, float, float]:
-    """Transactions a second, CPU microseconds of the machine for each, and the share of its CPUs that were busy."""
+    """Transactions per second, the machine's CPU microseconds per transaction, and the busy share of its CPUs."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(START_S)
     before = _cpus()
@@ -47,7 +47,7 @@ def run(command: Sequence[str], seconds: float) -> tuple[float, float, float]:
 
 
 def _cpus() -> tuple[int, int]:
-    """Ticks in which the machine's CPUs were busy, and in which they were not; stolen ones are neither."""
+    """Ticks in which the machine's CPUs were busy, and in which they were idle; stolen ticks are neither."""
     user, nice, system, idle, waiting, irq, soft = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
     )
@@ -62,7 +62,7 @@ def _number(text: str, pattern: str) -> float:
 
 
 def inside(connections: int, blocks: int, seconds: int) -> None:
-    """In the laboratory, which has set libpq's variables: one line of JSON."""
+    """Measure within the laboratory, which has set libpq's variables; prints one line of JSON."""
     subprocess.run(["pgbench", "--initialize", "--quiet", "--scale=1"], check=True, capture_output=True)
     threads = min(connections, len(os.sched_getaffinity(0)))
     commands = {

@@ -1,9 +1,9 @@
-"""Do sessions on one machine agree? Several quick runs of `paths` with another seed each, and what their intervals hold.
+"""Do sessions on one machine agree? Several quick runs of `paths` with a different seed each, and what their intervals contain.
 
     .venv/bin/python benches/sessions.py [--sessions 10] [--budget 106s] [--out DIRECTORY] [-- MORE OPTIONS OF `howfar run`]
 
 Prints the ratio of `remote` to the socket and the known effect of each session, their scatter, and the link's own figures: void
-trials, lateness and the emulator's CPU time a packet. Files in DIRECTORY from an earlier call are used again. Nothing else may run.
+trials, lateness and the emulator's CPU time a packet. Files in DIRECTORY from an earlier call are reused. Nothing else may run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ARM = "remote"
 
 
 def session(file: Path, seed: int, budget: str, more: list[str]) -> dict[str, Any]:
-    """One run's report, made unless it is there. Ends the program where the run fails."""
+    """The report of one run, which is made unless its file exists. Exits if the run fails."""
     if not file.exists():
         command = [str(HOWFAR), "run", "paths", "--quick", "--path", f"socket,{ARM}", "--time-budget", budget]
         if code := subprocess.run([*command, "--seed", str(seed), "--out", str(file), *more]).returncode:
@@ -38,7 +38,7 @@ def session(file: Path, seed: int, budget: str, more: list[str]) -> dict[str, An
 
 
 def link_figures(file: Path) -> list[tuple[float, float]]:
-    """Lateness p99 in µs of the later direction, and CPU time a packet in µs, by trial of the arm."""
+    """For each trial of the arm: lateness p99 of the later direction, and CPU time per packet, both in µs."""
     found = []
     for trial in read_run(file).trials:
         if trial.arm != ARM or trial.status is not TrialStatus.OK or not trial.receipt["link"]["counters"]:

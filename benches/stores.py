@@ -1,10 +1,10 @@
-"""What does a GET cost the client, ours and redis-benchmark's? Client CPU a request, in blocks with random order, on one Redis.
+"""What does a GET cost our client and redis-benchmark? Client CPU time per request, in blocks with random order, on one Redis.
 
     .venv/bin/python benches/stores.py [--connections 50,1000] [--pipeline 1] [--blocks 6] [--seconds 2] [--threads 1] [--bound 0.5]
 
-A private server on a Unix socket holds 10 000 keys of 100 bytes. Both clients ask for keys of the same names, drawn evenly, with one
-thread each unless told otherwise, and read every reply to its last byte. Neither is asked what it took: CPU is the process's own
-clock in the kernel, requests are those that the server counts, in a window in which all connections run. `--bound`: exit code 1 when
+A private server on a Unix socket holds 10 000 keys of 100 bytes. Both clients request keys of the same names, drawn uniformly, with
+one thread each by default, and read every reply to its last byte. The clients' own figures are not used: CPU time is the kernel's
+clock of the process, requests are those that the server counts, in a window in which all connections run. `--bound`: exit code 1 when
 the whole interval of a ratio lies above it.
 """
 
@@ -41,7 +41,7 @@ PATIENCE_S = 60.0
 
 
 class Counters:
-    """Redis' own, over a connection of its own."""
+    """Redis's own counters, read over a separate connection."""
 
     def __init__(self, path: str) -> None:
         self._line = socket.socket(socket.AF_UNIX)
@@ -68,7 +68,7 @@ class Counters:
 
 @contextmanager
 def running(directory: str) -> Iterator[str]:
-    """The server; in a session of its own, as a service is."""
+    """Run the server, in its own session like a service."""
     path = f"{directory}/r.sock"
     command = ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", directory]
     command += ["--appendonly", "no", "--maxclients", "20000"]

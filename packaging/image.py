@@ -1,7 +1,7 @@
 """Packs root file systems into an OCI archive, without a daemon: `python packaging/image.py ARCHIVE ARCHITECTURE LAYER...`.
 
-Each layer is a tar file, the lowest first. `SOURCE_DATE_EPOCH` is the time of all that is written, so equal layers give equal bytes.
-The format is that of the OCI image specification, version 1.0.
+Each layer is a tar file, the lowest first. `SOURCE_DATE_EPOCH` is the timestamp of everything written, so equal layers give equal
+bytes. The format is that of the OCI image specification, version 1.0.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def pack(archive: Path, architecture: str, layers: Sequence[Path], version: str,
 
 
 def _packed(layer: Path, blobs: Path) -> tuple[str, dict[str, Any]]:
-    """A layer, compressed into the blobs: the digest of what is in it, and its descriptor."""
+    """Compress a layer into the blobs; returns the digest of its uncompressed content, and its descriptor."""
     compressed = blobs / "layer"
     whole = hashlib.sha256()
     with layer.open("rb") as source, gzip.GzipFile(compressed, "wb", compresslevel=6, mtime=0) as target:

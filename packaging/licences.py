@@ -19,7 +19,7 @@ _TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 
 
 def linked_packages() -> list[dict[str, Any]]:
-    """The packages that are linked in, by name: without build scripts, macros and what only tests use."""
+    """The packages that are linked in, by name: without build scripts, macros and test dependencies."""
     linked: set[str] = set()
     for target in _TARGETS:
         tree = ("cargo", "tree", "--locked", "-p", "howfar-engine", "-e", "normal,no-proc-macro", "--target", target)

@@ -46,12 +46,12 @@ def job(target: Target, log: Path | None, **changes: Any) -> LoadJob:
 
 
 def ending(how: str) -> Session:
-    """A session whose loss ends the job like this."""
+    """A session whose `on_disconnect` is `how`."""
     return Session.model_validate({"on_disconnect": how})
 
 
 def run(wanted: LoadJob, at: Callable[[Event], None] | None = None) -> list[Event]:
-    """All events of a job, also of one that fails; `at` is told each as it comes."""
+    """All events of a job, even of one that fails; `at` is called with each as it arrives."""
     events: list[Event] = []
     with EngineProcess(wanted) as engine:
         try:
@@ -71,14 +71,14 @@ def only(events: list[Event], kind: type[T]) -> T:
 
 
 def log_event(events: list[Event]) -> AcknowledgementLog:
-    """Told right before the last event."""
+    """The event about the log, which comes right before the last event."""
     assert isinstance(events[-2], AcknowledgementLog), events
     return events[-2]
 
 
 @contextmanager
 def null_server(work: Path, **changes: Any) -> Iterator[tuple[EngineProcess, UnixTarget]]:
-    """Answers everything from memory; may be killed."""
+    """A server that answers everything from memory; may be killed."""
     target = UnixTarget(path=str(work / "null.sock"))
     with EngineProcess(NullJob(listen=target, **changes)) as server:
         assert isinstance(server.read(), NullReady)

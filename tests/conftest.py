@@ -1,7 +1,7 @@
-"""What all tests share: what lies in `lab` and `physics` starts real things, so it carries the mark, and more time to end in.
+"""Configuration of all tests: those in `lab` and `physics` start real programs, so they get the mark `lab` and a longer timeout.
 
-Properties are tried on the same values in each run, so that a change and not a dice decides whether the tests pass;
-`HOWFAR_EXPLORE=1` draws others.
+Property tests use the same values in each run, so that a change of the code and not chance decides whether they pass;
+`HOWFAR_EXPLORE=1` draws other values.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ settings.load_profile("default" if os.environ.get("HOWFAR_EXPLORE") else "repeat
 TESTS = Path(__file__).parent
 
 os.environ.pop("COLUMNS", None)
-"""Set by what runs tests side by side; output is as wide as it is without a terminal, unless a test says otherwise."""
+"""The parallel test runner sets it. Without it, output is as wide as without a terminal, unless a test sets another width."""
 LONG_S = 1200
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As for a command in the background; tests send it, to their own process and to what they start.
+    # Background commands of a shell ignore SIGINT, but tests send it to their own process and to those that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _no_known_password() -> Iterator[None]:
-    """A password of one test is an ordinary word in the next."""
+    """Forget the passwords of each test: in the next one they are ordinary words."""
     yield
     passwords.forget()
 
@@ -48,6 +48,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays until the end: the garbage collector need not look at it again and again, nor as often."""
+    """Collected tests live until the end, so the garbage collector need not traverse them, and may run less often."""
     gc.freeze()
     gc.set_threshold(50_000)

@@ -1,4 +1,4 @@
-"""Records, messages and findings for tests: what a test does not name is nothing."""
+"""Builds records, messages and findings for tests: fields that a test does not name are empty."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_NS = 1_790_000_000_000_000_000
 
 
 def made(kind: type[Model], **named: Any) -> Model:
-    """A value with these fields. Others have their default or are nothing: None, 0, empty, the first of the allowed words."""
+    """A value with these fields. Other fields have their default or are empty: None, 0, no elements, the first allowed word."""
     unnamed = {
         name: nothing(field.annotation)
         for name, field in kind.model_fields.items()
@@ -30,7 +30,7 @@ def made(kind: type[Model], **named: Any) -> Model:
 
 
 def nothing(kind: Any) -> Any:
-    """The least value of a type."""
+    """The empty value of a type; of words, the first."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return nothing(arguments[0])
@@ -42,7 +42,7 @@ def nothing(kind: Any) -> Any:
 
 
 def latency(kind: type[Model], name: str, values_ns: Sequence[float], each: int = 1) -> Model:
-    """A histogram as the engine or the run file has it, of values that came so many times each."""
+    """A histogram in the form of the engine or the run file; each value is recorded `each` times."""
     histogram = HdrHistogram(1, LONGEST_NS, DIGITS)
     low, high = int(min(values_ns, default=0)), int(max(values_ns, default=0))
     for value in values_ns:
@@ -62,7 +62,7 @@ def latency(kind: type[Model], name: str, values_ns: Sequence[float], each: int 
 
 
 def made_trial(number: int, arm: str, **more: Any) -> Trial:
-    """One that is good, in a block of its own."""
+    """A successful trial in its own block."""
     start = START_NS + number * 30_000_000_000
     fields: dict[str, Any] = {"block": number, "position": 0, "status": TrialStatus.OK}
     times = {"started_unix_ns": start, "ended_unix_ns": start + 20_000_000_000}
@@ -70,7 +70,7 @@ def made_trial(number: int, arm: str, **more: Any) -> Trial:
 
 
 def made_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: StopReason, **info: Any) -> Run:
-    """Of the plan of this name, on MariaDB."""
+    """A run of the plan of this name, on MariaDB."""
     fields: dict[str, Any] = {
         "run_id": "00000000-0000-4000-8000-000000000001",
         "created_unix_ns": START_NS,
@@ -85,7 +85,7 @@ def made_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: Stop
 
 
 def floors_of(floor: float | None, link: float | None = None) -> Floors:
-    """In every figure, by the baseline's A/A arm and by that over the link."""
+    """The same floors for every figure: by the baseline's A/A arm, and by the A/A arm over the link."""
 
     def twice(floor: float | None) -> dict[Figure, Estimate]:
         return {} if floor is None else dict.fromkeys(Figure, Estimate(value=1.0, low=1 / (1 + floor), high=1 + floor))

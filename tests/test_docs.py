@@ -1,4 +1,4 @@
-"""The documents keep their word: links lead somewhere, and what stands after a `$` in a console block runs."""
+"""The documents are correct: their links have targets, and each command after a `$` in a console block runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def elsewhere(command: str) -> str | None:
 
 
 def run_files(folder: Path) -> None:
-    """What the examples call by these names: finished runs."""
+    """Create the finished runs that the examples refer to by these names."""
     for number, name in enumerate(("full.howfar", "far.howfar")):
         run = synthetic_run(blocks=8, samples=10, seed=number)
         with create(folder / name, run.info) as store:
@@ -73,7 +73,7 @@ def run_files(folder: Path) -> None:
 
 
 def _parameters() -> list[Any]:
-    """Those that build a laboratory carry the mark of such tests."""
+    """All examples; those that build a laboratory carry the mark `lab`."""
     return [
         pytest.param(
             example,
@@ -128,7 +128,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def anchors(document: Path) -> set[str]:
-    """What a heading can be linked by: its words in small letters, joined by hyphens."""
+    """The anchors of a document's headings: their words in lower case, joined by hyphens."""
     headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,6 +1,6 @@
-"""A kind of server is its own files and a few places that know it: what these are is counted for PostgreSQL.
+"""A kind of server has its own files, and few other files know it: counted for PostgreSQL.
 
-Counted is code: names, and text that is one word. Prose (help, messages, docstrings) may speak of any server.
+Only code counts: names, and strings of one word. Prose (help, messages, docstrings) may mention any server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KNOWN = {
     "experiments/replication/report.py": "registration of lines to write",
     "paths/given.py": "which protocol a proxy reads",
 }
-"""Other files, and what they know."""
+"""Other files, and what they know about PostgreSQL."""
 MOST = 20
 
 

@@ -1,4 +1,4 @@
-"""Style as a test: sizes, names, directions, words. An exception is listed here with its reason, and must still be one."""
+"""Tests of style: sizes, names, directions, words. An exception is listed here with its reason, and must still be one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_FILES: dict[str, str] = {
 }
 """Path: why it is longer than the limit."""
 SINGLE_IMPORTERS_MAX = 32
-"""Modules that one other imports, each an idea of its own; without those that register in one line."""
+"""Maximum number of modules with a single importer, each an idea of its own; modules that a registry imports do not count."""
 REGISTRIES = {
     "howfar.address",
     "howfar.bench.clients",
@@ -40,7 +40,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 """`path::function`: why it is longer than the limit."""
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
-# Whose machine it was written on, and where packages came from, is no part of it. A lock file names the latter by nature.
+# Paths of a machine and addresses of package registries do not belong in the project. Only lock files must name the latter.
 NEVER = re.compile(r"/work/|/root/|/home/\w|https?://(?!(?:www\.apache\.org|www\.w3\.org|json-schema\.org)\b)[a-z]")
 LOCKS = {"Cargo.lock", "fuzz/Cargo.lock"}
 THIS = "tests/test_tidy.py"
@@ -49,7 +49,7 @@ MADE_FILES = (".howfar", ".howfar-wal", ".howfar-shm", ".html", ".pyc")
 
 
 def kept() -> list[Path]:
-    """What belongs to the project: what lies here, without what is built or fetched. Without git, which may not be there."""
+    """The project's files: all files here, except built and fetched ones. Found without git, which may not be available."""
     found: list[Path] = []
     for folder, folders, files in os.walk(ROOT):
         folders[:] = sorted(
@@ -71,7 +71,7 @@ def texts(*suffixes: str) -> Iterator[tuple[str, str]]:
 
 
 def statements(text: str) -> Iterator[ast.AST]:
-    """All statements of a Python file, the nested ones too; no expressions, which are most of a tree."""
+    """All statements of a Python file, nested ones included; no expressions, which make up most of a tree."""
     left: list[ast.AST] = [ast.parse(text)]
     while left:
         node = left.pop()
@@ -154,7 +154,7 @@ def test_no_word_of_a_machine_or_a_registry() -> None:
 
 
 def test_examples_are_run_or_are_not_examples() -> None:
-    """A fence marked `ignore` or `no_run` shows code that nobody has ever executed."""
+    """A fence marked `ignore` or `no_run` shows code that was never executed."""
     fence = re.compile(r"^\s*(?://[/!] ?)?```[\w, ]*\b(ignore|no_run|compile_fail)\b", re.MULTILINE)
     assert [name for name, text in texts(".md", ".rs", ".py") if fence.search(text)] == []
 
@@ -199,7 +199,7 @@ def test_scripts_are_executable_posix_shell() -> None:
 
 
 def test_unsafe_rust_is_fenced_in() -> None:
-    """Unsafe code needs its file's leave, a reason beside each block, and a small file."""
+    """Unsafe code needs its file's permission, a reason beside each block, and a small file."""
     for name, text in texts(".rs"):
         blocks = len(re.findall(r"\bunsafe (\{|impl|fn)", text))
         if blocks == 0:
@@ -210,7 +210,7 @@ def test_unsafe_rust_is_fenced_in() -> None:
 
 
 def test_types_have_names_of_their_own() -> None:
-    """Not ones that say nothing: a way, a place, a line, what was asked."""
+    """No type has a vague name: a way, a place, a line, what was asked."""
     vague = re.compile(
         r"^\s*(?:class|(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait)) (_?(?:Way|Place|Line|Ground)|\w+Asked)\b",
         re.MULTILINE,

@@ -1,11 +1,11 @@
-"""Pages that ask over several connections at once, as dashboards and gateways do: on PostgreSQL by psycopg2, on MariaDB by PyMySQL.
+"""Pages that query over several connections at once, as dashboards and gateways do: PostgreSQL by psycopg2, MariaDB by PyMySQL.
 
     python concurrent_pages.py prepare
     python concurrent_pages.py widgets,gateway PAGES
 
-The server is that of `howfar lab` around it. `widgets`: four widgets at once, each with its own connection and 3 to 9 queries in turn.
-`gateway`: one query, then three services at once with 4 queries each, then two queries. Prints a line of JSON with the times in ns and
-tells a recorder of each page.
+The server is that of the enclosing `howfar lab`. `widgets`: four widgets at once, each with its own connection and 3 to 9 queries in
+turn. `gateway`: one query, then three services at once with 4 queries each, then two queries. Prints a line of JSON with the times in
+ns and reports each page to a recorder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OF_SERVICES = (4, 4, 4)
 
 
 def connect():
-    """A connection that commits by itself."""
+    """A connection in autocommit mode."""
     if os.environ.get("HOWFAR_PROTOCOL") == "postgresql":
         import psycopg2
 
@@ -89,7 +89,7 @@ def main() -> None:
                 page(name, connections, threads)
                 ended = time.monotonic_ns()
                 if number < 2:
-                    continue  # threads are made
+                    continue  # warm-up: threads are created
                 found[name].append(ended - begun)
                 if port:
                     line.sendto(f"page 0 {begun} {ended} http {name}".encode(), (host, int(port)))

@@ -1,10 +1,10 @@
-"""Pages of a Django application on PostgreSQL, by Debian's python3-django; run by Debian's own Python.
+"""Pages of a Django application on PostgreSQL, with Debian's python3-django; run with Debian's own Python.
 
     /usr/bin/python3 django_pages.py prepare|list,joined PAGES
 
-Where the server is stands in libpq's variables. `list` asks for the author of each post in a query of its own, `joined` in one query
-for all; `list.direct` and `joined.direct` do so by the socket in the directory DIRECT. Prints a line of JSON with the times in ns and
-the TLS version where there is one, and tells a recorder of each page.
+libpq's environment variables locate the server. `list` fetches the author of each post in a separate query, `joined` in one query
+for all; `list.direct` and `joined.direct` do so over the socket in the directory DIRECT. Prints a line of JSON with the times in ns
+and the TLS version, if any, and reports each page to a recorder.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ def main() -> None:
     client, found = Client(), {name: [] for name in names}
     chance = random.Random(20_265)
     for number in range(pages + 2):
-        # In another order each time: what one page leaves behind burdens no other one alone.
+        # In random order each time, so that the after-effects of one page do not always burden the same other page.
         for name in chance.sample(names, len(names)):
             begun = time.monotonic_ns()
             assert client.get(f"/{name}").status_code == 200
             ended = time.monotonic_ns()
             if number < 2:
-                continue  # templates and connections are made
+                continue  # warm-up: templates and connections are created
             found[name].append(ended - begun)
             if port:
                 line.sendto(f"page {os.getpid()} {begun} {ended} http {name}".encode(), (host, int(port)))

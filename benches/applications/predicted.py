@@ -1,14 +1,14 @@
-"""Is what was recorded on the socket predicted elsewhere? Django with a loop of queries, WordPress, a PHP page with its session in
-Redis, and pages that ask over several connections at once, recorded, predicted, then run.
+"""Does a recording made over the socket predict other paths? Applications are recorded, predicted, then run.
 
     .venv/bin/python benches/applications/predicted.py [--apps django,wordpress,redis,threads-postgresql,threads-mariadb] [--blocks 4]
         [--rtts 0.5ms,5ms,85ms]
 
-Needs what `./setup --tests` brings; another WordPress: WORDPRESS=/usr/share/wordpress. Each run is a `howfar lab` with data of its
-own; over TLS the application says which version its connection has (those that cannot run without). In each block everything is
-recorded and run once, in random order: what changes on the machine from block to block is in both. Bars: p50 off by 8 % in the mean
-and 15 % at worst, p95 by 16 % in the mean; nine of ten inside the interval; the saving of the page without the loop is inside the
-interval that was predicted for it.
+The applications: Django with a loop of queries, WordPress, a PHP page with its session in Redis, and pages that query over several
+connections at once. Needs what `./setup --tests` installs; another WordPress: WORDPRESS=/usr/share/wordpress. Each run is a
+`howfar lab` with its own data; over TLS the application reports the version of its connection (those that cannot are not run over
+TLS). In each block everything is recorded and run once, in random order, so that changes of the machine between blocks affect both.
+Limits: p50 off by 8 % on average and 15 % at worst, p95 by 16 % on average; nine of ten inside the interval; the saving of the page
+without the loop is inside the interval that was predicted for it.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class App:
     prepare: tuple[str, ...]
     pages: tuple[str, ...]
     count: tuple[str, ...] = ()
-    """Says what the server has counted."""
+    """The command that prints the server's counters."""
     loop: tuple[str, str] | None = None
     """A page with a loop of requests, and the same page with one."""
     is_sql: bool = True
     """Its laboratory has tables."""
     says_tls: bool = True
-    """It says which TLS its connection has."""
+    """It reports the TLS version of its connection."""
     is_concurrent: bool = False
     """It computes on several CPUs, as many as it had when it was recorded."""
 
@@ -103,9 +103,9 @@ def apps(work: Path) -> dict[str, App]:
 
 
 def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, Any]:
-    """Run `inner` in a laboratory whose server's host has prepared the data; its last line is JSON, `counted` what the server counted
-    meanwhile. On a local path all run on any CPU, as outside the laboratory, which gives application, tap and recorder one half; so does
-    an application that computes on several."""
+    """Run `inner` in a laboratory whose server's host has prepared the data; returns its lines of JSON, with the server's counts as
+    `counted`. On a local path all processes may use any CPU, as outside a laboratory, which gives application, tap and recorder one
+    half; so may an application that computes on several CPUs."""
     ready = Path(tempfile.mkdtemp()) / "ready"
     prepare = f"{' '.join(app.prepare)} && touch {ready} || touch {ready}.failed; sleep {LONGEST_S}"
     waiting = [
@@ -130,7 +130,7 @@ def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, Any]:
 
 
 def wait(arguments: Sequence[str]) -> None:
-    """Until the data is there; then the command, in which {socket} is the server's, and what the server counts meanwhile."""
+    """Wait for the data, run the command, in which {socket} is the server's, and print what the server counts meanwhile."""
     ready = Path(arguments[0])
     deadline = time.monotonic() + 300
     while not ready.exists():
@@ -149,7 +149,7 @@ def wait(arguments: Sequence[str]) -> None:
 
     first, before = count(), count()
     done = subprocess.run(command)
-    # To count is counted too.
+    # The reading of the counters is counted, too.
     print(json.dumps({"counted": count() - before - (before - first)}))
     sys.exit(done.returncode)
 
@@ -169,11 +169,11 @@ def _libpq() -> str:
 
 
 def record(app: App, out: Path, pages: int) -> dict[str, int]:
-    """What the server counted meanwhile."""
+    """Record an application; returns what the server counted meanwhile."""
     php = ["--php"] if app.name == "wordpress" else []
     inner = [*HOWFAR, "record", "--server", "{socket}", "--out", str(out), *php, "--", *app.pages, str(pages)]
     counted: dict[str, int] = lab(app, ["--path", "socket"], inner)["counted"]
-    if php:  # which marks also the pages that warm up
+    if php:  # which also marks the warm-up pages
         with closing(sqlite3.connect(out, isolation_level=None)) as db:
             rank = "SELECT id, row_number() OVER (PARTITION BY name ORDER BY begun_ns) AS at FROM pages"
             db.execute(f"DELETE FROM pages WHERE id IN (SELECT id FROM ({rank}) WHERE at <= {WARM})")
@@ -213,7 +213,7 @@ class Row:
     p50: tuple[float, float]
     p95: tuple[float, float]
     is_inside: bool
-    """Whether the interval or range that was predicted for the p50 holds what it took."""
+    """Whether the interval or range that was predicted for the p50 contains the measured one."""
 
 
 def block(app: App, recording: Path, paths: Sequence[Sequence[str]], pages: int, chance: random.Random) -> list[Row]:
@@ -229,7 +229,7 @@ def block(app: App, recording: Path, paths: Sequence[Sequence[str]], pages: int,
 
 
 def fewer(pages: int, rtt: str) -> int:
-    """Pages that wait for long are fewer."""
+    """The number of pages to run: fewer if the round trip is long."""
     ms = float(rtt.removesuffix("ms")) if rtt.endswith("ms") else 0.0
     return pages if ms < 2 else max(5, round(pages * 2 / ms))
 
@@ -261,7 +261,7 @@ def compare(app: App, recording: Path, link: Sequence[str], measured: dict[str, 
 
 
 def table(app: App, rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """The error of each page on each path: of the ratios of all blocks the mean, with its interval; p50 and p95."""
+    """Print the error of each page on each path, p50 and p95: the mean of the ratios of all blocks, with its interval."""
     found = []
     for page, link in dict.fromkeys((row.page, row.link) for row in rows):
         mine = [row for row in rows if (row.page, row.link) == (page, link)]

@@ -1,9 +1,9 @@
-"""What recording costs a page: Django's pages recorded and not, alternated within one process.
+"""What does recording cost a page? Alternates Django's pages with and without recording within one process.
 
     .venv/bin/python benches/applications/recording_cost.py tap|packets [--pages 100] [--windows 12]
 
-By tap: each page is made twice in turn, once through the tap and once over a second name of the server's socket that the tap does not
-cover. By packets: one process makes pages all the time, and the capture is on for every other few seconds. Bars: 5 % and 3 %.
+By tap: each page is made twice, once through the tap and once over a second name of the server's socket that the tap does not
+cover. By packets: one process makes pages all the time, with the capture on and off every few seconds. Limits: 5 % and 3 %.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def packets(app: App, windows: int) -> None:
 
 
 def show(how: str, name: str, logs: Sequence[float], without: Sequence[float]) -> None:
-    """The rank estimate of the ratios' logarithms, which a page that another program delayed hardly moves."""
+    """Print the rank estimate of the ratios' logarithms, which a page delayed by another program hardly changes."""
     cost = hodges_lehmann(logs)
     print(f"{how:8} {name:8} {percent(cost)} of {statistics.median(without) / 1e6:.2f} ms, {len(logs)} pairs")
 
@@ -69,13 +69,13 @@ def percent(cost: Estimate) -> str:
 
 
 def inside_tap(server: str, recording: str, pages: str) -> None:
-    """A hard link names the same socket, and no mount covers it."""
+    """Record by tap within the laboratory. A hard link names the same socket, and no mount covers it."""
     beside = Path(server).parent / "direct"
     beside.mkdir()
     os.link(server, beside / f".s.PGSQL.{os.environ['PGPORT']}")
     names = "list,list.direct,joined,joined.direct"
     command = [*HOWFAR, "record", "--server", server, "--out", recording, "--json", "--", *DJANGO, names, pages]
-    # The pages' line goes where the summary does not.
+    # The pages' line goes to stderr, because the summary is on stdout.
     with tempfile.TemporaryFile("w+") as err:
         done = subprocess.run(
             command,
@@ -124,7 +124,7 @@ def off() -> tuple[str, int, int]:
 
 
 def on() -> tuple[str, int, int]:
-    """From when the recorder says that it captures until it stops."""
+    """A window during which the recorder captures: it begins when the recorder reports that it does."""
     with tempfile.TemporaryDirectory() as folder:
         command = [*HOWFAR, "record", "--interface", "lo", "--server", f"{os.environ['PGHOST']}:{os.environ['PGPORT']}"]
         command += ["--time", f"{WINDOW_S + 1:.0f}s", "--out", f"{folder}/it.recording"]

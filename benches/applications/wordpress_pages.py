@@ -1,9 +1,9 @@
-"""Pages of Debian's WordPress on MariaDB, by PHP-FPM with one child.
+"""Pages of Debian's WordPress on MariaDB, served by PHP-FPM with one child.
 
     python wordpress_pages.py prepare|count ROOT | pages ROOT PAGES
 
-ROOT is a copy of /usr/share/wordpress. Where the server is stands in the variables of `howfar lab`. `pages` prints a line of JSON with
-the times of PHP in ns, and the TLS version where there is one; `count` what the server has counted.
+ROOT is a copy of /usr/share/wordpress. The variables of `howfar lab` locate the server. `pages` prints a line of JSON with the times
+of PHP in ns, and the TLS version, if any; `count` prints counters of the server.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ clear_env = no
 """
 PAGES = ("/", "/index.php/post-7/")
 WARM = 3
-"""Pages of each kind until opcache and the server's caches are warm."""
+"""Number of pages of each kind that warm up opcache and the server's caches."""
 COUNTED = ("Com_select", "Com_set_option", "Connections")
 
 
@@ -100,7 +100,7 @@ def count() -> dict[str, int]:
 
 
 def pages(root: Path, number: int) -> dict[str, object]:
-    """PHP itself says how long a page took, to us where no recorder is there."""
+    """The times of the pages as PHP itself reports them, to this program unless a recorder is set."""
     with Marks() as marks:
         own = {
             VARIABLE: marks.address,

@@ -1,8 +1,8 @@
 """Client programs of `benches/drivers.py` in Python: python python_clients.py NAME. The programs in other languages do the same.
 
-Each connects, asks three queries of one text with other keys, runs one prepared statement twice and one UPDATE in a transaction, as
-far as its library can, or fetches 2000 rows by 100. It marks each of these steps as a page. The address and the login are in DB_HOST,
-DB_PORT, DB_USER, DB_PASSWORD and DB_NAME. The first line of the output is the version of the library.
+Each connects, runs three queries of one text with different keys, one prepared statement twice and one UPDATE in a transaction, as
+far as its library can, or fetches 2000 rows in batches of 100. It marks each of these steps as a page. The address and the login are
+in DB_HOST, DB_PORT, DB_USER, DB_PASSWORD and DB_NAME. The first line of the output is the version of the library.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def step(name: str) -> Iterator[None]:
 
 
 def another(statement: str) -> str:
-    """The same with another text, which a library that prepares by itself has not prepared yet."""
+    """The same statement with another text, which a library that prepares statements by itself has not prepared yet."""
     return statement.replace("sbtest1", "sbtest1 AS prepared")
 
 
@@ -203,7 +203,7 @@ PROGRAMS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
     "asyncpg-cursor": ("asyncpg", "asyncpg", lambda library: asyncio.run(asyncpg_cursor(library))),
     "pg8000": ("pg8000", "pg8000.dbapi", partial(implicit, **LOGIN_BY_DATABASE, ssl_context=False)),
 }
-"""By name: package, module and what runs with it."""
+"""By name: package, module, and the function that uses it."""
 
 if __name__ == "__main__":
     package, module, program = PROGRAMS[sys.argv[1]]

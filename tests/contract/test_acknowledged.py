@@ -33,7 +33,7 @@ CONNECTIONS = 32
 
 
 def read(event: AcknowledgementLog) -> KeyLog:
-    """The log that was told of, with the counts that were told."""
+    """The log that the event reports, checked to have the event's counts."""
     log = acknowledged.read(Path(event.path))
     assert (len(log.records), log.closed) == (event.records, True)
     counts = [log.count(fate) for fate in KeyOutcome]
@@ -42,7 +42,7 @@ def read(event: AcknowledgementLog) -> KeyLog:
 
 
 def by_sequence(log: KeyLog) -> None:
-    """Each connection has drawn its keys one after the other, and none is missing."""
+    """Check that each connection has drawn its keys one after the other, without a gap."""
     for connection in np.unique(log.records["connection"]):
         keys = log.records["key"][log.records["connection"] == connection]
         assert np.array_equal(keys, 1 + connection + log.connections * np.arange(len(keys)))
@@ -63,7 +63,7 @@ def test_counts_are_the_engines_own(driver: str, tmp_path: Path) -> None:
     assert np.count_nonzero(ended < warmup_ns) == only(events, Measuring).warmup_transactions
     in_window = (ended >= warmup_ns) & (ended < warmup_ns + finished.elapsed_ns)
     assert np.count_nonzero(in_window) == finished.transactions > 0
-    # The load goes on until all workers have told of the window, and what is under way then is waited for.
+    # The load continues until all workers have reported their window, and commits then in flight are awaited.
     assert (log.count(KeyOutcome.REFUSED), log.count(KeyOutcome.UNKNOWN)) == (0, 0)
     assert abs(log.origin_unix_ns + warmup_ns - only(events, Measuring).unix_time_ns) < SECOND
 
@@ -86,7 +86,7 @@ def test_ids_of_sysbench_that_the_client_chooses(tmp_path: Path) -> None:
 
 
 def to_the_server(server: EngineProcess, number: int) -> Callable[[Event], None]:
-    """At the first interval: under load."""
+    """A handler that sends the server a signal at the first interval, so under load."""
     sent: list[int] = []
 
     def at(event: Event) -> None:
@@ -98,7 +98,7 @@ def to_the_server(server: EngineProcess, number: int) -> Callable[[Event], None]
 
 
 def broken_off(tmp_path: Path, number: int, **changes: Any) -> list[Event]:
-    """The server dies or hangs in the middle of a window that would last for a minute."""
+    """The events of a load whose server dies or hangs in the middle of a window of a minute."""
     with null_server(tmp_path) as (server, target):
         wanted = job(
             target,
@@ -125,7 +125,7 @@ def test_a_lost_server_loses_no_record(how: str, number: int, code: str, driver:
         pytest.skip(last.message)
     log = read(log_event(events))
     by_sequence(log)
-    # A closed loop: nobody asks twice, and the last request has no answer.
+    # In a closed loop, each connection has at most one request without an answer.
     assert 0 < log.count(KeyOutcome.UNKNOWN) <= CONNECTIONS
     unknown = log.records[log.records["fate"] == KeyOutcome.UNKNOWN]
     assert len(np.unique(unknown["connection"])) == len(unknown)
@@ -137,7 +137,7 @@ def test_a_lost_server_loses_no_record(how: str, number: int, code: str, driver:
     assert last.elapsed_ns < 60 * SECOND
     assert last.transactions == log.count(KeyOutcome.ACKNOWLEDGED) > 0
     if code == "stalled":
-        # All were under way when the window ended.
+        # All connections had a request in flight when the window ended.
         (in_flight,) = [one for one in last.histograms if one.kind == "in_flight"]
         assert in_flight.count == CONNECTIONS
 
@@ -149,7 +149,7 @@ def test_an_open_loop_that_ends_early_accounts_for_all_that_was_due(tmp_path: Pa
     assert finished.interrupted is not None and open_loop is not None
     assert (open_loop.due, open_loop.failed) == (open_loop.answered + open_loop.unanswered, 0)
     assert open_loop.answered == finished.transactions == log.count(KeyOutcome.ACKNOWLEDGED) > 0
-    # Those under way are among the unanswered. Until its worker hears of the window's end, a connection may begin another.
+    # Requests in flight are among the unanswered. Until its worker learns of the window's end, a connection may begin another.
     unknown = log.records[log.records["fate"] == KeyOutcome.UNKNOWN]
     assert np.count_nonzero(unknown["sent_ns"] < finished.elapsed_ns) <= open_loop.unanswered
 

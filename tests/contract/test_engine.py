@@ -90,7 +90,7 @@ GOOD = sorted((SCHEMAS / "examples").glob("job.*.json"))
 
 @pytest.mark.parametrize("example", GOOD, ids=lambda path: path.stem)
 def test_a_good_job_gets_past_the_reading(example: Path) -> None:
-    """The examples name what is not there: a port that nobody listens on, interfaces and a file that do not exist."""
+    """The examples name things that do not exist: a port without a listener, interfaces, and a file."""
     held = json.loads(example.read_text())
     done = engine(held["job"], json.dumps(held) + "\n")
     if held["job"] == "ping":
@@ -99,7 +99,7 @@ def test_a_good_job_gets_past_the_reading(example: Path) -> None:
     assert done.stdout, done.stderr
     event = json.loads(done.stdout.splitlines()[0])
     if held["job"] == "packets":
-        # Understood, before it opens what may be a pipe that nobody has opened yet.
+        # It reports that it is ready before it opens its input, which may be a pipe that has no writer yet.
         assert event["event"] == "tap_ready" and json.loads(done.stdout.splitlines()[-1])["event"] == "failed"
     elif held["job"] in ("echo", "null", "tap", "record"):
         assert event["event"] in ("listening", "null_ready", "tap_ready")

@@ -1,4 +1,4 @@
-"""Captures as other tools keep them, read by the engine."""
+"""The engine reads captures in the forms in which other tools store them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TALK = ((True, 1, b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"), (False, 1, b"$1\r\nv\r\n")
 
 
 def captured() -> bytes:
-    """A request of Redis and its answer, as packets of IP alone."""
+    """A Redis request and its reply, as raw IP packets."""
     parts = [struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 101)]
     for number, (to_server, sequence, data) in enumerate(TALK):
         ports, ends = ((40_000, 6379), ADDRESSES) if to_server else ((6379, 40_000), ADDRESSES[::-1])

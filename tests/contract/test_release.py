@@ -1,4 +1,4 @@
-"""What ./release publishes: source that builds without a network, and the same bytes wherever and however often it is built."""
+"""What ./release publishes: source that builds without a network, and the same bytes from each build in any directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.timeout(2 * PA
 
 
 def must(folder: Path, *command: str | Path) -> str:
-    """Run in a folder; its output."""
+    """Run a command in a folder; returns its output."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -31,7 +31,7 @@ def must(folder: Path, *command: str | Path) -> str:
 
 @pytest.mark.lab
 def test_the_source_builds_without_a_network(tmp_path: Path) -> None:
-    """From vendored crates, in a network namespace of its own that has nothing but a loopback that is down."""
+    """The source builds from vendored crates, in a network namespace whose only interface is a loopback that is down."""
     maturin = Path(sys.executable).parent / "maturin"
     must(ROOT, maturin, "sdist", "--quiet", "--out", tmp_path)
     (archive,) = tmp_path.glob("*.tar.gz")

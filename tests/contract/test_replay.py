@@ -1,4 +1,4 @@
-"""The engine's replay: round trips of recorded sizes and times, against its server that answers them."""
+"""The engine's replay: round trips of recorded sizes and times, against the engine's server that answers them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replayed(job: ReplayJob) -> list[Replayed]:
 
 
 def check(pages: list[Replayed]) -> None:
-    """Gaps and service times are kept at the least; a busy machine may add to them, and says so as lateness."""
+    """Gaps and service times are at least as requested; a busy machine may add to them, which is reported as lateness."""
     for page in pages:
         assert len(page.round_trips_ns) == len(STEPS)
         assert len(page.opened_ns) == 1

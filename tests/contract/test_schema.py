@@ -1,4 +1,4 @@
-"""The contract as files: schemas are current, and the examples mean the same to every reader of them."""
+"""The contract as files: the schemas are current, and every parser reads the examples alike."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_types_are_those_of_the_schema() -> None:
 
 
 def test_schema_is_that_of_the_engine() -> None:
-    """The crates' tests hold the file to the sources; this holds it to the program that is used."""
+    """The crates' tests compare the file with the sources; this test compares it with the engine that is used."""
     printed = subprocess.run([find_engine(), "schema"], capture_output=True, text=True, check=True).stdout
     assert json.loads(printed) == CONTRACT, (
         "run: howfar-engine schema > schema/contract.json, then howfar.engine.generate"

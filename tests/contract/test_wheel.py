@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 UV = ROOT / ".boot" / "bin" / "uv"
 PATIENCE_S = 900
 MOST_MB = 120
-"""What is installed for who asks a database, loads it, or runs the laboratory."""
+"""Maximum size of the base installation, which can query a database, load it, and run the laboratory."""
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 pytestmark = [
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def must(*command: str | Path) -> str:
-    """Run from the checkout; its output."""
+    """Run a command in the checkout; returns its output."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -65,7 +65,7 @@ def run(installed: Path, tmp_path: Path) -> Run:
 @pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("version", ["3.11", "3.14"])
 def test_nothing_of_it_needs_a_compiler(architecture: str, version: str) -> None:
-    """All that it depends on has wheels for both architectures, at the oldest glibc and for the oldest and the newest Python."""
+    """All dependencies have wheels for both architectures, at the oldest glibc and for the oldest and the newest Python."""
     where = ("--python-platform", f"{architecture}-manylinux_2_28", "--python-version", version)
     must(
         UV, "pip", "install", "-q", "--dry-run", "--python", sys.executable, *where, "--only-binary", ":all:",

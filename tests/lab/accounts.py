@@ -1,4 +1,4 @@
-"""Accounts for tests, one for each authentication that a server offers; they may do everything in the laboratory's database."""
+"""Accounts for tests, one for each authentication method that a server offers, with all privileges on the laboratory's database."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from howfar.lab.servers import DATABASE
 from tests.lab.servers_here import Running
 
 _LIBRARIES = {"ed25519": "auth_ed25519", "parsec": "auth_parsec"}
-"""What MariaDB has beside the server program; Debian packs them with the service, so the machine's own may lack them."""
+"""Plugin libraries of MariaDB. Debian packages them with the service, so the installed server may lack them."""
 _NATIVE = "mysql_native_password"
 
 
 @dataclass(frozen=True)
 class Account:
-    """`authentication` as the server names it."""
+    """An account; `authentication` is the server's name of its authentication method."""
 
     authentication: str
     user: str
@@ -24,14 +24,14 @@ class Account:
 
 
 def offered(running: Running) -> tuple[str, ...]:
-    """Authentications by password that this server has, its plugins loaded."""
+    """The password authentication methods of this server, after its plugins are loaded."""
     if running.server.kind == "mysql":
-        # 8.0 has the native one, 8.4 has it switched off, 9 has it no more.
+        # The native method is on in 8.0, off in 8.4, and removed in 9.
         return _active(running, "caching_sha2_password", _NATIVE)
     for library in _LIBRARIES.values():
         try:
             running.execute(f"INSTALL SONAME '{library}'")
-        except pymysql.Error:  # not there, or loaded already: the list of what is active tells
+        except pymysql.Error:  # missing, or loaded already: the list of active plugins shows which
             continue
     return _active(running, _NATIVE, *_LIBRARIES)
 
@@ -46,7 +46,7 @@ def _active(running: Running, *names: str) -> tuple[str, ...]:
 
 
 def create(running: Running, authentication: str, password: str, *, require: str = "") -> Account:
-    """A new account; `require` as SQL has it (`SSL`, `X509`). One of that name from before is replaced."""
+    """Create an account, replacing an earlier one of that name; `require` as in SQL (`SSL`, `X509`)."""
     assert "'" not in password
     user = f"by_{authentication}"
     if running.server.kind == "mysql":
@@ -62,5 +62,5 @@ def create(running: Running, authentication: str, password: str, *, require: str
 
 
 def forget_logins(running: Running) -> None:
-    """Empty the cache of caching_sha2_password: the next login of each account is a full one again."""
+    """Empty the cache of caching_sha2_password: the next login of each account performs the full authentication again."""
     running.execute("FLUSH PRIVILEGES")

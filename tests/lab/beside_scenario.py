@@ -1,4 +1,4 @@
-"""A program for the tests: a stage with three servers on each requested path, each server loaded by it; JSON of what was obtained.
+"""A program for the tests: a stage with three servers on each requested path, each server loaded over it; prints the results as JSON.
 
 python -m tests.lab.beside_scenario SERVER CASE...    where a case is a path, with `:1.3` for TLS, or `death`
 """
@@ -59,7 +59,7 @@ def _load(stage: Stage, name: ServiceName) -> tuple[dict[str, Any], set[str]]:
 
 
 def _cpus(pid: int) -> str:
-    """On which a process may run, as the kernel has it."""
+    """The CPUs on which a process may run, in the kernel's notation."""
     return _allowed(Path(f"/proc/{pid}/status").read_text())
 
 
@@ -115,7 +115,7 @@ def _trial(laboratory: Lab, trial: str) -> dict[str, Any]:
 
 
 def _death(laboratory: Lab) -> dict[str, Any]:
-    """Of each server beside, on its own stage."""
+    """The error after the death of each companion server, on its own stage."""
     messages: dict[str, Any] = {}
     for name in STORES:
         with laboratory.stage({"path": "socket"}) as stage:

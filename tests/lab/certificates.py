@@ -1,6 +1,6 @@
-"""Certificates for tests: an authority of their own, a server, a client; EC P-256, made with the openssl command in some 50 ms.
+"""Certificates for tests: their own authority, a server, a client; EC P-256, made with the openssl command in some 50 ms.
 
-The server is named by every address that the laboratory gives one. Two calls make two authorities that know nothing of each other.
+The server's certificate names every address that the laboratory gives a server. Two calls make two unrelated authorities.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from howfar.lab.network import SERVER_ADDRESS
 from howfar.lab.servers import CertificatePaths
 
 _NO_CONFIGURATION = "[req]\ndistinguished_name = none\n[none]\n"
-"""The machine's own would add extensions of its own."""
+"""The machine's own configuration would add extensions."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Certificates:
 
 
 def make(directory: Path, *, names: str = f"IP:127.0.0.1,IP:{SERVER_ADDRESS},DNS:localhost") -> Certificates:
-    """Make them in `directory`, which must be there. `names`: the server's, as openssl writes a subjectAltName."""
+    """Make them in `directory`, which must exist. `names`: the server's, as openssl writes a subjectAltName."""
     (directory / "openssl.cnf").write_text(_NO_CONFIGURATION)
     ca, ca_key = _sign(
         directory, "ca", "basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign", issuer=None
@@ -42,7 +42,7 @@ def make(directory: Path, *, names: str = f"IP:127.0.0.1,IP:{SERVER_ADDRESS},DNS
 
 
 def make_odd(directory: Path, authority: Certificates) -> dict[str, CertificatePaths]:
-    """Certificates for localhost by kind, such as servers have, and as their own clients take them."""
+    """Certificates for localhost by kind, such as real servers have and their own clients accept."""
     issuer, subject = (authority.ca, authority.ca.with_name("ca-key.pem")), "localhost"
     end, name = "basicConstraints=CA:FALSE", "subjectAltName=DNS:localhost,IP:127.0.0.1"
     cn_only = _sign(directory, "cn-only", end, issuer=issuer, subject=subject)
@@ -76,7 +76,7 @@ def _sign(
     subject: str | None = None,
     curve: str = "P-256",
 ) -> tuple[Path, Path]:
-    """A certificate and its key. `issuer` None: signed by itself."""
+    """A certificate and its key. Self-signed if `issuer` is None."""
     certificate, key = directory / f"{name}.pem", directory / f"{name}-key.pem"
     command = ["req", "-x509", "-config", str(directory / "openssl.cnf"), "-days", "365", "-sha256"]
     command += ["-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{curve}", "-nodes"]

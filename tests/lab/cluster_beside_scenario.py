@@ -29,7 +29,7 @@ def by_howfar(seconds: int) -> float:
 
 def by_sysbench(seconds: int) -> float:
     socket, database, user = (os.environ[f"HOWFAR_{name}"] for name in ("SOCKET", "DATABASE", "USER"))
-    password = Path(os.environ["HOWFAR_PASSWORD_FILE"]).read_text()  # of a throw-away account in a sandbox of its own
+    password = Path(os.environ["HOWFAR_PASSWORD_FILE"]).read_text()  # of a throw-away account in its own sandbox
     where = [
         f"--mysql-socket={socket}",
         f"--mysql-user={user}",
@@ -44,7 +44,7 @@ def by_sysbench(seconds: int) -> float:
 
 
 def by_client() -> float:
-    """Between the server's own clock before and after."""
+    """Commits/s by the server's own clock, read before and after."""
     script = "\n".join([_AT, *[_INSERT] * STATEMENTS, _AT])
     command = ["mariadb", f"--defaults-file={os.environ['HOWFAR_CLIENT_CNF']}", "-N", os.environ["HOWFAR_DATABASE"]]
     done = subprocess.run(command, input=script, capture_output=True, text=True, check=True)

@@ -43,7 +43,7 @@ def postgresql() -> None:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache home of our own; short, because sockets live below it."""
+    """A cache home for the tests; its path is short because sockets live below it."""
     home = tmp_path_factory.mktemp("c")
     (home / "howfar").mkdir()
     (home / "howfar/galera").symlink_to(cache_home() / "galera")  # what `./setup --clusters` has unpacked
@@ -52,7 +52,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", params=SERVERS)
 def name(request: pytest.FixtureRequest) -> str:
-    """A server that is here. pytest puts the tests of one server side by side, so that each is started once."""
+    """An installed server. pytest groups the tests of one server, so that each is started once."""
     try:
         find_server(request.param)
     except HowfarError as error:
@@ -62,7 +62,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certificates:
-    """Who signed the certificates of all `running` servers."""
+    """The authority that signed the certificates of all `running` servers."""
     return certificates.make(tmp_path_factory.mktemp("certificates"))
 
 
@@ -70,7 +70,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certific
 def running(
     name: str, authority: certificates.Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    """With networking and TLS, for tests that change nothing but accounts of their own."""
+    """A server with networking and TLS, for tests that change only their own accounts."""
     work = short_directory(tmp_path_factory.mktemp("s", numbered=True))
     with started(prepared(name, work), tls=authority.server) as server:
         yield server

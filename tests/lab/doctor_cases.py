@@ -1,6 +1,6 @@
-"""Servers set up wrong, each in one respect, and servers set up right, with their clients: what `tests.lab.doctor_scenario` starts.
+"""Servers set up wrongly, each in one respect, or correctly, and their clients: `tests.lab.doctor_scenario` starts them.
 
-A case that is wrong says which checks must find it. What they propose is applied, and then nothing may be left to change.
+A wrong case names the checks that must find it. Their proposals are applied, and then nothing may be left to change.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from dataclasses import dataclass
 
 FORWARDERS = ("socat", "haproxy", "pgbouncer", "stunnel")
 TRUSTING = "local all postgres peer\nlocal all all trust\nhost all all 127.0.0.1/32 trust\n"
-"""The first line is that of Debian's package: root gets in as the account of the server only."""
+"""The first line is that of Debian's package: root can log in only as the server's account."""
 DEBIAN = "local all postgres peer\nlocal all all peer\nhost all all 127.0.0.1/32 scram-sha-256\n"
 """Over the socket, a role must be named like the account that connects."""
 LOOPBACK_ACCOUNT = (
     "CREATE USER 'app'@'127.0.0.1' IDENTIFIED BY 'secret'",
     "GRANT ALL ON test.* TO 'app'@'127.0.0.1'",
 )
-"""An account that has no name over the socket."""
+"""An account that cannot log in over the socket."""
 
 
 @dataclass(frozen=True)
 class User:
-    """A client of the case's server. `{port}`, `{tls}`, `{base}` are put into its words."""
+    """A client of the case's server. `{port}`, `{tls}`, `{base}` are replaced in its arguments."""
 
     transport: str
     """`tcp`, `tls`, `unix`; or `cli-compress`, `cli`: the command `mariadb` on the socket; or one of FORWARDERS."""
     mode: str = "hold"
     account: str = "www-data"
     name: str = ""
-    """What the program is called, where that matters."""
+    """The name of the process, where that matters."""
     login: str = ""
-    """USER:PASSWORD; empty: an account of the server that needs none."""
+    """USER:PASSWORD; empty for an account of the server that needs no password."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Case:
     server: str
     options: tuple[str, ...]
     finds: frozenset[str] = frozenset()
-    """To change. Empty: it is right."""
+    """Checks that must propose a change; empty if the setup is correct."""
     notes: frozenset[str] = frozenset()
     user: User | None = None
     account: str = "root"
@@ -137,14 +137,14 @@ CASES: tuple[Case, ...] = (
          _sets("socket-gone"), removed="{base}/.s.PGSQL.{port}", account="postgres"),
     Case("postgresql with a connection each", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"),
          _sets("connect-churn"), user=User("unix", "each"), account="postgres"),
-    # Right: nothing may be proposed.
+    # Correct setups: nothing may be proposed.
     Case("right: mariadb by its socket", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), user=_SOCKET),
     Case("right: mariadb, java knows no sockets", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), user=User("tcp", name="java")),
     Case("right: mysql by its socket", "mysql", (*_MYSQL, "socket = {base}/s.sock"), user=_SOCKET),
     Case("right: postgresql by its socket", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"), user=_SOCKET,
          account="postgres"),
     Case("right: redis by its socket", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"), user=_SOCKET),
-    # Without root nobody sees which socket is whose, and both are tried for each.
+    # Without root, the owner of a socket is not visible, so both are tried for each server.
     Case("right: one of two redis of an account", "redis", (*_REDIS, "unixsocket {base}/redis.sock", "unixsocketperm 777"),
          account="redis"),
     Case("right: the other of two redis of an account", "redis",
@@ -183,6 +183,6 @@ USUAL = tuple(
         "right: memcached by its socket",
     }
 )
-"""What `./test` starts: each check once, and each kind of server once without a finding."""
+"""The cases that `./test` runs: each check once, and each kind of server once without a finding."""
 WRONG = tuple(case for case in CASES if case.finds)
 RIGHT = tuple(case for case in CASES if not case.finds)

@@ -1,11 +1,11 @@
-"""A client of one server, as `tests.lab.doctor_scenario` starts it: holds a connection, or opens one for each request.
+"""A client of one server, started by `tests.lab.doctor_scenario`: holds a connection, or opens one for each request.
 
     python -m tests.lab.doctor_client KIND WAY MODE ACCOUNT REPORT [NAME [LOGIN]]
 
 WAY is `tcp:PORT`, `tls:PORT` or `unix:PATH`; MODE is `hold`, `each` (a connection
 for each request), `seldom` (the same, slowly), or `seldom-default`: with all defaults of its library.
-REPORT is a file that says how many connects there were, and the CPU time of all.
-NAME is what the program is to be called, LOGIN is USER:PASSWORD.
+REPORT is a file for the number of connects and the CPU time of the process.
+NAME becomes the name of the process, LOGIN is USER:PASSWORD.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pg8000.native
 import pymysql
 
 _PAUSE_S = {"hold": 0.005, "each": 0.001, "seldom": 0.6, "seldom-default": 0.6}
-"""Between two requests. `each` is often enough for handshakes to cost, `seldom` is not, also where one takes 5 ms."""
+"""Pauses between two requests. With `each`, handshakes take noticeable CPU time; with `seldom` not, even at 5 ms each."""
 _ASKS = {"redis": b"PING\r\n", "memcached": b"version\r\n"}
 
 

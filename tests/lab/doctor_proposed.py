@@ -1,4 +1,4 @@
-"""What the doctor proposed, read as by somebody who copies it: lines for the server's file, the client, a shell, which runs them."""
+"""The doctor's proposals, applied as a user would copy them: lines for the server's file, the client, and a shell, which runs them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _DIRECTORY = re.compile(r"psycopg\.connect\(host='(/[\w./-]+)', port=(\d+)")
 
 @dataclass
 class Proposed:
-    """`server`: lines of its file. `path`: where the client is to find the socket. `mode`: how it is to use its connections."""
+    """Proposed lines. `server`: of its file. `path`: the client's path to the socket. `mode`: how the client uses connections."""
 
     server: list[str] = field(default_factory=list)
     path: str = ""
     mode: str = ""
     client_options: list[str] = field(default_factory=list)
-    """Options of its command line."""
+    """Options of the client's command line."""
     forwarder: str = ""
-    """The line of the program that passes connections on."""
+    """The line of the program that forwards connections."""
     sql: list[str] = field(default_factory=list)
     hba: list[str] = field(default_factory=list)
-    """Lines above those of pg_hba.conf that begin with local."""
+    """Lines to insert in pg_hba.conf above those that begin with local."""
     after_restart: list[str] = field(default_factory=list)
-    """Commands of a shell."""
+    """Shell commands."""
     all_lines: list[str] = field(default_factory=list)
 
     @classmethod
@@ -71,7 +71,7 @@ class Proposed:
                 self.mode = "seldom"
 
     def applied(self, options: Sequence[str]) -> list[str]:
-        """The options of the server's file or command line with these lines: later ones win, `remove` removes."""
+        """The options of the server's file or command line with these lines applied: later ones win, `# remove` removes."""
         out = {word for line in self.server if line.startswith("# remove") for word in re.findall(r"-\w\b", line)}
         added = [line for line in self.server if not line.startswith(("#", "["))]
         if added and added[0].startswith("-"):

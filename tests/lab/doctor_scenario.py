@@ -1,8 +1,8 @@
-"""Many servers at once in namespaces of their own, set up wrong and right; looked at, changed as proposed, and looked at again.
+"""Many servers at once in their own namespaces, set up wrongly and correctly; examined, changed as proposed, and examined again.
 
     unshare --net --pid --mount --fork --mount-proc --kill-child python -m tests.lab.doctor_scenario CASE...
 
-Prints JSON: by the name of each case what both looks found of its server. Whatever was started dies with the PID namespace.
+Prints JSON: for each case, by name, what both examinations found of its server. All processes die with the PID namespace.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Ward:
     def __init__(
         self, case: Case, number: int, where: Path, templates: Mapping[str, Path], certificates: Mapping[str, str]
     ) -> None:
-        """Ports are below those that the kernel gives to clients: nobody else is in this network namespace."""
+        """Ports are below those that the kernel gives to clients; no other programs are in this network namespace."""
         base = where / str(number)
         self.case, self.base = case, base
         self.placeholders = {
@@ -112,13 +112,13 @@ class Ward:
         return [str(find_server(self.case.server).path), f"--defaults-file={file}"]
 
     def _hba(self) -> str:
-        """With the proposed lines, as somebody copies them."""
+        """The rules for logins with the proposed lines, as a user would copy them."""
         lines = self.case.hba.splitlines()
         first = next(at for at, line in enumerate(lines) if line.startswith("local"))
         return "\n".join([*lines[:first], *map(self._filled, self.proposed.hba), *lines[first:]]) + "\n"
 
     def _filled(self, line: str) -> str:
-        """A proposed line with what its reader knows."""
+        """A proposed line with the values that its reader knows."""
         login = self.case.user.login if self.case.user is not None else ""
         user, _, password = (login or "root:").partition(":")
         database = "postgres" if self.case.server == "postgresql" else "test"
@@ -155,7 +155,7 @@ class Ward:
         _until(up, self.case.name, log)
 
     def _responds(self) -> bool:
-        """By the socket that it is to have, else by its port; PostgreSQL by its own word."""
+        """Whether it responds on the socket that it should have, else on its port; PostgreSQL reports its readiness itself."""
         path = self.socket()
         if self.case.server in DIALECTS:
             place: dict[str, Any] = (
@@ -166,7 +166,7 @@ class Ward:
                 return True
             return False
         if self.case.server == "postgresql":
-            # It listens, and refuses who comes, before it is ready. pg_ctl reads this file too.
+            # It listens, and refuses clients, before it is ready. pg_ctl reads this file, too.
             with contextlib.suppress(FileNotFoundError):
                 return "ready" in (self.base / "data/postmaster.pid").read_text().split()
             return False
@@ -177,7 +177,7 @@ class Ward:
         )
 
     def socket(self) -> str:
-        """The last that its options name."""
+        """The last socket that its options name."""
         found = ""
         for option in self.options:
             name, _, value = option.replace("=", " ", 1).partition(" ")
@@ -225,7 +225,7 @@ class Ward:
         )
 
     def _start_forwarder(self, user: User) -> None:
-        """On the port `tls`, to the server's port or as proposed."""
+        """Start a forwarder on the port `tls`, to the server's port or as proposed."""
         listen, port, line = self.placeholders["tls"], self.placeholders["port"], self._filled(self.proposed.forwarder)
         file = self.base / f"{user.transport}.cfg"
         (self.base / "chroot").mkdir(exist_ok=True)
@@ -268,7 +268,7 @@ class Ward:
         _until(listens, user.transport)
 
     def _address(self, user: User) -> str:
-        """Redis has a port of its own for TLS."""
+        """The client's transport and port; Redis has a separate port for TLS."""
         return f"{user.transport}:{self.placeholders['tls' if user.transport == 'tls' and self.case.server == 'redis' else 'port']}"
 
     def _start_cli(self, compressed: bool) -> None:
@@ -302,7 +302,7 @@ class Ward:
             client.wait()
 
     def stop_server(self) -> None:
-        """In good order, so that its data can be opened again."""
+        """Stop the server cleanly, so that its data can be opened again."""
         self.server.terminate()
         self.server.wait(_PATIENCE_S)
 
@@ -313,7 +313,7 @@ class Ward:
         fields: list[str] = []
 
         def whole() -> bool:
-            fields[:] = self.report.read_text().split()  # empty for the moment in which it is written anew
+            fields[:] = self.report.read_text().split()  # empty while it is being rewritten
             return len(fields) == 2
 
         _until(whole, self.case.name, self.report)
@@ -329,7 +329,7 @@ def _tcp() -> list[list[str]]:
 
 
 def _target(descriptor: Path) -> str:
-    """Empty: it was closed meanwhile."""
+    """What a descriptor refers to; empty if it was closed meanwhile."""
     try:
         return str(descriptor.readlink())
     except FileNotFoundError:
@@ -348,7 +348,7 @@ from howfar.cli.main import run_command_line
 os.setgroups([]); os.setgid(65534); os.setuid(65534); os.chdir("/")
 sys.exit(run_command_line())
 """
-"""Loads everything before: howfar may lie where nobody may read."""
+"""Loads everything first: howfar may be in a directory that the account `nobody` may not read."""
 
 
 def _look(as_nobody: bool = False) -> dict[str, Any]:
@@ -370,7 +370,7 @@ def _seen(look: Mapping[str, Any], ward: Ward) -> dict[str, Any]:
 
 
 def _own_machine(base: Path) -> None:
-    """Loopback up; an empty /run; accounts that may be changed."""
+    """Set up the loopback, an empty /run, and an /etc whose accounts may be changed."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
     # Temporary tables are named after the PID, which servers of other PID namespaces may have too.
@@ -384,7 +384,7 @@ def _own_machine(base: Path) -> None:
 
 
 def _present(server: str) -> str:
-    """Why there is none; empty when there is."""
+    """Why a server is not available; empty if it is."""
     if server in _PROGRAMS:
         return (
             ""
@@ -399,7 +399,7 @@ def _present(server: str) -> str:
 
 
 def _measured(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int]]]:
-    """A look, and what each client did meanwhile: connects and CPU time."""
+    """Examine once; also returns each client's connects and CPU time meanwhile."""
     before = {ward.case.name: ward.figures() for ward in wards}
     look = _look()
     after = {ward.case.name: ward.figures() for ward in wards}
@@ -407,7 +407,7 @@ def _measured(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int
 
 
 def _found(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int]]]:
-    """Of several looks the first that misses nothing: what a client does now and then is not in every short look on a busy machine."""
+    """Examine until nothing is missed: on a busy machine, a short examination may miss what a client does only now and then."""
     for _ in range(LOOKS):
         look, did = _measured(wards)
         if all(ward.case.finds <= _changes(_seen(look, ward)) for ward in wards):
@@ -469,7 +469,7 @@ def _made(base: Path, absent: Mapping[str, str]) -> tuple[dict[str, Path], dict[
 
 
 def _initialise_postgresql(program: Path, where: Path) -> None:
-    """As its package does, with a role for clients; it refuses to run as root."""
+    """Initialise a data directory as its package does, with a role for clients; PostgreSQL refuses to run as root."""
     where.mkdir(mode=0o700)
     shutil.chown(where, "postgres", "postgres")
     account: dict[str, Any] = {
@@ -485,7 +485,7 @@ def _initialise_postgresql(program: Path, where: Path) -> None:
 
 
 def _change(wards: Sequence[Ward], looks: Mapping[str, Any]) -> None:
-    """As proposed, and nothing else."""
+    """Change each setup as proposed, and nothing else."""
     for ward in wards:
         ward.proposed = Proposed.of(looks[ward.case.name].get("findings", []))
         ward.stop_clients()

@@ -1,7 +1,8 @@
-"""A program for the tests: crashes and fallbacks of pairs in the sandbox; each record as a line of JSON.
+"""A program for the tests: crashes and fallbacks of pairs in the sandbox; prints each record as a line of JSON.
 
-python -m tests.lab.fault_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `fault`, `after_ns`; `planted`: a client lies in
-its log; `told`: an order to the primary before the load; `failover_ns`; of a fallback `timeout_ms`, `away_ns` and `measure_ns`.
+python -m tests.lab.fault_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `fault`, `after_ns`; `planted`: a client's log
+contains a false entry; `told`: a statement for the primary before the load; `failover_ns`; of a fallback `timeout_ms`, `away_ns` and
+`measure_ns`.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def account_password(pair: Pair) -> str:
 
 
 def plant(log: Path) -> None:
-    """One more commit of which a client says that it was acknowledged; the log's own sum agrees."""
+    """Add a commit that a client falsely logs as acknowledged; the closing record's totals are adjusted to match."""
     head, records = log.read_bytes()[: HEADER.size], np.fromfile(log, RECORD, offset=HEADER.size)
     liar, closing = records[-2:-1].copy(), records[-1:].copy()
     liar["key"], liar["fate"] = PLANTED, KeyOutcome.ACKNOWLEDGED

@@ -1,4 +1,4 @@
-"""Programs between a client and a server for tests: TLS that ends before the server, and somebody in the middle of it."""
+"""Programs between a client and a server for tests: TLS that ends before the server, and a man in the middle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SSL_REQUEST = struct.pack("!II", 8, 80_877_103)
 
 @dataclass(frozen=True)
 class Front:
-    """A front that listens, and the names that clients have sent in their handshakes."""
+    """A listening front, and the server names that clients have sent in their handshakes."""
 
     port: int
     names: list[str | None] = field(default_factory=list)
@@ -30,7 +30,7 @@ Begin = Callable[[socket.socket, socket.socket, ssl.SSLContext], tuple[socket.so
 def ends_tls(
     client: socket.socket, server: socket.socket, context: ssl.SSLContext
 ) -> tuple[socket.socket, socket.socket]:
-    """PostgreSQL: the client has TLS, the server does not see any."""
+    """PostgreSQL: the client has TLS, the connection to the server has none."""
     if client.recv(8, socket.MSG_PEEK | socket.MSG_WAITALL) == _SSL_REQUEST:
         client.recv(8)
         client.sendall(b"S")
@@ -40,7 +40,7 @@ def ends_tls(
 def renews_tls(
     client: socket.socket, server: socket.socket, context: ssl.SSLContext
 ) -> tuple[socket.socket, socket.socket]:
-    """PostgreSQL: another session with TLS leads to the server."""
+    """PostgreSQL: the connection to the server has a separate TLS session."""
     near, _ = ends_tls(client, server, context)
     server.sendall(_SSL_REQUEST)
     assert server.recv(1) == b"S"
@@ -50,7 +50,7 @@ def renews_tls(
 def renews_tls_of_mysql(
     client: socket.socket, server: socket.socket, context: ssl.SSLContext
 ) -> tuple[socket.socket, socket.socket]:
-    """As somebody in the middle does: greeting and request are passed on, then each side has TLS with this one."""
+    """MySQL, like a man in the middle: greeting and request are forwarded, then each side has a TLS session with the front."""
     client.sendall(_packet(server))
     server.sendall(_packet(client))
     return context.wrap_socket(client, server_side=True), _unverified().wrap_socket(server)
@@ -76,7 +76,7 @@ def front(
     known: Sequence[str] = (),
     ciphers: str | None = None,
 ) -> Iterator[Front]:
-    """Listen on 127.0.0.1 for clients of `server`. `known`: the only names that are served. `ciphers`: TLS 1.2 with these alone."""
+    """Listen on 127.0.0.1 for clients of `server`. `known`: the only names that are served. `ciphers`: TLS 1.2 with only these."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.certificate, certificate.key)
     context.set_alpn_protocols(["postgresql"])
@@ -111,11 +111,11 @@ def _serve(client: socket.socket, address: tuple[str, int], context: ssl.SSLCont
 
 
 def _relay(near: socket.socket, far: socket.socket) -> None:
-    """By one thread: OpenSSL does not allow two to use a connection at once. Ends with the first side that ends."""
+    """Relay in one thread: OpenSSL does not allow two to use a connection at once. Ends when either side ends."""
     while True:
         decrypted = [end for end in (near, far) if isinstance(end, ssl.SSLSocket) and end.pending()]
         for source in decrypted or select.select((near, far), (), ())[0]:
-            source.setblocking(False)  # what is readable may be a session ticket alone
+            source.setblocking(False)  # the readable data may be only a session ticket
             try:
                 data = source.recv(65_536)
             except (ssl.SSLWantReadError, BlockingIOError):

@@ -1,4 +1,4 @@
-"""A program for the tests: a server as a user may have one on a host, with sysbench's tables, until stdin ends.
+"""A program for the tests: runs a server with sysbench's tables, like one that a user has on a host, until stdin ends.
 
 python -m tests.lab.given_server KIND DIRECTORY ADDRESS TABLE_SIZE     prints its port; its password is in DIRECTORY/password
 """

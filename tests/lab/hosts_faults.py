@@ -1,9 +1,9 @@
-"""A program for the tests: injures a run between two hosts in one way after another, or at random, and says what became of each.
+"""A program for the tests: injects faults into a run between two hosts, one by one or at random; reports the effect of each.
 
-python -m tests.lab.hosts_faults OUT INJURY...       each in a trial of its own, then the run goes on to its end
+python -m tests.lab.hosts_faults OUT INJURY...       each in a separate trial, then the run continues to its end
 python -m tests.lab.hosts_faults OUT random N SEED   N kills of parts drawn at random, at random moments
 
-Run it by `hosts_here`, where the file of hosts is `hosts.toml` and a plan `plan.toml`. OUT gets JSON.
+Run it by `hosts_here`, with the hosts file `hosts.toml` and a plan `plan.toml`. OUT gets JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUN = Path("run.howfar")
 _HOWFAR = str(Path(sys.executable).with_name("howfar"))
 _LONGEST_S = 150.0
 _LEFT_S = 10.0
-"""So long after its end, nothing of a run may be left on a host."""
+"""This long after its end, nothing of a run may be left on a host."""
 _PARTS = re.compile(r"howfar-engine |mariadbd|raylet/raylet|gcs_server|howfar\.fleet\.|ray::Agent")
 _OF_A_TRIAL = re.compile(r"howfar-engine (load|usage)|mariadbd")
 _OF_A_RUN = re.compile(r"howfar-engine |mariadbd|ray::Agent")
@@ -36,7 +36,7 @@ STEP = Path("clock") / "step"
 
 
 def processes() -> dict[int, str]:
-    """Living ones here, with their command lines."""
+    """The running processes here, with their command lines."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -57,7 +57,7 @@ def network_of(pid: int) -> int | None:
 
 
 def on(host: str, pattern: str) -> list[int]:
-    """Processes of a host by their command lines."""
+    """The processes of a host whose command lines match `pattern`."""
     running = processes()
     (sshd, *_) = [
         pid for pid, line in running.items() if line.startswith(("/usr/sbin/sshd", "sshd")) and f"sshd-{host}" in line
@@ -80,7 +80,7 @@ def await_that(what: Callable[[], Any], why: str, patience_s: float = _LONGEST_S
 
 
 def cleared(pattern: re.Pattern[str]) -> float | None:
-    """Seconds until no such process is left. None: some were after ten."""
+    """Seconds until no such process is left; None if some are left after _LEFT_S."""
     began = time.monotonic()
     while time.monotonic() - began < _LEFT_S:
         if not here(pattern.pattern):
@@ -90,7 +90,7 @@ def cleared(pattern: re.Pattern[str]) -> float | None:
 
 
 def lives(pid: int) -> str | None:
-    """When a process began, which tells it from a later one of that number. None: it does not live."""
+    """The start time of a process, which distinguishes it from a later one with the same pid; None if it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -99,7 +99,7 @@ def lives(pid: int) -> str | None:
 
 
 def gone(were: dict[int, str | None]) -> float | None:
-    """Seconds until none of these lives. None: some did after ten."""
+    """Seconds until none of these processes runs; None if some still do after _LEFT_S."""
     began = time.monotonic()
     while time.monotonic() - began < _LEFT_S:
         if not any(since is not None and lives(pid) == since for pid, since in were.items()):
@@ -109,7 +109,7 @@ def gone(were: dict[int, str | None]) -> float | None:
 
 
 class Howfar:
-    """The run, started, or resumed where it ended."""
+    """The command of the run; it is resumed if it ends early."""
 
     def __init__(self) -> None:
         self.commands: list[int] = []
@@ -122,7 +122,7 @@ class Howfar:
             return subprocess.Popen([_HOWFAR, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def goes_on(self) -> bool:
-        """Resume a run whose command failed. False, so that what follows an `or` is asked."""
+        """Resume a run whose command failed. Returns False, so that an `or` evaluates what follows."""
         if self.process.poll() and not self.complete():
             self.commands.append(self.process.returncode)
             self.process = self._start("resume", str(RUN)) if RUN.exists() else self._begin()
@@ -135,7 +135,7 @@ class Howfar:
         return Path("err.txt").read_text(errors="replace").count("\nblock ")
 
     def complete(self) -> bool:
-        """Also with an exit code of its own: where each trial of an arm was void, nothing is left to resume."""
+        """Whatever the exit code: if each trial of an arm was void, the run is complete and cannot be resumed."""
         return RUN.exists() and self.process.poll() is not None and read_run(RUN).stop is StopReason.BLOCKS
 
     def under_load(self) -> list[int]:
@@ -153,14 +153,14 @@ def _kill(pids: list[int]) -> None:
 
 
 def _link_down(seconds: float) -> None:
-    """The second host's cable."""
+    """Take the second host's link down for a while."""
     subprocess.run(["ip", "link", "set", "v1", "down"], check=True)
     time.sleep(seconds)
     subprocess.run(["ip", "link", "set", "v1", "up"], check=True)
 
 
 def _memory(host: str, command: str) -> None:
-    """Run a shell command where the host has its files."""
+    """Run a shell command in the host's mount namespace."""
     (raylet, *_) = on(host, "raylet/raylet")
     subprocess.run(["nsenter", f"--target={raylet}", "--mount", "--pid", "sh", "-ec", command], check=True)
 
@@ -175,7 +175,7 @@ rm /dev/shm/fill
 
 
 def _disk_full() -> None:
-    """What a server that ends gives back is taken before the next one has it."""
+    """Fill the host's file system. Space that an ending server frees is taken before the next server gets it."""
     _memory("b", _FILL)
 
 
@@ -205,7 +205,7 @@ def _reasons() -> list[str]:
 
 
 def injure(run: Howfar, name: str, injury: Callable[[Howfar], None], moment_s: float) -> dict[str, Any]:
-    """Injure a trial under load, and wait for the next good one."""
+    """Inject a fault into a trial under load, and wait for the next valid trial."""
     await_that(run.under_load, f"a load, before {name}")
     time.sleep(moment_s)
     before, trials, began = len(_reasons()), run.trials(), time.monotonic()
@@ -224,7 +224,7 @@ def injure(run: Howfar, name: str, injury: Callable[[Howfar], None], moment_s: f
 
 
 def _slow_clock() -> None:
-    """Host b gets a monotonic clock of its own, 5 s ahead, and a wall clock that can be stepped."""
+    """Host b gets a separate monotonic clock, 5 s ahead, and a wall clock that can be stepped."""
     STEP.parent.mkdir()
     STEP.write_text("0")
     (STEP.parent / "sitecustomize.py").write_text(

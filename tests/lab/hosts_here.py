@@ -1,9 +1,9 @@
-"""A program for the tests: hosts as namespaces, each with an address, an sshd and a way to the others; then a command in the first.
+"""A program for the tests: namespaces as hosts, each with an address, an sshd and a route to the others; runs a command with them.
 
 python -m tests.lab.hosts_here REQUEST_JSON COMMAND...
 
-Without a `link` all hosts are on one bridge and COMMAND runs beside them; with one there are two, a (where COMMAND runs) and b, cabled
-by the laboratory's emulated link.
+Without a `link` all hosts are on one bridge and COMMAND runs beside them; with a link there are two hosts, a (where COMMAND runs) and
+b, connected by the laboratory's emulated link.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _on_link(rtt_ns: int, rate_bps: int | None, ledger: ExitStack) -> list[HostH
 
 
 class Sshd:
-    """A key for everybody, and an sshd on each host."""
+    """One key pair for all hosts, and an sshd on each host."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -129,12 +129,12 @@ def main() -> int:
                 + request.get("more", {}).get(place.name, "")
             )
         (directory / "hosts.toml").write_text("\n".join(lines))
-        for place in places:  # so that a test can do something to it
+        for place in places:  # lets a test change the host's network
             (directory / f"{place.name}.net").write_text(str(place.host.network))
         where = places[0].host if link else Host("base", None)
         launcher = where.launcher(usable_cpus(), foreground=True)
         command = launcher.popen(sys.argv[2:], cwd=directory)
-        node.watch(command)  # as process 1 it reaps what a killed command leaves behind
+        node.watch(command)  # as process 1 it reaps processes that a killed command leaves behind
         return int(command.returncode)
 
 

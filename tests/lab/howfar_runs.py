@@ -1,4 +1,4 @@
-"""Start the real `howfar` on a tiny plan, follow what it says, find its parts, and read what is in its run file."""
+"""Start the real `howfar` on a tiny plan, follow its output, find its processes, and read its run file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOWFAR = str(Path(sys.executable).with_name("howfar"))
 ARMS = 5
 BLOCKS = 4
 LONGEST_S = 600.0
-"""Of one command. Half a minute on a quiet machine."""
+"""Timeout of one command, which takes half a minute on a quiet machine."""
 GAVE_UP = "trials in a row were void, the last because: "
 TINY = f"""
 name = "tiny"
@@ -54,7 +54,7 @@ controls = false
 """
 PATHS = '["socket", "tcp", "remote", "forwarded-socket"]'
 LOCAL = TINY.replace(PATHS, '["socket", "tcp"]')
-"""Without a link, which takes seconds to calibrate at each start; its arms are two and the baseline again."""
+"""TINY without a link, which takes seconds to calibrate at each start; its arms are two and the baseline again."""
 _TRIAL = re.compile(r"block (\d+), (\d+)/\d+ ([a-z -]+(?: \([^)]+\))?): (.*)")
 Reported = tuple[int, int, str, bool]
 """Block, position (both from 0), arm, void."""
@@ -76,14 +76,14 @@ def run_howfar(
 
 
 def came_through(code: int, output: str) -> None:
-    """It ended well; or it gave up because this machine would not let it measure, which is skipped with its own sentence."""
+    """Check that a command succeeded; if it gave up because this machine was too busy, skip with the command's own sentence."""
     if code != 0:
         skip_if_disturbed(*(line.partition(GAVE_UP)[2] for line in output.splitlines()))
     assert code == 0, output
 
 
 class Session:
-    """One `howfar` going on. `lines` grows as it speaks."""
+    """One running `howfar`. `lines` grows with its output on stderr."""
 
     def __init__(self, arguments: list[str], cache: Path, where: Path, prefix: tuple[str, ...] = ()) -> None:
         self.marked = Marked((), cache)
@@ -122,7 +122,7 @@ class Session:
         return True
 
     def code(self, patience_s: float = LONGEST_S) -> int:
-        """Its exit code, with all that it said. Raises TimeoutExpired."""
+        """Wait for its exit code and for all its output. Raises TimeoutExpired."""
         code = self.process.wait(patience_s)
         for reader in self._readers:
             reader.join(patience_s)
@@ -132,17 +132,17 @@ class Session:
         return "\n".join(self.lines)
 
     def reported(self) -> list[Reported]:
-        """Trials that it said were finished."""
+        """The trials that it reported as finished."""
         found = [_TRIAL.fullmatch(line) for line in list(self.lines)]
         return [(int(m[1]) - 1, int(m[2]) - 1, m[3], m[4].startswith("void")) for m in found if m]
 
     def find(self, role: str) -> int | None:
-        """A living process: `parent`, `unshare`, `inside`, or a program with its first argument. None: not now."""
+        """The pid of `parent`, `unshare`, `inside`, or of a program with its first argument. None if no such process runs now."""
         if role == "parent":
             return self.process.pid if self.process.poll() is None else None
         for pid, command in self.marked.pids().items():
             arguments = command.split()
-            if not arguments or arguments[-1] == "true":  # unshare, when it only tries whether it may
+            if not arguments or arguments[-1] == "true":  # unshare that only tests whether it is permitted
                 continue
             if role == "inside":
                 found = _parent_name(pid) == "unshare"
@@ -153,7 +153,7 @@ class Session:
         return None
 
     def await_part(self, role: str, patience_s: float) -> int | None:
-        """`find`, waiting a while; None: it did not come, or the session has ended."""
+        """`find`, waiting up to `patience_s`; None if the process did not appear or the session has ended."""
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline and self.process.poll() is None:
             pid = self.find(role)
@@ -163,11 +163,11 @@ class Session:
         return None
 
     def namespaces(self) -> set[str]:
-        """Of all its processes, without those of the machine."""
+        """The namespaces of all its processes, without those of the machine."""
         return {name for pid in self.marked.pids() for name in namespaces_of(pid)} - namespaces_of(os.getpid())
 
     def end(self) -> None:
-        """Nothing of a failed test stays."""
+        """Kill all its processes, so that a failed test leaves nothing behind."""
         for pid in [self.process.pid, *self.marked.pids()]:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -177,7 +177,7 @@ class Session:
 
 
 def namespaces_of(pid: int) -> set[str]:
-    """`net:[4026531840]` and the like; empty when it is gone."""
+    """The namespaces of a process, such as `net:[4026531840]`; empty if the process is gone."""
     try:
         return {str(entry.readlink()) for entry in Path(f"/proc/{pid}/ns").iterdir()}
     except OSError:
@@ -185,7 +185,7 @@ def namespaces_of(pid: int) -> set[str]:
 
 
 def all_namespaces() -> set[str]:
-    """Of every process that there is."""
+    """The namespaces of all processes."""
     return {
         name for entry in Path("/proc").iterdir() if entry.name.isdigit() for name in namespaces_of(int(entry.name))
     }
@@ -204,7 +204,7 @@ Rows = dict[str, set[tuple[object, ...]]]
 
 
 def trial_rows(run_file: Path) -> Rows:
-    """Every row of every table, as SQLite gives it, but for the two tables that a resume may add to."""
+    """All rows of all tables as SQLite returns them, except the two tables that a resume may add to."""
     with closing(sqlite3.connect(f"file:{run_file}?mode=ro", uri=True)) as db:
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: set(db.execute(f'SELECT * FROM "{name}"')) for name in tables if name not in ("run", "event")}

@@ -1,4 +1,4 @@
-"""For tests: the distributions of row ids as sysbench states them, worked out without a look at our engine."""
+"""For tests: the distributions of row ids as sysbench defines them, computed independently of our engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from howfar.engine.messages import Distribution
 
 Floats = npt.NDArray[np.float64]
 FEWEST = 8.0
-"""Expected draws in a class of the chi-square test, at least."""
+"""Minimum number of expected draws in a class of the chi-square test."""
 
 
 def shares(law: Distribution, rows: int) -> Floats:
@@ -39,8 +39,8 @@ def _gaussian(law: Distribution, rows: int) -> Floats:
 
 
 def _special(law: Distribution, rows: int) -> Floats:
-    """One uniform U decides: below 1 - res the mean of others over the table, else U itself, stretched over the hot rows' width
-    and one more, around the middle. So of the hot rows only the upper part is ever hit."""
+    """One uniform U decides: below 1 - res, the id is the mean of other uniforms over the table; otherwise U itself, scaled to the
+    width of the hot rows plus one, around the middle. So only the upper part of the hot rows is ever hit."""
     width = rows - 1
     cold = 1 - law.spec_res / 100
     hot = width * law.spec_pct / 100
@@ -65,7 +65,7 @@ _MASS = {"uniform": _uniform, "gaussian": _gaussian, "special": _special, "paret
 
 def chance(ids: Iterable[int], expected: Floats) -> float:
     """Pearson's chi-square test: how probable such a deviation, or a larger one, is under `expected`. Neighbouring ids are pooled
-    until each class expects FEWEST draws. An id that cannot be makes it 0."""
+    until each class expects FEWEST draws. An impossible id makes it 0."""
     seen = Counter(ids)
     total = seen.total()
     if any(not 1 <= one <= len(expected) or expected[one - 1] <= 0 for one in seen):

@@ -1,6 +1,6 @@
-"""What a test of limits makes of a case that was measured: right, wrong, or not to be judged because others had the machine.
+"""The verdict of a test of limits on a measured case: right, wrong, or not to be judged because other processes used the machine.
 
-A wrong verdict is never excused, nor is a void trial. A refusal to judge is right where others had CPUs, and only there.
+A wrong verdict is never excused, nor is a void trial. A refusal to judge is accepted only if other processes used many CPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Verdict = Literal["right", "wrong", "void", "others"]
 
 
 def others_cpus(found: Mapping[str, Any]) -> float:
-    """That others kept busy in the last trial's window."""
+    """CPUs that other processes kept busy in the last trial's window."""
     busy = found["window"]["cpus_busy"] if found["window"] else {}
     return float(sum(busy.values()) - found["used_cpus"]) if busy else 0.0
 
@@ -32,6 +32,6 @@ def verdict(found: Mapping[str, Any], expected: Resource) -> Verdict:
 
 
 def try_again(found: Mapping[str, Any], expected: Resource) -> bool:
-    """Bounded by the caller. What is wrong on a quiet machine is wrong at once."""
+    """Whether to measure again; the caller bounds the attempts. A wrong verdict on a quiet machine is final."""
     judged = verdict(found, expected)
     return judged in ("void", "others") or (judged == "wrong" and others_cpus(found) > MANY_OTHERS)

@@ -1,9 +1,9 @@
-"""A program for the tests: loads that one resource limits, each in a real laboratory, and the limit that analysis names for each.
+"""A program for the tests: loads limited by one resource, each in a real laboratory; prints the limit that analysis names for each.
 
 python -m tests.lab.limits_scenario CASES_JSON   Each case: `name`, `request` (of the laboratory; cases with the same one share it),
-`factors`, `workload`, `data`, `trials`, `measure`, and what makes it so: `loss` (share of segments to the client), `rmem` (bytes of
-the client host's receive buffers), `work` (what the client does with answers), `null` (bytes of one row from a server that only
-answers). `on_disk` of the first: without a sandbox, whose data would lie in memory.
+`factors`, `workload`, `data`, `trials`, `measure`, and what causes the limit: `loss` (share of segments to the client), `rmem` (bytes
+of the client host's receive buffers), `work` (what the client does with answers), `null` (bytes of one row from a server that only
+answers). `on_disk` of the first case: run without a sandbox, which would keep the data in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.lab.undisturbed import disturbed
 
 SEED = 1
 QUEUE_NS = 200_000_000
-"""Of the link to the client, unless segments are to be lost: room for the answers of all connections, so that none is."""
+"""Queue of the link to the client, unless the case loses segments: room for the answers of all connections, so that none is lost."""
 
 
 def _request(case: Mapping[str, Any]) -> LabRequest:
@@ -59,7 +59,7 @@ def _plan(case: Mapping[str, Any], request: LabRequest) -> Plan:
 
 def _measure(laboratory: Lab, case: Mapping[str, Any]) -> Any:
     def measure(job: LoadJob, client: Launcher, hear: Any) -> LoadOutcome:
-        rmem = case.get("rmem")  # now: setting the stage sizes buffers for the link
+        rmem = case.get("rmem")  # only now: opening the stage sizes buffers for the link
         if rmem is not None:
             assert laboratory.client_host.write_sysctl("net/ipv4/tcp_rmem", f"4096 {rmem} {rmem}")
         return run_load(job.model_copy(update={"client_work": case.get("work", "touch")}), client, hear)
@@ -101,7 +101,7 @@ def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dic
         server_kind=kind,
         server_version=version,
     )
-    # A trial that a busy machine made void is judged all the same: which resource is full, the noise does not change.
+    # A trial that a busy machine made void is judged all the same: noise does not change which resource is full.
     kept = tuple(_forgiven(trial) for trial in trials)
     summary = summarise(Run(info=info, trials=kept, stop=None))
     cell = next(iter(summary.cells), None)
@@ -117,14 +117,14 @@ def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dic
 
 
 def _forgiven(trial: Trial) -> Trial:
-    """Which resource is full, a machine that disturbs does not change."""
+    """The trial, made valid if only a busy machine voided it: that does not change which resource is full."""
     if trial.measured is None or not disturbed(trial.void_reason):
         return trial
     return trial.model_copy(update={"status": TrialStatus.OK, "void_reason": None})
 
 
 def _used_cpus(trial: Trial) -> float:
-    """By all parts of the case: client, server, forwarder, link."""
+    """CPUs used by all parts of the case: client, server, forwarder, link."""
     if trial.measured is None:
         return 0.0
     return sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
@@ -132,7 +132,7 @@ def _used_cpus(trial: Trial) -> float:
 
 def main() -> int:
     cases = json.loads(sys.argv[1])
-    if not (cases[0].get("on_disk") or sandbox.inside()):  # in the sandbox data that fits lies in memory
+    if not (cases[0].get("on_disk") or sandbox.inside()):  # a sandbox keeps data that fits in memory
         return sandbox.run_inside()
     groups: dict[str, list[Any]] = {}
     for case in cases:

@@ -29,7 +29,7 @@ COUNTED = [*TABLES, f"--events={EVENTS}", "--time=120"]
 
 
 def counted(kind: str) -> list[str]:
-    """Options of a load of so many events."""
+    """Options of a load of EVENTS events."""
     return [*(["--tables=1", *COUNTED[1:]] if kind.startswith("select_random") else COUNTED), "run"]
 
 
@@ -39,7 +39,7 @@ def run(command: list[str]) -> dict[str, Any]:
 
 
 def interrupted(command: list[str]) -> dict[str, Any]:
-    """SIGINT to the whole group, as a terminal does, once two intervals were shown."""
+    """Send SIGINT to the whole process group, as a terminal does, once two lines were printed."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -81,7 +81,7 @@ def scenario(folder: Path) -> dict[str, Any]:
     search = ["--search=p50<1s", "--search-low=50", "--search-high=100", "--time=1"]
     found["search"] = run([*HOWFAR, "oltp_point_select", *TABLES, *search, "--json"])
     if shutil.which("sysbench"):
-        password = secret.read_text().strip()  # of a throw-away account in a sandbox of its own
+        password = secret.read_text().strip()  # of a throw-away account in its own sandbox
         sysbench = [*server, f"--mysql-password={password}"]
         found["sysbench"] = run(["sysbench", kind, *sysbench, *counted(kind)])
         for other in OTHERS:

@@ -1,4 +1,4 @@
-"""A stage whose server answers every statement from bytes made beforehand: beside it any client is the slow one."""
+"""A stage whose server answers every statement with prepared bytes, so that any client is the bottleneck."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class NullLaboratory:
 
     @contextmanager
     def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[NullStage]:
-        """On the loopback of the server's host, whatever the factors say."""
+        """A stage on the loopback of the server's host, whatever the factors."""
         host, shares = self.real.server_host, self.real.shares
         job = NullJob(listen=TcpListen(host=ADDRESS), threads=len(shares.server), reply_bytes=self.reply_bytes)
         with EngineProcess(job, host.launcher(shares.server)) as server:

@@ -1,4 +1,4 @@
-"""The doctor's lines for PHP, run by PHP as by somebody who copies them: each must lead to a server that has only a socket."""
+"""The doctor's lines for PHP, run by PHP as a user would copy them: each must reach a server that has only a socket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CLIENT = Client(
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server listens, and as whom one logs in."""
+    """Where a server listens, and the login."""
 
     path: str
     user: str = ""
@@ -49,7 +49,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Run:
-    """`settings` as in php.ini."""
+    """PHP code to run, with `settings` as in php.ini."""
 
     code: str
     settings: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ def _laravel_mysql(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
 
 
 def _wordpress(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
-    """It takes its host apart at the colon."""
+    """WordPress splits its host at the colon."""
     made = _mysqli(endpoint, "$parts[0]", "$parts[1]")
     return Run(f"{lines[0]} $parts = explode(':', DB_HOST, 2); {made};")
 
@@ -177,7 +177,7 @@ _KEPT: Mapping[tuple[Kind, str], Tried] = {
 
 
 def run_all(places: Mapping[Kind, Endpoint]) -> dict[str, str]:
-    """What PHP said to each change; empty: it did it."""
+    """What PHP reports for each change; empty if the change works."""
     failures: dict[str, str] = {}
     for kind, endpoint in places.items():
         changes = by_socket(kind, endpoint.path, [_CLIENT])
@@ -198,7 +198,7 @@ def _run(
 
 
 def _php(run: Run) -> str:
-    """With the settings in a file of their own beside the machine's."""
+    """Run PHP with the settings in a separate file, in addition to the machine's."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "doctor.ini").write_text("".join(f"{line}\n" for line in run.settings))
         done = subprocess.run(

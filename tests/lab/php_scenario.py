@@ -1,6 +1,6 @@
-"""A program for the tests: pages of a real PHP application on each requested path; JSON of what they told and what was obtained.
+"""A program for the tests: pages of a real PHP application on each requested path; prints their reports and receipts as JSON.
 
-python -m tests.lab.php_scenario SERVER CASE...    a case is PATH[:TLS][+per_page] or of what goes wrong (`main`)
+python -m tests.lab.php_scenario SERVER CASE...    a case is PATH[:TLS][+per_page] or one of the faults in `main`
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ _LIES = (
     ("if ($rows === []) {", "if (false) {"),
     ("$memcached->get($keys[0])", f"({_PROVEN} ? $memcached->get($keys[0]) : 'kept')"),
 )
-"""Of `Steps.php`: a statement that a step repeats is sent once, and no single key is requested from Memcached."""
+"""Replacements in `Steps.php`: a statement that a step repeats is sent once, and no single key is requested from Memcached."""
 ROUND_TRIPS = {"mysql": 9 * ROUNDS, "postgresql": 9 * ROUNDS, "redis": 3 * ROUNDS, "memcached": 4 * ROUNDS}
-"""Of one page."""
+"""Round trips of one page."""
 
 
 def _keys(protocol: Literal["resp2", "memcached_text"]) -> KeyValue:
@@ -130,7 +130,7 @@ def _placed(laboratory: Lab, case: str) -> Iterator[tuple[LabStage, FastCgi, Pag
 
 
 def _visited(stage: LabStage, cgi: FastCgi) -> dict[str, Any]:
-    """By the engine, as a trial does it."""
+    """Visits of the engine, as in a trial."""
     job = PageJob(
         application=cgi,
         workers=CHILDREN,
@@ -170,7 +170,7 @@ def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
 
 
 def _stranger(laboratory: Lab) -> dict[str, Any]:
-    """PHP is told the ports of the loopback on a stage of sockets' neighbours: its servers see where it comes from."""
+    """PHP connects to MySQL's socket on a stage of the path `tcp`: the server sees where it connects from."""
     with laboratory.stage({"path": "tcp", "threads": 1, "application": "php", "page": "heavy"}) as stage:
         fill_keys(stage.services["redis"], _keys("resp2"), stage.client)
         script = _script(stage, "persistent", False)
@@ -183,7 +183,7 @@ def _stranger(laboratory: Lab) -> dict[str, Any]:
 
 
 def _liar(laboratory: Lab) -> dict[str, Any]:
-    """PHP that takes all its round trips while it is proven, and under the load only tells of some."""
+    """PHP that makes all its round trips during the proof, but under load only reports some of them."""
     honest = php_fpm.PAGES
     with tempfile.TemporaryDirectory() as place:
         lying = Path(place, "php")
@@ -215,7 +215,7 @@ def _lied(laboratory: Lab) -> dict[str, Any]:
 
 
 def _broken(laboratory: Lab) -> dict[str, Any]:
-    """What pages say that cannot be answered."""
+    """What is reported for pages that cannot be answered."""
     messages: dict[str, Any] = {}
     with _placed(laboratory, "socket") as (stage, cgi, script):
         assert stage.application is not None and script.mysql is not None
@@ -237,7 +237,7 @@ def _broken(laboratory: Lab) -> dict[str, Any]:
 
 
 def _dead(laboratory: Lab) -> dict[str, Any]:
-    """A child, a server, and PHP-FPM itself."""
+    """What is reported when a child, a server, and PHP-FPM itself die."""
     messages: dict[str, Any] = {}
     with _placed(laboratory, "tcp") as (stage, cgi, _):
         application = stage.application
@@ -259,7 +259,7 @@ def _dead(laboratory: Lab) -> dict[str, Any]:
 
 
 def _lines(laboratory: Lab) -> dict[str, str]:
-    """Servers that listen on sockets and on nothing else."""
+    """The doctor's lines for PHP, tried on servers that listen only on sockets."""
     with laboratory.stage({"path": "socket", "threads": 1}) as stage:
         places = {}
         for name, kind in {"mysql": Kind.MYSQL, "redis": Kind.REDIS, "memcached": Kind.MEMCACHED}.items():

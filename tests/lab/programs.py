@@ -1,4 +1,4 @@
-"""Programs of the tests: how one is run from outside, how it comes into a sandbox, and the load on a stage of its laboratory."""
+"""Helpers for the tests' programs: run one from outside, run one in a sandbox, and build a load for a stage of its laboratory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lab.sandboxes import PATIENCE_S
 
 
 def answers(program: str, *arguments: str, cache: Path, **environment: str) -> list[dict[str, Any]]:
-    """Run `tests.lab.PROGRAM` to its end: the JSON of each line that it prints."""
+    """Run `tests.lab.PROGRAM` to its end; returns the JSON of each line that it prints."""
     done = subprocess.run(
         [sys.executable, "-m", f"tests.lab.{program}", *arguments],
         capture_output=True,
@@ -37,6 +37,6 @@ def in_sandbox(main: Callable[[], None]) -> None:
 
 
 def load_on(stage: Stage, workload: Workload, **more: Any) -> LoadJob:
-    """A load by the path that is staged."""
+    """A load job over the staged path."""
     fields = {"target": stage.target, "user": stage.user, "password": stage.password, "database": stage.database}
     return LoadJob(**{**fields, "workload": workload, "seed": 1, "observe": stage.observe, "warmup_ns": 0, **more})

@@ -1,8 +1,8 @@
-"""A program for the tests: trials with replication in one laboratory, each as a line of JSON.
+"""A program for the tests: trials with replication in one laboratory; prints each as a line of JSON.
 
-python -m tests.lab.replicated_scenario SERVER CASE_JSON...   A case: `factors`, and perhaps `kind` of the workload, `timeout_ms`
-of the primary, `measure_ns`, `hangs_s`: after how long a commit hangs, `breaks`: the replica's link is `cut`, or its emulator
-`killed`, as the measured window begins.
+python -m tests.lab.replicated_scenario SERVER CASE_JSON...   A case: `factors`, and optionally `kind` of the workload, `timeout_ms`
+of the primary, `measure_ns`, `hangs_s`: after how long a commit counts as hanging, `breaks`: the replica's link is `cut`, or its
+emulator `killed`, as the measured window begins.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LEVELS: dict[str, FactorValue] = {
 
 @dataclass
 class Watched:
-    """A laboratory whose last stage is kept."""
+    """A laboratory that keeps its last stage for inspection."""
 
     real: Testbed
     last: Stage | None = None
@@ -67,7 +67,7 @@ class Watched:
 
 
 def plan_of(server: str) -> Plan:
-    """The shipped one, smaller."""
+    """The shipped plan `replication`, reduced."""
     plan = load_plan("replication", quick=True).plan
     levels = {"server": (server,), "replica_rtt_ns": (RTT_NS,), "threads": (1, 4)}
     return plan.model_copy(
@@ -79,7 +79,7 @@ def plan_of(server: str) -> Plan:
 
 
 def breaking(laboratory: Watched, how: str | None) -> Callable[[Event], None]:
-    """As the measured window begins."""
+    """A handler of events that breaks the replica's link as the measured window begins."""
 
     def hear(event: Event) -> None:
         if how is None or not isinstance(event, Measuring):

@@ -1,4 +1,4 @@
-"""What the tests do with a pair; each act says what it saw."""
+"""Acts that the tests perform on a pair; each returns what it observed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Answer = dict[str, Any]
 
 
 def _insert(pair: Pair, count: int, patience_s: float = PATIENCE_S) -> list[int]:
-    """Single-row inserts of one connection over the primary's socket: how long each took."""
+    """Single-row inserts of one connection over the primary's socket; returns their times, sorted."""
     times = []
     with pair.primary.server.asking(patience_s, as_client=True) as ask:
         for _ in range(count):
@@ -66,7 +66,7 @@ def commits(pair: Pair) -> Answer:
 
 
 def recorded(pair: Pair) -> Answer:
-    """What unit tests are fed with."""
+    """Output of the servers that serves as input of unit tests."""
     return {
         "primary": [variables(pair.primary.ask), status(pair.primary.ask)],
         "replicas": [[variables(replica.ask), status(replica.ask)] for replica in pair.replicas],
@@ -76,7 +76,7 @@ def recorded(pair: Pair) -> Answer:
 
 
 def fallback(pair: Pair) -> Answer:
-    """The line is cut under a short timeout, and mended."""
+    """The link is cut under a short timeout, and repaired."""
     before = pair.snapshot()
     pair.wires[0].cut()
     times = _insert(pair, 3)
@@ -93,7 +93,7 @@ def fallback(pair: Pair) -> Answer:
 
 
 def half_cut(pair: Pair) -> Answer:
-    """Acknowledgements are lost, what the primary sends comes through: the row is on the replica and its writer not told."""
+    """Acknowledgements are lost, but the primary's data arrives: the row is on the replica, and its writer gets no answer."""
     pair.wires[0].cut(("to_server",))
     error = _refused(
         lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (4242, '', '')", patience_s=3.0)
@@ -104,7 +104,7 @@ def half_cut(pair: Pair) -> Answer:
 
 
 def cancelled(pair: Pair) -> Answer:
-    """The line is cut; somebody cancels the wait of a commit, and its client hears that it is done."""
+    """The link is cut; another session cancels the wait of a commit, and its client gets a success."""
     before = pair.snapshot()
     pair.wires[0].cut()
     errors: list[str | None] = []
@@ -128,26 +128,26 @@ def hang(pair: Pair) -> Answer:
 
 
 def calm(pair: Pair) -> Answer:
-    """A watch that sees nothing wrong says nothing."""
+    """A watch that sees nothing wrong reports nothing."""
     watch = CommitWatch(pair, patience_s=PATIENCE_S)
     _insert(pair, 5)
     return {"said": watch.finish()}
 
 
 def _leave(pair: Pair, replica: Member) -> None:
-    """It stops replicating; the primary is not told otherwise than by its connection."""
+    """Stop replicating; the primary learns of it only by the lost connection."""
     replica.ask(_binary_log(pair).stop_sql)
 
 
 def _rejoin(pair: Pair, replica: Member) -> None:
-    """It goes on from where it is. Raises LabError when it has written on its own."""
+    """Resume replication from the present position. Raises LabError if the replica has written on its own."""
     pair.refuse_strangers(replica)
     replica.ask(_binary_log(pair).start_sql)
     pair.await_replicating(replica)
 
 
 def lag(pair: Pair) -> Answer:
-    """Replication stops and goes on while somebody looks."""
+    """Replication stops and resumes under a lag watch."""
     replica, watch = pair.replicas[0], LagWatch(pair, interval_s=0.05)
     wait_for(lambda: any(s.heartbeat_ns for s in watch.samples), PATIENCE_S, lambda: "no heartbeat came")
     _leave(pair, replica)
@@ -159,7 +159,7 @@ def lag(pair: Pair) -> Answer:
 
 
 def promotion(pair: Pair) -> Answer:
-    """Refused while the replica cannot apply, done when it can, with the primary dead."""
+    """With the primary dead, promotion is refused while the replica cannot apply, and succeeds once it can."""
     replica = pair.replicas[0]
     with replica.server.asking(PATIENCE_S) as lock:
         lock("LOCK TABLES sbtest1 READ")
@@ -182,7 +182,7 @@ def _received_all(pair: Pair, replica: Member) -> bool:
 
 
 def diverge(pair: Pair) -> Answer:
-    """The replica writes on its own and comes back."""
+    """The replica writes on its own and tries to rejoin."""
     replica = pair.replicas[0]
     _leave(pair, replica)
     replica.ask(_binary_log(pair).writable_sql)
@@ -191,7 +191,7 @@ def diverge(pair: Pair) -> Answer:
 
 
 def crash(pair: Pair) -> Answer:
-    """The primary dies under inserts of several connections, keys chosen by them; what they were told against what survived."""
+    """The primary dies under inserts of several connections, which choose the keys; compares acknowledged and surviving keys."""
     acknowledged: list[int] = []
 
     def insert(first: int) -> None:
@@ -207,7 +207,7 @@ def crash(pair: Pair) -> Answer:
     for writer in writers:
         writer.start()
     wait_for(lambda: len(acknowledged) >= 20 * WRITERS, PATIENCE_S, lambda: "too few were acknowledged")
-    pair.wires[0].cut()  # else what lies in the dead one's sockets would still arrive
+    pair.wires[0].cut()  # otherwise data in the dead server's sockets would still arrive
     if not pair.spec.needed:
         cut_at = len(acknowledged)  # a busy machine may commit nothing between the cut and the death
         wait_for(
@@ -241,7 +241,7 @@ _WRONG = {
 
 
 def doctor(pair: Pair) -> Answer:
-    """Set wrong, with a moment's load, looked at, set right by the lines that are proposed, and looked at again."""
+    """Misconfigure the cluster, load it briefly, examine it, apply the proposed lines, and examine it again."""
     _configure(pair, _WRONG[pair.spec.mode])
     pair.primary.ask("FLUSH LOCAL STATUS")
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -256,7 +256,7 @@ def doctor(pair: Pair) -> Answer:
 
 
 def _configure(pair: Pair, lines: Iterable[str]) -> None:
-    """As if each server had started with this file."""
+    """Set these lines on each server, as if it had started with them."""
     for line in lines:
         name, _, value = line.partition("#")[0].strip().partition(" = ")
         for member in pair.members if value else ():
@@ -275,7 +275,7 @@ def _looked(pair: Pair) -> tuple[Finding, ...]:
 
 
 def torn(pair: Pair) -> Answer:
-    """The link is cut in the middle of a large row: how long a promotion takes then, and whether the row is there."""
+    """Cut the link in the middle of a large row; returns how long a promotion then takes, and whether the row is there."""
     replica = pair.replicas[0]
     pair.primary.write("CREATE TABLE big (id INT PRIMARY KEY, t LONGBLOB)", patience_s=PATIENCE_S)
     pair.await_caught_up(replica)

@@ -1,4 +1,4 @@
-"""What breaks while several connections write, and what is said of the window then. For the scenario."""
+"""Faults while several connections write, and what is then reported about the window. For the scenario."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from howfar.lab.replication.watch import CommitWatch, LagWatch
 WRITERS = 4
 PATIENCE_S = 120.0
 SEEN_S = 60.0
-"""For what a window notices by itself."""
+"""Time within which a window must notice a fault by itself."""
 HANG_S = 2.0
 LEFT = 4 << 20
-"""Bytes on the disk that fills: for some seconds of the log."""
+"""Bytes left free on the disk that fills up: room for some seconds of the log."""
 Answer = dict[str, Any]
 
 
 class Writers:
-    """Single-row inserts, keys chosen by the writers, until they are told to stop or their server goes."""
+    """Threads that write single rows, with keys that they choose, until they are stopped or their server ends."""
 
     def __init__(self, pair: Pair, write: Callable[[int], str]) -> None:
         self.acknowledged: list[int] = []
@@ -69,7 +69,7 @@ def _small(key: int) -> str:
 
 
 def _large(key: int) -> str:
-    """In the log, and hardly anywhere else."""
+    """A statement that fills the log, but hardly the data."""
     return f"REPLACE INTO wide VALUES ({key // 1_000_000}, '{'x' * 16_000}')"
 
 
@@ -79,7 +79,7 @@ def _broken(
     done: Callable[[Pair, Writers], bool],
     write: Callable[[int], str] = _small,
 ) -> Answer:
-    """A window under writes, broken in its middle, judged as a trial is."""
+    """Run a window under writes, break the pair in the middle, and judge the window like a trial's."""
     pair.primary.write("CREATE TABLE wide (id INT PRIMARY KEY, t VARCHAR(16000))", patience_s=PATIENCE_S)
     before, began = pair.snapshot(), time.monotonic()
     watch, lag, writers = CommitWatch(pair, patience_s=HANG_S), LagWatch(pair), Writers(pair, write)
@@ -117,7 +117,7 @@ def _over_or_nobody_waits(pair: Pair, writers: Writers) -> bool:
 
 
 def clash(pair: Pair) -> Answer:
-    """The replica has rows of its own where the primary's are to come."""
+    """The replica has its own rows under keys that the primary will insert."""
 
     def how(pair: Pair) -> None:
         replica = pair.replicas[0]
@@ -133,7 +133,7 @@ def clash(pair: Pair) -> Answer:
 
 
 def own_write(pair: Pair) -> Answer:
-    """The replica writes on its own, and logs it: from here their histories part."""
+    """The replica commits a write of its own and logs it: from then on the histories diverge."""
 
     def how(pair: Pair) -> None:
         replica = pair.replicas[0]
@@ -153,7 +153,7 @@ def primary_dies(pair: Pair) -> Answer:
 
 
 def disk_fills(pair: Pair) -> Answer:
-    """A disk that is the primary's own: see `little_room`."""
+    """The primary's own disk fills up: see `little_room`."""
 
     def how(pair: Pair) -> None:
         where = pair.primary.server.socket.parent

@@ -1,4 +1,4 @@
-"""What is wrong before a pair is opened, for the scenario; each is undone on leaving."""
+"""Faults that the scenario sets up before it opens a pair; each is undone on leaving."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Context = AbstractContextManager[Any]
 SMALL = 4 << 20
 """Bytes: less than any data directory."""
 ROOM = 512 << 20
-"""For all files of a primary that has just started, and some more."""
+"""Bytes: enough for all files of a primary that has just started, and some more."""
 
 
 @contextmanager
 def cut(wires: Wires) -> Iterator[None]:
-    """The link, before anybody connects."""
+    """The link is cut before anything connects."""
     wires[0].cut()
     try:
         yield
@@ -41,7 +41,7 @@ def cut(wires: Wires) -> Iterator[None]:
 
 
 def port_taken(wires: Wires) -> Context:
-    """Where the replica is to listen."""
+    """The replica's port is already in use."""
     return wires[0].host.within(lambda: socket.create_server(("0.0.0.0", 3306)))
 
 
@@ -69,7 +69,7 @@ def no_room(wires: Wires) -> Context:
 
 @contextmanager
 def little_room(wires: Wires) -> Iterator[None]:
-    """The primary's disk has room to start, and is full soon."""
+    """The primary's disk has room for its start, but soon fills up."""
     with ExitStack() as ledger:
 
         def around(name: str, kind: str, context: ServerContext) -> Context:
@@ -82,7 +82,7 @@ def little_room(wires: Wires) -> Iterator[None]:
 
 
 def dies(wires: Wires) -> Context:
-    """The replica, before it answers."""
+    """The replica dies before it answers."""
 
     def begin(seed: Seed, *rest: Any) -> Member:
         member = begin_member(seed, *rest)
@@ -108,7 +108,7 @@ def damaged(wires: Wires) -> Iterator[None]:
 
 
 def stranger(wires: Wires) -> Context:
-    """The replica has a history of its own before it follows anybody."""
+    """The replica has its own history before it follows the primary."""
 
     def connect(opened: Pair) -> None:
         opened.replicas[0].write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=60.0)

@@ -1,7 +1,7 @@
-"""A program for the tests: pairs in the sandbox, one after the other over the same links; what was seen of each as a line of JSON.
+"""A program for the tests: pairs in the sandbox, one after the other over the same links; prints a line of JSON for each.
 
-python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `wrong` (what is so beforehand, of
-`replication_faults.py`), `distances` (a level of the factor, where the links are not all alike), `acts` (of `replication_acts.py`),
+python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `wrong` (a fault beforehand, of
+`replication_faults.py`), `distances` (a level of that factor, if the links differ), `acts` (of `replication_acts.py`),
 `patience_s`.
 """
 
@@ -62,7 +62,7 @@ def _wrong(wires: Sequence[EmulatedWire], case: Mapping[str, Any]) -> AbstractCo
 
 
 def _servers() -> list[str]:
-    """Of this sandbox: it sees no other processes."""
+    """The running servers of this sandbox: no other processes are visible."""
     names = (_name(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [name for name in names if name in {"mariadbd", "mysqld", "postgres"}]
 
@@ -75,7 +75,7 @@ def _name(process: Path) -> str:
 
 
 def over_wires(answer: Callable[..., dict[str, Any]], connections: int) -> None:
-    """The program's cases, one after the other over the same links; the answer to each as a line of JSON."""
+    """Run the program's cases one after the other over the same links; print the answer to each as a line of JSON."""
     program = find_server(sys.argv[1])
     cases = [json.loads(word) for word in sys.argv[3:]]
     specs = [ReplicationSpec(**case.get("settings", {})) for case in cases]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 MARK = "HOWFAR_TEST_MARK"
 PATIENCE_S = 180.0
-"""For what takes seconds on a quiet machine: a bound on what hangs, and no bar."""
+"""Timeout of operations that take seconds on a quiet machine: it bounds hangs and is no performance limit."""
 
 
 def lab_command(*arguments: str) -> list[str]:
@@ -34,7 +34,7 @@ def run_lab(
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Observe, bounded in time."""
+    """Poll until `condition` holds, for at most PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"waited {PATIENCE_S:.0f} s for: {what}"
@@ -42,7 +42,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def state_of_machine() -> tuple[str, str]:
-    """What a sandbox must not change outside: mounts and interfaces."""
+    """The state that a sandbox must not change outside: mounts and interfaces."""
     mounts = Path("/proc/self/mountinfo").read_text()
     interfaces = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
     return mounts, "\n".join(line.split()[0] for line in interfaces.splitlines())
@@ -81,7 +81,7 @@ class Marked:
         return found
 
     def pid_of(self, word: str) -> int | None:
-        """The one whose program is `word`."""
+        """The process whose program ends with `word`."""
         for pid, command in self.pids().items():
             if command.split(" ")[0].endswith(word):
                 return pid

@@ -23,7 +23,7 @@ from tests.lab.programs import in_sandbox, load_on
 
 
 def _workload(stage: LabStage, cell: dict[str, Any], request: LabRequest) -> Workload:
-    """Of SQL; of keys, which are set first, where the server has no tables."""
+    """A workload of SQL, or, if the server has no tables, of keys, which are set first."""
     path = find_path(str(cell["path"]))
     if stage.main.name in ("redis", "memcached"):
         keys = key_value(Keys(count=300, get=9, set=1), store_protocol(stage.main.name, path.name))

@@ -16,7 +16,7 @@ from howfar.lab.servers import DATABASE, USER, CertificatePaths, Server, ServerC
 
 ONE_TABLE = Tables(1, 100)
 SERVERS = ("mariadb", pytest.param("mariadb-11", marks=pytest.mark.thorough), "mysql")
-"""Each kind that can be had, and in `./test thorough` a newer MariaDB; tests of what differs between servers run over all."""
+"""All kinds of servers, and in `./test thorough` a newer MariaDB; tests of what differs between servers run on all."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Running:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens on TCP."""
+        """The address and port on which it listens."""
         assert self.server.address is not None and self.server.port is not None, "started without networking"
         return self.server.address, self.server.port
 
     def execute(self, *statements: str) -> list[dict[str, object]]:
-        """Over the socket as the laboratory's own account, which may do everything; the rows of the last statement."""
+        """Execute over the socket as the laboratory's own account, which has all privileges; returns the last statement's rows."""
         connection = pymysql.connect(
             unix_socket=str(self.server.socket),
             user=USER,
@@ -59,7 +59,7 @@ def prepared(server: str, work: Path, *, tables: Tables = ONE_TABLE, connections
 
 @contextmanager
 def started(store: Store, *, networking: bool = True, tls: CertificatePaths | None = None) -> Iterator[Running]:
-    """Start it on its prepared data, and kill it afterwards."""
+    """Start a store on its prepared data, and kill it afterwards."""
     server = store.start(networking=networking, tls=tls)
     try:
         yield Running(server, store.password)
@@ -68,7 +68,7 @@ def started(store: Store, *, networking: bool = True, tls: CertificatePaths | No
 
 
 def short_directory(parent: Path) -> Path:
-    """An empty directory whose name leaves room for a socket's."""
+    """An empty directory whose path is short enough for a socket in it."""
     found = parent / f"s{len(list(parent.iterdir()))}"
     found.mkdir()
     return found

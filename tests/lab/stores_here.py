@@ -1,4 +1,4 @@
-"""Redis and Memcached of a test's own, on a Unix socket and on loopback, gone with the test. And jobs for them."""
+"""A test's own Redis and Memcached, on a Unix socket and on loopback, which end with the test; and jobs for them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ PATIENCE_S = 90.0
 
 @dataclass(frozen=True)
 class Store:
-    """One that runs."""
+    """A running store."""
 
     unix: UnixTarget
     tcp: TcpTarget | None
 
     def command(self, *arguments: str) -> str:
-        """What Redis says to one command, as it comes."""
+        """Redis's raw reply to one command."""
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(PATIENCE_S)
             line.connect(self.unix.path)
@@ -102,7 +102,7 @@ def redis(directory: Path, *options: str) -> Iterator[Store]:
 
 @contextmanager
 def memcached_tls(certificate: Path, key: Path) -> Iterator[TcpTarget]:
-    """On loopback only: beside a Unix socket it would speak plain."""
+    """A Memcached with TLS, on loopback only: with a Unix socket it would speak plain text."""
     target = TcpTarget(host="127.0.0.1", port=free_port())
     command = ["memcached", "-u", "root", "-l", f"127.0.0.1:{target.port}", "-Z"]
     with _running([*command, "-o", f"ssl_chain_cert={certificate},ssl_key={key}"], target):
@@ -125,7 +125,7 @@ def job(target: Target, workload: KeyValue, **fields: Any) -> LoadJob:
 
 
 def filled(target: Target, workload: KeyValue, action: Literal["prepare", "warmup", "cleanup"] = "prepare") -> int:
-    """Keys that a tables job has set, read or deleted."""
+    """Run a tables job; returns the number of keys that it set, read or deleted."""
     tables = TablesJob(
         action=action,
         target=target,

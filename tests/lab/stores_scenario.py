@@ -1,4 +1,4 @@
-"""A program for the tests: a key-value store in the laboratory, filled and loaded on each requested path; JSON of what was obtained.
+"""A program for the tests: a key-value store in the laboratory, filled and loaded on each requested path; prints the results as JSON.
 
 python -m tests.lab.stores_scenario SERVER PATH[:TLS]...
 """

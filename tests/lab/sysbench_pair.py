@@ -1,4 +1,4 @@
-"""For tests: sysbench and our engine with the same options on one server, distinguished by nothing but the server's own counters."""
+"""For tests: sysbench and our engine with the same options on one server, compared only by the server's own counters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _OPTIONS_OF_ONE = {"select_random_points": ("random_points",), "select_random_ra
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one tool: transactions that it says it did, and what the server counted from before it to after it."""
+    """One run of one tool: the transactions that it reports, and how much the server's counters grew during it."""
 
     events: int
     counters: dict[str, int]
@@ -68,7 +68,7 @@ class Pair:
     folder: Path
 
     def run(self, tool: Tool, workload: Sysbench, connections: int, events: int, seed: int = 1) -> Run:
-        """So many transactions, whatever time that takes."""
+        """Run `events` transactions, however long that takes."""
         before = self._counters()
         run = self._ours if tool == "ours" else self._sysbench
         done = run(workload, connections, events, seed)
@@ -78,13 +78,13 @@ class Pair:
     def marginal(
         self, tool: Tool, workload: Sysbench, connections: int, lengths: tuple[int, int]
     ) -> tuple[int, dict[str, int]]:
-        """What the longer of two runs did beyond the shorter: logging in, preparing and our own looks at the counters cancel. With
-        the same seed both would delete the same rows, and how many of them depends on which connection was faster."""
+        """What the longer of two runs did beyond the shorter: logging in, preparing and our own reads of the counters cancel out.
+        With the same seed both would delete the same rows, and how many of them depends on which connection was faster."""
         short, long = (self.run(tool, workload, connections, events, seed=events) for events in lengths)
         return long.events - short.events, {name: long.counters[name] - short.counters[name] for name in COUNTERS}
 
     def reset(self) -> None:
-        """The tables as they were at first."""
+        """Restore the original content of the tables."""
         self.running.execute(
             *(
                 f"{statement}"
@@ -95,7 +95,7 @@ class Pair:
 
     @contextmanager
     def log(self) -> Iterator[list[str]]:
-        """Statements on the tables that reach the server inside, in its own words: filled when the block is left."""
+        """Statements on the tables that reach the server within the context, as the server logs them; filled on leaving."""
         found: list[str] = []
         self.running.execute(
             "SET GLOBAL general_log = 0",
@@ -112,7 +112,7 @@ class Pair:
         found += [str(row["said"]) for row in rows]
 
     def _counters(self) -> dict[str, int]:
-        """Once nobody but the laboratory is connected: a client that is gone may have left statements to close."""
+        """The counters, once only the laboratory is connected: a client that is gone may have left statements to close."""
         wait_until(lambda: sessions(self.running.server.socket) <= 1, "sessions to end")
         return self._status(*COUNTERS)
 
@@ -166,13 +166,13 @@ class Pair:
 
 
 def sessions(socket: Path) -> int:
-    """The server's ends of connections, by the kernel: asking the server would be counted as well."""
+    """The number of the server's connections, from the kernel: a query to the server would be counted as well."""
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
     return sum(len(line) == 8 and line[5] == "03" and line[7] == str(socket) for line in lines)
 
 
 def sysbench_options(workload: Sysbench) -> list[str]:
-    """As sysbench 1.0 names them; a script refuses those of another."""
+    """The options of a workload as sysbench 1.0 names them; a script rejects those of another script."""
     law = workload.distribution
     options = [
         f"--db-ps-mode={workload.db_ps_mode}",
@@ -195,10 +195,10 @@ def sysbench_options(workload: Sysbench) -> list[str]:
 
 @contextmanager
 def pair(server: str, work: Path, folder: Path) -> Iterator[Pair]:
-    """On a server of its own in `work`, with a copy of each table beside it."""
+    """Both tools on their own server in `work`, with a copy of each table to restore."""
     assert shutil.which("sysbench") is not None
     with started(prepared(server, work, tables=Tables(TABLES, ROWS)), networking=False) as running:
-        # What is compared is not how long a commit takes on this disk.
+        # How long a commit takes on this disk is not compared.
         running.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
         for table in range(1, TABLES + 1):
             running.execute(

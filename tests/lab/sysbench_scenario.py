@@ -1,4 +1,4 @@
-"""A program for the tests: sysbench and our engine in turn, on the same stages, in blocks; prints what both saw as JSON.
+"""A program for the tests: sysbench and our engine alternately, on the same stages, in blocks; prints what both saw as JSON.
 
 python -m tests.lab.sysbench_scenario BLOCKS SECONDS
 """
@@ -47,7 +47,7 @@ def sysbench_command(stage: LabStage, *limits: str) -> list[str]:
         "oltp_read_only",
         *where,
         f"--mysql-user={stage.user}",
-        f"--mysql-password={stage.password}",  # of a throw-away account in a sandbox of its own
+        f"--mysql-password={stage.password}",  # of a throw-away account in its own sandbox
         f"--mysql-db={stage.database}",
         f"--threads={THREADS}",
         f"--tables={WORKLOAD.tables}",
@@ -109,8 +109,8 @@ def run_engine(stage: LabStage, job: LoadJob) -> dict[str, float]:
 
 
 def same_work(laboratory: Lab) -> dict[str, Any]:
-    """Exact counts over the socket: two sysbench runs of different length, so that what connecting costs cancels; of ours so many
-    transactions that it is a quarter of a percent."""
+    """Exact counts over the socket: two sysbench runs of different length, so that the cost of connecting cancels out; one run of
+    ours with enough transactions that connecting is only a quarter of a percent."""
     with laboratory.stage({"path": "socket"}) as stage:
         short = run_sysbench(stage, "--events=200", "--time=0")
         long = run_sysbench(stage, "--events=1200", "--time=0")
@@ -118,7 +118,7 @@ def same_work(laboratory: Lab) -> dict[str, Any]:
 
 
 def in_blocks(laboratory: Lab, blocks: int, seconds: float) -> list[dict[str, Any]]:
-    """Each path once a block, order drawn; on each stage both tools, who is first drawn too."""
+    """Measure each path once per block, in random order; on each stage both tools, also in random order."""
     rng = random.Random(20)
     seen = []
     for block in range(blocks):

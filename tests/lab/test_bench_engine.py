@@ -1,4 +1,4 @@
-"""`howfar bench engine` for real. Figures are not judged: machines are busy."""
+"""Runs the real `howfar bench engine`. Figures are not judged: test machines are busy."""
 
 from __future__ import annotations
 

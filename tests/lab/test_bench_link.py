@@ -1,4 +1,4 @@
-"""`howfar bench link` for real, the quick grid. Times are not judged, machines are busy: only what physics forbids, and the shape."""
+"""Runs the real `howfar bench link` on the quick grid. Busy machines distort times: only physical limits and the shape are checked."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.lab.undisturbed import agree
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.thorough, pytest.mark.usefixtures("namespaces")]
 PATIENCE_S = 600
-"""Half a minute on a quiet machine; minutes beside builds and other tests."""
+"""Timeout. A run takes half a minute on a quiet machine, and minutes beside builds and other tests."""
 STARVED_SHARE = 0.05
-"""A receiver that had no CPU when the window began finds what waited in its socket, and counts it."""
+"""Tolerated excess: a receiver without CPU time as the window begins also counts data that already waited in its socket."""
 
 
 def bench_link(*options: str) -> LinkBench:
@@ -79,7 +79,7 @@ def test_what_is_beside_the_grid_is_measured_or_says_why_not(found: LinkBench) -
 
 
 def test_another_back_end_is_measured_alike() -> None:
-    """Without a delay, which needs netem: many kernels lack it."""
+    """The kernel back-end is measured the same, without a delay: that needs netem, which many kernels lack."""
     options = ("--link-backend", "kernel", "--rtt", "0ms", "--rate", "100mbit", "--no-extras")
     (row,) = agree(lambda: bench_link(*options), _beyond, attempts=3).rows
     assert (row.backend, row.peer) == ("kernel", None)

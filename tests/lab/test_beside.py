@@ -41,7 +41,7 @@ def seen(cache: Path) -> dict[str, Any]:
 
 
 def _holds(trial: dict[str, Any], case: str) -> None:
-    """What every case has to show, whichever server is the main one."""
+    """Check what every case has to show, whichever server is the main one."""
     path, _, tls = case.partition(":")
     assert lasting(trial["violations"]) == [], case
     services = trial["receipt"]["services"]
@@ -105,7 +105,7 @@ def test_two_machines_have_equal_shares_and_one_has_everything_on_the_servers(se
 
 
 def _cpus(listed: str) -> set[int]:
-    """`0-2,5`, as the kernel lists them."""
+    """The CPUs of a list such as `0-2,5`, the kernel's notation."""
     spans = (span.partition("-") for span in listed.split(","))
     return {cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)}
 

@@ -1,4 +1,4 @@
-"""`howfar bench calibrate` for real, and the null server with foreign clients. Figures are not judged: machines are busy."""
+"""Runs the real `howfar bench calibrate`, and the null server with other clients. Figures are not judged: test machines are busy."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_service_time_is_waited_for() -> None:
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(port: int) -> None:
-    """Far more answers than sockets hold: the server keeps the rest, serves others, and delivers when it is read."""
+    """With far more answers than sockets hold, the server keeps the rest, serves other clients, and delivers once it is read."""
     with socket.create_connection((HOST, port)) as lazy:
         lazy.settimeout(120)
         lazy.recv(4096)

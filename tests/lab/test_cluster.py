@@ -33,7 +33,7 @@ _SETTINGS = {
 
 @pytest.mark.parametrize("name", [pytest.param("mariadb", marks=pytest.mark.thorough), "mysql"], indirect=True)
 def test_a_commit_waits_for_the_nodes_that_its_cluster_needs(name: str, cache: Path) -> None:
-    """And each node says that the cluster is whole, by the protocol and consistency that were asked for."""
+    """Each node also reports a complete cluster, with the requested protocol and consistency."""
     first, *others = _MODES[name]
     cases: list[dict[str, Any]] = [_case(mode) for mode in (first, *others)]
     cases.append(_case(first, consistency="before"))
@@ -57,7 +57,7 @@ _FAULTS = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_what_a_cluster_acknowledged_survives_the_node_that_did(name: str, cache: Path) -> None:
-    """By the clients' own logs. A node that is cut off acknowledges nothing more, and clients of the others go on after a while."""
+    """By the clients' own logs. A node that is cut off acknowledges nothing more; clients of the others continue after a while."""
     cases = [_fault(mode, fault) for mode, fault in _FAULTS[name]]
     for case, record in zip(cases, _broken(name, cache, *cases), strict=True):
         assert (record.lost, record.by_itself) == (0, 0), (case, record)
@@ -82,15 +82,15 @@ def test_a_cluster_goes_on_with_a_slow_member_and_takes_one_back(name: str, cach
 
 _JOINS = {"mariadb": ("IST", "SST"), "mysql": ("binary log", "clone")}
 _HEADERS = 20 + 20 + 12
-"""Of IPv4 and of TCP with its timestamps."""
+"""Bytes of the headers of IPv4 and of TCP with timestamps."""
 _ETHERNET, _FRAMING = 14, 38
-"""What the kernel counts of it for a packet, and what the wire has for a segment."""
+"""Bytes of Ethernet that the kernel counts for a packet, and that a segment takes on the wire."""
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_a_node_joins_with_its_data_and_without_and_has_everything(name: str, cache: Path) -> None:
-    """All rows are on it when the primary has died. What it fetched crossed its links: by the kernel's count and by the links' own."""
+    """It has all rows after the primary's death. What it fetched crossed its links, by the kernel's count and by the links' own."""
     if name == "mariadb" and (lacking := no_transfer()) is not None:
         pytest.skip(lacking)
     mode = _MODES[name][0]
@@ -125,7 +125,7 @@ def test_two_of_five_nodes_that_are_cut_off_accept_no_write(name: str, cache: Pa
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_five_nodes_are_ready_and_a_commit_waits_for_its_majority(name: str, cache: Path) -> None:
-    """The second of the two others that complete it is at 20 ms; the other two nodes are far."""
+    """A majority needs two other nodes, of which the second is at 20 ms; the other two nodes are far."""
     others = ("20ms", "50ms", "50ms", "20ms", "50ms", "50ms", "50ms", "50ms", "50ms")
     cases: list[dict[str, Any]] = [
         {"distances": ",".join(("2ms", *others)), "settings": {"mode": mode, "replicas": 4}, "acts": ["commits"]}
@@ -156,7 +156,9 @@ def test_the_doctor_finds_what_is_set_wrong_and_its_lines_end_it(name: str, cach
     first, second = seen["doctor"]["found"]
     for finding in seen["doctor"]["says"]:
         print(finding["check"], finding["says"], finding["gain"], finding["changes"][0]["lines"])
-    held_back = first.pop("cluster-flow-control", None)  # how far one node was behind the others is the machine's
+    held_back = first.pop(
+        "cluster-flow-control", None
+    )  # how far one node lags behind the others depends on the machine
     if name == "mysql":
         (says,) = (each["says"] for each in seen["doctor"]["says"] if each["check"] == "cluster-flow-control")
         threshold, queue = (int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", says))
@@ -170,7 +172,7 @@ def test_the_doctor_finds_what_is_set_wrong_and_its_lines_end_it(name: str, cach
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_its_figures_are_those_of_sysbench_and_of_the_command_line_client(name: str, cache: Path) -> None:
-    """Each with one connection on the same cluster in turn. Three attempts: a neighbour on this machine disturbs one of them."""
+    """Each tool in turn has one connection to the same cluster. Three attempts, because other processes may disturb one of them."""
     if (missing := next((tool for tool in ("sysbench", "mariadb") if shutil.which(tool) is None), None)) is not None:
         pytest.skip(f"{missing} is not installed (./setup --tests brings it)")
     cluster = [
@@ -201,13 +203,13 @@ _ALONE = {
     "mysql": "CREATE EVENT sbtest.alone ON SCHEDULE EVERY 1 SECOND DO SET GLOBAL group_replication_force_members = "
     f"'{node_address(0)}:{GROUP_PORT}'",
 }
-"""Told to the primary: a quorum of one is enough."""
+"""Statements for the primary: a quorum of one is enough."""
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_a_node_that_goes_on_alone_is_found_out(name: str, cache: Path) -> None:
-    """A quorum of one is forced on it: what it acknowledges while it is cut off, the others never have."""
+    """A quorum of one is forced on it: the others never get what it acknowledges while it is cut off."""
     case = _fault(_MODES[name][-1], "cut-off-primary", told=_ALONE[name], failover_ns=5 * 10**9)
     (record,) = _broken(name, cache, case)
     assert record.by_itself is not None and record.by_itself > 0

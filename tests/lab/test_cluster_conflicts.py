@@ -1,4 +1,4 @@
-"""Two nodes of a real cluster that are written to, through the real command: what is refused, repeated and counted."""
+"""Writes to two nodes of a real cluster, through the real command: which updates are refused, repeated and counted."""
 
 from __future__ import annotations
 

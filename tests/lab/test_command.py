@@ -1,4 +1,4 @@
-"""`howfar` as a user starts it, as a process of its own: bad input, odd terminals, streams that are closed or full."""
+"""`howfar` started as a separate process, as by a user: bad input, odd terminals, streams that are closed or full."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_directory_that_is_gone(where: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written(where: Path) -> None:
-    """A real read-only mount: root may write into any directory that is merely not writable."""
+    """Uses a real read-only mount: file permissions do not stop root from writing into a directory."""
     namespaces = ("unshare", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")), "--mount")
     script = f'mount -t tmpfs -o ro none "{where}/ro" && cd "{where}" && exec "{HOWFAR}" run --quick --out ro/a.howfar'
     (where / "ro").mkdir()
@@ -161,7 +161,7 @@ def test_a_closed_stream(where: Path, closed: int) -> None:
 
 
 def test_a_complete_run_is_not_resumed_whatever_is_closed(where: Path) -> None:
-    """Nothing is written into a file that got the number of a closed stream."""
+    """Nothing is written into a file that was opened under the descriptor of a closed stream."""
     before = (where / "good.howfar").read_bytes()
     for closed in ((), (0, 1, 2)):
         done = howfar("resume", "good.howfar", cwd=where, preexec_fn=_closing(*closed))
@@ -181,7 +181,7 @@ def test_a_full_stdout(where: Path, arguments: tuple[str, ...]) -> None:
 
 
 def _on_a_terminal(columns: int, where: Path, variables: dict[str, str], *arguments: str) -> str:
-    """What a terminal of that width is sent."""
+    """The output that is sent to a terminal of that width."""
     master, slave = pty.openpty()
     os.set_blocking(master, True)
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "TERM")}
@@ -195,7 +195,7 @@ def _on_a_terminal(columns: int, where: Path, variables: dict[str, str], *argume
     )
     os.close(slave)
     output = b""
-    with suppress(OSError):  # how a terminal says that nobody has it open any more
+    with suppress(OSError):  # the error of a terminal that no process has open any more
         while part := os.read(master, 65536):
             output += part
     os.close(master)

@@ -1,6 +1,6 @@
 """`howfar` as an ordinary user in a container: without capabilities, with 256 MiB.
 
-Its root is read-only; there is no /sys, no HOME or TERM, and no place for temporary files. The servers are outside, on the same
+Its root is read-only; there is no /sys, no HOME or TERM, and no directory for temporary files. The servers are outside, on the same
 loopback interface and behind Unix sockets.
 """
 
@@ -53,7 +53,7 @@ ORDINARY = "setpriv --reuid nobody --regid nogroup --clear-groups --bounding-set
 
 @dataclass(frozen=True)
 class Container:
-    """What is visible in it, beside the system's programs."""
+    """A container in which `folders` are visible in addition to the system's programs."""
 
     root: Path
     folders: tuple[Path, ...]
@@ -77,7 +77,7 @@ class Container:
 
 @pytest.fixture(scope="module")
 def container_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Container]:
-    """Makes one in which these folders are visible, too. Skips where none can be made."""
+    """Makes a container in which these folders are visible, too. Skips where no container can be made."""
     if os.geteuid() != 0:
         pytest.skip("only root can become an ordinary user and mount a container's root")
     root = tmp_path_factory.mktemp("root")
@@ -98,7 +98,7 @@ def container_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Co
 
 @dataclass(frozen=True)
 class Served:
-    """A server outside, as it is reached from a container."""
+    """A server outside, and how it is reached from a container."""
 
     container: Container
     targets: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""A real server dies by SIGKILL under inserts, and comes back: what the clients' log says was acknowledged is all there."""
+"""A real server is killed under inserts and restarted: all inserts that the clients' log reports as acknowledged are there."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ CONNECTIONS = 16
 
 @dataclass(frozen=True)
 class Crashed:
-    """The clients' log, and the keys that were on the server when it had come back."""
+    """The clients' log, and the keys that were on the server after its restart."""
 
     events: list[Event]
     log: KeyLog
     found: Keys
 
     def held_against(self, records: NDArray[Any]) -> Account:
-        """The account by these records of the log."""
+        """The account according to these records of the log."""
         return account([client_log(records)], self.found)
 
 
@@ -95,7 +95,7 @@ def test_the_job_ends_by_itself_and_tells_all(crashed: Crashed) -> None:
     assert finished.interrupted.code == "server_gone"
     assert finished.elapsed_ns < 60 * SECOND
     event = log_event(crashed.events)
-    # The window ends with the interruption; what was acknowledged in that moment is in the log alone.
+    # The window ends with the interruption; commits acknowledged at that moment are only in the log.
     assert event.refused == 0 and 0 <= event.acknowledged - finished.transactions <= CONNECTIONS
     # Each connection had one commit under way.
     assert 0 < event.unknown <= CONNECTIONS
@@ -106,7 +106,7 @@ def test_nothing_that_was_acknowledged_is_lost(crashed: Crashed) -> None:
     assert found.is_sound
     assert found.lost.tolist() == []
     assert found.kept == len(crashed.log.keys(KeyOutcome.ACKNOWLEDGED)) > 100
-    # What is on the server and was not acknowledged was under way, and nothing else was.
+    # Keys on the server that were not acknowledged belong to commits that were under way.
     assert len(found.applied_unknown) + found.kept == len(crashed.found)
     assert len(found.applied_unknown) + found.absent_unknown <= CONNECTIONS
 
@@ -146,8 +146,8 @@ def test_a_crash_fails_a_job_that_is_to_stop(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_refused_is_logged_with_its_error(name: str, tmp_path: Path) -> None:
-    """Transactions of several statements; two keys are taken by rows that were there before. One connection: of several, one may still
-    wait for its refusal when another ends the load."""
+    """Transactions have several statements; two keys are already taken by existing rows. There is one connection: of several, one
+    might still wait for its refusal when another ends the load."""
     insert = INSERTS.statements[0]
     steps = tuple(CustomStep(statement=statement) for statement in ("begin", insert.name, "commit"))
     workload = Custom(

@@ -1,4 +1,4 @@
-"""`howfar TARGET` at real servers, and at peers that are none: what it says, what the server counts, and how it fails."""
+"""`howfar TARGET` on real servers and on peers that are no servers: what it reports, what the server counts, and how it fails."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ def test_the_server_counts_what_is_documented_and_nothing_aborted(server: Runnin
     after = status(server)
     grown = {name: after[name] - before[name] for name in before}
     count, pings = found["request"]["count"], found["ping"]["count"]
-    # Ours and the one connection that asked for the counters the second time.
+    # Ours, and the connection that read the counters the second time.
     assert grown["Connections"] == found["connection"]["count"] + 1 <= MOST_CONNECTS
     assert grown["Aborted_connects"] == grown["Aborted_clients"] == 0
-    # The first request, the identity, three that tell how many fit into the time, and those that are measured; pings are counted
-    # apart, if at all.
+    # The first request, the identity, three that determine how many fit into the time, and the measured ones; pings are counted
+    # separately, if at all.
     assert count + 5 <= grown["Com_select"] <= count + 6
     assert count + pings + 5 <= MOST_REQUESTS
 
@@ -146,7 +146,7 @@ def test_a_watch_ends_after_its_count_with_a_summary(server: Running) -> None:
     words = ("--watch", "--interval", "10ms", "--count", "20", url(server))
     done = howfar(*words, HOWFAR_PASSWORD=server.password)
     assert done.returncode == 0, done.stderr
-    # A busy machine may be late for some: they are said, and none is lost.
+    # A busy machine may be late for some: they are reported as skipped, and none is lost.
     said = re.search(r"^20 requests: (\d+) answered, 0 lost, (\d+) skipped", done.stdout, re.MULTILINE)
     assert said and int(said[1]) + int(said[2]) == 20, done.stdout
     lines = howfar("--json", *words, HOWFAR_PASSWORD=server.password).stdout.splitlines()
@@ -163,7 +163,7 @@ def test_redis_counts_what_is_documented(tmp_path: Path) -> None:
     with redis(tmp_path) as store:
         assert store.tcp is not None
         found = measured(f"redis://127.0.0.1:{store.tcp.port}")
-        # The first request, three that tell how many fit into the time, and those that are measured.
+        # The first request, three that determine how many fit into the time, and the measured ones.
         assert store.counted("get") == found["request"]["count"] + 4
         assert store.counted("ping") == found["ping"]["count"]
         assert store.counted("set") == 0
@@ -202,7 +202,7 @@ def test_a_port_that_says_nothing_is_asked_what_it_speaks(tmp_path: Path) -> Non
 
 @contextmanager
 def peer(speak: Callable[[socket.socket], None], port: int = 0) -> Iterator[int]:
-    """Something that listens on loopback and treats each connection so."""
+    """A listener on loopback that handles each connection with `speak`."""
     listening = socket.create_server(("127.0.0.1", port))
     listening.settimeout(MOST_S)
     kept: list[socket.socket] = []
@@ -266,7 +266,7 @@ def test_a_peer_that_is_no_server_ends_within_its_limit(scheme: str, speak: Call
         assert failure["message"] and failure["advice"]
         assert "pass-word" not in done.stdout + done.stderr
         assert "\x1b" not in done.stdout + done.stderr
-        # Each of at most four steps has a second; the rest is a machine that is busy.
+        # Each of at most four steps has a second; the rest allows for a busy machine.
         assert time.monotonic() - began < 30
 
 
@@ -288,12 +288,12 @@ def test_what_cannot_be_reached_says_what_was_tried_and_what_to_do() -> None:
 
 
 class Gate:
-    """Passes connections on to a server, until it is shut: then the answers to `SELECT 1` stay in it."""
+    """Forwards connections to a server, until it is shut: then it holds back the answers."""
 
     def __init__(self, server: Running, passes: int) -> None:
         self.is_shut = threading.Event()
         self.ended = threading.Event()
-        """The client ended the connection whose answer stayed."""
+        """The client ended the connection whose answer was held back."""
         self.last = b""
         """What the client sent on it after that request."""
         self._server, self._left = server, passes
@@ -323,7 +323,7 @@ class Gate:
 
 @contextmanager
 def begun(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """`howfar`, going on."""
+    """A running `howfar`."""
     process = subprocess.Popen(
         ["env", "--default-signal=INT,HUP", *HOWFAR, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, **environment}, start_new_session=True,
@@ -361,7 +361,7 @@ def test_a_signal_in_the_middle_of_a_request_ends_with_a_goodbye(
 
 
 def missing(connection: socket.socket) -> None:
-    """Answer as a Redis that has no key."""
+    """Answer like a Redis without keys."""
     lines = iter(connection.makefile("rb"))
     for line in lines:
         for _ in range(int(line[1:])):
@@ -406,7 +406,7 @@ ERRORS = {
 
 @contextmanager
 def refusing(error: bytes, after: int = 0) -> Iterator[int]:
-    """A store that answers every request with an error, or every one after so many that it knows no key for."""
+    """A store that answers every request with an error, except the first `after` GETs, for which it has no key."""
 
     def speak(connection: socket.socket) -> None:
         lines = iter(connection.makefile("rb"))
@@ -446,7 +446,7 @@ def test_errors_after_good_answers_are_noticed() -> None:
     assert (outage["outage"], outage["ended"], outage["lost"]) == ("errors", None, len(errors))
 
 
-# ---------------------------------------------------------------- what a bare address and outputs may meet
+# ---------------------------------------------------------------- unexpected peers, bare addresses, and outputs
 
 
 def test_another_kind_of_server_is_not_measured_as_memcached(tmp_path: Path) -> None:
@@ -487,7 +487,7 @@ def test_a_server_is_recognised_by_its_first_bytes(target: str, what: str) -> No
 
 @contextmanager
 def tls_peer(folder: Path) -> Iterator[int]:
-    """Completes a TLS handshake, and hangs up on whatever is no TLS, as Redis does at its TLS port."""
+    """A peer that completes TLS handshakes and closes other connections, as Redis does on its TLS port."""
     pair = certificates.make(folder).server
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)

@@ -1,4 +1,4 @@
-"""`howfar doctor` before servers set up wrong in many ways and right in some: finds each, accuses nobody, and its lines help."""
+"""`howfar doctor` on servers set up wrongly in many ways and correctly in some: it finds all faults, no others, and its lines help."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMESPACES = ("unshare", "--net", "--pid", "--mount", "--fork", "--mount-proc", 
 
 @pytest.fixture(scope="module")
 def seen(mariadb: None, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Of the usual cases and of those that were selected."""
+    """The results of the usual cases and of the selected ones."""
     if os.geteuid() != 0:
         pytest.skip("servers and clients of several accounts need root")
     cases = (item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec"))
@@ -75,7 +75,7 @@ def test_a_correct_setup_has_no_findings(case: Case, seen: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("case", rarely_but(USUAL, CASES), ids=lambda case: case.name)
 def test_an_account_without_privileges_sees_less_and_reports_nothing_wrong(case: Case, seen: dict[str, Any]) -> None:
-    """Often it does not know which sockets are a server's; then it has to say so."""
+    """Often it cannot know which sockets belong to a server; then it has to report that."""
     if case.server in seen["absent"]:
         pytest.skip(seen["absent"][case.server])
     found = seen["by_nobody"][case.name]
@@ -115,7 +115,7 @@ def test_a_client_with_the_proposed_lines_uses_the_socket(case: Case, seen: dict
 
 
 def test_the_socket_has_the_shorter_round_trip(seen: dict[str, Any]) -> None:
-    """Of each server by its own floor; a few may be disturbed on a busy machine, not most."""
+    """Compares the floors of each server; a busy machine may disturb a few of them, but not most."""
     shorter = []
     for server in seen["second"].values():
         floors = {floor["transport"]: floor["round_trip_ns"]["median"] for floor in server.get("floors", [])}

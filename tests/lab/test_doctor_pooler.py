@@ -20,7 +20,7 @@ _ACCOUNT = "nobody"
 
 
 def test_pgbouncer_reads_the_lines_of_a_pooler(tmp_path: Path) -> None:
-    """[doc-1] Lines to copy are what the program reads: pgbouncer takes a remark after a value for a part of it."""
+    """[doc-1] pgbouncer reads the proposed lines as intended: it would take a comment after a value for a part of the value."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("pgbouncer is not installed (./setup --hops brings it)")

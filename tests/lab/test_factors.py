@@ -1,5 +1,6 @@
-"""Encryption, compression, connecting and contents as factors of a plan: through the real command, on MariaDB and MySQL, and what
-each trial's receipt proves of them. Speeds are nobody's business here."""
+"""Encryption, compression, connecting and contents as factors of a plan, through the real command, on MariaDB and MySQL.
+
+Each trial's receipt must prove its levels; speeds are not checked."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.lab.undisturbed import EMPTY_WINDOW, lasting, skip_if_crowded, skip_i
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 SERVERS = ("mariadb", pytest.param("mysql", marks=pytest.mark.thorough))
 ROUNDS = 3
-"""Of a run in which this machine made trials void."""
+"""Maximum attempts at a run in which this machine makes trials void."""
 CONNECTIONS = 2048
 PLAN = """
 name = "tiny"
@@ -72,7 +73,7 @@ def measure(
     length: str = "200ms",
     rounds: int = ROUNDS,
 ) -> tuple[Run, str]:
-    """A run of its two blocks, and what the command said meanwhile."""
+    """Run the plan's two blocks; returns the run and the command's stderr."""
     plan, file = where / "tiny.toml", where / "tiny.howfar"
     plan.write_text(PLAN.format(factors=factors, baseline=baseline, measure=length))
     program = str(find_server(server).path)  # a private install lies below the user's cache, not below this one
@@ -84,7 +85,10 @@ def measure(
             break
     came_through(done.returncode, done.stderr)
     run = read_run(file)
-    assert run.stop in (StopReason.BLOCKS, StopReason.WIDTH)  # where a round trip is all, two blocks may be alike
+    assert run.stop in (
+        StopReason.BLOCKS,
+        StopReason.WIDTH,
+    )  # where round trips take all the time, two blocks may be alike
     return run, done.stderr
 
 
@@ -125,7 +129,9 @@ def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: P
             assert session["tls_resumed"] is (None if version is None else level == "1.3-resumed")
             assert trial.measured is not None
             assert trial.receipt["server"]["counters"]["connections"] > trial.measured.transactions
-            retried = level == "1.3" and session["tls_retried"]  # who resumes remembers which key share the server took
+            retried = (
+                level == "1.3" and session["tls_retried"]
+            )  # a resumed session remembers which key share the server took
             extra = {"off": 0, "1.2": 2}.get(level, 2 if retried else 1)
             assert session["connect_turns"] == 4 + extra, "TCP, greeting, login, prepares, and TLS by its version"
             took = min(h.min_ns for h in trial.measured.histograms if h.kind == "connect")
@@ -193,7 +199,7 @@ def test_a_run_of_such_cells_goes_on(cache: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["digits", "text", "incompressible"])
 def test_every_byte_of_a_content_comes_back(server: str, content: Content, tmp_path: Path) -> None:
-    """Also tabs, line ends, quotes, zeros and backslashes: random bytes have them all."""
+    """Including tabs, line ends, quotes, zeros and backslashes: random bytes contain them all."""
     tables = Tables(2, 1000, (content,))
     expected = []
     for line in row_chunk(find_rows(content), 1, tables.size, tables.size).split(b"\n")[:-1]:

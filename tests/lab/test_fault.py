@@ -1,6 +1,6 @@
-"""Pairs that are broken under load: nothing is lost that was acknowledged, and it would be noticed; a replica that leaves and returns.
+"""Pairs broken under load lose nothing that was acknowledged, and a loss would be noticed; a replica leaves and returns.
 
-What asynchronous replication loses is in `test_replicated.py`, as trials.
+`test_replicated.py` covers what asynchronous replication loses, as trials.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_what_a_crash_loses(name: str, cache: Path) -> None:
         name, cache, _crash(AFTER_SYNC, "cut"), _crash(AFTER_SYNC, "cut-to-primary", planted=True), leaves
     )
     assert "record" in sync and "record" in lied and "record" in gone, (sync, lied, gone)
-    if gone["record"]["back_ns"] is None:  # a machine that is too busy takes it back too late for so short a window
+    if gone["record"]["back_ns"] is None:  # on a busy machine the replica returns too late for this short window
         (gone,) = _broken(name, cache, leaves | {"measure_ns": 40 * SECOND})
     kept = CrashRecord(**sync["record"])
     assert (kept.lost, kept.lost_keys) == (0, ())

@@ -1,4 +1,4 @@
-"""What goes wrong while `howfar run` goes on, through the real command: the exit code, a message with what to do, nothing lost."""
+"""Faults during `howfar run`, through the real command: the exit code, a message with advice, nothing lost."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_server_that_crashes_at_start(where: Path, cache: Path) -> None:
 
 
 def test_a_server_that_crashes_in_every_trial_ends_the_run_and_can_be_resumed(where: Path, cache: Path) -> None:
-    """The shell tells the process number and becomes the server; so the server is what dies, at once: on SIGSEGV its own crash
-    handler may go on serving for a while."""
+    """The shell leaves its pid to a killer and executes the server, so that the server itself dies, and at once: after a SIGSEGV
+    its crash handler might continue to serve for a while."""
     crash = where / "crash"
     script = (
         f"case $* in *--version*) ;; *buffer-pool-load-at-startup=ON*) [ ! -e {crash} ] || (sleep 0.5; kill -KILL $$) & ;; esac\n"
@@ -95,7 +95,7 @@ def test_a_server_that_crashes_in_every_trial_ends_the_run_and_can_be_resumed(wh
 
 
 def test_a_full_disk_keeps_what_was_measured(where: Path, cache: Path) -> None:
-    """A real file system of 200 KiB, in a mount namespace of this test: nobody else sees it."""
+    """Uses a real file system of 200 KiB, in a separate mount namespace: other processes do not see it."""
     full = where / "full"
     full.mkdir()
     script = (
@@ -145,7 +145,7 @@ def test_ctrl_c_ends_in_order_and_resume_goes_on(where: Path, cache: Path) -> No
     session = Session(["run", "short.toml", "--out", "a.howfar"], cache, where)
     try:
         wait_until(lambda: len(session.reported()) >= 2 or session.process.poll() is not None, "two trials")
-        os.killpg(session.process.pid, signal.SIGINT)  # as a terminal does: to everyone in the foreground
+        os.killpg(session.process.pid, signal.SIGINT)  # as a terminal does: to all foreground processes
         code = session.code()
         wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
     finally:
@@ -180,7 +180,7 @@ def test_ctrl_c_while_the_laboratory_is_built(where: Path, cache: Path) -> None:
 
 
 def test_two_runs_at_once_in_one_directory(where: Path, cache: Path) -> None:
-    """They share the cache and the names by default; each has its own file, and none is lost."""
+    """They share the cache and the default names; each has its own file, and none is lost."""
     sessions = [Session(["run", "few.toml"], cache, where) for _ in range(2)]
     try:
         assert [session.code() for session in sessions] == [0, 0], [session.say() for session in sessions]
@@ -223,9 +223,9 @@ def _further(session: Session, trials: int) -> bool:
 
 
 def test_the_run_outlives_each_of_its_parts(where: Path, cache: Path) -> None:
-    """One trial is void for each death at most, and says why; the next has a new part, and the run ends well."""
+    """At most one trial is void per killed part, and states why; the next trial has a new part, and the run completes."""
     session = Session(["run", "parted.toml", "--out", "a.howfar"], cache, where)
-    # socat is there in one arm of five: asked for early, there is a block left in which it comes.
+    # socat runs in one arm of five: killed early, there is still a block left in which it runs.
     parts = ("howfar-engine link", "socat", "howfar-engine load", "mariadbd", "howfar-engine echo")
     try:
         for number, part in enumerate(parts):
@@ -275,7 +275,7 @@ with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) a
 
 
 def test_a_link_that_dies_while_the_server_is_asked(cache: Path) -> None:
-    """A dead link tells nobody that it is dead: only a limit of time ends the wait."""
+    """A dead link gives no sign of its death: only a timeout ends the wait."""
     done = subprocess.run(
         [sys.executable, "-c", CUT],
         capture_output=True,

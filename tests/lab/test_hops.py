@@ -1,6 +1,6 @@
-"""Programs on the path, real ones: receipts prove that they carried the load, their CPU is counted, and their death voids a trial.
+"""Real programs on the path: receipts prove that they carried the load, their CPU is counted, and their death voids a trial.
 
-Every path of the registry with a program on it is here by itself, with the first server that it carries.
+Every path of the registry with a program on it is included automatically, with the first server that it carries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.lab.undisturbed import EMPTY_WINDOW, lasting
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CONNECTIONS = 2
-"""Of the scenario."""
+"""Connections of the scenario's load."""
 _HOPS = tuple(name for name, path in PATHS.items() if path.hops)
 _READ = ("postgresql", "redis", "memcached")
 
@@ -40,7 +40,7 @@ def _server(path: NetworkPath) -> str:
 
 
 def _lacking(name: str, server: str = "") -> str | None:
-    """What is not here: a program of the path, or its server."""
+    """What is not installed, a program of the path or its server; else None."""
     try:
         check_programs(PATHS[name])
         find_server(server or _server(PATHS[name]))
@@ -74,7 +74,7 @@ def seen(cache: Path) -> Any:
 
 _CARRIED = [(name, kind) for name in _HOPS for kind in _READ if kind in PATHS[name].protocols]
 _CARRIED += [(name, "mariadb") for name in _HOPS if _server(PATHS[name]) == "mariadb"]
-# What passes bytes on carries a store of keys as well.
+# A program that forwards bytes also carries a key-value store.
 _CARRIED += [("haproxy", "redis"), ("haproxy", "memcached")]
 
 
@@ -101,7 +101,7 @@ def test_its_own_counters_agree_with_the_servers(seen: Any, path: str) -> None:
     for trial in seen(path):
         counters = trial["receipt"]["server"]["counters"]
         for hop in trial["receipt"]["forwarder"]["carried"].values():
-            # A busy machine may leave a window of a few transactions, in which that session counts.
+            # On a busy machine a window may have only a few transactions, so that this session matters.
             assert hop["bytes_to_server"] == pytest.approx(counters["bytes_received"], rel=0.05, abs=2000)
             assert hop["bytes_to_client"] == pytest.approx(counters["bytes_sent"], rel=0.05, abs=2000)
 
@@ -168,7 +168,7 @@ def test_a_server_that_is_killed_behind_a_hop_is_named(tmp_path: Path, cache: Pa
     session = _session(path, tmp_path, cache)
     try:
         wait_until(partial(_under_way, session), "a trial")
-        # One that ends with its trial would not be missed.
+        # A server that ends with its trial would not be missed.
         assert session.await_part("howfar-engine load", PATIENCE_S) is not None, session.say()
         _kill(session, find_server(_server(PATHS[path])).path.name)
         code = session.code()
@@ -192,7 +192,7 @@ def test_nothing_is_left_of_a_run_that_is_killed_with_a_hop(tmp_path: Path, cach
         assert session.await_part(PATHS[path].hops[0], PATIENCE_S) is not None, session.say()
         own = session.namespaces()
         session.process.kill()
-        # sshd writes over its environment, and with it over the mark: namespaces tell of it too.
+        # sshd overwrites its environment and with it the mark; its namespaces still reveal it.
         wait_until(lambda: not session.marked.pids() and not own & all_namespaces(), "the end of all of it")
     finally:
         session.end()

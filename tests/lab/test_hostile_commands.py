@@ -1,4 +1,4 @@
-"""Peers that send what no server should, before every command that talks to a server or passes an application's connection on."""
+"""Hostile peers, against every command that talks to a server or forwards an application's connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.test_hostile_peers import LARGE, MOST_GROWTH_KB
 pytestmark = pytest.mark.thorough
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
 ENDS_S = 10
-"""Time for a command, beside what it takes with a peer that behaves; it has a margin on a busy machine."""
+"""Time for a command, in addition to its time with a well-behaved peer; `_MARGIN` times this is allowed, for busy machines."""
 _MARGIN = 3
 HOSTILE = [
     pytest.param(kind, mode, id=f"{kind.value} {mode}")
@@ -42,7 +42,7 @@ with suppress(NotThis, Refused, OSError):
     session = PROTOCOLS[Kind(sys.argv[1])].open(Endpoint(None, sys.argv[2], int(sys.argv[3])), Login("me", ""))
     session.counters()
 """
-"""Asks a few questions and is gone after half a second: how long an application waits is its own."""
+"""Sends a few requests and exits after half a second: how long an application waits is not howfar's concern."""
 SCHEMES = {Kind.MYSQL: "mysql", Kind.POSTGRESQL: "postgresql", Kind.REDIS: "redis", Kind.MEMCACHED: "memcached"}
 
 
@@ -62,7 +62,7 @@ def command(name: str, kind: Kind, port: int, folder: Path) -> list[str]:
 
 
 def run(words: Sequence[str]) -> tuple[int, float, int, str]:
-    """Exit code, seconds, most memory of the command's processes that lived at one time in kB, and what it wrote on stderr."""
+    """Exit code, seconds, peak memory in kB of the command's processes that ran at the same time, and stderr."""
     began = time.monotonic()
     process = subprocess.Popen([*HOWFAR, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     most_kb = 0
@@ -94,8 +94,8 @@ def _peak_kb(pid: int) -> int:
 
 @cache
 def usual(name: str, folder: Path) -> tuple[float, int]:
-    """Seconds and memory with peers that behave: the most of all kinds, since not every one brings an application far enough for a
-    recording, whose cost is then measured."""
+    """Seconds and memory with well-behaved peers: the maximum over all kinds, since not every kind gets an application far enough for
+    a recording, whose cost is then measured."""
     folder.mkdir(exist_ok=True)
     times, peaks = [], []
     for kind in SCHEMES:

@@ -1,4 +1,4 @@
-"""Hosts of one's own: namespaces with an sshd each, joined, shown, and let go without a trace."""
+"""The user's own hosts: namespaces with an sshd each, joined, shown, and released without a trace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = [
 def among_hosts(
     cache: Path, directory: Path, script: str, hosts: tuple[str, ...] = ("a", "b"), **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a shell script where the file of hosts is `hosts.toml`."""
+    """Run a shell script in `directory`, with the hosts file `hosts.toml`."""
     request = json.dumps({"directory": str(directory), "hosts": hosts, **more})
     bin_directory = Path(sys.executable).parent
     return subprocess.run(
@@ -59,7 +59,7 @@ def among_hosts(
 
 
 def need(*programs: str) -> None:
-    """Skip where one is not here."""
+    """Skip if one of the programs is not installed."""
     try:
         for program in programs:
             find_php_fpm() if program == "php" else find_server(program)
@@ -88,7 +88,7 @@ ps -eo stat,args >after.txt
 
 @pytest.fixture(scope="module")
 def lived(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two hosts that were up, seen, and let go."""
+    """The outputs of two hosts that were joined, shown, and released."""
     directory = tmp_path_factory.mktemp("h")
     done = among_hosts(cache, directory, _LIFE)
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def test_nothing_listens_on_more_than_the_addresses_of_the_hosts(lived: Path) ->
 
 def test_nothing_runs_any_more_when_they_are_down(lived: Path) -> None:
     shown = (lived / "after.txt").read_text().splitlines()
-    # Not the processes that this very script is an argument of.
+    # Without the processes that have this script as an argument.
     alive = [line for line in shown if not line.startswith("Z") and "howfar hosts up" not in line]
     assert not [line for line in alive if "ray" in line or "howfar.fleet" in line]
 
@@ -141,7 +141,7 @@ _PLAN = TINY.replace(
 
 @pytest.fixture(scope="module")
 def measured(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Four paths between two hosts, by a command that joins them and lets them go."""
+    """Four paths between two hosts, by a command that joins and releases them."""
     directory = tmp_path_factory.mktemp("m")
     (directory / "plan.toml").write_text(_PLAN)
     done = among_hosts(
@@ -230,7 +230,7 @@ def test_clients_share_a_load_and_the_server_counts_their_sum(
         assert trial.measured is not None
         both = trial.measured.transactions + trial.measured.warmup_transactions
         counted = trial.receipt["server"]["counters"]["Com_stmt_execute"]
-        # That all answers, those beyond the window too, are as many is the receipt's own rule.
+        # The receipt's own rule requires that all answers, those outside the window included, are equal in number.
         assert both <= counted <= 1.1 * both + 50 * len(clients)
     scale = json.loads((tmp_path / "scale.json").read_text())
     division = scale["division"]
@@ -240,13 +240,13 @@ def test_clients_share_a_load_and_the_server_counts_their_sum(
 
 
 BLOCKS = 4
-"""As many as an interval needs."""
+"""The number of blocks that an interval needs."""
 RAY_CPU, AGENT_CPU = 0.01, 0.05
-"""Most that Ray, and howfar's agent, may have of one CPU of a load host while it measures. It is time on a CPU, which a busy machine
-hardly changes."""
+"""Maximum share of one CPU of a load host that Ray, and howfar's agent, may use during a measurement. It is CPU time, which a busy
+machine hardly changes."""
 P50_OFF, P99_OFF = 0.03, 0.10
-"""By which the merged times of several clients may differ from one client's in the same blocks. The server takes 5 ms, and nothing is
-full; the p99 has the machine's own disturbances in it, so that only its interval is held against the bar."""
+"""Limits of the difference between the merged times of several clients and one client's in the same blocks. The server takes 5 ms, and
+no resource is full; the p99 contains the machine's own disturbances, so only its interval is compared with the limit."""
 
 
 def _keeps_to_its_bars(scale: dict[str, Any]) -> None:
@@ -263,7 +263,7 @@ def test_hosts_start_within_a_millisecond_and_the_bounds_that_their_clocks_state
     cache: Path, tmp_path: Path, rtt_ns: int
 ) -> None:
     plan = _PLAN.replace(PATHS, '["tcp", "remote"]').replace('path = "socket"', 'path = "tcp"')
-    # Whoever begins later than the warm-up lasts, on a busy machine, voids its trial.
+    # A host that begins later than the warm-up lasts, on a busy machine, voids its trial.
     plan = plan.replace("threads = 1", "threads = 4").replace('warmup = "50ms"', 'warmup = "1ms"')
     (tmp_path / "plan.toml").write_text(plan)
     command = "howfar run plan.toml --on hosts.toml --place client=a,server=b --out run.howfar"
@@ -310,7 +310,7 @@ def test_a_lost_host_comes_back_a_lost_driver_is_resumed_and_nothing_outlives_th
     assert len(lost) <= 1, "a host that died between two trials is joined again before the next one, and voids none"
     assert run.stop is StopReason.BLOCKS
     shown = (tmp_path / "ps.txt").read_text().splitlines()
-    # Not the processes that this very script is an argument of.
+    # Without the processes that have this script as an argument.
     alive = [line for line in shown if not line.startswith("Z") and "howfar hosts up" not in line]
     assert not [line for line in alive if "raylet" in line or "howfar.fleet" in line or "mariadbd" in line]
 

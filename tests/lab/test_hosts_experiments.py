@@ -1,4 +1,4 @@
-"""Replication, pages and programs on the way between hosts of one's own."""
+"""Replication, pages and programs on the path between the user's own hosts."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ path = "tcp"
 
 
 def _run(cache: Path, directory: Path, plan: str, options: str = "", hosts: tuple[str, ...] = ("a", "b")) -> Run:
-    """A run with its report, between hosts."""
+    """Run a plan between hosts, with its report."""
     (directory / "plan.toml").write_text(plan)
     command = f"howfar run plan.toml --on hosts.toml {options} --out run.howfar"
     done = among_hosts(cache, directory, f"{command}; howfar report --md run.howfar >report.md", hosts)
@@ -153,7 +153,7 @@ def _run(cache: Path, directory: Path, plan: str, options: str = "", hosts: tupl
 
 def _good(run: Run) -> list[str]:
     for trial in run.trials:
-        print(trial.arm, trial.status, trial.void_reason)  # shown where the assertion fails
+        print(trial.arm, trial.status, trial.void_reason)  # shown if the assertion fails
     return [trial.arm for trial in run.trials if trial.status is TrialStatus.OK]
 
 
@@ -259,7 +259,7 @@ def test_poolers_are_measured_between_hosts(
         if "at_once" in trial.receipt.get("forwarder", {}):
             (carried,) = trial.receipt["forwarder"]["carried"].values()
             (most,) = trial.receipt["forwarder"]["at_once"].values()
-            kept = "persistent" in trial.arm  # others may be seen or not
+            kept = "persistent" in trial.arm  # connections that are not kept may be missed
             assert carried["bytes_to_server"] > 0 and (most["to_clients"] > 0 or not kept)
         counted = trial.receipt["hosts"]["counted"]
         assert (counted["of"], counted["rule"]) == counts

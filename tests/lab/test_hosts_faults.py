@@ -1,4 +1,4 @@
-"""Injured runs between hosts: what was hurt is named, its block is void, `howfar resume` completes, and nothing is left."""
+"""Faults injected into runs between hosts: each is named, its block is void, `howfar resume` completes, and nothing is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAN = (
 
 
 def injured(cache: Path, directory: Path, *what: str, blocks: int) -> dict[str, Any]:
-    """What `hosts_faults` says."""
+    """The report of `hosts_faults`, checked for completion and for leftovers."""
     (directory / "plan.toml").write_text(
         PLAN.replace("min_blocks = 4", f"min_blocks = {blocks}").replace("max_blocks = 4", f"max_blocks = {blocks}")
     )
@@ -57,7 +57,7 @@ def injured(cache: Path, directory: Path, *what: str, blocks: int) -> dict[str, 
 )
 def test_an_injury_is_named_and_its_trial_void(cache: Path, tmp_path: Path, injury: str, reason: str) -> None:
     (one,) = injured(cache, tmp_path, injury, blocks=2)["injuries"]
-    # After six such trials in a row a run ends, as it must, and was resumed; 7: an arm had no good one in all its blocks.
+    # After six such trials in a row a run ends, as it must, and was resumed; 7: an arm had no valid trial in any block.
     assert one["ended"] in ((None, 0, 4, 7) if injury == "disk-full" else (None, 0)), "the run goes on by itself"
     assert one["void"] and any(reason in each for each in one["void"]), one
 
@@ -82,7 +82,7 @@ def test_clocks_that_differ_by_5_s_or_are_stepped_have_no_effect(cache: Path, tm
 
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_after_kills_at_random_the_run_completes(cache: Path, tmp_path: Path, seed: int) -> None:
-    """30 kills."""
+    """Six kills per seed, 30 in all."""
     found = injured(cache, tmp_path, "random", "6", str(seed), blocks=6)
     assert all(one["void"] or one["ended"] for one in found["injuries"]), found
 

@@ -1,4 +1,4 @@
-"""Other targets than a server of howfar's own on hosts that it joined: the user's server, and a Ray cluster that exists already."""
+"""Targets other than howfar's own server on hosts that it joined: the user's server, and a Ray cluster that already exists."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ ls /dev/shm >shm.txt
 
 @pytest.mark.thorough
 def test_a_ray_cluster_that_exists_is_used_and_left_as_it_was(cache: Path, tmp_path: Path) -> None:
-    # It must still measure when the second command asks.
+    # The run must still be measuring when the second command requests the hosts.
     (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 12"))
     done = among_hosts(cache, tmp_path, _EXISTING)
     came_through(done.returncode, done.stderr + _said(tmp_path, "err.txt"))

@@ -1,8 +1,8 @@
 """SIGKILL at random moments, to the program outside, its sandbox and its parts: nothing is left, nothing is lost.
 
-One run file after another goes through session after session until all deaths have been died: four of them, and thirty-one more in
-`./test thorough`; most in runs without a link, which begin and end in a quarter of the time. Roles and moments come from a seed,
-which is printed; HOWFAR_TEST_SEED repeats it.
+Sessions work on one run file after another until the planned number of kills is reached: four, and thirty-one more in
+`./test thorough`; most of them in runs without a link, which begin and end in a quarter of the time. Roles and moments come from a
+seed, which is printed; HOWFAR_TEST_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.lab.undisturbed import DISTURBED, skip_if_disturbed
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 ENDING = {"parent": -signal.SIGKILL, "unshare": 4, "inside": 4}
-"""Whose death ends the session, with the exit code that is seen then."""
+"""Roles whose death ends the session, with the session's exit code."""
 SHARE_OF_ENDINGS = 0.3
 LATEST_AFTER_A_DEATH_S = 2.0
 PATIENCE_FOR_A_PART_S = 3.0
@@ -33,7 +33,7 @@ PATIENCE_FOR_A_PART_S = 3.0
 
 @dataclass(frozen=True)
 class Kind:
-    """Runs to die in. The first death of a session comes up to `latest_s` after its start, which is often before the first trial."""
+    """A kind of run to kill. The first kill of a session is up to `latest_s` after its start, often before the first trial."""
 
     plan: str
     arms: int
@@ -54,7 +54,7 @@ KINDS = {
 
 
 class Campaign:
-    """Sessions over run files; what was seen in one must be there after the next."""
+    """Sessions on run files; what a file contained after one session must still be there after the next."""
 
     def __init__(self, kind: Kind, most: int, where: Path, seed: int) -> None:
         self.kind = kind
@@ -81,7 +81,7 @@ class Campaign:
 
     @staticmethod
     def find(session: Session, roles: list[str]) -> tuple[str, int] | None:
-        """The first of `roles`, which is waited for a while; else one of the others that is there now."""
+        """A process of the first of `roles`, waited for up to PATIENCE_FOR_A_PART_S; else one of another role that runs now."""
         patience_s = PATIENCE_FOR_A_PART_S
         for role in roles:
             victim = session.await_part(role, patience_s)
@@ -91,7 +91,7 @@ class Campaign:
         return None
 
     def live(self, session: Session) -> str | None:
-        """Kill parts until the session has ended. Gives the role whose death should have ended it."""
+        """Kill parts until the session has ended. Returns the role whose death should have ended it, if any."""
         began = True
         while len(self.deaths) < self.most:
             last = self.random.random() < SHARE_OF_ENDINGS
@@ -119,7 +119,7 @@ class Campaign:
         return None
 
     def check_file(self, session: Session) -> None:
-        """Whatever was said to be finished is in the file, and all that was there before is as it was."""
+        """Check that all trials reported as finished are in the file, and that everything there before is unchanged."""
         assert self.file.exists() or not session.reported(), session.say()
         if not self.file.exists():
             return
@@ -138,7 +138,7 @@ class Campaign:
         self.run, self.rows = run, rows
 
     def check_complete(self) -> None:
-        """Each block measured once; one with a void trial, which says why, was ended there and measured again as a whole."""
+        """Check that each block was measured once; a block with a void trial, which states why, ended there and was measured again."""
         assert self.run is not None
         assert self.run.stop is StopReason.BLOCKS
         assert [trial.number for trial in self.run.trials] == list(range(len(self.run.trials)))
@@ -177,8 +177,8 @@ class Campaign:
         elif code == 0:
             self.check_complete()
         else:
-            # A part died while the laboratory was built, or one arm was void too often: said, with what to do. Where nobody died, only
-            # because the machine was too busy for a link.
+            # A part died while the laboratory was built, or one arm was void too often: reported, with advice. Without a kill, this
+            # happens only if the machine was too busy for a link.
             output = session.say()
             assert len(self.deaths) > deaths_before or any(sign in output for sign in DISTURBED), output
             assert code in (4, 5), session.say()

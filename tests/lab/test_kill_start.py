@@ -1,4 +1,4 @@
-"""SIGKILL while the cache is filled for the first time: no half template is ever used, and the next start clears up."""
+"""SIGKILL while the cache is filled for the first time: no incomplete template is ever used, and the next start cleans up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _building(shelf: str) -> Moment:
 
 
 def _kept(shelf: str) -> Moment:
-    """Any file of a template's: it is there under its name."""
+    """When a complete template exists: a directory under its final name."""
     return lambda session, templates: any(
         entry.is_dir() and not entry.name.startswith("building-") for entry in (templates / shelf).glob("*")
     )

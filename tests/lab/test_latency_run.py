@@ -1,4 +1,4 @@
-"""Rates of their own on a real server: what was due is what the rate makes, and shares are of what the baseline reaches."""
+"""Offered rates on a real server: the due arrivals match the rate, and percentages refer to the baseline's capacity."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_rates_are_offered_proven_and_reported(cache: Path, tmp_path: Path) -> N
             and account["due"] == account["answered"] + account["unanswered"] + account["failed"]
         )
         assert trial.measured is not None and trial.measured.transactions == account["answered"]
-    # The moments are the block's, the same on each path.
+    # Arrival times belong to the block: they are the same on each path.
     due = {(trial.block, trial.receipt["arrivals"]["per_s"]): set[int]() for trial in paced}
     for trial in paced:
         due[trial.block, trial.receipt["arrivals"]["per_s"]].add(trial.receipt["arrivals"]["due"])

@@ -1,6 +1,6 @@
-"""The verdict in loads that are made so that one resource limits them: real servers, real link, each case its own sentence.
+"""The verdict on loads that one resource is made to limit: real servers, real link, and in each case the sentence for it.
 
-A machine that others fill gives another verdict: a case is tried again then, and skipped where the last one was a refusal to judge.
+A machine busy with other programs gives another verdict: the case is then repeated, and skipped if the last attempt refuses to judge.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [
 ROUNDS = 3
 PATIENCE_S, AGAIN_UNTIL_S = 900.0, 400.0
 FSYNC_WORTH_NS = 150_000
-"""A durable write that costs less is none: memory, or a disk that answers before it has written."""
+"""A write that costs less is not durable: it goes to memory, or to a disk that answers before it has written."""
 
 REQUEST = {"tables": 1, "table_size": 10_000, "connections": 64, "paths": ["tcp", "remote"]}
 WIDE = {
@@ -46,7 +46,7 @@ WIDE = {
     "distinct_ranges": 0,
     "skip_trx": True,
 }
-"""Four answers of 127 kB."""
+"""Options of a transaction with four answers of 127 kB."""
 ONE_ROW = {"kind": "oltp_write_only", "index_updates": 0, "non_index_updates": 2, "delete_inserts": 0}
 FAR = {"path": "remote", "rtt_ns": 10_000_000, "rate_bps": 10**9}
 
@@ -109,7 +109,7 @@ def _run(cases: Iterable[dict[str, Any]], cache: Path) -> dict[str, dict[str, An
 
 
 def _judged(cases: tuple[dict[str, Any], ...], cache: Path) -> dict[str, dict[str, Any]]:
-    """Each case until it was measured undisturbed, or often enough."""
+    """Measure each case until it is undisturbed, in at most ROUNDS rounds."""
     found: dict[str, dict[str, Any]] = {}
     began = time.monotonic()
     for number in range(ROUNDS):
@@ -132,7 +132,7 @@ def rare(cache: Path) -> dict[str, dict[str, Any]]:
 
 
 def _limit(found: dict[str, Any]) -> dict[str, Any]:
-    """The limit that was named, which is the expected one."""
+    """The limit that was named, checked to be the expected one."""
     judged = verdict(found, found["expected"])
     assert judged != "void", found["void"]
     limit: dict[str, Any] = found["cell"]["limit"]
@@ -146,7 +146,7 @@ def _limit(found: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_a_full_link(usual: dict[str, Any]) -> None:
-    """43 kB a transaction: 54 a second are 20 Mb/s, which a server passes whatever else its machine does."""
+    """With 43 kB per transaction, 54 per second are 20 Mb/s, which a server exceeds whatever else its machine does."""
     limit = _limit(usual["full link"])
     assert " of 2.35 MiB/s" in limit["says"]
     assert "more connections" in limit["would_not"]
@@ -154,7 +154,7 @@ def test_a_full_link(usual: dict[str, Any]) -> None:
 
 
 def _plateau_is_what_the_bytes_say(found: dict[str, Any]) -> None:
-    """What a transaction's answers are on the loopback, cut into segments: the link's rate over that is its throughput, within 3 %."""
+    """Throughput is the link's rate over the size of a transaction's answers on the loopback, cut into segments, within 3 %."""
     full, loopback = found["full link"]["cell"], found["server CPU"]["cell"]
     assert loopback is not None, found["server CPU"]["void"]
     workload = Workload().model_dump(mode="json")
@@ -179,7 +179,7 @@ def test_a_server_without_cpu_left(usual: dict[str, Any]) -> None:
 
 @pytest.mark.thorough
 def test_a_client_without_cpu_left_says_whose_figures_these_are(rare: dict[str, Any]) -> None:
-    """The server answers with bytes made beforehand; the client reads and decodes each of them."""
+    """The server answers with prepared bytes; the client reads and decodes each of them."""
     limit = _limit(rare["client CPU"])
     assert "these figures describe the load generator" in limit["says"]
 
@@ -188,14 +188,14 @@ def test_a_client_without_cpu_left_says_whose_figures_these_are(rare: dict[str, 
 def test_pure_latency(rare: dict[str, Any]) -> None:
     limit = _limit(rare["latency"])
     share = re.search(r"round trips take (\d+) %", limit["says"])
-    # Of a few loaded processors, waking up takes the rest; where others have them too, more of it.
+    # On a few loaded processors, wake-ups take the rest of the time; more of it where other programs run, too.
     assert share and int(share[1]) >= (80 if others_cpus(rare["latency"]) <= MANY_OTHERS else 50), limit["says"]
     assert "more bandwidth" in limit["would_not"]
 
 
 @pytest.mark.thorough
 def test_a_small_receive_window(rare: dict[str, Any]) -> None:
-    """127 kB through 16 kB at 10 ms: eight round trips and more an answer."""
+    """127 kB through a window of 16 kB at 10 ms take eight or more round trips per answer."""
     limit = _limit(rare["receive window"])
     assert "client's receive window" in limit["says"]
 
@@ -214,7 +214,7 @@ def test_a_lock(rare: dict[str, Any]) -> None:
 
 @pytest.mark.thorough
 def test_a_commit_that_waits_for_the_disk(cache: Path) -> None:
-    """Outside the sandbox, whose data lies in memory; one connection, each update durable."""
+    """Runs outside the sandbox, which keeps its data in memory; one connection, each update durable."""
     found = _judged(ON_DISK, cache)["commit"]
     cost = found["fsync"]
     if not cost or cost["512"]["p50"] < FSYNC_WORTH_NS:

@@ -43,7 +43,7 @@ def ran(seen: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def layout(report: str) -> list[str]:
-    """Words alone: without the first line, numbers and runs of spaces."""
+    """The report's words only: without the first line, numbers and runs of spaces."""
     return [re.sub(r"[\d.]+", "9", re.sub(r" +", " ", line)) for line in report.splitlines()[1:]]
 
 
@@ -74,7 +74,7 @@ def test_a_sysbench_command_line_does_the_same_work_in_the_same_words(seen: dict
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_every_workload_asks_as_much_as_sysbenchs(kind: str, seen: dict[str, Any]) -> None:
-    """Transactions and statements; how many rows an update or delete still finds depends on what was drawn before."""
+    """Transactions and statements are equal; how many rows an update or delete still finds depends on earlier random draws."""
     ours = ran(seen, kind)["out"]
     assert number(ours, "transactions") == EVENTS
     if f"sysbench {kind}" not in seen["runs"]:

@@ -1,4 +1,4 @@
-"""`howfar load` by DSN to each kind of server that is here: TLS and compression are had as requested, or the load fails."""
+"""`howfar load` by DSN to each installed kind of server: TLS and compression are as requested, or the load fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVENTS = 20
 
 
 def load(running: Running, **parameters: str) -> tuple[int, list[dict[str, Any]]]:
-    """A few transactions; the exit code and the JSON lines."""
+    """Run a few transactions; returns the exit code and the JSON lines."""
     host, port = running.address
     dsn = (
         f"mysql://{USER}@{host}:{port}/{DATABASE}?{urlencode({k.replace('_', '-'): v for k, v in parameters.items()})}"

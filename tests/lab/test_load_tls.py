@@ -1,4 +1,4 @@
-"""`howfar load` connects by TLS where the servers' own clients do, and nowhere else: certificates, names, programs in between."""
+"""`howfar load` connects by TLS exactly where the servers' own clients do: certificates, names, programs in between."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _postgres(
 def test_a_certificate_that_psql_takes_is_taken(
     kind: str, parameters: str, plain: Running, odd: dict[str, CertificatePaths]
 ) -> None:
-    """And TLS ends before the server: what is proven of each half of the path is in a note, and the load is valid."""
+    """TLS ends before the server here: a note reports what is proven of each half of the path, and the load is valid."""
     with front(plain.address, odd[kind]) as before:
         code, last, connects = _postgres(plain, before.port, parameters.format(ca=odd[kind].ca))
     assert (code, connects) == (0, True), last
@@ -196,7 +196,7 @@ def mariadb_11(authority: certificates.Certificates, tmp_path_factory: pytest.Te
 def test_mariadb_proves_its_certificate_by_the_password(
     by: str, mariadb_11: Running, odd: dict[str, CertificatePaths]
 ) -> None:
-    """[tls-9] [cli-12] Without an authority; somebody in the middle, who passes all on, cannot."""
+    """[tls-9] [cli-12] No authority is needed; a man in the middle who forwards everything cannot prove a certificate."""
     if by not in accounts.offered(mariadb_11):
         pytest.skip(f"this server has no {by}")
     account = accounts.create(mariadb_11, by, "correct horse")

@@ -1,4 +1,4 @@
-"""The lines that a report advises for my.cnf: real pairs start with these very lines, say that they are in force, and replicate."""
+"""The lines that a report advises for my.cnf: real pairs start with just these lines, report that they are in force, and replicate."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.rarely import rarely_but
 pytestmark = pytest.mark.lab
 Connection: TypeAlias = "pymysql.Connection[DictCursor]"
 _UNLOGGED = "SET SESSION sql_log_bin = 0;\n"
-"""Else the accounts would wait for a replica to acknowledge them."""
+"""Otherwise creating the accounts would wait for a replica's acknowledgement."""
 _HUNG_S = 90
 """Far less than the advised timeout."""
 SAYS = {"ON": {"ON", "1"}, "binlog": {"ON", "1"}}
-"""What a server may answer for what a file says, where it is not the same; a log's name is requested as a yes or no."""
+"""Values that a server may report for a value in the file, if they differ; for a log's name it reports only whether the log is on."""
 
 
 @pytest.mark.parametrize("name", rarely_but(("mariadb",), ("mariadb", "mysql")), indirect=True)
@@ -76,7 +76,7 @@ def _has_the_row(replica: Connection) -> bool:
 
 
 def _unlike(connection: Connection, lines: tuple[str, ...]) -> dict[str, str | None]:
-    """Settings that are not in force, with what is."""
+    """Settings that are not in force, with the values that are."""
     wanted = dict(line.split(" = ") for line in lines if " = " in line and not line.startswith("#"))
     wanted = {key: value for key, value in wanted.items() if key != "plugin-load-add"}
     found = {key: _shown(connection, "VARIABLES", key.replace("-", "_")) for key in wanted}
@@ -94,7 +94,7 @@ def _shown(connection: Connection, what: str, name: str) -> str | None:
 def _pair(
     program: Program, short: Path, first: tuple[str, ...], second: tuple[str, ...]
 ) -> Iterator[tuple[Connection, Connection, int]]:
-    """Both side by side, on equal data that knows of no other. The port is the primary's."""
+    """Run both servers, on equal data without any replication. The port is the primary's."""
     with ExitStack() as ledger:
         works = [ledger.enter_context(_directory(short, name)) for name in ("p", "r")]
         ports = [free_port(), free_port()]
@@ -118,7 +118,7 @@ def _directory(short: Path, name: str) -> Iterator[Path]:
 
 @contextmanager
 def _begun(program: Program, lines: tuple[str, ...], work: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """With a file of these lines and nothing more than a place of its own."""
+    """A server with a file of these lines; its other options only give it its own directory, address and account."""
     (work / "my.cnf").write_text("\n".join(lines) + "\n")
     (work / "init.sql").write_text(_UNLOGGED + DIALECTS[program.kind].init_sql("secret"))
     command = [

@@ -1,4 +1,4 @@
-"""The engine's pages against real servers: what it counts is what they count, and its computing is what its clock says."""
+"""The engine's pages against real servers: its counts equal theirs, and its computing takes the time that its clock shows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MILLISECOND, SECOND = 1_000_000, 1_000_000_000
 KEYS = 100
 PAGES = 120
 REDIS_KEYS = KeyValue(protocol="resp2", keys=2 * KEYS)
-"""Half of them are there."""
+"""Half of these keys exist."""
 MEMCACHED_KEYS = KeyValue(protocol="memcached_text", keys=KEYS)
 STATEMENTS = (
     CustomStatement(
@@ -60,7 +60,7 @@ STEPS = (
     QueryStep(statement="article"),
     QueryStep(statement="commit"),
 )
-"""Twice in a page: 12 queries, 6 requests to Redis and 8 to Memcached."""
+"""Steps that a page runs twice: 12 queries, 6 requests to Redis and 8 to Memcached."""
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +94,13 @@ def page(running: Running, stores: tuple[Store, Store], **changes: Any) -> PageS
 
 
 def computing(store: Store, cpu_ns: int) -> PageScript:
-    """A page that asks once and computes."""
+    """A page that makes one request and computes."""
     steps = (GetStep(store="redis"), CpuStep(cpu_ns=cpu_ns))
     return PageScript(redis=Service(target=store.unix), redis_keys=REDIS_KEYS, steps=steps)
 
 
 def job(script: PageScript, **changes: Any) -> PageJob:
-    """So many pages and no more, without a warm-up: what servers count is what the engine has told."""
+    """Exactly this many pages, without a warm-up, so that the servers' counts equal the engine's."""
     fields = {"workers": 3, "pages": PAGES, "seed": 7, "warmup_ns": 0, "measure_ns": 60 * SECOND}
     return PageJob(application=script, **(fields | changes))
 
@@ -125,7 +125,7 @@ def memcached_stats(store: Store) -> dict[str, int]:
 
 
 def counted(running: Running, stores: tuple[Store, Store]) -> dict[str, int]:
-    """By the servers themselves; each look is a connection to each of them."""
+    """The servers' own counters; each call connects to each of them."""
     rows = running.execute(
         "SHOW GLOBAL STATUS WHERE Variable_name IN"
         " ('Com_select', 'Com_begin', 'Com_commit', 'Connections', 'Aborted_clients')"
@@ -159,7 +159,7 @@ def test_servers_count_the_same(running: Running, stores: tuple[Store, Store], c
     assert deltas["memcached_cmd_get"] == deltas["memcached_get_hits"] == items.hits == 8 * PAGES
     assert items.misses == 0 and finished.rows == 8 * PAGES + keys.hits + items.hits
 
-    # Each worker's one, or each page's own and the two that gave the receipts; and the second look.
+    # One connection per worker, or one per page and two for the receipts; and those of the second call of `counted`.
     opened = PAGES + 2 if connect == "per_page" else 3
     looks = {"Connections": 1, "redis_connections": 3, "memcached_total_connections": 1}
     assert {name: deltas[name] - own for name, own in looks.items()} == dict.fromkeys(looks, opened)
@@ -171,7 +171,7 @@ def test_servers_count_the_same(running: Running, stores: tuple[Store, Store], c
     assert round_trips == {"mysql": 12 * PAGES, "redis": 6 * PAGES, "memcached": 8 * PAGES}
     assert kinds["transaction"].count == kinds["cpu"].count == PAGES
     assert ("connect.mysql" in kinds) == (within > 0)
-    # A page is at least its round trips and its computing.
+    # A page takes at least its round trips and its computing.
     spent = sum(kinds[f"turn.{name}"].mean_ns * round_trips[name] for name in round_trips) / PAGES
     assert kinds["transaction"].mean_ns > 0.99 * (spent + 200_000)
     assert kinds["cpu"].min_ns > 0.99 * 200_000 and finished.elapsed_ns < 60 * SECOND
@@ -192,8 +192,8 @@ def test_an_encrypted_page_resumes(
 
 
 def test_computing_is_as_long_as_asked(stores: tuple[Store, Store]) -> None:
-    """By the kernel's own account of the whole engine, beyond what the same pages cost without computing. It is read a moment after
-    the window has begun, later on a busy machine: of three times one must be as requested."""
+    """By the kernel's CPU accounting of the whole engine, beyond what the same pages cost without computing. It is read a moment after
+    the window has begun, later on a busy machine: one of three attempts must be as requested."""
     requested_ns, pages = 2 * MILLISECOND, 300
 
     def client_and_own(cpu_ns: int) -> tuple[int, Any]:
@@ -223,7 +223,7 @@ def test_an_open_loop_adds_up(stores: tuple[Store, Store], rate: float) -> None:
     assert account is not None and account.failed == 0
     assert account.due == account.answered + account.unanswered == histograms(finished)["transaction"].count
     assert account.answered == finished.transactions
-    # So many arrivals of a Poisson process, by six standard deviations.
+    # The arrivals of a Poisson process, within six standard deviations.
     assert abs(account.due - rate / 2) < 6 * (rate / 2) ** 0.5
     assert sum(one.transactions for one in outcome.intervals) == finished.transactions
     assert outcome.intervals[-1].backlog > 0 or rate < 1000

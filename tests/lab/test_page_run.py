@@ -1,5 +1,6 @@
-"""Pages and keys as plans: through the real command, the engine's page and PHP's, and what each trial's counts prove. Speeds are
-nobody's business here, but for a page that cannot be faster than its round trips."""
+"""Plans of pages and keys through the real command, with the engine's page and PHP's: what each trial's counts prove.
+
+Speeds are not checked, except that no page may be faster than its round trips."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ path = "tcp"
 
 
 def measure(plan: str, where: Path, cache: Path) -> tuple[Run, Path]:
-    """A run of its two blocks; what this machine disturbed it has made again itself."""
+    """Run the plan's two blocks; howfar itself repeats trials that this machine disturbed."""
     where.mkdir(exist_ok=True)
     file = where / "tiny.howfar"
     (where / "tiny.toml").write_text(plan)
@@ -136,7 +137,7 @@ def test_each_page_took_the_turns_of_its_shape(pages: tuple[Run, Path]) -> None:
         assert reads == {service: (count * measured.transactions, 0) for service, count in KEYS_READ.items()}
     for _, measured in of(run, "php"):
         reported = measured.told
-        # Of a connection that was kept its driver asks first whether it lives.
+        # The driver first checks whether a kept connection is still alive.
         assert {service: reported[f"{service}_turns"] - reported[f"{service}_checks"] for service in ROUND_TRIPS} == {
             service: round_trips * measured.transactions for service, round_trips in ROUND_TRIPS.items()
         }

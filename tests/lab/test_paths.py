@@ -94,7 +94,7 @@ def test_a_second_start_finds_the_loaded_tables(seen: dict[str, Any], cache: Pat
 
 @pytest.mark.parametrize("path", _PATHS)
 def test_a_foreign_program_finds_the_server(path: str, cache: Path) -> None:
-    """A client that knows nothing of howfar reads the variables and the password file."""
+    """A client that does not use howfar connects by the variables and the password file."""
     script = (
         "import os, pymysql; e = os.environ; "
         "c = pymysql.connect(user=e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read(), "

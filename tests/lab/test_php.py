@@ -1,5 +1,6 @@
-"""A real PHP application in the laboratory: its pages do what the script says, by the requested path, as the servers count and
-see it; what goes wrong is said. And the doctor's lines for PHP, run by PHP."""
+"""A real PHP application in the laboratory: its pages follow the script, over the requested path, as the servers confirm.
+
+Failures are reported. Also tests the doctor's lines for PHP, run by PHP."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def seen(name: str, cache: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def of_mariadb(cache: Path) -> dict[str, dict[str, Any]]:
-    """What is tried with one server only."""
+    """The cases that are tried with one server only."""
     _must_be_here("mariadb")
     return _scenario("mariadb", cache)
 
@@ -84,7 +85,7 @@ def test_pages_are_whole_and_nothing_is_void(seen: dict[str, dict[str, Any]]) ->
 def test_a_page_has_the_turns_of_its_script_and_says_which_more_its_drivers_took(
     seen: dict[str, dict[str, Any]],
 ) -> None:
-    """A connection that was kept is checked, once a page: by PDO's MySQL and phpredis, not by memcached and PDO's PostgreSQL."""
+    """A kept connection is checked once per page by PDO's MySQL and phpredis, but not by memcached and PDO's PostgreSQL."""
     for case, trial in _trials(seen).items():
         for reported in trial["told"]:
             for service, round_trips in trial["turns"].items():
@@ -148,7 +149,7 @@ def test_the_engine_visits_them(seen: dict[str, dict[str, Any]]) -> None:
             reported = visited["told"]
             assert reported[f"{service}_turns"] - reported[f"{service}_checks"] == VISITS * round_trips, (case, service)
         assert visited["told"]["cpu_ns"] > VISITS * ROUNDS * CPU_NS, case
-        # FPM itself uses next to nothing. The account is opened a moment after the window, on a busy machine later.
+        # FPM itself uses next to nothing. CPU accounting begins a moment after the window, on a busy machine later.
         assert visited["cpu"]["application"] > 0.25 * visited["told"]["cpu_ns"], case
 
 
@@ -160,7 +161,7 @@ def test_a_client_that_comes_by_another_way_is_seen(of_mariadb: dict[str, dict[s
 
 
 def test_turns_that_pages_only_tell_of_are_missed_by_the_servers(of_mariadb: dict[str, dict[str, Any]]) -> None:
-    """Their lie begins after the proof, and what they tell is what was requested."""
+    """The pages begin to lie after the proof, and report the numbers that were requested."""
     liar = of_mariadb["liar"]
     assert liar["tells"]
     sentences = lasting(liar["violations"])
@@ -192,7 +193,7 @@ def test_the_doctors_lines_lead_php_to_the_socket(of_mariadb: dict[str, dict[str
 
 
 def test_a_php_without_an_extension_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that finds no extension: its files are looked for in an empty directory."""
+    """This PHP finds no extension, because it searches an empty directory."""
     try:
         real = find_php_fpm()
     except MissingError as error:

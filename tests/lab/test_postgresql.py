@@ -76,7 +76,7 @@ def test_tls_is_what_both_ends_negotiated(seen: dict[str, Any]) -> None:
 
 
 def test_sessions_that_have_ended_are_counted_with_their_cpu_time(seen: dict[str, Any]) -> None:
-    """A process a session: without the time of those that ended the server would seem to need almost none."""
+    """Each session is a process: without the time of ended processes the server would seem to need almost none."""
     for trial in _trials(seen, **_CONNECTING):
         counters = trial["receipt"]["server"]["counters"]
         assert counters["connections"] >= trial["transactions"]
@@ -102,7 +102,7 @@ def test_a_foreign_program_finds_the_server(cache: Path) -> None:
 
 
 def test_doctor_examines_the_server_at_the_end_of_the_path(cache: Path) -> None:
-    """Which is in a network that it cannot look into."""
+    """The server is in a network namespace that the doctor cannot inspect."""
     arguments = ("--server", "postgresql", "--path", "remote", "--tables", "1", "--table-size", "10")
     doctor = (_HOWFAR, "doctor", "--json", "--watch", "0.2")
     done = run_lab(*arguments, "--", *doctor, env={"XDG_CACHE_HOME": str(cache)})
@@ -113,7 +113,7 @@ def test_doctor_examines_the_server_at_the_end_of_the_path(cache: Path) -> None:
 
 def test_a_session_that_the_server_ends_while_it_rests_is_told_with_the_servers_reason(cache: Path) -> None:
     load = f"{_HOWFAR} load --threads 1 --rate 0.001 --time 60 --tables 1 --table-size 10 oltp_point_select"
-    # It rests when it has said what the session is, which it asks last.
+    # The session is idle once it has answered the load's last query about it, which reads pg_stat_ssl.
     ending = (
         "import os, time, pg8000.native as n; e = os.environ; "
         "c = n.Connection(e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read(), "
@@ -130,7 +130,7 @@ def test_a_session_that_the_server_ends_while_it_rests_is_told_with_the_servers_
 
 
 def test_sessions_that_the_server_ends_again_and_again_make_a_load_fail(cache: Path) -> None:
-    """Opened again each time, with the server's reason told."""
+    """They are opened again each time, and the server's reason is reported."""
     ends = (
         "import os, pg8000.native as n; e = os.environ; "
         "n.Connection(e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read(), database=e['HOWFAR_DATABASE'], "
@@ -162,7 +162,7 @@ def test_libpqs_own_variables_lead_there(cache: Path, path: str) -> None:
 def test_a_crash_leaves_no_process_and_the_next_start_has_the_data(
     cache: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Also as the ordinary user that tests may be run by: without a sandbox."""
+    """Runs without a sandbox, so also as an ordinary user who runs the tests."""
     store = prepared("postgresql", short_directory(tmp_path_factory.mktemp("s", numbered=True)), tables=Tables(1, 100))
     server = store.start(networking=True)
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()

@@ -1,4 +1,4 @@
-"""Recordings of applications that nobody here wrote: what is found in them, and that they are predicted and replayed on real paths."""
+"""Recordings of third-party applications: what is found in them, and their prediction and replay on real paths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAR = costs(540, label="remote", rtt_ns=500_000, connect_us=560)
 class Recorded:
     path: Path
     counted: Counter[str]
-    """By the server itself meanwhile."""
+    """The server's own counters during the recording."""
 
     @property
     def recording(self) -> Recording:
@@ -51,7 +51,7 @@ def recorded(app: str, folder: Path) -> Recorded:
 
 
 def predicted(recording: Path, round_trips: Mapping[str, float], blocks: int) -> None:
-    """What a busy machine cannot change: which pages there are, how many round trips, and that each takes an RTT at least."""
+    """Check what a busy machine cannot change: the pages, their round trips, and that each round trip takes at least an RTT."""
     command = [HOWFAR, "predict", str(recording), *LINK, "--blocks", str(blocks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     skip_if_disturbed(done.stderr)
@@ -68,7 +68,7 @@ def predicted(recording: Path, round_trips: Mapping[str, float], blocks: int) ->
 
 
 def made_up(path: Path, protocol: str, transport: str = "unix", digest: str | None = None, method: str = "tap") -> Path:
-    """A page of ten round trips on one connection."""
+    """A made-up recording of a page with ten round trips on one connection."""
     floor_ns = 20_000 if method == "tap" else 0
     file = RecordingFile(path, {"method": method, "transport": transport, "floor_ns": floor_ns, "tap_ns": 0})
     file.add_connections([Connection(1, protocol, 0, None, None, None, False, 0, 0)])
@@ -89,7 +89,7 @@ def made_up(path: Path, protocol: str, transport: str = "unix", digest: str | No
 
 @pytest.mark.parametrize("transport", rarely_but(["tcp"], ["unix", "tcp"]))
 def test_what_was_recorded_over_either_transport_is_predicted(transport: str, tmp_path: Path) -> None:
-    """Of a recording that was made up, whose present time is right or not: 7."""
+    """Uses a made-up recording, whose present time may be wrong: then the exit code is 7."""
     path = made_up(tmp_path / "a.recording", "redis", transport)
     command = [HOWFAR, "predict", str(path), "--rtt", "10ms", "--blocks", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -111,8 +111,8 @@ def test_what_was_recorded_over_either_transport_is_predicted(transport: str, tm
     ids="-".join,
 )
 def test_a_program_that_reads_the_protocol_carries_the_round_trips(case: tuple[str, str], tmp_path: Path) -> None:
-    """Packets show all that the application waited for. So a replay takes nothing out of the gaps, of 10.2 ms in all; of a recording
-    by the tap it would take out what the recorder did not see, which depends on the machine."""
+    """Packets show all that the application waited for. So a replay subtracts nothing from the gaps of 10.2 ms in all. From a
+    recording by the tap it would subtract what the recorder did not see, which depends on the machine."""
     protocol, path = case
     try:
         check_programs(PATHS[path])
@@ -129,13 +129,13 @@ def test_a_program_that_reads_the_protocol_carries_the_round_trips(case: tuple[s
 
 
 def test_pages_are_repeated_at_a_real_server_with_statements_that_are_given(postgresql: None, tmp_path: Path) -> None:
-    """Each runs as often as it was recorded, by the server's own count."""
+    """Each statement runs as many times as it was recorded, by the server's own count."""
     recording = made_up(tmp_path / "a.recording", "postgresql", digest="SELECT c FROM sbtest1 WHERE id = ?")
     (tmp_path / "a.sql").write_text("SELECT c\nFROM sbtest1\nWHERE id = 7;\n")
     (tmp_path / "none.sql").write_text("SELECT 1;\n")
     replay = f"{HOWFAR} replay {recording} --blocks 2 --statements"
     counted = "psql -qtAc 'SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relname = $$sbtest1$$'"
-    seen = f"sleep 1.1; {counted}"  # a session publishes what it read when it ends, and not oftener than each second
+    seen = f"sleep 1.1; {counted}"  # a session publishes its counts when it ends, and at most once a second
     inner = f"{seen}; {replay} a.sql --json >found.json && {seen}; {replay} none.sql; echo $?"
     command = [
         HOWFAR,

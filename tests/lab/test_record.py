@@ -1,4 +1,4 @@
-"""`howfar record` on real servers: what it decodes against their own counters, every byte, and no literal anywhere."""
+"""`howfar record` on real servers: it agrees with their counters, passes every byte on, and keeps no literal anywhere."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_is_recorded_is_what_the_server_counted(server: Running, kind: str,
     grown = counted(server) - before
     recording = read(out)
     commands = recording.facts["commands"]
-    # The test's own questions: a login's SET, and SHOW.
+    # The server also counts the test's own queries: a login's SET, and SHOW.
     assert commands["select"] == grown["select"] == 22
     assert commands["set"] in (grown["set_option"], grown["set_option"] - 1)
     assert commands["ping"] == grown["admin_commands"]
@@ -128,7 +128,7 @@ def digest(recording: Recording, number: int | None) -> str:
 
 
 def test_no_secret_is_anywhere(server: Running, tmp_path: Path) -> None:
-    """In no file that recording leaves or makes meanwhile, nor in what is shown. A bare word of a statement is no literal."""
+    """No secret is in files that recording leaves or makes meanwhile, or in its output. A bare word of a statement is no literal."""
     out = tmp_path / "a.recording"
     watch = (
         PAGE + f"\nimport pathlib; held = b''.join(p.read_bytes() for p in pathlib.Path({str(tmp_path)!r}).iterdir())"
@@ -161,8 +161,8 @@ def test_marks_name_pages(server: Running, tmp_path: Path) -> None:
 
 
 def test_pages_that_nothing_marks_are_what_lies_between_rests(server: Running, tmp_path: Path) -> None:
-    """A rest is a thousand times as long as a pause. Where a machine holds the application up too often there is one page, and why is
-    said."""
+    """A rest is a thousand times as long as a pause. If the machine delays the application too often, there is one page, and the
+    reason is reported."""
     whole = PAGE.replace(
         "for number in range(20):", "for number in range(240):\n        number % 20 or time.sleep(0.4)"
     )
@@ -224,7 +224,7 @@ with socket.create_connection((where[0], int(where[1]))) as line:
 def test_requests_of_http_are_pages(
     page_by: tuple[str, ...], cart: str, server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[app-10] Parameters and parts with a digit stay if they are asked for."""
+    """[app-10] Parameters and parts with a digit are kept if requested."""
     out = tmp_path / "a.recording"
     port = free_port()
     monkeypatch.setenv("HTTP_PORT", str(port))
@@ -238,7 +238,7 @@ def test_requests_of_http_are_pages(
         ("/shop", "http"),
         ("POST /confess", "http"),
     ]
-    # Nobody waits for a `quit`: the tap may be given it after the other tap has passed the page on.
+    # A `quit` is not awaited: it may reach the tap after the other tap has forwarded the page.
     assert len({sum(one.is_answered for one in page.round_trips) for page in recording.pages}) == 1
     assert all(one.page_id for one in recording.round_trips if one.is_answered)
     assert recording.facts["protocol"] == "mysql"
@@ -284,7 +284,7 @@ def test_what_cannot_be_recorded_is_refused_with_its_cause(
 
 
 def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> None:
-    """The interface, while tcpdump captures it; then the file that tcpdump wrote of the same, by itself."""
+    """Records the interface while tcpdump captures it, and then the file that tcpdump wrote of the same packets."""
     if shutil.which("tcpdump") is None or os.geteuid() != 0:
         pytest.skip("needs root and tcpdump (./setup --tests brings it)")
     to, out, dump = address(server, "tcp"), tmp_path / "a.recording", tmp_path / "dump.pcap"
@@ -299,7 +299,7 @@ def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> 
         done = record(server, to, out, options=("--interface", "lo", "--json"))
         assert done.returncode == 0, done.stderr
         grown = counted(server) - before
-        time.sleep(1.5)  # what it buffers; nothing says when that is written
+        time.sleep(1.5)  # tcpdump buffers, and gives no sign when it writes
         capture.terminate()
     live = read(out)
     again = tmp_path / "b.recording"
@@ -320,7 +320,7 @@ def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> 
 
 @contextlib.contextmanager
 def capturing(to: str, out: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A recorder of packets on `lo` in its own process group that heeds Ctrl-C, as a command of a shell with a terminal does."""
+    """A recorder of packets on `lo` in its own process group that reacts to Ctrl-C, like a command of a shell with a terminal."""
     arguments = ["--interface", "lo", "--server", to, "--out", str(out), "--json"]
     command = ["env", "--default-signal=INT", HOWFAR, "record", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0) as recorder:
@@ -335,7 +335,7 @@ def capturing(to: str, out: Path) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.skipif(shutil.which("tcpdump") is None or os.geteuid() != 0, reason="needs root and tcpdump")
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_connections_that_are_open_at_the_end_are_recorded(is_whole: bool, server: Running, tmp_path: Path) -> None:
-    """Ctrl-C reaches the whole process group, and who reads the packets writes what it has. A lost capture is not complete."""
+    """Ctrl-C reaches the process group, and the reader of packets writes what it has. After a lost capture, `complete` is false."""
     host, port = server.address
     with (
         capturing(f"{host}:{port}", tmp_path / "a.recording") as recorder,
@@ -345,7 +345,7 @@ def test_connections_that_are_open_at_the_end_are_recorded(is_whole: bool, serve
         for number in range(20):
             cursor.execute("SELECT %s", (number,))
         if not is_whole:
-            time.sleep(1.5)  # what it buffers; nothing says when that is written
+            time.sleep(1.5)  # tcpdump buffers, and gives no sign when it writes
             (capture,) = children(recorder.pid, "tcpdump")
             os.kill(int(capture), signal.SIGTERM)
             ended_before(60, capture)
@@ -362,7 +362,7 @@ def test_connections_that_are_open_at_the_end_are_recorded(is_whole: bool, serve
 
 @pytest.mark.skipif(shutil.which("tcpdump") is None or os.geteuid() != 0, reason="needs root and tcpdump")
 def test_a_killed_recorder_of_packets_leaves_no_capture(tmp_path: Path) -> None:
-    """On a port without a packet tcpdump writes nothing, so it does not notice that nobody reads."""
+    """On a port without packets tcpdump writes nothing, so it does not notice that its reader is gone."""
     with capturing(f"127.0.0.1:{free_port()}", tmp_path / "a.recording") as recorder:
         (capture,) = children(recorder.pid, "tcpdump")
     ended_before(60, capture)
@@ -411,7 +411,7 @@ server.terminate()
 
 
 def _php_pages(server: Running, out: Path, folder: str, addresses: list[str], *options: str) -> tuple[Recording, str]:
-    """Pages of PHP's own server, as they were requested."""
+    """Record pages of PHP's own server; returns the recording and stderr."""
     if shutil.which("php") is None:
         pytest.skip("php is not installed")
     command = (sys.executable, "-c", _REQUESTS, str(free_port()), folder, *addresses)
@@ -423,7 +423,7 @@ def _php_pages(server: Running, out: Path, folder: str, addresses: list[str], *o
 def test_pages_of_a_front_controller_are_told_apart_and_a_server_error_is_known(
     server: Running, tmp_path: Path
 ) -> None:
-    """[app-9] [app-10] By a parameter that was named; other parameters leave no trace."""
+    """[app-9] [app-10] They are distinguished by a named parameter; other parameters leave no trace."""
     (tmp_path / "index.php").write_text(_CONTROLLER)
     addresses = [f"index.php?page={name}&key=Xylophon77" for name in ("list", "item", "item", "broken")]
     pages, said = _php_pages(server, tmp_path / "a.recording", f"-t {tmp_path}", addresses, "--page-by", "page,title")
@@ -438,7 +438,7 @@ def test_pages_of_a_front_controller_are_told_apart_and_a_server_error_is_known(
 
 
 def test_a_router_script_of_phps_own_server_is_named_as_the_reason(server: Running, tmp_path: Path) -> None:
-    """[app-16] Only what was observed is claimed, with what works."""
+    """[app-16] The message claims only what was observed, and names what works."""
     (tmp_path / "router.php").write_text(_CONTROLLER)
     pages, _ = _php_pages(server, tmp_path / "a.recording", f"{tmp_path}/router.php", ["x?page=list"])
     (unknown,) = [reason for reason in pages.facts["unknown"] if "--php" in reason]
@@ -455,7 +455,7 @@ def test_a_router_script_of_phps_own_server_is_named_as_the_reason(server: Runni
     ],
 )
 def test_a_php_page_is_marked_however_it_ends(code: str, exit_code: int, server: Running, tmp_path: Path) -> None:
-    """[app-15] Once, and with its round trips."""
+    """[app-15] It is marked once, with its round trips."""
     if shutil.which("php") is None:
         pytest.skip("php is not installed")
     queries = _CONTROLLER.replace('$_GET["page"]', '"item"')

@@ -1,4 +1,4 @@
-"""`howfar record` when it is asked to end: what was recorded is kept, whatever the signal and whenever it comes."""
+"""`howfar record` keeps what it recorded, whichever signal ends it and whenever the signal arrives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as line:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Where something answers each PING."""
+    """The port of a server that answers each PING."""
 
     def answer(line: socket.socket) -> None:
         with line:
@@ -53,7 +53,7 @@ def port() -> Iterator[int]:
 
 
 def _recording(port: int, out: Path, pings: int) -> subprocess.Popen[str]:
-    """In a session of its own, with its own folder for temporary files."""
+    """Start a recording in its own session, with its own folder for temporary files."""
     out.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-c", _PINGS, "{host}", "{port}", str(pings)]
     howfar = [
@@ -75,7 +75,7 @@ def _recording(port: int, out: Path, pings: int) -> subprocess.Popen[str]:
 
 
 def _line(stream: object, beginning: str) -> str:
-    """The first line that begins so, or holds it."""
+    """The first line that contains `beginning`."""
     for line in stream:  # type: ignore[attr-defined]
         if beginning in line:
             return str(line)
@@ -86,7 +86,7 @@ def _line(stream: object, beginning: str) -> str:
 def test_pages_so_far_are_kept_when_a_signal_ends_the_command(
     number: signal.Signals, port: int, tmp_path: Path
 ) -> None:
-    """[rec-15] A closed terminal is no other end than SIGTERM."""
+    """[rec-15] A closed terminal ends a recording just as SIGTERM does."""
     process = _recording(port, tmp_path / "f" / "a.recording", 100_000)
     _line(process.stdout, "begun")
     process.send_signal(number)
@@ -100,7 +100,7 @@ def test_pages_so_far_are_kept_when_a_signal_ends_the_command(
 def test_a_recording_is_safe_before_the_taps_cost_is_measured(
     number: signal.Signals, port: int, tmp_path: Path
 ) -> None:
-    """[rec-14] What takes more than a second is announced; a signal meanwhile leaves it out, and nothing else."""
+    """[rec-14] Measuring the tap's cost takes more than a second and is announced; a signal meanwhile skips only this measurement."""
     process = _recording(port, tmp_path / "f" / "a.recording", 60)
     assert "the recording is complete" in _line(process.stderr, "measuring what the tap costs")
     process.send_signal(number)

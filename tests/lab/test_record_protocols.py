@@ -1,4 +1,4 @@
-"""What is decoded of each protocol, against the server's own counters, with clients that nobody here wrote where there are some."""
+"""What is decoded of each protocol, compared with the server's own counters, with third-party clients where available."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET = b"Xylophon4711"
 
 @contextmanager
 def recorded(server: Target, folder: Path) -> Iterator[tuple[Target, Callable[[], Recording]]]:
-    """The tap before it, and what ends the recording and reads it."""
+    """A tap in front of a server: its address, and a function that ends the recording and reads it."""
     listen = (
         UnixTarget(path=str(folder / "tap")) if isinstance(server, UnixTarget) else TcpListen(host="127.0.0.1", port=0)
     )
@@ -152,7 +152,7 @@ SELECT * FROM t WHERE b IN (1, 2, 3); COMMIT;
 
 @pytest.mark.parametrize("client", ["mariadb", "mysql", "php"])
 def test_other_peoples_clients_count_as_the_server_does(sql: Running, client: str, tmp_path: Path) -> None:
-    """Session tracking, query attributes, end-of-rows without EOF: whatever they negotiate."""
+    """They may negotiate session tracking, query attributes, end-of-rows without EOF."""
     if shutil.which(client) is None:
         pytest.skip(f"{client} is not installed")
     before = grown(sql, {})
@@ -203,7 +203,7 @@ def postgres(postgresql: None, namespaces: None, tmp_path_factory: pytest.TempPa
 
 def transactions(running: Running) -> int:
     """Commits and rollbacks of sessions that have ended."""
-    time.sleep(1.2)  # the server flushes a session's counts at most once a second, and names no sign that it has
+    time.sleep(1.2)  # the server flushes a session's counts at most once a second, and gives no sign of it
     rows = running.server.query(
         f"SELECT xact_commit + xact_rollback AS n FROM pg_stat_database WHERE datname = '{DATABASE}'"
     )
@@ -231,7 +231,7 @@ def test_every_statement_of_psql_is_a_transaction_of_the_server(postgres: Runnin
     with recorded(UnixTarget(path=str(postgres.server.socket)), tmp_path) as (tap, finish):
         assert isinstance(tap, UnixTarget)
         (tmp_path / ".s.PGSQL.5432").symlink_to(tap.path)
-        # What a session without a statement makes: its start, and the questions for the counts.
+        # The transactions of a session without a statement: its start, and the queries for the counts.
         without = min(psql("")[0] for _ in range(2))
         grown, output = psql("\n".join([*statements, ""]))
         assert output.count("Xylophon4711") == 22
@@ -247,7 +247,7 @@ def test_every_statement_of_psql_is_a_transaction_of_the_server(postgres: Runnin
 
 
 def test_postgresql_extended_and_copy(postgres: Running, tmp_path: Path) -> None:
-    """By pg8000, which sends a statement in three flights."""
+    """Uses pg8000, which sends a statement in three flights."""
     with recorded(UnixTarget(path=str(postgres.server.socket)), tmp_path) as (tap, finish):
         assert isinstance(tap, UnixTarget)
         line = pg8000.native.Connection(USER, unix_sock=tap.path, database=DATABASE, password=postgres.password)

@@ -77,7 +77,7 @@ def echo(address: str | tuple[str, int]) -> Iterator[socket.socket]:
 
 
 def pushed(line: socket.socket, blocks: list[bytes], count: int) -> tuple[str, str, int]:
-    """Send `count` bytes and take them back: their hash, that of what came, and the CRC of what was sent."""
+    """Send `count` bytes and receive them back; returns the hashes of the bytes sent and received, and the CRC of those sent."""
     sent, crc = hashlib.sha256(), 0
 
     def send() -> None:
@@ -127,7 +127,7 @@ def test_every_byte_passes_unchanged_and_what_was_seen_is_what_was_sent(kind: st
         assert ended.taken_to_client == ended.passed_to_client == count
         if count < 100_000_000:
             assert ended.stopped is None
-        # A bulk stream in both directions at once may be faster than it can be looked at: that ends the recording, and no traffic.
+        # A bulk stream in both directions at once may be too fast to record: that ends the recording, but no traffic.
         assert ended.stopped is None or "fell behind" in ended.stopped
         if ended.stopped is None:
             assert ended.crc32_to_server == ended.crc32_to_client == crc
@@ -136,7 +136,7 @@ def test_every_byte_passes_unchanged_and_what_was_seen_is_what_was_sent(kind: st
 
 
 def test_a_reader_that_stops_reading_ends_the_recording_and_no_traffic(tmp_path: Path) -> None:
-    """Nobody reads the events: the pipe fills, the queue fills, and every round trip still passes."""
+    """The events are not read: the pipe fills, the queue fills, and every round trip still passes."""
     with echo(str(tmp_path / "echo")):
         tap = RecordTap(UnixTarget(path=str(tmp_path / "echo")), UnixTarget(path=str(tmp_path / "tap")))
         line = socket.socket(socket.AF_UNIX)
@@ -149,7 +149,7 @@ def test_a_reader_that_stops_reading_ends_the_recording_and_no_traffic(tmp_path:
 
 
 def children(pid: int) -> list[int]:
-    """Of a process, and of theirs."""
+    """The descendants of a process."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -179,7 +179,7 @@ def wait_for(condition: object, what: str) -> None:
 
 
 def run_and_kill(tmp_path: Path, victim: str, after_s: float, count: int) -> None:
-    """An application that talks, recorded; kill one of those who stand between after a while. It must come to its end."""
+    """Record an application that exchanges data, and kill one of the recorder's processes meanwhile. The application must complete."""
     done, temporary = tmp_path / "done", tmp_path / "t"
     temporary.mkdir()
     with echo(str(tmp_path / "echo")):
@@ -206,7 +206,7 @@ def run_and_kill(tmp_path: Path, victim: str, after_s: float, count: int) -> Non
 
 @pytest.mark.usefixtures("namespaces")
 def test_a_namespace_that_takes_the_application_s_number_keeps_no_tap_alive(tmp_path: Path) -> None:
-    """The kernel gives the number of a namespace to the next one at once. The tap looks twice a second."""
+    """The kernel reuses the number of a namespace for the next one at once, and the tap checks only twice a second."""
     with echo(str(tmp_path / "echo")):
         application = ["unshare", "--mount", "sh", "-c", f"readlink /proc/self/ns/mnt > {tmp_path}/it; exec sleep 60"]
         others: list[subprocess.Popen[bytes]] = []

@@ -1,4 +1,4 @@
-"""`howfar record --service` with a systemd of the test's own: process 1 of new namespaces, which knows no unit but the test's."""
+"""`howfar record --service` with the test's own systemd: process 1 of new namespaces, which knows only the test's units."""
 
 from __future__ import annotations
 

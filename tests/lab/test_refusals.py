@@ -1,4 +1,4 @@
-"""Machines and servers that do not play: a clear sentence, the right exit code, nothing left; and what still works."""
+"""Machines and servers that do not cooperate: a clear message, the right exit code, nothing left behind; and what still works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORBID = (
     'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all -- "$@"',
     "sh",
 )
-"""In here no namespace can be made: no capability is held, and no further user namespace is allowed."""
+"""Prefix of a command that then cannot make namespaces: it has no capability, and no further user namespace is allowed."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_forbidden_namespaces_are_named_with_the_remedy() -> None:
 @pytest.mark.usefixtures("forbidding", "mariadb")
 @pytest.mark.parametrize("path", ["socket", "tcp"])
 def test_local_paths_work_without_namespaces(path: str, cache: Path) -> None:
-    """Root of a user namespace that maps nobody else: the server must not try to become another user."""
+    """As root of a user namespace that maps no other user, the server must not try to become another user."""
     work = cache / "howfar" / "work"
     done = run_lab("--path", path, *_SMALL, "--", "env", prefix=FORBID, env={"XDG_CACHE_HOME": str(cache)})
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def nobodys_home() -> Iterator[Path]:
 
 
 def _python_for_nobody() -> list[str]:
-    """Ours, unless it is in a home that others may not enter; then the system's, with our packages."""
+    """The Python of the tests, unless it is in a home that other users may not enter; then the system's, with our packages."""
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]
     for python in (sys.executable, "/usr/bin/python3"):
         packages = f"{Path(howfar.__file__).parents[1]}:{Path(pydantic.__file__).parents[1]}"

@@ -17,11 +17,11 @@ from tests.lab.undisturbed import skip_if_crowded, skip_if_disturbed
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.thorough, pytest.mark.usefixtures("namespaces")]
 RTT_S = RTT_NS / 1e9
 CRASHING = 8
-"""Connections of a load that something is done to."""
+"""Connections of a load into which a fault is injected."""
 _BOTH = pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 _LESS, _MORE = 0.96, 2.2
-"""A commit takes a round trip at least, of a link that voids its trial where it is 3 % off; where commits wait for each other, and on
-a machine that is full, less than two and a bit."""
+"""Bounds of a commit in round trips. It takes at least one, on a link that voids its trial if it is 3 % off. It takes a little over
+two at most, even where commits wait for each other and on a busy machine."""
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "lost": {"factors": {"replication": "async", "threads": CRASHING, "fault": "cut"}},
     "kept": {"factors": {"replication": "after-sync", "threads": CRASHING, "fault": "kill-primary"}},
 }
-"""In one laboratory; after the one whose link was torn comes one that has another."""
+"""All run in one laboratory; the case after the one whose link dies has another link."""
 Trials = dict[str, Trial]
 ROUNDS = 3
 
@@ -63,7 +63,7 @@ def _good(trial: Trial) -> Measured:
 
 
 def _void(trial: Trial) -> str:
-    """Why, in a trial that had to be."""
+    """The reason why a trial is void, which it must be."""
     skip_if_disturbed(trial.void_reason)
     assert trial.status is TrialStatus.VOID
     return str(trial.void_reason)
@@ -81,7 +81,7 @@ def test_what_an_acknowledgement_costs(trials: Trials) -> None:
 
 @_BOTH
 def test_an_acknowledgement_costs_no_more_than_it_must(trials: Trials, name: str, cache: Path) -> None:
-    """Others can make any of them dearer, and do it differently the next time; what is too dear by itself is so each time."""
+    """Other programs can make any trial slower, differently each time; a commit that really costs too much does so each time."""
     names = ("alone", "one", "four")
     tried = [trials[each] for each in names]
     for _ in range(ROUNDS - 1):
@@ -95,7 +95,7 @@ def test_an_acknowledgement_costs_no_more_than_it_must(trials: Trials, name: str
 
 
 def _costs_no_more(alone: Trial, one: Trial, four: Trial) -> bool:
-    """A commit little more than its round trip, those of four connections together, those of nobody's replica sooner."""
+    """Whether a commit costs little more than its round trip, four connections commit concurrently, and no replica costs less."""
     counts = []
     for trial, threads in ((alone, 0), (one, 1), (four, 4)):
         assert trial.measured is not None
@@ -158,7 +158,7 @@ def _proves(trial: Trial) -> None:
 
 
 def _replicates_without_waiting(trial: Trial) -> None:
-    """Clients encrypted, replication not; each look at the lag is of the window."""
+    """Clients' sessions are encrypted, replication is not; all samples of the lag are within the window."""
     measured, found = _good(trial), trial.receipt["replication"]
     assert measured.transactions / measured.elapsed_ns * 1e9 > 2 * 4 / RTT_S / 4
     assert (trial.receipt["session"]["tls_version"], found["asked"]["tls"]) == ("TLSv1.3", False)
@@ -170,7 +170,7 @@ def _replicates_without_waiting(trial: Trial) -> None:
 
 
 def _crash(trial: Trial) -> CrashRecord:
-    """Of a counted trial, with what it was proven by."""
+    """The crash record of a valid trial; also checks the trial's receipt."""
     assert _good(trial).transactions > 0
     found = trial.receipt["replication"]
     assert trial.receipt["session"]["address_family"] == "unix"

@@ -1,4 +1,4 @@
-"""Primaries and replicas that are real, over links that are slow, cut, and mended."""
+"""Real primaries and replicas, over links that are slow, cut, and repaired."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 _BOTH = pytest.mark.parametrize("name", rarely_but(("mariadb",), ("mariadb", "mysql")), indirect=True)
 RTT_NS = 20_000_000
 _LESS = 0.96
-"""A link whose round trip is 3 % off is void by itself; a commit that did not wait for it takes a hundredth."""
+"""Minimum of a commit in round trips: a link that is 3 % off is void anyway; a commit that did not wait takes a hundredth."""
 
 
 def pairs(server: str, cache: Path, *cases: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
-    """Each case's answer; all are over the same links, one after the other. The program by its path: private installs are in the cache
-    that these tests do not share."""
+    """Each case's answer; all run over the same links, one after the other. The program is given by its path: private installs are in
+    a cache that these tests do not share."""
     program = str(find_server(server).path)
     results = answers("replication_scenario", program, str(RTT_NS), *map(json.dumps, cases), cache=cache, **environment)
     assert len(results) == len(cases)
@@ -97,7 +97,7 @@ def test_what_breaks_is_seen(name: str, cache: Path) -> None:
 
 @_BOTH
 def test_what_is_wrong_beforehand_is_said(name: str, cache: Path) -> None:
-    """And nothing is left of it: `_pairs` looks."""
+    """Nothing is left of it either, which `pairs` checks."""
     expected = {
         "port_taken": ("ServerCrashed", "replica1 does not start: ", "already in use"),
         "bad_option": ("ServerCrashed", "replica1 does not start: ", "no-such-option"),
@@ -109,8 +109,8 @@ def test_what_is_wrong_beforehand_is_said(name: str, cache: Path) -> None:
     }
     rare = (
         {"dies", "no_room", "damaged"} if name == "mysql" else set()
-    )  # what is alike on both is tried on the quicker one
-    slow = {"cut"}  # found when somebody's patience ends
+    )  # faults that act alike on both are tried on the faster one
+    slow = {"cut"}  # found only by a timeout
     tried = [fault for fault in expected if fault not in rare]
     results = pairs(name, cache, *({"wrong": fault, "patience_s": 5 if fault in slow else 60} for fault in tried))
     for fault, answer in zip(tried, results, strict=True):
@@ -122,7 +122,7 @@ def test_what_is_wrong_beforehand_is_said(name: str, cache: Path) -> None:
 
 @_BOTH
 def test_what_breaks_under_writes_voids_the_window(name: str, cache: Path) -> None:
-    """With the reason, and soon. The link's emulator comes last: the others need it."""
+    """The reason is given, and soon. The link's emulator is broken last: the other cases need it."""
     rare = ("primary_dies", "replica_dies") if name == "mariadb" else ()
     acts = ("clash", "own_write", *rare, "disk_fills", "emulator_dies")
     cases = [{"settings": {"mode": "async"}, "acts": [act], "wrong": _SMALL_DISK.get(act)} for act in acts]
@@ -163,7 +163,7 @@ def test_histories_that_part_and_a_replica_that_takes_over(name: str, cache: Pat
 
 @_BOTH
 def test_what_was_acknowledged_survives_its_primary(name: str, cache: Path) -> None:
-    """Semi-synchronous only. Asynchronous, at least what was on the way is gone; a row of which half has come is none."""
+    """Only with semi-synchronous replication. Asynchronously, at least what was in flight is lost; half a row does not count."""
     tear = {"settings": {"mode": "async"}, "acts": ["torn"]}
     sync, late, apart, torn = pairs(
         name,
@@ -178,7 +178,7 @@ def test_what_was_acknowledged_survives_its_primary(name: str, cache: Path) -> N
         "one in flight for each"
     )
     assert apart["crash"]["lost"] > 0
-    for _ in range(2):  # on a busy machine all of it may be there before the link is cut; torn, it never is
+    for _ in range(2):  # on a busy machine all of it may arrive before the link is cut; if torn, it never does
         if torn["torn"]["rows"] == 0:
             break
         (torn,) = pairs(name, cache, tear)

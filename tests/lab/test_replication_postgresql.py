@@ -1,4 +1,4 @@
-"""PostgreSQL's primaries and standbys that are real, over links that are slow and cut."""
+"""Real primaries and standbys of PostgreSQL over slow links and links that are cut."""
 
 from __future__ import annotations
 

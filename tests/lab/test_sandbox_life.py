@@ -1,4 +1,4 @@
-"""However a sandbox dies, nothing of it stays; while it lives, signals and exit codes pass as from a plain command."""
+"""However a sandbox dies, nothing of it is left; while it runs, signals and exit codes pass as with a plain command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _victim(marked: Marked, parent: int, who: str) -> int:
         unshare = marked.pid_of("unshare")
         assert unshare is not None
         found = int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split()[0])
-    else:  # a shell may have said its word and not yet become the command
+    else:  # a shell may have printed its line and not yet executed the command
         wait_until(lambda: marked.pid_of(who) is not None, f"{who} to be there")
         found = marked.pid_of(who)
     assert found is not None, f"{who} is not among {marked.pids()}"
@@ -71,14 +71,14 @@ def test_nothing_is_left_when_one_is_killed(who: str, cache: Path) -> None:
 @pytest.mark.parametrize("living", rarely_but((2, 5), range(1, 7)))
 @pytest.mark.parametrize("who", ["parent", "unshare"])
 def test_nothing_is_left_at_any_moment_of_the_start(who: str, living: int, cache: Path) -> None:
-    """Moments are counted in processes begun, not in seconds: the race of each is met on any machine."""
+    """Moments are counted in started processes, not in seconds, so that each race occurs on any machine."""
     before = state_of_machine()
     marked = Marked(("--path", "remote", *_SMALL, *_UP), cache)
     process = marked.start()
     try:
         wait_until(lambda: len(marked.pids()) >= living, f"{living} processes")
         unshare = marked.pid_of("unshare") if who == "unshare" else None
-        with contextlib.suppress(ProcessLookupError):  # the one that only tries whether it may is short-lived
+        with contextlib.suppress(ProcessLookupError):  # an unshare that only tests permission is short-lived
             os.kill(process.pid if unshare is None else unshare, signal.SIGKILL)
         process.terminate()
         process.wait(PATIENCE_S)
@@ -104,7 +104,7 @@ signal.pause()
 
 
 def test_a_signal_waits_until_the_inside_can_take_it() -> None:
-    """The kernel drops what the first process of a namespace has no handler for."""
+    """The kernel drops signals for which the first process of a namespace has no handler."""
     process = subprocess.Popen(
         [sys.executable, "-c", _OUTSIDE, _INSIDE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -141,7 +141,7 @@ def test_ctrl_c_reaches_the_command_once() -> None:
     master, slave = pty.openpty()
     script = 'trap "echo got; exit 5" INT; echo up; while :; do sleep 0.1; done'
     process = subprocess.Popen(
-        # Whoever runs the tests in the background may have SIGINT ignored, which shells hand on.
+        # If the tests run in the background, SIGINT may be ignored, which shells pass on.
         [
             *("env", "--default-signal=INT", "setsid", "--ctty", "--wait"),
             *lab_command("--server", "none", "--", "sh", "-c", script),
@@ -170,7 +170,7 @@ def test_ctrl_c_reaches_the_command_once() -> None:
 def test_a_signal_to_the_outside_alone_or_to_the_whole_group_is_taken_once(
     kill: Callable[[int, int], None], number: signal.Signals
 ) -> None:
-    """`timeout` sends it to the group: the command, the inside and the outside get one each, and the outside hands its own on."""
+    """`timeout` signals the group: the command, the inside and the outside get one each, and the outside forwards its own."""
     script = 'trap "echo told; exit 6" TERM; echo up; while :; do sleep 0.1; done'
     process = subprocess.Popen(
         lab_command("--server", "none", "--", "sh", "-c", script),
@@ -195,7 +195,7 @@ def test_a_signal_to_the_outside_alone_or_to_the_whole_group_is_taken_once(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
 )
 def test_the_exit_code_is_that_of_the_signal_that_ended_it(number: signal.Signals, code: int) -> None:
-    """The inside, which is told by SIGTERM of each, ends as by Ctrl-C."""
+    """The inside gets a SIGTERM for each of these, and ends as after Ctrl-C."""
     inside = 'trap "exit 130" TERM; echo up; while :; do sleep 0.05; done'
     between = f"bash -c '{inside}' & wait $!"
     script = f"import os, sys\nfrom howfar.lab.sandbox import attended\nsys.exit(attended(['bash', '-c', {between!r}], os.environ))"
@@ -222,7 +222,7 @@ def test_a_signal_that_comes_before_the_inside_is_there_reaches_it() -> None:
     try:
         wait_until(lambda: bool(children_of(process.pid)), "the program in between")
         os.kill(process.pid, signal.SIGINT)
-        # The signal is taken from those that wait, and the program has no child yet.
+        # The signal is no longer pending, and the program has no child yet.
         wait_until(lambda: not _pending(process.pid) & 1 << signal.SIGINT - 1, "the signal to be taken")
         assert process.stdin is not None
         process.stdin.write(b"\n")
@@ -236,7 +236,7 @@ def test_a_signal_that_comes_before_the_inside_is_there_reaches_it() -> None:
 
 @pytest.mark.parametrize(("handler", "code"), [("SIG_IGN", 7), ("SIG_DFL", 128 + signal.SIGTERM)])
 def test_a_hang_up_ends_the_inside_unless_it_was_started_to_ignore_it(handler: str, code: int) -> None:
-    """As by nohup. The command ends by itself, with 7, when it reads a line."""
+    """SIGHUP is ignored as under nohup. The command exits by itself, with 7, when it reads a line."""
     between = "sh -c 'echo up; read line; exit 7'; exit $?"
     script = f"""import os, signal, sys
 from howfar.lab.sandbox import attended
@@ -250,7 +250,7 @@ sys.exit(attended(['bash', '-c', {between!r}], os.environ))"""
         assert process.stdout.readline() == "up\n"
         os.kill(process.pid, signal.SIGHUP)
         if handler == "SIG_IGN":
-            for _ in range(2):  # when another one is taken, the outside is done with the first
+            for _ in range(2):  # once a second one is taken, the outside has handled the first
                 wait_until(lambda: not _pending(process.pid) & 1 << signal.SIGHUP - 1, "the signal to be taken")
                 os.kill(process.pid, signal.SIGHUP)
             process.stdin.write("\n")

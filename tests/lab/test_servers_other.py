@@ -1,4 +1,4 @@
-"""Each kind of server, where it is here: started, ready, logged in to by the engine, with TLS, with accounts of each kind."""
+"""Each installed kind of server: it starts, becomes ready, and lets the engine log in, with TLS and with accounts of each kind."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ AUTHENTICATIONS = {
     "mariadb-11": {"mysql_native_password", "ed25519", "parsec"},
     "mysql": {"caching_sha2_password"},
 }
-"""What each has at least; the machine's own MariaDB may have more. MySQL 9 has no mysql_native_password any more."""
+"""The methods that each has at least; the machine's own MariaDB may have more. MySQL 9 has removed mysql_native_password."""
 SPOKEN = {"mysql_native_password", "caching_sha2_password"}
-"""By pymysql without further packages."""
+"""The methods that pymysql supports without further packages."""
 
 
 def _load(target: UnixTarget | TcpTarget, user: str, password: str) -> LoadOutcome:
@@ -101,7 +101,7 @@ def test_another_authority_is_not_believed(running: Running, tmp_path: Path) -> 
 
 
 def _verified(running: Running, ca: Path) -> pymysql.Connection[pymysql.cursors.Cursor]:
-    """Over TLS, with the server's certificate and its name checked."""
+    """A connection over TLS that checks the server's certificate and its name."""
     host, port = running.address
     return pymysql.connect(
         host=host,
@@ -129,7 +129,7 @@ def test_a_client_certificate_can_be_demanded(running: Running, authority: certi
 
 
 def test_accounts_of_each_authentication_can_be_made(running: Running, name: str) -> None:
-    """What the tests of sessions build on."""
+    """The tests of sessions depend on these accounts."""
     there = accounts.offered(running)
     assert set(there) >= AUTHENTICATIONS[name]
     for authentication in there:
@@ -176,7 +176,7 @@ def test_a_second_start_on_the_same_data_reads_no_files(name: str, tmp_path: Pat
 
 
 def test_mysqls_copies_have_identities_of_their_own(name: str, tmp_path: Path) -> None:
-    """Two that share one could not replicate from each other."""
+    """Two servers that share an identity could not replicate from each other."""
     if name != "mysql":
         pytest.skip("MariaDB's data holds no identity")
     found = set()
@@ -202,7 +202,7 @@ def test_the_laboratory_takes_it_by_name(name: str, tmp_path: Path) -> None:
 
 
 def test_a_private_install_works_under_another_name(name: str, tmp_path: Path) -> None:
-    """It was moved there once itself, when it was complete."""
+    """Each install is itself moved once, to its final directory when it is complete."""
     program = find_server(name).path
     root = program.parent.parent
     if not (root / "receipt.json").exists():

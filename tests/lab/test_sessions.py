@@ -1,4 +1,4 @@
-"""Sessions of the engine with each kind of server that is here: TLS, compression, ways to log in; and their receipts."""
+"""Sessions of the engine with each installed kind of server: TLS, compression, authentication; and their receipts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENGINES_PLUGINS = {
     "ed25519": "client_ed25519",
     "parsec": "parsec",
 }
-"""What the server calls an authentication, and what its client side is called."""
+"""The server's name of an authentication method, and the name of its client plugin."""
 PASSWORD = "pass word"
 
 
@@ -45,7 +45,7 @@ def _socket(running: Running) -> UnixTarget:
 
 
 def _load(target: UnixTarget | TcpTarget, session: Session, user: str, password: str, **more: Any) -> LoadOutcome:
-    """A load of a few transactions, however long they take, whose receipt is what was requested."""
+    """Run a few transactions, however long they take, and check that the receipt matches the request."""
     settings: dict[str, Any] = {
         "kind": "oltp_read_only",
         "tables": ONE_TABLE.count,
@@ -191,12 +191,12 @@ def test_zstd_is_had_or_refused(running: Running, name: str) -> None:
     _own(running, Session(tls=Tls(), compression=Compression(algorithm="zstd")))
 
 
-# ---------------------------------------------------------------- ways to log in
+# ---------------------------------------------------------------- authentication
 
 
 @pytest.mark.parametrize("transport", ["socket", "tcp", "tls"])
 def test_each_authentication_by_each_way(running: Running, transport: str) -> None:
-    """With an empty cache of the server, so that caching_sha2_password goes its full way."""
+    """The server's cache is empty, so that caching_sha2_password performs the full authentication."""
     for authentication in accounts.offered(running):
         if authentication not in ENGINES_PLUGINS:
             continue

@@ -1,4 +1,4 @@
-"""`howfar slope` and the tap on a real server, with an application of known round trips."""
+"""`howfar slope` and the tap on a real server, with an application whose number of round trips is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.lab.servers_here import Running, prepared, short_directory, started
 
 QUERIES = 40
 CONNECT = 3
-"""TCP's handshake, the greeting, the login."""
+"""Round trips to connect: TCP's handshake, the greeting, the login."""
 PAGE = """
 import os, pymysql
 to = os.environ["TO"]
@@ -53,8 +53,8 @@ def slope(server: Running, to: str, *options: str) -> Result:
 @pytest.mark.alone
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
 def test_round_trips_of_a_real_client(server: Running, kind: str, namespaces: None) -> None:
-    """Its own statement that sets the character set, if any, is counted by the tap too. What a start of Python takes varies by more
-    than a round trip, so the interval is asked, within 3 %."""
+    """The tap also counts the client's own statement that sets the character set, if any. Python's start time varies by more than a
+    round trip, so the interval, widened by 3 %, must contain the number."""
     host, port = server.address
     done = slope(server, str(server.server.socket) if kind == "socket" else f"{host}:{port}")
     assert done.exit_code == 0, done.output
@@ -88,7 +88,7 @@ def echo() -> tuple[socket.socket, int]:
 
 @pytest.mark.parametrize("delay_ns", [0, 300_000])
 def test_every_byte_passes_unchanged(delay_ns: int) -> None:
-    """10^8 bytes there and back; with a delay more than the tap holds at once is on its way."""
+    """10^8 bytes go there and back; with a delay, more bytes are in flight than the tap holds at once."""
     listener, port = echo()
     block = os.urandom(1 << 20)
     count = 100 if delay_ns == 0 else 20

@@ -1,4 +1,4 @@
-"""The engine against a real Redis and a real Memcached: what it counts is what the servers count, and errors are told."""
+"""The engine against a real Redis and a real Memcached: its counts equal the servers' own, and errors are reported."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def test_a_mix_is_counted(stores: dict[Protocol, Store], protocol: Protocol) -> 
     assert finished.lookups.misses == 0 and finished.lookups.hits == finished.rows > finished.classes.read
     kinds = {one.kind: one.count for one in finished.histograms}
     assert sum(kinds[f"command.{verb}"] for verb in ("get", "set", "multi_get")) == kinds["transaction"]
-    # A fifth of the commands read five keys, three fifths one: six standard deviations of so many draws.
+    # A fifth of the commands read five keys, three fifths one: within six standard deviations.
     share = kinds["command.multi_get"] / finished.queries
     assert abs(share - 0.2) < 6 * (0.16 / finished.queries) ** 0.5
-    # 64 bytes for each key, and what is around them.
+    # 64 bytes for each key, and the protocol's framing.
     assert 64 * finished.rows < finished.bytes.to_client < 128 * (finished.rows + finished.queries)
     assert filled(target, mix, "cleanup") == 500
     assert filled(target, mix, "warmup") == 0, "what it found, not what it asked for"
@@ -117,7 +117,7 @@ def test_open_loop_and_connections_of_one_use(stores: dict[Protocol, Store], pro
     assert ready.receipt.connect_turns == (1 if protocol == "resp3" else 0)
 
 
-# ---------------------------------------------------------------- who may, and through what
+# ---------------------------------------------------------------- authentication and TLS
 
 
 def test_a_password_is_proved_and_tls_is_had(tmp_path: Path, authority: certificates.Certificates) -> None:
@@ -218,7 +218,7 @@ def test_a_cluster_that_sends_elsewhere_is_told(tmp_path: Path) -> None:
 
 
 def test_the_bench_compares_with_redis_benchmark() -> None:
-    """Figures are not judged: machines are busy."""
+    """Figures are not judged: test machines are busy."""
     if shutil.which("redis-benchmark") is None or shutil.which("redis-server") is None:
         pytest.skip("redis-benchmark or redis-server is not installed (./setup --tests brings them)")
     bench = Path(__file__).parents[2] / "benches" / "stores.py"

@@ -1,4 +1,4 @@
-"""sysbench itself, over each path with the same options: the same work as our engine's, and the same order and ratios of the paths."""
+"""sysbench itself, with the same options over each path, does the same work as our engine and ranks the paths alike."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ BYTES_TOLERANCE = 0.01
 
 
 ATTEMPTS = 3
-"""A neighbour on this machine can make one path dearer for one of the tools, and by another chance the next time; even without, six
-intervals of 95 % do not always meet. An engine whose paths cost something else disagrees each time."""
+"""Another process on this machine can make one path more expensive for one of the tools, at random; even without one, six intervals of
+95 % do not always overlap. An engine whose paths have different costs disagrees each time."""
 
 
 class Comparisons:
@@ -52,7 +52,7 @@ class Comparisons:
         return self._made[number]
 
     def agree(self, judged: Callable[[dict[str, Any]], str | None]) -> None:
-        """`judged` gives what disagrees: in one attempt nothing may."""
+        """`judged` returns what disagrees, or None; at least one attempt must agree."""
         wrong = []
         for number in range(ATTEMPTS):
             found = judged(self.of(number))
@@ -73,7 +73,7 @@ def comparisons(cache: Path) -> Comparisons:
 
 @pytest.fixture(scope="module")
 def seen(comparisons: Comparisons) -> dict[str, Any]:
-    """What is counted needs no second attempt."""
+    """The first measurement: exact counts need no second attempt."""
     return comparisons.of(0)
 
 
@@ -98,13 +98,13 @@ def test_bytes_a_transaction_are_the_same_for_the_server(seen: dict[str, Any], c
 
 
 def _added_us(seen: dict[str, Any], tool: str, path: str) -> Estimate:
-    """What a path adds to the socket's time a query, microseconds, one value a block."""
+    """Microseconds that a path adds to the socket's time per query, from one value per block."""
     qps = {(t["block"], t["path"]): t["qps"] for t in seen["trials"] if t["tool"] == tool}
     return mean_interval([THREADS * 1e6 * (1 / qps[block, path] - 1 / qps[block, "socket"]) for block in range(BLOCKS)])
 
 
 def _unlike(ours: Estimate, theirs: Estimate) -> str | None:
-    """Two intervals that do not meet."""
+    """The two intervals if they do not overlap, else None."""
     assert ours.low is not None and ours.high is not None
     assert theirs.low is not None and theirs.high is not None
     return None if max(ours.low, theirs.low) <= min(ours.high, theirs.high) else f"{ours} and {theirs}"
@@ -112,14 +112,14 @@ def _unlike(ours: Estimate, theirs: Estimate) -> str | None:
 
 @pytest.mark.parametrize("path", PATHS[1:])
 def test_what_a_path_adds_is_the_same_within_the_intervals(comparisons: Comparisons, path: str) -> None:
-    """Times a query, not ratios: a ratio contains what the client itself costs, and sysbench costs more than our engine. On a
-    quiet machine the socket is then some percent slower for it, and every ratio to the socket that much nearer to 1."""
+    """Compares times per query, not ratios: a ratio contains the client's own cost, and sysbench costs more than our engine. On a
+    quiet machine this makes the socket a few percent slower for sysbench, and moves every ratio to the socket closer to 1."""
     comparisons.agree(lambda seen: _unlike(_added_us(seen, "engine", path), _added_us(seen, "sysbench", path)))
 
 
 @pytest.mark.parametrize("path", PATHS[1:])
 def test_the_ratio_of_a_path_is_the_same_for_equally_expensive_clients(comparisons: Comparisons, path: str) -> None:
-    """Our ratio, with the time added on both paths that sysbench takes longer on the socket, within the intervals of sysbench's."""
+    """With sysbench's extra time on the socket added to both of our paths, our ratio agrees with sysbench's within the intervals."""
 
     def judged(seen: dict[str, Any]) -> str | None:
         qps: dict[tuple[str, int, str], float] = {(t["tool"], t["block"], t["path"]): t["qps"] for t in seen["trials"]}
@@ -138,7 +138,7 @@ def test_the_ratio_of_a_path_is_the_same_for_equally_expensive_clients(compariso
 
 
 def test_no_two_paths_are_resolved_in_opposite_orders(comparisons: Comparisons) -> None:
-    """Where both tools resolve which of two paths is slower, they say the same."""
+    """Where both tools resolve which of two paths is slower, they agree."""
 
     def judged(seen: dict[str, Any]) -> str | None:
         qps = {(t["tool"], t["block"], t["path"]): t["qps"] for t in seen["trials"]}

@@ -1,8 +1,8 @@
 """Real sysbench and our engine, the same options, one server: what reaches the server is the same, by the server's own account.
 
 Statement by statement they cannot be the same: sysbench seeds its generators from the C library's `random()` in the order in which its
-threads happen to start. So compared are counts of statements (exactly), bytes (per transaction), rows (by the law that ids are drawn
-by) and what writes leave behind. For our own stream the tables are compared in full.
+threads happen to start. So the tests compare counts of statements (exactly), bytes (per transaction), rows (by the distribution of
+ids) and what writes leave behind. For our own stream the tables are compared in full.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNIFORM = Distribution(kind="uniform")
 LENGTHS = (40, 340)
 BYTES_TOLERANCE = 0.01
 IMPROBABLE = 1e-6
-"""A chi-square test fails below this: once in a million runs of a right program, and at once for a wrong one."""
+"""A chi-square test fails below this: once in a million runs of a correct program, and immediately for a wrong one."""
 COLUMNS = {"select_random_points": 4}
 ONE_TABLE = ("select_random_points", "select_random_ranges")
 USUAL = ("oltp_read_write", "select_random_points")
@@ -70,14 +70,16 @@ def workload(kind: str, mode: str = "auto", law: Distribution = UNIFORM) -> Sysb
 @pytest.mark.parametrize(("mode", "connections"), [("auto", 1), ("auto", 3), ("disable", 1)])
 @pytest.mark.parametrize("kind", rarely_but(USUAL, [kind for kind in SYSBENCH_KINDS if kind != "bulk_insert"]))
 def test_statements_bytes_and_rows_are_the_same(both: Pair, kind: str, mode: str, connections: int) -> None:
-    """Statements exactly, except that a QUIT is a question too and its reader may be gone before it. Bytes each way within 1 %, for
-    they vary: as text an id has 1 to 5 digits (over 1..=10000 3.89 on average, standard deviation 0.34: of 300 transactions 0.02 of at
-    least 40 bytes).
+    """Statements agree exactly, except that a QUIT also counts as a question, if it is still read. Bytes in each direction agree
+    within 1 %, because they vary: as text an id has 1 to 5 digits (over 1..=10000 3.89 on average, standard deviation 0.34: of 300
+    transactions 0.02 of at least 40 bytes).
     """
     found = {}
     if kind in ONE_TABLE:
         both.reset()
-        both.running.execute("UPDATE sbtest1 SET k = id")  # each value once, else the rows found are chance
+        both.running.execute(
+            "UPDATE sbtest1 SET k = id"
+        )  # each value once, otherwise the number of rows found is random
     for tool in TOOLS:
         if kind in WRITES:
             both.reset()
@@ -87,16 +89,16 @@ def test_statements_bytes_and_rows_are_the_same(both: Pair, kind: str, mode: str
     assert {name: ours[name] for name in STATEMENTS} == {name: theirs[name] for name in STATEMENTS}
     assert abs(ours["Questions"] - theirs["Questions"]) <= 2 * (connections - 1), "of two runs each"
     assert ours["Bytes_received"] / events == pytest.approx(theirs["Bytes_received"] / events, rel=BYTES_TOLERANCE)
-    # How a login or an end is answered may differ by some bytes from run to run: 0.4 of 300 transactions.
+    # The answers to a login or a QUIT may differ by some bytes from run to run: 0.4 per transaction over 300.
     sent = (theirs["Bytes_sent"] - unasked(both, theirs, kind, mode)) / events
     assert ours["Bytes_sent"] / events == pytest.approx(sent, rel=BYTES_TOLERANCE, abs=0.4)
-    # A row that was deleted before is not found again, and ranges end at the last row: 300 of 20 000, some 100 rows of 10 000.
+    # A deleted row is not found again, and ranges end at the last row: 300 of 20 000, some 100 rows of 10 000.
     for name in ROWS_TOUCHED:
         assert ours[name] / events == pytest.approx(theirs[name] / events, rel=0.03, abs=0.03), name
 
 
 def unasked(both: Pair, theirs: dict[str, int], kind: str, mode: str) -> int:
-    """Bytes that servers send to MariaDB's C library, and so to sysbench, because it asks for more than we do."""
+    """Bytes that servers send to MariaDB's C library, and so to sysbench, because it requests more than our engine does."""
     if both.running.server.kind == "mysql":
         # Session tracking: BEGIN and COMMIT are answered with the transaction's state, `T_______` and five bytes around it.
         return 13 * (theirs["Com_begin"] + theirs["Com_commit"])
@@ -105,14 +107,14 @@ def unasked(both: Pair, theirs: dict[str, int], kind: str, mode: str) -> int:
 
 
 def test_a_bulk_insert_has_the_same_rows_in_the_same_statements(both: Pair) -> None:
-    """Its events are not ours: a row of sysbench's is an event, an INSERT of ours. Rows an INSERT, and bytes a row, are compared."""
+    """sysbench counts each row as an event, our engine each INSERT: so rows per INSERT and bytes per row are compared."""
     load = Sysbench(kind="bulk_insert")
     again = ("DROP TABLE IF EXISTS sbtest1", "CREATE TABLE sbtest1 (id INT PRIMARY KEY, k INT NOT NULL)")
     seen = {}
     try:
         for tool in TOOLS:
             both.running.execute(*again)
-            # 512 KiB of "(12345,12345)," are some 40 000 rows; sysbench sends the begun rest at its end.
+            # 512 KiB of "(12345,12345)," are some 40 000 rows; sysbench sends its last, partial INSERT at the end.
             run = both.run(tool, load, 1, 3 if tool == "ours" else 160_000)
             (row,) = both.running.execute(
                 "SELECT COUNT(*) AS n, MIN(id) AS low, MAX(id) AS high, SUM(id = k) AS alike FROM sbtest1"
@@ -124,7 +126,7 @@ def test_a_bulk_insert_has_the_same_rows_in_the_same_statements(both: Pair) -> N
     (our_rows, ours), (rows, theirs) = seen["ours"], seen["sysbench"]
     assert rows == 160_000
     assert ours["Com_insert"] == 3
-    # The begun rest counts as one; where the third ends, sysbench begins the fourth.
+    # The partial INSERT counts as one; where ours ends its third, sysbench begins a fourth.
     assert theirs["Com_insert"] == 1 + rows // (our_rows / 3)
     digits = sum(len(f"({n},{n}),") for n in range(our_rows + 1, rows + 1))
     assert theirs["Bytes_received"] - ours["Bytes_received"] == pytest.approx(digits, rel=BYTES_TOLERANCE)
@@ -141,7 +143,7 @@ def ids_of(statements: list[str]) -> list[int]:
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("law", ["uniform", "gaussian", "special", "pareto", "zipfian"])
 def test_rows_are_drawn_by_the_stated_law(both: Pair, tool: Tool, law: str) -> None:
-    """Chi-square of the ids that the server saw, in its general log, against the formula; tables against one half each."""
+    """Chi-square test of the ids in the server's general log against the formula; each table must get half of the draws."""
     if tool == "sysbench" and law == "zipfian":
         pytest.skip("sysbench 1.0 has no zipfian: ours alone is held to the formula")
     distribution = Distribution.model_validate({"kind": law})
@@ -161,7 +163,7 @@ def test_rows_are_drawn_by_the_stated_law(both: Pair, tool: Tool, law: str) -> N
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("kind", rarely_but(USUAL, WRITES))
 def test_what_writes_leave_behind_adds_up(both: Pair, tool: Tool, kind: str) -> None:
-    """From the same tables, on one connection, so many transactions of either tool."""
+    """Each tool starts from the same tables and runs the same number of transactions on one connection."""
     events = 300
     both.reset()
     before = left(both)
@@ -183,13 +185,13 @@ def test_what_writes_leave_behind_adds_up(both: Pair, tool: Tool, kind: str) -> 
 
 
 def distinct(draws: int) -> float:
-    """Rows expected to be hit by so many uniform draws from both tables. The true variance is below this: draws without
+    """Expected number of rows that uniform draws from both tables hit. The true variance is below this number: draws without
     repetition have none at all."""
     return TABLES * ROWS * (1 - (1 - 1 / (TABLES * ROWS)) ** draws)
 
 
 def left(both: Pair) -> tuple[int, int, int]:
-    """Rows, the sum of k, and rows that have another text than at first."""
+    """The number of rows, the sum of k, and the number of rows whose text has changed."""
     sums = [0, 0, 0]
     for table in range(1, TABLES + 1):
         (row,) = both.running.execute(
@@ -208,7 +210,7 @@ def checksums(both: Pair) -> list[object]:
 
 @pytest.mark.parametrize("kind", rarely_but(USUAL, WRITES))
 def test_our_stream_leaves_the_same_tables_however_it_travels(both: Pair, kind: str) -> None:
-    """Prepared, as text, and replayed by another client from what the server logged of the prepared run."""
+    """It is sent prepared, as text, and by another client that replays the server's log of the prepared run."""
     sums = []
     logged: list[str] = []
     for mode in ("auto", "disable"):

@@ -1,4 +1,4 @@
-"""The laboratory and hosts of one's own do the same for a trial."""
+"""The laboratory and the user's own hosts behave the same for a trial."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ CONNECTIONS = 8
 
 @pytest.fixture
 def alone(name: str, tmp_path: Path) -> Iterator[Running]:
-    """A server of the test's own, with an empty table."""
+    """The test's own server, with an empty table."""
     with started(prepared(name, short_directory(tmp_path)), networking=False) as running:
         running.execute(TABLE)
         yield running

@@ -1,4 +1,4 @@
-"""What is seen around a measured window, against the link's own counters and in a case that is known."""
+"""The record of a measured window, compared with the link's own counters and with a known case."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BULK = {"range_size": 1000, "point_selects": 1, "sum_ranges": 0, "order_ranges"
 _LOAD = {"connections": 4, "measure_ns": 1_500_000_000, "workload": _BULK}
 _REQUEST = {"tables": 1, "table_size": 2000, "connections": 8, "with_goodput": False}
 _LOOKS_SHARE = 0.03
-"""Of one CPU, at most: looking must not cost what is measured."""
+"""Maximum share of one CPU for taking samples, which must not disturb the measurement."""
 _FRAMING = 24
-"""Preamble, check sequence and gap: what a frame takes of the wire beyond what an interface counts."""
+"""Bytes of preamble, check sequence and gap that a frame takes on the wire beyond what an interface counts."""
 
 
 def _run(cache: Path, request: dict[str, Any], load: dict[str, Any], *paths: str) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _look(cache: Path) -> dict[str, Any]:
 
 
 def _disagreement(trial: dict[str, Any]) -> float:
-    """wire = bytes with Ethernet headers + 24 B for each frame: how far the samples are from it, the worse way as a share."""
+    """Relative deviation of the samples from wire = bytes with Ethernet headers + 24 B for each frame, in the worse direction."""
     last, (before, after) = trial["window"]["network"][-1], trial["link"]
     shares: list[float] = []
     for direction in ("to_server", "to_client"):
@@ -47,8 +47,8 @@ def _disagreement(trial: dict[str, Any]) -> float:
 
 
 def test_samples_agree_with_the_links_counters(seen: dict[str, Any], cache: Path) -> None:
-    """Within 2 %: what is on the way at one end of the window and not at the other is at most a queue of 1.25 MB of 100 MB. On a busy
-    machine files and counters may be read apart, now and then; wrong arithmetic is wrong each time."""
+    """They agree within 2 %: bytes in flight at only one end of the window are at most a queue of 1.25 MB of 100 MB. A busy machine
+    may now and then delay one of the two readings; wrong arithmetic is wrong each time."""
 
     def disagreement(trial: dict[str, Any]) -> str | None:
         off = _disagreement(trial)
@@ -59,7 +59,7 @@ def test_samples_agree_with_the_links_counters(seen: dict[str, Any], cache: Path
 
 
 def test_each_path_shows_what_it_has(seen: dict[str, Any], cache: Path) -> None:
-    """What a busy machine reads late, or not at all, it reads in another run; what is not there is never there."""
+    """A record that a busy machine misses in one run is there in another run; a record that a path lacks is never there."""
     agree(lambda: _look(cache), _wrong(_each_path_shows), seen)
 
 
@@ -83,7 +83,7 @@ def _each_path_shows(seen: dict[str, Any]) -> None:
         assert all(record["connections"] == _LOAD["connections"] for record in window["tcp"])
         last = window["network"][-1]
         share = window["length_ns"] / finished["elapsed_ns"]
-        # Headers and acknowledgements come on top of the protocol's bytes; a window that begins or ends beside the engine's is slack.
+        # Headers and acknowledgements add to the protocol's bytes; the slack allows for a window slightly off the engine's.
         assert last["to_client_bytes"] > 0.8 * share * finished["bytes"]["to_client"]
         assert last["to_client_bytes"] > 10 * last["to_server_bytes"]
     for path in ("socket", "tcp", "remote"):
@@ -110,8 +110,9 @@ def test_a_small_receive_buffer_shows_in_the_servers_record(cache: Path) -> None
 
 
 def test_the_link_stays_what_was_calibrated(cache: Path) -> None:
-    """After bulk too: its threads stay where the receivers are. Where they were dealt anew, the RTT was 10 to 25 % more each time;
-    what else runs only adds, to the calibrated one too, so that the best of several probes is judged, and only whether it is more."""
+    """Even after bulk transfers the link's threads stay on the receivers' CPUs. When they were reassigned, the RTT grew by 10 to 25 %
+    each time. Other programs only add to the RTT, also to the calibrated one; so the best of several probes is judged, and only for
+    being higher."""
 
     def disagreement(rest: dict[str, Any]) -> str | None:
         assert rest["tasks"]["lc-ls"] == rest["shares"]["server"]

@@ -1,4 +1,4 @@
-"""What every testbed must do, as a program: the laboratory and hosts of one's own are tried alike, and what is wrong ends it.
+"""A program that checks what every testbed must do, in the laboratory or on the user's own hosts; the first fault ends it.
 
 python -m tests.lab.testbed_conformance          in the laboratory
 python -m tests.lab.testbed_conformance FILE     between the first two hosts of a file of hosts
@@ -28,7 +28,7 @@ from tests.lab.programs import load_on
 
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 HOPS = {"sidecar": "haproxy", "ssh": "sshd", "ssh-tcp": "sshd", "stunnel": "stunnel"}
-"""By path: the program that it needs; those that are not here are left out."""
+"""The program that each path needs; paths whose program is not installed are left out."""
 TABLE_SIZE = 1000
 Kill = Callable[[int], None]
 """Ends a process of the server's host."""
@@ -59,7 +59,7 @@ def _each_path_is_proven(testbed: Testbed, measure: Measure) -> None:
             session = outcome.ready.receipt.model_dump(mode="json")
             found = stage.obtained(session, LoadFacts())
             other = stage.obtained({**session, "peer_address": "elsewhere"}, LoadFacts())
-        # A busy machine delays packets of an emulated link, which that link then says.
+        # A busy machine delays packets of an emulated link, which the link then reports.
         assert not [one for one in found.violations if "link" not in one and "late" not in one], found.violations
         assert any("elsewhere" in one for one in other.violations), other.violations
         assert outcome.finished.transactions > 0
@@ -83,7 +83,7 @@ def _a_dead_server_is_named_and_replaced(testbed: Testbed, measure: Measure, kil
 
 
 def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
-    """Raises AssertionError."""
+    """Check a testbed. Raises AssertionError."""
     kind, version = testbed.server()
     assert kind == "mariadb" and version
     environment = testbed.environment()
@@ -91,7 +91,7 @@ def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
         assert fact in environment, fact
     testbed.begin_block(0)
     with testbed.stage({"path": "socket", "threads": 1}):
-        pass  # one that is not used is undone
+        pass  # an unused stage is undone
     _each_path_is_proven(testbed, measure)
     testbed.begin_block(1)
     _a_dead_server_is_named_and_replaced(testbed, measure, kill)

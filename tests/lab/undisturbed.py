@@ -1,7 +1,7 @@
-"""What others do to this machine is said, not failed: a trial that the instrument itself calls disturbed is made again, and skipped
-with the instrument's own sentence where it never came out.
+"""Repeats trials that other programs on this machine disturbed, and skips tests whose trials stay disturbed.
 
-Only these sentences are excused: whatever else makes a trial void, and every wrong value, is an error.
+The instrument itself must report a trial as disturbed; the test is then skipped with the instrument's own sentence. Only these
+sentences are excused: whatever else makes a trial void, and every wrong value, is an error.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from howfar.store.records import MachineLoad, Trial
 
 Seen = TypeVar("Seen")
 DISTURBED = ("was late by", "longer on average", "RTT at rest was", "pages from files")
-"""What a machine that is too busy makes the instrument say."""
+"""Parts of the sentences that the instrument reports on a machine that is too busy."""
 EMPTY_WINDOW = "not one transaction ended in the measured window"
-"""It says so too of windows of a fifth of a second; but then so would a server that does not answer: for tests that look at others."""
+"""A busy machine also causes this in windows of 0.2 s, but so does a server that does not answer: for tests of something else only."""
 ATTEMPTS = 8
 _PAUSE_MOST_S = 5.0
 MANY_OTHERS = 0.3
-"""CPUs in the hands of programs that are no part of a trial; on a quiet machine a few hundredths."""
+"""CPUs used by programs outside a trial, above which a machine counts as busy; on a quiet machine a few hundredths."""
 
 
 def disturbed(reason: str | None) -> bool:
-    """Whether this machine alone explains that a trial is void: each of the sentences that were joined."""
+    """Whether a busy machine alone explains that a trial is void: it must explain each of the joined sentences."""
     return bool(reason) and all(any(sign in each for sign in DISTURBED) for each in str(reason).split("; "))
 
 
 def lasting(reasons: Iterable[str]) -> list[str]:
-    """Without those that this machine explains."""
+    """The reasons that a busy machine does not explain."""
     return [reason for reason in reasons if not disturbed(reason)]
 
 
 @dataclass
 class Patience:
-    """For what is made again, of all trials of a scenario together: where a machine lets none through, each is made once."""
+    """Time for repeated attempts, shared by all trials of a scenario: once it is used up, each trial is made only once."""
 
     left_s: float = 120.0
 
 
 def undisturbed(make_trial: Callable[[int], Trial], patience: Patience) -> Trial:
-    """The first of several attempts that was not disturbed, else the last."""
+    """Make a trial up to ATTEMPTS times; returns the first undisturbed one, else the last."""
     for attempt in range(ATTEMPTS):
         began = time.monotonic()
         trial = make_trial(attempt)
@@ -59,7 +59,7 @@ def undisturbed(make_trial: Callable[[int], Trial], patience: Patience) -> Trial
 
 
 class Others:
-    """What they have of this machine while something is measured that ends within: `cpus`, when it has ended."""
+    """CPUs that other programs use during a measurement whose processes end within this context; `cpus` is set on leaving."""
 
     cpus = 0.0
 
@@ -73,7 +73,7 @@ class Others:
 
 
 def _of_children_s() -> float:
-    """CPU time of all that this process started and saw the end of."""
+    """CPU time of all child processes that this process has waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -84,8 +84,8 @@ def agree(
     first: Seen | None = None,
     attempts: int = ATTEMPTS,
 ) -> Seen:
-    """The measurement of which `judged` says that nothing disagrees: the `first`, if there is one, or another. They follow each other
-    more and more slowly, because others stay for seconds."""
+    """Measure until `judged` finds no disagreement, and return that measurement; `first`, if given, is judged first. Pauses between
+    attempts grow, because disturbances last for seconds."""
     wrong, had = [], []
     for attempt in range(attempts):
         with Others() as others:
@@ -103,7 +103,7 @@ def agree(
 
 
 def disagrees(wrong: Sequence[str], had: Sequence[float]) -> NoReturn:
-    """Each time something was wrong: an error, unless others had CPUs each time."""
+    """Fail because every attempt disagreed, or skip if other programs used CPUs in every attempt."""
     message = f"each of {len(wrong)} attempts disagrees: {'; '.join(wrong)}"
     if min(had) > MANY_OTHERS:
         pytest.skip(f"OTHERS HAD {min(had):.2f} CPUs OF THIS MACHINE AND MORE, {message}")
@@ -111,14 +111,14 @@ def disagrees(wrong: Sequence[str], had: Sequence[float]) -> NoReturn:
 
 
 def skip_if_disturbed(*reasons: str | None) -> None:
-    """Loudly: the sentence is in the last lines of a run of the tests."""
+    """Skip if the machine was disturbed; the reason is shown in the last lines of a test run."""
     for reason in reasons:
         if disturbed(reason):
             pytest.skip(f"THIS MACHINE WAS DISTURBED, each time: {reason}")
 
 
 def others_cpus(trial: Trial) -> float:
-    """CPUs that programs which are no part of the trial kept busy in its window, or that its hypervisor gave to others."""
+    """CPUs that programs outside the trial kept busy in its window, or that the hypervisor gave to other machines."""
     if trial.load is None or trial.measured is None:
         return 0.0
     return _others(trial.load, sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns)
@@ -131,7 +131,7 @@ def _others(load: MachineLoad, used_cpus: float) -> float:
 
 @contextmanager
 def skip_if_crowded(*trials: Trial) -> Iterator[None]:
-    """For bounds that hold where nobody else computes: what is beyond them elsewhere is skipped, with how much the others had."""
+    """For bounds that hold on a quiet machine: on a busy one a violation is skipped, with the CPUs that other programs used."""
     try:
         yield
     except AssertionError as error:

@@ -1,7 +1,7 @@
 """A program for the tests: one load on each requested path of a laboratory, its window and its link's counters as JSON.
 
 python -m tests.lab.window_scenario LAB_REQUEST_JSON LOAD_JSON PATH...   LOAD_JSON: connections, measure_ns, workload, and `rmem`: the
-receive buffer of the client's host, in bytes. Without a path: only the link, calibrated, and what it is afterwards.
+receive buffer of the client's host, in bytes. Without a path: only the calibrated link, and its state afterwards.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
         stats = []
 
         def snapshot() -> Mapping[str, int]:
-            """Right after the files were read: the link's counters of the same moment."""
+            """Called right after the files were read: also takes the link's counters at that moment."""
             stats.append(stage.link and stage.link.counters())
             assert stage.scene is not None
             return stage.scene.snapshot()
@@ -61,7 +61,7 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
 
 
 def _at_rest(request: LabRequest) -> dict[str, Any]:
-    """Calibrated with bulk transfers after it, as for a run; then probes with more bulk between them."""
+    """The link after calibration and bulk transfers, as for a run; then probes with more bulk transfers in between."""
     with open_laboratory(request) as laboratory:
         link = laboratory.link
         assert link is not None and link.pid is not None

@@ -1,7 +1,7 @@
-"""The checks of the conformance suite: what was requested of a link, what crossed it, and whether that is physics.
+"""The checks of the conformance suite: they compare what crossed a link with what was requested and with physical limits.
 
-Each is a function of a running link that says whether what it saw is right, and what it saw. What is random is held against the
-interval in which it lies in 999 of 1000 cases.
+Each is a function of a running link that returns whether its observation is right, and the observation. Random quantities are
+compared with the interval that contains them in 999 of 1000 cases.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Check:
     look: Callable[[Link], Seen]
     calibrated: bool = False
     burst: bool = True
-    """A back-end that lets a burst through at any speed can be held against it too."""
+    """Whether the check also applies to a back-end that lets a burst through at any speed."""
 
     def spec(self) -> LinkSpec:
         spec = LinkSpec(rtt_ns=0, rate_bps=None)
@@ -52,7 +52,7 @@ def within(count: int, of: int, share: float) -> bool:
 
 
 def bytes_cross(link: Link) -> Seen:
-    """Of any link at all: a stream of bytes arrives as it was sent."""
+    """On any link, a stream of bytes arrives as it was sent."""
     sent = bytes(range(256)) * 4096
     with stream(link) as (client, server):
         writer = threading.Thread(target=client.sendall, args=(sent,))
@@ -65,7 +65,7 @@ def bytes_cross(link: Link) -> Seen:
 
 
 def round_trips(link: Link) -> Seen:
-    """n in a row take at least n RTTs, and half of them at most a little more."""
+    """n round trips in a row take at least n RTTs, and their median is at most a little more than an RTT."""
     rtt_ns, times = link.rest_rtt_ns(link.spec), []
 
     with stream(link) as (client, server):
@@ -84,7 +84,7 @@ def round_trips(link: Link) -> Seen:
         client.close()
         answering.join()
     p50, allowed = statistics.median(times), rtt_tolerance_ns(link.spec.rtt_ns)
-    # Calibration takes off what waking up adds, so one that needed no waking may be that much early.
+    # Calibration subtracts what wake-ups add, so a round trip without a wake-up may be early by that much.
     long_enough = sum(times) >= len(times) * (rtt_ns - allowed)
     return long_enough and p50 <= rtt_ns + 3 * allowed, {"rtt_ns": rtt_ns, "p50_ns": p50, "total_ns": sum(times)}
 
@@ -121,7 +121,7 @@ def known_rate(link: Link) -> Seen:
 
 
 def known_queue(link: Link) -> Seen:
-    """Of a burst larger than the queue that much survives: its limit, one segment on the wire, and what left meanwhile."""
+    """Of a burst larger than the queue, this survives: the queue's limit, one segment on the wire, and what left meanwhile."""
     payload, count = 1000, 200
     limit, rate_bps = link.spec.queue_bytes("to_server"), link.spec.mean_rate_bps("to_server")
     assert rate_bps is not None
@@ -146,7 +146,7 @@ def known_loss(link: Link) -> Seen:
 
 
 def known_bursts(link: Link) -> Seen:
-    """What is lost in a row has the mean length requested: geometric, so its deviation is known."""
+    """Runs of losses have the requested mean length; it is geometrically distributed, so its deviation is known."""
     count, length = 8000, 8.0
     with datagrams(link) as udp:
         udp.send_all(count)
@@ -154,7 +154,7 @@ def known_bursts(link: Link) -> Seen:
     runs = [len(list(run)) for lost, run in groupby(range(count), key=lambda number: number not in there) if lost]
     lost, mean = sum(runs), statistics.mean(runs) if runs else 0.0
     deviation = (length * (length - 1) / max(len(runs), 1)) ** 0.5
-    # A lump of losses varies more than single ones; the share's deviation grows by the root of about twice their length.
+    # Bursts of losses vary more than single losses; the share's deviation grows by the root of about twice their length.
     share_off = abs(lost / count - 0.1) / (0.1 * 0.9 * 2 * length / count) ** 0.5
     facts = {"bursts": len(runs), "mean_length": mean, "allowed": 3.3 * deviation, "lost": lost, "of": count}
     return abs(mean - length) <= 3.3 * deviation and share_off <= 3.3, facts
@@ -170,7 +170,7 @@ def known_duplicates(link: Link) -> Seen:
 
 
 def known_corruption(link: Link) -> Seen:
-    """The receiving kernel finds each by its checksum."""
+    """The receiving kernel detects each corrupted packet by its checksum."""
     count = 2000
     before = udp_errors(link.network.server)
     with datagrams(link) as udp:
@@ -183,7 +183,7 @@ def known_corruption(link: Link) -> Seen:
 
 
 def known_outage(link: Link) -> Seen:
-    """Down from 200 ms for 300 ms: what is sent then is lost, and nothing else."""
+    """The link is down from 200 ms for 300 ms: packets sent then are lost, and no others."""
     link.arm()
     start_ns = time.monotonic_ns()
     with datagrams(link) as udp:
@@ -208,7 +208,7 @@ def known_outage(link: Link) -> Seen:
 
 
 def known_jitter(link: Link) -> Seen:
-    """One way has the mean and the deviation requested, by the sender's own stamps."""
+    """The one-way delay has the requested mean and deviation, by the sender's own timestamps."""
     count, deviation_ns = 800, 2 * _MS
     with datagrams(link) as udp:
         for number in range(count):
@@ -219,13 +219,13 @@ def known_jitter(link: Link) -> Seen:
     got = statistics.stdev(seen.one_way_ns) if len(seen.one_way_ns) > 1 else 0.0
     low, high = ((chi2.ppf(p, count - 1) / (count - 1)) ** 0.5 for p in (_CHANCE / 2, 1 - _CHANCE / 2))
     facts = {"mean_off_ns": mean_off, "deviation_ns": got, "asked_ns": deviation_ns, "came": len(seen.numbers)}
-    # A fifth of a millisecond for the sender between its stamp and its packet, on a machine with other work.
+    # Allows the sender 0.2 ms between its timestamp and its packet, on a busy machine.
     mean_right = abs(mean_off) <= 3.3 * deviation_ns / count**0.5 + _MS / 5
     return len(seen.numbers) == count and mean_right and low <= got / deviation_ns <= high * 1.02, facts
 
 
 def live_change(link: Link) -> Seen:
-    """10 ms become 30 ms under way: nothing is lost, and what leaves before and after has its own delay."""
+    """The RTT changes from 10 ms to 30 ms during traffic: nothing is lost, and packets before and after have their own delay."""
     link.arm()
     start_ns = time.monotonic_ns()
     longer, changed_ns, number = apply(link.spec, "rtt", "30ms"), 0, 0

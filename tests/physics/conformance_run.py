@@ -1,7 +1,7 @@
 """Run in the sandbox by the conformance suite: all checks over one back-end, one link after the other. Prints JSON.
 
-A check that fails is made again, a bounded number of times: a neighbour on this machine disturbs it differently each time, and a
-link that is wrong is wrong each time.
+A check that fails is repeated a bounded number of times: other processes on this machine disturb it differently each time, but a
+faulty link fails each time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.physics.conformance_checks import Check
 
 PAUSES_S = (0.0, 0.0, 0.0, 1.0, 2.0, 5.0, 5.0, 5.0)
-"""Before each attempt: a neighbour often stays for seconds."""
+"""Pauses before each attempt: a disturbance often lasts seconds."""
 _NOTHING = LinkSpec(rtt_ns=0, rate_bps=None)
 
 
@@ -36,7 +36,7 @@ def run(link: Link, check: Check) -> dict[str, Any]:
     seen: list[dict[str, Any]] = []
     for attempt, pause_s in enumerate(PAUSES_S):
         time.sleep(pause_s)
-        # Other random decisions each time: a right link fails once in a thousand with any one sequence. netem's are others anyway.
+        # New random decisions each time: with any one sequence a correct link fails once in a thousand. netem's differ anyway.
         spec = LinkSpec(**{**vars(spec), "seed": 0 if link.backend == "kernel" else attempt})
         try:
             if not check.calibrated:
@@ -53,7 +53,7 @@ def run(link: Link, check: Check) -> dict[str, Any]:
 
 
 def cannot(backend: str, spec: LinkSpec, check: Check) -> str | None:
-    """Why a check cannot be made, known beforehand. What fails when it is tried is a failure, and no such reason."""
+    """Why a check is known beforehand to be impossible, or None. A check that fails when it is tried counts as a failure."""
     why = backends()[backend].refuses(spec)
     if why is not None or backend != "kernel":
         return why
@@ -67,7 +67,7 @@ def cannot(backend: str, spec: LinkSpec, check: Check) -> str | None:
 
 
 def main() -> None:
-    from tests.physics.conformance_checks import CHECKS  # scipy is slow to load; outside of the sandbox nobody needs it
+    from tests.physics.conformance_checks import CHECKS  # scipy is slow to load and not needed outside the sandbox
 
     name = sys.argv[1]
     with ExitStack() as ledger:

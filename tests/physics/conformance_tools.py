@@ -1,4 +1,4 @@
-"""Both ends of a link in one process, for the conformance suite: streams, and the datagrams of the bench of the link."""
+"""Both ends of a link in one process, for the conformance suite: streams, and the datagrams of `howfar bench link`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from howfar.lab.link import Link
 from howfar.lab.network import CLIENT_ADDRESS, SERVER_ADDRESS
 
 FRAME_BYTES = 28 + 38
-"""What UDP over IPv4 over Ethernet has on the wire beside its payload."""
+"""Bytes on the wire that UDP over IPv4 over Ethernet adds to its payload."""
 
 
 def datagrams(link: Link) -> AbstractContextManager[Datagrams]:

@@ -1,4 +1,4 @@
-"""A TCP ping-pong that shares nothing with howfar: `serve HOST` answers bytes, `ask HOST` times them, also over loopback."""
+"""A TCP ping-pong that shares no code with howfar: `serve HOST` answers bytes, `ask HOST` times them, also over loopback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 
 def serve(listener: socket.socket) -> None:
-    """One after the other, until it is ended."""
+    """Serve one connection after the other, until the process is ended."""
     while True:
         peer, _ = listener.accept()
         with peer:
@@ -26,7 +26,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """The other side may still be starting: try until it listens, bounded."""
+    """Connect, retrying for up to PATIENCE_S: the other side may still be starting."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""One suite over every back-end that works here and over a bare cable: a link is what was requested, or says that it cannot be."""
+"""One suite for every back-end that works here and for a bare cable: a link is as requested, or reports that it cannot be."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("names
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 others_had: dict[str, float] = {}
-"""While the checks of a back-end were made."""
+"""CPUs that other processes used while the checks of a back-end ran."""
 
 
 @cache
 def results(backend: str) -> dict[str, Any]:
-    """All checks of a back-end, made once. A run that fails or hangs is not made again for the next check."""
+    """The results of all checks of a back-end, made in one run. A run that fails or hangs is not repeated for the next check."""
     try:
         with Others() as others:
             done = subprocess.run(
@@ -75,7 +75,7 @@ def test_the_default_back_end_leaves_no_check_out() -> None:
 
 @pytest.fixture()
 def nobodys_home() -> Iterator[Path]:
-    """Below the machine's own directory of temporary files, which others may enter, too."""
+    """A home below the machine's own directory of temporary files, which other users may enter, too."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user; without privilege this whole suite is that test")
     home = Path(tempfile.mkdtemp(prefix="howfar-nobody-"))
@@ -85,7 +85,7 @@ def nobodys_home() -> Iterator[Path]:
 
 
 def test_a_user_without_any_privilege_has_a_link(nobodys_home: Path) -> None:
-    """The whole command as uid 65534, without groups and capabilities."""
+    """The complete command works as uid 65534, without groups and capabilities."""
     as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all", "--"]
     if subprocess.run([*as_nobody, "unshare", "--user", "--map-root-user", "--net", "true"]).returncode != 0:
         pytest.skip("NOT TESTED WITHOUT PRIVILEGE: this machine gives no user namespaces to ordinary users")
@@ -107,7 +107,7 @@ def test_a_user_without_any_privilege_has_a_link(nobodys_home: Path) -> None:
 
 
 def _python_of(as_nobody: list[str]) -> list[str]:
-    """Ours, unless it is in a home that others may not enter; then the system's, with our packages."""
+    """The Python of the tests, unless it is in a home that other users may not enter; then the system's, with our packages."""
     packages = f"{Path(howfar.__file__).parents[1]}:{Path(pydantic.__file__).parents[1]}"
     for python in (sys.executable, "/usr/bin/python3"):
         command = [*as_nobody, "env", f"PYTHONPATH={packages}", python]

@@ -1,4 +1,4 @@
-"""Programs that know nothing of howfar measure the laboratory's link: iperf3 and a ping-pong in Python agree with its receipt."""
+"""Programs independent of howfar measure the laboratory's link: iperf3 and a ping-pong in Python agree with its receipt."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ RARELY = partial(pytest.param, marks=pytest.mark.thorough)
 
 PING_PONG = Path(__file__).with_name("ping_pong.py")
 GOODPUT_TOLERANCE = 0.02
-"""The bar of the first version. One segment in 65 over 2 s at 100 Mb/s would already show."""
+"""The limit of the first version. One segment in 65 over 2 s at 100 Mb/s would already show."""
 
 
 def _lab(tmp_path: Path, rtt: str, rate: str, on_server: str, command: str) -> dict[str, Any]:
-    """Run a companion and a command over the link; the command's JSON output as `seen`, the receipt's link as `link`."""
+    """Run a companion and a command over the link; returns the command's JSON output as `seen`, the receipt's link as `link`."""
     receipt = tmp_path / "receipt.json"
     lab = [sys.executable, "-m", "howfar.cli.lab", "--server", "none", "--path", "remote", "--rtt", rtt, "--rate", rate]
     done = subprocess.run(
@@ -44,7 +44,7 @@ def _lab(tmp_path: Path, rtt: str, rate: str, on_server: str, command: str) -> d
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed (./setup --tests brings it)")
 @pytest.mark.parametrize(("rtt", "rate"), [RARELY("0.2ms", "1gbit"), RARELY("10ms", "1gbit"), ("1ms", "100mbit")])
 def test_iperf3_sees_the_goodput_of_the_receipt(tmp_path: Path, rtt: str, rate: str) -> None:
-    """One link, one direction after the other; what agreed is not asked again."""
+    """iperf3 measures one direction after the other; a direction that agreed is not measured again."""
     flags = {"to_server": "", "to_client": "-R"}
 
     def measured() -> dict[str, Any]:
@@ -72,8 +72,8 @@ def test_iperf3_sees_the_goodput_of_the_receipt(tmp_path: Path, rtt: str, rate: 
 
 
 def _iperf3(out: Path, flags: dict[str, str]) -> str:
-    """A shell's command: iperf3 with each of the flags in turn, its reports as JSON by name."""
-    # The companion starts beside the command, and may not be done with the client before: the first attempts may be refused.
+    """A shell command that runs iperf3 with each of the flags and prints its reports as JSON by name."""
+    # The companion starts along with the command, and may still serve the previous client: first attempts may be refused.
     reports = [
         f"echo '\"{name}\":'; for i in $(seq 100); do iperf3 -J -O 1 -t 2 {flag} -c $HOWFAR_HOST >{out} && break; sleep 0.05; done; "
         f"cat {out}"
@@ -84,15 +84,15 @@ def _iperf3(out: Path, flags: dict[str, str]) -> str:
 
 @pytest.mark.parametrize(("rtt", "rtt_ns"), [RARELY("0.2ms", 200_000), ("1ms", 1_000_000), RARELY("10ms", 10_000_000)])
 def test_a_ping_pong_sees_the_round_trip_of_the_receipt(tmp_path: Path, rtt: str, rtt_ns: int) -> None:
-    """Python's own price for a ping-pong is measured in the same run over loopback and allowed for. It asks three times in each
-    laboratory: making another one takes longer than to ask again."""
+    """Python's own cost of a ping-pong is measured in the same run over loopback and allowed for. Each laboratory is used for three
+    measurements: building another one takes longer than measuring again."""
     serve, ask = (f"exec {sys.executable} {PING_PONG} {role} $HOWFAR_HOST" for role in ("serve", "ask"))
     allowed = rtt_tolerance_ns(rtt_ns)
 
     def disagreement(found: dict[str, Any]) -> str | None:
         loopback_ns = found["seen"]["loopback_p50_ns"]
         receipt_ns = found["link"]["rtt_at_rest_ns"]["p50"]
-        # The foreign program lets processors sleep, so it is held against the receipt's figure that does too.
+        # The other program lets processors sleep, so it is compared with the receipt's figure that does so, too.
         idle_ns = found["link"]["rtt_from_idle_ns"]["p50_ns"]
         ping_pong_ns = found["seen"]["link_p50s_ns"]
         right = abs(receipt_ns - rtt_ns) <= allowed

@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over a pair of pipes (the DevTools protocol): no driver, no port, no dependency. For tests only."""
+"""A headless Chromium, controlled through two pipes (the DevTools protocol): no driver, no port, no dependency. For tests only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_S = 60
-"""For any one answer, on a machine that does much else."""
+"""Timeout of each answer, long enough for a busy machine."""
 
 FLAGS = (
     "--headless",
@@ -39,7 +39,7 @@ for wanted, number in zip((3, 4), ours):
     os.dup2(number, wanted)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""The protocol wants its descriptors at 3 and 4, where this process may have others."""
+"""Program that execs the browser with the pipes as descriptors 3 and 4, as the protocol requires; here they have other numbers."""
 
 
 def program() -> str | None:
@@ -47,7 +47,7 @@ def program() -> str | None:
 
 
 class Page:
-    """One tab. `heard` are the events of the tab since it was opened."""
+    """One tab. `heard` are its events since the last page was opened."""
 
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write = read, write
@@ -86,7 +86,7 @@ class Page:
         return found
 
     def open(self, path: Path, width: int = 1280) -> None:
-        """Loads the page from its file, scripts included; what was heard before is forgotten."""
+        """Loads the page from its file, scripts included, and discards earlier events."""
         self.heard.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Page.navigate", url=path.absolute().as_uri())
@@ -99,12 +99,12 @@ class Page:
         return found["result"].get("value")
 
     def complaints(self) -> list[dict[str, Any]]:
-        """Exceptions, and what was written to the console or its log."""
+        """Exceptions, console output and log entries."""
         kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         return [event for event in self.heard if event.get("method") in kinds]
 
     def requests(self) -> list[str]:
-        """Addresses that the page requested, its own file included."""
+        """URLs that the page requested, including its own file."""
         return [e["params"]["request"]["url"] for e in self.heard if e.get("method") == "Network.requestWillBeSent"]
 
 

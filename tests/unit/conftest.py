@@ -1,4 +1,4 @@
-"""What all unit tests share: a picture is drawn once."""
+"""Shared by all unit tests: each chart is drawn only once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import vl_convert
 
 @pytest.fixture(scope="session", autouse=True)
 def drawn_once() -> Iterator[None]:
-    """Many tests render the same report; drawing takes most of that."""
+    """Cache drawn charts: many tests render the same report, and drawing takes most of the time."""
     drawn: dict[str, str] = {}
     draw = vl_convert.vegalite_to_svg
 

@@ -1,4 +1,4 @@
-"""Damage to a file of SQLite: what a disk, an editor or somebody else can do to it."""
+"""Damage to an SQLite file, as by a disk, an editor or another person."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Damage = Callable[[Path, random.Random], None]
 
 
 def recorded(name: str, path: Path) -> Path:
-    """A recorded run as a file, in the format in which it was written."""
+    """A recorded run as a file in its original format."""
     path.write_bytes(unpacked(f"{name}.howfar"))
     return path
 
@@ -37,7 +37,7 @@ def in_todays_format(name: str, path: Path) -> tuple[Path, Run]:
 
 
 def make_older(path: Path, version: int) -> None:
-    """As a howfar wrote it that knew nothing of what later formats added."""
+    """Downgrade the file to an older format `version`: remove the columns that later formats added."""
     db = sqlite3.connect(path)
     for step in range(version, FORMAT_VERSION):
         for added in UPGRADES[step]:
@@ -65,7 +65,7 @@ def cut(path: Path, chance: random.Random) -> None:
 
 
 def overwrite_a_page(path: Path, chance: random.Random) -> None:
-    """With zeros, with anything, or with another page."""
+    """Overwrite a random page with zeros, random bytes or a copy of another page."""
     content = path.read_bytes()
     size = int.from_bytes(content[16:18], "big")
     size = 65536 if size == 1 else size
@@ -75,7 +75,7 @@ def overwrite_a_page(path: Path, chance: random.Random) -> None:
 
 
 def change_a_value(path: Path, chance: random.Random) -> None:
-    """Any value of any row, by SQL: another number, or a text with another character."""
+    """Change a random value of a random row by SQL: another number, or a text with one character changed."""
     with closing(sqlite3.connect(path)) as database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         table = chance.choice([name for name in tables if database.execute(f"SELECT 1 FROM {name}").fetchone()])

@@ -1,4 +1,4 @@
-"""An exact laboratory and engine behind the real seams: no process, no clock but its own, every figure known beforehand."""
+"""A fake laboratory and engine with exact figures behind the real interfaces: no process, its own clock, every result known."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ RATES = {
     "pgbouncer": 8_500,
     "nutcracker": 7_800,
 }
-"""Queries a second of each path, exact when `jitter` is 0."""
+"""Queries per second of each path; exact unless `jitter` changes them."""
 
 QUERIES_A_TRANSACTION = 29
 
@@ -61,7 +61,7 @@ HISTOGRAM = latency(Histogram, "", [each * 1000 for each in (900, 1000, 1000, 20
 
 
 class FakeClock:
-    """Time passes only when something is said to take time."""
+    """A clock that advances only when a fake says that something took time."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000_000_000
@@ -75,7 +75,7 @@ class FakeClock:
 
 @dataclass(frozen=True)
 class FakeWindowWatch:
-    """Has seen a window of the requested length, in which the first CPU worked half of the time."""
+    """A watch whose window has the requested length; the first CPU was busy half of the time."""
 
     length_ns: int
 
@@ -114,7 +114,7 @@ class FakeStage:
 
 @dataclass
 class FakeLaboratory:
-    """`trouble(path, trial number)` may raise, or give back violations."""
+    """A fake laboratory; `trouble(path, trial number)` may raise or return violations."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     trouble: Callable[[str, int], tuple[str, ...]] = lambda path, number: ()
@@ -122,7 +122,7 @@ class FakeLaboratory:
     version: str = "10.11.6-fake"
     staged: list[dict[str, FactorValue]] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
-    """How many stages there were when each block, or attempt at one, began."""
+    """Number of stages so far at the beginning of each block or attempt at a block."""
 
     def server(self) -> tuple[str, str]:
         return ("mariadb", self.version)
@@ -144,7 +144,7 @@ class FakeLaboratory:
 
 @dataclass
 class FakeEngine:
-    """`measure` of the conductor. `jitter(job)` multiplies the rate; `before` may raise."""
+    """The conductor's `measure` function. `jitter(job)` multiplies the rate; `before` may raise."""
 
     clock: FakeClock
     jitter: Callable[[LoadJob], float] = lambda job: 1.0
@@ -249,11 +249,11 @@ def paced(job: LoadJob, capacity_per_s: float) -> Finished:
 
 
 COUNTED = (Override("", ("timing", "controls"), False), Override("", ("timing", "measure"), "4s"))
-"""Of `paths --quick`, for tests that count arms and seconds."""
+"""Overrides of `paths --quick`, for tests that count arms and seconds."""
 
 
 def fake_info(laboratory: FakeLaboratory | None = None, seed: int = 42, loaded: LoadedPlan | None = None) -> RunInfo:
-    """The head of a quick run of `paths`."""
+    """The run information (the file's head) of a quick run of `paths`."""
     command = ("howfar", "run", "paths", "--seed", str(seed))
     return run_info(
         loaded or load_plan("paths", quick=True, overrides=COUNTED),
@@ -264,7 +264,7 @@ def fake_info(laboratory: FakeLaboratory | None = None, seed: int = 42, loaded: 
 
 
 def conducted(path: Path, laboratory: FakeLaboratory, instruments: Instruments, info: RunInfo | None = None) -> Run:
-    """A run to its end, as its new file has it."""
+    """A run conducted to its end, as read back from its file."""
     with create(path, info or fake_info()) as file:
         stop = conduct(file, laboratory, laboratory.clock(), instruments)
     run = read_run(path)

@@ -39,7 +39,7 @@ UNIX_TIME_NS = 1_700_000_000 * SECOND
 
 
 def histogram(kind: str, values: Sequence[int]) -> Histogram:
-    """As the engine writes it."""
+    """A histogram as the engine writes it."""
     return latency(Histogram, kind, values)
 
 
@@ -77,7 +77,7 @@ def interval(number: int, transactions: int = 100, p50_ns: int = 2_000_000, back
 
 
 def finished(histograms: Sequence[Histogram] | None = None, account: Account | None = None, **client: int) -> Finished:
-    """1000 transactions of 20 queries."""
+    """The result of a load of 1000 transactions of 20 queries."""
     latencies = [1_000_000 + 10_000 * i for i in range(1000)]
     use = {"cpu_ns": 100_000_000, "runnable_wait_ns": 1_000_000, "busiest_thread_ns": 60_000_000, "threads": 2}
     return made(
@@ -105,7 +105,7 @@ def finished(histograms: Sequence[Histogram] | None = None, account: Account | N
 
 
 def events(of: LoadJob, done: Finished | None = None, **receipt_changes: Any) -> list[Message]:
-    """What an engine says about a load that goes well."""
+    """The messages of an engine whose load succeeds."""
     ready = Ready(
         receipt=receipt(SOCKET).model_copy(update=receipt_changes),
         connections=of.connections,
@@ -125,7 +125,7 @@ def result(of: LoadJob | None = None, done: Finished | None = None, mismatches: 
 
 
 def overloaded() -> Result:
-    """Open loop: of 1000 due requests 900 answered in 1 to 10 ms, 100 never; those were 2 s old at the end."""
+    """Open loop: of 1000 due requests 900 were answered in 1 to 10 ms, and 100, which were 2 s old at the end, never."""
     answered = [1_000_000 + 10_000 * i for i in range(900)]
     ages = [2 * SECOND] * 100
     histograms = [
@@ -139,7 +139,7 @@ def overloaded() -> Result:
 
 
 def fake_engine(folder: Path, messages: Sequence[Message], then: str = "") -> Path:
-    """A program in the engine's place: keeps what it was given in `given.*`, says `said`, does `then`."""
+    """A script in place of the engine: saves its input in `given.*`, prints `messages`, runs `then`."""
     info = Info(version=howfar.__version__, protocol=PROTOCOL_VERSION, debug=False)
     lines = folder / "events.jsonl"
     lines.write_text("".join(event.model_dump_json() + "\n" for event in messages))

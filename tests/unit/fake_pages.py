@@ -1,5 +1,5 @@
-"""A fake run of the plan `page`, from arithmetic: what a page needs of two machines, what a path adds, and noise. `Truth` is known, so
-that findings can be compared with it."""
+"""A computed run of the plan `page`: a page's demands on two machines, what a path adds, and noise. Findings can be compared with the
+known `Truth`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ RTT_NS = 204_000
 
 
 _BASE = synthetic_run(blocks=1, void_every=0, samples=2)
-"""What says nothing of pages is taken from here."""
+"""Source of everything that does not concern pages."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Milliseconds a page; what a path adds is a round trip's."""
+    """True demands: `_ms` per page, `_us` (what a path adds) per round trip."""
 
     round_trips: int = 200
     php_ms: float = 4.0
@@ -52,15 +52,15 @@ class Truth:
     database_ms: float = 5.0
     visitor_ms: float = 0.1
     waiting_ms: float = 0.3
-    """On sockets."""
+    """Waiting per page on the path `socket`."""
     tcp_application_us: float = 2.0
     tcp_database_us: float = 2.0
     link_us: float = 6.0
-    """The emulator's a round trip of a page alone, on each machine."""
+    """The emulator's CPU per round trip of a lone page, on each machine."""
     link_each: float = 0.0
-    """Share of that which each message needs, however many pages are in flight."""
+    """Share of `link_us` that each message needs regardless of the number of pages in flight."""
     remote_us: float = 30.0
-    """Being woken, a round trip, beyond the round trip."""
+    """Wake-up time per round trip, in addition to the RTT."""
     p50_of_mean: float = 0.97
 
     def network(self, application: str, path: str, app_cpu_ms: float) -> Network:
@@ -88,7 +88,7 @@ SHAPES: dict[str, Any] = {
     "light": {"rounds": 1, "point_selects": 10, "redis_gets": 5, "memcached_gets": 5},
 }
 SHARES = {"mysql": 0.5, "redis": 0.35, "memcached": 0.15}
-"""Of a page's round trips."""
+"""Each service's share of a page's round trips."""
 SWEEP_MS = (0, 10, 20, 40, 80)
 
 
@@ -114,7 +114,7 @@ class Cell:
 
 
 def cells() -> list[Cell]:
-    """As the plan leaves them: the engine at one application CPU, one page in flight only with the least."""
+    """The cells of the plan: the engine has one level of application CPU, and a lone page only the lowest level."""
     found = []
     for page in PAGES:
         for path in ("socket", "tcp", "remote"):
@@ -133,7 +133,7 @@ def page_run(
     void: Callable[[Cell, int], bool] = lambda cell, block: False,
     pages: dict[str, Truth] = PAGES,
 ) -> Run:
-    """`void`: which trials came to nothing."""
+    """`void(cell, block)`: whether that trial is void."""
     rng = random.Random(seed)
     chosen = list(wanted) if wanted is not None else cells()
     base = chosen[0]
@@ -160,7 +160,7 @@ def page_run(
 
 
 def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
-    """`slow`: what this trial's pages take longer, all of them."""
+    """A trial's measurements; `slow` multiplies the time of every page."""
     network = truth.network(cell.application, cell.path, cell.app_cpu_ms)
     cycle_s = network.cycle_s(cell.threads) * slow
     pages = max(1, round(cell.threads * ELAPSED_NS / 1e9 / cycle_s))
@@ -226,7 +226,7 @@ def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: M
 
 
 def _window(cell: Cell, seen: Measured) -> Window:
-    """Nobody else is on the machine: CPU 0 is the application's, CPU 1 the servers'."""
+    """A window without other load on the machine: CPU 0 is the application's, CPU 1 the servers'."""
     spent = {use.role: use.cpu_ns / seen.elapsed_ns for use in seen.cpu}
     link = spent.pop("link", 0.0)
     application = sum(share for role, share in spent.items() if role in ("client", "application"))
@@ -243,14 +243,14 @@ def _window(cell: Cell, seen: Measured) -> Window:
 
 @cache
 def page_summary() -> Summary:
-    """Of one run with all cells: analysed once for all tests."""
+    """The summary of one run with all cells, analysed once for all tests."""
     return summarise(page_run(blocks=4))
 
 
 def page_findings_of(
     run: Run, floor: float | None = 0.01, change: Callable[[Trial], Trial] | None = None, link: float | None = None
 ) -> PageFindings:
-    """`change`: of each measured trial. `link`: the noise floor there."""
+    """`change` is applied to each measured trial. `link`: the noise floor over the link."""
     trials = tuple(change(trial) if change and trial.measured else trial for trial in run.trials)
     found = page_findings(trial_table(run.model_copy(update={"trials": trials})), floors_of(floor, link))
     assert found is not None

@@ -1,6 +1,6 @@
-"""Servers of each protocol that are made up: one that behaves, and peers that send what no server should.
+"""Fake servers of each protocol: one that behaves, and hostile peers that send what no server should.
 
-A `FakePeer` accepts any login and answers what the doctor asks; its `mode` says what it does instead. `spoil` changes any of the
+A `FakePeer` accepts any login and answers the doctor's questions; its `mode` makes it misbehave instead. `spoil` changes any of the
 messages that it sends.
 """
 
@@ -16,7 +16,7 @@ from io import BufferedReader
 from howfar.doctor.findings import Kind
 
 TEXT = b"\x1b[2J\x1b[31mred\x1b]0;title\x07\x1b]52;c;aGVsbG8=\x07\x08\rhowfar: a line that \xe2\x80\xae\xc2\x9b the server made up"
-"""Colours, a terminal's title and clipboard, a bell, and characters that let a line be faked."""
+"""Hostile text: colours, the terminal's title and clipboard, a bell, and characters that can fake a line."""
 MODES = {
     Kind.MYSQL: (
         "endless", "column", "drip", "one-column", "columns", "values", "wide", "text-greeting", "text-login", "text-query",
@@ -31,7 +31,7 @@ MODES = {
     ),
     Kind.MEMCACHED: ("endless", "drip", "line", "wide", "text-login", "text-query", "two-answers", "huge-number"),
 }  # fmt: skip
-"""endless: rows or elements without end. column: one value of a gibibyte. drip: a row or byte each quarter of a second.
+"""endless: rows or elements without end. column: one value of 1 GiB. drip: a row or byte every quarter of a second.
 one-column: one column instead of several. columns: more columns than any table has. values: millions of short values.
 wide: 8 MiB of text that takes four bytes a character in memory. line: one line without end. nested: lists in lists.
 pairs: a text of millions of pairs. arrays: a value of a type whose reading takes memory. codec: an encoding whose decoding
@@ -43,11 +43,11 @@ _WIDE_ROWS = 136
 _DRIP_S = 0.25
 
 Spoil = Callable[[int, bytes], bytes]
-"""What is sent instead of a message, by its place in the conversation."""
+"""Function of a message's position in the conversation and its bytes; returns the bytes to send instead."""
 
 
 class FakePeer:
-    """Listens on a port of the loopback until it is closed; each connection has a thread."""
+    """A server on a loopback port until it is closed; each connection has a thread."""
 
     def __init__(self, kind: Kind, mode: str = "good", spoil: Spoil = lambda _, message: message) -> None:
         self.kind, self.mode, self._spoil = kind, mode, spoil

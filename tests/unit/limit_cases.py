@@ -1,4 +1,4 @@
-"""Made-up trials of known limits: a load described by what it does to each resource, as the records of a trial with its window."""
+"""Made-up trials with known limits: a load, described by its use of each resource, becomes the records of a trial with its window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENT_CPU_NUMBER, SERVER_CPU_NUMBER = 1, 0
 
 @dataclass(frozen=True)
 class Case:
-    """Times in µs a transaction, shares of a CPU."""
+    """A load: times in µs per transaction, shares of a CPU."""
 
     connections: int = 1
     tps: float = 1000.0
@@ -29,13 +29,13 @@ class Case:
     server_wait_us: float = 0.0
     client_wait_us: float = 0.0
     emulator: dict[int, float] = field(default_factory=dict)
-    """Share of each CPU."""
+    """The emulator's share of each CPU."""
     others: dict[int, float] = field(default_factory=dict)
     bytes_to_client: int = 40_000
     bytes_to_server: int = 1_000
     rate_bps: int | None = 10**9
     goodput_bps: dict[str, int] | None = None
-    """By direction, what one connection got over a real link. None: the link is emulated, with `rate_bps`."""
+    """Goodput of one connection over a real link, by direction. None: the link is emulated, with `rate_bps`."""
     rtt_us: float | None = 200.0
     """None: no link."""
     tcp: tuple[TcpRecord, ...] = ()
@@ -45,7 +45,7 @@ class Case:
     fsync_us: float | None = None
     errors: dict[str, int] = field(default_factory=dict)
     between_us: float = 0.0
-    """Of a program in between. 0: there is none."""
+    """CPU time of a program in between (a proxy, for example). 0: none."""
     between: dict[str, Any] = field(default_factory=dict)
     """The receipt's part about that program."""
     between_on: int = SERVER_CPU_NUMBER
@@ -54,13 +54,13 @@ class Case:
     """Whether client and server have the same CPUs."""
     window: bool = True
     session: dict[str, Any] = field(default_factory=dict)
-    """Of the receipt; what it says of opening counts where `each_time`."""
+    """The receipt's session; its figures about opening a connection count if `each_time`."""
     each_time: bool = False
-    """A connection for each transaction."""
+    """Whether each transaction opens a connection."""
     acknowledgement_us: float | None = None
     """None: no commit waits for a replica."""
     replication: dict[str, Any] = field(default_factory=dict)
-    """Of the receipt."""
+    """The receipt's part about replication."""
 
     @property
     def transactions(self) -> int:
@@ -157,7 +157,7 @@ class Case:
 
 
 def tcp(host: str, connections: int, busy: float, rwnd: float = 0.0, sndbuf: float = 0.0) -> TcpRecord:
-    """Shares of the window, of each connection."""
+    """A TCP record; `busy`, `rwnd` and `sndbuf` are shares of the window, for each connection."""
     whole = connections * SECONDS * 1e9
     shares = {"busy_ns": busy, "rwnd_limited_ns": rwnd, "sndbuf_limited_ns": sndbuf}
     parts_ns = {name: int(whole * share) for name, share in shares.items()}
@@ -165,7 +165,7 @@ def tcp(host: str, connections: int, busy: float, rwnd: float = 0.0, sndbuf: flo
 
 
 def found_in(*cases: Case) -> tuple[Evidence, Cycle, Limit]:
-    """What attribution finds in trials of these loads, which share the first one's setting."""
+    """The result of attribution for trials of these loads, with the setting of the first."""
     return find_limit([case.trial(number) for number, case in enumerate(cases)], cases[0].setting())
 
 

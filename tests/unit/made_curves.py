@@ -1,4 +1,4 @@
-"""A made-up run whose throughputs follow from demands by a law of its own, not by the model: for tests of curves and economics."""
+"""A made-up run whose throughputs follow from demands by another law than the model's: for tests of curves and economics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLAN: dict[str, Any] = {"name": "made", "workload": WORKLOAD, "data": {"tables":
 
 @dataclass(frozen=True)
 class Cell:
-    """One arm: its factors, and what each of its trials shows."""
+    """One arm: its factors, and the figures of each of its trials."""
 
     factors: dict[str, Any]
     tps: float
@@ -50,11 +50,11 @@ class Cell:
     client_wait_s: float = 0.0
     server_wait_s: float = 0.0
     busy: dict[int, float] | None = None
-    """Of each processor, the server's 0 and the client's 1. None: no window."""
+    """Busy share of each processor: 0 is the server's, 1 the client's. None: no window."""
     replies: float = REPLIES
-    """Bytes a transaction, as the protocol has them."""
+    """Bytes of the replies per transaction, before compression."""
     link_cpus: dict[int, float] = field(default_factory=dict)
-    """What the emulator had of each; needs a window."""
+    """The emulator's share of each processor; needs `busy`."""
 
     @property
     def name(self) -> str:
@@ -109,7 +109,7 @@ def _window(cell: Cell) -> Window | None:
 
 
 def run_of(cells: list[Cell], blocks: int = 4, wobble: float = 0.002) -> Run:
-    """The first cell is the baseline. `wobble`: by what share every second block is faster, for intervals that are not nothing."""
+    """A run of these cells, the first as baseline. Trials are faster by 0, 1 or 2 times `wobble`, so that intervals have a width."""
     arms = tuple(
         Arm(name=cell.name, role=ArmRole.CONTENDER if number else ArmRole.BASELINE, factors=cell.factors)
         for number, cell in enumerate(cells)

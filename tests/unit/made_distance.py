@@ -1,4 +1,4 @@
-"""Distances as a measurement would give them, from numbers that a person can check."""
+"""Distances as a measurement returns them, made from numbers that a person can check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ US = 1_000
 
 
 def latencies(request: str, p50_us: float, count: int, spread: float = 0.1) -> Latencies:
-    """Samples that differ from the median by up to `spread`, with one in fifty three times as long."""
+    """Samples that differ from the median by up to the share `spread`; every fiftieth is three times the median."""
     samples = [
         round(p50_us * US * (3 if number % 50 == 49 else 1 - spread + 2 * spread * (number % 49) / 48))
         for number in range(count)
@@ -40,7 +40,7 @@ def connection(*steps: tuple[str, float, int], count: int = 5) -> NewConnection:
 
 
 def remote() -> Distance:
-    """MariaDB 0.42 ms away, of which the network takes 0.35."""
+    """MariaDB 0.42 ms away, of which the network takes 0.35 ms."""
     return explain(
         Distance(
             target="mysql://app@db.internal:3306/shop",
@@ -92,7 +92,7 @@ def socket() -> Distance:
 
 
 def pooler() -> Distance:
-    """PostgreSQL behind a pooler that is near and answers pings itself."""
+    """PostgreSQL behind a nearby pooler that answers pings itself."""
     return explain(
         Distance(
             target="postgresql://app@127.0.0.1:6432/shop",
@@ -120,7 +120,7 @@ def pooler() -> Distance:
 
 
 def far() -> Distance:
-    """A server 85 ms away, of whose requests there were too few for p95."""
+    """A server 85 ms away, with too few requests for a p95."""
     return explain(
         Distance(
             target="mysql://app@eu.example.net:3306/shop",
@@ -148,7 +148,7 @@ def far() -> Distance:
 
 
 def silent() -> Distance:
-    """A server that drops what is sent to it."""
+    """A server that never answers: packets to it are dropped."""
     return Distance(
         target="mysql://app@db.internal:3306/shop",
         began="2026-11-28T12:00:00.000+00:00",

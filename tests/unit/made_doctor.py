@@ -1,4 +1,4 @@
-"""What an examination of the doctor may find, made up: one server, its clients and floors."""
+"""Made-up findings of the doctor: one server, its clients and floors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A plan of links and connections as records alone: all that a report says of it, the analysis found. Throughput follows from demands
-by a law that is not the model's; processors are those of a machine of two, which the link's emulator shares."""
+"""A run that varies links and connections, as records only: all that a report says about it comes from the analysis. Throughput
+follows from demands by another law than the model's; the machine has two processors, which the link's emulator shares."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINKS: dict[int | None, tuple[float, float, float]] = {
     10**8: (115.0, 0.99 * 1e8 / 8 / WIRE_BYTES, 0.22),
     10**9: (185.0, 790.0, 0.36),
 }
-"""By rate: transactions a second of a lone connection, the most of any number, and the emulator's part of each CPU."""
+"""By rate: transactions per second of a lone connection, their maximum for many connections, and the emulator's share of each CPU."""
 
 
 def bandwidth_run() -> Run:

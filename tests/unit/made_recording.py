@@ -1,4 +1,4 @@
-"""Recordings by arithmetic: pages of an application whose round trips, gaps and server times are known exactly."""
+"""Computed recordings: pages of an application whose round trips, gaps and server times are known exactly."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def made(
     cold: float = 1.0,
     transport: str = "unix",
 ) -> Recording:
-    """`cold`: how many times longer the application computes in the first page.
+    """A recording at `path`. `cold` multiplies the application's computing time in the first page.
 
-    `path_ns`: what a round trip costs on the present path without the tap; the tap adds `tap_ns`, on the application's side."""
+    `path_ns`: cost of a round trip on the present path without the tap; the tap adds `tap_ns`, on the application's side."""
     chance = random.Random(seed)
     texts = sorted({step.text for step in steps})
     digests = [Digest(number, "mysql", text) for number, text in enumerate(texts, 1)]

@@ -1,4 +1,4 @@
-"""The one set of fakes for replication, crash and fallback: simulated commits, runs made of them, trials with a planted fault, and
+"""Shared fakes for replication, crash and fallback: simulated commits, runs made of them, trials with a planted fault, and
 summaries of the three plans."""
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ THREADS = (1, 16, 64)
 RTT_NS = 85 * MS
 MODES = ("none", "async", "after-sync", "after-commit")
 OVER_REST = 1.002
-"""The link's round trip at rest over the configured one."""
+"""Ratio of the idle link's RTT to the configured RTT."""
 
 # ---------------------------------------------------------------- simulated servers
 
 Mechanism = Literal["waits alone", "holds the commit stage", "holds the log"]
-"""AFTER_COMMIT; MySQL's AFTER_SYNC; MariaDB's."""
+"""What a commit does while it waits for the replica: with AFTER_COMMIT; with MySQL's AFTER_SYNC; with MariaDB's AFTER_SYNC."""
 
 
 @dataclass
 class Simulation:
-    """Group commit with a replica at a distance, event by event: what servers hold while they wait, and none of the model's formulae.
-    Connections do local work in parallel, then meet in the binary log. Times in milliseconds."""
+    """Event simulation of group commit with a distant replica: locks that servers hold while they wait, none of the model's formulae.
+    Connections do local work in parallel, then queue for the binary log. Times in milliseconds."""
 
     mechanism: Mechanism
     connections: int
     rtt_ms: float
     own_ms: float = 0.05
-    """Of a connection, in parallel with others."""
+    """Mean local work of a connection, in parallel with others."""
     write_ms: float = 0.01
-    """Of each commit in the log, one after the other."""
+    """Time to write a commit to the log, one commit after another."""
     seed: int = 1
     _now: float = 0.0
     _events: list[tuple[float, int, Generator[float | _Gate, None, None]]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Simulation:
     counting: bool = False
 
     def run(self, warmup_ms: float, measure_ms: float) -> float:
-        """Commits/s."""
+        """Run the simulation; returns commits/s."""
         self._rng.seed(self.seed)
         log, commit = _Gate(self), _Gate(self)
         queue: list[_Ticket] = []
@@ -102,7 +102,7 @@ class Simulation:
             yield self._rng.expovariate(1 / self.own_ms)
             ticket = _Ticket(_Gate(self, shut=True))
             queue.append(ticket)
-            if len(queue) == 1:  # the first leads
+            if len(queue) == 1:  # the first in the queue leads the group
                 yield log
                 group, queue[:] = list(queue), []
                 yield self.write_ms * len(group)
@@ -118,7 +118,7 @@ class Simulation:
     def _acknowledged(
         self, group: list[_Ticket], behind: list[_Ticket], log: _Gate, commit: _Gate
     ) -> Generator[float | _Gate, None, None]:
-        """The leader's wait, then its followers go on."""
+        """The leader waits for the acknowledgement, then releases its followers."""
         if self.mechanism == "waits alone":
             log.leave()
         elif self.mechanism == "holds the log":
@@ -143,7 +143,7 @@ class Simulation:
 
 @dataclass
 class _Gate:
-    """One passes at a time, in the order of arrival; `leave` lets the next in."""
+    """A lock granted in order of arrival; `leave` passes it to the next."""
 
     of: Simulation
     shut: bool = False
@@ -174,7 +174,7 @@ class _Ticket:
 
 @dataclass(frozen=True)
 class Server:
-    """How long its commits take."""
+    """A server, described by the time that its commits take."""
 
     kind: str = "mariadb"
     own_ms: float = 0.1
@@ -205,7 +205,7 @@ def replication_run(
     noise: float = 0.005,
     extra: dict[str, Any] | None = None,
 ) -> Run:
-    """`extra`: further levels of each arm."""
+    """A run of commits on `server`; `extra`: further factor levels of each arm."""
     rng = random.Random(1)
     arms: list[Arm] = []
     trials: list[Trial] = []

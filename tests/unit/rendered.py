@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def is_golden(path: Path, text: str) -> None:
-    """What a person has read once is printed still."""
+    """Assert that the text equals the golden file, which a person has read."""
     if os.environ.get("HOWFAR_GOLDEN") == "write":
         path.write_text(text, "utf-8")
     assert text == path.read_text("utf-8"), f"{path.name} changed; HOWFAR_GOLDEN=write writes it again: read it"

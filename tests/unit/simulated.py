@@ -1,4 +1,4 @@
-"""The closed network by brute force: every connection, every visit, one event after the other. The oracle of the model's tests."""
+"""Discrete-event simulation of the closed network: every connection, every visit. The oracle of the model's tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Draw = Callable[[random.Random], float]
 
 @dataclass(frozen=True)
 class Visit:
-    """One service at a station of one server, first come, first served; `None`: a pause that nobody waits for."""
+    """One service at a single-server station, first come, first served; station `None`: a pause without queueing."""
 
     station: str | None
     length: Draw
@@ -28,11 +28,11 @@ def constant(length: float) -> Draw:
 
 
 def throughput(route: Sequence[Visit], connections: int, transactions: int, seed: int = 1) -> float:
-    """Transactions a second; the first tenth is warm-up. `route` is one transaction, repeated by every connection. They begin anywhere
-    in it: in step they would move through the stations as a crowd, which lasts for long."""
+    """Transactions per second; the first tenth is warm-up. `route` is one transaction, repeated by every connection. Each starts at a
+    random step: started together, they would move through the stations in a bunch that dissolves slowly."""
     rng = random.Random(seed)
     events: list[tuple[float, int, int]] = []
-    """When, connection, which visit of its route ends."""
+    """Time, connection, and the step of the route that ends then."""
     waiting: dict[str, deque[tuple[int, int]]] = {visit.station: deque() for visit in route if visit.station}
     busy: set[str] = set()
     done, warm, began = 0, transactions // 10, 0.0

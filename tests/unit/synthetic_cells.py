@@ -1,5 +1,5 @@
-"""What made-up summaries of plans with several factors are made of: arms, runs, cycles, limits, networks. The figures are such as
-a small machine gives, and deterministic."""
+"""Building blocks of made-up summaries of plans with several factors: arms, runs, cycles, limits, networks. The figures are
+deterministic, and typical of a small machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Wanted:
-    """An arm: its factors and its transactions a second."""
+    """An arm: its factors and its transactions per second."""
 
     name: str
     factors: dict[str, Any]
@@ -64,7 +64,7 @@ ADVICE = (
         because="At 1 Gb/s it is full from 16 connections on; at 2.5 Gb/s the server's CPU would be the limit, at x 1.7.",
     ),
 )
-"""Its own, like every finding here: what the analysis advises is tested there."""
+"""Made-up advice, like every finding here: the advice of the analysis has its own tests."""
 
 
 def only_these(found: Summary, findings: dict[str, Any]) -> Summary:
@@ -131,7 +131,7 @@ SLOW_LINK_LIMIT = limit(
     would_change="a link of 250 Mb/s: up to 660 transactions/s (x 2.3), then the server's CPU is the limit",
     would_not="more connections or a faster server",
 )
-"""Of 100 Mb/s."""
+"""The limit of the 100 Mb/s link."""
 CPU_LIMIT = limit(
     Resource.SERVER_CPU,
     "the server's CPU is full: 99.1 % busy, server 64 %, emulator 34 %",

@@ -1,4 +1,4 @@
-"""Made-up summaries of the three plans with several factors: `PLANS`. The findings are laid over a synthetic run, so that reports
+"""Made-up summaries of the three plans with several factors: `PLANS`. The findings are added to a synthetic run, so that reports
 can be tested without the analysis that makes findings."""
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ ELAPSED_NS = 4_000_000_000
 
 @dataclass(frozen=True)
 class PathModel:
-    """One path: its transactions a second and CPU microseconds a query."""
+    """One path: its transactions per second and CPU microseconds per query."""
 
     path: str
     role: ArmRole
@@ -119,7 +119,7 @@ def _cpu(role: str, us_per_query: float, queries: int) -> CpuRecord:
 
 
 def measured(model: PathModel, rng: random.Random, slow: float, samples: int, threads: int = 2) -> Measured:
-    """`slow`: what this trial's rate is multiplied by."""
+    """A trial's measurements; `slow` multiplies its rate."""
     transactions = int(model.tps * slow * ELAPSED_NS / 1e9)
     queries = transactions * QUERIES
     noise = 1 + rng.gauss(0, 0.004)
@@ -199,7 +199,7 @@ def synthetic_run(
     void_every: int = 17,
     samples: int = 400,
 ) -> Run:
-    """`scatter` is the standard deviation of a trial's log rate; each block also shares a disturbance of 10 %."""
+    """A run; `scatter` is the standard deviation of a trial's log rate. The trials of a block also share a disturbance (sd 10 %)."""
     rng = random.Random(seed)
     trials: list[Trial] = []
     for block in range(blocks):
@@ -242,7 +242,7 @@ def _trial(number: int, block: int, position: int, model: PathModel, seen: Measu
 
 
 def run_of(plan: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: StopReason, *options: str, seed: int) -> Run:
-    """Of a quick run."""
+    """A quick run of these arms and trials."""
     command = ("howfar", "run", plan, "--quick", *options)
     more = {"seed": seed, "quick": True, "plan": PLAN, "environment": ENVIRONMENT}
     return made_run(plan, arms, trials, stop, command=command, **more)

@@ -1,4 +1,4 @@
-"""Made-up summaries of the plans that vary what a session is: `compression` and `encryption`."""
+"""Made-up summaries of the plans that vary the session: `compression` and `encryption`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _ratio_of(content: str, algorithm: str) -> float:
 
 
 def compression() -> Summary:
-    """Off, three algorithms; three kinds of data; 100 Mb/s and 1 Gb/s."""
+    """Compression off and three algorithms; three kinds of data; 100 Mb/s and 1 Gb/s."""
     wanted: list[Wanted] = []
     for rate in (10**8, GBIT):
         for content in CONTENTS:
@@ -138,7 +138,7 @@ VERSIONS = {"off": (1.0, 480.0), "1.2": (0.985, 210.0), "1.3": (0.98, 190.0)}
 
 
 def encryption() -> Summary:
-    """TLS off, 1.2, 1.3; persistent or a connect a transaction; three numbers of connections."""
+    """TLS off, 1.2, 1.3; persistent connections or one per transaction; three numbers of connections."""
     wanted: list[Wanted] = []
     for version, (keep, churn) in VERSIONS.items():
         for connect in ("persistent", "per-transaction"):
@@ -208,7 +208,7 @@ def _encryption_curves(cells: list[CellSummary]) -> tuple[Curve, ...]:
 
 
 def _churned(ratio: float, threads: int) -> EncryptionTried:
-    """A lone connection's is not foreseen: no other cell tells a connect's round trips."""
+    """A cell that connects per transaction. A lone connection has no prediction: no other cell shows a connect's round trips."""
     predicted = ratio * 0.97 if threads > 1 else None
     return EncryptionTried(threads=threads, ratio=estimate(ratio), predicted=predicted)
 

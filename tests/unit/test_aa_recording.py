@@ -1,6 +1,6 @@
-"""One path under two names, 110 trials each, recorded while other programs came and went on two CPUs: the method keeps quiet.
+"""One path under two names, 110 trials each, recorded while other programs came and went on two CPUs: no difference is declared.
 
-Made by `howfar run aa` and `benches/aa.py --record`. Every difference that is declared here is a false one.
+Made by `howfar run aa` and `benches/aa.py --record`. Every difference that is declared here is a false alarm.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def test_the_machine_was_busy(recorded: dict[str, Any]) -> None:
 @pytest.mark.parametrize("toss_names", [False, True], ids=["as recorded", "names tossed"])
 @pytest.mark.parametrize("value", VALUES)
 def test_eight_blocks_seldom_declare_a_difference(recorded: dict[str, Any], value: str, toss_names: bool) -> None:
-    """As recorded, the names are kept: a bias of one place in the block would show, and so does this recording's own chance."""
+    """`as recorded` keeps the names: a bias of one position in the block would show, but so does the chance of this one recording."""
     first, second = recorded["values"][value]
     found = false_alarms(first, second, experiments=EXPERIMENTS, seed=8, toss_names=toss_names)
     assert found.share <= DECLARED_MAX, found
 
 
 def test_the_rule_can_fail(recorded: dict[str, Any]) -> None:
-    """The same experiments see a true difference that is large enough: keeping quiet is not all that the method can do."""
+    """The same experiments detect a large true difference: the method is not merely blind."""
     first, second = recorded["values"]["cpu_us_per_query"]
     found = false_alarms([1.5 * value for value in first], second, experiments=500, seed=8, toss_names=False)
     assert found.share > 0.9, found

@@ -1,4 +1,4 @@
-"""The reader of key logs: what was written comes back, and a log that is not whole is refused with the reason."""
+"""The reader of key logs returns what was written, and refuses an incomplete log with the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from howfar.errors import EngineError
 
 CONNECTIONS = 3
 Row = tuple[int, int, int, int, int, int]
-"""Key, sent, ended, connection, error, fate."""
+"""A record: key, sent, ended, connection, error, fate."""
 
 ROWS: tuple[Row, ...] = ((1, 10, 20, 0, 0, 1), (2, 11, 30, 1, 1062, 2), (4, 20, 40, 0, 0, 1), (5, 31, 50, 1, 0, 3))
 

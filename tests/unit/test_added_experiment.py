@@ -1,4 +1,4 @@
-"""A made-up experiment, one class and one line in the registry, through plan, runner, analysis and every report."""
+"""A made-up experiment, added as one class and one line in the registry, works in plan, runner, analysis and every report."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ target = "5%"
 
 
 class Detours(Part):
-    """How many transactions of the baseline one of each arm takes."""
+    """By arm: the number of baseline transactions that fit in the time of one of its transactions."""
 
     longer: dict[str, float]
 
@@ -80,7 +80,7 @@ class Detour(Experiment):
 
 @pytest.fixture(scope="module", autouse=True)
 def added() -> Iterator[None]:
-    """The one line."""
+    """Register the experiment: the one line."""
     EXPERIMENTS.insert(0, Detour())
     yield
     del EXPERIMENTS[0]

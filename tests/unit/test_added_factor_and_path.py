@@ -1,4 +1,4 @@
-"""A made-up factor and a made-up path, one entry each in their registries, through plan, runner, analysis and every report."""
+"""A made-up factor and path, added as one entry each in their registries, work in plan, runner, analysis and every report."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ ARMS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def added() -> Iterator[None]:
-    """One line each."""
+    """Register both: one line each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PATHS, TunnelPath.name, TunnelPath())
         patch.setitem(FACTORS, MTU.name, MTU)

@@ -1,4 +1,4 @@
-"""The grammar of addresses: what each text says, what is refused, and that no secret is ever repeated."""
+"""The grammar of addresses: what each text means, what is refused, and that no secret is ever repeated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def said(found: Given) -> dict[str, str]:
-    """The fields that are set, as text."""
+    """The fields of an address that are set, as text."""
     values: dict[str, Any] = {field.name: getattr(found.address, field.name) for field in fields(ServerAddress)}
     if found.password is not None:
         values["password"] = found.password.reveal()
@@ -122,13 +122,13 @@ FORMS = [
 ]  # fmt: skip
 """Texts with a password in each form, well-formed and malformed."""
 PLANTED = "Qz7xK2wV9"
-"""Stands in each password, so that it is found in whatever part is repeated."""
+"""Marker in each password, so that a message that repeats any part of it is found."""
 
 
 @settings(max_examples=1000, deadline=None)
 @given(st.sampled_from(FORMS), st.text(st.sampled_from("/?#@:%&=;,'\"\\ ()[]+.ab1"), max_size=8), st.booleans())
 def test_no_secret_is_repeated(form: str, around: str, first: bool) -> None:
-    """[cli-1] Special characters may end a password early, and what follows may pass for a host, a path or a parameter."""
+    """[cli-1] Special characters may end a password early, so that its rest is taken for a host, a path or a parameter."""
     text = form.format(f"{PLANTED}{around}{PLANTED}" if first else f"{around}{PLANTED}")
     try:
         found = parse(text)

@@ -1,4 +1,4 @@
-"""The readers of addresses against the programs that own the forms, where these are installed."""
+"""The address parsers against the programs that define the formats, where these are installed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _options(found: ctypes._Pointer[_Option]) -> Iterator[_Option]:
 
 
 def parsed(library: ctypes.CDLL, text: str) -> dict[str, str] | str:
-    """libpq's own reading of a text, without what is empty; its error where it has none."""
+    """libpq's own parse of a text, without empty values, or its error message."""
     error = ctypes.c_char_p()
     found = library.PQconninfoParse(text.encode("utf-8", "surrogateescape"), ctypes.byref(error))
     if not found:
@@ -67,7 +67,7 @@ NEWER = {"sslcertmode", "sslnegotiation", "servicefile", "require_auth", "load_b
 
 
 def _same(library: ctypes.CDLL, text: str, known: set[str]) -> None:
-    """Both read the same, or both refuse, but for what docs/addresses.md lists: an @ too many, and parameters before the @."""
+    """Assert that both parse alike or both refuse, except as docs/addresses.md lists: an @ too many, and parameters before the @."""
     theirs = parsed(library, text)
     try:
         ours = libpq.uri_pairs(text) if "://" in text else libpq.keyword_pairs(text)
@@ -114,6 +114,6 @@ _WORDS = st.sampled_from(
 @settings(max_examples=400, deadline=None)
 @given(parts=st.lists(_WORDS, max_size=14), uri=st.booleans())
 def test_any_text_is_read_as_libpq_reads_it(library: ctypes.CDLL, known: set[str], parts: list[str], uri: bool) -> None:
-    """User, brackets, zone and port are split before anything is decoded; quotes and escapes are libpq's."""
+    """User, brackets, zone and port are split before percent-decoding; quotes and escapes follow libpq."""
     text = "".join(parts)
     _same(library, f"postgresql://{text}" if uri else text.replace("://", ""), known)

@@ -1,4 +1,4 @@
-"""From records to the answer: counted by hand on a made-up run, and nothing claimed that is not resolved."""
+"""From records to the answer: figures checked by hand on a made-up run, and no claim about unresolved differences."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_published_ratio_stands_beside_ours(summary: Summary) -> None:
 
 
 def test_published_figures_agree_with_themselves() -> None:
-    """29 queries a transaction, and two connections' cycle time is the mean latency."""
+    """A transaction has 29 queries, and with two connections the cycle time equals the mean latency."""
     paths = next(entry for entry in published_sets() if entry.plan == "paths")
     for found in paths.cells:
         assert found.tps is not None and found.qps is not None
@@ -208,7 +208,7 @@ def test_a_link_that_carries_less_than_its_rate_is_seen() -> None:
 
 
 def test_what_the_ping_s_own_bytes_take_is_no_fault_of_the_link() -> None:
-    """At 1 Mb/s they take 1.456 ms; a receipt from before that was known says nothing of it."""
+    """At 1 Mb/s the ping's bytes take 1.456 ms; without that figure in the receipt the link seems to differ from the request."""
     link = {"rtt_at_rest_ns": {"p50": 11_460_000}, "asked": {"rest_rtt_ns": 11_456_000}}
     assert link_facts({"rtt_ns": 10_000_000}, [{"link": link}]).as_requested
     assert not link_facts({"rtt_ns": 10_000_000}, [{"link": {**link, "asked": {}}}]).as_requested
@@ -238,7 +238,7 @@ def test_others_on_the_machine_are_seen(run: Run, change: dict[str, float]) -> N
 
 
 def test_who_waits_for_a_disk_takes_no_cpu_from_us(run: Run) -> None:
-    """Where it is recorded how much CPU others had, waiting for a disk says no more."""
+    """Where the CPU use of other programs is recorded, waiting for a disk does not make a machine busy."""
     cpus = int(run.info.environment["cpu_count"])
     for busy, warned in ((0.0, False), (float(cpus), True)):
         change = {"psi_io_some_share": 0.3, "busy_cpus": busy + 0.0, "steal_share": 0.0, "load_average_1m": 1.0}
@@ -313,7 +313,7 @@ def test_advice_is_about_what_paths_declare_and_not_their_names(
 @pytest.mark.parametrize(("tps", "says"), [(130, "First reduce the time spent in CPU"), (165, "Round trips take about half"),
                                            (176, "Round trips take about half"), (251, "With the server on another")])  # fmt: skip
 def test_advice_about_round_trips_is_as_sure_as_the_interval_of_their_share(tps: float, says: str) -> None:
-    """A transaction of two connections has 29 round trips of 0.203 ms: half of its time at 170 transactions a second."""
+    """A transaction has 29 round trips of 0.203 ms: half of its time at 170 transactions per second on two connections."""
     remote = PathModel("remote", ArmRole.CONTENDER, tps, 9.9, 27.9, link_us=14.2)
     found = _over_the_network(summarise(synthetic_run(models=(*PATHS[:3], remote), samples=20)))
     assert found.action.startswith(says)
@@ -321,7 +321,7 @@ def test_advice_about_round_trips_is_as_sure_as_the_interval_of_their_share(tps:
 
 
 def test_the_percentage_of_round_trips_is_that_of_the_two_times_beside_it(run: Run, summary: Summary) -> None:
-    """The times are cut to what CPU time leaves, the share that is judged is not."""
+    """The times shown are limited to what CPU time leaves; the share that is judged is not."""
     remote = cell(summary, "remote")
     split = remote.time_split_us | {"link": remote.time_split_us["link"] / 4}
     changed = remote.model_copy(update={"time_split_us": split})
@@ -367,7 +367,7 @@ def last_advice(run: Run) -> Advice:
 
 
 def test_a_large_effect_needs_few_blocks_however_narrow_the_width_asked() -> None:
-    """Half the throughput at a scatter of 50 %: some tens of blocks tell it from 1, hundreds would give ±5 %."""
+    """Half the throughput at a scatter of 50 %: tens of blocks distinguish it from 1, an interval of ±5 % would take hundreds."""
     advice = last_advice(run_of(600, 0.5))
     found = re.search(r"about (\d+) for tcp", advice.because)
     assert found is not None and 8 <= int(found[1]) < 100
@@ -379,7 +379,7 @@ def test_a_tiny_effect_is_beyond_reach_and_running_longer_is_not_advised() -> No
     base = {t.block: t.measured for t in run.trials if t.arm == "socket" and t.measured}
 
     def level(arm: str, block: int, transactions: int) -> int:
-        """tcp is the baseline, block by block up and down by a third, and a hair slower."""
+        """tcp has the baseline's transactions, alternately a third more and fewer by block, and 0.01 % fewer overall."""
         return round(transactions * math.exp(0.3 * (-1) ** block) * 0.9999) if arm == "tcp" else transactions
 
     trials = []
@@ -423,7 +423,7 @@ def test_the_blocks_that_did_not_resolve_are_never_said_to_be_enough() -> None:
 
 
 def test_the_width_asked_for_is_asked_of_the_same_path_twice_too() -> None:
-    """A wild A/A arm keeps a session wide, however well the other arms behave."""
+    """A noisy A/A arm determines the number of blocks needed, however steady the other arms are."""
     run = run_of(990, 0.02)
     trials = []
     for trial in run.trials:
@@ -438,7 +438,7 @@ def test_the_width_asked_for_is_asked_of_the_same_path_twice_too() -> None:
     assert f"About {again} blocks would make the intervals as narrow as requested." in summary.advice[-1].because
 
 
-# ---------------------------------------------------------------- who else used the machine, and how much it moved the figures
+# ---------------------------------------------------------------- other programs' use of the machine, and its effect on the figures
 
 
 def ours(measured: Measured) -> float:
@@ -446,7 +446,7 @@ def ours(measured: Measured) -> float:
 
 
 def with_others(others: float | None, run: Run | None = None) -> Run:
-    """Of a machine of two CPUs. None: a run file that does not say."""
+    """A run beside other programs that use `others` of two CPUs. None: the run file does not record it."""
 
     def load(trial: Trial) -> MachineLoad | None:
         assert trial.load is not None
@@ -514,7 +514,7 @@ def test_only_blocks_with_every_arm_count_as_complete() -> None:
 
 
 def test_the_window_says_better_what_was_busy() -> None:
-    """The load goes on until the last pages in hand have ended: idle, as here, or with work that is in no trial."""
+    """The machine load, unlike the window, includes the time until the last pages in flight end: idle, as here, or with other work."""
     run = with_others(0.0)
     trial = next(t for t in run.trials if t.measured is not None)
     assert trial.measured is not None
@@ -524,11 +524,11 @@ def test_the_window_says_better_what_was_busy() -> None:
     assert others_in(trial.model_copy(update={"window": window, "load": None})) == pytest.approx(0.5)
 
 
-# ---------------------------------------------------------------- the sentence of a run
+# ---------------------------------------------------------------- the verdict of a run
 
 
 def _alone(run: Run) -> Run:
-    """Without every arm but the baseline and its duplicate."""
+    """The run with no arms but the baseline and its duplicate."""
     kept = tuple(arm for arm in run.info.arms if arm.role is not ArmRole.CONTENDER)
     names = {arm.name for arm in kept}
     info = run.info.model_copy(update={"arms": kept})
@@ -536,7 +536,7 @@ def _alone(run: Run) -> Run:
 
 
 def test_one_block_is_no_answer_and_has_no_interval() -> None:
-    """First of all on the screen; no width where there is none; and no list of arms that blocks may or may not resolve."""
+    """The first words are that there is no answer yet; no interval width is shown, nor a list of arms that blocks might resolve."""
     summary = summarise(synthetic_run(blocks=1, samples=5))
     assert summary.verdict.startswith("Fewer than 4 blocks: no answer yet. So far: ")
     assert "no intervals, because there are fewer than 4 blocks" in session_line(summary)
@@ -563,11 +563,11 @@ def test_a_limit_near_nothing_is_not_written_as_nothing() -> None:
     assert interval_text(Estimate(value=0.48, low=0.19, high=1.24)) == "0.48 [0.19, 1.24]"
 
 
-# ---------------------------------------------------------------- what the scatter of blocks is made of, where both parts are known
+# ---------------------------------------------------------------- components of the scatter between blocks, where both are known
 
 
 def blocks(count: int, rtt_sd: float, other_sd: float, share: float) -> tuple[list[Trial], list[float]]:
-    """Trials whose RTT at rest differs, and ratios that follow it by `share`, and something else."""
+    """Trials whose RTT at rest varies, and ratios that follow it by `share` with other scatter added."""
     chance = random.Random(3)
     (template, *_) = (trial for trial in synthetic_run(blocks=1, samples=10).trials if trial.measured is not None)
     trials, ratios = [], []
@@ -622,12 +622,12 @@ def test_no_link_or_few_blocks_say_nothing() -> None:
     assert scatter(without, judge_ratio(blocks(8, 0.02, 0.01, 0.7)[1]), 0.7) is None
 
 
-# ---------------------------------------------------------------- a limit that was put to the test and did not hold
+# ---------------------------------------------------------------- a limit that was tested and refuted
 
 
 @pytest.fixture
 def full_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was measured: the limit of every cell over a link is the link, which is what is put to the test."""
+    """Makes the link the limit of every cell over a link, whatever was measured: that limit is then tested."""
     find = attribution.find_limit
 
     def over_links(whole: Any, setting: Any) -> Any:
@@ -669,7 +669,7 @@ def test_an_answer_whose_limit_held_says_nothing_of_the_kind(tmp_path: Path, ful
 
 @pytest.mark.parametrize(("slowed", "warned"), [(1.0, False), (1.6, True)])
 def test_the_same_work_that_takes_more_cpu_in_some_blocks_is_told_first(slowed: float, warned: bool) -> None:
-    """Every second block at another speed, as beside a neighbour on the same core."""
+    """Every second block needs more CPU time for the same work, as beside a neighbour on the same core."""
 
     def one(trial: Trial) -> Trial:
         if trial.measured is None or trial.block % 2:

@@ -1,4 +1,4 @@
-"""CPU of a path over the link is a lower bound: part of it runs in the emulator's threads."""
+"""The CPU time of a path over the link is a lower bound: part of the work runs in the emulator's threads."""
 
 from __future__ import annotations
 

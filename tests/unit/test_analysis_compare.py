@@ -104,7 +104,7 @@ def test_ratios_to_different_baselines_are_not_set_beside_each_other() -> None:
 
 
 def test_a_run_of_before_there_were_sessions_to_choose_is_of_the_same_cells() -> None:
-    """Its plan has no tls, no content, no fit; a run of today has, and a run that varies them writes them into its cells."""
+    """An old run's plan has no tls, content or fit; today's plans have, and a run that varies them has them in its cells."""
     before, after = synthetic_run(samples=5), synthetic_run(samples=5, seed=2)
     before = replanned(before, factors={"threads": [2]}, data={"tables": 10})
     after = replanned(
@@ -123,7 +123,7 @@ def test_a_run_of_before_there_were_sessions_to_choose_is_of_the_same_cells() ->
 
 
 def test_runs_of_pages_are_compared_by_pages() -> None:
-    """The engine's pages have turns that it counts, PHP's have none: neither is what is compared."""
+    """The engine counts the round trips of its pages, PHP does not; both are compared by pages."""
     found = compare(page_run(blocks=3, seed=1), page_run(blocks=3, seed=2))
     assert found.counted == "pages"
     titles = [str(column.header) for column in _table(found).columns]
@@ -137,7 +137,7 @@ def test_runs_of_pages_are_compared_by_pages() -> None:
 
 
 def on_hosts(run: Run, rtt_ns: int) -> Run:
-    """As if it had been measured between hosts of such an RTT."""
+    """The run as if measured between hosts with this RTT."""
     arms = tuple(
         arm.model_copy(update={"factors": {**arm.factors, "rtt_ns": rtt_ns}}) if "rtt_ns" in arm.factors else arm
         for arm in run.info.arms
@@ -166,7 +166,7 @@ REMOTE = tuple(
 
 
 def test_a_baseline_over_the_link_is_one_cell_in_the_laboratory_and_on_hosts_near_it() -> None:
-    """The RTT of hosts is measured, and never that of the laboratory to the nanosecond."""
+    """The RTT between hosts is measured, so it never equals the laboratory's to the nanosecond."""
     lab = synthetic_run(samples=5, models=REMOTE)
     near, far = (compare(lab, on_hosts(lab, round(rtt_of(lab) * times))) for times in (1.1, 3))
     (zlib,) = (arm for arm in near.arms if arm.arm == "zlib")

@@ -1,4 +1,4 @@
-"""Which resource is named, for loads made so that one is; where none is; and what is read from the records."""
+"""Attribution: which resource is named for loads that it limits, when none is named, and what is read from the records."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from howfar.store.records import Arm, MachineLoad, RunInfo
 
 MIB = 2**20
 FULL = Case(connections=16, tps=92.7, bytes_to_client=1_270_000, client_us=2000, server_us=5000, server_wait_us=3000)
-"""Results of 1000 rows over 1 Gb/s."""
+"""A full link: results of 1000 rows over 1 Gb/s."""
 BUSY = Case(connections=16, tps=700, server_us=900, client_us=300, server_wait_us=15_000)
 CROWDED_CLIENT = Case(connections=4, tps=1000, client_us=240, client_wait_us=500, server_us=300, rtt_us=None)
-"""Its own work would fit on its CPU four times."""
+"""The client's own work needs only a quarter of its CPU."""
 WINDOW = Case(tps=3, round_trips=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=(tcp("server", 1, 0.95, rwnd=0.85),))
 LOST = Case(tps=2, connections=4, round_trips=16, rtt_us=10_000, bytes_to_client=1_270_000, retransmits=70)
 LOST_FAST = Case(tps=22, connections=4, round_trips=16, rtt_us=10_000, bytes_to_client=40_000, retransmits=44)
-"""Half a segment a transaction, 1 %: 5 of 182 ms if it was seen at once, 105 ms if a timer had to run out."""
+"""Half a segment lost per transaction, 1 %: costs 5 of 182 ms if detected at once, 105 ms if a timer had to expire."""
 BOUNDED = Case(connections=8, tps=48, round_trips=16, rtt_us=10_000, bytes_to_client=400, server_us=1000, client_us=500)
 LOCK_WAITS = {"lock_waits": 800, "lock_wait_ms": 5600}
 LOCKS = Case(
@@ -62,7 +62,7 @@ BARELY_LOCKED = Case(
 )
 FAILING = Case(connections=8, tps=200, round_trips=6, rtt_us=1000, bytes_to_client=200)
 CONFLICTS = ("1213", "1180", "3101", "40001", "40P01", "23505")
-"""A deadlock; a group's two; PostgreSQL's three."""
+"""Error codes: MySQL's deadlock, two of group replication, three of PostgreSQL."""
 WRITES = {"fsyncs": 1600, "commits": 1600}
 COMMITS = Case(tps=400, round_trips=1, rtt_us=None, server_us=200, bytes_to_client=50, counters=WRITES, fsync_us=2000.0)
 REPLICATED = Case(
@@ -206,7 +206,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         "",
     ),
 }
-"""Of each load: the limit, its confidence where it is fixed, and figures that the finding has to quote, joined by `&`."""
+"""By load: the limit, its confidence where it is fixed, and figures that the finding must quote, joined by `&`."""
 
 
 @pytest.mark.parametrize("name", VERDICTS)
@@ -260,7 +260,7 @@ def test_full_frames_at_the_ceiling_fill_the_wire() -> None:
 
 
 def test_loss_that_keeps_windows_small_costs_the_rounds_that_a_reply_then_takes() -> None:
-    """127 kB over 10 ms with 0.9 % loss, as measured: no timer ran out, and a cycle of 375 ms has 40 ms of round trips."""
+    """As measured with 127 kB over 10 ms at 0.9 % loss: no timer expired, and round trips are 40 ms of a cycle of 375 ms."""
     case = Case(tps=10.67, connections=4, round_trips=4, rtt_us=10_000, bytes_to_client=504_096, retransmits=145)
     _, cycle, limit = found_in(replace(case, client_us=750, server_us=2300))
     assert limit.resource is Resource.LOSS
@@ -268,7 +268,7 @@ def test_loss_that_keeps_windows_small_costs_the_rounds_that_a_reply_then_takes(
 
 
 def test_a_trial_that_nobody_watched_does_not_thin_out_what_was_counted() -> None:
-    """One of two trials has no window: its transactions had as many retransmits, writes and lock waits as the other's."""
+    """A trial without a window is taken to have as many retransmits, writes and lock waits per transaction as the other trial."""
     counters = {
         "fsyncs": 400,
         "commits": 800,
@@ -285,7 +285,7 @@ def test_a_trial_that_nobody_watched_does_not_thin_out_what_was_counted() -> Non
 
 
 def test_a_few_writes_of_the_background_are_no_commits() -> None:
-    """Group commit is told from a log that is written once a second."""
+    """Group commit is distinguished from a log that is written once per second."""
     case = Case(connections=8, tps=1000, counters={"fsyncs": 8, "commits": 4000}, fsync_us=5000.0)
     assert part_us(cycle_of(case.evidence()), cycles.COMMIT) < 20
     grouped = replace(case, counters={"fsyncs": 1000, "commits": 4000})
@@ -293,7 +293,7 @@ def test_a_few_writes_of_the_background_are_no_commits() -> None:
 
 
 def test_blocks_that_disagree_make_a_finding_less_sure() -> None:
-    """One of four is another load: three quarters agree. Two of four: hardly a finding."""
+    """If one of eight trials has another limit, the confidence stays high; if two of four have, it is low."""
     idle = replace(FULL, tps=40, server_us=400, client_us=100)
     assert limit_of(FULL, FULL, FULL, FULL).confidence == "high"
     assert limit_of(*[FULL] * 7, idle).confidence == "high"
@@ -316,12 +316,12 @@ def test_parts_add_up_and_are_known(case: Case) -> None:
 
 
 def _over_a_real_link(case: Case, to_server: int, to_client: int) -> Case:
-    """As between hosts, where no interface counts over the window."""
+    """The case between hosts, where no interface is counted during the window."""
     return replace(case, window=False, goodput_bps={"to_server": to_server, "to_client": to_client})
 
 
 def test_a_real_link_is_never_called_full_for_what_one_connection_got() -> None:
-    """16 connections can get more than the probe's one: under a limit of each flow, or over a long way."""
+    """16 connections can get more than the probe's single one: under a per-flow limit, or over a long distance."""
     evidence, _, limit = found_in(_over_a_real_link(FULL, 10**9, 90_000_000))
     assert evidence.to_client is not None and evidence.to_client.used == 1, "more than one connection got"
     assert evidence.to_client.rate_bps is not None and evidence.to_client.rate_bps > 1.03 * 90_000_000
@@ -331,7 +331,7 @@ def test_a_real_link_is_never_called_full_for_what_one_connection_got() -> None:
 
 
 def test_each_direction_of_a_real_link_has_its_own_rate_with_framing() -> None:
-    """Bytes on the wire are held against 1538 of them for each 1448 of goodput."""
+    """Bytes on the wire are compared with 1538 bytes for each 1448 of goodput."""
     evidence, cycle, _ = found_in(_over_a_real_link(FULL, 10**8, 2 * 10**9))
     assert evidence.to_client is not None and evidence.to_server is not None
     assert evidence.to_client.rate_bps == pytest.approx(2e9 * 1538 / 1448)
@@ -340,7 +340,7 @@ def test_each_direction_of_a_real_link_has_its_own_rate_with_framing() -> None:
 
 
 def test_a_full_link_s_cycle_is_mostly_its_queue() -> None:
-    """16 connections share 10.4 ms per transaction on the wire: the others' take up most of 172 ms."""
+    """A transaction takes 10.4 ms on the wire; waiting for those of the 15 other connections takes most of 172 ms."""
     _, cycle, _ = found_in(FULL)
     assert part_us(cycle, cycles.WIRE) == pytest.approx(10_750, rel=0.02)
     assert part_us(cycle, cycles.LINK_QUEUE) > 0.8 * cycle.us
@@ -357,7 +357,7 @@ def test_nobody_waits_longer_than_behind_everybody(demand: float, used: float, c
 @pytest.mark.parametrize("long_s", [1.0, 10.0, 40.0])
 @pytest.mark.parametrize(("connections", "think_s"), [(2, 1.0), (8, 20.0), (64, 200.0)])
 def test_no_simulated_queue_is_longer_than_the_bound(connections: int, think_s: float, long_s: float) -> None:
-    """A closed loop before one station: nine short services in ten, one long. 2 %: the simulation's own noise."""
+    """A closed loop before one station: of ten services, nine are short and one is long. 2 % allow for the simulation's noise."""
     chance = random.Random(7)
     services, waits, free_at = [], [], 0.0
     arrivals = [(chance.expovariate(1 / think_s), number) for number in range(connections)]
@@ -410,7 +410,7 @@ def test_any_load_is_judged_and_its_parts_add_up(
     assert limit.says and limit.would_change and "nan" not in limit.says
 
 
-# ---------------------------------------------------------------- loads of which no resource is full, and such that no one has
+# ---------------------------------------------------------------- loads without a full resource, or without a dominant program
 
 
 OWN_BYTES = Case(
@@ -426,11 +426,11 @@ OWN_BYTES = Case(
     emulator={0: 0.2, 1: 0.23},
     others={1: 0.03},
 )
-"""127 kB a reply over 100 Mb/s: four fifths of the round are bytes on the wire. Half as fast again gave 1.41 times as much."""
+"""127 kB per reply over 100 Mb/s: four fifths of the cycle are bytes on the wire. 1.5 times the rate gave 1.41 times the TPS."""
 
 
 def test_a_client_waits_for_nobody_on_a_cpu_that_is_mostly_idle() -> None:
-    """12 % of the time, on a CPU of which the emulator has 23 % and all together 35 %."""
+    """The client waits 12 % of the time, on a CPU of which the emulator uses 23 % and all programs together 35 %."""
     evidence, _, limit = found_in(OWN_BYTES)
     assert evidence.client_waited_share > 0.1
     assert limit.resource is Resource.LATENCY
@@ -438,7 +438,7 @@ def test_a_client_waits_for_nobody_on_a_cpu_that_is_mostly_idle() -> None:
 
 
 def test_a_limit_that_no_trial_names_is_not_named() -> None:
-    """A full link in one trial, a full server in the other: on the mean nothing is full, and that is true of neither."""
+    """A full link in one trial, a full server in the other: in their mean nothing is full, which is true of neither."""
     one = Case(
         connections=1, tps=98, round_trips=4, rate_bps=10**8, bytes_to_client=119_000, client_us=100, server_us=300
     )
@@ -451,7 +451,7 @@ def test_a_limit_that_no_trial_names_is_not_named() -> None:
 
 @pytest.mark.parametrize(("connections", "tps"), [(1, 80.5), (2, 84.5)])
 def test_more_bandwidth_helps_replies_that_wait_for_their_own_bytes(connections: int, tps: float) -> None:
-    """A link that is used for less than 95 % by its mean is waited for all the same: four times the rate gave 3.3 times as much."""
+    """Replies wait for a link even if its mean use is below 95 %: four times the rate gave 3.3 times the throughput."""
     limit = limit_of(replace(OWN_BYTES, connections=connections, tps=tps))
     assert limit.resource is Resource.LATENCY
     assert limit.would_change.startswith("a much faster link: at most x3")
@@ -459,7 +459,7 @@ def test_more_bandwidth_helps_replies_that_wait_for_their_own_bytes(connections:
 
 
 def test_what_would_change_a_limit_has_its_interval_over_blocks() -> None:
-    """Four fifths of the round are bytes on the wire, so a link of any rate gives at most about 3.5 times as much."""
+    """Four fifths of the cycle are bytes on the wire, so a link of any rate gives at most about 3.5 times the throughput."""
     limit = limit_of(*(replace(OWN_BYTES, connections=2, tps=tps) for tps in (80.0, 84.5, 88.0, 82.0, 86.0)))
     assert limit.gain is not None and limit.gain.low is not None and limit.gain.high is not None
     assert limit.gain.low < limit.gain.value < limit.gain.high
@@ -477,7 +477,7 @@ def test_of_few_blocks_the_gains_themselves_are_shown() -> None:
 
 
 def test_alternatives_that_the_blocks_cannot_tell_apart_are_called_so() -> None:
-    """About half of a round is bytes on the wire: taking them away gives as much as a second connection beside them."""
+    """About half of the cycle is bytes on the wire: removing them gains as much as overlapping them with a second connection."""
     even = replace(OWN_BYTES, connections=1, tps=46, client_us=3000, server_us=3000)
     alike = [replace(even, bytes_to_client=size) for size in (110_000, 150_000, 120_000, 140_000, 127_000)]
     doubt = "helps more is not resolved"
@@ -490,7 +490,7 @@ def test_alternatives_that_the_blocks_cannot_tell_apart_are_called_so() -> None:
 
 @pytest.mark.parametrize(("server", "others"), [(0.34, 0.33), (0.33, 0.34)])
 def test_a_hair_does_not_decide_whose_a_cpu_is(server: float, others: float) -> None:
-    """Whoever has a percent more of it is no reason to spend on it, nor to call the figures invalid."""
+    """A lead of one percentage point is no reason to spend on CPUs, nor to call the figures invalid."""
     case = Case(connections=16, tps=700, client_us=100, server_us=server / 700 * 1e6, server_wait_us=15_000)
     limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.31}, others={SERVER_CPU_NUMBER: others}))
     assert limit.resource is Resource.SERVER_CPU
@@ -534,7 +534,7 @@ def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
     assert "the CPUs are the limit, and no single program uses most of them" in verdict(evidence)
 
 
-# ---------------------------------------------------------------- what attribution reads off records
+# ---------------------------------------------------------------- what attribution reads from records
 
 
 ENVIRONMENT: dict[str, Any] = {
@@ -555,7 +555,7 @@ def _arm(path: str, **factors: Any) -> Arm:
 
 
 def test_what_howfar_s_own_looks_take_is_no_stranger_s() -> None:
-    """A tenth of a CPU in looks, on two CPUs alike."""
+    """howfar's own observation takes a tenth of a CPU, evenly divided between two CPUs."""
     case = Case(tps=1000, client_us=100, server_us=300, others={0: 0.4, 1: 0.02})
     trial = case.trial()
     assert trial.window is not None
@@ -572,7 +572,7 @@ def test_what_howfar_s_own_looks_take_is_no_stranger_s() -> None:
 
 
 def test_a_cpu_worked_no_less_than_this_load_did_on_it() -> None:
-    """Ticks saw 22 % where the load and the emulator by their own clocks had 50."""
+    """Clock ticks counted 22 % where the load and the emulator used 50 % by their own CPU clocks."""
     trial = Case(tps=1000, client_us=100, server_us=300, emulator={0: 0.2}).trial()
     assert trial.window is not None
     ticks = trial.window.model_copy(update={"cpus_busy": {0: 0.22, 1: 0.05}})
@@ -610,7 +610,7 @@ def test_traffic_is_shown_by_slices_beside_both_ceilings() -> None:
 
 
 def test_without_a_window_the_machine_s_load_says_what_others_had() -> None:
-    """1.9 CPUs busy of 2, of which this load had 0.3 and 0.1: the rest is taken to be on both alike."""
+    """1.9 of 2 CPUs are busy, and this load had 0.3 and 0.1: the rest is divided evenly between both."""
     case = Case(tps=1000, client_us=100, server_us=300, rtt_us=None, window=False)
     load = MachineLoad(
         psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=5, busy_cpus=1.9
@@ -638,7 +638,7 @@ def test_without_a_window_the_machine_s_load_says_what_others_had() -> None:
 def test_a_program_in_between_is_charged_to_the_hosts_it_ran_on(
     receipt: dict[str, Any], client: float, server: float
 ) -> None:
-    """Receipts list its hops; older ones have keys of their names, or none."""
+    """Receipts list the program's hops; older receipts have one key per hop, or none."""
     assert (forwarder_share([receipt], "client"), forwarder_share([receipt], "server")) == (client, server)
 
 
@@ -681,14 +681,14 @@ def test_a_watched_window_knows_which_cpu_others_had() -> None:
     ],
 )
 def test_opening_a_connection_takes_round_trips_too(session: dict[str, Any], round_trips: int) -> None:
-    """At an RTT of 1 ms, 16 ms of statements are not all of the way's."""
+    """At an RTT of 1 ms the path takes more than the 16 ms of the statements."""
     case = Case(tps=20, round_trips=16, rtt_us=1000, session=session, each_time=True)
     assert case.evidence().round_trips == pytest.approx(round_trips)
     assert replace(case, each_time=False).evidence().round_trips == pytest.approx(16)
 
 
 def test_where_connections_come_and_go_no_window_is_ruled_in_or_out() -> None:
-    """The kernel tells of the one that happened to be there; its share of the whole window says nothing."""
+    """The kernel reports on the connection that happened to exist; its share of the whole window means nothing."""
     states = (tcp("server", 1, 0.9, rwnd=0.8),)
     case = Case(tps=3, round_trips=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=states)
     assert case.evidence().tcp["server"].rwnd_of_busy > 0.3

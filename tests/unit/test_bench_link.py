@@ -1,4 +1,4 @@
-"""The arithmetic, the bars and the table of the bench of the link, on measurements that were made up."""
+"""The arithmetic, the bars and the table of the link's bench, on made-up measurements."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run(
 
 
 def bars(*runs: Run, point: LinkPoint = GIGABIT, privileged: bool = True) -> dict[str, tuple[bool, bool]]:
-    """Met by the median, met by the best."""
+    """By bar: whether the median meets it, and whether the best run does."""
     found = figures.row(point, "packet", runs, privileged, None)
     return {bar.bar: (bar.met, bar.met_at_best) for bar in found.bars}
 
@@ -148,7 +148,7 @@ def test_the_rtt_may_be_off_by_so_much(rtt_ms: float, privileged: bool, most_us:
 
 
 def test_the_time_that_a_ping_takes_on_the_wire_is_no_error() -> None:
-    """91 bytes each way: at 1 Mb/s 1.456 ms of the RTT."""
+    """91 bytes each way take 1.456 ms of the RTT at 1 Mb/s."""
     slow = LinkPoint(rtt_ms=10, rate_gbit=0.001)
     assert slow.rest_rtt_ms("packet") == pytest.approx(11.456)
     assert slow.rest_rtt_ms("kernel") == 10, "its bucket lets a lone packet through at once"
@@ -262,7 +262,7 @@ def test_quantities_without_a_unit_are_refused(arguments: list[str], expected: s
 
 
 class FakeLink:
-    """Gives back whatever is requested, as if measured."""
+    """A link whose measurements equal the request."""
 
     def __init__(self) -> None:
         self.points: list[LinkPoint] = []
@@ -309,7 +309,7 @@ def test_a_peer_that_breaks_down_costs_its_own_figures_only() -> None:
 
 
 class FakeShaped:
-    """Our link for the extras: it counts one drop."""
+    """Our link for the extra measurements; its counters show one unmodelled drop."""
 
     def __init__(self) -> None:
         self.link = self
@@ -381,7 +381,7 @@ OF = 10_000
 
 
 def test_a_loss_is_right_inside_its_interval_and_nowhere_else() -> None:
-    """Of 10 000 at 1 % a right link loses 75 to 126 in 99 of 100 cases: the deviation is 9.95."""
+    """Of 10 000 at 1 % a correct link loses 75 to 126 in 99 of 100 cases: the standard deviation is 9.95."""
     met = {lost: judge_loss([lost], [OF], 0.01)[0].met for lost in (0, 73, 77, 100, 124, 128, 200)}
     assert met == {0: False, 73: False, 77: True, 100: True, 124: True, 128: False, 200: False}
 
@@ -410,7 +410,7 @@ def test_nothing_measured_is_nothing_judged() -> None:
 
 
 class EffectsLink:
-    """A link that does what is requested, and says what that was."""
+    """A link that does what is requested, and records it."""
 
     def __init__(self, backend: str) -> None:
         self.backend, self.ready = backend, object()
@@ -484,7 +484,7 @@ def test_where_a_process_runs_is_read_from_the_kernel() -> None:
 
 
 class PinnedCable:
-    """Says on which CPUs its server was to be started, and starts nothing."""
+    """Records on which CPUs its server would be started, and starts nothing."""
 
     def __init__(self) -> None:
         self.server_host = self

@@ -1,4 +1,4 @@
-"""The arithmetic of a calibration, on blocks that were made up."""
+"""The arithmetic of a calibration, on made-up blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fault that was once found by trying the product has a test that carries its id, such as `[rec-3]`."""
+"""Every fault that was found by trying out the product has a test that carries its id, such as `[rec-3]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice about pages that are made: which change is named, for which round trips, and that no saving exceeds its page."""
+"""Advice about made-up pages: which change is named, for which round trips, and that no saving exceeds its page."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_advice_depends_on_what_a_round_trip_did(
 
 
 def test_a_loop_goes_with_what_prepares_and_closes_its_statement(tmp_path: Path) -> None:
-    """[app-2] PDO on PostgreSQL: 20 x prepare, execute, DEALLOCATE. One request instead leaves one of each."""
+    """[app-2] PDO on PostgreSQL: 20 x prepare, execute, DEALLOCATE. A single request instead leaves one of each."""
     close = Step("DEALLOCATE pdo_stmt_?", command="deallocate")
     steps = [step for at in range(20) for step in (prepare(AUTHOR), run(AUTHOR, at), close)]
     found = {one.kind: one for one in advised(steps, tmp_path)}
@@ -120,7 +120,7 @@ def test_a_run_of_statements_has_one_row_whatever_its_length(tmp_path: Path) -> 
 
 
 def test_an_answer_of_several_rounds_of_slow_start_could_have_fewer_bytes(tmp_path: Path) -> None:
-    """[app-25] 319 kB are five rounds: four RTTs of waiting, less what is sent meanwhile."""
+    """[app-25] 319 kB take five rounds: four RTTs of waiting, less the time in which bytes are sent meanwhile."""
     far = costs(20_000, label="remote", rtt_ns=20_000_000)
     laid = lay_out(made(tmp_path / "b.recording", [Step("SELECT body", to_client=319_000)], pages=1), NOW, far)
     (one,) = changes(laid)
@@ -214,7 +214,7 @@ def test_a_kind_is_decided_by_the_whole_statement(command: str, text: str, kind:
 
 
 def test_a_login_that_encryption_hides_is_a_lower_bound(tmp_path: Path) -> None:
-    """[rec-12] What may belong to the login is in the most that a kept connection saves."""
+    """[rec-12] Round trips that may belong to the login count only in the upper bound of what a kept connection saves."""
     seen = [Step("login", phase="connect"), Step("login", phase="connect")]
     plain = made(tmp_path / "a.recording", [*seen, Step(AUTHOR)], connect=True)
     hidden = made(tmp_path / "b.recording", [*seen, Step("data", phase="hidden"), Step(AUTHOR)], connect=True)
@@ -225,7 +225,7 @@ def test_a_login_that_encryption_hides_is_a_lower_bound(tmp_path: Path) -> None:
 
 
 def test_statements_are_told_by_page(tmp_path: Path) -> None:
-    """With how often a page has each, where there are several."""
+    """Where there are several pages, each statement has its count per page."""
     file = RecordingFile(tmp_path / "a.recording", {})
     file.add_digests([Digest(1, "mysql", AUTHOR), Digest(2, "mysql", COUNT)])
     file.add_pages([Page(1, "/a", "mark", 1.0, 7, 0, 1000), Page(2, "/a", "mark", 1.0, 7, 2000, 3000)])
@@ -267,7 +267,7 @@ def test_statements_are_told_by_page(tmp_path: Path) -> None:
 
 
 def test_what_the_recorder_took_away_or_the_network_lost_is_said(tmp_path: Path) -> None:
-    """[rec-18] [cap-1] The lookup of a name and a dead first address; a connect that was asked for twice."""
+    """[rec-18] [cap-1] The lookup of a name and a dead first address; a connect whose SYN was repeated."""
     names = {"db": {"lookup_ns": 3_100_000, "addresses": ["::1", "127.0.0.1"], "first_address_ns": 1_000_000_000}}
     facts = {"names": names, "repeated_syns": 1, "repeated_syns_ns": 1_000_100_000}
     recording = made(tmp_path / "a.recording", loop(3), pages=3)
@@ -278,7 +278,7 @@ def test_what_the_recorder_took_away_or_the_network_lost_is_said(tmp_path: Path)
 
 
 def test_what_a_prepare_does_not_know_hides_no_key(tmp_path: Path) -> None:
-    """[app-4] The keys of a statement are those of its runs."""
+    """[app-4] The keys of a statement are those of its executions."""
     steps = [Step(AUTHOR, keys=None, command="prepare"), run(AUTHOR, 1), run(AUTHOR, 2), run(AUTHOR, 1)]
     (one,) = summarize(made(tmp_path / "k.recording", steps, pages=1)).statements
     assert (one.keys, one.count) == (2, 4)

@@ -1,4 +1,4 @@
-"""The command line on the exact laboratory: exit codes, messages, files, widths. No process, no namespace."""
+"""The command line on the fake laboratory: exit codes, messages, files, widths. No process, no namespace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Howfar = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def laboratory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[FakeLaboratory, FakeEngine]:
-    """Where runs happen in these tests; they begin in an empty directory."""
+    """The fake laboratory and engine of the runs in these tests, which start in an empty directory."""
     fake, engine, instruments = fakes()
     from contextlib import nullcontext
 

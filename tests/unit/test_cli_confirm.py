@@ -1,4 +1,4 @@
-"""`howfar run --confirm`, `howfar confirm`, and what they say."""
+"""`howfar run --confirm`, `howfar confirm`, and what they print."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_run_that_has_ended_is_confirmed_once(
     arguments: tuple[str, ...],
     stop: StopReason,
 ) -> None:
-    """Whyever it had ended, and without one more block."""
+    """Whatever ended the run, and without another block of the plan."""
     named["remote"] = Resource.LINK_TO_CLIENT
     assert howfar("run", "--quick", *arguments, "--out", "a.howfar")[0] == 0
     before = read_run(tmp_path / "a.howfar")
@@ -70,7 +70,7 @@ def test_a_run_that_has_ended_is_confirmed_once(
 
 
 def test_a_budget_without_room_for_it_is_refused(laboratory: Lab, howfar: Howfar) -> None:
-    """Four blocks, and three limits of six trials each and a new link, are more than what four blocks take."""
+    """The budget suffices for four blocks, but not also for testing three limits, each with six trials and a new link."""
     assert howfar("run", "--quick", "--time-budget", "150s", "--out", "a.howfar")[0] == 0
     code, _, err = howfar("run", "--quick", "--confirm", "--time-budget", "150s", "--out", "b.howfar")
     assert code == 2
@@ -80,7 +80,7 @@ def test_a_budget_without_room_for_it_is_refused(laboratory: Lab, howfar: Howfar
 def test_its_own_time_begins_when_the_laboratory_is_open(
     laboratory: Lab, howfar: Howfar, named: dict[str, Resource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Filling tables takes minutes; and the confirmed arm's trials, not the others', say how long its trials take."""
+    """Filling tables takes minutes, which do not count; trials are expected to take as long as earlier ones of the confirmed arm."""
     named["remote"] = Resource.LINK_TO_CLIENT
     fake = laboratory[0]
 

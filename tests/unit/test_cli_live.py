@@ -1,4 +1,4 @@
-"""Live progress: what a terminal of any size shows while a run goes on, frame by frame, and the lines elsewhere."""
+"""Live progress: what a terminal of any size shows during a run, frame by frame, and the lines printed elsewhere."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ SIZES = [(40, 12), (80, 24), (120, 40)]
 
 @dataclass(frozen=True)
 class Film:
-    """What was on a terminal during a run of `plan`."""
+    """The frames and the output of terminals during a run of `plan`."""
 
     plan: str
     frames: dict[str, list[str]]
-    """By the terminal: its width, or `ascii`."""
+    """Frames by terminal: its width, or `ascii`."""
     written: str
-    """All that was sent to it."""
+    """All output sent to one terminal."""
 
 
 T = TypeVar("T")
 
 
 class Terminal(io.StringIO):
-    """A terminal of which everything written is kept."""
+    """A terminal that keeps everything written to it."""
 
     encoding = "utf-8"
 
@@ -63,14 +63,14 @@ def text_of(picture: Picture) -> str:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """Time passes only in the exact laboratory."""
+    """A clock that only the fake laboratory advances."""
     clock = FakeClock()
     monkeypatch.setattr("time.monotonic_ns", clock)
     return clock
 
 
 def filmed(progress: Progress, see: Callable[[], T], clock: FakeClock, path: Path, loaded: LoadedPlan) -> list[T]:
-    """A run under this observer, and what `see` gave right before each measuring of the engine."""
+    """Conduct a run under this observer; returns what `see` returned right before each measurement of the engine."""
     laboratory, engine, instruments = fakes(clock)
     laboratory.trouble = lambda path, number: ("the link was too slow",) if number == 9 else ()
     frames: list[T] = []
@@ -91,7 +91,7 @@ def filmed(progress: Progress, see: Callable[[], T], clock: FakeClock, path: Pat
 
 @pytest.fixture(scope="module", params=["paths", "latency"])
 def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Film:
-    """One run of each plan, seen on terminals of several sizes at once, and what was written on one."""
+    """One run of each plan, seen on terminals of several sizes at once, and the output to one of them."""
     plan = str(request.param)
     loaded = load_plan(plan, quick=True)
     picture = picture_on(80, 24, loaded)
@@ -117,7 +117,7 @@ def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_frames(film: Film, width: int) -> None:
-    """While it is prepared, in the first block, in an attempt after a void trial, with intervals, at the end."""
+    """Frames during preparation, in the first block, in an attempt after a void trial, with intervals, at the end."""
     arms = 7 if film.plan == "paths" else 17
     chosen = [film.frames[f"{width}"][index] for index in (0, 1, 4, 12, 5 * arms, -1)]
     is_golden(GOLDEN / f"live-{film.plan}-{width}.txt", ("-" * width + "\n").join(chosen))
@@ -149,7 +149,7 @@ def test_the_end_reads_as_a_success(film: Film) -> None:
 
 
 def _screen(written: str) -> str:
-    """What was written without control sequences; a line that is erased ends there."""
+    """The output without control sequences; the sequence that erases a line ends it."""
     return re.sub(r"\x1b\[[?0-9;]*[A-Za-z]|\r", "", written.replace("\x1b[2K", "\n"))
 
 

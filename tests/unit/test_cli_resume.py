@@ -99,7 +99,7 @@ def test_what_takes_hours_says_so_before_it_starts(laboratory: Lab, howfar: Howf
 
 
 def test_a_command_of_an_older_version_is_shown_in_todays_options(laboratory: Lab, howfar: Howfar) -> None:
-    """It ran in full unless it had --quick."""
+    """An older command without --quick ran in full."""
     assert howfar("run", "--seed", "5", "--out", "a.howfar")[0] == 0
     make_older(Path("a.howfar"), 6)
     with sqlite3.connect("a.howfar") as db:

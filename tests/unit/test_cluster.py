@@ -1,4 +1,4 @@
-"""The model of the agreement against times that were worked out by hand, and a run of a cluster against that model."""
+"""The model of a cluster's agreement against times computed by hand, and a run of a cluster against that model."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ EQUAL = "10ms,10ms,10ms"
     ("mode", "consistency", "distances", "ms"),
     [
         ("group-leader", "eventual", EQUAL, 10),  # a majority
-        ("group", "eventual", EQUAL, 20),  # and the turns of the others
-        ("galera", "eventual", EQUAL, 15),  # round the triangle
+        ("group", "eventual", EQUAL, 20),  # plus the turns of the other members
+        ("galera", "eventual", EQUAL, 15),  # once round the triangle
         ("group", "after", EQUAL, 40),  # ordered there, and its answer ordered here
         ("group-leader", "after", EQUAL, 30),
         ("group", "before", EQUAL, 40),
         ("galera", "before", EQUAL, 15),
-        # The far node hears of it by the near one: 5 + 10, and a majority took 10; it answers in 20.
+        # The far node learns of it through the near one (5 + 10) after a majority took 10; its answer takes 20.
         ("group", "eventual", "10ms,40ms,20ms", 45),
         ("group-leader", "eventual", "10ms,40ms,20ms", 10),
         ("galera", "eventual", "10ms,40ms,20ms", 40),
-        # The second node waits for the third's message: 10 + 20, and answers in 5.
+        # The second node waits for the third's message (10 + 20); its answer takes 5.
         ("galera", "eventual", "10ms,20ms,40ms", 35),
         ("galera", "eventual", "2ms,50ms,50ms", 51),
         ("group", "eventual", "2ms,50ms,50ms", 52),
@@ -121,7 +121,7 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
 
 
 def test_a_single_leader_is_advised_where_it_is_resolved_within_blocks_and_beyond_the_noise() -> None:
-    """Commits of a drifting machine, by a fifth shorter with a single leader: in each block, and in no interval of the mean."""
+    """On a drifting machine, commits take a fifth less with a single leader: resolved within blocks, not by intervals of the means."""
     rtts = {"replica1": MS, "replica2": MS, "replica1-replica2": MS}
     arms = [_arm("alone"), _arm("alone (again)")]
     arms[1] = arms[1].model_copy(update={"role": ArmRole.DUPLICATE})
@@ -150,7 +150,7 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
         _arm("far", **shared | {"distances": "two-near-one-far"}, replica_rate_bps=10**9),
     ]
     twice = 2_500_000  # bytes: 200 ms at 100 Mb/s, 20 at 1 Gb/s
-    # 37 pieces, two at once: 19 turns of an agreement each, and of 0.5 ms for a piece.
+    # 37 pieces, two at a time: 19 rounds, each of an agreement and 0.5 ms for a piece.
     far_ms = 10 + 85.5 + 18 * 86.016 + 0.516
     times = {"alone": 10 * MS, "slow": int(211.5 * MS), "crowded": 80 * MS, "far": int(far_ms * MS)}
     beyond = {"replica1": MS, "replica2": 85 * MS, "replica1-replica2": 85 * MS}

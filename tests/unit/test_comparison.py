@@ -1,4 +1,4 @@
-"""The arithmetic of the bench beside sysbench on blocks that were made up; its meter on processes that do what they are told."""
+"""The arithmetic of the bench against sysbench, on made-up blocks; its meter, on small processes with known CPU use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from howfar.errors import LabError
 
 
 def trial(cpu_us: float = 2.0, qps: float = 50_000, mib: float = 8) -> Trial:
-    """Of 2 seconds, begun after as many queries again that cost three times as much."""
+    """A trial of 2 seconds, after a warm-up of as many queries that cost three times as much."""
     queries = round(qps * 2)
     return Trial(
         queries=queries,
@@ -142,7 +142,7 @@ def test_placements_are_what_they_are_called() -> None:
 
 
 def test_the_cpu_clock_is_that_of_the_process_with_threads_that_ended() -> None:
-    """It burns 50 ms in a thread that ends, says so, and sleeps until its stdin ends."""
+    """The process burns 50 ms in a thread that ends, prints a line, and sleeps until its stdin is closed."""
     program = (
         "import sys, threading, time\n"
         "def burn():\n"

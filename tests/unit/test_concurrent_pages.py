@@ -18,11 +18,11 @@ from howfar.report import terminal
 
 NOW_NS = 20_000
 Work = tuple[int, int]
-"""The application's time before a round trip, and the server's."""
+"""The application's time before a round trip, and the server's time in it."""
 
 
 def simulated(workers: list[list[Work]], rtt_ns: int, first: Work | None, last: Work | None) -> Page:
-    """`first` and `last` are on the first connection: all workers wait for the one, the other for all workers."""
+    """A page; `first` and `last` use the first connection: all workers wait for `first`, and `last` waits for all workers."""
     trips: list[RoundTrip] = []
 
     def ask(connection: int, at_ns: int, work: Work) -> int:
@@ -81,7 +81,7 @@ def test_what_overlaps_is_predicted_as_a_range_that_holds_the_truth(
 
 
 def test_five_workers_of_ten_round_trips_are_no_fifty() -> None:
-    """[app-6] A pause of 1 ms hides at 20 µs that they overlap at 20 ms; one pair shows that they can."""
+    """[app-6] Pauses of 1 ms hide at an RTT of 20 µs that the workers overlap at 20 ms; one overlapping pair shows that they can."""
     workers = [[(1_000_000 + 8_000 * number, 5_000)] * 10 for number in range(5)]
     page = predicted(simulated(workers, NOW_NS, None, None), 20_000_000)
     assert page.overlapped

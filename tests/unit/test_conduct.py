@@ -1,4 +1,4 @@
-"""The conductor on an exact laboratory: order, stopping, void trials, resuming."""
+"""The conductor on the fake laboratory: order, stopping, void trials, resuming."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARMS = 5
 
 
 def noisy(job: LoadJob) -> float:
-    """±10 %, the same for the same job."""
+    """A factor of 1 ± 10 %, always the same for the same job."""
     return 1 + 0.2 * (random.Random(zlib.crc32(job.model_dump_json().encode())).random() - 0.5)
 
 
@@ -84,7 +84,7 @@ def test_noise_runs_into_the_time_budget_and_not_over_it(tmp_path: Path) -> None
 
 
 def test_slow_staging_ends_within_a_trial_of_the_budget(tmp_path: Path) -> None:
-    """Even when trials become slower than any forecast."""
+    """The run ends in time even when trials become slower than any forecast."""
     laboratory, _engine, instruments = fakes()
     laboratory.staging_ns = 60_000_000_000
     began = laboratory.clock()
@@ -130,7 +130,7 @@ def test_a_block_with_a_void_trial_is_measured_again_as_a_whole(tmp_path: Path) 
 
 
 def stays_void(laboratory: FakeLaboratory, times: int) -> None:
-    """tcp is void so often."""
+    """Make the first `times` trials of tcp void."""
     voids: list[int] = []
 
     def trouble(path: str, number: int) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def stays_void(laboratory: FakeLaboratory, times: int) -> None:
 
 
 def test_a_block_that_stays_void_is_left_out_as_a_whole(tmp_path: Path) -> None:
-    """Its last attempt goes on to the end, and not one arm's trials of it count. The run goes on with the next."""
+    """Its last attempt runs to the end, but none of its trials counts for any arm. The run continues with the next block."""
     laboratory, _engine, instruments = fakes()
     stays_void(laboratory, ATTEMPTS_PER_BLOCK)
     run = conducted(tmp_path / "a.howfar", laboratory, instruments)
@@ -159,7 +159,7 @@ FOUR_BLOCKS = [*COUNTED, *(Override("", ("timing", key), 4) for key in ("min_blo
 
 
 def test_a_spoiled_block_counts_for_no_arm_however_few_the_others_are(tmp_path: Path) -> None:
-    """Three blocks are left: their values are shown, and no interval."""
+    """Three blocks remain: their values are shown without an interval."""
     laboratory, _engine, instruments = fakes()
     stays_void(laboratory, 5)
     loaded = load_plan("paths", quick=True, overrides=FOUR_BLOCKS)
@@ -173,7 +173,7 @@ def test_a_spoiled_block_counts_for_no_arm_however_few_the_others_are(tmp_path: 
 
 
 def test_where_every_block_is_spoiled_the_first_are_shown_and_that_is_said(tmp_path: Path) -> None:
-    """Two paths are void by turns, each in all attempts at a block."""
+    """Two paths are void in alternate blocks, each in all attempts at a block."""
     laboratory, _engine, instruments = fakes()
 
     def trouble(path: str, number: int) -> tuple[str, ...]:
@@ -240,7 +240,7 @@ def test_a_trial_without_a_transaction_is_void(tmp_path: Path) -> None:
 
 
 class Cut(BaseException):
-    """The process is gone."""
+    """Stands for the sudden end of the process."""
 
 
 SHORT = [
@@ -252,7 +252,7 @@ SHORT = [
 
 @pytest.mark.parametrize("cut_at", range(16))
 def test_resume_repeats_no_finished_trial(tmp_path: Path, cut_at: int) -> None:
-    """Cut at every trial boundary: the whole has the same trials in the same order as in one go."""
+    """A run cut at any trial boundary and resumed has the same trials in the same order as an uninterrupted run."""
     path = tmp_path / "a.howfar"
     loaded = load_plan("paths", quick=True, overrides=SHORT)
     laboratory, engine, instruments = fakes(jitter=noisy)

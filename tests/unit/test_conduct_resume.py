@@ -1,4 +1,4 @@
-"""Resuming and extending: every break leaves a trace, other machines are noticed, a run that has ended can go on."""
+"""Resuming and extending: every break is recorded, another machine is detected, a run that has ended can continue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HERE = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "howfar_version": "
 
 
 class Killed(BaseException):
-    """The process is gone: nothing more reaches the file."""
+    """Stands for the sudden end of the process: nothing more reaches the file."""
 
 
 class Listening(Observer):
@@ -40,7 +40,7 @@ class Listening(Observer):
 
 @dataclass
 class Elsewhere(FakeLaboratory):
-    """A laboratory on a machine of given facts."""
+    """A laboratory on a machine with the given facts."""
 
     facts: Mapping[str, Any] | None = None
 
@@ -107,7 +107,7 @@ def test_another_cpu_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
 
 
 def _between(**changed: Any) -> dict[str, Any]:
-    """What a testbed of two hosts says; `changed`: facts of host a, and of the whole."""
+    """The environment of a testbed of two hosts; `changed`: facts of host a, or of the testbed."""
     a = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "address": "10.0.0.1"}
     facts = {name: changed.pop(name) for name in tuple(changed) if name in a}
     return {
@@ -162,7 +162,7 @@ def test_a_new_run_has_no_break(tmp_path: Path) -> None:
 
 
 def run_out_of_time(path: Path) -> Run:
-    """Two blocks fit; the plan wants eight."""
+    """A run stopped by its time budget: two blocks fit, the plan wants eight."""
     loaded = load_plan("paths", True, [*COUNTED, Override("", ("timing", "time_budget"), "75s")])
     laboratory, _, instruments = fakes()
     with create(path, fake_info(Elsewhere(facts=HERE), loaded=loaded)) as file:
@@ -256,7 +256,7 @@ def test_a_dead_part_is_named_before_what_the_engine_saw(tmp_path: Path, cause: 
 
 @dataclass
 class OneConnection(FakeStage):
-    """Its watch and its questions at the end use the same connection: not at once."""
+    """A stage whose watch and final questions share one connection, and so must not overlap."""
 
     busy: bool = False
 

@@ -1,4 +1,4 @@
-"""Confirmation on the exact laboratory: what is changed, what came out, what it costs, and that it survives being killed."""
+"""Confirmation on the fake laboratory: what is changed, the outcome, its cost, and that it survives being killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAIR_TRIALS = 4 * 2
 
 
 def loaded(**timing: Any) -> LoadedPlan:
-    """socket twice, and remote."""
+    """A plan with two paths: socket, which as the baseline is measured twice, and remote."""
     threads = [(("factors", "threads"), [timing.pop("threads")])] if "threads" in timing else []
     settings: list[tuple[tuple[str, str], Any]] = [
         (("factors", "path"), ["socket", "remote"]),
@@ -67,7 +67,7 @@ def with_limits(run: Run, limits: dict[str, Resource]) -> Summary:
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> dict[str, Resource]:
-    """Limits by arm, in place of what attribution would find."""
+    """Limits by arm, in place of those that attribution would find."""
     limits: dict[str, Resource] = {}
 
     monkeypatch.setattr(confirm, "summarise", lambda run: with_limits(run, limits))
@@ -85,7 +85,7 @@ class Scene:
 
 
 def scene(obeys: Callable[[dict[str, Any]], float] = lambda factors: factors.get("rate_bps", GBIT) / GBIT) -> Scene:
-    """By default throughput follows the rate of the link."""
+    """A laboratory whose throughput is multiplied by `obeys`; by default it follows the rate of the link."""
     laboratory, engine, instruments = fakes(FakeClock())
     engine.jitter = lambda job: obeys(laboratory.staged[-1])
     return Scene(laboratory, engine, instruments)
@@ -103,7 +103,7 @@ Remote = tuple[CellSummary, Summary]
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Remote:
-    """The cell over a link of a run in which nothing was put to the test yet, and the run's summary."""
+    """The cell over a link of a run in which no limit has been tested yet, and the run's summary."""
     path = tmp_path_factory.mktemp("remote") / "a.howfar"
     with create(path, fake_info(loaded=loaded())) as file:
         scene().go(file)
@@ -138,7 +138,7 @@ def test_a_full_link_is_confirmed_by_throughput_that_follows_its_rate(
 def test_of_a_full_processor_half_the_connections_get_as_much(
     tmp_path: Path, named: dict[str, Resource], follows: bool, holds: bool
 ) -> None:
-    """Over a link, which is not touched: at a fifth of its rate in use it could never show itself."""
+    """The link is left as it is: with a fifth of its rate in use, it could not show a difference."""
     named["remote"] = Resource.SERVER_CPU
     there = scene(lambda factors: factors["threads"] / 16 if follows else 1.0)
     _, (found,) = confirmed(tmp_path / "a.howfar", there, threads=16)
@@ -149,7 +149,7 @@ def test_of_a_full_processor_half_the_connections_get_as_much(
 
 @pytest.mark.parametrize(("used", "tried"), [(0.2, False), (0.6, False), (0.7, True)])
 def test_a_faster_link_is_tried_only_on_a_link_that_it_could_show(remote: Remote, used: float, tried: bool) -> None:
-    """Two connections, a full processor: at 20 % use no rate could give 1.5 times, whatever the limit is."""
+    """Two connections, a full processor: at 20 % use of the link no rate could give 1.5 times the throughput, whatever the limit."""
     cell, summary = remote
     busier = used * GBIT / 8 * cell.queries_per_txn / cell.qps.value
     cell = cell.model_copy(update={"bytes_per_txn": BytesPerTxn(to_server=1.0, to_client=busier), "network": None})
@@ -165,7 +165,7 @@ def test_a_faster_link_is_tried_only_on_a_link_that_it_could_show(remote: Remote
     ("threads", "changed"), [(2, "2 -> 1 connections"), (1, "the laboratory cannot change this resource alone")]
 )
 def test_an_rtt_of_nothing_is_not_halved(remote: Remote, threads: int, changed: str) -> None:
-    """A link of a rate alone has its hosts' own latency, which cannot be changed."""
+    """A link with only a rate has the latency of its hosts, which cannot be changed."""
     cell, summary = with_factors(remote, rtt_ns=0, threads=threads)
     found = intervention(cell, limit(Resource.LATENCY), summary.environment)
     assert (found if isinstance(found, str) else found.changed) == changed
@@ -180,7 +180,7 @@ def test_half_of_an_odd_number_of_connections_is_less(remote: Remote, threads: i
 
 @pytest.mark.parametrize(("rest_us", "goes_us"), [(50, 50), (100, 100), (400, 100)])
 def test_only_the_configured_rtt_is_halved(remote: Remote, rest_us: int, goes_us: int) -> None:
-    """100 µs requested: where 400 were measured, 300 stay. A cycle of 2 ms with ten round trips."""
+    """100 µs were requested: if 400 were measured, 300 remain. The cycle takes 2 ms with ten round trips."""
     cell, summary = with_factors(remote, rtt_ns=100_000, threads=1)
     qps = cell.qps.model_copy(update={"value": 500 * cell.queries_per_txn})
     cell = cell.model_copy(update={"rest_rtt_ns": rest_us * 1000.0, "turns_per_txn": 10.0, "qps": qps})
@@ -196,7 +196,7 @@ def test_only_the_configured_rtt_is_halved(remote: Remote, rest_us: int, goes_us
 
 @pytest.mark.parametrize(("side", "predicted"), [("client_side", 1.25), ("server_side", FASTER)])
 def test_a_program_in_between_takes_room_on_the_host_it_runs_on(remote: Remote, side: str, predicted: float) -> None:
-    """It uses 0.8 CPUs: of one there are 1.25 times as much, of three more than is asked for."""
+    """The program uses 0.8 CPUs: a host with one CPU allows 1.25 times the throughput, one with three more than is tested."""
     cell, summary = remote
     used = Estimate(value=0.8e6 / cell.qps.value, low=None, high=None)
     none = used.model_copy(update={"value": 0.0})
@@ -214,7 +214,7 @@ def test_a_program_in_between_takes_room_on_the_host_it_runs_on(remote: Remote, 
 
 
 def test_what_is_changed_of_each_limit_is_what_the_method_says(remote: Remote) -> None:
-    """The table of docs/method.md, at 16 connections and an RTT of 1 ms; all others are in its last paragraph."""
+    """The table of docs/method.md, at 16 connections and an RTT of 1 ms; its last paragraph has all other limits."""
     cell, summary = with_factors(remote, rtt_ns=1_000_000, threads=16)
     changed: dict[str, set[Resource]] = {}
     for resource in Resource:
@@ -239,7 +239,7 @@ def test_what_is_changed_of_each_limit_is_what_the_method_says(remote: Remote) -
 
 
 def test_an_interval_across_the_middle_shows_nothing() -> None:
-    """The middle is 1.22."""
+    """The middle of 1.0 and 1.5 is 1.22."""
     assert is_as_predicted(Estimate(value=1.4, low=1.23, high=1.6), 1.5, 1.0)
     assert not is_as_predicted(Estimate(value=1.4, low=1.2, high=1.6), 1.5, 1.0)
     assert is_as_predicted(Estimate(value=1.0, low=0.9, high=1.22), 1.0, 1.5)
@@ -284,7 +284,7 @@ def test_a_run_that_names_no_limit_confirms_none(tmp_path: Path, named: dict[str
 
 @pytest.mark.parametrize("cut_at", [PLAN_TRIALS, PLAN_TRIALS + 1, PLAN_TRIALS + 3, PLAN_TRIALS + 5])
 def test_a_killed_confirmation_goes_on(tmp_path: Path, named: dict[str, Resource], cut_at: int) -> None:
-    """Before its first trial, within a block, within another, before its last."""
+    """Killed before its first trial, within a block, within another, or before its last trial."""
     named["remote"] = Resource.LINK_TO_CLIENT
     whole, expected = confirmed(tmp_path / "whole.howfar")
     there = scene()
@@ -300,7 +300,7 @@ def test_a_killed_confirmation_goes_on(tmp_path: Path, named: dict[str, Resource
     path = tmp_path / "a.howfar"
     with create(path, fake_info(loaded=loaded())) as file, pytest.raises(Cut):
         there.go(file)
-    named.clear()  # what is done was decided before
+    named.clear()  # what to test was decided before
     with RunFile(path) as file:
         assert scene().go(file) is StopReason.WIDTH
     run = read_run(path)
@@ -313,7 +313,7 @@ def place(trial: Trial) -> tuple[int, int, str]:
 
 
 def test_its_time_is_kept_free(tmp_path: Path, named: dict[str, Resource]) -> None:
-    """Eight trials of 5.5 s for each of two curves, two links: 100 s; so 2 blocks of 16.5 s fit in 150 s - 10 s, and not 8."""
+    """Confirming takes eight trials of 5.5 s for each of two curves, and two links: 100 s; 2 blocks of 16.5 s fit in 150 s - 10 s."""
     named["remote"] = Resource.LINK_TO_CLIENT
     there = scene()
     began = there.laboratory.clock()
@@ -343,7 +343,7 @@ def test_one_that_the_time_cuts_short_says_so(tmp_path: Path, named: dict[str, R
 
 
 def test_one_that_the_time_cuts_short_goes_on_later(tmp_path: Path, named: dict[str, Resource]) -> None:
-    """Also one of which the time left nothing; what is measured of it is kept."""
+    """Even if no time was left for its first trial; trials that were measured are kept."""
     named["remote"] = Resource.LINK_TO_CLIENT
     path, there = tmp_path / "a.howfar", scene()
 
@@ -366,13 +366,13 @@ def test_one_that_the_time_cuts_short_goes_on_later(tmp_path: Path, named: dict[
 
 
 def uneven() -> Scene:
-    """So that a width can be requested that is not there yet."""
+    """A scene with noise, so that a narrower width than the one reached can be requested."""
     noise = random.Random(7)
     return scene(lambda factors: factors.get("rate_bps", GBIT) / GBIT * noise.uniform(0.99, 1.01))
 
 
 def test_a_run_that_has_ended_is_confirmed_later(tmp_path: Path, named: dict[str, Resource]) -> None:
-    """And its own blocks are not added to."""
+    """The plan's own blocks are not added to."""
     named["remote"] = Resource.LINK_TO_CLIENT
     path = tmp_path / "a.howfar"
     with create(path, fake_info(loaded=loaded(confirm=False))) as file:
@@ -444,5 +444,5 @@ def test_what_shows_neither_is_said_to(low: float, high: float, expected: str) -
     [(1.14, 1.75, True), (0.9, 1.3, False), (1.14, 1.4, False), (0.9, 1.75, False), (1.3, 1.75, True)],
 )
 def test_an_interval_that_holds_only_the_other_expectation_refutes(low: float, high: float, refuted: bool) -> None:
-    """Predicted was 1.0, otherwise 1.5; the middle is 1.22."""
+    """The prediction is 1.0, otherwise 1.5; the middle is 1.22."""
     assert is_refuted(confirmation(low, high, 1.0, 1.5)) is refuted

@@ -1,4 +1,4 @@
-"""Controls: which arms a plan gets for them, and that what was put in comes out, by arithmetic and by simulation."""
+"""Controls: which control arms a plan gets, and that the effect put in is recovered, by arithmetic and by simulation."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from howfar.stats.trials import trial_table
 from howfar.store.records import Arm, ArmRole, Run, Trial
 
 RTT_NS, MORE_NS = 200_000, 10_000
-"""Of the reference, and what the control has more: 5 %."""
+"""RTT of the reference, and what the control adds to it: 5 %."""
 
 
 def _with_controls(run: Run, excess_ns: float, scatter: float = 0.0, seed: int = 1, again_ns: float = 0.0) -> Run:
-    """`run` with two more arms made of its remote trials, slower for each round trip by `again_ns` and `excess_ns`."""
+    """`run` with two more arms made of its remote trials, each round trip longer by `again_ns` or `excess_ns`."""
     rng = np.random.default_rng(seed)
     link = {"path": "remote", "threads": 2, "rtt_ns": RTT_NS, "rate_bps": 10**9}
     arms = tuple(
@@ -48,7 +48,7 @@ def _with_controls(run: Run, excess_ns: float, scatter: float = 0.0, seed: int =
 
 
 def _with_pair(run: Run, excess_ns: float) -> Run:
-    """`run` with the remote arm again, and a pair of arms with one connection."""
+    """`run` with a second remote arm, and a pair of arms with one connection."""
     made, rng = _with_controls(run, 0), np.random.default_rng(1)
     *others, made_longer = made.info.arms
     longer = Arm(name="remote, 1 thread (RTT +5%)", role=ArmRole.CONTROL, factors={**made_longer.factors, "threads": 1})
@@ -68,7 +68,7 @@ def _with_pair(run: Run, excess_ns: float) -> Run:
 
 
 def _slower(trial: Trial, arm: str, more_ns: float, number: int, connections: int = 2) -> Trial:
-    """The same transactions, each round trip of every connection longer by so much."""
+    """The same transactions, each round trip of every connection longer by `more_ns`."""
     measured = trial.measured
     assert measured is not None
     longer = measured.elapsed_ns + round(more_ns * measured.turns / connections)
@@ -100,7 +100,7 @@ def test_a_plan_over_a_link_has_two_control_arms_and_others_none() -> None:
     ],
 )
 def test_each_kind_of_scatter_has_an_aa_arm_of_its_own(plan: str, quick: bool, again: str) -> None:
-    """Idle CPUs that halt, and a load with a rate of its own, scatter otherwise than what the duplicate measures."""
+    """Idle CPUs that halt, and a load at a fixed rate, scatter differently from the baseline and its duplicate."""
     others = cells(load_plan(plan, quick=quick).plan)
     assert again in [cell.name for cell in others if cell.role == "control"]
 
@@ -129,7 +129,7 @@ def test_an_arm_is_judged_by_the_floor_of_its_own_kind() -> None:
 
 
 def test_many_connections_have_a_pair_with_one_beside_the_same_cell_again() -> None:
-    """A longer RTT hides behind their waiting for each other."""
+    """With many connections, a longer RTT hides behind their waiting for each other."""
     again, base, longer = (cell for cell in cells(load_plan("compression", quick=True).plan) if cell.role == "control")
     assert (again.name, again.factors["threads"]) == ("remote, 1gbit, uncompressed, digits (again)", 16)
     assert base.name == "remote, 1 thread, 1gbit, uncompressed, digits"
@@ -158,7 +158,7 @@ def test_where_a_longer_rtt_would_hide_the_pair_is_one_connection_that_waits(lev
 
 
 def test_a_cell_of_the_plan_with_one_connection_needs_no_pair() -> None:
-    """That of the closed loop, although the baseline has another load."""
+    """The closed-loop cell serves as the reference, although the baseline has another load."""
     plan = _paths(threads=(1,), load=("closed", "300/s"))
     paced = plan.model_copy(update={"baseline": plan.baseline.model_copy(update={"load": "300/s"})})
     assert [cell.name for cell in cells(paced) if cell.role == "control"] == [
@@ -202,7 +202,7 @@ def test_where_replicas_acknowledge_the_farthest_is_the_control() -> None:
     ],
 )
 def test_a_cluster_has_a_pair_with_a_replica_as_far_as_its_farthest_node(plan: str, again: str, far_ns: int) -> None:
-    """A cluster agrees in more or fewer round trips than one; semi-synchronous replication waits for exactly one."""
+    """Agreement in a cluster takes more or less than one round trip; semi-synchronous replication waits for exactly one."""
     same, base, longer = (cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control")
     assert same.name == again
     assert (base.factors["replication"], base.factors["replica_rtt_ns"]) == ("after-sync", far_ns)
@@ -270,7 +270,7 @@ def test_two_connections_may_hide_four_percent_of_the_effect(excess_ns: float, r
 
 
 def test_few_transactions_are_timed_and_not_counted() -> None:
-    """A window of 3 s holds 17 transactions of 16 round trips of 10 ms, and 17 of 10.5 ms: counted there is no difference."""
+    """A window of 3 s holds 17 transactions of 16 round trips of 10 ms, and 17 of 10.5 ms: their count shows no difference."""
     run = _with_pair(synthetic_run(blocks=8, void_every=0, samples=10), 0)
 
     def few(trial: Trial) -> Trial:
@@ -301,7 +301,7 @@ def test_the_duplicate_of_a_baseline_over_a_link_is_the_control_without_a_change
 
 
 def test_a_bias_is_shown() -> None:
-    """The link adds 4 µs where 10 were asked for: the interval cannot hold the truth."""
+    """The link adds 4 µs where 10 were requested: the interval does not include the true figure."""
     longer = controls(_with_controls(synthetic_run(blocks=8, void_every=0, samples=10), 4_000, scatter=0.05))[1]
     assert longer.recovered is False
     text = terminal.render(summarise(_with_controls(synthetic_run(blocks=8, samples=10), 4_000, scatter=0.05)), 100)
@@ -322,7 +322,7 @@ def test_an_aa_over_the_link_that_excludes_1_is_called_wrong() -> None:
 
 
 def test_each_figure_of_a_link_arm_has_the_larger_floor_of_both_aa_arms() -> None:
-    """The link's A/A has as much throughput as its reference and four times the CPU."""
+    """The link's A/A arm has the throughput of its reference and four times its CPU time."""
     run = _with_controls(synthetic_run(blocks=8, void_every=0, samples=10), MORE_NS)
 
     def dear(trial: Trial) -> Trial:
@@ -354,7 +354,7 @@ def test_controls_are_in_no_comparison_and_change_none() -> None:
 
 
 def test_the_truth_is_in_nineteen_of_twenty_intervals() -> None:
-    """A scatter of 30 % of what was put in; 200 runs of eight blocks: 95 % [91 %, 98 %]."""
+    """With a scatter of 30 % of the effect put in, 200 runs of eight blocks cover the truth in 95 % [91 %, 98 %]."""
     run = synthetic_run(blocks=8, void_every=0, samples=10)
     held = [controls(_with_controls(run, MORE_NS, 0.3, seed))[1] for seed in range(200)]
     mean = float(np.exp(0.3**2 / 2)) * 10

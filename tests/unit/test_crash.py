@@ -73,7 +73,7 @@ LOGS = st.lists(st.sampled_from(["acknowledged", "refused", "unknown", "nobody's
 
 
 def made(fates: list[str], on_survivor: list[bool]) -> tuple[list[ClientLog], Keys]:
-    """Keys 0, 1, … with these fates, dealt to two clients."""
+    """Logs of two clients that share keys 0, 1, … with these fates, and the keys on the survivor."""
     logs = []
     for client in range(2):
         mine = {fate: keys(*(k for k, f in enumerate(fates) if f == fate and k % 2 == client)) for fate in set(fates)}
@@ -105,7 +105,7 @@ def test_the_classes_are_a_partition(fates: list[str], data: st.DataObject) -> N
 
 @given(count=st.integers(1, 50), data=st.data())
 def test_a_fault_planted_in_a_log_is_found(count: int, data: st.DataObject) -> None:
-    """A record that is dropped, one that is made up, one whose fate is turned over: each changes the account, by exactly that key."""
+    """Dropping a record, adding a made-up one, or changing a fate each changes the account, by exactly that key."""
     present = np.arange(count, dtype=np.int64)
     honest = account([log(present)], present)
     assert honest.is_sound and honest.kept == count and len(honest.lost) == 0
@@ -242,7 +242,7 @@ def test_what_is_predicted_for_one_crash() -> None:
 
 @pytest.mark.parametrize(("idle", "expected"), [(0.0, 1000 * (1 + 0.5 * 0.5 / 1.5)), (0.5, 1000)])
 def test_a_replica_without_work_leaves_full_cpus_to_the_primary(idle: float, expected: float) -> None:
-    """It needs half of the second for the 500 that it has received."""
+    """The replica needs half of the second to apply the 500 transactions that it has received."""
     shares = CpuShares(busy=2 - idle, idle=idle, replicas=0.5)
     lag = {"behind_before": 600, "unreceived_before": 100, "applied_per_s_before": 1000.0}
     cut = _crash(fault="cut", dead_ns=4100 * MS, in_force_ns=3100 * MS, commits_per_s=1000.0, cpus_before=shares, **lag)
@@ -276,7 +276,7 @@ _LAWS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
 
 @pytest.mark.parametrize(("law", "least"), list(zip(_LAWS, (0.92, 0.92, 0.88, 0.84), strict=True)))
 def test_the_interval_of_the_mean_covers_the_truth(law: str, least: float) -> None:
-    """Over experiments of 20 crashes; a percentile bootstrap of the same experiments covers fewer."""
+    """Coverage over experiments of 20 crashes; a percentile bootstrap of the same experiments covers fewer."""
     rng = np.random.default_rng(1)
     make = _LAWS[law]
     truth = float(make(rng, 400_000).mean())
@@ -312,7 +312,7 @@ def test_an_arm_that_broke_something_has_no_rate_over_its_outage() -> None:
 
 
 def cluster_run(by_itself: int = 0) -> Run:
-    """Galera killed and cut off, six times each; the rest goes on after 6 s, give or take."""
+    """A Galera cluster with a node killed or cut off, six times each; the rest continues after about 6 s."""
     faults = ("kill-primary", "cut-off-primary", "cut-off-member")
     arms = [crash_arm(fault, "galera", fault, replicas=2) for fault in faults]
     lost = {"cut-off-primary": by_itself}
@@ -345,7 +345,7 @@ def cluster_run(by_itself: int = 0) -> Run:
     ],
 )
 def test_a_member_that_did_not_come_back_is_counted(fault: str, back_s: tuple[float | None, ...], says: str) -> None:
-    """Unless nobody mended it: who stays cut off does not come back."""
+    """A member that stays cut off, because the fault was not mended, is not expected back."""
     trials = [
         crash_trial(
             at,

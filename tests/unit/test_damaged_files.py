@@ -1,4 +1,4 @@
-"""Damaged run files and recordings: each is refused with a message, or read as if it were whole. None gives another figure."""
+"""Damaged run files and recordings are refused with a message, or read as if intact. None yields a different figure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONTRADICTIONS = {
     "histogram-count": "UPDATE histogram SET count = count / 2 WHERE trial = 0",
     "interval-transactions": "UPDATE interval SET transactions = transactions + 1000 WHERE trial = 0 AND place = 0",
 }
-"""One number changed, where others of the file contradict it."""
+"""One number changed so that others in the file contradict it."""
 
 DEEP = "[" * 100_000 + "]" * 100_000
 IMPOSSIBLE = {
@@ -123,7 +123,7 @@ def test_what_a_whole_file_cannot_hold_is_damage(
     ],
 )
 def test_checksums_notice_what_nothing_contradicts(sql: str, today: Path) -> None:
-    """[file-2] Whatever is read is covered: the head, the arms, the events, each trial with its parts, and which trials there are."""
+    """[file-2] Checksums cover everything that is read: head, arms, events, each trial with its parts, and the list of trials."""
     execute(today, sql)
     for read in (read_run, RunFile):
         with pytest.raises(RunFileError):
@@ -235,7 +235,7 @@ def test_a_damaged_recording_is_refused(sql: str, recording: Path, capsys: pytes
     ],
 )
 def test_a_recording_without_an_end_is_checked_for_what_cannot_be(sql: str, recording: Path) -> None:
-    """[file-3] What a killed recorder leaves has no checksum."""
+    """[file-3] A recording left by a killed recorder has no checksum."""
     execute(
         recording, "DELETE FROM facts WHERE name = 'checksum'; UPDATE facts SET value = 'false' WHERE name = 'complete'"
     )
@@ -291,7 +291,7 @@ Reader = Callable[[Path], object]
 
 
 def tally(path: Path, read: Reader, count: int, seed: int) -> Counter[str]:
-    """The outcomes of random damages: refused, or the same as before. Anything else is named."""
+    """Count the outcomes of random damage: refused, or the same as before. Any other outcome is named."""
     content, known, found = path.read_bytes(), read(path), Counter[str]()
     for number in range(count):
         damage = KINDS[number % len(KINDS)]
@@ -316,7 +316,7 @@ def tally(path: Path, read: Reader, count: int, seed: int) -> Counter[str]:
 def test_random_damage_is_noticed_or_harmless(
     made_of: str, read: Reader, count: int, request: pytest.FixtureRequest
 ) -> None:
-    """[file-3] What reads as the same gives the same report; something else would be another figure without a word."""
+    """[file-3] A file that reads the same gives the same report; one that reads differently would silently change figures."""
     found = tally(request.getfixturevalue(made_of), read, count, seed=count)
     assert set(found) <= {"refused", "the same"}, found
     assert found["refused"] > count / 2, "most of it does harm"
@@ -324,7 +324,7 @@ def test_random_damage_is_noticed_or_harmless(
 
 @pytest.mark.slow
 def test_random_damage_of_an_old_file_is_no_bug(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """[file-3] It has no checksums, which is said: another figure comes with that note."""
+    """[file-3] An old file has no checksums, so a figure that changed comes with a note that says so."""
     content = old.read_bytes()
     for number in range(100):
         old.write_bytes(content)

@@ -1,4 +1,4 @@
-"""What a measurement of one server is made of: percentiles, who answers, which path, limits, pages."""
+"""The parts of a measurement of one server: percentiles, who answers, which path, limits, pages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_percentile_needs_three_samples_beyond_it() -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.95])
 def test_an_interval_of_a_percentile_holds_it_as_often_as_it_says(share: float) -> None:
-    """Exponential samples; 2000 draws of 95 % have a standard error of half a percent."""
+    """Exponential samples; over 2000 draws, a coverage of 95 % has a standard error of half a percent."""
     generator = random.Random(7)
     truth = -math.log(1 - share) * 1e6
     held = 0
@@ -201,7 +201,7 @@ def test_hosts_are_compared_without_what_only_writing_adds() -> None:
     assert host_of("[fe80::1%eth0]:80") == "fe80::1"
 
 
-# ---------------------------------------------------------------- what it means
+# ---------------------------------------------------------------- interpretation
 
 
 def test_a_page_waits_for_the_mean_of_its_requests_and_once_for_its_connection() -> None:
@@ -261,7 +261,7 @@ def test_what_a_server_says_of_an_error_is_one_line_that_does_not_act(message: s
 
 
 class _Session:
-    """A server each of whose answers takes so long, to requests and pings alike, but for a slow beginning."""
+    """A server whose answers to requests and pings take `each_ns`; the first two take five times that."""
 
     def __init__(self, each_ns: int) -> None:
         self.sent: list[tuple[str, ...]] = []

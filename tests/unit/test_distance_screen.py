@@ -51,7 +51,7 @@ def test_a_screen_fits_a_terminal_of_24_lines_and_80_columns(name: str) -> None:
 def test_a_screen_fits_a_narrow_terminal_and_keeps_its_figures(name: str, width: int) -> None:
     narrow, wide = render(SCREENS[name](), width), render(SCREENS[name]()).splitlines()
     assert max(map(len, narrow.splitlines())) <= width
-    # Of the rest, some can be spared where there are too many lines.
+    # Other lines may be omitted if there are too many.
     for start in (
         wide[0],
         "one request",
@@ -68,7 +68,7 @@ def test_a_screen_fits_a_narrow_terminal_and_keeps_its_figures(name: str, width:
 
 @pytest.mark.parametrize("name", SCREENS)
 def test_the_text_has_no_time_that_json_lacks(name: str) -> None:
-    """Every time on the screen is a field of the record, or a difference that is named as one."""
+    """Every time on the screen is a field of the record, or a difference that is labelled as one."""
     distance = SCREENS[name]()
     numbers = {shown(ns) for ns in _integers(json.loads(distance.model_dump_json()))}
     request, network = distance.request, distance.network_ns
@@ -173,7 +173,7 @@ def _at(seconds: float) -> Moment:
 
 
 def _watched(until: int = 400) -> Watched:
-    """Of the requests due at 200 s to 202 s none is answered, and at 202.9 s the server is back."""
+    """A watch in which no request due at 200 s to 202 s is answered; at 202.9 s the server is back."""
     watched = Watched(title="mysql://app@db.internal:3306/shop: SELECT 1", interval_ns=1_000_000_000)
     for second in range(until):
         if 200 <= second < 203:

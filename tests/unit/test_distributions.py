@@ -1,4 +1,4 @@
-"""Quantiles that intervals need: equal to SciPy's, which the tests have and the product does not."""
+"""Quantiles that intervals need equal SciPy's, on which only the tests depend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor without servers: what /proc says in the kernel's words, DSNs, options, lines, and checks that must stay silent."""
+"""The doctor without servers: texts from /proc, DSNs, options, proposed lines, and checks that must stay silent."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def _head(*servers: Server, unseen: tuple[Unseen, ...] = ()) -> str:
 
 
 def test_an_all_clear_covers_only_what_was_examined() -> None:
-    """[doc-8] How many servers let the doctor in, and how much it did not see, stand in the first line."""
+    """[doc-8] The first line reports how many servers accepted the doctor's login, and how much it could not see."""
     hidden = Unseen(what="its counters", why="no login", how="")
     closed = server(unseen=(hidden,), logged_in=False)
     assert _head(server()) == "1 server, nothing to change."
@@ -362,7 +362,7 @@ def test_of_a_command_line_only_name_and_script_are_shown() -> None:
     + [("postmaster", Kind.POSTGRESQL)],
 )
 def test_a_server_is_recognised_by_each_of_its_names(name: str, kind: Kind) -> None:
-    """[doc-6] By the kernel's name, or by that of its program where a loader starts it."""
+    """[doc-6] By the process name in the kernel, or by its program's name where a loader starts it."""
     assert kind_of(Process(1, name, 0, (f"/usr/bin/{name}", "-D", "/srv"))) is kind
     assert kind_of(Process(1, "ld-linux-x86-64", 0, ("ld-linux-x86-64.so.2", f"/opt/{name}"))) is kind
     assert kind_of(Process(1, f"{name}-exporter", 0, ())) is None
@@ -459,13 +459,13 @@ def test_lines_hold_the_path_and_no_placeholder(kind: Kind) -> None:
     assert family("php-fpm8.2") == "php" and family("unseen") is None and family("orders") == "native"
 
 
-# ---------------------------------------------------------------- the doctor and programs that are no servers
+# ---------------------------------------------------------------- the doctor and programs that are not servers
 
 
 NOBODY = Login("x", "hush")
 CERTIFICATES = Path(__file__).parents[2] / "crates/engine/tests/load"
 GREETING = b"\x40\0\0\0\x0a10.11.19-MariaDB\0\x01\0\0\0saltsalt\0"
-"""Of MariaDB, up to its capabilities."""
+"""MariaDB's greeting, up to its capabilities."""
 BEGINNINGS = (
     b"",
     GREETING,
@@ -485,7 +485,7 @@ BEGINNINGS = (
 
 @contextmanager
 def answering(answer: bytes, path: Path | None = None) -> Iterator[tuple[int, list[bytes]]]:
-    """Whoever comes gets `answer`, is read once, and is left. Gives the port (0 at a path), and what was read."""
+    """Send `answer` to each client, read from it once and hang up. Yields the port (0 at a path) and what was read."""
     heard: list[bytes] = []
     with closing(_listening(path)) as listening:
 
@@ -546,7 +546,7 @@ def test_who_asked_for_tls_sends_no_login_in_plain(kind: Kind, answer: bytes) ->
 
 
 def test_redis_gets_the_password_on_this_machine_or_by_consent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What answers `-NOAUTH` may be anybody."""
+    """Any program may answer `-NOAUTH`."""
 
     def said(login: Login) -> bytes:
         with answering(b"-NOAUTH x\r\n") as (port, heard), suppress(NotThis):
@@ -578,7 +578,7 @@ def _packet(number: int, payload: bytes) -> bytes:
 
 
 def _greeting(plugin: bytes) -> bytes:
-    """Of MySQL 8, with TLS and the plugins' names; the account follows."""
+    """The greeting of MySQL 8, with support for TLS and plugins, that names `plugin`."""
     able = (1 << 9 | 1 << 11 | 1 << 15 | 1 << 19).to_bytes(4, "little")
     rest = b"\xff" + b"\x02\0" + able[2:] + b"\x15" + b"\0" * 10 + b"pepperpepper\0" + plugin + b"\0"
     return _packet(0, b"\x0a8.4.0\0\x01\0\0\0saltsalt\0" + able[:2] + rest)
@@ -586,7 +586,7 @@ def _greeting(plugin: bytes) -> bytes:
 
 @contextmanager
 def asking(greeting: bytes, asked: bytes, encrypted: bool) -> Iterator[tuple[int, list[bytes]]]:
-    """Greets, and answers each packet with what was `asked`, rightly numbered; gives the port, and what was heard."""
+    """Send `greeting`, and answer each packet with `asked`, correctly numbered; yields the port, and what was received."""
     heard: list[bytes] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATES / "certificate.pem", CERTIFICATES / "key.pem")
@@ -620,13 +620,13 @@ ASKED = {
     "caching_sha2_password": b"\x01\x04",
     "sha256_password": b"\xfesha256_password\0saltsaltpepperpepper\0",
 }
-"""By what way a server asks for the password itself."""
+"""By plugin: the packet by which a server requests the password itself."""
 
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("plugin", list(ASKED))
 def test_the_password_itself_leaves_by_consent_alone(plugin: str, tls: bool) -> None:
-    """The rule of `howfar load`; no certificate is verified here, so TLS does not make a channel private."""
+    """The rule is that of `howfar load`; no certificate is verified here, so TLS does not make the channel private."""
     greeting = _greeting(plugin.encode() if "sha" in plugin else b"mysql_native_password")
 
     def heard_with(consent: Consent) -> tuple[str, bytes]:
@@ -634,14 +634,14 @@ def test_the_password_itself_leaves_by_consent_alone(plugin: str, tls: bool) -> 
             login = Login("x", "hush", consent)
             try:
                 why = PROTOCOLS[Kind.MYSQL].greet(Endpoint(None, "127.0.0.1", port, tls=tls), login).refused
-            except NotThis as error:  # what it sends for a key is none
+            except NotThis as error:  # what it sends as a key is not one
                 why = str(error)
         return str(why), b"".join(heard)
 
     why, heard = heard_with(Consent())
     assert b"hush" not in heard
     assert "it was not sent" in why and ("allow-cleartext" in why or "get-server" in why)
-    # A key is asked for by one byte: \1 or \2.
+    # One byte, \1 or \2, requests the key.
     assert not heard.endswith((b"\x01\0\0\x03\x02", b"\x01\0\0\x03\x01"))
     _, heard = heard_with(Consent(fetch_server_key=True, cleartext_password=True))
     if tls:
@@ -670,12 +670,12 @@ ENDLESS = {
     "an answer of less than nothing": (b"S\0\0\0\0", "more than"),
     "notices without end": (_message(b"N", b"SWARNING\0M" + b"x" * 8000 + b"\0\0") * 1_200, "more than"),
 }
-"""What a peer that claims to be PostgreSQL answers to a login, and what is said of it."""
+"""By case: the answer to a login by a peer that claims to be PostgreSQL, and what the report says."""
 
 
 @pytest.mark.parametrize("what", list(ENDLESS))
 def test_who_claims_to_be_postgresql_gets_no_password_and_no_time(what: str) -> None:
-    """Its first byte is for the request for TLS, which has a connection of its own."""
+    """Its first answer, one byte, is to the request for TLS, which has its own connection."""
     answer, says = ENDLESS[what]
     answers = iter([b"N", answer])
     heard: list[bytes] = []
@@ -710,7 +710,7 @@ def test_nobody_there(kind: Kind) -> None:
 
 
 def _of(path: Path, pid: int, kind: Kind, certain: bool = True) -> Known | None:
-    """What is known of a server of our own account that is said to listen there."""
+    """What the doctor finds out about a server process of our own account that supposedly listens at `path`."""
     process = Process(pid, "mysqld", os.geteuid(), ())
     return identify(
         Candidate(kind, process, (ListenAddress(str(path)),), certain), Logins(NOBODY, NOBODY, NOBODY), None

@@ -1,4 +1,4 @@
-"""What the doctor says of a cluster, from the words of its servers; `tests/lab/test_cluster.py` asks real ones."""
+"""What the doctor reports about a cluster, from its servers' answers; `tests/lab/test_cluster.py` asks real ones."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_what_it_costs_is_what_the_server_counted() -> None:
 
 
 def test_the_options_of_all_findings_are_in_one_line() -> None:
-    """The server takes the last one only."""
+    """The server uses only the last such line."""
     cluster = galera({"evs.suspect_timeout": "PT1.5S", "pc.ignore_quorum": "true"}, wsrep_flow_control_paused="0.5")
     options = {line for finding in seen(cluster) for line in lines(finding).splitlines() if "provider" in line}
     (line,) = options

@@ -25,14 +25,14 @@ def _changes(using: Client, kind: Kind) -> tuple[Change, ...]:
 @pytest.mark.parametrize("kind", _SQL_KINDS)
 @pytest.mark.parametrize("program", [*_FORWARDERS, "php-fpm8.2", "python3", "orders"])
 def test_who_changes_over_to_a_socket_is_accepted_there_first(program: str, kind: Kind) -> None:
-    """[doc-1] The account or the line of pg_hba.conf comes before each client's line, whatever connects."""
+    """[doc-1] The account or the line of pg_hba.conf comes before each client's line, whatever program connects."""
     changes = _changes(client(program=program), kind)
     assert changes[0].where.startswith("first, in ") and len(changes) >= 2
 
 
 @pytest.mark.parametrize("program", _FORWARDERS)
 def test_a_line_to_copy_ends_with_what_its_program_reads(program: str) -> None:
-    """[doc-1] Where such a file knows comments at the beginning of a line only, a remark would be part of the value."""
+    """[doc-1] Where a file allows comments only at the beginning of a line, a trailing remark would be part of the value."""
     for change in _changes(client(program=program), Kind.POSTGRESQL)[1:]:
         assert not any("   " in line or "…" in line for line in change.lines)
 
@@ -40,7 +40,7 @@ def test_a_line_to_copy_ends_with_what_its_program_reads(program: str) -> None:
 @pytest.mark.parametrize("program", ["haproxy", "php-fpm8.2"])
 @pytest.mark.parametrize("opens", [SOCKET, None], ids=["a socket that is there", "a new one"])
 def test_a_path_is_shown_to_a_program_that_has_another_root(program: str, opens: object) -> None:
-    """[doc-2] A chroot gets the folder, a container is told to share it; who sees all paths needs nothing."""
+    """[doc-2] A chroot gets the folder mounted, a container is to share it; a program that sees all paths needs nothing."""
     listeners = (SOCKET, PORT) if opens else (PORT,)
 
     def lines(root: str | None) -> list[str]:
@@ -67,14 +67,14 @@ def _kept_out(tmp_path: Path, mode: int, group: str) -> tuple[Change, ...]:
 
 
 def test_a_client_that_only_lacks_the_group_joins_it(tmp_path: Path) -> None:
-    """[doc-3] Nothing that is so already is proposed, and no restart."""
+    """[doc-3] Nothing that is already so is proposed, nor a restart."""
     changes = _kept_out(tmp_path, 0o770, "daemon")
     assert changes[0].lines == ("usermod -a -G daemon www-data",)
     assert not any(change.restarts for change in changes)
 
 
 def test_a_mode_that_keeps_the_group_out_is_the_only_line(tmp_path: Path) -> None:
-    """[doc-3] The path stays, so it is not proposed again."""
+    """[doc-3] The path stays the same, so it is not proposed."""
     changes = _kept_out(tmp_path, 0o700, "daemon")
     assert [change.lines for change in changes if change.restarts] == [("unixsocketperm 770",)]
 

@@ -1,4 +1,4 @@
-"""What the doctor says of a refused login: the reason that the server or a library gave, and what ends it."""
+"""What the doctor reports about a refused login: the reason given by the server or a library, and the remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _mysql_greeting() -> bytes:
 
 @contextmanager
 def _server(*connections: list[bytes]) -> Iterator[int]:
-    """Serve one connection after another: of each list the first part at once, the others after a request each; then it closes."""
+    """Serve one connection after another: send the first part at once, each other part after a request, then close."""
 
     def serve() -> None:
         for parts in connections:
@@ -69,14 +69,14 @@ def _found(kind: Kind, port: int, login: Login) -> Known:
 
 
 def test_a_plugin_that_the_library_lacks_is_named_with_what_helps() -> None:
-    """[doc-7] Not a user and a password, which were given."""
+    """[doc-7] The advice is not to give a user and a password, which were given."""
     with _server([_mysql_greeting(), _mysql_packet(2, _PLUGIN_LACKING)]) as port:
         why, how = _unseen_of(_found(Kind.MYSQL, port, Login("doctor", "hush")))
     assert "parsec" in why and how == "an account with another plugin: howfar doctor does not have this one"
 
 
 def test_a_wrong_password_that_was_given_is_not_asked_for_again() -> None:
-    """[doc-7] Another one is needed."""
+    """[doc-7] The advice is another account or password."""
     denied = _mysql_packet(2, b"\xff" + (1045).to_bytes(2, "little") + b"#28000Access denied")
     for password, says in (("hush", "another account or password"), ("", "howfar doctor --user USER")):
         with _server([_mysql_greeting(), denied]) as port:
@@ -85,7 +85,7 @@ def test_a_wrong_password_that_was_given_is_not_asked_for_again() -> None:
 
 
 def test_a_refusal_of_postgresql_is_told_although_it_closes_early() -> None:
-    """[doc-7] Its words, not a network error."""
+    """[doc-7] The report quotes its message, not a network error."""
     body = b'SFATAL\0VFATAL\0C28000\0Mrole "doctor" does not exist\0\0'
     error = b"E" + (len(body) + 4).to_bytes(4, "big") + body
     with _server([b"N"], [error]) as port:
@@ -104,7 +104,7 @@ def test_a_refusal_of_postgresql_is_told_although_it_closes_early() -> None:
     ids=["no TLS", "broken", "login", "full"],
 )
 def test_another_account_is_advised_only_where_it_would_help(why: Exception, remedy: str) -> None:
-    """[doc-7] A floor that is lacking because of TLS is not lacking for want of an account."""
+    """[doc-7] Where a floor is missing because of TLS, another account would not help."""
 
     class Closed:
         def open(self, endpoint: Endpoint, login: Login) -> None:
@@ -116,7 +116,7 @@ def test_another_account_is_advised_only_where_it_would_help(why: Exception, rem
 
 
 def test_a_user_of_another_kind_of_server_gives_way_to_the_own_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[doc-7] `--user doctor` may be an account of MySQL alone; PostgreSQL then gets the one that its package sets up."""
+    """[doc-7] `--user doctor` may be an account of MySQL alone; for PostgreSQL the account that its package sets up is used then."""
 
     class Postgresql:
         def greet(self, endpoint: Endpoint, login: Login) -> Greeting:

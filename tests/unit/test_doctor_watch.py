@@ -1,4 +1,4 @@
-"""The doctor's watch over connections: those that come and go between two looks are connections, and no process."""
+"""The doctor's watch over connections: those that come and go between two looks are reported as connections, not as a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SERVER = ("127.0.0.1", 3306)
 
 
 def _rows(state: str, port: int, uid: int = 0, inode: int = 0, far: str = "127.0.0.1") -> list[TcpRow]:
-    """Both ends of a connection; the kernel keeps one of those that ended."""
+    """Both ends of a connection; once it has ended, the kernel keeps one."""
     ends = [
         TcpRow(_SERVER, (far, port), state, uid if state == TIME_WAIT else 27, 0),
         TcpRow((far, port), _SERVER, state, uid, inode),
@@ -40,7 +40,7 @@ def _watched(
 
 
 def test_connections_that_ended_are_not_called_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[doc-4] Their processes may live on, and be named a few lines above."""
+    """[doc-4] Their processes may still run, and be named a few lines above."""
     (found,) = _watched(monkeypatch, _rows(ESTABLISHED, 40000, uid=33, inode=5))
     assert found.named == "connections that ended before they were identified (www-data)"
     says = {each.says for each in looked(server(found.model_copy(update={"may_use_socket": True})))}
@@ -48,7 +48,7 @@ def test_connections_that_ended_are_not_called_a_process(monkeypatch: pytest.Mon
 
 
 def test_programs_of_the_account_are_tried_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[doc-4] Once all processes were searched, those of an account are searched at each look."""
+    """[doc-4] After one search of all processes, those of the connection's account are searched at each look."""
     held: dict[int, set[int]] = {}
     first, second = _rows(ESTABLISHED, 40000, 33, 5), _rows(ESTABLISHED, 40001, 33, 6)
     monkeypatch.setattr("howfar.doctor.discovery._FULL_SEARCH_S", float("inf"))
@@ -58,7 +58,7 @@ def test_programs_of_the_account_are_tried_for_a_connection(monkeypatch: pytest.
 
 
 def test_what_came_and_went_between_two_looks_is_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[doc-5] The kernel lists it for a minute; its account is not known, so that its finding is a note."""
+    """[doc-5] The kernel lists it for a minute; its account is unknown, so the finding is a note."""
     before, after = (
         _rows(TIME_WAIT, 39999),
         [*_rows(TIME_WAIT, 39999), *_rows(TIME_WAIT, 40000), *_rows(TIME_WAIT, 40001)],
@@ -77,7 +77,7 @@ def test_a_connection_that_was_seen_is_not_counted_again_when_it_ends(monkeypatc
 
 
 def test_counters_that_contradict_what_was_seen_are_reported() -> None:
-    """[doc-5] Connects without a client that made them: watch longer."""
+    """[doc-5] If no client was seen that made the connects, the advice is to watch longer."""
     rates = Rates(connects=22, statements=110, tls_connects=None)
     (unseen,) = _uncaught(rates, [], 3.0)
     assert "66 of the 66 connections" in unseen.what and unseen.how == "howfar doctor --watch 30"

@@ -54,7 +54,7 @@ def _plain(content: str, tps: float, rate_bps: float) -> Cell:
 
 
 def _compressed() -> Run:
-    """zlib leaves half and takes 30 ns a byte: the server's CPU then passes 500 transactions a second."""
+    """zlib halves the bytes and takes 30 ns per byte: the server's CPU then allows 500 transactions per second."""
     return run_of(
         [
             _plain("digits", PLAIN_100M, 1e8),
@@ -82,7 +82,7 @@ def test_bytes_and_time_a_byte_are_read_back() -> None:
 
 
 def test_it_pays_below_the_break_even_and_the_cells_agree() -> None:
-    """500 transactions of 43 kB are 172 Mb/s: below that the link is what is short."""
+    """500 transactions of 43 kB are 172 Mb/s: below that rate the link is the limit."""
     row = _rows(_compressed())["digits"]
     assert row.break_even_bps is not None and 1.5e8 < row.break_even_bps < 2e8
     by_rate = {each.rate_bps: each for each in row.measured}
@@ -106,7 +106,7 @@ def test_what_does_not_shrink_never_pays() -> None:
 
 
 def test_a_wrong_forecast_is_said() -> None:
-    """Here compression made a slow link slower than the same model says: not agreeing."""
+    """Compression made a slow link slower, where the model predicts a gain: the cell does not agree."""
     cells = [_plain("digits", PLAIN_100M, 1e8), _packed("zlib", "digits", 200.0, 1e8, 0.5, 3)]
     cells += [_plain("digits", PLAIN_1G, 1e9), _packed("zlib", "digits", PLAIN_1G, 1e9, 0.5, 3)]
     tried = _rows(run_of(cells))["digits"].measured[0]
@@ -147,7 +147,7 @@ def test_what_costs_hardly_anything_pays_at_every_rate_looked_at_and_is_not_said
 
 
 def test_a_gain_of_a_thousandth_is_not_advised() -> None:
-    """At 1 Gb/s the server's processor is what is short, and compression takes none of it to speak of."""
+    """At 1 Gb/s the server's processor is the limit, and this compression takes next to none of it."""
     base = _what_if(_compressed())
     cheap = base.compression[0].model_copy(
         update={"client_byte_s": 1e-15, "server_byte_s": 1e-15, "ratio_to_client": 0.999}
@@ -209,7 +209,7 @@ def _what_if(run: Run) -> WhatIf:
 
 
 def _encrypted_run(persistent: float, churn: float) -> Run:
-    """TLS multiplies throughput by these; 0.5 ns a byte at each end, 300 µs of CPU and two round trips a connect."""
+    """TLS multiplies throughput by these; it takes 0.5 ns per byte at each end, and 300 µs of CPU and two round trips per connect."""
     cells = []
     for threads in (1, 16):
         for connect in ("persistent", "per-transaction"):
@@ -252,7 +252,7 @@ def _without(run: Run, unwanted: Callable[[dict[str, Any]], bool]) -> Run:
 
 
 def test_what_no_cell_measured_is_not_free() -> None:
-    """Neither TLS nor connects were varied, then connects alone were not; a loopback has no round trip to tell a connect's by."""
+    """Cases: neither TLS nor connects were varied; connects were not; no lone connection shows the round trips of a connect."""
     plain = _what_if(_compressed())
     assert not is_known(plain, tls=True, connect_each=False) and not is_known(plain, tls=False, connect_each=True)
     bytes_only = _what_if(_without(_encrypted_run(0.99, 0.6), lambda factors: factors["connect"] != "persistent"))
@@ -277,7 +277,7 @@ def test_a_retried_hello_is_not_one_of_no_round_trips() -> None:
 
 
 def test_tls_is_foreseen_from_other_numbers_of_connections() -> None:
-    """The processors' part at 16 connections: 1 ms of the server becomes 1.02 ms, and with a connect 1.12 becomes 1.29 ms."""
+    """At 16 connections the server's CPU counts: 1 ms becomes 1.02 ms, and with a connect 1.12 ms becomes 1.29 ms."""
     row = _encrypted(0.98, 0.87)
     lone, many = row.persistent
     assert lone.predicted is not None and lone.predicted == pytest.approx(lone.ratio.value, rel=0.02)
@@ -328,7 +328,7 @@ def test_the_sentence_follows_from_the_figures(persistent: float, churn: float, 
 
 
 def _with_ratios(row: EncryptionRow, *ratios: tuple[float, float, float]) -> EncryptionRow:
-    """The same cells with these intervals, both ways to connect."""
+    """The row with these intervals, for both ways to connect."""
     tried = tuple(
         EncryptionTried.model_validate({"threads": number + 1, "ratio": {"value": v, "low": low, "high": high}})
         for number, (low, v, high) in enumerate(ratios)
@@ -337,7 +337,7 @@ def _with_ratios(row: EncryptionRow, *ratios: tuple[float, float, float]) -> Enc
 
 
 def test_the_worst_of_many_noisy_figures_is_no_cost() -> None:
-    """Eight cells around no change: one of them always looks bad."""
+    """Of many cells around no change, one always looks bad."""
     row = _encrypted(0.99, 0.6)
     sentence = encryption_says(_with_ratios(row, (0.6, 0.7, 1.1), (0.8, 1.0, 1.2), (0.9, 1.1, 1.3)))
     assert sentence.count("no change of throughput is resolved (3 cells)") == 2 and "-30 %" not in sentence
@@ -365,7 +365,7 @@ def _remote(threads: int, rate_bps: int, tps: float, **more: Any) -> Cell:
 
 
 def _with_twin(run: Run) -> Run:
-    """The baseline again, so that there is a noise floor."""
+    """The run with a duplicate of the baseline, so that it has a noise floor."""
     base = run.info.arms[0]
     again = Arm(name=f"{base.name} (again)", role=ArmRole.DUPLICATE, factors=base.factors)
     twins: list[Trial] = [
@@ -378,7 +378,7 @@ def _with_twin(run: Run) -> Run:
 
 
 def _failing(run: Run, part: str = "") -> Run:
-    """Arms with this in their names have server errors, so that their figures are about something else too."""
+    """Gives server errors to arms with `part` in their names, so that their figures do not describe the path alone."""
     trials = tuple(
         trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
         if trial.measured is not None and part in trial.arm
@@ -389,7 +389,7 @@ def _failing(run: Run, part: str = "") -> Run:
 
 
 def test_links_are_named_with_their_limit_and_from_where_on_it_holds() -> None:
-    """At 100 Mb/s the wire is full from 16 connections on; at 1 Gb/s the server's 800 µs fill its CPU at 1250 a second."""
+    """At 100 Mb/s the wire is full from 16 connections on; at 1 Gb/s the server's 800 µs fill its CPU at 1250 per second."""
     cells = [_remote(n, 10**8, tps) for n, tps in ((1, 110), (16, 0.97 * FULL_TPS), (64, 0.99 * FULL_TPS))]
     cells += [_remote(n, 10**9, tps) for n, tps in ((1, 200), (16, 1150), (64, 1245))]
     summary = summarise(_with_twin(run_of(cells)))
@@ -441,7 +441,7 @@ def test_a_resumed_handshake_has_one_name_everywhere() -> None:
 
 
 def _noisy(run: Run) -> Run:
-    """Each trial faster or slower by up to a factor of two: a busy machine."""
+    """The run on a busy machine: each trial is faster or slower by up to a factor of two."""
     chance = random.Random(3)
 
     def shaken(trial: Trial) -> Trial:
@@ -453,7 +453,7 @@ def _noisy(run: Run) -> Run:
 
 
 def _slowed() -> Run:
-    """TLS 1.3 takes 27 % of a lone connection's throughput and 20 % of 16's."""
+    """TLS 1.3 costs a lone connection 27 % of its throughput, and 16 connections 20 %."""
     cells = []
     for threads, left in ((1, 0.73), (16, 0.80)):
         cells.append(_remote(threads, 10**9, 75 * threads, tls="off"))
@@ -481,7 +481,7 @@ def test_compression_that_only_looks_faster_is_not_said_to_be() -> None:
 
 
 def test_a_limit_is_said_only_of_the_connections_around_the_best_at_which_it_holds() -> None:
-    """Above the best cell errors make the figures another thing's: what binds at 16 is not said of 64."""
+    """At 64 connections, errors make the figures invalid: the limit at 16, the best cell, is not claimed for 64."""
     run = _with_twin(run_of([_remote(n, 10**9, tps) for n, tps in ((1, 200), (16, 1245), (64, 1100))]))
     run = _failing(run, "64 threads")
     verdict = summarise(run).verdict
@@ -498,7 +498,7 @@ def test_waiting_for_ones_own_round_holds_up_to_where_it_was_seen() -> None:
 
 
 def test_what_other_programs_or_errors_made_says_nothing_of_encryption() -> None:
-    """Narrow intervals of a cell whose figures are not about the path: neither the headline nor the economics builds on it."""
+    """Cells with narrow intervals whose figures do not describe the path: neither the headline nor the economics uses them."""
     cells = [_remote(n, 10**9, tps, tls=tls) for n in (1, 16) for tls, tps in (("off", 1200 * n / 16), ("1.3", 70 * n))]
     run = _with_twin(run_of(cells))
     clean = summarise(run)
@@ -515,7 +515,7 @@ def test_what_other_programs_or_errors_made_says_nothing_of_encryption() -> None
 
 
 def test_economics_claim_nothing_below_the_noise_floor() -> None:
-    """The baseline under another name is half as fast: a ratio of 0.8, however narrow, is not told from no change."""
+    """The baseline's duplicate is half as fast: a ratio of 0.8, however narrow its interval, is not resolved from no change."""
     cells = [_remote(n, 10**9, tps, tls=tls) for n in (1, 16) for tls, tps in (("off", 1200 * n / 16), ("1.3", 60 * n))]
     run = run_of(cells)
     twin = _with_twin(run)
@@ -536,7 +536,7 @@ def test_economics_claim_nothing_below_the_noise_floor() -> None:
 
 
 def test_without_a_noise_floor_no_pair_is_resolved() -> None:
-    """Half the throughput of 16 connections, in narrow intervals: what a cell differs by from itself is not known."""
+    """Half the throughput at 16 connections, in narrow intervals; but how much a cell differs from itself is unknown."""
     run = _encrypted_run(0.5, 0.5)
     found, floored = (findings_of(summarise(each), EncryptionEconomics) for each in (run, _with_twin(run)))
     assert not any(tried.resolved for row in found.rows for tried in (*row.persistent, *row.per_transaction))

@@ -48,7 +48,7 @@ def _ask_anew() -> Iterator[None]:
 
 
 def engine(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str, info: dict[str, object] | None = None) -> Path:
-    """A shell script in the engine's place: answers `info`, and does `body` for any job."""
+    """A shell script in place of the engine: answers `info`, and runs `body` for any job."""
     answer = {"event": "info", "version": howfar.__version__, "protocol": PROTOCOL_VERSION, "debug": False} | (
         info or {}
     )

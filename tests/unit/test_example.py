@@ -22,7 +22,7 @@ def shown(*options: str) -> str:
 
 
 def test_the_example_ends_with_an_answer() -> None:
-    """It is there to show what a run finds: differences that are resolved, and no warning that there are too few blocks."""
+    """The example shows what a run finds: resolved differences, and no warning of too few blocks."""
     found = json.loads(shown("paths", "--json"))
     assert {"slower", "faster"} & {cell["resolution"] for cell in found["cells"]}
     assert found["complete_blocks"] >= 4

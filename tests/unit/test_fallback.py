@@ -1,4 +1,4 @@
-"""A primary whose replica leaves and returns: its times, what is known as a lower bound only, and when the replica had caught up."""
+"""A primary whose replica leaves and returns: times, figures known only as lower bounds, and when the replica has caught up."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_of_censored_trials_nothing_has_an_interval() -> None:
 
 
 def _returning(**changes: Any) -> FallbackRecord:
-    """Asynchronous from 1 s on at ten commits a slice of 100 ms; the link returns at 2 s."""
+    """Asynchronous from 1 s on, with ten commits per slice of 100 ms; the link returns at 2 s."""
     looks = [
         FallbackSample(
             at_ns=at * 100 * MS, semi_sync=at < 10, clients=1, waiting=0, acknowledged=0, unacknowledged=0, behind=lacks

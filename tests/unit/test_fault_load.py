@@ -1,4 +1,4 @@
-"""A load in a thread that something is done to, and what is done for each fault, on stand-ins."""
+"""A load in a thread while a fault is injected, and the actions of each fault, on stand-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans in which something breaks: their cells, when a run of one has enough, what they refuse."""
+"""Plans with faults: their cells, when a run has enough trials, what they refuse."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_each_cluster_meets_each_fault() -> None:
 
 @pytest.mark.parametrize("name", ["crash", "fallback"])
 def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
-    """All trials alike: every interval is as narrow as can be, also where there is nothing to compare with."""
+    """All trials are alike, so every interval is as narrow as can be, if there is one; still no run ends before its last block."""
     loaded = load_plan(name, quick=True)
     info = fake_info(loaded=loaded)
     outcome = LoadOutcome(

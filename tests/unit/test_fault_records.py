@@ -1,4 +1,4 @@
-"""What is made of logs and looks: records of crashes and fallbacks, and the reasons why none can be made."""
+"""Records of crashes and fallbacks made from logs and looks, and the reasons why none can be made."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BEFORE = Before(
 
 
 def log(*records: tuple[int, int, int, KeyOutcome]) -> KeyLog:
-    """Key, sent and ended in ms since the load began, fate."""
+    """A key log of these records: key, sent and ended in ms since the load began, fate."""
     found = np.zeros(len(records), RECORD)
     for row, (key, sent_ms, ended_ms, fate) in zip(found, records, strict=True):
         row["key"], row["sent_ns"], row["ended_ns"], row["fate"] = key, sent_ms * MS, ended_ms * MS, fate
@@ -148,7 +148,7 @@ def write(node: str, sent_ms: int) -> Write:
 def test_who_was_told_of_a_commit_when_a_cluster_had_lost_a_node(
     cut_off: set[str], stall_ms: int, by_itself: int
 ) -> None:
-    """In force at 2100 ms. Key 4, sent at 2499 and acknowledged at 2500, is the primary's alone if it was cut off."""
+    """The cut is in force at 2100 ms. Key 4, sent at 2499 and acknowledged at 2500, is the primary's alone if that was cut off."""
     writes = [write("replica2", 2200), write("replica1", 2999), write("replica1", 3090)]
     told = log(acknowledged(1, 1001), acknowledged(2, 1999), acknowledged(3, 2000), acknowledged(4, 2500))
     if "replica2" not in cut_off:
@@ -164,7 +164,7 @@ def test_who_was_told_of_a_commit_when_a_cluster_had_lost_a_node(
 
 
 def test_a_member_that_was_away_is_one_of_those_that_go_on_again() -> None:
-    """Cut off from 2100 to 2600 ms: what it acknowledges then is its own, and after that everybody's."""
+    """The member is cut off from 2100 to 2600 ms: commits that it acknowledges then are its own, later ones the cluster's."""
     broken = replace(BROKEN, mended_ns=ORIGIN + 2600 * MS, back_ns=40 * MS)
     told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2700))
     writes = [write("replica2", 2450), write("replica2", 2800)]
@@ -173,7 +173,7 @@ def test_a_member_that_was_away_is_one_of_those_that_go_on_again() -> None:
 
 
 def test_while_a_node_joined_its_clients_are_counted_until_the_primary_is_killed() -> None:
-    """It joins from 2100 to 2600 ms; the primary dies at 2700 and what comes after that is another story."""
+    """The node joins from 2100 to 2600 ms; the primary dies at 2700 ms, and later commits do not count."""
     joined = JoinRecord(
         how="SST",
         took_ns=500 * MS,

@@ -1,4 +1,4 @@
-"""Pages by idle gaps, where it is known which gaps are rests."""
+"""Division into pages by idle gaps, on traffic of which the rests between pages are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MS = 1_000_000
 def visits(
     rest_ms: float, *, pages: int = 300, seed: int = 1, pids: tuple[int | None, ...] = (7,)
 ) -> tuple[list[Row], set[int]]:
-    """Pages of 5 to 15 round trips with pauses of about 0.3 ms, of each process or connection; and which round trips are the first."""
+    """Pages of 5 to 15 round trips with pauses of about 0.3 ms, for each process or connection; and each page's first round trip."""
     chance = random.Random(seed)
     rows: list[Row] = []
     first: set[int] = set()
@@ -45,7 +45,7 @@ def test_long_rests_are_found_surely(pids: tuple[int | None, ...]) -> None:
 
 @pytest.mark.parametrize("rest_ms", [2.0, 4.0, 8.0])
 def test_the_confidence_is_the_share_of_pages_that_are_right(rest_ms: float) -> None:
-    """Where rests are hardly longer than pauses some pages are wrong, and that is said: within 5 % of all pages."""
+    """Where rests are hardly longer than pauses some pages are wrong; the stated confidence is right to within 5 % of all pages."""
     rows, first = visits(rest_ms, pages=2000)
     true = {frozenset(range(at, end)) for at, end in zip(sorted(first), [*sorted(first)[1:], len(rows)], strict=True)}
     pages, placed = pages_by_gaps(rows)

@@ -1,4 +1,4 @@
-"""HDR histograms beside HdrHistogram's own Python library, and hostile ones."""
+"""HDR histograms compared with HdrHistogram's own Python library, and hostile ones."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_shares_count_what_is_above() -> None:
 @settings(max_examples=300)
 @given(st.binary(max_size=200), st.integers(0, 300), st.integers(0, 255))
 def test_what_is_no_histogram_is_refused(some: bytes, at: int, byte: int) -> None:
-    """Random bytes, and a histogram with one byte changed inside and outside of what is compressed."""
+    """Random bytes, and a histogram with one byte changed inside or outside of its compressed part."""
     outer = bytearray(base64.b64decode(_one(123_456_789)))
     inner = bytearray(zlib.decompress(outer[8:]))
     inner[at % len(inner)] = byte

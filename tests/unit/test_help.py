@@ -24,7 +24,7 @@ HELP = GOLDEN / "help"
 
 
 def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of every command and subcommand; none is the program itself."""
+    """The words of every command and subcommand; no words stand for the program itself."""
     yield words
     context = click.Context(group)
     for name in group.list_commands(context):
@@ -39,7 +39,7 @@ def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[
 def test_a_help_screen(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person has read it once at 80 columns; nothing is wider, or cut. `howfar help X` is `howfar X --help`."""
+    """It equals a golden text at 80 columns; no line is wider, or cut off. `howfar help X` prints the same as `howfar X --help`."""
     monkeypatch.setenv("COLUMNS", "80")
     command: click.Command = cli
     for word in words:
@@ -49,7 +49,7 @@ def test_a_help_screen(
         command = found
     monkeypatch.setattr(
         command, "_help_option", None
-    )  # else it is what the first test made that used this command alone
+    )  # else click keeps what it cached in the first test that used this command alone
     assert run_command_line(("help", *words)) == 0
     screen = capsys.readouterr().out
     assert run_command_line((*words, "--help")) == 0
@@ -71,7 +71,7 @@ def test_the_help_begins_with_what_answers_first(capsys: pytest.CaptureFixture[s
 
 
 def test_the_exit_codes_are_documented_once() -> None:
-    """[cli-9] The table of docs/commands.md is that of the program; 1 is no code of ours."""
+    """[cli-9] The table of docs/commands.md equals the program's; 1 is not an exit code of howfar."""
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     rows = tuple((int(code), says) for code, says in re.findall(r"^\| (\d+) \| (.*) \|$", text, flags=re.MULTILINE))
     assert rows == EXIT_CODES
@@ -142,7 +142,7 @@ IN_BASH = [
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_bash_completes(tmp_path: Path) -> None:
-    """A real bash sources the script; files are completed by bash itself, of which only the request is seen."""
+    """A real bash sources the script; the script leaves files to bash, and a fake `compopt` answers its request."""
     program = tmp_path / "howfar"
     program.write_text(f"#!{sys.executable}\nimport sys\nfrom howfar.cli import main\nsys.exit(main())\n")
     program.chmod(0o755)

@@ -43,7 +43,7 @@ CAPACITY = {path: rate / QUERIES_A_TRANSACTION for path, rate in RATES.items()}
 
 
 def _wobble(job: LoadJob) -> float:
-    """1 % of scatter, the same for the same job."""
+    """A factor of 1 ± 1 %, always the same for the same job."""
     return 1 + 0.02 * (random.Random(zlib.crc32(job.model_dump_json().encode())).random() - 0.5)
 
 
@@ -93,7 +93,7 @@ def test_each_path_with_a_program_is_set_against_the_one_without(summary: Summar
 
 
 def test_what_it_adds_is_the_difference_of_the_quantiles(summary: Summary) -> None:
-    """p = -ln(1 - share) / (capacity - rate)."""
+    """The quantile of a share is p = -ln(1 - share) / (capacity - rate)."""
     found = reports.findings_of(summary, HopCosts)
     assert found.per_s is not None
     for hop in found.hops:
@@ -105,13 +105,13 @@ def test_what_it_adds_is_the_difference_of_the_quantiles(summary: Summary) -> No
 
 
 def test_rates_are_left_out_as_the_plan_says_although_they_were_shares(run: Run) -> None:
-    """Six paths in a closed loop and at a rate, three with a connection each; two A/A arms and the link's three controls."""
+    """Six paths in a closed loop and at a rate, three with a connect per transaction; two A/A arms and the link's three controls."""
     assert len(run.info.arms) == 6 * 2 + 3 + 2 + 3
     assert not [arm.name for arm in run.info.arms if "connect per transaction" in arm.name and "/s" in arm.name]
 
 
 def test_a_given_rate_is_compared_only_with_the_same_rate(run: Run) -> None:
-    """The path without a program at 30 % of its throughput is no third of anything, and its width ends no run."""
+    """The path without a program at 30 % of its throughput is not compared with its full throughput, and its width ends no run."""
     offered = {arm.name: offered_per_s(arm.factors) for arm in run.info.arms}
     now = standing(run, 6, 0.05)
     over = {arm.arm: arm.over for arm in now.arms}
@@ -149,7 +149,7 @@ def test_added_times_are_at_a_rate_that_every_path_sustains(run: Run) -> None:
 
 
 def test_a_run_of_few_transactions_stops_by_their_p50(run: Run) -> None:
-    """Fewer than 1000 in a trial have no p99; one such trial of either path is enough, or the others would decide alone."""
+    """Fewer than 1000 in a trial have no p99; one such trial of either path suffices, or the other trials would decide alone."""
 
     def few(trial: Trial) -> Trial:
         if trial.measured is None or trial.block > last:
@@ -182,7 +182,7 @@ def _slower(trial: Trial) -> Trial:
 
 
 def test_paths_are_compared_over_one_link(run: Run) -> None:
-    """An arm over a shorter link comes first, and has no part in the comparison."""
+    """An arm over a shorter link comes first, but is not compared."""
     near = next(arm for arm in run.info.arms if arm.factors["path"] == "haproxy" and not offered_per_s(arm.factors))
     other = near.model_copy(update={"name": "haproxy, near", "factors": near.factors | {"rtt_ns": 1}})
     info = run.info.model_copy(update={"arms": (other, *run.info.arms)})
@@ -192,7 +192,7 @@ def test_paths_are_compared_over_one_link(run: Run) -> None:
 
 
 def test_what_a_connect_costs_is_said_for_each_path(summary: Summary) -> None:
-    """The stand-in connects for nothing; its scatter is one per cent."""
+    """In the stand-in a connect costs nothing; its scatter is one per cent."""
     found = reports.findings_of(summary, HopCosts)
     assert [hop.path for hop in found.hops if hop.connect_us is None] == ["haproxy", "sidecar", "ssh"]
     for connect in (found.connect_us, *(hop.connect_us for hop in found.hops if hop.connect_us is not None)):
@@ -207,7 +207,7 @@ def test_the_report_answers_with_it(summary: Summary) -> None:
 
 
 def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
-    """Trials that scatter by a half: HAProxy's 0.8 is within the noise, and the answer says how large that is."""
+    """Trials that scatter by a half: HAProxy's 0.8 is within the noise, and the answer states the noise floor."""
     noise = random.Random(5)
     summary = summarise(_run("hops", tmp_path, lambda _: noise.uniform(0.5, 1.5)))
     assert summary.noise_floor is not None and summary.noise_floor > 0.3
@@ -221,7 +221,7 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
 
 
 def test_paths_from_one_machine_to_another_are_no_hops(run: Run) -> None:
-    """Beside a path on one machine the program's part could not be told from the network's."""
+    """Compared with a path on one machine, the program's part could not be separated from the network's."""
     arms = tuple(
         arm.model_copy(update={"factors": {**arm.factors, "path": "socket"}}) if arm.role is ArmRole.BASELINE else arm
         for arm in run.info.arms
@@ -236,7 +236,7 @@ def _of(run: Run, kind: str, workload: str) -> Summary:
 
 
 def test_what_others_published_stands_beside_the_same_ratio_of_ours(run: Run) -> None:
-    """28 May 2026: 350 connects a second through PgBouncer, 3,000 without it. The stand-in connects for nothing."""
+    """Published 28 May 2026: 350 connects per second through PgBouncer, 3,000 without it. In the stand-in a connect costs nothing."""
     summary = _of(run, "postgresql", "oltp_point_select")
     (beside,) = reports.findings_of(summary, HopCosts).elsewhere
     assert beside.theirs == pytest.approx(350 / 3000)
@@ -264,12 +264,12 @@ def test_a_store_of_keys_is_asked_for_keys() -> None:
 
 
 PAYS_FROM = 20
-"""Clients; the quick plan measures 4, 32 and 256."""
+"""Number of clients at which the pooler breaks even; the quick plan measures 4, 32 and 256."""
 
 
 def _pooled(job: LoadJob) -> float:
-    """On the pooler's path the rate grows with the square root of the clients, and equals the other's at `PAYS_FROM`; but with a
-    connection for each transaction it is always twice the other's."""
+    """On the pooler's path the rate grows with the square root of the clients, and equals the other path's at `PAYS_FROM`; but with
+    a connection for each transaction it is always twice the other's."""
     assert isinstance(job.target, UnixTarget)
     if Path(job.target.path).name != "pgbouncer":
         return _wobble(job)
@@ -289,7 +289,7 @@ def pooled(pooled_run: Run) -> Summary:
 
 
 def test_a_pooler_pays_from_where_its_ratio_rises_through_one(pooled: Summary) -> None:
-    """Between 4 and 32 clients the ratio is a straight line of the logarithms: exp(log 4 + share x log 8), which is 20."""
+    """Between 4 and 32 clients the ratio is linear on logarithmic scales: exp(log 4 + share x log 8), which is 20."""
     kept, each = reports.findings_of(pooled, HopCosts).poolers
     assert (kept.path, kept.connect, each.connect) == ("pgbouncer", "persistent", "per-transaction")
     assert [one.threads for one in kept.ratios] == [4, 32, 256]
@@ -302,8 +302,8 @@ def test_a_pooler_pays_from_where_its_ratio_rises_through_one(pooled: Summary) -
 
 
 def test_a_crossing_is_said_only_where_some_ratio_is_resolved(pooled_run: Run, pooled: Summary) -> None:
-    """0.45 to 3.6 of the other's throughput: under a floor of five times that is noise, and rises through 1 all the same. One that
-    is resolved but has no interval says so."""
+    """Ratios of 0.45 to 3.6 rise through 1, but are noise under a noise floor of a factor of five. A crossing that is resolved but has
+    no interval says so."""
     table, costs = trial_table(pooled_run), reports.findings_of(pooled, HopCosts)
     sentences, cells = [], []
     for floor in (4.0, 0.02):

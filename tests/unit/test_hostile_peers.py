@@ -1,4 +1,4 @@
-"""Peers that send what no server should: the examination of such a peer ends, within its limits, and the others go on."""
+"""Peers that send what no server should: the examination of such a peer ends within its limits, and the others continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_GROWTH_KB = 64 << 10
 HOSTILE = [pytest.param(kind, mode, id=f"{kind.value} {mode}") for kind, modes in MODES.items() for mode in modes]
 LARGE = ("endless", "column", "columns", "values", "wide", "arrays", "nested", "pairs", "line")
 QUICK_S = 0.4
-"""Time for an answer where a test needs many that do not come."""
+"""Timeout of an answer in tests that wait for many answers in vain."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def at(peer: FakePeer) -> Endpoint:
 
 
 def examined(peer: FakePeer) -> tuple[list[str], GuardedSession | None]:
-    """All that an examination asks; what was refused or not understood, and the session."""
+    """Ask all that an examination asks; returns what was refused or not understood, and the session."""
     protocol = PROTOCOLS[peer.kind]
     seen: list[str] = []
 
@@ -110,7 +110,7 @@ def test_nothing_more_is_asked_after_an_answer_that_breaks_the_protocol(kind: Ki
 
 
 def _questions(peer: FakePeer) -> list[bytes]:
-    """All that the peer was asked; a goodbye, which it may read late, is none."""
+    """All requests that the peer received, without the goodbye, which it may read late."""
     return [request for request in peer.requests if request not in (b"\x01", b"X\x00\x00\x00\x04")]
 
 
@@ -148,7 +148,7 @@ print(peak_kb() - before)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mode"), [one for one in HOSTILE if one.values[1] in LARGE])
 def test_a_hostile_answer_takes_little_memory(kind: Kind, mode: str) -> None:
-    """[peer-1] Beyond what a server that behaves takes."""
+    """[peer-1] The limit is on the memory beyond what a well-behaved server takes."""
     with FakePeer(kind) as good, FakePeer(kind, mode) as hostile:
         done = subprocess.run(
             [sys.executable, "-c", _MEASURED, kind.value, str(good.port), str(hostile.port)],
@@ -169,7 +169,7 @@ def test_a_hostile_answer_takes_little_memory(kind: Kind, mode: str) -> None:
     st.sampled_from(["change", "cut", "add", "other"]),
 )
 def test_any_answer_is_understood_or_refused(impatient: None, kind: Kind, place: int, seed: int, how: str) -> None:
-    """[peer-3] One message of the conversation is changed: the examination ends in time, with nothing but Refused and NotThis."""
+    """[peer-3] One message of the conversation is changed: the examination ends in time, and raises only Refused and NotThis."""
     dice = random.Random(seed)
 
     def spoil(number: int, message: bytes) -> bytes:
@@ -197,7 +197,7 @@ def test_any_answer_is_understood_or_refused(impatient: None, kind: Kind, place:
 
 
 def test_a_ping_that_drips_is_ended(impatient: None) -> None:
-    """[peer-2] The kernel's timeout holds for each byte; the block of pings has a limit of its own."""
+    """[peer-2] The kernel's timeout applies to each byte; the block of pings has its own limit."""
     with FakePeer(Kind.REDIS) as peer:
         session = PROTOCOLS[Kind.REDIS].open(at(peer), LOGIN)
         began = time.monotonic()
@@ -209,7 +209,7 @@ def test_a_ping_that_drips_is_ended(impatient: None) -> None:
 
 
 def test_other_servers_are_still_reported() -> None:
-    """[peer-3] The whole command, with peers that misbehave before one that does not."""
+    """[peer-3] The complete command, with peers that misbehave before one that does not."""
     hostile = [
         (Kind.MYSQL, "endless"),
         (Kind.MYSQL, "one-column"),
@@ -231,7 +231,7 @@ def test_other_servers_are_still_reported() -> None:
 
 
 def test_of_the_processes_of_one_user_few_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[peer-1] Anybody may start a thousand processes that are named like servers."""
+    """[peer-1] Any user may start a thousand processes that are named like servers."""
     user = SYSTEM_UIDS + 7
     found = [Candidate(Kind.MYSQL, Process(pid, "mysqld", user, ()), (), True) for pid in range(2, 1002)]
     monkeypatch.setattr(examine, "discover", lambda: (found, ()))

@@ -1,4 +1,4 @@
-"""What runs on other hosts: how its errors come back, how long is waited for it, and that a host gets the same howfar."""
+"""Agents on other hosts: how their errors come back, how long they are waited for, and that a host gets the same howfar."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MINOR = ".".join(platform.python_version_tuple()[:2])
 
 
 class _Here:
-    """An agent of this process, as Ray would call it."""
+    """An agent in this process, with the interface of a Ray actor."""
 
     def __init__(self, agent: Agent) -> None:
         for method in ("run", "hold", "call", "drop"):
@@ -103,7 +103,7 @@ def test_an_engine_that_says_nothing_is_given_up() -> None:
 
 
 class _Engine:
-    """Stands in for an engine that is asked for a load, or to observe processes and has stopped."""
+    """Stands in for an engine: one that runs a load, or one that observed processes and has stopped."""
 
     def __init__(self, order: Any, launcher: Any) -> None:
         self._stopped = isinstance(order, UsageJob)
@@ -178,7 +178,7 @@ def test_a_cluster_that_another_command_uses_is_left_alone(monkeypatch: pytest.M
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home directory, and `bin` in it first in PATH."""
+    """A home directory whose `bin` is first in PATH."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")

@@ -1,4 +1,4 @@
-"""What lies between hosts: what tools print, what a plan makes of a real link, and the picture in the report."""
+"""The network between hosts: what tools print, what a plan makes of a real link, and the picture in the report."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_clusters_of_several_sizes_are_refused() -> None:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Of a testbed: what lies between its hosts."""
+    """The part of a testbed that describes the network between its hosts."""
 
     link_facts: dict[str, Any] | None
     replica_facts: tuple[dict[str, Any], ...] = ()

@@ -1,4 +1,4 @@
-"""What a file of hosts may say, and how it is refused."""
+"""What a hosts file may contain, and how errors in it are refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_clock_that_is_closed_leaves_no_thread() -> None:
 
 
 def test_the_quickest_ping_bounds_the_offset() -> None:
-    # Theirs is 5 s ahead; the answer to the second ping took 3 µs longer to come back than the question there.
+    # Their clock is 5 s ahead; the answer to the second ping took 3 µs longer than the question.
     offset = best(
         [(0, 5_000_400_000, 900_000), (1_000_000, 5_001_001_000, 1_005_000), (2_000_000, 5_002_700_000, 2_800_000)]
     )

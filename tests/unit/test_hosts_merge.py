@@ -1,4 +1,4 @@
-"""Several clients as one: what is divided adds up again, and percentiles are of all samples."""
+"""Several clients merged into one: divided quantities add up again, and percentiles are those of all samples."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ SLICE = Interval.model_validate(
 
 
 def slices(samples: list[list[int]]) -> list[Interval]:
-    """One a second, with these latencies."""
+    """One interval per second, with these latencies."""
     return [
         SLICE.model_copy(
             update={

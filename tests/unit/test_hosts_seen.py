@@ -1,4 +1,4 @@
-"""What receipts say of hosts, and where the clients and the server counted differently."""
+"""What receipts report about hosts, and cases in which the clients and the server counted differently."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_hosts_of_one_machine_have_its_cpus_once() -> None:
 
 
 def _environment(boots: dict[str, str], clients: tuple[str, ...]) -> dict[str, Any]:
-    """Of a testbed of hosts with two CPUs each; the last one has the server."""
+    """The environment of a testbed of hosts with two CPUs each; the last one has the server."""
     testbed = pytest.importorskip("howfar.fleet.testbed", reason="Ray is not installed (./setup --tests brings it)")
     place = RoleHosts(clients[0], list(boots)[-1], clients[1:])
     side = SimpleNamespace(facts={"data": {}, "descriptors": None})
@@ -64,7 +64,7 @@ def _environment(boots: dict[str, str], clients: tuple[str, ...]) -> dict[str, A
 
 
 def test_the_cpus_of_a_load_are_those_of_all_clients() -> None:
-    """The load's CPU time is a sum over clients too: divided by the CPUs of one, four clients at a quarter would be a full one."""
+    """The load's CPU time is a sum over clients: divided by one client's CPUs, four clients at a quarter would seem full."""
     several = _environment({"a": "1", "b": "2", "c": "3", "s": "4"}, ("a", "b", "c"))
     assert several["client_cpus"] == [1000, 1001, 2000, 2001, 3000, 3001] and several["server_cpus"] == [0, 1]
     assert several["cpu_count"] == 8, "as many as those of which it is known how busy they were"
@@ -81,7 +81,7 @@ def test_the_cpus_of_a_load_are_those_of_all_clients() -> None:
     [(1005, True, False), (994, True, False), (990, True, True), (10, False, False), (1010, False, True)],
 )
 def test_sums_that_differ_by_more_than_half_a_percent_are_a_violation(clients: int, alone: bool, differ: bool) -> None:
-    """Of a server that others may use, only what it counted less."""
+    """If others may use the server, only a lower count by the server is a violation."""
     counted, sentences = both_counts("mysql", ServerMetrics(statements=1000), LoadFacts(answered=clients), alone)
     assert bool(sentences) == differ
     assert counted == {
@@ -134,7 +134,7 @@ def test_answers_are_counted_as_the_server_counts_them(
 ) -> None:
     """100 transactions of 16 statements in the window, 50 answers outside it."""
     finished = finish(10**9, 100).model_copy(update={"queries": 1600, "answered": 1650, "classes": classes})
-    account = "d" if isinstance(workload, Sysbench) else ""  # the text protocols know none
+    account = "d" if isinstance(workload, Sysbench) else ""  # the text protocols have none
     ready = Ready(receipt=receipt("/s"), connections=4, prepared_statements=1, connect_ns=1)
     job = LoadJob(
         target=UnixTarget(path="/s"),

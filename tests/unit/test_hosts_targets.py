@@ -1,4 +1,4 @@
-"""Targets of runs on hosts: the user's own server, and nodes of a Ray cluster that exists."""
+"""Targets of runs on hosts: the user's own server, and nodes of an existing Ray cluster."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_nodes_are_hosts_by_name_with_the_roles_that_their_resources_name() -> N
 
 
 def test_a_node_that_has_no_name_of_its_own_takes_none_of_another() -> None:
-    """By its address a name stays with its node, whoever joins or leaves."""
+    """A name made from the address stays with its node, whatever nodes join or leave."""
     names = {"10.0.0.1": "load", "10.0.0.2": "node-1", "10.0.0.3": "load", "10.0.0.4": "node-10-0-0-1"}
     file = hosts_of([_node(address, name) for address, name in names.items()])
     assert {name: host.address for name, host in file.hosts.items()} == {

@@ -1,4 +1,4 @@
-"""Hosts that are joined and let go: who keeps them up, who may use them, and what ends with whom."""
+"""Hosts that are joined and released: what keeps them up, who may use them, and which processes end together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ os.rename(directory + "/state.new", directory + "/state.json")
 if os.read(int(lifeline), 1):
     time.sleep(60)
 """
-"""Stands in for the guard: its hosts have started at once."""
+"""Stands in for the guard; its hosts have started at once."""
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -233,7 +233,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
 os._exit(child.wait())
 """
-"""Does as nsenter does, which dies of a signal, and its child with it."""
+"""Behaves like nsenter, which a signal kills together with its child."""
 
 
 @pytest.mark.parametrize("kill", [os.kill, os.killpg])
@@ -281,7 +281,7 @@ def test_the_guard_ends_itself_when_its_lifeline_does() -> None:
 def test_what_holds_our_stderr_goes_on_writing_there_when_rays_output_goes_to_a_file(
     unbuffered: str, tmp_path: Path
 ) -> None:
-    """The screen of a run has its stream from before the hosts are joined."""
+    """The screen of a run opened its stream before the hosts were joined."""
     script = """
 import os, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Idle states: what a receipt proves, what is compared with what, and what waking CPUs takes, by arithmetic."""
+"""Idle states: what a receipt proves, what is compared with what, and the computed cost of waking CPUs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PATHS = {
     "remote": "remote",
     "forwarded-socket": "remote",
 }
-"""The synthetic run's arms, as if tcp were the socket and the forwarded socket were remote, while CPUs poll."""
+"""Paths of the synthetic run's arms: tcp stands for the socket, and the forwarded socket for remote, while CPUs poll."""
 
 
 def _run(**receipt: Any) -> Run:
@@ -81,7 +81,7 @@ def test_a_cell_is_compared_with_the_baseline_under_its_own_condition() -> None:
 
 
 def test_what_waking_takes_is_the_ratio_of_the_ratios() -> None:
-    """1000, 815, 251 and 213 transactions a second, the disturbance of a block shared by all its trials."""
+    """1000, 815, 251 and 213 transactions per second; all trials of a block share its disturbance."""
     found = waking(_table())
     assert found is not None
     socket, remote = found.paths
@@ -136,7 +136,7 @@ def test_a_host_that_did_not_poll_is_named() -> None:
 
 @dataclass
 class _HostHere:
-    """As far as idle states go a `fleet.remote.RemoteHost`, which is this very process."""
+    """Stands in for a `fleet.remote.RemoteHost` as far as idle states need it; the host is this process."""
 
     name: str
 
@@ -202,7 +202,7 @@ def test_a_held_limit_shows_in_the_receipt_and_ends_with_it() -> None:
         pytest.skip(reason)
     cpus = sorted(os.sched_getaffinity(0))
     with polling():
-        # The limit counts from a CPU's next idle moment on.
+        # The limit takes effect when a CPU next becomes idle.
         for cpu in cpus:
             os.sched_setaffinity(0, {cpu})
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""How an application's arguments and environment are changed to name the tap: this server, in whatever form, and nothing else."""
+"""How an application's arguments and environment are changed to name the tap in place of one server, in any form, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TAP = TcpTarget(host="127.0.0.9", port=42747)
 
 
 def _inserted(server: str) -> Insertion:
-    """For a server that a test names; a name stands for 10.0.0.2."""
+    """The insertion for a server that a test names; a host name stands for 10.0.0.2, localhost for 127.0.0.1."""
     host, _, port = server.rpartition(":")
     is_name = host.islower() and ":" not in host
     protocol = {"3306": "mysql", "5432": "postgresql"}[port]
@@ -127,7 +127,7 @@ def _environment(server: str, monkeypatch: pytest.MonkeyPatch, **variables: str)
 def test_variables_that_name_the_server_name_the_tap(
     server: str, variables: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[rec-4] [rec-5] [rec-6] [rec-7] In the form that was given and in those that mean the same; other servers and texts stay."""
+    """[rec-4] [rec-5] [rec-6] [rec-7] Both in the given form and in equivalent ones; other servers and texts are left as they are."""
     assert _environment(server, monkeypatch, **variables) == expected
 
 
@@ -181,7 +181,7 @@ _WORD = st.text("abcxyz0127.-_", min_size=1, max_size=9).filter(lambda word: wor
 def test_an_address_in_any_form_names_the_tap_if_it_named_the_server(
     form: str, host: str, port: int | None, user: str, password: str
 ) -> None:
-    """[rec-4] [rec-5] [rec-6] What is changed says the same otherwise; what names another server stays as it is."""
+    """[rec-4] [rec-5] [rec-6] All else in a changed text keeps its meaning; a text that names another server stays as it is."""
     apart = ";" if form.startswith("pgsql") else " "
     text = form.format(
         user=user,
@@ -209,7 +209,7 @@ def test_an_address_in_any_form_names_the_tap_if_it_named_the_server(
 
 
 def test_what_was_not_replaced_is_said_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[rec-5] The variable, not its value, which may hold a password."""
+    """[rec-5] The advice names the variable, not its value, which may contain a password."""
     monkeypatch.setattr("os.environ", {"DB_HOST": "127.0.0.1", "DSN": "x:hush@127.0.0.1", "X": "127.0.0.1:33060"})
     advice = _inserted("127.0.0.1:3306").advice(["app", "-h", "127.0.0.1"])
     assert "DB_HOST, DSN and an argument" in advice and "hush" not in advice
@@ -220,7 +220,7 @@ def test_what_was_not_replaced_is_said_by_name(monkeypatch: pytest.MonkeyPatch) 
 def test_what_was_replaced_is_not_said_to_stay_where_the_tap_has_the_servers_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """[rec-5] In a pair the port alone differs then."""
+    """[rec-5] In a host and port pair, only the port changes then."""
     monkeypatch.setattr("os.environ", {"DB_HOST": "127.0.0.1", "DB_PORT": "3306", "PGHOST": "127.0.0.1"})
     server, tap = TcpTarget(host="127.0.0.1", port=3306), TcpTarget(host="127.0.0.1", port=42747)
     inserted = insertion(NamedServer(server, None, "mysql"), tap)
@@ -231,7 +231,7 @@ def test_what_was_replaced_is_not_said_to_stay_where_the_tap_has_the_servers_hos
 
 
 def test_a_name_that_was_replaced_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[rec-18] Its lookup is a cost that the tap's address takes away."""
+    """[rec-18] The tap's address removes the cost of its lookup."""
     monkeypatch.setattr("os.environ", {"A": "postgres://localhost:5432/"})
     of_localhost = _inserted("localhost:5432").rewriting
     assert of_localhost is not None and of_localhost.names(["app"], {"A": "postgres://localhost:5432/"}) == [
@@ -257,7 +257,7 @@ def test_a_name_that_was_replaced_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 )
 @pytest.mark.parametrize("is_one", [True, False])
 def test_the_port_beside_another_host_is_another_servers(words: str, expected: str, is_one: bool) -> None:
-    """[rec-6] One argument, as for a shell, or several."""
+    """[rec-6] Both as one argument, as for a shell, and as several."""
     rewriting = _inserted("10.0.0.2:3306").rewriting
     assert rewriting is not None
     given = [words] if is_one else words.split(" ")
@@ -278,7 +278,7 @@ def test_the_port_beside_another_host_is_another_servers(words: str, expected: s
 def test_a_port_that_another_host_shares_stays(
     variables: dict[str, str], is_replaced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[rec-6] The replica's port would be the tap's."""
+    """[rec-6] Otherwise the replica would get the tap's port."""
     after = _environment("10.0.0.2:3306", monkeypatch, **variables)
     assert (after != variables) is is_replaced
     assert all(after[name] == value for name, value in variables.items() if value == "10.0.0.9")

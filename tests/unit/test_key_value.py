@@ -1,4 +1,4 @@
-"""What a workload of keys may be, and which session it can have."""
+"""Valid workloads of keys, and the sessions that they can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of the laboratory without one: spinners, commands, forks, hosts, certificates, rows, room."""
+"""Parts of the laboratory, without starting one: spinners, commands, forks, hosts, certificates, rows, room."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from howfar.runner.preflight import memory_limit, rows_at_all, rows_in, rows_tha
 
 
 def _spinners() -> set[int]:
-    """Children of this process, and theirs, that run in the idle class."""
+    """Descendants of this process that run in the idle scheduling class."""
     found: set[int] = set()
     left = [os.getpid()]
     while left:
@@ -82,7 +82,7 @@ def test_processors_are_kept_awake_and_let_go(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel does not group processes by session")
 def test_spinners_are_of_one_light_group_also_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of ten groups would have to wait for its turn to become light, for 100 ms."""
+    """Without root, the weight of only one group may be lowered per 100 ms, so ten groups would have to wait."""
     monkeypatch.setattr(module, "cannot_poll", lambda: "this one is no root")
     without_root = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all")
     prefix = without_root if os.geteuid() == 0 else ()
@@ -121,7 +121,7 @@ def test_nothing_spins_where_idle_cpus_can_poll(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nothing_is_left_of_one_that_does_not_pass_signals_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `timeout` for a moment after its fork: ended by a signal, it would leave its child behind."""
+    """It acts as `timeout` does for a moment after its fork: ended by a signal, it would leave its child behind."""
     names = tmp_path / "names"
     deaf = tmp_path / "timeout"
     deaf.write_text(f"#!/bin/sh\nsleep 60 &\necho $$ $! >{names}.new && mv {names}.new {names}\nwait\n")
@@ -140,7 +140,7 @@ def test_nothing_is_left_of_one_that_does_not_pass_signals_on(tmp_path: Path, mo
 
 
 def _alive(pid: int) -> bool:
-    """A zombie that nobody has waited for yet spins no more."""
+    """Whether the process runs; a zombie that has not been reaped yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -245,7 +245,7 @@ def test_the_exit_code_of_the_command_outlives_a_receipt_that_failed(tmp_path: P
 
 
 def test_an_older_receipt_goes_first(tmp_path: Path) -> None:
-    """Whatever ends the run early, nobody finds another run's verdict in its place."""
+    """Whatever ends the run early, another run's verdict is not found in its place."""
     receipt = tmp_path / "old.json"
     receipt.write_text('{"verdict": {"valid": true}}')
     clear_receipt(receipt)
@@ -351,7 +351,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> CertificatePaths:
 
 
 def shake_hands(server: CertificatePaths, client: ssl.SSLContext, name: str) -> str | None:
-    """Over a pair of sockets; the version that was agreed upon. Raises ssl.SSLError."""
+    """Shake hands over a pair of sockets; returns the negotiated version. Raises ssl.SSLError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server.certificate, server.key)
     near, far = socket.socketpair()
@@ -379,7 +379,7 @@ def test_the_server_is_believed_by_each_of_its_names(made: CertificatePaths, nam
 
 
 def test_the_server_is_believed_by_a_client_that_is_strict(made: CertificatePaths) -> None:
-    """As Python is by default from 3.13 on: RFC 5280 demands the identifiers of both keys."""
+    """As Python is by default from 3.13 on: RFC 5280 requires the identifiers of both keys."""
     strict = pinned_context(made, "TLSv1.3")
     strict.verify_flags |= ssl.VERIFY_X509_STRICT
     assert shake_hands(made, strict, "127.0.0.1") == "TLSv1.3"
@@ -432,14 +432,14 @@ def test_chunks_make_the_whole_table(size: int) -> None:
 
 
 def test_digits_are_even() -> None:
-    """100 rows x 165 digits = 16500; each digit 1650 times, standard deviation sqrt(16500 x 0.09) = 39: five of them allowed."""
+    """100 rows x 165 digits = 16500; each digit 1650 times, standard deviation sqrt(16500 x 0.09) = 39: five of them are allowed."""
     text = b"".join(b"".join(line.split(b"\t")[2:]) for line in row_chunk(DIGITS, 1, 100, 100).splitlines())
     for digit in b"0123456789":
         assert abs(text.count(digit) - 1650) < 200
 
 
 def values(content: Content, count: int) -> list[tuple[bytes, bytes]]:
-    """`c` and `pad` of rows as the server will hold them."""
+    """`c` and `pad` of rows as the server will store them."""
     found = []
     for line in row_chunk(find_rows(content), 1, count, count).splitlines():
         _, _, c, pad = line.split(b"\t")
@@ -451,7 +451,7 @@ def values(content: Content, count: int) -> list[tuple[bytes, bytes]]:
 
 @pytest.mark.parametrize("content", ["digits", "text", "incompressible"])
 def test_every_content_fills_the_columns_alike(content: Content) -> None:
-    """Answers of the same length, whatever they hold; CHAR would drop a space at the end."""
+    """Answers have the same length whatever their content; CHAR would drop a trailing space."""
     rows = values(content, 500)
     assert {(len(c), len(pad)) for c, pad in rows} == {(119, 59)}
     assert len(set(rows)) == 500
@@ -460,7 +460,7 @@ def test_every_content_fills_the_columns_alike(content: Content) -> None:
 
 @pytest.mark.parametrize(("content", "ratio"), [("digits", 0.52), ("text", 0.41), ("incompressible", 1.0)])
 def test_each_content_compresses_as_its_file_says(content: Content, ratio: float) -> None:
-    """In the frames of 16 KiB in which servers send it, zlib at their level."""
+    """Compressed in frames of 16 KiB, as servers send it, with zlib at their level."""
     stream = b"".join(c for c, _ in values(content, 2000))
     frames = [stream[start : start + 16384] for start in range(0, len(stream), 16384)]
     assert sum(len(zlib.compress(frame, 6)) for frame in frames) / len(stream) == pytest.approx(ratio, abs=0.01)
@@ -473,7 +473,7 @@ def test_text_is_plain_sentences() -> None:
     assert 0.10 < words.count("the") / len(words) < 0.16, "1 / (1 + 1/2 + ... + 1/1146) = 0.131"
 
 
-# ---------------------------------------------------------------- how large tables may be here
+# ---------------------------------------------------------------- how large tables may be on this machine
 
 
 GIB = 2**30
@@ -482,7 +482,7 @@ PUBLISHED = Data(tables=20, table_size=10_000_000, fit=True)
 
 
 def test_the_published_tables_fit_in_a_large_machine() -> None:
-    """20 x 10 million rows of 250 bytes: 50 GB as files, 62.5 GB as the pool."""
+    """20 x 10 million rows of 250 bytes: 50 GB of files, 62.5 GB of buffer pool."""
     assert rows_in(120 * GIB, 100 * GIB, 20, 1) >= 10_000_000
     assert rows_in(100 * GIB, 100 * GIB, 20, 1) < 10_000_000
     assert rows_in(120 * GIB, 40 * GIB, 20, 1) < 10_000_000
@@ -516,7 +516,7 @@ def test_only_the_very_templates_count(
     other = Program(kind="mariadb", path=Path("/fake/mariadbd"), version="11.4.2", key="mariadb-11.4.2-cd")
     for content in there:
         (shelf / template_name(PROGRAM, 20, 2_000_000, find_rows(content))).mkdir(parents=True)
-        (shelf / template_name(PROGRAM, 20, 3_000_000, find_rows(content))).mkdir()  # no size that would be chosen
+        (shelf / template_name(PROGRAM, 20, 3_000_000, find_rows(content))).mkdir()  # a size that would not be chosen
         (shelf / template_name(PROGRAM, 10, 5_000_000, find_rows(content))).mkdir()
         (shelf / template_name(other, 20, 5_000_000, find_rows(content))).mkdir()
     contents: tuple[Content, ...] = ("digits", "text")
@@ -571,7 +571,7 @@ def test_a_server_has_time_to_read_its_tables() -> None:
 def test_more_than_the_servers_pool_has_room_for_is_too_much_whatever_lies_on_disk(
     monkeypatch: pytest.MonkeyPatch, scarce: str
 ) -> None:
-    """20 tables of 250 bytes a row, and a quarter more for the pool: 6250 bytes for a row of each."""
+    """20 tables of 250 bytes per row, and a quarter more for the pool: 6250 bytes for one row of each table."""
 
     def size(what: str) -> int:
         return 64 * 10**9 if what == scarce else 10**15

@@ -1,4 +1,4 @@
-"""Servers beside another, without starting one: which may stand there, what their sessions are, what a receipt makes of them."""
+"""Servers beside the main one, without starting one: which are allowed, their sessions, and their part of a receipt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from howfar.testbed import LoadFacts, ServiceEndpoint, StageReceipt
 
 @pytest.fixture(autouse=True)
 def _kinds_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No program is looked for."""
+    """Makes kinds of servers mere names, so that no program is searched for."""
 
     def found(name: str, tables: object) -> Any:
         program = SimpleNamespace(path=Path("/bin", name))
@@ -99,7 +99,7 @@ def _reached(name: str, received: int, *violations: str) -> Reached:
 
 
 def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> LabStage:
-    """Over a link that carried so many bytes to the server."""
+    """A stage over a link that carried `carried` bytes to the server."""
     monkeypatch.setattr(staged, "link_receipt", lambda *_: {})
     monkeypatch.setattr(staged, "link_violations", lambda *_: ())
     direction = SimpleNamespace(packets=9, wire_bytes=carried)
@@ -133,7 +133,7 @@ def test_without_sessions_of_each_the_one_given_is_the_main_servers(monkeypatch:
 def test_the_link_must_have_carried_the_bytes_of_all(
     carried: int, others: int, accused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than any one of them counted is not enough; what the main server exchanged with others than the load does not count."""
+    """More than any single server counted is not enough; the main server's traffic with others than the load is not required."""
     found = _stage(monkeypatch, carried, others).obtained({}, GOOD).violations
     assert sum("not all of the load went over it" in sentence for sentence in found) == accused
 
@@ -142,7 +142,7 @@ def test_the_link_must_have_carried_the_bytes_of_all(
 def test_of_a_load_that_was_not_finished_too_the_cpus_must_have_polled(
     session: dict[str, str] | None, accused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of one with a fault. Before the load, without a session, halts are those since nobody asked for polling."""
+    """Such as a load with a fault. Without a session, halts date from before the load, when polling had not been requested yet."""
     stage = _stage(monkeypatch, 10**7)
     monkeypatch.setattr(staged, "view_receipt", lambda view: {})
     monkeypatch.setattr(stage.main, "unlike", lambda session: (), raising=False)

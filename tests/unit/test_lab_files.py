@@ -1,4 +1,4 @@
-"""Templates, work directories, the network's text, machine facts: what needs no server and no namespace."""
+"""Templates, work directories, the network's configuration text, machine facts: what needs no server and no namespace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_half_made_templates_of_the_dead_are_removed(tmp_path: Path) -> None:
 
 
 def test_what_goes_away_while_a_shelf_is_measured_takes_nothing(tmp_path: Path) -> None:
-    """A link to nothing is as a file that was removed between its name and its size."""
+    """A dangling link stands for a file that was removed between the reading of its name and of its size."""
     old = tmp_path / "shelf" / "old"
     old.mkdir(parents=True)
     (old / "gone").symlink_to(tmp_path / "nothing")
@@ -113,7 +113,7 @@ def test_a_socket_path_that_the_kernel_would_refuse_is_refused_early(
 
 
 def test_every_line_names_its_device_with_the_keyword() -> None:
-    """`ip` abbreviates keywords: an interface without `dev` before it may be read as one."""
+    """`ip` accepts abbreviated keywords: an interface name without `dev` before it may be taken for one."""
     lines = [
         *middle_batch(7, 8),
         *loopback_batch("cubic"),
@@ -156,7 +156,7 @@ def test_facts_and_load_are_read_from_this_kernel() -> None:
 
 
 def test_busy_is_neither_idle_nor_waiting_nor_stolen() -> None:
-    """The words are user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice."""
+    """The fields are user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice."""
     ticks = cpu_ticks("cpu  1 20 300 4000 50000 600000 7000000 80000000 9 9\ncpu0 1 1")
     assert ticks is not None and ticks[:2] == (54000, 80000000)
     assert cpu_ticks("cpu  1 2 3 4") is None
@@ -164,7 +164,7 @@ def test_busy_is_neither_idle_nor_waiting_nor_stolen() -> None:
 
 
 def test_work_that_the_ticks_did_not_see_is_the_time_that_was_not_idle() -> None:
-    """Two CPUs, a second: ticks saw 22 of 58 hundredths of work, the idle clock is exact. Where nothing counts, nothing is said."""
+    """Two CPUs, one second: ticks saw 22 of 58 hundredths of work, the idle clock is exact. If no counter moved: None."""
     before, after = cpu_ticks("cpu  0 0 0 0 0 0 0 0"), cpu_ticks("cpu  20 0 2 131 1 0 0 10")
     assert before is not None and after is not None
     assert busy_cpus(before, after, 1.0, 100, 2) == pytest.approx(0.58)
@@ -172,7 +172,7 @@ def test_work_that_the_ticks_did_not_see_is_the_time_that_was_not_idle() -> None
 
 
 def test_a_busy_loop_is_seen_as_busy() -> None:
-    """This loop alone uses so much CPU time by its own count; the machine cannot have used less, but for whole ticks."""
+    """The loop uses 0.3 s of CPU time by its own clock; the machine cannot have used less, except for whole ticks."""
     watch, started = LoadWatch(), time.process_time()
     before = time.monotonic()
     while time.process_time() - started < 0.3:
@@ -216,7 +216,7 @@ def test_a_relative_cache_is_ignored(
 
 
 def test_a_link_larger_than_the_machines_tcp_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tcp_mem counts pages: the second figure is where the kernel begins to save."""
+    """tcp_mem counts pages: above the second figure the kernel begins to save memory."""
     pages = 2**30 // os.sysconf("SC_PAGE_SIZE")
     monkeypatch.setenv(TCP_MEMORY, f"{pages // 2}\t{pages}\t{2 * pages}")
     assert tcp_memory_warning(2**28) is None

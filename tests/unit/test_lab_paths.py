@@ -1,4 +1,4 @@
-"""What a path accepts as its session: each thing that could be something else is looked at."""
+"""What a path accepts as its session: everything that could differ is checked."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_given_program_is_taken_and_what_is_none_is_refused(tmp_path: Path, mo
 
 
 class _Context:
-    """As far as a movable path needs it a `PathContext`, with a host of its own for the program."""
+    """Stands in for a `PathContext` as far as a movable path needs it, with a separate host for the program."""
 
     def __init__(self, hop_address: str | None) -> None:
         self.hop_address = hop_address

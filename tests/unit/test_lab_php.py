@@ -1,4 +1,4 @@
-"""PHP in the laboratory, without PHP: what a script asks of it, what is refused, how it is requested, what an answer is worth."""
+"""PHP in the laboratory, without PHP: what a script requires, what is refused, how a page is requested, how an answer is judged."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def record(kind: int, content: bytes, padding: int = 0) -> bytes:
 
 @contextmanager
 def responder(where: Path, reply: bytes) -> Iterator[list[bytes]]:
-    """Answers one request, whatever it is, once it has ended; gives back what came."""
+    """Answers one complete request, whatever it is, with `reply`; yields the requests received."""
     came: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(where))

@@ -1,4 +1,4 @@
-"""What is held against an application's pages: a made-up server counts, made-up pages tell, and each lie is found."""
+"""Proof of an application's pages: a made-up server counts, made-up pages report, and each false report is found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUND_TRIPS = 3
 
 @dataclass
 class MadeServer(SqlServer):
-    """Counts as MySQL does, our own asking and each goodbye included."""
+    """Counts as MySQL does, including our own queries and each goodbye."""
 
     questions: int = 100
     pings: int = 0
@@ -56,7 +56,7 @@ class MadeServer(SqlServer):
 
 @dataclass
 class MadePages:
-    """Of one child; it keeps its connection or does not."""
+    """Pages of one child process, which keeps its connection if `persistent`."""
 
     server: MadeServer
     persistent: bool = True

@@ -1,4 +1,4 @@
-"""Redis and Memcached in the laboratory, without starting one: options, what they say of themselves, what a door must speak."""
+"""Redis and Memcached in the laboratory, without starting one: options, what they report, what each listener must speak."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_store_that_tells_nothing_of_tls_is_not_asked_for_it() -> None:
 
 @contextmanager
 def answering(directory: Path, *answers: bytes) -> Iterator[Lines]:
-    """A session with somebody who answers each request in turn, then hangs up."""
+    """A session with a server that sends one of `answers` per request, then hangs up."""
     path = str(directory / "s")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

@@ -1,4 +1,4 @@
-"""Response times at fixed rates, against the arithmetic of one queue before one server; and how loads are written and resolved."""
+"""Response times at fixed rates, against the formulas of one queue before one server; and how loads are written and resolved."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def loaded(**timing: str | int) -> LoadedPlan:
 
 
 def wobble(job: LoadJob) -> float:
-    """1 % of scatter, the same for the same job."""
+    """A factor of 1 ± 1 %, always the same for the same job."""
     return 1 + 0.02 * (random.Random(zlib.crc32(job.model_dump_json().encode())).random() - 0.5)
 
 
@@ -89,11 +89,11 @@ def test_each_trial_proves_its_rate(run: Run) -> None:
 
 
 def test_quantiles_are_those_of_the_queue(summary: Summary) -> None:
-    """p = -ln(1 - share) / (capacity - rate)."""
+    """The quantile of a share is p = -ln(1 - share) / (capacity - rate)."""
     for path in found_of(summary).paths:
         for at in path.rates:
             if at.per_s > 0.7 * CAPACITY[path.name]:
-                continue  # one per cent of scatter moves the queue by tens
+                continue  # a scatter of one per cent moves the queue by tens of per cent
             mean_ms = 1e3 / (CAPACITY[path.name] - at.per_s)
             assert at.p50_ms is not None and at.p50_ms.value == pytest.approx(mean_ms * math.log(2), rel=0.05)
             assert at.p99_ms is not None and at.p99_ms.value == pytest.approx(mean_ms * math.log(100), rel=0.05)
@@ -132,7 +132,7 @@ def test_paths_are_compared_at_the_same_rate(summary: Summary) -> None:
 
 
 def test_what_queues_is_no_reference(run: Run) -> None:
-    """Where the baseline itself answers nine tenths, no p99 is a multiple of its own; nor is a rate a part of a closed loop."""
+    """If the baseline answers only nine tenths, no p99 is compared with its p99; nor is a given rate compared with a closed loop."""
     at = max(found_of(summarise(run)).paths[0].rates, key=lambda each: each.per_s)
 
     def queued(trial: Trial) -> Trial:
@@ -152,7 +152,7 @@ def test_what_queues_is_no_reference(run: Run) -> None:
 
 
 def test_a_p99_is_judged_by_that_of_the_aa_arm(run: Run, summary: Summary) -> None:
-    """The baseline's second measurement has as much throughput as the first, and a p99 of 90 ms instead of 4 ms."""
+    """The baseline's second measurement has the throughput of the first, and a p99 of 90 ms instead of 4 ms."""
     slow = latency(HistogramRecord, "transaction", [90e6], 2000)
 
     def changed(trial: Trial) -> Trial:
@@ -169,7 +169,7 @@ def test_a_p99_is_judged_by_that_of_the_aa_arm(run: Run, summary: Summary) -> No
 
 
 def test_a_quantile_needs_transactions_beyond_it(tmp_path: Path) -> None:
-    """207/s for 3 s: 6 transactions lie beyond the 99th percentile."""
+    """At 207/s for 3 s, 6 transactions lie beyond the 99th percentile."""
     laboratory, _, instruments = fakes(jitter=wobble)
     plan = loaded(max_blocks=6, time_budget="10h")
     rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, Observer())

@@ -1,4 +1,4 @@
-"""A test of limits skips only where others had the machine: no wrong verdict, no void trial."""
+"""A test of limits is skipped only if other programs used the machine, never for a wrong verdict or a void trial."""
 
 from __future__ import annotations
 

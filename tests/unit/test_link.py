@@ -118,7 +118,7 @@ def _violations(
 
 
 def test_a_ping_takes_its_own_time_on_the_wire() -> None:
-    """91 bytes each way: 1 of payload, 52 of headers, 38 of framing."""
+    """91 bytes in each direction: 1 of payload, 52 of headers, 38 of framing."""
     assert LinkSpec(10_000_000, 10**6).rest_rtt_ns == 10_000_000 + 2 * 728_000
     assert LinkSpec(10_000_000, None).rest_rtt_ns == 10_000_000
     one_way = apply(LinkSpec(10_000_000, None), "rate", "to-client:10mbit")
@@ -205,7 +205,7 @@ def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
 
 @given(st.integers(1_000, 10**11), st.integers(0, 10**10))
 def test_a_window_is_longer_than_what_it_counts_or_gives_no_figure(rate_bps: int, rtt_ns: int) -> None:
-    """[dist-3] At 13 kbit/s a segment takes 0.95 s, and a window of 0.5 s held none: 0 bit/s, with a valid receipt."""
+    """[dist-3] At 13 kbit/s a segment takes 0.95 s: a window of 0.5 s held none, and a valid receipt reported 0 bit/s."""
     segment_ns = LinkSpec(rtt_ns, rate_bps).segment_ns("to_server")
     _, measure_ns = goodput_times_ns(rtt_ns, segment_ns)
     assert not can_count_goodput(segment_ns) or measure_ns >= 100 * segment_ns
@@ -235,7 +235,7 @@ def test_a_rate_too_low_to_count_leaves_the_goodput_out() -> None:
     ],
 )
 def test_an_absolute_tolerance_is_said_as_a_share(rtt_ns: int, measured_ns: int, said: str | None) -> None:
-    """[dist-4] 30 us are within the tolerance of each link; of a link of 30 us they are its own length."""
+    """[dist-4] 30 us are within the tolerance of every link, but for a link of 30 us they are all of its RTT."""
     found = rest_warnings(LinkSpec(rtt_ns, None), rtt_ns, {"rtt_p50_ns": measured_ns})
     assert [each.partition(":")[0] for each in found] == ([] if said is None else [said])
 
@@ -278,7 +278,7 @@ class _FakeBackendLink:
 
 @dataclass
 class _FakeLink(Link):
-    """The RTT is the delay set plus an excess, as of a machine that is slow to wake, plus what disturbs this probe."""
+    """A link whose RTT is the delay set, plus an excess, as on a machine that is slow to wake, plus the noise of each probe."""
 
     excess_ns: int = 0
     noise: Iterator[int] = field(default_factory=lambda: repeat(0))
@@ -327,7 +327,7 @@ def test_calibration_takes_off_what_the_machine_adds(excess_ns: int) -> None:
 
 
 def test_what_only_a_busy_machine_adds_stays() -> None:
-    """75 µs are taken off each way and no more; where the delay is shorter than that, all of it."""
+    """At most 75 µs are subtracted in each direction; if the delay is shorter than that, all of it."""
     found = _fake(500_000).shape(_ASKED)
     assert (found["compensate_ns"], found["rtt_p50_ns"]) == (75_000, 551_456)
     short = LinkSpec(rtt_ns=100_000, rate_bps=10**9)
@@ -358,7 +358,7 @@ def test_between_trials_nothing_is_tuned(noise: list[int]) -> None:
 
 
 def test_no_trial_waits_for_a_calm_moment() -> None:
-    """Arms on local paths do not either: a burst is measured, and voids the trial if it is large."""
+    """Neither do arms on local paths: a burst is measured, and voids the trial if it is large."""
     fake = _fake(60_000)
     fake.shape(_ASKED)
     fake.noise = chain([50_000, 150_000], repeat(0))
@@ -381,7 +381,7 @@ def test_each_batch_calibrates_anew_from_what_was_found() -> None:
 
 
 def test_links_of_nearly_the_same_rtt_share_a_correction() -> None:
-    """So that a control's RTT is longer by exactly what was put in."""
+    """A control's RTT is therefore longer by exactly what was put in."""
     fake = _fake(60_000)
     found = fake.shape(_ASKED)["compensate_ns"]
     calibrated = len(fake.settings)
@@ -396,7 +396,7 @@ def test_links_of_nearly_the_same_rtt_share_a_correction() -> None:
     ("rtt_ns", "late_ns", "void"), [(200_000, 99_000, False), (200_000, 101_000, True), (85_000_000, 849_000, False)]
 )
 def test_a_link_used_alone_is_judged_strictly(rtt_ns: int, late_ns: int, void: bool) -> None:
-    """One packet in a thousand at most 100 µs late, or 1 % of the RTT; a trial of a run is let off up to ten times that."""
+    """The p99.9 of lateness may be 100 µs, or 1 % of the RTT; a trial of a run is allowed up to ten times that."""
     spec, stats = LinkSpec(rtt_ns, 10**9), _stats(lateness_p999_ns=late_ns)
     assert bool(counter_violations(spec, stats, STRICT)) == void
     assert not counter_violations(spec, stats, OF_A_PLAN)
@@ -414,7 +414,7 @@ def _lost(lost: int, of: int) -> DirectionStats:
 
 @pytest.mark.parametrize(("lost", "warned"), [(1000, False), (1250, True), (750, True)])
 def test_a_loss_outside_its_interval_is_a_warning(lost: int, warned: bool) -> None:
-    """Of 100,000 segments 1 % is 1000, with a deviation of 31.5: 250 off is eight of them."""
+    """Of 100,000 segments 1 % is 1000, with a standard deviation of 31.5: 250 off is eight of them."""
     spec = apply(_ASKED, "loss", "to-server:1%")
     warnings = effect_warnings(spec, LinkStats(to_server=_lost(lost, 100_000), to_client=_direction()))
     assert bool(warnings) == warned
@@ -422,7 +422,7 @@ def test_a_loss_outside_its_interval_is_a_warning(lost: int, warned: bool) -> No
 
 
 def test_what_is_on_its_way_at_the_end_came_to_the_loss() -> None:
-    """A short program over a long link: of 1000 segments that came 10 were lost, and 800 are still on their way."""
+    """A short program over a long link: of 1000 segments admitted 10 were lost, and 800 are still in flight."""
     spec = apply(_ASKED, "loss", "to-server:1%")
     drops = Drops(queue=0, loss=10, outage=0, arena=0, socket=0, transmit=0)
     seen = _direction(segments=190, admitted=1000, drops=drops)
@@ -442,7 +442,7 @@ def test_drops_that_the_kernel_does_not_tell_prove_nothing() -> None:
 
 
 def test_bursts_may_miss_their_share_by_more() -> None:
-    """In bursts of 50 the same losses are a fiftieth of the independent events: the deviation is about ten times as large."""
+    """In bursts of 50 there are a fiftieth of the independent events: the standard deviation is about ten times as large."""
     spec = apply(apply(_ASKED, "loss", "to-server:1%"), "loss-burst", "50")
     assert effect_warnings(spec, LinkStats(to_server=_lost(1250, 100_000), to_client=_direction())) == ()
     assert effect_warnings(spec, LinkStats(to_server=_lost(2500, 100_000), to_client=_direction()))
@@ -457,7 +457,7 @@ def test_duplicates_and_spoilt_segments_are_held_against_what_was_asked() -> Non
 
 
 def test_a_packet_may_be_late_by_little_of_a_round_trip() -> None:
-    """256 connections at 4000 round trips a second: one takes 64 ms, and 2 % of it are 1.28 ms, 20 % are 12.8 ms."""
+    """256 connections at 4000 round trips per second: a round trip takes 64 ms, of which 2 % are 1.28 ms, 20 % are 12.8 ms."""
     assert of_a_trial(5e6).p999_ns == OF_A_PLAN.p999_ns
     crowded = of_a_trial(64e6)
     assert (crowded.mean_ns, crowded.p999_ns) == (1_280_000, 12_800_000)
@@ -467,7 +467,7 @@ def test_a_packet_may_be_late_by_little_of_a_round_trip() -> None:
 @pytest.mark.parametrize("early_ns", [0, 3_000])
 @pytest.mark.parametrize("scatter", [0.1, 1.0, 2.5])
 def test_a_trial_that_just_passes_is_off_by_two_percent(scatter: float, early_ns: int) -> None:
-    """A closed loop over a link that is late by any distribution, early now and then: what its throughput loses."""
+    """The throughput that a closed loop loses over a link whose lateness has any distribution, and is sometimes negative."""
     rng, round_trip_ns = np.random.default_rng(1), 280_000.0
     late = rng.lognormal(0, scatter, (2, 100_000))
     allowed_ns = MEAN_MAX_SHARE * round_trip_ns / (1 - MEAN_MAX_SHARE)
@@ -643,6 +643,6 @@ def test_a_way_is_said_once(twice: tuple[str, ...]) -> None:
 
 
 def test_a_link_of_no_name_is_a_mistake() -> None:
-    """A variable that is not set, for instance."""
+    """As from a shell variable that is not set."""
     with pytest.raises(UsageError, match="--link"):
         read("--link", "")

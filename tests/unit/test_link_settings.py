@@ -1,4 +1,4 @@
-"""What is requested of a link: options, names, scripts and traces become values, and mistakes are told where they are."""
+"""What is requested of a link: options, names, scripts and traces become values, and errors are reported with their position."""
 
 from __future__ import annotations
 

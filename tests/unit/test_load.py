@@ -160,7 +160,7 @@ GOAL = Goal(0.99, 5_000_000)
 
 
 def run(holds: Callable[[float, int], bool], low: float = 100, high: float | None = None) -> list[Trial]:
-    """`holds(rate, number of the trial)`."""
+    """The trials of a search; `holds(rate, number of the trial)`."""
     trials: list[Trial] = []
     while (rate := next_rate(trials, low, high)) is not None:
         trials.append(Trial(rate, 1, False, "" if holds(rate, len(trials)) else "5 ms"))
@@ -216,7 +216,7 @@ def test_nothing_holds() -> None:
 
 
 def test_a_lucky_best_is_not_the_answer() -> None:
-    """1600 holds the first time only."""
+    """The rate 1600 holds only the first time."""
     trials = run(lambda rate, number: rate <= 1000 or (rate == 1600 and number < 6))
     found = answer(trials)
     assert found.rate is not None and found.rate <= 1000
@@ -310,7 +310,7 @@ def test_an_error_names_its_line(before: str, after: str, expected: str) -> None
 
 
 def value_cases() -> Iterator[Any]:
-    """The table that the engine's lexer is tested with, too."""
+    """Cases from the table with which the engine's lexer is tested too."""
     path = Path(__file__).parents[1] / "data" / "values.tsv"
     for server, values, sql in (line.split("\t") for line in path.read_text().splitlines()[1:]):
         for protocol in ("mysql", "postgresql") if server == "both" else (server,):
@@ -323,7 +323,7 @@ def test_values_are_counted_by_the_rules_of_the_server(protocol: SqlProtocol, va
 
 
 def test_as_many_marks_as_parameters() -> None:
-    """Refused here, with file and statement, and not by the engine."""
+    """A mismatch is refused here, with file and statement, and not by the engine."""
     text = GOOD.replace('sql = "SELECT ?"', 'sql = "SELECT ?, ?"')
     message = "w.toml:13: statements[2].sql: statement two has 2 `?` and 1 parameter"
     with pytest.raises(PlanError, match=re.escape(message)):
@@ -332,7 +332,7 @@ def test_as_many_marks_as_parameters() -> None:
 
 
 def test_what_is_sent_at_once_is_below_16_mib() -> None:
-    """MySQL's protocol would need several packets for more."""
+    """For more, MySQL's protocol would need several packets."""
     multi, long = f'db_ps_mode = "multi"\n{GOOD}', "repeat = 20_000"
     parse_workload("w.toml", multi)
     parse_workload("w.toml", GOOD.replace("repeat = 2", long))
@@ -351,7 +351,7 @@ def test_what_comes_along_is_a_workload(name: str) -> None:
     assert found.prepare and found.cleanup
 
 
-# ---------------------------------------------------------------- stamps and their figures; percentiles of what was never answered
+# ---------------------------------------------------------------- stamps and their figures; percentiles with unanswered requests
 
 
 RATES = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
@@ -375,7 +375,7 @@ def test_client_limited_by_a_busy_thread() -> None:
 
 
 def test_client_limited_by_waiting_for_a_cpu() -> None:
-    """Three threads, of which one gives orders, over ten seconds: 2 % of the window, a thread, are 0.4 s."""
+    """Three threads, one of which only coordinates, over ten seconds: 2 % of the window per thread are 0.4 s."""
     found = one(judge(fake_load.finished(threads=3, cpu_ns=3_600_000_000, runnable_wait_ns=500_000_000), slices(RATES)))
     assert (found.stamp, "12% of the time" in found.because) == (Stamp.CLIENT_LIMITED, True)
     assert "each thread for 2.5% of the window" in found.because
@@ -401,7 +401,7 @@ def test_failing_when_nothing_ended_or_errors_were_many() -> None:
 
 
 def test_failing_when_connections_were_lost() -> None:
-    """1 % of 1000 transactions; or one that is not back, however few were lost."""
+    """More than 1 % of 1000 transactions; or one connection that was not reopened, however few were lost."""
     for lost, stamp in ((10, Stamp.VALID), (11, Stamp.FAILING)):
         done = fake_load.finished().model_copy(update={"errors": {"disconnect": lost}, "reconnects": lost})
         assert judge(done, slices(RATES)).stamps == (stamp,)
@@ -434,14 +434,14 @@ def test_failing_when_connections_were_lost() -> None:
         ),
         (Sysbench(kind="oltp_read_only"), {"read": 14_000, "other": 2000, "rows": 310_000}, ""),
         (Sysbench(kind="oltp_read_only"), {"read": 14_000, "other": 2000, "rows": 31_000}, "10% of the rows"),
-        # A table no longer than a range: in the mean half of it lies after where a range begins.
+        # A table no longer than a range: on average half of it lies after the beginning of a range.
         (Sysbench(kind="oltp_read_only", table_size=100), {"read": 14_000, "other": 2000, "rows": 161_000}, ""),
         (Sysbench(kind="oltp_delete"), {"other": 1000}, ""),
         (Sysbench(kind="oltp_insert"), {"write": 1000}, ""),
     ],
 )
 def test_failing_when_rows_are_missing(workload: Pgbench | Sysbench, found: dict[str, int], missed: str) -> None:
-    """As it is with tables that were prepared smaller than the options say."""
+    """As with tables that were prepared smaller than the options say."""
     counts = {"read": 0, "write": 0, "other": 0} | found
     rows = counts.pop("rows", 0)
     done = fake_load.finished().model_copy(update={"classes": Classes(**counts), "rows": rows, "errors": {}})

@@ -1,4 +1,4 @@
-"""`howfar load` as a command, with a made-up engine in address of the real one: exit codes, files, where a password goes."""
+"""`howfar load` as a command, with a made-up engine in place of the real one: exit codes, files, where a password goes."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The made-up engine answers every rate alike: p99 is 10.9 ms."""
+    """The made-up engine answers every rate alike, with a p99 of 10.9 ms."""
     assert (
         run(tmp_path, monkeypatch, "oltp_read_only", "--search=p99<20ms", "--search-low=50", "--search-high=100") == 0
     )
@@ -345,7 +345,7 @@ def _single(host: str) -> bool:
 
 
 def test_of_several_addresses_the_first_that_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[cli-11] A client that connects by name pays for the dead ones, and no figure has that."""
+    """[cli-11] A client that connects by name also waits for the dead addresses, which no figure includes."""
     import socket
 
     listener = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""The option table against sysbench's own help, and what words of a command line become."""
+"""The option table against sysbench's own help, and the jobs that command lines become."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ order_ranges distinct_ranges index_updates non_index_updates delete_inserts rang
 create_table_options skip_trx secondary create_secondary reconnect mysql_storage_engine pgsql_variant
 random_points number_of_ranges delta
 """
-"""Of the development branch that calls itself 1.1.0."""
+"""Options of the development branch that calls itself 1.1.0."""
 NOT_OPTIONS_OF_A_LOAD = {"help", "version"}
 HIDDEN = Secret("never-to-be-seen")
 SOCKET = LoadLogin(ServerAddress(socket="/s", user="u", database="d"), HIDDEN, target=UnixTarget(path="/s"))
@@ -247,7 +247,7 @@ think = "5ms"
     ],
 )
 def test_a_pause_that_would_be_left_out_is_refused(option: str, is_refused: bool) -> None:
-    """Of a workload that comes along too: the shop of `orders` has a pause."""
+    """Also in a bundled workload: the shop of `orders` has a pause."""
     options = parse_command_line(["--workload=w.toml", option])
     login = replace(SOCKET, address=replace(SOCKET.address, protocol="postgresql"))
 

@@ -1,4 +1,4 @@
-"""Every output of `howfar load`: golden texts that a human has read, and what other programs must be able to read.
+"""Every output of `howfar load`: golden texts that a human has read, and formats that other programs must be able to parse.
 
 `HOWFAR_GOLDEN=write pytest tests/unit/test_load_reports.py` writes the goldens anew; read the difference before committing it.
 """
@@ -53,7 +53,7 @@ def sysbench(dialect: str, rate: float | None = None, histogram: bool = False, p
 
 
 def pgbench(rate: float | None = None, connect: Literal["persistent", "per_transaction"] = "persistent") -> str:
-    """[cli-4] As pgbench's, label by label; what differs is in a note."""
+    """[cli-4] The report has pgbench's labels; a note states the differences."""
     workload = Pgbench(kind="select_only", scale=3, db_ps_mode="disable")
     job = fake_load.job(rate, protocol="postgresql", workload=workload, session=Session(connect=connect))
     kinds = ("transaction", *(("service",) if rate else ()), *(("connect",) if connect != "persistent" else ()))
@@ -101,7 +101,7 @@ def test_a_unit_that_differs_from_sysbench_is_said() -> None:
 
 
 def masked(lines: str) -> list[str]:
-    """Digits as 9 and stars as one, so that only the layout is left."""
+    """Lines with every number as 9 and stars as one star, so that only the layout remains."""
     return [re.sub(r"\d+", "9", re.sub(r"\*+ *", "* ", line)) for line in lines.splitlines()]
 
 
@@ -113,7 +113,7 @@ def masked(lines: str) -> list[str]:
     ],
 )
 def test_the_layout_is_that_of_real_sysbench(name: str, ours: Callable[[], str]) -> None:
-    """Its output as it was captured; the first line, which says who wrote it, differs. Column by column where numbers allow."""
+    """Compared with captured output; only the first line, which names the program, differs. Columns agree where numbers allow."""
     real = (Path(__file__).parents[1] / "data" / name).read_text()
     theirs = [line for line in masked(real)[1:] if "thds:" not in line and "queue length" not in line]
     mine = [line for line in masked(ours())[1:] if "thds:" not in line and "queue length" not in line]
@@ -135,7 +135,7 @@ def _with(lines: str, word: str) -> list[str]:
 
 
 def _column(lines: str, word: str) -> int:
-    """Where the first digit after `word` stands; of right-aligned numbers, where they end."""
+    """Column of the first digit after `word`; for right-aligned numbers, the column where they end."""
     line = _with(lines, word)[0]
     rest = line.index(word) + len(word)
     if word == "min:":

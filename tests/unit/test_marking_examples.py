@@ -1,4 +1,4 @@
-"""The middleware of docs/examples, run as it stands there."""
+"""The middleware of docs/examples, run unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Marked.new(->(env) { [200, {}, ["done"]] }).call({"PATH_INFO" => "/shop/17"})
     ("suffix", "command"), [("py", (sys.executable, "-c")), ("js", ("node", "-e")), ("rb", ("ruby", "-e"))]
 )
 def test_the_middleware_marks_a_page(suffix: str, command: tuple[str, str], tmp_path: Path) -> None:
-    """[app-21] Loaded as an application loads it, from its own file."""
+    """[app-21] The middleware is loaded from its own file, as by an application."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed: the middleware for it is not run")
     shutil.copy(EXAMPLES / f"marked.{suffix}", tmp_path)

@@ -1,4 +1,4 @@
-"""The closed model: against results that are exact, against bounds, and against a curve that others published."""
+"""The closed model: against exact results, against bounds, and against a published curve."""
 
 from __future__ import annotations
 
@@ -79,22 +79,22 @@ def test_no_bound_is_passed(delay_s: float, all_services: list[list[float]], mos
 CONNECTIONS = (1, 4, 16, 32, 64, 96, 128, 256, 512, 1024, 2048)
 GIGABIT = (326, 1143, 2400, 2666, 2838, 2865, 2867, 2867, 2867, 2865, 2762)
 TEN_GIGABIT = (394, 1545, 5648, 10256, 15763, 17627, 18526, 18529, 17902, 16954, 16394)
-"""Transactions a second, sysbench oltp_read_only, Percona 2019 ("How network bandwidth affects MySQL performance")."""
+"""Transactions per second, sysbench oltp_read_only, Percona 2019 ("How network bandwidth affects MySQL performance")."""
 
 PUBLISHED_REPLIES = 10 * 197 + 3 * 12_670 + 98 + 2 * 11
 """Bytes of a transaction's replies: a row of `c` (119 characters) with its definition; 100 such rows; one number; begin and commit."""
 
 
 def _cell(connections: int, tps: float) -> Cell:
-    """A cell of the 10 Gb/s series as a run would hold it. The server is taken to have been full at the highest throughput; the
-    client's processors are not known and taken to be many. Sessions were encrypted, as was usual. The round trip is not published and
-    cancels out: what it does not take of a lone connection's cycle is taken for thinking."""
+    """A cell of the 10 Gb/s series as a run would hold it. Assumptions: the server was full at the highest throughput; the client had
+    many processors; sessions were encrypted, as was usual. The RTT was not published and cancels out: what it does not take of a lone
+    connection's cycle counts as think time."""
     factors = {"path": "remote", "threads": connections, "rtt_ns": 100_000, "rate_bps": 10**10, "tls": "1.2"}
     return Cell(factors, tps, client_s=1e-6, server_s=1 / max(TEN_GIGABIT), replies=PUBLISHED_REPLIES)
 
 
 def _foreseen(connections: int) -> WhatIfAnswer:
-    """By the product's own way: cells, facts, fit, and the answer at another rate. Nothing is fitted to the gigabit series."""
+    """Predicted with the product's own code: cells, facts, fit, answer at another rate. Nothing is fitted to the gigabit series."""
     run = run_of([_cell(*cell) for cell in zip(CONNECTIONS, TEN_GIGABIT, strict=True)], wobble=0.0)
     facts = arm_facts(run)
     base, settings = fit(facts, WORKLOAD), settings_of(facts[0])
@@ -134,7 +134,7 @@ def _settings(**changed: object) -> WhatIfSettings:
 @settings(deadline=None)  # no wall clock: the machine may be busy
 @given(st.floats(1e6, 1e11), st.floats(1.01, 10), st.integers(1, 200), st.floats(0, 0.05))
 def test_more_of_anything_is_never_less(rate_bps: float, times: float, threads: int, rtt_s: float) -> None:
-    """The first-come-first-served correction is an approximation: 2 % the wrong way is let pass."""
+    """The first-come-first-served correction is an approximation: 2 % in the wrong direction is accepted."""
     base, here = BASE, _settings(threads=threads, rate_bps=rate_bps, rtt_s=rtt_s)
     tps = answer(base, here).tps
     assert answer(base, here.model_copy(update={"rate_bps": rate_bps * times})).tps >= tps * (1 - 0.02)
@@ -143,7 +143,7 @@ def test_more_of_anything_is_never_less(rate_bps: float, times: float, threads: 
 
 
 def test_a_full_link_passes_what_its_bytes_say() -> None:
-    """By hand: 16 replies of 39432 bytes in all, each in segments of 1448 with 90 bytes of headers."""
+    """Computed by hand: 16 replies of 39432 bytes in all, each in segments of 1448 with 90 bytes of headers."""
     lengths = replies(WORKLOAD, 16, 39_432)
     assert len(lengths) == 16 and sum(lengths) == pytest.approx(39_432)
     wire = sum(length + 90 * -(-length // 1448) for length in lengths)
@@ -171,7 +171,7 @@ def test_a_connect_for_every_transaction_costs_its_turns_and_its_cpu() -> None:
 
 
 def test_a_long_reply_is_sent_while_the_server_reads_on() -> None:
-    """One reply of 1.6 MB, 10 ms on the line, 8 ms of the server: together for all but the first 16 KiB."""
+    """One reply of 1.6 MB takes 10 ms on the line and 8 ms of the server: both overlap for all but the first 16 KiB."""
     apart = _base(replies_bytes=(16_000.0,) * 100, requests_bytes=(50.0,), server_cpu_s=0.008, think_s=0.0)
     once = apart.model_copy(update={"replies_bytes": (1_600_000.0,)})
     lone = _settings(threads=1)
@@ -207,7 +207,7 @@ def test_one_machine_shares_its_processors_and_two_do_not() -> None:
 
 
 def _short(path: str, **changed: Any) -> WhatIf:
-    """Both processors are full, and each end waits ten times as long as it works: 0.1 and 0.4 of a processor."""
+    """Both processors are full, and each end waits ten times as long as it works: they use 0.1 and 0.4 of a processor."""
     known: dict[str, Any] = {
         "client_s": 0.001,
         "server_s": 0.004,
@@ -233,7 +233,7 @@ def test_ends_that_share_processors_had_what_both_used() -> None:
 
 
 def test_the_emulator_s_share_is_taken_off_what_the_load_may_have() -> None:
-    """4 ms of it a transaction at 100 a second: 0.4 CPUs, half of them on each host's."""
+    """The emulator takes 4 ms per transaction at 100 per second: 0.4 CPUs, half of them on each host."""
     (facts,) = arm_facts(run_of([Cell({"path": "remote", "threads": 16, **LINK}, 100.0, link_s=0.004)]))
     assert fit([facts], WORKLOAD).server_cpus == pytest.approx(0.8, rel=0.01)
 
@@ -242,14 +242,14 @@ def test_the_emulator_s_share_is_taken_off_what_the_load_may_have() -> None:
 
 
 CYCLE_S = 0.0022
-"""Of a lone connection on loopback: 1 ms of CPU, and 1.2 ms in which nobody works."""
+"""Cycle of a lone connection on loopback: 1 ms of CPU, and 1.2 ms in which neither end works."""
 RTT_S = 0.0002
 WIRE = REPLIES + 90 * 39
-"""About 39 segments a transaction: 12 short replies, 3 of nine segments."""
+"""Bytes on the wire per transaction, in about 39 segments: 12 short replies, 3 of nine segments."""
 
 
 def _tcp(threads: int) -> Cell:
-    """By the two bounds, rounded off where they meet: no law of the model."""
+    """A cell by the two bounds of throughput, smoothed where they meet: this is not the model's law."""
     soft = ((CYCLE_S / threads) ** 2 + 0.0008**2) ** -0.5 if threads > 1 else 1 / CYCLE_S
     return Cell({"path": "tcp", "threads": threads}, soft)
 
@@ -279,7 +279,7 @@ def _named(found: Scaling, **factors: Any) -> Curve:
 
 
 def test_without_a_block_the_same_settings_of_the_same_curve_are_computed() -> None:
-    """Where the highest throughput lies may be chance; the computed settings must not move with it."""
+    """Which cell has the highest throughput may be chance; the computed settings must not change with it."""
     run = _bandwidth()
     facts, workload = arm_facts(run), run.info.plan["workload"]
     whole = what_if(facts, workload)
@@ -333,8 +333,8 @@ _FULL = {0: 1.0, 1: 1.0}
 
 
 def _waited(path: str, threads: int, tps: float, rate_bps: float | None = None) -> Cell:
-    """Strangers keep both processors busy, so that each end waits longer than it works. The server works 4 ms per transaction and is
-    always wanted where it is what limits; the client works 0.5 ms."""
+    """Other programs keep both processors busy, so that each end waits longer than it works. The server works 4 ms per transaction and
+    always has work where it is the limit; the client works 0.5 ms."""
     factors: dict[str, Any] = {"path": path, "threads": threads}
     if rate_bps is not None:
         factors |= {"rtt_ns": 200_000, "rate_bps": int(rate_bps)}
@@ -403,7 +403,7 @@ def test_the_plateau_is_the_figure_that_its_error_belongs_to() -> None:
 
 
 def _moved(server_s: Mapping[int, float], other: Cell) -> dict[int, WhatIf]:
-    """Onto a link of 1 Gb/s, beside another, from a loopback whose transactions take these times of the server, by connections."""
+    """The model moved onto a 1 Gb/s link, with `other` measured too, from a loopback with these server times by connections."""
     local = [Cell({"path": "tcp", "threads": number}, 400.0, server_s=each) for number, each in server_s.items()]
     facts = arm_facts(run_of([*local, _remote(16, 1e9, 300.0), other]))
     others = [each for each in facts[len(local) + 1 :] if not each.link_full]

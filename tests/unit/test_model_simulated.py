@@ -21,8 +21,8 @@ def _services(rate_bps: float) -> list[float]:
 @pytest.mark.parametrize("connections", [1, 4, 16, 64])
 @pytest.mark.parametrize("rate_bps", [1e8, 1e9])
 def test_a_transaction_over_a_link(connections: int, rate_bps: float) -> None:
-    """A server whose visits vary, a link whose messages do not: within 10 %, at the knee too, where the model is the lower one
-    (docs/model.md has the figures). Simulated for 4000 transactions of 16 visits, whose own scatter is about 1 %."""
+    """With variable visits to the server and constant messages on the link the model is within 10 %, also at the knee, where it is the
+    lower one (docs/model.md has the figures). The simulation of 4000 transactions of 16 visits has a scatter of about 1 %."""
     visits = [
         [
             Visit(None, constant(DELAY_S / ROUND_TRIPS)),

@@ -23,7 +23,7 @@ DISK = Files(
 
 
 def read(text: str) -> tuple[ServerAddress, str | None]:
-    """What a file with this text says."""
+    """The address and the password that a file with this text contains."""
     found = parse("my.cnf", Files(lambda name: text if name == "my.cnf" else None, lambda folder: None))
     return found.address, None if found.password is None else found.password.reveal()
 
@@ -105,7 +105,7 @@ def test_what_is_refused_names_the_line(text: str, why: str) -> None:
 
 
 def test_files_are_included(tmp_path: Path) -> None:
-    """[load-2] As distributions ship it: the settings are in the files of a directory."""
+    """[load-2] As distributions ship them: the settings are in the files of a directory."""
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d" / "b.cnf").write_text("[client]\nhost=127.0.0.1\nuser=bench\n")
     (tmp_path / "conf.d" / "a.cnf").write_text("[client]\nhost=other\n")
@@ -150,7 +150,7 @@ _WORDS = st.sampled_from(
 def test_lines_are_read_as_my_print_defaults_reads_them(
     words: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """[load-3] Comments, quotes and escapes."""
+    """[load-3] This holds for comments, quotes and escapes."""
     file = tmp_path_factory.mktemp("cnf") / "my.cnf"
     file.write_text("[client]\nuser=x\n" + "".join(words) + "\n")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Findings about pages: the model against a simulation of every visit, fake runs whose truth is known, and what the sentences say."""
+"""Findings about pages: the model against a simulation of every visit, fake runs whose truth is known, and the sentences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FAR_NS = 2_000_000
 
 
 def simulated_s(network: Network, pages: int, seed: int) -> float:
-    """Mean time of a page: each round trip computes, goes over, is answered and comes back."""
+    """Mean time of a page, each of whose round trips computes, crosses the network, is answered and returns."""
     application, database = network.hosts[0], network.hosts[-1]
     names = ("both", "both") if len(network.hosts) == 1 else ("application", "database")
     route: list[Visit] = []
@@ -72,7 +72,7 @@ def test_a_page_alone_takes_what_it_needs_and_a_full_machine_passes_what_it_can(
 
 @pytest.mark.parametrize("path", ["socket", "remote"])
 def test_without_the_emulators_cpu_a_page_alone_takes_as_long(path: str) -> None:
-    """Its work for that page was within the round trip at rest."""
+    """The emulator's work for a lone page is part of the round trip at rest."""
     network = HEAVY.network("php", path, 10.0)
     freed = network.without_link_cpu()
     assert freed.cycle_s(1) == pytest.approx(network.cycle_s(1))
@@ -87,7 +87,7 @@ def test_the_model_says_which_one_is_ahead_all_along() -> None:
 
 
 def test_the_emulator_works_while_anything_is_on_the_link() -> None:
-    """However many are: what it does for a page alone, N of them that are always on the wire share."""
+    """Its work does not depend on their number: N pages that are always on the wire share the work for a lone page."""
     assert overlap(1, 0.3) == pytest.approx(1.0)
     assert overlap(4, 1.0) == pytest.approx(0.25)
     assert overlap(4, 1e-9) == pytest.approx(1.0)
@@ -239,7 +239,7 @@ def test_blocks_that_were_never_the_same_compare_nothing() -> None:
 
 
 def test_parts_that_contradict_each_other_predict_nothing_and_are_named() -> None:
-    """The engine's page on the link takes less than its round trips."""
+    """Over the link, the engine's page takes less time than its round trips."""
     long_link = {"link": {"rtt_at_rest_ns": {"p50": 3_000_000}}}
     found = page_findings_of(
         page_run(blocks=3, wanted=LEAST),
@@ -253,7 +253,7 @@ def test_parts_that_contradict_each_other_predict_nothing_and_are_named() -> Non
 
 
 def test_what_the_emulator_does_for_each_message_is_learned_from_another_page() -> None:
-    """The light page's engine ran alone only: the heavy page's says what its emulator needs with four in flight."""
+    """The engine ran the light page alone only: its heavy page shows what the emulator needs with four pages in flight."""
     p50_ms = []
     for each in (0.0, 0.8):
         pages = {name: replace(truth, link_each=each, link_us=40.0) for name, truth in PAGES.items()}
@@ -274,7 +274,7 @@ def test_a_disturbed_block_moves_neither_prediction_nor_what_it_is_compared_with
 
 
 def test_where_only_the_emulator_forbids_a_crossing_that_is_said() -> None:
-    """It takes more CPU of the application's machine than the servers would leave it."""
+    """The emulator takes more CPU of the application's machine than moving the servers away would free."""
     light = [cell for cell in cells() if cell.page == "light"]
     found = page_findings_of(page_run(4, wanted=light, pages={"light": replace(LIGHT, link_us=60.0)}))
     (crossing,) = found.crossings
@@ -285,7 +285,7 @@ def test_where_only_the_emulator_forbids_a_crossing_that_is_said() -> None:
 
 
 def with_a_longer_link(run: Run) -> Run:
-    """Each arm on the link twice: the second has ten times the distance, and makes half of the pages."""
+    """The run with each arm on the link twice: the second has ten times the RTT, and half the pages per second."""
     far = {arm.name: arm.name.replace("remote", "remote far") for arm in run.info.arms if "remote" in arm.name}
     arms = [
         arm.model_copy(update={"name": far[arm.name], "factors": arm.factors | {"rtt_ns": FAR_NS}})
@@ -319,7 +319,7 @@ def test_published_figures_stand_next_to_the_shipped_plans_pages_only() -> None:
 
 
 def swept(at_ms: Sequence[float], truth: float, scatter: float, blocks: int, rng: random.Random) -> list[Level]:
-    """Two over one grows as the logarithm of CPU and is 1 at `truth`."""
+    """Ratios of two machines to one that grow as a power of the CPU time, and are 1 at `truth`."""
     return [
         Level(ms, {block: (ms / truth) ** 0.15 * rng.lognormvariate(0, scatter) for block in range(blocks)})
         for ms in at_ms
@@ -346,7 +346,7 @@ def test_an_interval_that_nothing_closes_is_open() -> None:
 
 
 def test_where_no_level_is_resolved_from_1_there_is_no_figure() -> None:
-    """The line goes through 1 somewhere, and might do so anywhere."""
+    """The line crosses 1 somewhere, but might do so anywhere."""
     wild = [
         Level(ms, dict(enumerate((low, high) * 2)))
         for ms, low, high in ((10, 0.3, 2.0), (20, 0.5, 2.4), (40, 0.6, 3.0))
@@ -367,7 +367,7 @@ def test_a_crossing_within_the_noise_floor_is_none() -> None:
     ("truth", "scatter", "threshold", "always"),
     [
         (1000.0, 0.01, FLOOR, "one"),
-        (1000.0, 0.01, Threshold(1.1), None),  # beyond the noise floor at 5 ms alone
+        (1000.0, 0.01, Threshold(1.1), None),  # beyond the noise floor only at 5 ms
         (1000.0, 0.01, Threshold(None), None),
         (0.1, 0.01, FLOOR, "two"),
         (11.0, 0.5, FLOOR, None),
@@ -383,7 +383,7 @@ def test_without_a_crossing_the_better_one_is_named_only_if_resolved(
 
 
 def answer(found: PageFindings, *better: str, ratio: Estimate | None = None, floor: float | None = 0.02) -> str:
-    """If each page's comparison had come out so."""
+    """The first sentence if the comparisons of the pages had these results."""
     verdicts = dict(zip(("heavy", "light"), better, strict=True))
     ratios = {} if ratio is None else {"two_over_one": ratio}
     choices = tuple(each.model_copy(update={"better": verdicts[each.page], **ratios}) for each in found.choices)
@@ -442,7 +442,7 @@ def test_two_machines_are_judged_by_the_noise_floor_of_the_link() -> None:
 
 
 def connecting(arm: PageArm, times: float) -> PageArm:
-    """The same, opening connections for each page."""
+    """The same arm, opening connections for each page."""
     over, longer = 1 / times, arm.page_ms.value * (times - 1)
     found = {
         "over_kept": Estimate(value=over, low=over * 0.99, high=over * 1.01),
@@ -469,7 +469,7 @@ def test_connecting_costs_what_is_resolved_and_of_real_pages(
 
 
 def test_what_connecting_adds_is_paired_by_block() -> None:
-    """Blocks are three times as far apart as the two arms, so the two means alone say nothing."""
+    """Blocks are three times as far apart as the two arms, so the two means alone show nothing."""
     (cell,) = (cell for cell in heavy("php") if (cell.path, cell.threads, cell.app_cpu_ms) == ("socket", 4, 0))
     run = page_run(blocks=8, scatter=0.001, wanted=[cell])
     kept = next(arm for arm in run.info.arms if arm.role is ArmRole.BASELINE)
@@ -492,7 +492,7 @@ def test_what_connecting_adds_is_paired_by_block() -> None:
 
 
 def longer(found: PageFindings, low: float, high: float) -> PageFindings:
-    """With other differences between one machine and two."""
+    """The findings with another difference between one machine and two."""
     estimate = Estimate(value=(low + high) / 2, low=low, high=high)
     return found.model_copy(
         update={"choices": tuple(each.model_copy(update={"longer_ms": estimate}) for each in found.choices)}
@@ -512,7 +512,7 @@ def test_round_trips_are_a_lever_only_where_two_machines_are_slower_by_a_resolve
 
 
 def test_what_workers_and_processors_allow_has_an_interval(whole: PageFindings) -> None:
-    """But for those that are narrower than their digits."""
+    """Except where the interval is narrower than the digits shown."""
     (sentence,) = (each for each in page_sentences(whole) if each.startswith("PHP workers"))
     figure = r"\d+ \[\d+, \d+\]"
     assert re.search(rf"at most {figure} heavy pages .* and {figure} on two; .* allow {figure} and \d+", sentence)

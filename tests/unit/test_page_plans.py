@@ -1,4 +1,4 @@
-"""Plans of pages and of keys: what makes sense, which cells there are, and the script that a page becomes."""
+"""Plans of pages and of keys: which are valid, their cells, and the script that a page becomes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def plan_of(tmp_path: Path, text: str) -> Plan:
 
 
 def round_trips(script: PageScript) -> dict[str, int]:
-    """Counted step by step, as whoever runs it does."""
+    """Round trips by service, counted step by step, as when the script runs."""
     found: dict[str, int] = {}
     for step in script.steps:
         if isinstance(step, QueryStep):
@@ -289,7 +289,7 @@ def test_updates_are_in_one_transaction_and_ranges_are_whole(plan: Plan) -> None
 
 
 def example(**changes: Any) -> dict[str, Any]:
-    """26 round trips in each of 10 rounds. `crates/contract/tests/schema.rs` holds the engine to the same rules."""
+    """A script of 26 round trips in each of 10 rounds. `crates/contract/tests/schema.rs` holds the engine to the same rules."""
     held: dict[str, Any] = json.loads(EXAMPLE.read_text())["application"]
     return held | changes
 
@@ -304,7 +304,7 @@ def test_a_job_has_distinct_statements_and_a_bounded_number_of_round_trips() -> 
 
 
 def test_a_reply_is_bounded() -> None:
-    """64 values of a MiB fit only without their keys."""
+    """64 values of 1 MiB would fit only without their keys."""
     held = example()
     held["redis_keys"]["value"]["bytes"] = 2**20
     held["steps"][1]["keys_each"] = 63

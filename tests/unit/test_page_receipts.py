@@ -1,4 +1,4 @@
-"""What pages did in a window against what the plan requests: whatever differs is found, PHP's and the engine's."""
+"""What pages did in a window, against what the plan requests: every difference is found, for PHP and the engine."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def finished_with(kind: str, update: dict[str, Any], **histogram: Any) -> Finish
 
 
 def by_php(**changes: int) -> Finished:
-    """`pages`: how many reported anything."""
+    """`pages`: number of pages that reported anything."""
     pages = changes.pop("pages", PAGES)
     return finished_with("told.wall_ns", {"told": REPORTED | changes}, count=pages)
 
 
 def by_engine(cpu_ns: float = CPU_NS, **changes: Any) -> Finished:
-    """What changes is of Redis."""
+    """`changes` apply to the use of Redis."""
     use = {"connects": PAGES, "bytes": Bytes(to_server=0, to_client=0), "hits": 0, "misses": 0}
     mysql = ServiceUse(service="mysql", requests=3 * PAGES, turns=3 * PAGES, **use)
     redis = ServiceUse(service="redis", requests=2 * PAGES, turns=2 * PAGES, **(use | {"hits": 11 * PAGES}))

@@ -1,4 +1,4 @@
-"""Reports of pages: the first screen answers, parts add up, routes are named, and what is unknown leaves no hole."""
+"""Reports of pages: the first screen answers, parts add up, routes are named, and unknown figures leave no gaps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def changed(**parts: object) -> Summary:
 
 
 def blocks(of: tuple[Block, ...]) -> Iterator[Block]:
-    """All of them, those of details included."""
+    """All blocks, including those inside details."""
     for block in of:
         yield block
         yield from blocks(block.blocks if isinstance(block, Details) else ())
@@ -64,7 +64,7 @@ def test_golden(name: str) -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("unicode", [True, False])
 def test_no_line_is_wider_than_the_terminal(width: int, unicode: bool) -> None:
-    copied = {line for advice in page_summary().advice for line in advice.lines}  # whole, however wide
+    copied = {line for advice in page_summary().advice for line in advice.lines}  # never wrapped, however wide
     for details in (True, False):
         text = terminal.render(document(page_summary()), width, unicode=unicode, details=details)
         assert all(len(line) <= width or line.strip() in copied for line in text.splitlines())
@@ -153,7 +153,7 @@ def test_what_is_missing_leaves_no_hole(some: bool) -> None:
 
 
 def test_routes_are_told_apart_in_tables_charts_and_cards() -> None:
-    """Everything with two machines twice: the second time on a longer link."""
+    """Everything on two machines occurs twice: the second time on a longer link."""
     far, found = {"path": "remote", "rtt_ns": FAR_NS}, findings()
     twice = found.model_copy(
         update={
@@ -221,7 +221,7 @@ def test_an_end_that_nothing_closes_is_drawn_to_the_edge_with_an_arrow(
 
 
 def test_one_p50_is_in_all_tables() -> None:
-    """That which a prediction is compared with."""
+    """It is the p50 with which a prediction is compared."""
     arm = findings().headline_arms()[0]
     other = changed(arms=(arm.model_copy(update={"p50_ms": 12345.0}),))
     found = findings_of(other, PageFindings)
@@ -232,7 +232,7 @@ def test_one_p50_is_in_all_tables() -> None:
 
 
 def test_what_is_counted_is_a_page_whoever_runs_it() -> None:
-    """Ratios, rates and CPU: the engine counts its round trips, PHP's pages do not."""
+    """Ratios, rates and CPU are per page, although the engine counts its round trips and PHP's pages do not."""
     rates = {arm.arm: arm.pages_per_s.value for arm in findings().arms}
     cells = [cell for cell in page_summary().cells if cell.arm in rates]
     base = next(cell for cell in cells if cell.role.value == "baseline")

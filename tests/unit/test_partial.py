@@ -1,4 +1,4 @@
-"""Unfinished files: named when complete, nothing left behind, whoever dies."""
+"""Unfinished files: they get their name when complete, and nothing is left behind, whatever process dies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writes", [write, write_file])
 def test_what_is_no_file_is_written_into_and_stays(writes: Callable[[Path, str], None], tmp_path: Path) -> None:
-    """As root, a file that takes the name of /dev/null takes it from the machine."""
+    """As root, a file renamed to /dev/null would replace the device."""
     target, link = tmp_path / "target", tmp_path / "link"
     link.symlink_to("/dev/null")
     check_page_path(link)

@@ -1,4 +1,4 @@
-"""No message repeats a password: not where it stands in a wrong place of a command line, nor where a server sends it back."""
+"""No message repeats a password, neither one at a wrong position of a command line nor one that a server sends back."""
 
 from __future__ import annotations
 

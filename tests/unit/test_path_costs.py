@@ -1,4 +1,4 @@
-"""Costs of a path measured in blocks, some of which the machine spoils; the path is made up."""
+"""Costs of a made-up path measured in blocks, some of which the machine disturbs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES = Sizes(to_server=(16,), to_client=(8, 1000))
 
 @dataclass(frozen=True)
 class MadePath(stage.OpenPath):
-    """A path on which each round trip takes 1 ms; in the attempts of `spoiled` its link is not as requested."""
+    """A path on which each round trip takes 1 ms; in the attempts listed in `spoiled` its link is not as requested."""
 
     spoiled: Sequence[int] = ()
     attempts: list[int] = field(default_factory=list)
@@ -58,7 +58,7 @@ def measured(spoiled: Sequence[int], said: list[str]) -> Any:
 
 
 def test_a_block_whose_link_cannot_be_had_is_left_out_and_named() -> None:
-    """[app-22] Four attempts at the second block fail; one failed attempt costs nothing."""
+    """[app-22] Four attempts at the second block fail; a block with one failed attempt is kept."""
     said: list[str] = []
     found = measured((1, 2, 3, 4, 6), said)
     assert len(found.blocks) == 4
@@ -73,7 +73,7 @@ def test_without_any_block_the_reason_is_the_error() -> None:
 
 
 def test_sizes_beyond_what_the_rate_sends_in_a_moment_are_not_measured() -> None:
-    """[app-24] 22 MB at 100 Mbit/s took minutes; 3 MB are a quarter of a second."""
+    """[app-24] 22 MB at 100 Mbit/s took minutes; 3 MB take a quarter of a second."""
     assert path(spec=LinkSpec(rtt_ns=20_000_000, rate_bps=100_000_000)).largest() == (3_125_000, 3_125_000)
 
 

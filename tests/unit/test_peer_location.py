@@ -1,5 +1,5 @@
-"""Servers of this machine without connecting to them, and where the other end of a connection is: by a procfs that is made up, and by
-real sockets and namespaces."""
+"""Servers of this machine, found without connecting to them, and where the other end of a connection is: with a made-up procfs, and
+with real sockets and namespaces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FakeMachine:
         self, pid: int, name: str, *, uid: int = 0, arguments: tuple[str, ...] = (), sockets: tuple[int, ...] | None = (),
         parent: int = 1, net: str = "net:[1]",
     ) -> None:  # fmt: skip
-        """`sockets` None: its open files may not be read."""
+        """Add a process; `sockets` None: its open files may not be read."""
         folder = self.root / str(pid)
         (folder / "ns").mkdir(parents=True)
         (folder / "comm").write_text(f"{name}\n")
@@ -107,7 +107,7 @@ def test_a_server_is_listed_with_what_to_type(machine: FakeMachine) -> None:
     machine.process(10, "mariadbd", uid=27, sockets=(1, 2, 3))
     machine.socket("/run/mysqld/mysqld.sock", 1)
     machine.listens("127.0.0.1", 3306, 2, 27)
-    machine.listens("0.0.0.0", 4567, 3, 27)  # Galera's
+    machine.listens("0.0.0.0", 4567, 3, 27)  # Galera's port
     machine.written()
     (server,) = servers_here()
     assert (server.kind, server.name, server.pids) == (Kind.MYSQL, "MariaDB", (10,))
@@ -168,7 +168,7 @@ def test_another_program_at_a_usual_port_is_no_server(machine: FakeMachine) -> N
 def test_what_may_not_be_seen_is_said(machine: FakeMachine) -> None:
     machine.process(10, "mariadbd", uid=27, sockets=None)
     machine.listens("127.0.0.1", 3306, 1, 27)
-    machine.listens("127.0.0.1", 11211, 2, 28)  # of a process that is not seen at all
+    machine.listens("127.0.0.1", 11211, 2, 28)  # its process is not visible at all
     machine.written()
     first, second = servers_here()
     assert (first.pids, first.target) == ((10,), "mysql://127.0.0.1:3306") and "may not see" in first.notes[0]

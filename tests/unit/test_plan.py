@@ -1,4 +1,4 @@
-"""Plans: what is refused and where it says so, cells, blocks, cost."""
+"""Plans: what is refused and the position that is named, cells, blocks, cost."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_plan_paths_is_the_published_one() -> None:
 
 
 def test_quick_paths_fits_eight_blocks_in_five_minutes() -> None:
-    """25 s for a new laboratory, 10 s for the report: 300 - 35 s is what 40 trials may take."""
+    """A new laboratory takes 25 s and the report 10 s, which leaves 300 - 35 s for 40 trials."""
     plan = load_plan("paths", quick=True).plan
     assert plan.timing.time_budget_ns <= 295 * 10**9
     assert 25 * 10**9 + cost(plan).least_ns - LABORATORY_NS <= 295 * 10**9
@@ -94,8 +94,8 @@ def test_quick_paths_fits_eight_blocks_in_five_minutes() -> None:
 
 @pytest.mark.parametrize("mysql", ["mysql", "mysql-8.4.3", "/opt/mysql/bin/mysqld"])
 def test_a_forecast_knows_the_server_and_the_links(mysql: str) -> None:
-    """12 trials a block of 1 + 4 s. Two links and a control's: all but the first are calibrated in a trial. MySQL takes 2.1 s more to
-    start and end.
+    """A block has 12 trials of 1 + 4 s. Two links and a control's: all but the first are calibrated in a trial. MySQL takes 2.1 s more
+    to start and end.
     """
     plan = load_plan("bandwidth", quick=True).plan
     on_mysql = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (mysql,)})})
@@ -293,11 +293,11 @@ def test_levels_of_a_baseline_that_never_meet(tmp_path: Path) -> None:
     assert "do not occur together" in caught.value.advice
 
 
-# ---------------------------------------------------------------- sessions as cells ask for them
+# ---------------------------------------------------------------- sessions as cells request them
 
 
 QUICK_OVERHEAD_NS = 3_500_000_000
-"""To start and end a trial on MySQL, the slower of the two servers, as seen on two CPUs."""
+"""Time to start and end a trial on MySQL, the slower of the two servers, as measured on two CPUs."""
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_tables_are_as_asked_where_the_plan_does_not_say_that_they_may_be_smalle
 def test_connections_that_stay_and_were_to_resume_are_said_not_to(
     monkeypatch: pytest.MonkeyPatch, tls: tuple[str, ...], connect: tuple[str, ...], expected: bool
 ) -> None:
-    for check in ("lacking", "_check_paths"):  # the plan's baseline is no cell
+    for check in ("lacking", "_check_paths"):  # the plan's baseline is not one of its cells
         monkeypatch.setattr(fitting, check, lambda *_: {})
     plan = grid(tls=tls, connect=connect)
     assert bool(resumed_in_full(plan)) is expected
@@ -448,7 +448,7 @@ def test_tables_that_no_memory_holds_are_refused_before_anything_is_built() -> N
     ],
 )
 def test_six_blocks_of_the_quick_forms_fit_in_their_time(name: str) -> None:
-    """On MariaDB, which has zlib only; 20 s more for the laboratory than its forecast says, as the first one takes."""
+    """On MariaDB, which has only zlib; the first laboratory takes 20 s more than the forecast of a laboratory."""
     plan = load_plan(name, quick=True).plan
     here = plan.model_copy(
         update={"factors": plan.factors.model_copy(update={"compression": plan.factors.compression[:2]})}
@@ -473,7 +473,7 @@ def test_the_loopback_is_measured_at_the_same_numbers_of_connections(tmp_path: P
 
 
 def test_the_option_that_is_blamed_has_the_level() -> None:
-    """Not one whose name is part of a word: servers."""
+    """The message does not blame `--server`, although its name is part of the word servers."""
     options: dict[str, tuple[str, str | tuple[str, ...]]] = {
         "--server": ("server", "mysql"),
         "--distances": ("distances", ("1ms,2ms",)),
@@ -484,7 +484,7 @@ def test_the_option_that_is_blamed_has_the_level() -> None:
 
 
 def test_distances_have_commas_and_are_written_with_semicolons() -> None:
-    """As in the command that repeats a run."""
+    """Semicolons are used in the command that repeats a run."""
     levels = ("same-rack", "10ms,12ms,30ms")
     override = Override("--distances", ("factors", "distances"), levels)
     assert override.written == "same-rack;10ms,12ms,30ms"
@@ -492,7 +492,7 @@ def test_distances_have_commas_and_are_written_with_semicolons() -> None:
 
 
 def workloads() -> st.SearchStrategy[dict[str, Any]]:
-    """Numbers from below to far above what the engine takes, in every field that has a limit."""
+    """Workloads with numbers from below to far above what the engine accepts, in every field that has a limit."""
     number = st.one_of(st.integers(-1, 200), st.integers(2**13, 2**63), st.just(10**9))
     counts = {
         name: number

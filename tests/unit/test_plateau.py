@@ -1,4 +1,4 @@
-"""Which arms rest: saturated tails, shown by intervals; and the conductor, which then leaves them out and goes on with the rest."""
+"""Which arms rest: saturated tails, shown by intervals; and the conductor, which then omits them and continues with the others."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from howfar.store.run_file import RunFile, create, read_run
 
 THREADS = [1, 2, 4, 8, 16, 32, 64]
 SATURATED_AT = 4
-"""From here on a connection more changes nothing: levels 4 to 64 are flat, so 8, 16 and 32 may rest."""
+"""From this level on more connections change nothing: levels 4 to 64 are flat, so 8, 16 and 32 may rest."""
 INSIDE = {f"{path}, {n} threads" for path in ("socket", "tcp") for n in (8, 16, 32)}
 
 
 def level(table: str, key: str, value: Any) -> Override:
-    """As a plan's file would say it; the command line has no lists."""
+    """An override as a plan file would make it; the command line has no lists."""
     return Override("", (table, key), value)
 
 
 def info(seed: int = 3, blocks: int = 8, target: str = "5%") -> RunInfo:
-    """Two paths at seven levels, the baseline among them; `blocks` is the cap."""
+    """A run of two paths at seven levels, including the baseline; `blocks` is the maximum."""
     loaded = load_plan(
         "paths",
         quick=True,
@@ -85,7 +85,7 @@ def test_what_is_deep_on_a_plateau_rests_after_four_blocks(whole: Run) -> None:
 
 
 def test_ends_of_a_plateau_one_connection_and_the_baseline_never_rest(tmp_path: Path) -> None:
-    """The baseline lies in the middle of a plateau here, and one connection saturates."""
+    """Here the baseline is in the middle of a plateau, and one connection saturates."""
     loaded = load_plan(
         "paths",
         quick=True,
@@ -104,7 +104,7 @@ def test_ends_of_a_plateau_one_connection_and_the_baseline_never_rest(tmp_path: 
 
 
 def test_scatter_beyond_the_agreement_lets_nobody_rest(tmp_path: Path) -> None:
-    """The figures agree on the average; that is not shown, and an interval that merely includes 1 does not show it."""
+    """The figures agree on average, but an interval that merely includes 1 does not prove that."""
     run = measured(tmp_path / "a.howfar", info(blocks=BLOCKS + 1), scatter=4 * AGREEMENT)
     assert {len(arms_of(run, block)) for block in range(BLOCKS + 1)} == {len(run.info.arms)}
 
@@ -120,7 +120,7 @@ def test_the_report_says_who_settled_and_keeps_the_interval(whole: Run) -> None:
 
 
 def test_a_target_that_a_resting_arm_has_not_reached_wakes_it(tmp_path: Path) -> None:
-    """When all others are narrow. A run never ends by width because of what it left out."""
+    """It is woken when all others are narrow. A run never ends by width because of what it left out."""
     run = measured(tmp_path / "a.howfar", info(blocks=30, target="0.1%"), scatter=0.0012)
     assert run.stop is StopReason.WIDTH
     last = max(trial.block for trial in run.trials) + 1
@@ -132,7 +132,7 @@ def test_a_target_that_a_resting_arm_has_not_reached_wakes_it(tmp_path: Path) ->
 
 
 def scattered(run: Run, arm: str, by: float) -> tuple[Trial, ...]:
-    """The run's trials, those of `arm` alternately faster and slower by this share."""
+    """The run's trials, with those of `arm` alternately faster and slower by the share `by`."""
 
     def moved(trial: Trial) -> Trial:
         assert trial.measured is not None
@@ -144,7 +144,7 @@ def scattered(run: Run, arm: str, by: float) -> tuple[Trial, ...]:
 
 
 def test_a_wide_control_lets_a_resting_arm_be_woken(whole: Run) -> None:
-    """All others are narrow. A control is compared with nothing, so how wide it is does not matter."""
+    """All other arms are narrow. A control is compared with nothing, so its width does not matter."""
     wide = "tcp, 16 threads"
     run = whole.model_copy(update={"trials": scattered(whole, wide, 0.008)})
     assert resting(run, BLOCKS, 0.01) == INSIDE - {wide}
@@ -162,12 +162,12 @@ def test_a_wide_control_lets_a_resting_arm_be_woken(whole: Run) -> None:
 
 
 class Cut(BaseException):
-    """The process is gone."""
+    """Stands for the sudden end of the process."""
 
 
 @pytest.mark.parametrize("cut_at", [60, 62, 75])
 def test_a_cut_run_goes_on_with_the_same_places(whole: Run, tmp_path: Path, cut_at: int) -> None:
-    """In the block in which arms begin to rest (61 trials are 4 blocks of 15 and one more), and after it."""
+    """Cut in the block in which arms begin to rest (61 trials are 4 blocks of 15 and one more), and after it."""
     path = tmp_path / "cut.howfar"
     laboratory, engine, instruments = fakes(jitter=saturating(0.002))
     stop_at(engine, cut_at)
@@ -194,7 +194,7 @@ def places(trial: Trial) -> tuple[int, int, str]:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_the_same_trials_give_the_same_next_place(whole: Run, data: st.DataObject) -> None:
-    """For every prefix of a run the next place is the one that was taken; what order the trials are read in does not matter."""
+    """For every prefix of a run the next place is the one that was taken; the order in which trials are read does not matter."""
     count = data.draw(st.integers(0, len(whole.trials) - 1))
     part = whole.model_copy(update={"trials": tuple(data.draw(st.permutations(whole.trials[:count])))})
     block = blocks_done(part, 0.05)

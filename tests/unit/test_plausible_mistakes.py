@@ -1,4 +1,4 @@
-"""What people type who know other programs, or do not know this one: the answer names what to type instead, and never misleads."""
+"""What people type who know other programs, or are new to this one: the answer names what to type instead, and never misleads."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ ADDED_MS = TRIPS * (540 - FLOOR_NS / 1e3) / 1e3
 
 
 def true_ms(extra_ms: float = 0.0) -> float:
-    """Gap, server time and path of each round trip; 336 ns are for its sizes."""
+    """The true time of a page: gap, server time and path of each round trip; 336 ns are for its sizes."""
     return TRIPS * (100_000 + 80_000 + FLOOR_NS + 336) / 1e6 + extra_ms
 
 
@@ -67,7 +67,7 @@ def test_bottom_up_holds_the_truth(recording: Recording) -> None:
 
 
 def test_a_present_path_that_is_missed_ends_the_prediction(recording: Recording) -> None:
-    """Round trips that cost 40 µs more now than when recorded are a twentieth of what is predicted."""
+    """Round trips cost 40 µs more now than when recorded, which is a twentieth of the predicted time."""
     found = analyze(recording, NOW, FAR, None, FLOOR_NS + 40_000)
     assert [page.name for page in found.missed] == ["front"]
     text = terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
@@ -76,7 +76,7 @@ def test_a_present_path_that_is_missed_ends_the_prediction(recording: Recording)
 
 
 def test_a_miss_that_is_small_there_widens_the_interval(recording: Recording) -> None:
-    """Round trips cost 40 µs more, or less, now than when recorded: a run may be either, and the interval holds both."""
+    """Round trips cost 40 µs more, or less, now than when recorded: a run may be either, so the interval includes both."""
     far = costs(5040, label="remote, RTT 5ms", rtt_ns=5_000_000, noise=0.001)
     there_ms = true_ms(TRIPS * (5040 - FLOOR_NS / 1e3) / 1e3)
     for shift_ns in (40_000, -40_000):
@@ -93,7 +93,7 @@ def test_a_miss_that_is_small_there_widens_the_interval(recording: Recording) ->
 
 
 def test_how_far_the_processors_sleep_is_in_the_interval(recording: Recording) -> None:
-    """0.1 ms a round trip, both ways, as far as the link is waited for."""
+    """It adds 0.1 ms per round trip that waits for the link, towards both limits."""
     (without,) = predicted(recording).pages
     (page,) = predicted(recording, FAR.model_copy(update={"waking_ns": 100_000.0})).pages
     narrow, wide = without.bottom_up.p50_ms, page.bottom_up.p50_ms
@@ -111,7 +111,7 @@ def test_a_recording_that_cannot_be_right_is_not_predicted_however_far(recording
 
 
 def test_the_interval_is_of_another_run() -> None:
-    """Blocks of costs differ by 2 %, pages by 3 %; another run has its own block and its own pages."""
+    """Blocks of costs differ by 2 %, pages by 3 %; another run has another block and other pages."""
     chance, inside, runs = np.random.default_rng(5), 0, 400
 
     def blocks_of(count: int) -> np.ndarray:
@@ -125,7 +125,7 @@ def test_the_interval_is_of_another_run() -> None:
 
 
 def test_what_the_recorder_does_not_see_of_a_round_trip_is_no_time_of_the_application(recording: Recording) -> None:
-    """Waking the other side takes 50 µs more than the recorder sees from beside it; pages are as long as they were."""
+    """Waking the other side takes 50 µs that the recorder, which runs beside it, does not see; pages take as long as before."""
     found = analyze(recording, costs(70, noise=0.01), costs(610, label="remote", rtt_ns=500_000), None, FLOOR_NS)
     assert not found.missed
     (page,) = found.pages
@@ -196,8 +196,8 @@ def test_a_connect_costs_what_the_path_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("protocol", "with_tls"), [("mysql", 2), ("postgresql", 3)])
 def test_a_connection_with_tls_has_its_handshake_once(protocol: str, with_tls: int, tmp_path: Path) -> None:
-    """It is among the round trips before the first command, and in what connecting takes: a target with TLS costs as much where the
-    recording had none. PostgreSQL has one more round trip, to ask for TLS."""
+    """The handshake is among the round trips before the first command, and in the time to connect: a target with TLS costs the same if
+    the recording had none. PostgreSQL has one more round trip, to request TLS."""
 
     def dearer_ms(tls: bool, login_round_trips: int) -> float:
         recording = made(tmp_path / f"{tls}", loop(5), connect=True)
@@ -223,7 +223,7 @@ def test_paths_of_a_recording_with_tls_are_measured_with_tls_1_3(
 
 
 def test_windows_double_while_answers_fill_them() -> None:
-    """14.48 kB leave at once, 43.4 kB in two rounds, 101 kB in three; a second answer finds the window open."""
+    """14.48 kB are sent at once, 43.4 kB in two rounds, 101 kB in three; a second answer finds the window open."""
     sizes = (8, 14_480, 14_481, 43_440, 43_441, 101_360)
     assert [len(Window().earlier_rounds(size)) for size in sizes] == [0, 0, 1, 1, 2, 2]
     assert Window().earlier_rounds(101_360) == (14_480, 28_960)
@@ -278,7 +278,7 @@ def test_a_recording_and_its_prediction_have_one_statistic_and_name_a_cold_page(
 
 
 def test_a_miss_has_the_reason_that_is_large_enough(recording: Recording) -> None:
-    """[cli-14] Times of a page that add up to more than the page are no matter of 12 µs."""
+    """[cli-14] If the parts of a page add up to much more than the page, a shift of 12 ns per round trip is not the reason."""
     pages = tuple(
         dataclasses.replace(page, ended_ns=page.begun_ns + page.took_ns // 4) if number else page
         for number, page in enumerate(recording.pages)
@@ -311,7 +311,7 @@ def test_a_stranger_sees_it_at_once(recording: Recording) -> None:
 
 
 def test_an_answer_waits_for_slow_start_on_a_new_connection_alone(tmp_path: Path) -> None:
-    """20 kB are more than the initial window, and less than the one that they leave behind."""
+    """20 kB exceed the initial window, but not the window that they leave behind."""
     far = costs(5000, label="remote", rtt_ns=5_000_000)
     kept, fresh = (
         lay_out(made(tmp_path / f"{connect}", [Step("SELECT body", to_client=20_000)], connect=connect), costs(20), far)
@@ -322,8 +322,8 @@ def test_an_answer_waits_for_slow_start_on_a_new_connection_alone(tmp_path: Path
 
 
 def test_what_is_sent_while_slow_start_waits_is_counted_once() -> None:
-    """At 1 us a KiB the first round of a 43.4 kB answer takes 14 us to send: it waits for the rest of the RTT. Beyond the largest
-    size measured, costs grow in proportion."""
+    """At 1 us per KiB the first round of a 43.4 kB answer takes 14 us to send, and only the rest of the RTT is waiting. Beyond the
+    largest size measured, costs grow in proportion."""
     sizes = Sizes(to_server=(16,), to_client=(8, 102_408))
     block = CostBlock(cost_ns=(5e6, 5e6 + 100_000), connect_ns=0)
     path = PathCosts(label="remote", sizes=sizes, blocks=(block, block), link_rtt_ns=5_000_000)

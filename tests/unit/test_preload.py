@@ -1,4 +1,4 @@
-"""The library that binds Ray's programs to one address, in a program of our own."""
+"""The library that binds Ray's programs to one address, preloaded into a test program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private installs without the network: what apt is told, what it refuses, what is found again, what a launcher does."""
+"""Private installs without the network: apt's settings, what it refuses, what is found again, what a launcher does."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _package(folder: Path, name: str) -> Path:
 
 
 def _unsigned_archive(folder: Path, package: str, suite: str) -> str:
-    """An archive in files which nobody signed."""
+    """An unsigned archive in files."""
     folder.mkdir()
     built = _package(folder, package)
     size = built.stat().st_size
@@ -212,7 +212,7 @@ def _run(program: Path, *arguments: str) -> Sequence[str]:
 
 
 def test_a_launcher_keeps_the_first_argument_first_and_can_be_moved(tmp_path: Path) -> None:
-    """Servers obey --no-defaults only there. The loader here is one that tells its arguments."""
+    """Servers obey --no-defaults only as the first argument. The loader here prints its arguments."""
     root = tmp_path / "one"
     usr = root / "packages" / "usr"
     loader = usr / "lib" / "x86_64-linux-gnu" / "ld-linux-x86-64.so.2"

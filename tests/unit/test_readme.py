@@ -1,4 +1,4 @@
-"""The README shows what the commands really print: each line of its examples is one of the output, in its order.
+"""The README shows what the commands really print: the lines of its examples are lines of the output, in the same order.
 
 The measurement and the slope are kept in `tests/data/readme`, as `--json` gave them; the report is that of the example run.
 """

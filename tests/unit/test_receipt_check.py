@@ -1,4 +1,4 @@
-"""What was requested against what a receipt proves: every difference is told, and nothing else."""
+"""What was requested against what a receipt proves: every difference is reported, and nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SELECT = (CustomStatement(name="a", sql="SELECT 1"),)
 
 
 def _receipt(**changes: Any) -> Receipt:
-    """The example over TCP: TLS 1.3, zlib."""
+    """The example receipt over TCP: TLS 1.3, zlib."""
     ready = Ready(**json.loads((_EXAMPLES / "event.ready.tcp.json").read_text()))
     return ready.receipt.model_copy(update=changes)
 
@@ -118,7 +118,7 @@ def test_each_difference_is_told_once(job: LoadJob, receipt: Receipt, expected: 
     ],
 )
 def test_what_the_server_sees_behind_a_proxy_is_a_note(job: LoadJob, receipt: Receipt, near: str, far: str) -> None:
-    """[tls-1] This side's half is proven, the other unknown: a load through a pooler is valid."""
+    """[tls-1] The client's half is proven, the other is unknown: a load through a pooler is valid."""
     assert mismatches(job, receipt.model_copy(update={"compression": None})) == ()
     note = encryption_note(job, receipt)
     assert note is not None and note.index(near) < note.index(far)
@@ -195,7 +195,7 @@ def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
 
 
 def test_a_page_s_postgresql_says_itself_whether_a_session_is_encrypted() -> None:
-    """Something between that ends the encryption leaves the client with TLS and the server with a plain session."""
+    """A proxy that terminates TLS leaves the client with TLS and the server with a plain session."""
     script = PageScript(
         postgresql=Service(target=_TCP, tls=Tls()), statements=_SELECT, steps=(QueryStep(statement="a"),)
     )

@@ -1,4 +1,4 @@
-"""The drop-in of a recorded service: its text, and that it is taken back, whoever dies. No systemd: a script stands for systemctl."""
+"""The drop-in of a recorded service: its text, and its removal whatever process dies. No systemd: a script stands for systemctl."""
 
 from __future__ import annotations
 

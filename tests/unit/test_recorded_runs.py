@@ -1,4 +1,4 @@
-"""Recorded runs of every shipped plan: each figure of their reports is what it was when they were recorded.
+"""Recorded runs of every shipped plan: each figure of their reports is the same as when they were recorded.
 
 `tests/data/recorded/` holds run files with the JSON and CSV that were printed when they were measured. Sentences may change. Figures,
 counts, intervals and verdicts of closed sets may not, unless CHANGED says why.
@@ -28,7 +28,7 @@ RECORDED = Path(__file__).parents[1] / "data" / "recorded"
 NAMES = sorted(path.name.removesuffix(".howfar.xz") for path in RECORDED.glob("*.howfar.xz"))
 PLANS = {"aa", "bandwidth", "compression", "crash", "encryption", "fallback", "page", "paths", "replication"}
 FAST = {"paths-mariadb", "paths-mysql", "crash-mariadb", "fallback-mysql", "aa-mariadb"}
-"""These run with the unit tests; the others, whose models take seconds, with the rest."""
+"""Recorded runs checked with the unit tests; the others, whose models take seconds, are checked with the slow tests."""
 
 WIDTH = 100
 
@@ -60,7 +60,7 @@ CHANGED: dict[str, str] = {
     r"(/.*)?/others_cpus|/warnings": "a crash records no CPU of servers, which were taken for others, and the machine for busy",
     r"/baseline_spread/cpu_per_query": "a trial whose server was killed knows nothing of the CPU of the whole path",
 }
-"""A pattern of paths such as `pages/choices/.*` and the reason why its figures differ; the changelog has it too."""
+"""Patterns of paths such as `pages/choices/.*`, each with the reason why its figures differ; the changelog has it too."""
 
 _CPUS = "what the load could have of the CPUs is without what looked at the trial"
 CLOSE: dict[str, tuple[float, str]] = {
@@ -80,8 +80,8 @@ CLOSE: dict[str, tuple[float, str]] = {
 
 @pytest.fixture(autouse=True)
 def intervals_of_few_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """When these runs were recorded, two blocks gave an interval and three let an arm rest, where it takes four now; and a claim
-    knew nothing of the others of its run."""
+    """Restore the rules of the time of recording: two blocks gave an interval and three let an arm rest, where it takes four now; and
+    a claim did not allow for the other claims of its run."""
     remembered = [one for module in (intervals, trials) for one in vars(module).values() if hasattr(one, "cache_clear")]
     for one in remembered:
         one.cache_clear()
@@ -98,7 +98,7 @@ def unpacked(name: str) -> bytes:
 
 
 def differences(old: Any, new: Any, where: str) -> Iterator[str]:
-    """Where figures differ by more than 12 digits, or what CLOSE allows, or are gone. Additions are no difference."""
+    """Paths at which figures differ within 12 digits, or by more than CLOSE allows, or are missing. Additions are no difference."""
     if any(re.fullmatch(pattern, where) for pattern in CHANGED):
         return
     if isinstance(old, dict):

@@ -78,7 +78,7 @@ def test_what_is_written_is_read_with_server_times_and_gaps(tmp_path: Path) -> N
 
 
 OWN = {"page_id", "server_ns", "gap_ns"}
-"""Fields of a round trip that no engine tells."""
+"""Fields of a round trip that no engine reports."""
 
 
 def _told(one: RoundTrip) -> RecordedRoundTrip:
@@ -94,7 +94,7 @@ def test_what_an_engine_tells_is_what_is_written(tmp_path: Path) -> None:
     )
     file, into = RecordingFile(tmp_path / "a.recording", {"method": "tap", "floor_ns": 0}), Collected()
     source = SimpleNamespace(events=lambda: iter([event]))
-    collector = threading.Thread(target=collect, args=(source, file, into))  # whose priority it lowers
+    collector = threading.Thread(target=collect, args=(source, file, into))  # `collect` lowers its thread's priority
     collector.start()
     collector.join()
     assert (into.stopped, into.round_trips, into.tls, into.protocols) == (None, 1, True, {"redis": 1})
@@ -122,7 +122,7 @@ def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_
 
 
 def test_a_message_that_closes_a_connection_belongs_to_the_page_before_it(tmp_path: Path) -> None:
-    """Nobody waits for it: the application may have ended when it is seen."""
+    """The application does not wait for it, and may have ended when it is seen."""
     page = Page(1, "all", "command", 1.0, None, 1_000, 2_000)
     late = [replace(trip(number, 2_100, connection), phase="close") for number, connection in ((2, 1), (3, 2))]
     file = recorded(tmp_path / "a", (page,), (trip(1, 1_100), *late, trip(4, 2_200)))
@@ -132,7 +132,7 @@ def test_a_message_that_closes_a_connection_belongs_to_the_page_before_it(tmp_pa
 
 
 def test_a_connection_without_a_row_has_its_round_trips_in_its_page(tmp_path: Path) -> None:
-    """Of one that was open when its source was killed nothing else was written."""
+    """Nothing but its round trips was written of a connection that was open when its source was killed."""
     page = Page(1, "all", "command", 1.0, None, 1_000, 2_000)
     file = recorded(tmp_path / "a", (page,), (trip(1, 1_100), trip(2, 1_200, connection=99)))
     assert file.assign_pages() == 0
@@ -286,14 +286,14 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
 
 
 def _page_names() -> list[tuple[str, ...]]:
-    """Each `--page-by`, address and name; crates/record tests the same table."""
+    """Rows of `--page-by`, address and name; crates/record tests the same table."""
     lines = (Path(__file__).parents[1] / "data/page_names.tsv").read_text().splitlines()
     return [tuple(line.split("\t")) for line in lines if not line.startswith("#")]
 
 
 @pytest.mark.parametrize(("page_by", "address", "name"), _page_names())
 def test_parameters_that_tell_pages_apart_stay_if_they_are_asked_for(page_by: str, address: str, name: str) -> None:
-    """[app-10] Off by default, because of what they may hold."""
+    """[app-10] They are dropped by default, because of what they may contain."""
     page = page_of(1, f"page 41 100 200 php:200 {address}", page_by.split(",") if page_by else ())
     assert page is not None and page.name == name
 
@@ -311,7 +311,7 @@ def test_parameters_that_tell_pages_apart_stay_if_they_are_asked_for(page_by: st
     ],
 )
 def test_a_page_that_a_server_error_answered_has_failed(method: str, failed: bool | None, tmp_path: Path) -> None:
-    """[app-9] As its sender says, also after it was stored."""
+    """[app-9] The status is as its sender reports it, also after it was stored."""
     page = page_of(1, f"page 41 100 200 {method} /shop")
     assert page is not None and page.failed is failed and page.name == "/shop"
     file = RecordingFile(tmp_path / "a", {})
@@ -439,7 +439,7 @@ def test_a_goodbye_is_no_round_trip(tmp_path: Path) -> None:
     st.integers(-10, 1_000),
 )
 def test_no_share_exceeds_its_whole(times: list[tuple[int, int, int, int, int]], took: int) -> None:
-    """[rec-2] Of whatever round trips, whenever they begin and end."""
+    """[rec-2] For any round trips, whenever they begin and end."""
     trips = tuple(
         replace(
             trip(number, begun, connection), sent_ns=begun + a, answered_ns=begun + a + b, ended_ns=begun + a + b + c

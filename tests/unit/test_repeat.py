@@ -1,4 +1,4 @@
-"""Recorded pages with statements that the user has: which are run, when, and what is said of them."""
+"""Recorded pages repeated with the user's statements: which are run, when, and what is reported about them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GIVEN = ("SELECT a FROM t WHERE id = 1", "SELECT a FROM t WHERE id = 2", "SELECT
 
 
 def recording(path: Path, pages: Sequence[Sequence[str]]) -> Recording:
-    """Each page opens a connection, runs what it says 10 us apart, each for 50 us, and ends 7 us later."""
+    """Each page opens a connection, runs its statements 10 us apart, each for 50 us, and ends 7 us later."""
     facts = {"method": "tap", "protocol": "mysql", "tap_ns": TAP_NS, "floor_ns": 2000, "path_ns": 2000 + UNSEEN_NS}
     file = RecordingFile(path, facts)
     file.add_connections(Connection(n, "mysql", 0, None, None, None, False, 1, 0) for n in range(1, len(pages) + 1))
@@ -92,7 +92,7 @@ def test_gaps_are_without_what_the_recorder_added_or_did_not_see(tmp_path: Path)
 
 
 def test_a_connection_of_a_page_takes_the_place_of_the_page_before(tmp_path: Path) -> None:
-    """A thousand pages that connect anew are no thousand connections. One that was there before its page stays."""
+    """A thousand pages that connect anew do not keep a thousand connections open. One opened before its page stays open."""
     found = recording(tmp_path / "a", [(ONE,), (ONE,)])
     made = script(found, GIVEN, (ONE, ONE, OTHER), False)
     assert [[(step.connection, step.opens) for step in page.steps] for page in made.pages] == [
@@ -128,7 +128,7 @@ def test_what_a_digest_does_not_show_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=r"may change data: SELECT a FROM t WHERE id = \?$"):
             script(found, (f"SELECT a FROM t WHERE id = 1 {hidden}",), (ONE,), False)
-    # Another statement of the file, which no page runs, and words in a literal.
+    # Accepted: another statement of the file, which no page runs, and words in a literal.
     script(
         found,
         (*GIVEN, "SET GLOBAL x = 1", "/*!1 x */ SELECT 1"),
@@ -144,7 +144,7 @@ def test_a_statement_that_is_not_given_is_named(tmp_path: Path) -> None:
 
 
 def test_a_page_that_lacks_a_statement_does_not_stop_the_others(tmp_path: Path) -> None:
-    """[app-26] Nor does what such a page would change."""
+    """[app-26] Neither does a statement of such a page that would change data."""
     made = script(recording(tmp_path / "a", [(ONE,), (ONE, OTHER), (CHANGE, OTHER)]), GIVEN[:2], (ONE, ONE), False)
     assert [len(page.steps) for page in made.pages] == [2]
     assert len(made.recording.pages) == 1
@@ -161,7 +161,7 @@ def test_statements_that_change_data_are_run_only_when_that_is_wanted(tmp_path: 
 @pytest.mark.parametrize(
     "digest",
     [
-        "WITH x AS (INSERT INTO t VALUES (...)) SELECT ?",  # refused by the server, as the next
+        "WITH x AS (INSERT INTO t VALUES (...)) SELECT ?",  # refused by the server, like the next
         "SELECT f(?)",
         "(SELECT a FROM t) UNION (SELECT global, persist FROM t)",
         "SET NAMES utf8mb4",
@@ -171,7 +171,7 @@ def test_statements_that_change_data_are_run_only_when_that_is_wanted(tmp_path: 
         "select @@session.tx_read_only",
         "START TRANSACTION",
         "BEGIN; SELECT a FROM t WHERE id = ?; COMMIT;",
-        "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL",  # read only stays what is asked for with the login
+        "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL",  # read-only was requested at login, and stays
     ],
 )
 def test_what_changes_nothing_in_a_read_only_session_is_run(digest: str) -> None:

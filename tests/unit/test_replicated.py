@@ -1,4 +1,4 @@
-"""Trials with replication, without a server: what a cell asks of a pair, what a laboratory must have, what makes a trial void."""
+"""Trials with replication, without a server: what a cell requires of a pair, what a laboratory must have, what makes a trial void."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_the_engine_inserts_single_rows_under_keys_of_its_own() -> None:
 
 
 def outcome(*kinds: str) -> LoadOutcome:
-    """100 transactions in a second; a histogram of each kind, whose median is 1 ms, 2 ms …"""
+    """An outcome of 100 transactions in a second, with a histogram of each kind whose median is 1 ms, 2 ms …"""
     finished = finish(1000 * MS, 100)
     one = finished.histograms[0]
     histograms = [one.model_copy(update={"kind": kind, "p50_ns": at * MS}) for at, kind in enumerate(kinds, 1)]
@@ -223,7 +223,7 @@ def test_a_commit_is_the_statement_that_commits() -> None:
 
 
 def test_at_a_rate_a_round_trip_is_that_of_the_service_time() -> None:
-    """Four connections wait most of a second until something is due: 1.5 ms of it are a transaction's."""
+    """Four connections wait most of the time until a transaction is due, which is not part of its 1.5 ms."""
     job = LoadJob(
         target=UnixTarget(path="/s"), user="u", database="d", workload=INSERTS, connections=4, seed=1,
         warmup_ns=0, measure_ns=1000 * MS,
@@ -301,7 +301,7 @@ def test_a_clusters_links_may_be_late_by_what_they_add_to_an_agreement() -> None
         return agreement_violation(spec, pairs_ns, late_ns, 1.2e6, reads=reads)
 
     assert not found("group-leader", between_replicas), "no commit waits for that link"
-    (sentence,) = found("galera", between_replicas)  # the last of several ways
+    (sentence,) = found("galera", between_replicas)  # the last of several paths
     assert sentence.startswith("the links made each commit up to 60us longer on average (allowed 24us, 2% of one)")
     assert not found("galera", between_replicas, reads=True)
     late = dict.fromkeys(

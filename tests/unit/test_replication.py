@@ -43,7 +43,7 @@ def binary_log(kind: str) -> BinaryLogReplication:
 
 
 def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str, str] | None = None) -> Snapshot:
-    """As recorded, with so much added to counters of the primary, and columns of the replica's status changed."""
+    """A snapshot as recorded, with `add` added to counters of the primary, and columns of the replica's status changed."""
     seen, dialect = RECORDED[kind], binary_log(kind)
     (variables, status), (replica_variables, replica_status_rows) = seen["primary"], seen["replica"]
     ending = {name.rpartition("source_" if kind == "mysql" else "master_")[2]: name for name in status}
@@ -142,7 +142,7 @@ def test_each_end_must_say_what_was_asked(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_that_stopped_says_why(kind: str) -> None:
-    """MySQL's status names a worker, and the worker's row the reason."""
+    """MySQL's status names a worker; the worker's row has the reason."""
     dialect = binary_log(kind)
     applying = "Replica_SQL_Running" if kind == "mysql" else "Slave_SQL_Running"
     status = RECORDED[kind]["replica_status"] | {applying: "No", "Last_SQL_Error": "it stopped"}
@@ -154,7 +154,7 @@ def test_a_replica_that_stopped_says_why(kind: str) -> None:
 
 
 def test_the_channel_is_what_was_asked() -> None:
-    """As recorded: a row of 27 000 bytes took 27 900 to 28 060 on the wire, 480 to 620 compressed."""
+    """In recordings, a row of 27 000 bytes took 27 900 to 28 060 on the wire, 480 to 620 compressed."""
 
     def found(handshakes: int, crossed: int, **spec: Any) -> tuple[str, ...]:
         seen = ChannelFacts(handshakes, len(FILLING), {"replica1": crossed})

@@ -1,4 +1,4 @@
-"""Commits that wait for a replica: the model against simulated servers, and what a run says about them."""
+"""Commits that wait for a replica: the model against simulated servers, and the findings of a run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_model_predicts_what_the_mechanism_does(
 
 
 def test_only_a_third_group_waits_for_others() -> None:
-    """Two connections under MariaDB's AFTER_SYNC are two groups in flight; the third must wait."""
+    """With MariaDB's AFTER_SYNC, two connections are two groups in flight; the third must wait."""
     commit_ms = [n / Simulation("holds the log", n, 20.0).run(200.0, 8000.0) * 1e3 for n in (1, 2, 3)]
     assert [round(ms / 20, 1) for ms in commit_ms] == [1.0, 1.0, 1.5]
 
@@ -170,7 +170,7 @@ def test_without_an_arm_that_does_not_wait_nothing_is_predicted() -> None:
 
 
 def test_short_windows_do_not_round_a_rate() -> None:
-    """47 commits in four seconds: a count would be off by up to one in 47."""
+    """47 commits in four seconds: a rate from the count would be off by up to one in 47."""
     one = _point(_cost(MARIADB, noise=0.0), "after-commit", 1)
     truth = MARIADB.commits_per_s("after-commit", RTT_NS, 1)
     assert one.commits_per_s.value == pytest.approx(truth, rel=1e-6)
@@ -215,7 +215,7 @@ def test_more_connections_are_advised_where_they_wait_together() -> None:
 
 
 def test_what_is_not_resolved_is_not_the_best() -> None:
-    """Both wait points of MySQL cost a round trip: the answer is the one that shows nothing early."""
+    """Both wait points of MySQL cost a round trip: the answer is the one that shows no commit early."""
     first = _cost(MYSQL, noise=0.02).sentences[0]
     assert "AFTER_SYNC" in first and "AFTER_COMMIT" not in first
     assert "AFTER_COMMIT" in _cost(MARIADB).sentences[0], "a third more is resolved"
@@ -226,7 +226,7 @@ def test_what_is_not_resolved_is_not_the_best() -> None:
 
 
 def test_the_best_is_judged_within_blocks() -> None:
-    """Blocks that differ by a factor of two, and in each AFTER_COMMIT makes a third more."""
+    """Blocks differ by a factor of two; within each, AFTER_COMMIT makes a third more commits."""
     run = replication_run(MARIADB, blocks=6)
 
     def drifting(trial: Trial) -> Trial:

@@ -1,4 +1,4 @@
-"""What PostgreSQL reports of replication, and what contradicts a request."""
+"""What PostgreSQL reports about replication, and which reports contradict the request."""
 
 from __future__ import annotations
 

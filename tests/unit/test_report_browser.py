@@ -1,4 +1,4 @@
-"""HTML reports in a real browser: they open from a file, fetch nothing, complain of nothing and fit the screen."""
+"""HTML reports in a real browser: they open from a file, fetch nothing, log no errors and fit the screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every renderer lays out every kind of block, and knows no experiment."""
+"""Every renderer lays out every kind of block, and depends on no experiment."""
 
 from __future__ import annotations
 

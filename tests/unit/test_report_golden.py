@@ -57,7 +57,7 @@ FORMATS: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("name", [*FORMATS, "schema"])
 def test_golden(name: str) -> None:
-    if name == "schema":  # public, so it lies with the other schemas
+    if name == "schema":  # public, so it is stored with the other schemas
         path, text = SCHEMA, plain_json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     else:
         path, text = GOLDEN / name, FORMATS[name]()

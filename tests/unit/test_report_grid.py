@@ -47,7 +47,7 @@ def page(plan: str) -> str:
 
 
 def table_of(found: list[Block]) -> Table:
-    """The table inside the one block."""
+    """The table inside the only block."""
     (details,) = found
     assert isinstance(details, Details)
     (table,) = details.blocks
@@ -171,7 +171,7 @@ def test_limits_and_economics_are_in_every_format() -> None:
 
 
 def test_how_good_model_and_instrument_were_is_in_the_report() -> None:
-    """Each figure from the findings: the largest share of the emulator, cells that it or the load generator limits, errors."""
+    """Each figure is from the findings: the largest use of the emulator, cells that it or the load generator limits, errors."""
     run = summarise(bandwidth_run())
     text = markdown.render(run)
     models = [curve.foreign or curve.own for curve in findings_of(run, Scaling).curves]
@@ -205,7 +205,7 @@ def test_void_reasons_that_differ_in_figures_only_are_one_kind() -> None:
 
 
 def test_what_if_nothing_changes_then_nothing_changes() -> None:
-    """A model that is a quarter below what was measured says so once, and not of every change."""
+    """For a model that is a quarter below the measurement, the report says so once, and not for every change."""
     whole = summary("bandwidth")
     own = findings_of(whole, WhatIf).worked[0].answer.tps
     off = with_findings(whole, what_if=findings_of(whole, WhatIf).model_copy(update={"tps": own / 0.76}))
@@ -250,7 +250,7 @@ def test_knees_beyond_what_was_measured_are_marked() -> None:
 
 
 def test_a_version_that_was_measured_at_connections_of_its_own_has_its_figure() -> None:
-    """Of one version only those in the middle were measured: they are neither the least nor the most of the others."""
+    """Of one version only the middle number of connections was measured, neither the minimum nor the maximum of the others."""
     whole = summary("encryption")
     older, newer = findings_of(whole, EncryptionEconomics).rows
     rows = (older.model_copy(update={"per_transaction": older.per_transaction[1:2]}), newer)

@@ -16,7 +16,7 @@ PAGE_BYTES_MOST = 400_000
 
 
 class Balance(HTMLParser):
-    """Fails on a tag that is closed and was not opened last."""
+    """Fails on a closing tag that does not match the tag opened last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Balance(HTMLParser):
 
 
 def is_small_and_whole(page: str) -> None:
-    """Well formed, each id once, and nothing is fetched or run."""
+    """Assert that the page is small and well formed, has each id once, and fetches and runs nothing."""
     assert len(page.encode()) < PAGE_BYTES_MOST
     balance = Balance()
     balance.feed(page)

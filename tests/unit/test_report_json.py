@@ -1,4 +1,4 @@
-"""The public JSON: the names of the contract, and the schema that is shipped."""
+"""The public JSON: the names of the contract, and the published schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of a store of keys: requests instead of queries, and whether what was read was there."""
+"""Reports of a key-value store: requests instead of queries, and whether the keys that were read existed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of cost, crash and fallback: one document, a first screen that fits, figures that agree, a zero that is no proof."""
+"""Reports of cost, crash and fallback: one document, a first screen that fits, figures that agree, a zero that proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first screen says what was measured, and never more than is known."""
+"""The first screen states what was measured, and never more than is known."""
 
 from __future__ import annotations
 

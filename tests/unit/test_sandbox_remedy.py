@@ -1,5 +1,5 @@
-"""What is advised where the kernel makes no namespaces: what is missing, and never that root should run as root. And which signals the
-sandbox hands on to its inside."""
+"""The advice where the kernel makes no namespaces: it names what is missing, and never tells root to run as root. Also, which signals
+the sandbox passes on to the command inside."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_only_switches_that_forbid_are_named(tmp_path: Path) -> None:
 
 
 _OF_A_USER, _OF_THE_KERNEL = 0, 0x80
-"""Who sent a signal."""
+"""Sender of a signal: a user's process, or the kernel."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`./test`: what fails in the lab part is run once more, alone, if it is little; what passes then counts as passed, and is named."""
+"""`./test`: if few tests of the lab part fail, they are run once more, alone; those that then pass count as passed, and are named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 ROOT = Path(__file__).parents[2]
 OTHERS = ("ruff", "lint-imports", "mypy", "cargo")
-"""Programs that are told to find nothing wrong."""
+"""Programs replaced by scripts that find nothing wrong."""
 CONFTEST = """
 import pytest
 from pathlib import Path
@@ -41,7 +41,7 @@ SHARED = "@pytest.mark.parametrize('n', range(9))\ndef test_with(shared, n): pas
 
 
 def run(where: Path, part: str, tests: str) -> tuple[int, str]:
-    """`./test` over these tests, nothing else being checked; its exit code and what it said."""
+    """Run `./test` over these tests, with no other checks; returns its exit code and output."""
     shutil.copy(ROOT / "test", where)
     setup = where / "setup"
     setup.write_text("#!/bin/sh\n")
@@ -66,7 +66,7 @@ def run(where: Path, part: str, tests: str) -> tuple[int, str]:
         (ONCE + ALWAYS + SKIPPED, 1, "2 passed, 1 failed, 1 skipped", ["test_disturbed[a b]", "test_disturbed[c]"]),
         (RIGHT + MANY, 1, "1 passed, 6 failed, 0 skipped", []),
         (SHARED + THEN_SKIPPED, 0, "9 passed, 0 failed, 1 skipped", ["test_then_skipped", *TOGETHER]),
-        ("import nowhere\n" + RIGHT, 1, "0 passed, 2 failed, 0 skipped", []),  # by either half
+        ("import nowhere\n" + RIGHT, 1, "0 passed, 2 failed, 0 skipped", []),  # once by either half
     ],
 )
 def test_the_lab_part_has_a_second_look(tmp_path: Path, tests: str, code: int, last: str, named: list[str]) -> None:

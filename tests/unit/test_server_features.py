@@ -18,14 +18,14 @@ ABLE = Features(tls="OpenSSL", compression=("zlib", "zstd"), semi_sync=True, clo
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server of this machine is seen."""
+    """Hides all servers of this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("howfar.lab.servers.program.PLACES", ())
 
 
 def _program(folder: Path) -> Program:
-    """Says that it is MySQL, and ends at once otherwise."""
+    """A program that reports a version of MySQL, and fails at once on any other command."""
     path = folder / "mysqld"
     path.write_text("#!/bin/sh\ncase $* in *--version*) echo 'mysqld  Ver 9.9.9 for Linux' ;; *) exit 3 ;; esac\n")
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What a server's failure may be told in: the reason, and no password."""
+"""Messages about a server's failure: they contain the reason, and no password."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ REFUSAL = b"SFATAL\0VFATAL\0C57P03\0Mthe server is going away\0\0"
 def test_a_refusal_that_comes_before_any_login_is_told(
     connect: Callable[[str], object], told: str, tmp_path: Path
 ) -> None:
-    """It begins with the type of a message, which is no answer to a wish for TLS."""
+    """The refusal begins with a message type, which is not an answer to a TLS request."""
     near = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(near)

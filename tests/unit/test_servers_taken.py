@@ -1,4 +1,4 @@
-"""Servers that somebody unpacked: found in a directory or a tarball, told their base directory, refused when they are none."""
+"""Servers that the user unpacked: found in a directory or a tarball, given their base directory, refused if they are not servers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _tarball(folder: Path) -> Path:
 
 
 def _quiet(_: str) -> None:
-    """Tells nobody."""
+    """Discard a progress message."""
 
 
 @pytest.mark.parametrize("pack", [_unpacked, _tarball])

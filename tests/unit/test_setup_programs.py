@@ -39,7 +39,7 @@ LINES = {
     ("apk", "lab"): "apk add --update-cache iproute2 util-linux-misc setpriv mariadb mariadb-client socat",
     ("pacman", "hops"): "pacman -Sy --needed --noconfirm haproxy pgbouncer openssh stunnel",
 }
-"""What a person is told to type where nothing of a group is installed."""
+"""The command that a person is told to type where nothing of a group is installed."""
 
 
 def of(group: str) -> list[RequiredProgram]:
@@ -87,7 +87,7 @@ def test_only_what_was_tested_is_claimed(
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], Path]:
-    """Make the root of a machine whose PATH has only these scripts; each writes its arguments to `said`."""
+    """A function that makes the root of a machine whose PATH has only these scripts; each writes its arguments to `said`."""
 
     def made(scripts: Mapping[str, str]) -> Path:
         folder = tmp_path / "usr/bin"
@@ -107,7 +107,7 @@ BRINGS = """case "$*" in *install*) ;; *) exit 0 ;; esac
 [ "$(readlink {root}/etc/systemd/system/php8.2-fpm.service)" = /dev/null ] || exit 9
 [ -x {root}/usr/sbin/policy-rc.d ] || exit 9
 mkdir -p {root}/usr/lib/systemd/system; : >{root}/usr/lib/systemd/system/redis-server.service"""
-"""An apt-get that fails unless services are kept from starting, and brings one of the units."""
+"""An apt-get that fails unless services are kept from starting, and installs one of the units."""
 
 
 def test_no_service_starts_and_only_masks_of_units_that_came_stay(
@@ -200,7 +200,7 @@ def test_an_ordinary_user_is_told_the_command(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("nothing_here")
 def test_an_untried_family_is_said_to_be_untried(monkeypatch: pytest.MonkeyPatch) -> None:
     code, output = run("--hops", "--print", manager=BY_NAME["dnf"], monkeypatch=monkeypatch)
-    assert code == 3  # something is missing, which a script can ask by it
+    assert code == 3  # something is missing, as a script can test
     assert "the names of these packages are untested on Xubuntu" in output
     assert "no package is known here for nutcracker" in output
     assert "this command may start services" in output
@@ -262,7 +262,7 @@ def test_what_is_here_is_found_by_name_or_by_pattern(tmp_path: Path, monkeypatch
 
 
 def test_the_sidecar_in_the_documents_is_a_command_that_howfar_knows() -> None:
-    """Its service by name, and the interface of the network that it shares, were tried in a container."""
+    """That it names its service, and its shared network's interface, was tried in a container."""
     text = (Path(__file__).parents[2] / "docs/compose.yaml").read_text()
     (line,) = (line for line in text.splitlines() if line.strip().startswith("command:"))
     words = [word.strip(' "') for word in line.split("[")[1].rstrip("]").split(",")]

@@ -1,4 +1,4 @@
-"""Which Python makes the environment of `./setup`."""
+"""Which Python `./setup` uses to create the environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SETUP = Path(__file__).parents[2] / "setup"
 
 
 def sourced(script: str) -> str:
-    """What a script prints after the functions of `./setup` that choose a Python."""
+    """Output of a script that follows the functions of `./setup` that choose a Python."""
     take = f"sed -n '/^look_for_python()/,/^}}/p;/^is_public()/,/^}}/p' {SETUP}"
     whole = f'set -eu; eval "$({take})"; {script}'
     return subprocess.run(["sh", "-c", whole], capture_output=True, text=True, check=True, timeout=60).stdout.strip()

@@ -1,4 +1,4 @@
-"""What is computed from the times of an application behind the tap."""
+"""Figures computed from the times of an application behind the tap."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def observed(
     late: float = 0.0,
     seed: int = 1,
 ) -> list[Observation]:
-    """As a page of 53 round trips would give them. `late`: how much longer each delay really is, as a share."""
+    """Observations of a page of 53 round trips. `late`: share by which each delay is longer than requested."""
     chance = random.Random(seed)
     found = []
     for block in range(blocks):
@@ -71,7 +71,7 @@ def test_the_slope_is_the_number_of_round_trips() -> None:
 
 
 def test_intervals_hold_the_truth() -> None:
-    """At 95 % of 200 runs; 12 misses or more have a chance of 0.7 %, 20 none."""
+    """200 runs of 95 % intervals; 12 or more misses have a chance of 0.7 %, 20 practically none."""
     held = 0
     for seed in range(200):
         slope = analyzed(observed(seed=seed)).slope
@@ -115,7 +115,7 @@ def test_a_line_that_misses_the_present_path_is_said() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_pages_warm_up_until_their_times_stop_falling(noise: float) -> None:
-    """[app-7] A page that computes 60 ms at first and 10 ms in the end, 3 % less of the rest with each request."""
+    """[app-7] A page computes 60 ms at first and 10 ms in the end; the excess falls by 3 % with each request."""
     chance, asked = random.Random(3), 0
 
     def timer() -> float:
@@ -187,7 +187,7 @@ def test_mistakes_are_told_as_such(requested: Requested, why: str) -> None:
 
 @pytest.mark.parametrize(("round_trips", "longest_ms"), [(51, 20), (90, 20), (1000, 5)])
 def test_the_longest_delay_is_one_that_the_time_budget_allows(round_trips: int, longest_ms: int) -> None:
-    """What computing loses after a wait grows with the wait, so short delays alone give a slope that is too high."""
+    """The slowdown of computing after a wait grows with the wait, so short delays alone give too high a slope."""
     counts = SimpleNamespace(round_trips=round_trips, connections=0)
     tap = cast(Tap, SimpleNamespace(set_delay=lambda _: counts))
     delays_ns = slope._affordable(Requested(SERVER, blocks=12), tap, lambda: 0.01)
@@ -195,7 +195,7 @@ def test_the_longest_delay_is_one_that_the_time_budget_allows(round_trips: int, 
 
 
 def test_a_page_that_is_not_answered_any_more_is_said() -> None:
-    """An application that goes after the first block, or times out behind the longest delay."""
+    """The application ends after the first block, or times out behind the longest delay."""
     answers = iter([0.01] * len(DELAYS_NS))
 
     def page() -> float:
@@ -235,7 +235,7 @@ def test_a_url_may_have_characters_of_any_language() -> None:
 
 
 def test_ctrl_c_during_a_calibration_leaves_no_trace_of_the_echo(tmp_path: Path) -> None:
-    """[cli-7] A terminal sends the signal to the whole group, and a client of the echo goes without closing in order."""
+    """[cli-7] A terminal sends the signal to the process group, so a client of the echo ends without an orderly close."""
     script = f"""
 import signal, time
 from howfar.recording.slope import connected, echo

@@ -1,7 +1,7 @@
 """Intervals: known values, properties, and the share of wrong answers in simulation.
 
-Bounds of simulations: an event of probability p in R repetitions has standard error sqrt(p (1 - p) / R); allowed are four of
-them, so that a right method fails once in about 30,000 fixed seeds, and a wrong one always.
+Bounds of simulations: an event of probability p in R repetitions has standard error sqrt(p (1 - p) / R); four of them are
+allowed, so that a correct method fails for one in about 30,000 seeds, and a wrong one always.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_t_interval_by_hand() -> None:
 
 @pytest.mark.parametrize("few", [1, 2, 3])
 def test_below_four_blocks_the_blocks_stand_instead_of_an_interval(few: int) -> None:
-    """However well they agree: two blocks that differ by 0.1 % were once quoted as 1.48 [1.48, 1.49]."""
+    """However well the blocks agree: two that differ by 0.1 % were once quoted as 1.48 [1.48, 1.49]."""
     blocks = [1.481, 1.480, 1.482][:few]
     for found in (judge_ratio(blocks).quoted, mean_interval(blocks)):
         assert (found.low, found.high, found.n) == (None, None, few)
@@ -111,7 +111,7 @@ def test_below_four_blocks_the_blocks_stand_instead_of_an_interval(few: int) -> 
 
 
 def test_a_claim_allows_for_all_claims_of_its_run() -> None:
-    """At 5 % / 10 Student's quantile of 7 degrees is 3.9 instead of 2.4: the limits are farther by as much, on the logarithm."""
+    """At 5 % / 10 Student's quantile of 7 degrees is 3.9 instead of 2.4: the limits are farther by that factor, on the logarithm."""
     ratio = judge_ratio([0.95, 0.96, 0.94, 0.97, 0.95, 0.93, 0.96, 0.98]).mean
     wide = simultaneous(ratio, 10)
     assert wide.low is not None and wide.high is not None and ratio.low is not None and ratio.high is not None
@@ -167,7 +167,7 @@ def noise(kind: str, rng: np.random.Generator, n: int) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "t3", "slowed"])
 def test_aa_of_eight_blocks_is_called_different_as_seldom_as_promised(kind: str) -> None:
-    """The rank test's level at 8 blocks is 10/256 = 3.9 %; the issue allows 7 %."""
+    """The rank test's level at 8 blocks is 10/256 = 3.9 %; 7 % are allowed."""
     rng = np.random.default_rng(8)
     declared = 0
     for _ in range(REPETITIONS):
@@ -272,7 +272,7 @@ def test_a_median_has_values_as_limits_that_hold_it_as_often_as_they_say(count: 
 
 
 def test_welch_by_hand() -> None:
-    """Equal sizes and variances: Welch's degrees are 2n - 2."""
+    """With equal sizes and variances Welch's degrees of freedom are 2n - 2."""
     a, b = [1.0, 2.0, 3.0, 2.0], [0.0, 1.0, 2.0, 1.0]
     estimate = welch_ratio(a, b)
     assert estimate.high is not None
@@ -281,7 +281,7 @@ def test_welch_by_hand() -> None:
 
 
 def test_an_estimate_knows_how_it_was_obtained() -> None:
-    """The sample and the procedure go with it and stay out of reports."""
+    """It carries its sample and procedure, which stay out of reports."""
     quiet, disturbed = (
         judge_ratio([0.80, 0.81, 0.79, 0.80, 0.82, 0.80]),
         judge_ratio([*(1.1 + index / 1000 for index in range(12)), 0.1]),
@@ -292,14 +292,14 @@ def test_an_estimate_knows_how_it_was_obtained() -> None:
     assert quiet.quoted.model_dump().keys() == {"value", "low", "high"}
 
 
-# ---------------------------------------------------------------- the false alarm counter itself
+# ---------------------------------------------------------------- the counter of false alarms
 
 
 EXPERIMENTS = 2000
 
 
 def recording(seed: int, bias: float = 0.0) -> tuple[list[float], list[float]]:
-    """120 trials of each name; a slow mood of the machine that neighbours share, heavy-tailed noise, one trial in ten slowed."""
+    """120 trials of each name: a slow drift of the machine that neighbours share, heavy-tailed noise, one trial in ten slowed."""
     rng = np.random.default_rng(seed)
     mood = np.cumsum(rng.normal(0, 0.1, 120))
 
@@ -312,7 +312,7 @@ def recording(seed: int, bias: float = 0.0) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_busy_recording_stays_under_seven_percent(seed: int) -> None:
-    """Level 10/256 = 3.9 %; a block drawn twice moves it a little. Standard error 0.4 %, so 7 % is far off."""
+    """The level is 10/256 = 3.9 %; a block drawn twice changes it a little. The standard error is 0.4 %, so 7 % is far off."""
     first, second = recording(seed)
     found = false_alarms(first, second, experiments=EXPERIMENTS, seed=seed)
     assert found.experiments == EXPERIMENTS
@@ -320,7 +320,7 @@ def test_a_busy_recording_stays_under_seven_percent(seed: int) -> None:
 
 
 def test_a_biased_recording_is_seen_when_names_are_kept() -> None:
-    """30 % of difference between the names; with the names tossed it is scatter, kept it is declared nearly always."""
+    """The names differ by 30 %: if tossed, that is scatter; if kept, a difference is declared nearly always."""
     rng = np.random.default_rng(4)
     first = list(20_000 * np.exp(rng.normal(0, 0.05, 100)))
     second = list(20_000 * np.exp(rng.normal(0.3, 0.05, 100)))
@@ -341,7 +341,7 @@ def test_a_short_recording_is_refused() -> None:
 
 
 def ratio_of_means(values: list[tuple[float, float]]) -> float:
-    """No mean of blocks: such as a crossing or a break-even is."""
+    """A figure that is not a mean of blocks, like a crossing or a break-even."""
     return sum(a for a, _ in values) / sum(b for _, b in values)
 
 
@@ -353,7 +353,7 @@ def limits(values: list[tuple[float, float]]) -> Interval | None:
 
 @pytest.mark.parametrize("count", [6, 12, 40])
 def test_limits_hold_the_truth_as_often_as_they_say(count: int) -> None:
-    """95 % of 600: fewer than 92 % have a chance below 0.1 %; 2 % more for what the jackknife is off at six blocks."""
+    """95 % of 600 runs: fewer than 92 % have a chance below 0.1 %; 2 % more allow for the jackknife's error at six blocks."""
     chance, held, runs = random.Random(5), 0, 600
     for _ in range(runs):
         values = [(chance.lognormvariate(0, 0.1), 2 * chance.lognormvariate(0, 0.1)) for _ in range(count)]
@@ -365,8 +365,8 @@ def test_limits_hold_the_truth_as_often_as_they_say(count: int) -> None:
 
 @pytest.mark.parametrize("count", [4, 6, 12])
 def test_a_difference_of_nothing_is_hardly_ever_called_a_cost(count: int) -> None:
-    """Its low limit is above 0 in 2.5 % of runs; of 2000, more than 3.6 % has a chance below 0.1 %. With the scale chosen by the signs
-    of the data, logarithms where all are positive, it was 26 to 32 %."""
+    """Its lower limit is above 0 in 2.5 % of runs; more than 3.6 % of 2000 runs has a chance below 0.1 %. When the scale was chosen by
+    the signs of the data, with logarithms if all were positive, it was 26 to 32 %."""
     chance, costs, held, runs = random.Random(7), 0, 0, 2000
     for _ in range(runs):
         values = [chance.gauss(0, 1) for _ in range(count)]
@@ -380,7 +380,7 @@ def test_a_difference_of_nothing_is_hardly_ever_called_a_cost(count: int) -> Non
 
 @pytest.mark.parametrize("count", [4, 6, 12])
 def test_a_median_over_blocks_has_its_limits_from_the_blocks(count: int) -> None:
-    """The jackknife's held the truth in 73 to 89 %: without one block, a median moves to its neighbour or not at all."""
+    """Limits by the jackknife held the truth in 73 to 89 %: without one block, a median moves to its neighbour or not at all."""
     chance, held, runs = random.Random(9), 0, 2000
     for _ in range(runs):
         values = [chance.lognormvariate(0, 0.1) for _ in range(count)]
@@ -396,7 +396,7 @@ def test_a_block_without_the_figure_is_none_and_three_are_too_few() -> None:
 
 
 def test_a_figure_at_a_bound_has_no_limits_of_no_width() -> None:
-    """What pays at every rate looked at does so without any of the blocks: that is no certainty about the rate."""
+    """What pays at every rate examined also does so without any one block: that does not make the rate certain."""
     assert derived(1e11, [1e11] * 6) is None
     assert derived(0.0, [0.0] * 6, signed=True) is None
     assert derived(1e11, [1e11] * 5 + [2e10]) is not None
@@ -411,7 +411,7 @@ def test_of_a_mean_it_is_the_t_interval() -> None:
 
 
 def test_of_an_arm_that_rested_no_more_blocks_count_than_move_its_figure() -> None:
-    """Twelve groups; the arm was measured in four blocks only, so the other eight leave its mean as it is."""
+    """Of twelve groups, the arm was measured in four blocks only: omitting one of the other eight does not change its mean."""
     values = (-1.0, 0.0, 1.0, 2.0)
     whole = fmean(values)
     found = derived(whole, [*((sum(values) - value) / 3 for value in values), *[whole] * 8], signed=True)
@@ -491,7 +491,7 @@ def test_a_latency_of_hours_stays_what_it_is() -> None:
     assert abs(latency_ms(merged, records).p99 * 1e6 / (2 * LONGEST_NS) - 1) < 0.001
 
 
-# ---------------------------------------------------------------- how often a run in which nothing differs claims a difference
+# ---------------------------------------------------------------- how often a run without a difference claims one
 
 
 RECORDED = Path(__file__).parents[1] / "data" / "recorded"
@@ -501,11 +501,11 @@ SCATTER = {
     **dict.fromkeys(("hops", "latency", "poolers"), "paths"),
     **dict.fromkeys(("cluster", "cluster-conflicts", "cluster-reads", "cluster-rows"), "replication"),
 }
-"""Plans that compare figures, each with the recorded run whose scatter it is given: its own, else that of the plan most like it."""
+"""Plans that compare figures, each with the recorded run that supplies its scatter: its own, else that of the most similar plan."""
 
 
 def scatter(plan: str, where: Path) -> tuple[list[float], list[float]]:
-    """By how much trials differ from the mean of their arm, on logarithms, of throughput and of CPU."""
+    """Deviations of trials from the mean of their arm, on logarithms: of throughput, and of CPU."""
     file = where / f"{plan}.howfar"
     file.write_bytes(lzma.decompress((RECORDED / f"{plan}-mariadb.howfar.xz").read_bytes()))
     table = trial_table(compared_part(read_run(file)))
@@ -523,14 +523,14 @@ def scatter(plan: str, where: Path) -> tuple[list[float], list[float]]:
 
 
 def false_claims(contenders: int, blocks: int, residuals: tuple[list[float], list[float]], rng: random.Random) -> int:
-    """Of one run without a difference, by the rule of the reports."""
+    """Number of differences claimed, by the rule of the reports, in one run without any."""
     claims = COMPARISONS * contenders
     found = 0
     for figure in residuals:
         base, twin, *arms = ([math.exp(rng.choice(figure)) for _ in range(blocks)] for _ in range(contenders + 2))
         threshold = Threshold(noise_floor(judge_ratio(ratio(twin, base)).quoted), claims)
         pairs = [(arm, base) for arm in arms]
-        if figure is residuals[0]:  # the cell that lacks what is tested
+        if figure is residuals[0]:  # ratios to the cell that lacks what is tested
             pairs += zip(arms[1:], arms, strict=False)
         found += sum(
             threshold.resolve(judge_ratio(ratio(*pair)).quoted) is not Resolution.NOT_RESOLVED for pair in pairs

@@ -1,4 +1,4 @@
-"""Requests to end: SIGINT, SIGTERM and SIGHUP alike, and nothing that was made stays."""
+"""Requests to end: SIGINT, SIGTERM and SIGHUP act alike, and nothing that was created remains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from howfar.stopping import (
 
 @pytest.mark.parametrize("number", REQUESTS)
 def test_each_request_raises_what_undoes_all(number: int) -> None:
-    """[rec-15] A signal's number is in the exit code."""
+    """[rec-15] The exit code contains the signal's number."""
     before = [signal.getsignal(one) for one in REQUESTS]
     with pytest.raises(KeyboardInterrupt) as raised, ended_by_request(), temporary_folder() as folder:
         made = folder
@@ -40,7 +40,7 @@ def test_each_request_raises_what_undoes_all(number: int) -> None:
 def test_a_request_while_a_folder_is_made_comes_when_it_can_be_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """[rec-16] It is withheld until what was made is known to what removes it."""
+    """[rec-16] The request is withheld until the folder is registered for removal."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     make = os.mkdir
 
@@ -55,7 +55,7 @@ def test_a_request_while_a_folder_is_made_comes_when_it_can_be_removed(
 
 
 def test_a_groups_signal_that_comes_late_does_not_end_what_follows_the_command() -> None:
-    """The command has had it, and ended; its code counts."""
+    """The command received the signal and has ended; its exit code counts."""
     script = "trap 'exit 6' TERM; echo up; while :; do sleep 0.01; done"
     process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
     with ended_by_request():
@@ -79,7 +79,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 
 @pytest.mark.parametrize("size", [0, 1_000, 100_000, 22_000_000])
 def test_a_calibration_is_bounded_whatever_the_answers_size(size: int) -> None:
-    """[rec-14] Fewer round trips where each takes long."""
+    """[rec-14] Where each round trip takes long, fewer are made."""
     rhythm = Rhythm(to_client=size, gap_ns=3_000_000, server_ns=3_000_000)
     settle, rounds = _round_trips(rhythm)
     assert 3 <= rounds <= 200 and 3 <= settle <= 5
@@ -103,7 +103,7 @@ sys.meta_path.insert(0, Finder)
 
 
 def signalled(where: Path, module: str, number: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `howfar`, which gets a signal as it begins to import a module."""
+    """Run `howfar`, which receives a signal as it begins to import `module`."""
     (where / "sitecustomize.py").write_text(_SIGNAL_AT_IMPORT.format(module=module, number=int(number)))
     path = os.pathsep.join([str(where), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""The run file: nothing lost, nothing half written, nothing foreign read."""
+"""The run file: nothing is lost, nothing is half written, and files of other programs are not read."""
 
 from __future__ import annotations
 

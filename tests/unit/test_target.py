@@ -40,7 +40,7 @@ def test_a_password_in_a_target_is_used_with_one_note() -> None:
 
 
 def test_passwords_are_those_of_the_protocol(tmp_path: Path) -> None:
-    """One for another kind of server is not sent."""
+    """A password for another kind of server is not sent."""
     environment = {**ALONE, "MYSQL_PWD": "m", "PGPASSWORD": "p", "REDISCLI_AUTH": "r"}
     targets = {"mysql://127.0.0.1": "m", "postgresql://127.0.0.1": "p", "redis://127.0.0.1": "r", "127.0.0.1:3306": "m"}
     for text, password in {**targets, "127.0.0.1:9999": "", "memcached://127.0.0.1": ""}.items():
@@ -69,7 +69,7 @@ def test_a_directory_is_that_of_postgresql(tmp_path: Path) -> None:
 
 
 def test_libpqs_sources(tmp_path: Path) -> None:
-    """[load-8] [load-9] A fault in another section of a service file is none; a variable for other programs stops nothing."""
+    """[load-8] [load-9] A fault in another section of a service file is ignored, and so is a variable for other programs."""
     file = tmp_path / "services.conf"
     file.write_text(
         "[mine]\nhost=127.0.0.1\nport=5432\ndbname=bench\nuser=bench\n\n[limits]\noptions=-c statement_timeout=5000\n"
@@ -93,7 +93,7 @@ def test_libpqs_sources(tmp_path: Path) -> None:
 
 
 def test_the_authorities_of_the_machine_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """[load-12] By OpenSSL's own default first, which is another file on each distribution."""
+    """[load-12] OpenSSL's own default comes first, which is another file on each distribution."""
     own = tmp_path / "own.pem"
     own.write_text("x")
     monkeypatch.setenv("SSL_CERT_FILE", str(own))
@@ -284,7 +284,7 @@ def test_a_real_process_does_not_show_its_password(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_the_command_hides_its_password_before_it_does_anything(tmp_path: Path) -> None:
-    """The whole program, waiting for an engine that does not answer; neither it nor what it starts shows the password."""
+    """The complete program, waiting for an engine that does not answer; neither it nor what it starts shows the password."""
     engine = tmp_path / "engine"
     engine.write_text("#!/bin/sh\necho started > ready\nexec sleep 30\n")
     engine.chmod(0o755)

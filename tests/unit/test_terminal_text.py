@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 RECORDED = "paths-mariadb"
 FORGED = TEXT.decode() + "\nhowfar: a second line\x00\u2028\u0085"
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Controls but the line end, and characters that change the direction of writing."""
+"""Control characters except the line end, and characters that change the direction of writing."""
 COMMAND = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
 
 
@@ -136,13 +136,13 @@ def test_a_run_file_of_somebody_else_controls_no_terminal(
     shown = capsys.readouterr()
     assert code in (0, 6), shown.err
     assert not ACTS.search(shown.out + shown.err)
-    if form != ["--csv"]:  # there, a line end stands between quotes
+    if form != ["--csv"]:  # there, a line end may occur between quotes
         assert not any(line.startswith("howfar: a second") for line in (shown.out + shown.err).splitlines())
 
 
 @pytest.mark.parametrize("field", ["arm", "factor", "machine"])
 def test_a_page_shows_what_charts_cannot_draw(field: str, tmp_path: Path) -> None:
-    """[file-4] The library that draws them ends the whole process at some control characters."""
+    """[file-4] The library that draws charts aborts the process at some control characters."""
     path = tmp_path / "run.howfar"
     path.write_bytes(unpacked("aa-mariadb.howfar"))
     with closing(sqlite3.connect(path)) as database:
@@ -185,7 +185,7 @@ def test_a_server_controls_no_terminal_by_a_load(kind: Kind, mode: str) -> None:
 
 
 def test_no_command_writes_around_the_guard() -> None:
-    """[peer-5] Text reaches a terminal through `screen.py` alone: nothing else takes a stream's buffer, a descriptor or a console."""
+    """[peer-5] Text reaches a terminal only through `screen.py`: nothing else uses a stream's buffer, a descriptor or a console."""
     around = re.compile(r"\bConsole\(|\.buffer\b|unguarded\b|sys\.__std|os\.write\([12]\b|\bopen\([12],|fdopen\([12]\b")
     folder = ROOT / "python" / "howfar" / "cli"
     found = {

@@ -1,4 +1,4 @@
-"""TOML of users: any text is a table or has a line, for every file that howfar reads."""
+"""TOML written by users: any text is read as a table or refused with a line number, for every file that howfar reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the laboratory excuse: the instrument's own sentences about a busy machine, and nothing beside them."""
+"""What the tests of the laboratory excuse: the instrument's own sentences about a busy machine, and nothing else."""
 
 from __future__ import annotations
 

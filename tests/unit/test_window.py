@@ -1,4 +1,4 @@
-"""What is seen around a measured window: parsers on recorded text, and that nothing shrinks."""
+"""Observations around a measured window: parsers on recorded text, and counters that never shrink."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _HERE = Host("here", None)
 
 
 def _dev(received: tuple[int, int], sent: tuple[int, int], looped: int = 30) -> bytes:
-    """`looped`: packets over the loopback."""
+    """`/proc/net/dev` with these counters; `looped`: packets over the loopback."""
     return _DEV.format(*received, *sent, looped).encode()
 
 
@@ -84,7 +84,7 @@ _STEP = st.tuples(*[st.integers(0, 50)] * 6)
 
 
 def _looks(steps: list[tuple[int, ...]]) -> list[Look]:
-    """Counters that grow by each step: packets and super-packets' segments each way, segments sent again."""
+    """Looks at counters that grow by each step: packets and super-packets' segments in each direction, retransmitted segments."""
     packets_in = packets_out = client = server = client_again = server_again = 0
     looks = []
     for at, step in enumerate(steps):
@@ -112,7 +112,7 @@ def test_nothing_ever_shrinks(steps: list[tuple[int, ...]]) -> None:
 
 @pytest.mark.parametrize(("at_client", "at_server"), [(0, 0), (40, 0), (0, 40), (7, 40)])
 def test_segments_that_a_host_sent_to_itself_are_no_frames_of_the_link(at_client: int, at_server: int) -> None:
-    """Two super-packets of 10 segments to the server, one of 30 to the client; besides, segments to a program on either host."""
+    """Two super-packets of 10 segments to the server, one of 30 to the client; plus segments to a program on either host."""
     looks = [
         Look(0, _dev((0, 0), (0, 0)), _snmp(30, 0), _snmp(30, 0), client_dev=_dev((0, 0), (0, 0))),
         Look(
@@ -151,7 +151,7 @@ def _info(*, rtt_us: int, busy_us: int, out: int, again: int = 0, acked: int = 0
 
 
 def _message(cookie: int, info: bytes, peer: str = "10.0.0.2") -> bytes:
-    """`struct inet_diag_msg` with an attribute that nobody requested before the one that is wanted."""
+    """`struct inet_diag_msg` in which an attribute that was not requested precedes the requested one."""
     body = (
         bytes(24)
         + socket.inet_aton(peer)
@@ -240,7 +240,7 @@ def test_cpus_that_worked() -> None:
 
 
 def test_short_wakes_are_work_too() -> None:
-    """Timers wake a sleeper right behind a tick, and no tick sees it. Its own clock does; the CPU cannot have worked less."""
+    """Timers wake a sleeper right after a tick, so no tick sees its work. Its own CPU clock does; the CPU cannot have worked less."""
     before, began_s, own_s = Path("/proc/stat").read_bytes(), time.monotonic(), time.process_time()
     while (elapsed_s := time.monotonic() - began_s) < 0.4:
         until_s = time.process_time() + 0.001
@@ -271,7 +271,7 @@ def test_growth_leaves_out_the_look_itself_and_what_is_new() -> None:
 
 
 class _Server:
-    """Answers so many times, then it has died."""
+    """A server that answers `answers` times, then has crashed."""
 
     def __init__(self, answers: int) -> None:
         self.left = answers
@@ -284,13 +284,13 @@ class _Server:
 
 
 def _watch(answers: int) -> WindowWatch:
-    """Of a length that a busy machine's late first look leaves some clock ticks of."""
+    """A watch long enough that some clock ticks remain even after a busy machine's late first look."""
     return WindowWatch(Scene(_HERE, _HERE, None, None, _Server(answers)), 300_000_000)
 
 
 def test_a_window_on_a_socket_has_counters_and_cpus_and_no_traffic() -> None:
     watch = _watch(2)
-    watch._thread.join()  # it ends by itself
+    watch._thread.join()  # it ends without a request
     window = watch.finish()
     assert window is not None
     assert (window.interface, window.network, window.tcp) == ("", (), ())
@@ -300,14 +300,14 @@ def test_a_window_on_a_socket_has_counters_and_cpus_and_no_traffic() -> None:
 
 
 def test_connections_that_were_closed_before_the_last_look_leave_the_traffic_to_see() -> None:
-    """A busy machine looks late. What went each way before the window tells whose the loopback's bytes were."""
+    """A busy machine looks late. Earlier traffic in each direction shows how to divide the loopback's bytes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as near, listener.accept()[0] as far:
             near.sendall(bytes(1000))
             assert len(far.recv(1000, socket.MSG_WAITALL)) == 1000
             watch = WindowWatch(Scene(_HERE, _HERE, port, None, server := _Server(2)), 60_000_000_000)
-            while server.left == 2 and watch._thread.is_alive():  # asked last of the first look
+            while server.left == 2 and watch._thread.is_alive():  # the first look asks the server last
                 watch._thread.join(0.001)
             if not watch._seen.tcp["server"]:
                 watch.finish()
