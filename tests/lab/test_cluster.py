@@ -156,9 +156,8 @@ def test_the_doctor_finds_what_is_set_wrong_and_its_lines_end_it(name: str, cach
     first, second = seen["doctor"]["found"]
     for finding in seen["doctor"]["says"]:
         print(finding["check"], finding["says"], finding["gain"], finding["changes"][0]["lines"])
-    held_back = first.pop(
-        "cluster-flow-control", None
-    )  # how far one node lags behind the others depends on the machine
+    # How far one node lags behind the others depends on the machine.
+    held_back = first.pop("cluster-flow-control", None)
     if name == "mysql":
         (says,) = (each["says"] for each in seen["doctor"]["says"] if each["check"] == "cluster-flow-control")
         threshold, queue = (int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", says))

@@ -85,10 +85,8 @@ def measure(
             break
     came_through(done.returncode, done.stderr)
     run = read_run(file)
-    assert run.stop in (
-        StopReason.BLOCKS,
-        StopReason.WIDTH,
-    )  # where round trips take all the time, two blocks may be alike
+    # Where round trips take all the time, two blocks may be alike.
+    assert run.stop in (StopReason.BLOCKS, StopReason.WIDTH)
     return run, done.stderr
 
 
@@ -129,9 +127,8 @@ def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: P
             assert session["tls_resumed"] is (None if version is None else level == "1.3-resumed")
             assert trial.measured is not None
             assert trial.receipt["server"]["counters"]["connections"] > trial.measured.transactions
-            retried = (
-                level == "1.3" and session["tls_retried"]
-            )  # a resumed session remembers which key share the server took
+            # A resumed session remembers which key share the server took.
+            retried = level == "1.3" and session["tls_retried"]
             extra = {"off": 0, "1.2": 2}.get(level, 2 if retried else 1)
             assert session["connect_turns"] == 4 + extra, "TCP, greeting, login, prepares, and TLS by its version"
             took = min(h.min_ns for h in trial.measured.histograms if h.kind == "connect")

@@ -107,9 +107,8 @@ def test_what_is_wrong_beforehand_is_said(name: str, cache: Path) -> None:
         "cut": ("LabError", "replica1 did not begin to replicate", ""),
         "stranger": ("LabError", "replica1 has transactions that its primary never had", "histories have parted"),
     }
-    rare = (
-        {"dies", "no_room", "damaged"} if name == "mysql" else set()
-    )  # faults that act alike on both are tried on the faster one
+    # Faults that act alike on both are tried on the faster one.
+    rare = {"dies", "no_room", "damaged"} if name == "mysql" else set()
     slow = {"cut"}  # found only by a timeout
     tried = [fault for fault in expected if fault not in rare]
     results = pairs(name, cache, *({"wrong": fault, "patience_s": 5 if fault in slow else 60} for fault in tried))

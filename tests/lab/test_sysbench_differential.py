@@ -77,9 +77,8 @@ def test_statements_bytes_and_rows_are_the_same(both: Pair, kind: str, mode: str
     found = {}
     if kind in ONE_TABLE:
         both.reset()
-        both.running.execute(
-            "UPDATE sbtest1 SET k = id"
-        )  # each value once, otherwise the number of rows found is random
+        # Each value once, otherwise the number of rows found is random.
+        both.running.execute("UPDATE sbtest1 SET k = id")
     for tool in TOOLS:
         if kind in WRITES:
             both.reset()

@@ -47,9 +47,8 @@ def test_a_help_screen(
         found = command.get_command(click.Context(command), word)
         assert found is not None
         command = found
-    monkeypatch.setattr(
-        command, "_help_option", None
-    )  # else click keeps what it cached in the first test that used this command alone
+    # Else click keeps what it cached in the first test that used this command alone.
+    monkeypatch.setattr(command, "_help_option", None)
     assert run_command_line(("help", *words)) == 0
     screen = capsys.readouterr().out
     assert run_command_line((*words, "--help")) == 0

@@ -261,9 +261,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
     trials, baseline = table.measured(arm.name), arm.role is ArmRole.BASELINE
     broken = breaks(arm.factors)  # each trial is a different accident: their ratios are not results
     paced = offered_per_s(arm.factors) is not None  # its rate is given, and is its only limit
-    pages = (
-        table.unit == "pages"
-    )  # rules about a load generator's sessions do not apply to an application or its visitors
+    pages = table.unit == "pages"  # rules for a load's sessions do not apply to an application or its visitors
     judged = None if baseline or broken else judge(table, arm, table.rate)
     transactions = sum(trial.transactions for trial in trials)
     records = [record for trial in trials if (record := transaction_histogram(trial))]

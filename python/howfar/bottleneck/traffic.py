@@ -141,9 +141,8 @@ def link_direction(
     if rate.is_least and rate_bps:
         rate_bps = max(rate_bps, wire * 8 / seconds)  # its rate is at least what it carried
     offered = wire * 8 / rate_bps / seconds if rate_bps else None
-    passed = (
-        1 / offered if offered and offered > 1 else 1.0
-    )  # at most the rate: bytes that its queue dropped were never on the wire
+    # At most the rate: bytes that its queue dropped were never on the wire.
+    passed = 1 / offered if offered and offered > 1 else 1.0
     queues = [queue for load in loads for queue in load.queues]
     return CarriedTraffic(
         name=name,

@@ -85,9 +85,8 @@ def trial_cost_ns(plan: Plan) -> int:
 
 def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
     timing = plan.timing
-    mysql = any(
-        "mysql" in PurePath(server).name for server in plan.factors.server
-    )  # names of installs and programs contain it too
+    # Names of installs and programs contain it too.
+    mysql = any("mysql" in PurePath(server).name for server in plan.factors.server)
     taken_ns = timing.warmup_ns + timing.measure_ns + (_MYSQL_OVERHEAD_NS if mysql else _TRIAL_OVERHEAD_NS)
     if plan.workload.kind == "page":
         taken_ns += _BESIDE_NS

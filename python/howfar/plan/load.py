@@ -107,9 +107,8 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
         raise PlanError(
             f"{source}:{line_of(text, ('quick',))}: quick must be a table", "Write [quick.timing] and keys."
         )
-    plan = _validate(
-        source, text, table, (), quick=False
-    )  # a mistake in the long form is an error even if the short form is requested
+    # A mistake in the long form is an error even if the short form is requested.
+    plan = _validate(source, text, table, (), quick=False)
     _check_left_out(source, text, plan, ("leave_out",))
     if short is not None:
         merged = _merged(table, short)

@@ -173,9 +173,8 @@ class Peer:
 
     def _shut_down(self) -> None:
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(
-                self.socket, socket.SHUT_RDWR
-            )  # not TLS's own shutdown, which would wait for the peer
+            # Not TLS's own shutdown, which would wait for the peer.
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
     def encrypt(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
         """Switch the connection to TLS. Raises PeerError."""
