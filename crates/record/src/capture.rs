@@ -207,19 +207,16 @@ impl<R: Read> Capture<R> {
                 "a packet longer than any: the file is damaged",
             ));
         }
-        let mut bytes = vec![0; count];
-        let mut filled = 0;
-        while filled < count {
-            match self.input.read(&mut bytes[filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.is_cut = error.kind() == io::ErrorKind::UnexpectedEof;
-                    return Err(error);
-                }
+        let mut bytes = Vec::with_capacity(count);
+        let read = (&mut self.input).take(count as u64).read_to_end(&mut bytes);
+        self.taken += bytes.len();
+        match read {
+            Ok(read) if read < count => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) => {
+                self.is_cut = error.kind() == io::ErrorKind::UnexpectedEof;
+                return Err(error);
             }
-            self.taken += filled;
         }
         Ok(bytes)
     }

@@ -495,16 +495,10 @@ impl Half {
     ) -> u64 {
         let mut missing = 0;
         while self.position < until {
-            let to = self
-                .waiting
-                .first_key_value()
-                .map_or(until, |(at, _)| (*at).min(until));
+            let behind = self.waiting.first_key_value();
+            let (to, at_ns) =
+                behind.map_or((until, at_ns), |(&at, &(at_ns, ..))| (at.min(until), at_ns));
             let skipped = to.saturating_sub(self.position);
-            let behind_ns = self
-                .waiting
-                .first_key_value()
-                .map(|(_, (at_ns, ..))| *at_ns);
-            let at_ns = behind_ns.unwrap_or(at_ns);
             if skipped > 0 {
                 missing += skipped;
                 self.advance(skipped as usize);

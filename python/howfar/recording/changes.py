@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from howfar.recording.kinds import Kind
+from howfar.recording.kinds import Kind, is_assignment
 from howfar.recording.layout import LaidPage, Trip
 from howfar.recording.predict import quantiles
 from howfar.stats.estimate import Estimate, Part
@@ -86,7 +86,7 @@ def _change(
     }
     count = sum(one.count for founds in by_page.values() for one in founds) / len(by_page)
     gone = sum(len({at for one in founds for at in one.gone}) for founds in by_page.values()) / len(by_page)
-    return _made((kind, digest), name, (count, gone), savings, pages)
+    return _made(kind, name, digest, count, gone, savings, pages)
 
 
 def _saved(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -131,9 +131,11 @@ def _saved_in_order(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple
 
 
 def _made(
-    what: tuple[Advised, str],
+    kind: Advised,
     name: str,
-    counts: tuple[float, float],
+    digest: str,
+    count: float,
+    gone: float,
     savings: Mapping[int, tuple[np.ndarray, np.ndarray]],
     pages: Sequence[LaidPage],
 ) -> Change:
@@ -150,11 +152,11 @@ def _made(
     whole_ms = float(np.median([page.predicted_ns.mean() for page in pages])) / 1e6
     high_ms = min(_limit(most, most.high), whole_ms)
     return Change(
-        kind=what[0],
+        kind=kind,
         page=name,
-        digest=what[1],
-        count=counts[0],
-        gone=counts[1],
+        digest=digest,
+        count=count,
+        gone=gone,
         pages=len(savings),
         low_ms=min(max(_limit(least, least.low), 0.0), high_ms),
         high_ms=high_ms,
@@ -193,7 +195,7 @@ def _connecting(name: str, pages: Sequence[LaidPage]) -> Iterator[Change]:
         )
         count = float(np.mean([page.connects for page in having]))
         logins = float(np.mean([_logins(page) for page in having]))
-        yield _made(("connect", digest), name, (count, logins), savings, pages)
+        yield _made("connect", name, digest, count, logins, savings, pages)
 
 
 def _perhaps_logins(page: LaidPage) -> list[int]:
@@ -214,7 +216,7 @@ def _in_page(page: LaidPage, seen: set[tuple[str, int]]) -> list[Found]:
     operations = [at for at, trip in enumerate(trips) if trip.phase == "operation"]
     answered = [at for at in operations if not trips[at].failed]
     runs = [at for at in answered if trips[at].kind.is_run]
-    loops = list(_loops(trips, [at for at in runs if not trips[at].text.upper().startswith("SET ")]))
+    loops = list(_loops(trips, [at for at in runs if not is_assignment(trips[at].text)]))
     looped = {at for run in loops for at in run}
     found = [_loop(trips, run, answered) for run in loops]
     found += _transactions(trips, operations)
@@ -235,7 +237,7 @@ def _loop(trips: Sequence[Trip], run: Sequence[int], answered: Sequence[int]) ->
     """A loop, including the repeated preparation and closing of its statement: a single request needs each only once."""
     between = [at for at in answered if run[0] < at < run[-1] and trips[at].connection == trips[run[0]].connection]
     prepares = [at for at in between if trips[at].kind is Kind.PREPARE and trips[at].text == trips[run[0]].text]
-    closes = [at for at in between if trips[at].closes_statement][: len(prepares)]
+    closes = [at for at in between if trips[at].kind is Kind.CLOSE][: len(prepares)]
     gone = sorted({*run[1:], *prepares, *closes})
     return Found("loop", trips[run[0]].text, tuple(gone), len(run))
 
@@ -283,7 +285,7 @@ def _prepares(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Found]
     """Find preparations of statements, with the closing of these statements, which is saved too."""
     closing: dict[int, list[int]] = defaultdict(list)
     for at in answered:
-        if trips[at].closes_statement:
+        if trips[at].kind is Kind.CLOSE:
             closing[trips[at].connection].append(at)
     for one in _all_of(Kind.PREPARE, "prepare", trips, answered):
         ends = closing[trips[one.gone[0]].connection]

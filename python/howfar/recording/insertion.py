@@ -112,26 +112,24 @@ class Rewriting:
     def _pairs(self, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Pairs of variables, such as DB_HOST and DB_PORT, that name the server."""
         for name, value in variables.items():
-            suffix = _HOST_SUFFIX.search(name)
-            if suffix is None or not re.fullmatch(self._any_host(in_two=True), value, re.IGNORECASE):
+            if not re.fullmatch(self._any_host(in_two=True), value, re.IGNORECASE):
                 continue
-            ports = [f"{name}_PORT", *(name[: suffix.start()] + port for port in _PORT_SUFFIXES)]
-            ports = [port for port in ports if variables.get(port) == str(self.port)]
-            if not self._is_shared(name, suffix.start(), variables):
+            ports = [port for port in _ports_beside(name) if variables.get(port) == str(self.port)]
+            if ports and not self._is_shared(name, variables):
                 yield from ((name, port) for port in ports)
 
-    def _is_shared(self, name: str, prefix: int, variables: Mapping[str, str]) -> bool:
+    def _is_shared(self, name: str, variables: Mapping[str, str]) -> bool:
         """Whether a port variable may belong to another server too, such as that of DB_READ_HOST if this has no port variable."""
+        prefix = _HOST_SUFFIX.sub("", name)
+        if not prefix:
+            return False
         for other, value in variables.items():
-            suffix = _HOST_SUFFIX.search(other)
-            if other == name or suffix is None or not value or not other.startswith(name[:prefix]):
+            ports = _ports_beside(other)
+            if not value or not ports or not other.startswith(prefix):
                 continue
-            own = {
-                f"{other}_PORT",
-                *(other[: suffix.start()] + port for port in _PORT_SUFFIXES if suffix.start() > prefix),
-            }
+            own = set(ports) - set(_ports_beside(name))
             is_ours = re.fullmatch(self._any_host(), value, re.IGNORECASE) is not None
-            if prefix and not is_ours and not own & variables.keys():
+            if not is_ours and not own & variables.keys():
                 return True
         return False
 
@@ -228,6 +226,12 @@ class Rewriting:
         found = [name for name, value in variables.items() if stays(value, after[name])][:_MOST_NAMED]
         is_argument = any(stays(old, new) for old, new in zip(words, elsewhere.arguments(words), strict=True))
         return [*found, *(["an argument"] if is_argument else [])]
+
+
+def _ports_beside(name: str) -> list[str]:
+    """Names of the variables that may hold the port beside the host in variable `name`; empty if that is no name for a host."""
+    prefix = _HOST_SUFFIX.sub("", name)
+    return [] if prefix == name else [f"{name}_PORT", *(prefix + port for port in _PORT_SUFFIXES)]
 
 
 def _has_word(text: str, word: str) -> bool:

@@ -16,6 +16,8 @@ class Kind(StrEnum):
     """Fetched more rows of an open result."""
     BEGIN = "begin"
     END = "end"
+    CLOSE = "close"
+    """Closed a prepared statement, by a request that is answered."""
     CONTROL = "control"
     """Other control of transactions, cursors and prepared statements."""
     SETTING = "setting"
@@ -33,9 +35,10 @@ class Kind(StrEnum):
 _WORDS = {
     Kind.PREPARE: ("prepare",),
     Kind.FETCH: ("fetch",),
+    Kind.CLOSE: ("deallocate", "close_statement"),
     Kind.CONTROL: (
         *("rollback", "savepoint", "release"),
-        *("declare", "close", "move", "describe", "deallocate", "close_statement", "reset_statement"),
+        *("declare", "close", "move", "describe", "reset_statement"),
     ),
     Kind.SETTING: ("ping", "init_db", "use", "set_option", "reset_connection", "hello", "client"),
     Kind.READ: (
@@ -67,6 +70,11 @@ _VARIES = re.compile(
 """Reads that change or lock something, or whose answer differs each time."""
 _OF_CONNECTION = ("select ?", "select")
 """A query that only checks whether the connection is alive, and the command that selects a database in Redis."""
+
+
+def is_assignment(text: str) -> bool:
+    """Whether a statement sets something, such as a user's variable: its literals are values, not keys to fetch by."""
+    return text.upper().startswith("SET ")
 
 
 def kind_of(phase: str, command: str, text: str) -> Kind:

@@ -44,11 +44,6 @@ class Trip:
     """How long the rest of the request waited for the acknowledgement of its first part."""
 
     @property
-    def closes_statement(self) -> bool:
-        """Whether it closed a prepared statement, by a request that is answered."""
-        return self.command in ("deallocate", "close_statement")
-
-    @property
     def text(self) -> str:
         """The statement without literals, or the command."""
         return self.command if self.digest is None else self.digest.text
