@@ -227,7 +227,7 @@ def running(kind: str, work: Path) -> Iterator[tuple[dict[str, str], str]]:
     """A server on this machine's loopback; the programs' environment, and its version."""
     store = find_store(str(own_defaults(work)) if kind == MARIADB else kind, Tables(1, 10_000))
     store.prepare(ServerContext(work, Host("here", None), usable_cpus(), 64, namespaced=False))
-    server = store.start(networking=True, reached_by="tcp")
+    server = store.start(networking=True, transport="tcp")
     try:
         login = {"USER": store.user, "PASSWORD": store.password, "NAME": store.database}
         place = {"HOST": str(server.address), "PORT": str(server.port)}

@@ -27,7 +27,7 @@ from statistics import median
 from howfar.engine.messages import Event, Finished, LoadJob, Measuring, Session, Sysbench
 from howfar.engine.run_load import run_load
 from howfar.lab import sandbox
-from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
+from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_laboratory
 from howfar.paths import Endpoint
 from howfar.stats.intervals import judge_ratio
 
@@ -51,49 +51,49 @@ def reading(endpoint: Endpoint) -> Reading:
     return Reading(sum(map(cpu_us, pids)), sum(map(sleeps, pids)))
 
 
-def own(stage: LabStage, connections: int, seconds: int) -> dict[str, float]:
+def own(environment: LabTrialEnvironment, connections: int, seconds: int) -> dict[str, float]:
     """Microseconds per query of our load, as a trial counts them and by /proc."""
     job = LoadJob(
-        protocol=stage.protocol,
+        protocol=environment.protocol,
         session=Session(fetch_server_key=True),
-        target=stage.target,
-        user=stage.user,
-        password=stage.password,
-        database=stage.database,
+        target=environment.target,
+        user=environment.user,
+        password=environment.password,
+        database=environment.database,
         workload=Sysbench(kind="oltp_point_select", tables=TABLES, table_size=SIZE, db_ps_mode="disable"),
         connections=connections,
         seed=1,
         warmup_ns=WARMUP_S * 10**9,
         measure_ns=seconds * 10**9,
-        observe=stage.observe,
+        observe=environment.observe,
     )
     ends: list[Reading] = []
 
     def look(event: Event) -> None:
         if isinstance(event, (Measuring, Finished)):
-            ends.append(reading(stage.main.endpoint))
+            ends.append(reading(environment.main.endpoint))
 
-    done = run_load(job, stage.client, look).finished
+    done = run_load(job, environment.client, look).finished
     began, ended = ends
     by_proc, slept = ended.each(began, done.transactions)
     ours_ns = sum(one.cpu_ns for one in done.cpu if one.role == "forwarder")
     return {"ours": ours_ns / 1e3 / done.transactions, "ours by /proc": by_proc, "our sleeps": slept}
 
 
-def beside_sysbench(stage: LabStage, connections: int, seconds: int) -> dict[str, float]:
+def beside_sysbench(environment: LabTrialEnvironment, connections: int, seconds: int) -> dict[str, float]:
     """Microseconds per query of sysbench's load, by /proc."""
-    endpoint, driver = stage.main.endpoint, "pgsql" if stage.protocol == "postgresql" else "mysql"
+    endpoint, driver = environment.main.endpoint, "pgsql" if environment.protocol == "postgresql" else "mysql"
     if endpoint.socket:
         place = endpoint.socket if driver == "mysql" else str(Path(endpoint.socket).parent)
         where = [f"--{driver}-{'socket' if driver == 'mysql' else 'host'}={place}"]
     else:
         where = [f"--{driver}-host={endpoint.host}", f"--{driver}-port={endpoint.port}"]
     with tempfile.NamedTemporaryFile("w", suffix=".cnf") as secret:  # mode 0600
-        secret.write(f"{driver}-password={stage.password}\n")
+        secret.write(f"{driver}-password={environment.password}\n")
         secret.flush()
-        sysbench = stage.client.popen(
+        sysbench = environment.client.popen(
             ["sysbench", f"--config-file={secret.name}", "oltp_point_select", f"--db-driver={driver}", *where,
-             f"--{driver}-user={stage.user}", f"--{driver}-db={stage.database}", "--db-ps-mode=disable",
+             f"--{driver}-user={environment.user}", f"--{driver}-db={environment.database}", "--db-ps-mode=disable",
              f"--tables={TABLES}", f"--table-size={SIZE}", f"--threads={connections}", f"--time={WARMUP_S + seconds + 1}",
              "--report-interval=1", "run"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -137,9 +137,9 @@ def compare(laboratory: Lab, path: str, given: argparse.Namespace) -> None:
     found, order = defaultdict(list), random.Random(1)
     for _ in range(given.blocks):
         factors = {"path": path, "threads": given.connections, "placement": "isolated", "idle": "polling"}
-        with laboratory.stage(factors) as stage:
+        with laboratory.trial_environment(factors) as environment:
             for measure in order.sample((own, beside_sysbench), 2):
-                for name, figure in measure(stage, given.connections, given.seconds).items():
+                for name, figure in measure(environment, given.connections, given.seconds).items():
                     found[name].append(figure)
     counted, loads = (ratio(found["ours"], found[name]) for name in ("ours by /proc", "sysbench"))
     middle = {name: median(figures) for name, figures in found.items()}

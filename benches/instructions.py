@@ -32,7 +32,7 @@ LENGTHS = (10_000, 60_000)
 """Histograms grow when a latency is higher than any before, which costs some 300 000 instructions and happens by chance: a few times
 in either run. Just-in-time compilation in sysbench varies likewise. Over this many queries neither matters."""
 WORKLOAD = Sysbench(kind="oltp_point_select", tables=1, table_size=10_000)
-PATIENCE_S = 300
+TIMEOUT_S = 300
 
 
 def build() -> Path:
@@ -52,7 +52,7 @@ def collected(command: list[str], stdin: str = "") -> int:
         capture_output=True,
         text=True,
         errors="replace",  # a program may print bytes that are no text
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     counted = re.search(r"Collected : (\d+)", done.stderr)
     if done.returncode != 0 or counted is None:
@@ -71,7 +71,7 @@ def ours(engine: Path, socket: str, queries: int) -> int:
         threads=1,
         seed=1,
         warmup_ns=0,
-        measure_ns=PATIENCE_S * 10**9,
+        measure_ns=TIMEOUT_S * 10**9,
         transactions=queries,
         connect_timeout_ns=60_000_000_000,
         interval_ns=3_600_000_000_000,

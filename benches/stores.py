@@ -37,7 +37,7 @@ from howfar.engine.run_load import run_tables
 KEYS = 10_000
 LONG_NS = 3_600_000_000_000
 SETTLE_S = 0.3
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Counters:
@@ -45,7 +45,7 @@ class Counters:
 
     def __init__(self, path: str) -> None:
         self._line = socket.socket(socket.AF_UNIX)
-        self._line.settimeout(PATIENCE_S)
+        self._line.settimeout(TIMEOUT_S)
         self._line.connect(path)
 
     def executed(self) -> int:
@@ -74,7 +74,7 @@ def running(directory: str) -> Iterator[str]:
     command += ["--appendonly", "no", "--maxclients", "20000"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
-        meter.wait_until(lambda: Path(path).exists(), "the server's socket", PATIENCE_S)
+        meter.wait_until(lambda: Path(path).exists(), "the server's socket", TIMEOUT_S)
         yield path
     finally:
         server.kill()
@@ -121,11 +121,11 @@ def peer(path: str, connections: int, options: argparse.Namespace) -> Iterator[t
 
 def trial(start: Callable[..., object], path: str, connections: int, options: argparse.Namespace) -> Trial:
     counters = Counters(path)
-    meter.wait_until(lambda: counters.connected() == 0, "the client before to leave", PATIENCE_S)
+    meter.wait_until(lambda: counters.connected() == 0, "the client before to leave", TIMEOUT_S)
     began = counters.executed()
     with start(path, connections, options) as (pid, driver):  # type: ignore[attr-defined]
         meter.wait_until(
-            lambda: counters.executed() > began and counters.connected() == connections, "the first answers", PATIENCE_S
+            lambda: counters.executed() > began and counters.connected() == connections, "the first answers", TIMEOUT_S
         )
         time.sleep(SETTLE_S)
         return meter.measure(pid, counters, options.seconds, began).model_copy(update={"driver": driver})

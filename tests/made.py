@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from hdrh.histogram import HdrHistogram
 from pydantic import BaseModel
 
-from howfar.analysis.cells import Figure, Floors
+from howfar.analysis.cells import Metric, NoiseFloors
 from howfar.stats.estimate import Estimate
 from howfar.stats.hdr import DIGITS, LONGEST_NS
 from howfar.stats.histograms import merge_data, value_at
@@ -84,10 +84,10 @@ def made_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: Stop
     return Run(info=made(RunInfo, plan_name=name, arms=tuple(arms), **fields | info), trials=tuple(trials), stop=stop)
 
 
-def floors_of(floor: float | None, link: float | None = None) -> Floors:
+def floors_of(floor: float | None, link: float | None = None) -> NoiseFloors:
     """The same floors for every figure: by the baseline's A/A arm, and by the A/A arm over the link."""
 
-    def twice(floor: float | None) -> dict[Figure, Estimate]:
-        return {} if floor is None else dict.fromkeys(Figure, Estimate(value=1.0, low=1 / (1 + floor), high=1 + floor))
+    def twice(floor: float | None) -> dict[Metric, Estimate]:
+        return {} if floor is None else dict.fromkeys(Metric, Estimate(value=1.0, low=1 / (1 + floor), high=1 + floor))
 
-    return Floors(same=twice(floor), link=twice(link))
+    return NoiseFloors(same=twice(floor), link=twice(link))

@@ -19,7 +19,7 @@ from tests.unit.synthetic_run import synthetic_run
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
-PATIENCE_S = 170
+TIMEOUT_S = 170
 
 ELSEWHERE: dict[str, str] = {
     "./setup": "every run of ./test begins with it",
@@ -100,7 +100,7 @@ def test_console_example_runs(example: Example, tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         )
         assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
 

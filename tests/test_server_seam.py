@@ -37,12 +37,12 @@ KNOWN = {
     "load/cmdline.py": "pgbench's options",
     "doctor/protocols/__init__.py": "registration",
     "engine/rules.py": "the contract's rules of a protocol",
-    "fleet/given.py": "what a session may ask a server of the user's own",
+    "fleet/user_server.py": "what a session may ask a server of the user's own",
     "load/job.py": "options of a protocol",
     "cli/target.py": "libpq's files",
     "cli/lab.py": "libpq's variables",
     "experiments/replication/report.py": "registration of lines to write",
-    "paths/given.py": "which protocol a proxy reads",
+    "paths/user_proxies.py": "which protocol a proxy reads",
 }
 """Other files, and what they know about PostgreSQL."""
 MOST = 20

@@ -5,9 +5,9 @@
 use std::process::Command;
 
 fn git(arguments: &[&str]) -> Option<String> {
-    let done = Command::new("git").args(arguments).output().ok()?;
-    let text = String::from_utf8(done.stdout).ok()?;
-    (done.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
 }
 
 /// Compile the preloaded library. A wheel has one program, so the library is embedded in it.
@@ -26,10 +26,10 @@ fn preload() {
     if let Ok(linker) = std::env::var("RUSTC_LINKER") {
         rustc.arg(format!("-Clinker={linker}"));
     }
-    let made = format!("{}/listen.so", var("OUT_DIR"));
-    let done = rustc.args(["-o", &made, SOURCE]).status();
+    let library = format!("{}/listen.so", var("OUT_DIR"));
+    let status = rustc.args(["-o", &library, SOURCE]).status();
     assert!(
-        done.is_ok_and(|code| code.success()),
+        status.is_ok_and(|code| code.success()),
         "{SOURCE} must compile"
     );
 }

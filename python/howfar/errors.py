@@ -98,7 +98,7 @@ class Explanation:
     """An error in machine-readable form."""
 
     code: str
-    """Which error it is: the engine's code, else the name of the exit code."""
+    """Identifies the error: the engine's code, or else the name of the exit code."""
     message: str
     advice: str
 
@@ -126,18 +126,18 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # imported only after a mistake
 
     names = {_plain(name): name for name in known}
-    begun = [name for plain, name in names.items() if len(_plain(word)) > 2 and plain.startswith(_plain(word))]
-    if len(begun) == 1:
-        return begun[0]
-    near = get_close_matches(_plain(word), names, 1, cutoff=0.7)
+    completions = [name for plain, name in names.items() if len(_plain(word)) > 2 and plain.startswith(_plain(word))]
+    if len(completions) == 1:
+        return completions[0]
+    close = get_close_matches(_plain(word), names, 1, cutoff=0.7)
     swapped = [plain for plain in names if sorted(plain) == sorted(_plain(word))]
-    return names[(near or swapped)[0]] if near or swapped else None
+    return names[(close or swapped)[0]] if close or swapped else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The question to ask about a word that is not known, with a space after it; empty if no known word is similar."""
-    near = nearest(word, known)
-    return f"Did you mean {near}? " if near else ""
+    suggestion = nearest(word, known)
+    return f"Did you mean {suggestion}? " if suggestion else ""
 
 
 def _plain(name: str) -> str:

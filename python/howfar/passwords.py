@@ -1,11 +1,11 @@
-"""Masks the passwords that we were given where a text from outside repeats them: a server's error, our own arguments."""
+"""Masks known passwords in text from outside, such as a server's error or our own arguments."""
 
 from __future__ import annotations
 
 import re
 
 MASK = "***"
-_SHORT = 4
+_SHORT_LENGTH = 4
 """A password with fewer characters is often part of other words, so it is masked only as a separate word."""
 _known: set[str] = set()
 
@@ -17,10 +17,10 @@ def learn(password: str) -> None:
 
 
 def without_passwords(text: str) -> str:
-    """The text with a mask for each password that is known."""
+    """The text with each known password masked."""
     for password in sorted(_known, key=len, reverse=True):  # one may be part of another
         pattern = re.escape(password)
-        text = re.sub(rf"(?<!\w){pattern}(?!\w)" if len(password) < _SHORT else pattern, MASK, text)
+        text = re.sub(rf"(?<!\w){pattern}(?!\w)" if len(password) < _SHORT_LENGTH else pattern, MASK, text)
     return text
 
 

@@ -11,7 +11,7 @@ _UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
 
 def printable(text: str) -> str:
     """The text with `?` for each control character except line ends: they set colours, a terminal's title, the writing direction."""
-    return _UNUSUAL.sub(lambda found: found[0] if _is_shown(found[0]) else _REPLACEMENT, text)
+    return _UNUSUAL.sub(lambda match: match[0] if _is_shown(match[0]) else _REPLACEMENT, text)
 
 
 def one_line(text: str) -> str:
@@ -21,7 +21,7 @@ def one_line(text: str) -> str:
 
 def printable_json(text: str) -> str:
     """JSON text with the same characters escaped; they occur only in strings."""
-    return _UNUSUAL.sub(lambda found: found[0] if _is_shown(found[0]) else _escaped(found[0]), text)
+    return _UNUSUAL.sub(lambda match: match[0] if _is_shown(match[0]) else _escaped(match[0]), text)
 
 
 def _is_shown(character: str) -> bool:
@@ -30,4 +30,4 @@ def _is_shown(character: str) -> bool:
 
 def _escaped(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return "".join(f"\\u{units[start : start + 2].hex()}" for start in range(0, len(units), 2))

@@ -1,5 +1,5 @@
-"""Protocols for what a trial needs of hosts, servers and links. The runner uses them; `howfar.lab` implements them with namespaces.
-A *stage* is one complete path to one server, for one trial."""
+"""Protocols (interfaces) for the hosts, servers and links that trials need. The runner uses them; `howfar.lab` implements them with
+namespaces, `howfar.fleet` with real hosts. A *trial environment* is one complete path to one server, for one trial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from howfar.store.records import FactorValue, Window
 
 @dataclass(frozen=True)
 class Trust:
-    """What a client needs to verify that it speaks with the stage's server."""
+    """What a client needs to verify that it speaks with the environment's server."""
 
     ca_file: str
     server_name: str
@@ -46,7 +46,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class ServiceEndpoint:
-    """One server of a stage as an application reaches it, over the stage's path."""
+    """One server of an environment as an application reaches it, over the environment's path."""
 
     service: Service
     server_kind: str
@@ -57,24 +57,24 @@ class ServiceEndpoint:
 
 
 class Application(Protocol):
-    """A real application in front of the stage's servers, which serves a page after `install`."""
+    """A real application in front of the environment's servers, which serves a page after `install`."""
 
     def install(self, script: PageScript) -> FastCgi:
         """Install the script of its pages and verify that it does what the script describes; returns how the engine requests a page.
         Raises PlanError if it cannot do that, LabError."""
         ...
 
-    def obtained(self) -> StageReceipt:
-        """The application's part of a stage's receipt. Raises LabError when it has died."""
+    def collect_receipt(self) -> CollectedReceipt:
+        """The application's part of an environment's receipt. Raises LabError when it has died."""
         ...
 
 
 @dataclass(frozen=True)
-class StageReceipt:
-    """What can be proven about a stage after the load, and what was not as requested."""
+class CollectedReceipt:
+    """The verified facts about an environment after the load, and its differences from the request."""
 
     receipt: dict[str, Any]
-    """Sections `server`, `services` (the others, by name), `forwarder`, `link`, `replication`, each present only where the stage
+    """Sections `server`, `services` (the others, by name), `forwarder`, `link`, `replication`, each present only where the environment
     has that part."""
     violations: tuple[str, ...] = ()
     """Differences between requested and obtained, one sentence each; any makes the trial void."""
@@ -91,7 +91,7 @@ class LoadFacts:
     answered: int | None = None
     """All statements, or commands to a key-value store, that were answered, including outside the window. None if unknown."""
     ended: int | None = None
-    """The transactions that those statements formed; without BEGIN, each statement is one."""
+    """Number of transactions that those statements formed. Without BEGIN, each statement is one."""
     commit_p50_ns: int | None = None
     """Median time of a commit, from its first byte sent to the last one of its answer."""
     round_trips: Mapping[ServiceName, int] = field(default_factory=dict)
@@ -113,8 +113,8 @@ class WindowWatch(Protocol):
         ...
 
 
-class Stage(Protocol):
-    """One path, ready for use: the server has answered a query on it."""
+class TrialEnvironment(Protocol):
+    """One path to a server, ready for use: the server has answered a query over it."""
 
     target: Target
     protocol: SqlProtocol
@@ -134,7 +134,7 @@ class Stage(Protocol):
 
     @property
     def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
-        """The stage's servers by service: the main one and the others."""
+        """The environment's servers by service: the main one and the others."""
         ...
 
     @property
@@ -142,7 +142,7 @@ class Stage(Protocol):
         """The application; None if the engine runs pages itself, or there are none."""
         ...
 
-    def loading(self) -> None:
+    def reset_counters(self) -> None:
         """Called right before a load, after keys were set or an application verified: counters exclude that. Raises LabError."""
         ...
 
@@ -150,14 +150,14 @@ class Stage(Protocol):
         """Begin to watch a measured window of this length; the caller must finish it."""
         ...
 
-    def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
-        """The part of `obtained` that needs no running server, for faults that kill it: links at rest, how the server saw a client,
-        and the engine's `session` once there is one."""
+    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
+        """The part of `collect_receipt` that needs no running server, for faults that kill it: links at rest, the client's connection
+        as the server saw it, and the engine's `session` once there is one."""
         ...
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
-        """After the load; `session` is the engine's receipt, of the main server unless `load.sessions` are given. Raises
-        LabError when a part has died."""
+    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+        """Collect the receipt after the load. `session`: the engine's receipt of the main server, unless `load.sessions` are given.
+        Raises LabError when a part has died."""
         ...
 
 
@@ -173,10 +173,10 @@ class Testbed(Protocol):
         ...
 
     def begin_block(self, block: int) -> None:
-        """Called when block number `block` begins, is repeated or continues: calibrations are repeated, so that their error differs
-        from block to block."""
+        """Called when block number `block` begins, is repeated or continues. Calibrations are repeated then, so that their errors
+        differ from block to block."""
         ...
 
-    def stage(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[Stage]:
+    def trial_environment(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[TrialEnvironment]:
         """A freshly started server with its data in memory, and the path of `factors["path"]` to it."""
         ...

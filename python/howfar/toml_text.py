@@ -6,10 +6,10 @@ import re
 import tomllib
 from typing import Any
 
-MOST_DEPTH = 32
+MAX_DEPTH = 32
 """Maximum depth of nested tables and arrays. Files that howfar uses have at most four levels."""
 
-_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 class MalformedToml(ValueError):
@@ -27,24 +27,24 @@ def parse_toml(text: str) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         message = str(error)
-        at = _AT.search(message)
-        line, column = at.groups() if at else (None, None)
-        what = _AT.sub("", message)
+        position = _POSITION.search(message)
+        line, column = position.groups() if position else (None, None)
+        what = _POSITION.sub("", message)
         raise MalformedToml(
             what[:1].lower() + what[1:],
             int(line) if line else max(text.count("\n") + (not text.endswith("\n")), 1),
             int(column) if column else None,
         ) from error
     except RecursionError:
-        raise _too_deep(text) from None
+        raise _too_deep_error(text) from None
     if _is_deep(table):
-        raise _too_deep(text)
+        raise _too_deep_error(text)
     return table
 
 
 def _is_deep(table: dict[str, Any]) -> bool:
     level: list[Any] = [table]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for value in level
@@ -54,13 +54,13 @@ def _is_deep(table: dict[str, Any]) -> bool:
     return any(isinstance(value, dict | list) for value in level)
 
 
-def _too_deep(text: str) -> MalformedToml:
+def _too_deep_error(text: str) -> MalformedToml:
     depth = 0
     for number, line in enumerate(text.splitlines(), 1):
         deepest = depth + line.count(".")
         for character in line:
             depth += (character in "[{") - (character in "]}")
             deepest = max(deepest, depth)
-        if deepest > MOST_DEPTH:
-            return MalformedToml(f"more than {MOST_DEPTH} levels", number)
-    return MalformedToml(f"more than {MOST_DEPTH} levels", 1)
+        if deepest > MAX_DEPTH:
+            return MalformedToml(f"more than {MAX_DEPTH} levels", number)
+    return MalformedToml(f"more than {MAX_DEPTH} levels", 1)

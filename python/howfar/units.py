@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from howfar.errors import QuantityError
 
-_DURATION = {
+_DURATION_UNITS = {
     "ns": 1,
     "us": 1_000,
     "µs": 1_000,
@@ -22,24 +22,24 @@ _DURATION = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
-_RATE = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_SIZE = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_RATE_UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_SIZE_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*")
 _SHARE = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*%\s*")
 
 
-def _parse(text: str, units: dict[str, int], what: str, example: str, usual: Callable[[str], str] = str) -> int:
-    """The quantity in the base unit. `usual` maps other spellings to a unit in `units`. Raises QuantityError."""
+def _parse(text: str, units: dict[str, int], what: str, example: str, normalise: Callable[[str], str] = str) -> int:
+    """The quantity in the base unit. `normalise` maps other spellings to the unit's name in `units`. Raises QuantityError."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise QuantityError(f"{text!r} is not a {what}", f"Write a number with its unit, such as {example}.")
     number, unit = match.groups()
-    if usual(unit) not in units:
+    if normalise(unit) not in units:
         raise QuantityError(
             f"{text!r}: no {what} has the unit {unit!r}", f"Known units: {', '.join(units)}; for example {example}."
         )
     try:
-        value = Decimal(number) * units[usual(unit)]
+        value = Decimal(number) * units[normalise(unit)]
     except ArithmeticError as error:  # an exponent beyond what Decimal holds
         raise QuantityError(f"{text!r} is too large for a {what}", f"Write, for example, {example}.") from error
     if value < 0:
@@ -53,18 +53,18 @@ def parse_duration_ns(text: str) -> int:
     """`0.2ms` -> 200000, and `0`, which needs no unit. Raises QuantityError."""
     if text.strip() == "0":
         return 0
-    return _parse(text, _DURATION, "duration", "10ms")
+    return _parse(text, _DURATION_UNITS, "duration", "10ms")
 
 
 def parse_rate_bps(text: str) -> int:
     """`1gbit`, `1Gbit/s`, `1Gbps` or `1g` -> 10**9 bit/s. Raises QuantityError."""
-    value = _parse(text, _RATE, "rate", "1gbit (in bits: 1 MB/s is 8mbit)", _usual_rate)
+    value = _parse(text, _RATE_UNITS, "rate", "1gbit (in bits: 1 MB/s is 8mbit)", _normal_rate_unit)
     if value == 0:
         raise QuantityError(f"{text!r}: a rate of zero carries nothing", "Write, for example, 1gbit.")
     return value
 
 
-def _usual_rate(unit: str) -> str:
+def _normal_rate_unit(unit: str) -> str:
     """`gbit` for each spelling of it. A unit with a capital B means bytes and is returned unchanged, as it is no unit of a rate."""
     bare = unit.lower().removesuffix("/s").removesuffix("ps")
     if "B" in unit and "bit" not in bare:
@@ -74,7 +74,7 @@ def _usual_rate(unit: str) -> str:
 
 def parse_size_bytes(text: str) -> int:
     """`64KiB` -> 65536. Raises QuantityError."""
-    return _parse(text, _SIZE, "size", "64KiB")
+    return _parse(text, _SIZE_UNITS, "size", "64KiB")
 
 
 def parse_share(text: str) -> float:
@@ -97,9 +97,9 @@ def _shortest(value: float, steps: list[tuple[float, str]]) -> str:
 
 
 def format_duration_ns(value: float) -> str:
-    """200000 -> `0.2ms`; never loses the unit."""
-    for factor, unit, below in ((1, "ns", 1e3), (1e3, "us", 1e5), (1e6, "ms", 1e9)):
-        if value < below:
+    """200000 -> `0.2ms`; always with a unit, even for 0."""
+    for factor, unit, limit in ((1, "ns", 1e3), (1e3, "us", 1e5), (1e6, "ms", 1e9)):
+        if value < limit:
             return f"{value / factor:.4g}{unit}"
     return f"{value / 1e9:.4g}s"
 

@@ -23,11 +23,11 @@ from howfar.engine.process import engine_info, find_engine
 
 SCHEMAS = Path(__file__).parents[2] / "schema"
 REFUSED = sorted((SCHEMAS / "examples" / "refused").glob("*.json"))
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def engine(subcommand: str, stdin: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([find_engine(), subcommand], input=stdin, capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run([find_engine(), subcommand], input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 def only_event(done: subprocess.CompletedProcess[str]) -> Failed:

@@ -15,8 +15,8 @@ from howfar.engine.messages import Info
 
 ROOT = Path(__file__).parents[2]
 UV = ROOT / ".boot" / "bin" / "uv"
-PATIENCE_S = 900
-MOST_MB = 120
+TIMEOUT_S = 900
+MAX_MB = 120
 """Maximum size of the base installation, which can query a database, load it, and run the laboratory."""
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 def must(*command: str | Path) -> str:
     """Run a command in the checkout; returns its output."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -106,7 +106,7 @@ def test_the_base_is_small_and_needs_no_extra(run: Run, installed: Path) -> None
     (packages,) = installed.parent.glob("lib/python3*/site-packages")
     assert {path.name for path in packages.iterdir()} & {"altair", "scipy", "vl_convert", "ray"} == set()
     size = sum(path.stat().st_size for path in installed.parent.rglob("*") if path.is_file() and not path.is_symlink())
-    assert size < MOST_MB * 1_000_000, f"{size / 1e6:.0f} MB"
+    assert size < MAX_MB * 1_000_000, f"{size / 1e6:.0f} MB"
     done = run("howfar", "report", "--example", "--html")
     assert done.returncode == 0 and "extra `report`" in done.stderr, done.stderr
     done = run("howfar", "setup", "--check")

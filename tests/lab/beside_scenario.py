@@ -1,4 +1,5 @@
-"""A program for the tests: a stage with three servers on each requested path, each server loaded over it; prints the results as JSON.
+"""A program for the tests: an environment with three servers on each requested path, each server loaded over it; prints the results as
+JSON.
 
 python -m tests.lab.beside_scenario SERVER CASE...    where a case is a path, with `:1.3` for TLS, or `death`
 """
@@ -25,7 +26,7 @@ from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.runner.jobs import fill_keys
 from howfar.store.records import FactorValue
-from howfar.testbed import LoadFacts, Stage
+from howfar.testbed import LoadFacts, TrialEnvironment
 from tests.lab.programs import in_sandbox, load_on
 
 KEYS, REQUESTS = 300, 200
@@ -38,14 +39,14 @@ def _keys(name: ServiceName) -> KeyValue:
     return KeyValue(protocol=protocol, keys=KEYS, get=1, set=0)
 
 
-def _load(stage: Stage, name: ServiceName) -> tuple[dict[str, Any], set[str]]:
+def _load(environment: TrialEnvironment, name: ServiceName) -> tuple[dict[str, Any], set[str]]:
     """The engine's receipt, and the roles that used CPU."""
-    service = stage.services[name].service
+    service = environment.services[name].service
     where = {name: getattr(service, name) for name in ("target", "user", "password", "database")}
     workload = Sysbench(tables=TABLES, table_size=SIZE) if name == "mysql" else _keys(name)
     count = REQUESTS if name != "mysql" else REQUESTS // 20
     job = load_on(
-        stage,
+        environment,
         workload,
         **where,
         session=Session(tls=service.tls),
@@ -53,7 +54,7 @@ def _load(stage: Stage, name: ServiceName) -> tuple[dict[str, Any], set[str]]:
         measure_ns=20 * 10**9,
         transactions=count,
     )
-    outcome = run_load(job, stage.client)
+    outcome = run_load(job, environment.client)
     roles = {use.role for use in outcome.finished.cpu if use.cpu_ns > 0}
     return outcome.ready.receipt.model_dump(), roles
 
@@ -67,13 +68,13 @@ def _allowed(status: str) -> str:
     return next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list"))
 
 
-def _application_cpus(stage: Stage) -> str:
-    with stage.client.popen(["cat", "/proc/self/status"], stdout=subprocess.PIPE, text=True) as process:
+def _application_cpus(environment: TrialEnvironment) -> str:
+    with environment.client.popen(["cat", "/proc/self/status"], stdout=subprocess.PIPE, text=True) as process:
         output = str(process.communicate()[0])
     return _allowed(output)
 
 
-def _places(stage: Stage) -> dict[str, Any]:
+def _places(environment: TrialEnvironment) -> dict[str, Any]:
     return {
         name: {
             "kind": place.server_kind,
@@ -82,46 +83,48 @@ def _places(stage: Stage) -> dict[str, Any]:
             "target": place.service.target.model_dump(),
             "tls": place.service.tls is not None,
         }
-        for name, place in stage.services.items()
+        for name, place in environment.services.items()
     }
 
 
 def _trial(laboratory: Lab, trial: str) -> dict[str, Any]:
     path, _, tls = trial.partition(":")
     factors: dict[str, FactorValue] = {"path": path, "placement": "machines", "threads": 1, "tls": tls or "off"}
-    with laboratory.stage(factors) as stage:
-        filled = {name: fill_keys(stage.services[name], _keys(name), stage.client) for name in STORES}
+    with laboratory.trial_environment(factors) as environment:
+        filled = {name: fill_keys(environment.services[name], _keys(name), environment.client) for name in STORES}
         sessions: dict[str, dict[str, Any]] = {}
         roles: set[str] = set()
-        for name in stage.services:
-            sessions[name], used = _load(stage, name)
+        for name in environment.services:
+            sessions[name], used = _load(environment, name)
             roles |= used
-        obtained = stage.obtained({}, LoadFacts(sessions=sessions))
+        collected = environment.collect_receipt({}, LoadFacts(sessions=sessions))
         wrong = {**sessions["redis"], "peer_address": "elsewhere", "tls_client_version": "none"}
-        elsewhere = stage.obtained({}, LoadFacts(sessions={**sessions, "redis": wrong}))
+        elsewhere = environment.collect_receipt({}, LoadFacts(sessions={**sessions, "redis": wrong}))
         return {
-            "places": _places(stage),
+            "places": _places(environment),
             "filled": filled,
             "roles": sorted(roles),
-            "observed": sorted({one.role for one in stage.observe}),
-            "cpus": {str(one.role): _cpus(one.pid) for one in stage.observe if one.role not in ("link", "forwarder")},
-            "forwarders_cpus": [_cpus(one.pid) for one in stage.observe if one.role == "forwarder"],
-            "application_cpus": _application_cpus(stage),
+            "observed": sorted({one.role for one in environment.observe}),
+            "cpus": {
+                str(one.role): _cpus(one.pid) for one in environment.observe if one.role not in ("link", "forwarder")
+            },
+            "forwarders_cpus": [_cpus(one.pid) for one in environment.observe if one.role == "forwarder"],
+            "application_cpus": _application_cpus(environment),
             "sessions": sessions,
-            "receipt": obtained.receipt,
-            "violations": obtained.violations,
-            "accused": sorted(set(elsewhere.violations) - set(obtained.violations)),
+            "receipt": collected.receipt,
+            "violations": collected.violations,
+            "accused": sorted(set(elsewhere.violations) - set(collected.violations)),
         }
 
 
 def _death(laboratory: Lab) -> dict[str, Any]:
-    """The error after the death of each companion server, on its own stage."""
+    """The error after the death of each companion server, on its own environment."""
     messages: dict[str, Any] = {}
     for name in STORES:
-        with laboratory.stage({"path": "socket"}) as stage:
-            os.kill(stage.services[name].pid, signal.SIGKILL)
+        with laboratory.trial_environment({"path": "socket"}) as environment:
+            os.kill(environment.services[name].pid, signal.SIGKILL)
             try:
-                stage.obtained({}, LoadFacts(sessions={}))
+                environment.collect_receipt({}, LoadFacts(sessions={}))
             except LabError as error:
                 messages[name] = error.message
     return messages
@@ -138,7 +141,7 @@ def main() -> None:
         link=LinkSpec(10**6, 10**9),
         with_goodput=False,
         connections=8,
-        companions=STORES,
+        auxiliary_servers=STORES,
     )
     with open_laboratory(request) as laboratory:
         trials = {case: _death(laboratory) if case == "death" else _trial(laboratory, case) for case in cases}

@@ -31,15 +31,15 @@ from tests.lab.doctor_proposed import Proposed
 
 LOOKS = 3
 WATCH_S = 2.0
-_PATIENCE_S = 90.0
+_TIMEOUT_S = 90.0
 _PROGRAMS = {"redis": "redis-server", "memcached": "memcached"}
 
 
 def _until(condition: Callable[[], bool], what: str, log: Path | None = None) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
         output = log.read_text(errors="replace")[-800:] if log is not None else ""
-        assert time.monotonic() < deadline, f"waited {_PATIENCE_S:.0f} s for: {what}: {output}"
+        assert time.monotonic() < deadline, f"waited {_TIMEOUT_S:.0f} s for: {what}: {output}"
         time.sleep(0.01)
 
 
@@ -304,7 +304,7 @@ class Ward:
     def stop_server(self) -> None:
         """Stop the server cleanly, so that its data can be opened again."""
         self.server.terminate()
-        self.server.wait(_PATIENCE_S)
+        self.server.wait(_TIMEOUT_S)
 
     def figures(self) -> list[int]:
         """Connects and CPU time of the client until now."""
@@ -365,8 +365,8 @@ def _look(as_nobody: bool = False) -> dict[str, Any]:
     return answer
 
 
-def _seen(look: Mapping[str, Any], ward: Ward) -> dict[str, Any]:
-    return next((server for server in look["servers"] if server["pid"] == ward.server.pid), {})
+def _seen(sample: Mapping[str, Any], ward: Ward) -> dict[str, Any]:
+    return next((server for server in sample["servers"] if server["pid"] == ward.server.pid), {})
 
 
 def _own_machine(base: Path) -> None:
@@ -401,18 +401,18 @@ def _present(server: str) -> str:
 def _measured(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """Examine once; also returns each client's connects and CPU time meanwhile."""
     before = {ward.case.name: ward.figures() for ward in wards}
-    look = _look()
+    sample = _look()
     after = {ward.case.name: ward.figures() for ward in wards}
-    return look, {name: [b - a for a, b in zip(before[name], after[name], strict=True)] for name in before}
+    return sample, {name: [b - a for a, b in zip(before[name], after[name], strict=True)] for name in before}
 
 
 def _found(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """Examine until nothing is missed: on a busy machine, a short examination may miss what a client does only now and then."""
     for _ in range(LOOKS):
-        look, did = _measured(wards)
-        if all(ward.case.finds <= _changes(_seen(look, ward)) for ward in wards):
+        sample, did = _measured(wards)
+        if all(ward.case.finds <= _changes(_seen(sample, ward)) for ward in wards):
             break
-    return look, did
+    return sample, did
 
 
 def _changes(server: Mapping[str, Any]) -> set[str]:

@@ -21,11 +21,11 @@ from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import HowfarError
-from howfar.lab.replication import Pair, PairContext, ReplicationSpec, open_pair
-from howfar.lab.replication.links import EmulatedWire
+from howfar.lab.replication import ReplicaSet, ReplicaSetContext, ReplicationSpec, open_replica_set
+from howfar.lab.replication.links import EmulatedReplicationLink
 from howfar.lab.servers import DATABASE, USER, Tables
 from howfar.lab.servers.program import Program
-from howfar.runner.fault.crash import BREAKS, FaultContext, run_crash
+from howfar.runner.fault.crash import FAULTS, FaultContext, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from tests.acknowledged_scenario import INSERTS
 from tests.lab.programs import in_sandbox
@@ -38,21 +38,21 @@ WARMUP_NS = 300_000_000
 
 
 def _case(
-    context: PairContext, wires: Sequence[EmulatedWire], program: Program, case: Mapping[str, Any]
+    context: ReplicaSetContext, links: Sequence[EmulatedReplicationLink], program: Program, case: Mapping[str, Any]
 ) -> dict[str, Any]:
     began = time.monotonic()
     try:
-        with open_pair(context, wires, program, TABLES, ReplicationSpec(**case["settings"])) as pair:
-            pair.primary.write(*INSERTS.prepare, patience_s=pair.patience_s)
-            pair.await_caught_up(pair.replicas[0])
+        with open_replica_set(context, links, program, TABLES, ReplicationSpec(**case["settings"])) as replica_set:
+            replica_set.primary.write(*INSERTS.prepare, timeout_s=replica_set.timeout_s)
+            replica_set.await_caught_up(replica_set.replicas[0])
             if "told" in case:
-                pair.primary.tell(case["told"], pair.patience_s)
-            return _broken(pair, context, case) | {"seconds": round(time.monotonic() - began, 1)}
+                replica_set.primary.tell(case["told"], replica_set.timeout_s)
+            return _broken(replica_set, context, case) | {"seconds": round(time.monotonic() - began, 1)}
     except HowfarError as error:
         return {"error": [type(error).__name__, error.message]}
 
 
-def _broken(pair: Pair, context: PairContext, case: Mapping[str, Any]) -> dict[str, Any]:
+def _broken(replica_set: ReplicaSet, context: ReplicaSetContext, case: Mapping[str, Any]) -> dict[str, Any]:
     def measure(job: LoadJob, launcher: Launcher, on_event: Any) -> LoadOutcome:
         outcome = run_load(job, launcher, on_event)
         if case.get("planted") and job.acknowledged is not None:
@@ -60,16 +60,16 @@ def _broken(pair: Pair, context: PairContext, case: Mapping[str, Any]) -> dict[s
         return outcome
 
     where = FaultContext(
-        pair=pair,
+        replica_set=replica_set,
         launcher=context.network.server.launcher(context.shares.client),
-        rtt_ns=pair.wires[0].begin().p50_ns,
+        rtt_ns=replica_set.links[0].begin().p50_ns,
         measure=measure,
         on_event=lambda event: None,
     )
     job = LoadJob(
-        target=UnixTarget(path=str(pair.primary.server.socket)),
+        target=UnixTarget(path=str(replica_set.primary.server.socket)),
         user=USER,
-        password=account_password(pair),
+        password=account_password(replica_set),
         database=DATABASE,
         workload=INSERTS,
         connections=case.get("threads", THREADS),
@@ -80,15 +80,15 @@ def _broken(pair: Pair, context: PairContext, case: Mapping[str, Any]) -> dict[s
     if case["fault"] == "replica-leaves":
         fallen = run_fallback(where, job, case.get("timeout_ms"), case["after_ns"], case["away_ns"])
         return {"record": fallen.record.model_dump(), "transactions": fallen.outcome.finished.transactions}
-    done = BREAKS[case["fault"]]
+    done = FAULTS[case["fault"]]
     done = replace(done, failover_ns=case.get("failover_ns", done.failover_ns))
-    with patch.dict(BREAKS, {case["fault"]: done}):
+    with patch.dict(FAULTS, {case["fault"]: done}):
         crashed = run_crash(where, job, case["fault"], case["after_ns"])
     return {"record": crashed.record.model_dump(), "transactions": crashed.outcome.finished.transactions}
 
 
-def account_password(pair: Pair) -> str:
-    return pair.primary.server.password
+def account_password(replica_set: ReplicaSet) -> str:
+    return replica_set.primary.server.password
 
 
 def plant(log: Path) -> None:

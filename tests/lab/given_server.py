@@ -16,7 +16,7 @@ def main() -> int:
     kind, directory, address, size = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     store = find_store(kind, Tables(1, size))
     store.prepare(ServerContext(directory, Host("server", None), usable_cpus(), 64, True, address))
-    running = store.start(networking=True, reached_by="tcp")
+    running = store.start(networking=True, transport="tcp")
     try:
         (directory / "password").touch(mode=0o600)
         (directory / "password").write_text(f"{store.password}\n")

@@ -70,13 +70,13 @@ def here(pattern: str) -> list[int]:
     return [pid for pid, line in processes().items() if re.search(pattern, line)]
 
 
-def await_that(what: Callable[[], Any], why: str, patience_s: float = _LONGEST_S) -> Any:
-    deadline = time.monotonic() + patience_s
+def await_that(what: Callable[[], Any], why: str, timeout_s: float = _LONGEST_S) -> Any:
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if found := what():
             return found
         time.sleep(0.05)
-    raise SystemExit(f"waited {patience_s:.0f} s for {why}")
+    raise SystemExit(f"waited {timeout_s:.0f} s for {why}")
 
 
 def cleared(pattern: re.Pattern[str]) -> float | None:

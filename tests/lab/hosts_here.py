@@ -21,7 +21,7 @@ from pathlib import Path
 from howfar.fleet import node
 from howfar.lab import kernel, sandbox
 from howfar.lab.link import LinkSpec, open_link
-from howfar.lab.network import Companion, Host, build_network, usable_cpus
+from howfar.lab.network import Host, ManagedProcess, build_network, usable_cpus
 
 BRIDGE_ADDRESS = "10.78.0.1"
 _READY_S = 20.0
@@ -82,7 +82,7 @@ class Sshd:
         (directory / "known").write_text("* " + (directory / "host.pub").read_text())
         Path("/run/sshd").mkdir(exist_ok=True)
 
-    def start(self, place: HostHere) -> Companion:
+    def start(self, place: HostHere) -> ManagedProcess:
         file = self.directory / f"sshd-{place.name}"
         file.write_text(
             f"ListenAddress {place.address}\nHostKey {self.directory / 'host'}\nPidFile none\nUsePAM no\n"
@@ -92,7 +92,7 @@ class Sshd:
         with (self.directory / f"sshd-{place.name}.log").open("wb") as log:
             command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(file)]
             # In the foreground it may start processes that outlive a session's end, as on any machine.
-            return Companion(place.host.launcher(usable_cpus()), command, stdout=log, stderr=log)
+            return ManagedProcess(place.host.launcher(usable_cpus()), command, stdout=log, stderr=log)
 
     @property
     def arguments(self) -> str:

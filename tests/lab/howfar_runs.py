@@ -121,11 +121,11 @@ class Session:
             return False
         return True
 
-    def code(self, patience_s: float = LONGEST_S) -> int:
+    def code(self, timeout_s: float = LONGEST_S) -> int:
         """Wait for its exit code and for all its output. Raises TimeoutExpired."""
-        code = self.process.wait(patience_s)
+        code = self.process.wait(timeout_s)
         for reader in self._readers:
-            reader.join(patience_s)
+            reader.join(timeout_s)
         return code
 
     def say(self) -> str:
@@ -152,9 +152,9 @@ class Session:
                 return pid
         return None
 
-    def await_part(self, role: str, patience_s: float) -> int | None:
-        """`find`, waiting up to `patience_s`; None if the process did not appear or the session has ended."""
-        deadline = time.monotonic() + patience_s
+    def await_part(self, role: str, timeout_s: float) -> int | None:
+        """`find`, waiting up to `timeout_s`; None if the process did not appear or the session has ended."""
+        deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:
             pid = self.find(role)
             if pid is not None:

@@ -58,11 +58,11 @@ def _plan(case: Mapping[str, Any], request: LabRequest) -> Plan:
 
 
 def _measure(laboratory: Lab, case: Mapping[str, Any]) -> Any:
-    def measure(job: LoadJob, client: Launcher, hear: Any) -> LoadOutcome:
-        rmem = case.get("rmem")  # only now: opening the stage sizes buffers for the link
+    def measure(job: LoadJob, client: Launcher, on_event: Any) -> LoadOutcome:
+        rmem = case.get("rmem")  # only now: opening the environment sizes buffers for the link
         if rmem is not None:
             assert laboratory.client_host.write_sysctl("net/ipv4/tcp_rmem", f"4096 {rmem} {rmem}")
-        return run_load(job.model_copy(update={"client_work": case.get("work", "touch")}), client, hear)
+        return run_load(job.model_copy(update={"client_work": case.get("work", "touch")}), client, on_event)
 
     return measure
 
@@ -70,14 +70,14 @@ def _measure(laboratory: Lab, case: Mapping[str, Any]) -> Any:
 def _trials(laboratory: Lab, case: Mapping[str, Any], plan: Plan, arm: Arm) -> list[Trial]:
     instruments = Instruments(measure=_measure(laboratory, case))
 
-    def hear(_: Event) -> None:
+    def on_event(_: Event) -> None:
         pass
 
     found = []
     measured_in: Testbed = NullLaboratory(laboratory, case["null"]) if "null" in case else laboratory
     for number in range(case.get("trials", 1)):
         place = Slot(block=number, position=0, attempt=0, arm=arm.name)
-        found.append(run_trial(number, place, arm, plan, SEED, measured_in, instruments, hear))
+        found.append(run_trial(number, place, arm, plan, SEED, measured_in, instruments, on_event))
     return found
 
 

@@ -1,4 +1,4 @@
-"""A stage whose server answers every statement with prepared bytes, so that any client is the bottleneck."""
+"""An environment whose server answers every statement with prepared bytes, so that any client is the bottleneck."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
-from howfar.lab.window import Scene, WindowWatch
+from howfar.lab.window import WatchTargets, WindowWatch
 from howfar.services import SqlProtocol
 from howfar.store.records import FactorValue
-from howfar.testbed import NO_FACTS, LoadFacts, ServiceEndpoint, StageReceipt, Trust
+from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, ServiceEndpoint, Trust
 
 ADDRESS = "127.0.0.1"
 
 
 @dataclass
 class NullStage:
-    """See `howfar.testbed.Stage`."""
+    """See `howfar.testbed.TrialEnvironment`."""
 
     target: Any
     client: Launcher
     observe: tuple[Observed, ...]
-    scene: Scene
+    targets: WatchTargets
     trust: Trust | None = None
     fetches_server_key: bool = True
     services: Mapping[ServiceName, ServiceEndpoint] = field(default_factory=dict)
@@ -43,17 +43,17 @@ class NullStage:
     application: None = None
     pair: None = None
 
-    def loading(self) -> None:
+    def reset_counters(self) -> None:
         pass
 
     def watch(self, length_ns: int) -> WindowWatch:
-        return WindowWatch(self.scene, length_ns)
+        return WindowWatch(self.targets, length_ns)
 
-    def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
-        return StageReceipt({})
+    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
+        return CollectedReceipt({})
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
-        return StageReceipt({})
+    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+        return CollectedReceipt({})
 
 
 @dataclass
@@ -73,8 +73,8 @@ class NullLaboratory:
         return self.real.environment()
 
     @contextmanager
-    def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[NullStage]:
-        """A stage on the loopback of the server's host, whatever the factors."""
+    def trial_environment(self, factors: Mapping[str, FactorValue]) -> Iterator[NullStage]:
+        """An environment on the loopback of the server's host, whatever the factors."""
         host, shares = self.real.server_host, self.real.shares
         job = NullJob(listen=TcpListen(host=ADDRESS), threads=len(shares.server), reply_bytes=self.reply_bytes)
         with EngineProcess(job, host.launcher(shares.server)) as server:
@@ -84,5 +84,5 @@ class NullLaboratory:
                 target=TcpTarget(host=ADDRESS, port=ready.port),
                 client=host.launcher(shares.client),
                 observe=(Observed(role="server", pid=server.pid),),
-                scene=Scene(host, host, ready.port, None, dict),
+                targets=WatchTargets(host, host, ready.port, None, dict),
             )

@@ -38,7 +38,7 @@ from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.lab.php import php_fpm
 from howfar.lab.php.php_fpm import Answer, ask, keys_of, round_trips_of
-from howfar.lab.staged import LabStage
+from howfar.lab.trial_environment import LabTrialEnvironment
 from howfar.runner.jobs import fill_keys
 from howfar.store.records import FactorValue
 from howfar.testbed import LoadFacts
@@ -91,8 +91,8 @@ def _keys(protocol: Literal["resp2", "memcached_text"]) -> KeyValue:
     return KeyValue(protocol=protocol, keys=KEYS, get=1, set=0)
 
 
-def _script(stage: LabStage, connect: Connect, with_memcached: bool) -> PageScript:
-    services = {name: place.service for name, place in stage.services.items()}
+def _script(environment: LabTrialEnvironment, connect: Connect, with_memcached: bool) -> PageScript:
+    services = {name: place.service for name, place in environment.services.items()}
     sql = sql_of(services)
     assert sql is not None
     more: dict[str, Any] = {"memcached": services["memcached"], "memcached_keys": _keys("memcached_text")}
@@ -114,22 +114,22 @@ def _ask(cgi: FastCgi) -> Answer:
 
 
 @contextmanager
-def _placed(laboratory: Lab, case: str) -> Iterator[tuple[LabStage, FastCgi, PageScript]]:
+def _placed(laboratory: Lab, case: str) -> Iterator[tuple[LabTrialEnvironment, FastCgi, PageScript]]:
     where, _, connect = case.partition("+")
     path, _, tls = where.partition(":")
     factors: dict[str, FactorValue] = {"path": path, "placement": "machines", "threads": CHILDREN, "tls": tls or "off"}
     factors |= {"page": "heavy", "application": "php"}
-    with laboratory.stage(factors) as stage:
+    with laboratory.trial_environment(factors) as environment:
         with_memcached = not tls
-        fill_keys(stage.services["redis"], _keys("resp2"), stage.client)
+        fill_keys(environment.services["redis"], _keys("resp2"), environment.client)
         if with_memcached:
-            fill_keys(stage.services["memcached"], _keys("memcached_text"), stage.client)
-        script = _script(stage, "per_page" if connect else "persistent", with_memcached)
-        assert stage.application is not None
-        yield stage, stage.application.install(script), script
+            fill_keys(environment.services["memcached"], _keys("memcached_text"), environment.client)
+        script = _script(environment, "per_page" if connect else "persistent", with_memcached)
+        assert environment.application is not None
+        yield environment, environment.application.install(script), script
 
 
-def _visited(stage: LabStage, cgi: FastCgi) -> dict[str, Any]:
+def _visited(environment: LabTrialEnvironment, cgi: FastCgi) -> dict[str, Any]:
     """Visits of the engine, as in a trial."""
     job = PageJob(
         application=cgi,
@@ -138,9 +138,9 @@ def _visited(stage: LabStage, cgi: FastCgi) -> dict[str, Any]:
         warmup_ns=0,
         measure_ns=20 * 10**9,
         pages=VISITS,
-        observe=stage.observe,
+        observe=environment.observe,
     )
-    outcome = run_load(job, stage.client)
+    outcome = run_load(job, environment.client)
     return {
         "pages": outcome.finished.transactions,
         "told": outcome.finished.told,
@@ -150,11 +150,11 @@ def _visited(stage: LabStage, cgi: FastCgi) -> dict[str, Any]:
 
 
 def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
-    with _placed(laboratory, case) as (stage, cgi, script):
+    with _placed(laboratory, case) as (environment, cgi, script):
         answers = [_ask(cgi) for _ in range(PAGES)]
-        visited = _visited(stage, cgi)
-        obtained = stage.obtained({})
-        assert stage.application is not None
+        visited = _visited(environment, cgi)
+        collected = environment.collect_receipt({})
+        assert environment.application is not None
         return {
             "turns": {name: ROUND_TRIPS[name] for name in services_of(script)},
             "visited": visited,
@@ -162,24 +162,26 @@ def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
             "ends": all(answer.body.endswith(cgi.ends_with) for answer in answers),
             "complaints": [answer.complaints for answer in answers if answer.complaints],
             "told": [answer.reported for answer in answers],
-            "receipt": obtained.receipt["application"],
-            "violations": obtained.violations,
-            "observed": [one.role for one in stage.observe],
+            "receipt": collected.receipt["application"],
+            "violations": collected.violations,
+            "observed": [one.role for one in environment.observe],
             "script_mode": oct(Path(cgi.parameters["HOWFAR_PAGE"]).stat().st_mode & 0o777),
         }
 
 
 def _stranger(laboratory: Lab) -> dict[str, Any]:
-    """PHP connects to MySQL's socket on a stage of the path `tcp`: the server sees where it connects from."""
-    with laboratory.stage({"path": "tcp", "threads": 1, "application": "php", "page": "heavy"}) as stage:
-        fill_keys(stage.services["redis"], _keys("resp2"), stage.client)
-        script = _script(stage, "persistent", False)
-        assert script.mysql is not None and stage.application is not None
-        socket = UnixTarget(path=str(stage.main.running.socket))
-        stage.application.install(
+    """PHP connects to MySQL's socket on an environment of the path `tcp`: the server sees where it connects from."""
+    with laboratory.trial_environment(
+        {"path": "tcp", "threads": 1, "application": "php", "page": "heavy"}
+    ) as environment:
+        fill_keys(environment.services["redis"], _keys("resp2"), environment.client)
+        script = _script(environment, "persistent", False)
+        assert script.mysql is not None and environment.application is not None
+        socket = UnixTarget(path=str(environment.main.running.socket))
+        environment.application.install(
             script.model_copy(update={"mysql": script.mysql.model_copy(update={"target": socket})})
         )
-        return {"violations": stage.obtained({}).violations}
+        return {"violations": environment.collect_receipt({}).violations}
 
 
 def _liar(laboratory: Lab) -> dict[str, Any]:
@@ -201,24 +203,26 @@ def _liar(laboratory: Lab) -> dict[str, Any]:
 
 
 def _lied(laboratory: Lab) -> dict[str, Any]:
-    with _placed(laboratory, "socket") as (stage, cgi, script):
-        stage.loading()
-        visited = _visited(stage, cgi)
+    with _placed(laboratory, "socket") as (environment, cgi, script):
+        environment.reset_counters()
+        visited = _visited(environment, cgi)
         pages, reported = visited["pages"], visited["told"]
         round_trips = {name: count * pages for name, count in round_trips_of(script).items()}
         keys = {name: count * pages for name, count in keys_of(script).items()}
         return {
             "tells": {name: reported[f"{name}_turns"] - reported[f"{name}_checks"] for name in round_trips}
             == round_trips,
-            "violations": stage.obtained({}, LoadFacts(round_trips=round_trips, keys=keys, sessions={})).violations,
+            "violations": environment.collect_receipt(
+                {}, LoadFacts(round_trips=round_trips, keys=keys, sessions={})
+            ).violations,
         }
 
 
 def _broken(laboratory: Lab) -> dict[str, Any]:
     """What is reported for pages that cannot be answered."""
     messages: dict[str, Any] = {}
-    with _placed(laboratory, "socket") as (stage, cgi, script):
-        assert stage.application is not None and script.mysql is not None
+    with _placed(laboratory, "socket") as (environment, cgi, script):
+        assert environment.application is not None and script.mysql is not None
         secret = script.mysql.model_copy(update={"password": "xyzzy-not-this-one"})
         for name, wrong in {
             "no row": script.model_copy(update={"steps": (QueryStep(statement="none"),)}),
@@ -226,8 +230,8 @@ def _broken(laboratory: Lab) -> dict[str, Any]:
             "key": script.model_copy(update={"redis_keys": _keys("resp2").model_copy(update={"keys": 10**9})}),
         }.items():
             try:
-                stage.application.install(wrong)
-                messages[name] = list(stage.obtained({}).violations)
+                environment.application.install(wrong)
+                messages[name] = list(environment.collect_receipt({}).violations)
             except HowfarError as error:
                 messages[name] = error.message
         nothing = cgi.model_copy(update={"parameters": {**cgi.parameters, "HOWFAR_PAGE": "nowhere"}})
@@ -239,20 +243,20 @@ def _broken(laboratory: Lab) -> dict[str, Any]:
 def _dead(laboratory: Lab) -> dict[str, Any]:
     """What is reported when a child, a server, and PHP-FPM itself die."""
     messages: dict[str, Any] = {}
-    with _placed(laboratory, "tcp") as (stage, cgi, _):
-        application = stage.application
+    with _placed(laboratory, "tcp") as (environment, cgi, _):
+        application = environment.application
         assert application is not None
-        pid = next(one.pid for one in stage.observe if one.role == "application")
+        pid = next(one.pid for one in environment.observe if one.role == "application")
         os.kill(sandbox.children_of(pid)[0], signal.SIGSEGV)
-        wait_until(lambda: len(application.obtained().violations) > 0, "PHP-FPM has noticed it")
-        messages["child"] = list(application.obtained().violations)
-        os.kill(stage.services["redis"].pid, signal.SIGKILL)
+        wait_until(lambda: len(application.collect_receipt().violations) > 0, "PHP-FPM has noticed it")
+        messages["child"] = list(application.collect_receipt().violations)
+        os.kill(environment.services["redis"].pid, signal.SIGKILL)
         answer = _ask(cgi)
         messages["redis"] = [answer.status, answer.body]
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: " Z " in Path(f"/proc/{pid}/stat").read_text(), "PHP-FPM has ended")
         try:
-            application.obtained()
+            application.collect_receipt()
         except LabError as error:
             messages["application"] = [error.message]
     return messages
@@ -260,10 +264,10 @@ def _dead(laboratory: Lab) -> dict[str, Any]:
 
 def _lines(laboratory: Lab) -> dict[str, str]:
     """The doctor's lines for PHP, tried on servers that listen only on sockets."""
-    with laboratory.stage({"path": "socket", "threads": 1}) as stage:
+    with laboratory.trial_environment({"path": "socket", "threads": 1}) as environment:
         places = {}
         for name, kind in {"mysql": Kind.MYSQL, "redis": Kind.REDIS, "memcached": Kind.MEMCACHED}.items():
-            service = next(place.service for found, place in stage.services.items() if found == name)
+            service = next(place.service for found, place in environment.services.items() if found == name)
             assert isinstance(service.target, UnixTarget)
             places[kind] = Endpoint(service.target.path, service.user, service.password, service.database)
         return run_all(places)
@@ -278,7 +282,7 @@ def main() -> None:
         link=LinkSpec(10**6, 10**9),
         with_goodput=False,
         connections=8,
-        companions=STORES,
+        auxiliary_servers=STORES,
         application=True,
     )
     special = {"stranger": _stranger, "liar": _liar, "broken": _broken, "dead": _dead, "lines": _lines}

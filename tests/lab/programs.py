@@ -1,4 +1,5 @@
-"""Helpers for the tests' programs: run one from outside, run one in a sandbox, and build a load for a stage of its laboratory."""
+"""Helpers for the tests' programs: run one from outside, run one in a sandbox, and build a load for an environment of its
+laboratory."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from typing import Any
 
 from howfar.engine.messages import LoadJob, Workload
 from howfar.lab import sandbox
-from howfar.testbed import Stage
-from tests.lab.sandboxes import PATIENCE_S
+from howfar.testbed import TrialEnvironment
+from tests.lab.sandboxes import TIMEOUT_S
 
 
 def answers(program: str, *arguments: str, cache: Path, **environment: str) -> list[dict[str, Any]]:
@@ -22,7 +23,7 @@ def answers(program: str, *arguments: str, cache: Path, **environment: str) -> l
         [sys.executable, "-m", f"tests.lab.{program}", *arguments],
         capture_output=True,
         text=True,
-        timeout=4 * PATIENCE_S,
+        timeout=4 * TIMEOUT_S,
         env={**os.environ, "XDG_CACHE_HOME": str(cache), **environment},
     )
     assert done.returncode == 0, done.stderr
@@ -36,7 +37,14 @@ def in_sandbox(main: Callable[[], None]) -> None:
     main()
 
 
-def load_on(stage: Stage, workload: Workload, **more: Any) -> LoadJob:
+def load_on(environment: TrialEnvironment, workload: Workload, **more: Any) -> LoadJob:
     """A load job over the staged path."""
-    fields = {"target": stage.target, "user": stage.user, "password": stage.password, "database": stage.database}
-    return LoadJob(**{**fields, "workload": workload, "seed": 1, "observe": stage.observe, "warmup_ns": 0, **more})
+    fields = {
+        "target": environment.target,
+        "user": environment.user,
+        "password": environment.password,
+        "database": environment.database,
+    }
+    return LoadJob(
+        **{**fields, "workload": workload, "seed": 1, "observe": environment.observe, "warmup_ns": 0, **more}
+    )

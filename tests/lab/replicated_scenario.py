@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from howfar.cli.session import instruments, open_testbed
 from howfar.engine.messages import Event, Measuring
-from howfar.lab import replicated
+from howfar.lab import replicated_group
 from howfar.lab.replication.links import FOREVER_MS
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
@@ -27,7 +27,7 @@ from howfar.runner.fault.crash import Replicated
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import run_trial
 from howfar.store.records import Arm, ArmRole, FactorValue
-from howfar.testbed import Stage, Testbed
+from howfar.testbed import Testbed, TrialEnvironment
 from tests.lab.programs import in_sandbox
 from tests.lab.undisturbed import Patience, undisturbed
 
@@ -43,10 +43,10 @@ LEVELS: dict[str, FactorValue] = {
 
 @dataclass
 class Watched:
-    """A laboratory that keeps its last stage for inspection."""
+    """A laboratory that keeps its last environment for inspection."""
 
     real: Testbed
-    last: Stage | None = None
+    last: TrialEnvironment | None = None
 
     def server(self) -> tuple[str, str]:
         return self.real.server()
@@ -57,10 +57,10 @@ class Watched:
     def environment(self) -> dict[str, Any]:
         return self.real.environment()
 
-    def stage(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[Stage]:
+    def trial_environment(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[TrialEnvironment]:
         @contextmanager
-        def kept() -> Iterator[Stage]:
-            with self.real.stage(factors) as self.last:
+        def kept() -> Iterator[TrialEnvironment]:
+            with self.real.trial_environment(factors) as self.last:
                 yield self.last
 
         return kept()
@@ -81,33 +81,35 @@ def plan_of(server: str) -> Plan:
 def breaking(laboratory: Watched, how: str | None) -> Callable[[Event], None]:
     """A handler of events that breaks the replica's link as the measured window begins."""
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if how is None or not isinstance(event, Measuring):
             return
-        assert isinstance(laboratory.last, Replicated) and laboratory.last.pair is not None
-        (wire,) = laboratory.last.pair.wires
+        assert isinstance(laboratory.last, Replicated) and laboratory.last.replica_set is not None
+        (link,) = laboratory.last.replica_set.links
         if how == "cut":
-            wire.cut()
+            link.cut()
         else:
-            emulator = wire.pid()
+            emulator = link.pid()
             assert emulator is not None
             os.kill(emulator, signal.SIGKILL)
 
-    return hear
+    return on_event
 
 
 def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any], patience: Patience) -> str:
     arm = Arm(name=f"case {number}", role=ArmRole.CONTENDER, factors=LEVELS | case["factors"])
     if "kind" in case:
         plan = plan.model_copy(update={"workload": plan.workload.model_copy(update={"kind": case["kind"]})})
-    hear = breaking(laboratory, case.get("breaks"))
+    on_event = breaking(laboratory, case.get("breaks"))
     if "measure_ns" in case:
         timing = plan.timing.model_copy(update={"measure_ns": case["measure_ns"]})
         plan = plan.model_copy(update={"timing": timing})
-    with patch.multiple(replicated, FOREVER_MS=case.get("timeout_ms", FOREVER_MS), HANGS_S=case.get("hangs_s", 5.0)):
+    with patch.multiple(
+        replicated_group, FOREVER_MS=case.get("timeout_ms", FOREVER_MS), HANGS_S=case.get("hangs_s", 5.0)
+    ):
         trial = undisturbed(
             lambda attempt: run_trial(
-                number, Slot(0, number, attempt, arm.name), arm, plan, 1, laboratory, instruments(), hear
+                number, Slot(0, number, attempt, arm.name), arm, plan, 1, laboratory, instruments(), on_event
             ),
             patience,
         )

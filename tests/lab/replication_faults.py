@@ -14,15 +14,15 @@ from unittest import mock
 
 from howfar.lab import sandbox
 from howfar.lab.cache import cache_home
-from howfar.lab.replication import Pair, pair
+from howfar.lab.replication import ReplicaSet, replica_set
 from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Seed, replication_dialect
-from howfar.lab.replication.links import EmulatedWire
+from howfar.lab.replication.links import EmulatedReplicationLink
 from howfar.lab.replication.member import Member, begin_member
 from howfar.lab.servers import ServerContext
 from howfar.lab.servers.table_store import LOADED
 
-Wires = Sequence[EmulatedWire]
+Links = Sequence[EmulatedReplicationLink]
 Context = AbstractContextManager[Any]
 SMALL = 4 << 20
 """Bytes: less than any data directory."""
@@ -31,21 +31,21 @@ ROOM = 512 << 20
 
 
 @contextmanager
-def cut(wires: Wires) -> Iterator[None]:
+def cut(links: Links) -> Iterator[None]:
     """The link is cut before anything connects."""
-    wires[0].cut()
+    links[0].cut()
     try:
         yield
     finally:
-        wires[0].mend()
+        links[0].mend()
 
 
-def port_taken(wires: Wires) -> Context:
+def port_taken(links: Links) -> Context:
     """The replica's port is already in use."""
-    return wires[0].host.within(lambda: socket.create_server(("0.0.0.0", 3306)))
+    return links[0].host.within(lambda: socket.create_server(("0.0.0.0", 3306)))
 
 
-def bad_option(wires: Wires) -> Context:
+def bad_option(links: Links) -> Context:
     """The replica's program refuses to start."""
 
     def around(name: str, kind: str, context: ServerContext) -> Context:
@@ -58,7 +58,7 @@ def bad_option(wires: Wires) -> Context:
     return _around_begin(around)
 
 
-def no_room(wires: Wires) -> Context:
+def no_room(links: Links) -> Context:
     """The replica's disk is too small for the data."""
 
     def around(name: str, kind: str, context: ServerContext) -> Context:
@@ -68,7 +68,7 @@ def no_room(wires: Wires) -> Context:
 
 
 @contextmanager
-def little_room(wires: Wires) -> Iterator[None]:
+def little_room(links: Links) -> Iterator[None]:
     """The primary's disk has room for its start, but soon fills up."""
     with ExitStack() as ledger:
 
@@ -81,7 +81,7 @@ def little_room(wires: Wires) -> Iterator[None]:
             yield
 
 
-def dies(wires: Wires) -> Context:
+def dies(links: Links) -> Context:
     """The replica dies before it answers."""
 
     def begin(seed: Seed, *rest: Any) -> Member:
@@ -90,11 +90,11 @@ def dies(wires: Wires) -> Context:
             member.server.kill()
         return member
 
-    return mock.patch.object(pair, "begin_member", begin)
+    return mock.patch.object(replica_set, "begin_member", begin)
 
 
 @contextmanager
-def damaged(wires: Wires) -> Iterator[None]:
+def damaged(links: Links) -> Iterator[None]:
     """Half of InnoDB's own file is gone from each template that has one."""
     with ExitStack() as ledger:
         for system in list((cache_home() / LOADED).glob("*-1x1000-*/ibdata1")):
@@ -107,15 +107,15 @@ def damaged(wires: Wires) -> Iterator[None]:
         yield
 
 
-def stranger(wires: Wires) -> Context:
+def stranger(links: Links) -> Context:
     """The replica has its own history before it follows the primary."""
 
-    def connect(opened: Pair) -> None:
-        opened.replicas[0].write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=60.0)
+    def connect(opened: ReplicaSet) -> None:
+        opened.replicas[0].write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", timeout_s=60.0)
         really(opened)
 
-    really = pair._connect
-    return mock.patch.object(pair, "_connect", connect)
+    really = replica_set._connect
+    return mock.patch.object(replica_set, "_connect", connect)
 
 
 def _around_begin(around: Callable[[str, str, ServerContext], Context]) -> Context:
@@ -123,7 +123,7 @@ def _around_begin(around: Callable[[str, str, ServerContext], Context]) -> Conte
         with around(seed.name, program.kind, context):
             return begin_member(seed, context, program, *rest)
 
-    return mock.patch.object(pair, "begin_member", begin)
+    return mock.patch.object(replica_set, "begin_member", begin)
 
 
 @contextmanager
@@ -136,6 +136,6 @@ def _disk(where: Path, size: int) -> Iterator[None]:
         shutil.rmtree(where.parent, ignore_errors=True)
 
 
-FAULTS: dict[str, Callable[[Wires], Context]] = {
+FAULTS: dict[str, Callable[[Links], Context]] = {
     fault.__name__: fault for fault in (cut, port_taken, bad_option, no_room, little_room, dies, damaged, stranger)
 }

@@ -2,7 +2,7 @@
 
 python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `wrong` (a fault beforehand, of
 `replication_faults.py`), `distances` (a level of that factor, if the links differ), `acts` (of `replication_acts.py`),
-`patience_s`.
+`timeout_s`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from howfar.errors import HowfarError
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.lab.replication import PairContext, ReplicationSpec, open_pair, open_wires
-from howfar.lab.replication.links import EmulatedWire
+from howfar.lab.replication import ReplicaSetContext, ReplicationSpec, open_replica_set, open_replication_links
+from howfar.lab.replication.links import EmulatedReplicationLink
 from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
@@ -34,21 +34,21 @@ TABLES = Tables(1, 1000)
 
 
 def _case(
-    context: PairContext, wires: Sequence[EmulatedWire], program: Program, case: Mapping[str, Any]
+    context: ReplicaSetContext, links: Sequence[EmulatedReplicationLink], program: Program, case: Mapping[str, Any]
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     spec = ReplicationSpec(**case.get("settings", {}))
-    context = replace(context, patience_s=case.get("patience_s", context.patience_s))
+    context = replace(context, timeout_s=case.get("patience_s", context.timeout_s))
     if "distances" in case:
         apart = rtts_ns(case["distances"], spec.replicas + 1)
-        for wire in wires:
-            wire.shape(LinkSpec(apart[wire.nodes], 10**9))
+        for link in links:
+            link.shape(LinkSpec(apart[link.nodes], 10**9))
     began = time.monotonic()
     try:
-        with _wrong(wires, case), open_pair(context, wires, program, TABLES, spec) as pair:
-            answer["facts"], answer["ready_s"] = pair.facts, time.monotonic() - began
+        with _wrong(links, case), open_replica_set(context, links, program, TABLES, spec) as replica_set:
+            answer["facts"], answer["ready_s"] = replica_set.facts, time.monotonic() - began
             for name in case.get("acts", ()):
-                answer[name] = {**ACTS, **BREAKS}[name](pair)
+                answer[name] = {**ACTS, **BREAKS}[name](replica_set)
     except HowfarError as error:
         answer["error"] = [type(error).__name__, error.message, error.advice]
     answer["servers_left"] = _servers()
@@ -56,9 +56,9 @@ def _case(
     return answer
 
 
-def _wrong(wires: Sequence[EmulatedWire], case: Mapping[str, Any]) -> AbstractContextManager[Any]:
+def _wrong(links: Sequence[EmulatedReplicationLink], case: Mapping[str, Any]) -> AbstractContextManager[Any]:
     wrong = case.get("wrong")
-    return FAULTS[wrong](wires) if wrong else nullcontext()
+    return FAULTS[wrong](links) if wrong else nullcontext()
 
 
 def _servers() -> list[str]:
@@ -82,10 +82,10 @@ def over_wires(answer: Callable[..., dict[str, Any]], connections: int) -> None:
     count, mesh = max(spec.replicas for spec in specs), any(spec.cluster for spec in specs)
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
-        context = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=connections)
-        with open_wires(context, count, LinkSpec(int(sys.argv[2]), 10**9), mesh=mesh) as wires:
+        context = ReplicaSetContext(laboratory.work, laboratory.network, laboratory.shares, connections=connections)
+        with open_replication_links(context, count, LinkSpec(int(sys.argv[2]), 10**9), mesh=mesh) as links:
             for case in cases:
-                print(json.dumps(answer(context, wires, program, case)), flush=True)
+                print(json.dumps(answer(context, links, program, case)), flush=True)
 
 
 if __name__ == "__main__":

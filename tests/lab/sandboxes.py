@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MARK = "HOWFAR_TEST_MARK"
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 """Timeout of operations that take seconds on a quiet machine: it bounds hangs and is no performance limit."""
 
 
@@ -28,16 +28,16 @@ def run_lab(
         [*prefix, *lab_command(*arguments)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         env={**os.environ, **(env or {})},
     )
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll until `condition` holds, for at most PATIENCE_S."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Poll until `condition` holds, for at most TIMEOUT_S."""
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S:.0f} s for: {what}"
+        assert time.monotonic() < deadline, f"waited {TIMEOUT_S:.0f} s for: {what}"
         time.sleep(0.005)
 
 

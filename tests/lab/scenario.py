@@ -13,7 +13,7 @@ from typing import Any
 
 from howfar.engine.messages import Sysbench, Workload
 from howfar.engine.run_load import run_load
-from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
+from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_laboratory
 from howfar.paths import find_path
 from howfar.plan.page import Keys
 from howfar.plan.sessions import session_spec
@@ -22,13 +22,13 @@ from howfar.testbed import LoadFacts
 from tests.lab.programs import in_sandbox, load_on
 
 
-def _workload(stage: LabStage, cell: dict[str, Any], request: LabRequest) -> Workload:
+def _workload(environment: LabTrialEnvironment, cell: dict[str, Any], request: LabRequest) -> Workload:
     """A workload of SQL, or, if the server has no tables, of keys, which are set first."""
     path = find_path(str(cell["path"]))
-    if stage.main.name in ("redis", "memcached"):
-        keys = key_value(Keys(count=300, get=9, set=1), store_protocol(stage.main.name, path.name))
-        fill_keys(stage.services[stage.main.name], keys, stage.client)
-        stage.loading()
+    if environment.main.name in ("redis", "memcached"):
+        keys = key_value(Keys(count=300, get=9, set=1), store_protocol(environment.main.name, path.name))
+        fill_keys(environment.services[environment.main.name], keys, environment.client)
+        environment.reset_counters()
         return keys
     return Sysbench(
         kind=cell.get("kind", "oltp_read_only"),
@@ -41,28 +41,28 @@ def _workload(stage: LabStage, cell: dict[str, Any], request: LabRequest) -> Wor
 def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[str, Any]:
     factors = {name: level for name, level in cell.items() if name != "kind"}
     kind = cell.get("kind", "oltp_read_only")
-    with laboratory.stage(factors) as stage:
+    with laboratory.trial_environment(factors) as environment:
         job = load_on(
-            stage,
-            _workload(stage, cell, request),
-            protocol=stage.protocol,
-            session=session_of(session_spec(factors), stage.trust),
+            environment,
+            _workload(environment, cell, request),
+            protocol=environment.protocol,
+            session=session_of(session_spec(factors), environment.trust),
             connections=2,
             warmup_ns=200_000_000,
             # A commit waits for the disk, which on a busy machine may take a second.
             measure_ns=500_000_000 if kind == "oltp_read_only" else 3_000_000_000,
         )
-        outcome = run_load(job, stage.client)
+        outcome = run_load(job, environment.client)
         commits = None if kind == "oltp_read_only" else outcome.finished.transactions
-        obtained = stage.obtained(outcome.ready.receipt.model_dump(), LoadFacts(commits=commits))
+        collected = environment.collect_receipt(outcome.ready.receipt.model_dump(), LoadFacts(commits=commits))
         return {
             **cell,
             "session": outcome.ready.receipt.model_dump(),
             "transactions": outcome.finished.transactions,
             "cpu": {use.role: use.cpu_ns for use in outcome.finished.cpu},
             "roles": sorted({use.role for use in outcome.finished.cpu if use.cpu_ns > 0}),
-            "receipt": obtained.receipt,
-            "violations": obtained.violations,
+            "receipt": collected.receipt,
+            "violations": collected.violations,
         }
 
 

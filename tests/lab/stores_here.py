@@ -32,7 +32,7 @@ Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]
 REDIS: tuple[Protocol, ...] = ("resp2", "resp3")
 MEMCACHED: tuple[Protocol, ...] = ("memcached_text", "memcached_meta")
 MILLISECOND = 1_000_000
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Store:
     def command(self, *arguments: str) -> str:
         """Redis's raw reply to one command."""
         with socket.socket(socket.AF_UNIX) as line:
-            line.settimeout(PATIENCE_S)
+            line.settimeout(TIMEOUT_S)
             line.connect(self.unix.path)
             line.sendall((" ".join(arguments) + "\r\nQUIT\r\n").encode())
             return b"".join(iter(lambda: line.recv(65536), b"")).decode()
@@ -80,7 +80,7 @@ def _running(command: Sequence[str], *targets: Target) -> Iterator[None]:
         pytest.skip(f"{command[0]} is not installed (./setup --tests brings it)")
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not all(is_open(target) for target in targets):
             assert process.poll() is None and time.monotonic() < deadline, f"{command[0]} does not come up"
             time.sleep(0.01)

@@ -33,15 +33,15 @@ def _workload(server: str) -> KeyValue:
 def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
     path, _, tls = trial.partition(":")
     try:
-        with laboratory.stage({"path": path, **({"tls": tls} if tls else {})}) as stage:
+        with laboratory.trial_environment({"path": path, **({"tls": tls} if tls else {})}) as environment:
             workload = _workload(server)
-            (place,) = stage.services.values()
-            filled = fill_keys(place, workload, stage.client)
+            (place,) = environment.services.values()
+            filled = fill_keys(place, workload, environment.client)
             counted = {"measure_ns": 20 * 10**9, "transactions": TRANSACTIONS}
-            job = load_on(stage, workload, connections=2, session=Session(tls=place.service.tls), **counted)
-            outcome = run_load(job, stage.client)
+            job = load_on(environment, workload, connections=2, session=Session(tls=place.service.tls), **counted)
+            outcome = run_load(job, environment.client)
             session = outcome.ready.receipt
-            obtained = stage.obtained(session.model_dump())
+            collected = environment.collect_receipt(session.model_dump())
             kinds = {one.kind: one.count for one in outcome.finished.histograms}
             assert outcome.finished.lookups is not None
             return {
@@ -50,8 +50,8 @@ def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
                 "misses": outcome.finished.lookups.misses,
                 "sets": kinds["command.set"],
                 "bytes": outcome.finished.bytes.model_dump(),
-                "receipt": obtained.receipt,
-                "violations": [*obtained.violations, *mismatches(job, session)],
+                "receipt": collected.receipt,
+                "violations": [*collected.violations, *mismatches(job, session)],
             }
     except HowfarError as error:
         return {"refused": error.message}

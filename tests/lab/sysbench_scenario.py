@@ -1,4 +1,4 @@
-"""A program for the tests: sysbench and our engine alternately, on the same stages, in blocks; prints what both saw as JSON.
+"""A program for the tests: sysbench and our engine alternately, on the same environments, in blocks; prints what both saw as JSON.
 
 python -m tests.lab.sysbench_scenario BLOCKS SECONDS
 """
@@ -20,7 +20,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.run_load import run_load
-from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
+from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_laboratory
 from tests.lab.programs import in_sandbox, load_on
 
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
@@ -35,8 +35,8 @@ WORKLOAD = Sysbench(
 )
 
 
-def sysbench_command(stage: LabStage, *limits: str) -> list[str]:
-    target = stage.target
+def sysbench_command(environment: LabTrialEnvironment, *limits: str) -> list[str]:
+    target = environment.target
     where = (
         [f"--mysql-socket={target.path}"]
         if isinstance(target, UnixTarget)
@@ -46,9 +46,9 @@ def sysbench_command(stage: LabStage, *limits: str) -> list[str]:
         "sysbench",
         "oltp_read_only",
         *where,
-        f"--mysql-user={stage.user}",
-        f"--mysql-password={stage.password}",  # of a throw-away account in its own sandbox
-        f"--mysql-db={stage.database}",
+        f"--mysql-user={environment.user}",
+        f"--mysql-password={environment.password}",  # of a throw-away account in its own sandbox
+        f"--mysql-db={environment.database}",
         f"--threads={THREADS}",
         f"--tables={WORKLOAD.tables}",
         f"--table-size={WORKLOAD.table_size}",
@@ -61,15 +61,15 @@ def sysbench_command(stage: LabStage, *limits: str) -> list[str]:
     ]
 
 
-def run_sysbench(stage: LabStage, *limits: str) -> dict[str, float]:
+def run_sysbench(environment: LabTrialEnvironment, *limits: str) -> dict[str, float]:
     """Transactions, queries, queries a second, and the server's own byte and statement counters over the run."""
-    before = stage.serving.running.snapshot()
-    done = stage.client.popen(
-        sysbench_command(stage, *limits), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    before = environment.server_group.running.snapshot()
+    done = environment.client.popen(
+        sysbench_command(environment, *limits), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     output, _ = done.communicate(timeout=400)
     assert done.returncode == 0, output
-    after = stage.serving.running.snapshot()
+    after = environment.server_group.running.snapshot()
     numbers = {name: float(_find(output, pattern)) for name, pattern in _PATTERNS.items()}
     return {**numbers, **{name: float(after[name] - before[name]) for name in after}}
 
@@ -87,15 +87,15 @@ def _find(output: str, pattern: str) -> str:
     return match.group(1)
 
 
-def engine_job(stage: LabStage, seconds: float, **more: int) -> LoadJob:
+def engine_job(environment: LabTrialEnvironment, seconds: float, **more: int) -> LoadJob:
     """The same work for our engine."""
-    return load_on(stage, WORKLOAD, connections=THREADS, measure_ns=int(seconds * 1e9), **more)
+    return load_on(environment, WORKLOAD, connections=THREADS, measure_ns=int(seconds * 1e9), **more)
 
 
-def run_engine(stage: LabStage, job: LoadJob) -> dict[str, float]:
-    before = stage.serving.running.snapshot()
-    outcome = run_load(job, stage.client)
-    after = stage.serving.running.snapshot()
+def run_engine(environment: LabTrialEnvironment, job: LoadJob) -> dict[str, float]:
+    before = environment.server_group.running.snapshot()
+    outcome = run_load(job, environment.client)
+    after = environment.server_group.running.snapshot()
     seen = outcome.finished
     return {
         "transactions": float(seen.transactions),
@@ -111,26 +111,32 @@ def run_engine(stage: LabStage, job: LoadJob) -> dict[str, float]:
 def same_work(laboratory: Lab) -> dict[str, Any]:
     """Exact counts over the socket: two sysbench runs of different length, so that the cost of connecting cancels out; one run of
     ours with enough transactions that connecting is only a quarter of a percent."""
-    with laboratory.stage({"path": "socket"}) as stage:
-        short = run_sysbench(stage, "--events=200", "--time=0")
-        long = run_sysbench(stage, "--events=1200", "--time=0")
-        return {"short": short, "long": long, "engine": run_engine(stage, engine_job(stage, 120.0, transactions=1200))}
+    with laboratory.trial_environment({"path": "socket"}) as environment:
+        short = run_sysbench(environment, "--events=200", "--time=0")
+        long = run_sysbench(environment, "--events=1200", "--time=0")
+        return {
+            "short": short,
+            "long": long,
+            "engine": run_engine(environment, engine_job(environment, 120.0, transactions=1200)),
+        }
 
 
 def in_blocks(laboratory: Lab, blocks: int, seconds: float) -> list[dict[str, Any]]:
-    """Measure each path once per block, in random order; on each stage both tools, also in random order."""
+    """Measure each path once per block, in random order; on each environment both tools, also in random order."""
     rng = random.Random(20)
     seen = []
     for block in range(blocks):
         for path in rng.sample(PATHS, len(PATHS)):
-            with laboratory.stage({"path": path}) as stage:
+            with laboratory.trial_environment({"path": path}) as environment:
                 tools = ["sysbench", "engine"]
                 rng.shuffle(tools)
                 for tool in tools:
                     got = (
-                        run_sysbench(stage, f"--time={seconds:.0f}")
+                        run_sysbench(environment, f"--time={seconds:.0f}")
                         if tool == "sysbench"
-                        else run_engine(stage, engine_job(stage, seconds, seed=block, warmup_ns=200_000_000))
+                        else run_engine(
+                            environment, engine_job(environment, seconds, seed=block, warmup_ns=200_000_000)
+                        )
                     )
                     seen.append({"block": block, "path": path, "tool": tool, "qps": got["qps"]})
     return seen

@@ -12,7 +12,7 @@ from howfar.bench.links.figures import LinkBench, Run
 from tests.lab.undisturbed import agree
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.thorough, pytest.mark.usefixtures("namespaces")]
-PATIENCE_S = 600
+TIMEOUT_S = 600
 """Timeout. A run takes half a minute on a quiet machine, and minutes beside builds and other tests."""
 STARVED_SHARE = 0.05
 """Tolerated excess: a receiver without CPU time as the window begins also counts data that already waited in its socket."""
@@ -20,7 +20,7 @@ STARVED_SHARE = 0.05
 
 def bench_link(*options: str) -> LinkBench:
     command = [str(Path(sys.executable).with_name("howfar")), "bench", "link", "--quick", "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     return LinkBench.model_validate_json(done.stdout)
 

@@ -1,4 +1,4 @@
-"""Three servers in one stage: each path leads to each of them, on its machine, and every receipt proves it."""
+"""Three servers in one environment: each path leads to each of them, on its machine, and every receipt proves it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from howfar.lab.replication.galera import no_transfer
+from howfar.lab.replication.galera import missing_for_transfer
 from howfar.lab.replication.group import PORT as GROUP_PORT
 from howfar.lab.replication.links import node_address
 from howfar.lab.servers.kinds import find_server
@@ -91,7 +91,7 @@ _ETHERNET, _FRAMING = 14, 38
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_a_node_joins_with_its_data_and_without_and_has_everything(name: str, cache: Path) -> None:
     """It has all rows after the primary's death. What it fetched crossed its links, by the kernel's count and by the links' own."""
-    if name == "mariadb" and (lacking := no_transfer()) is not None:
+    if name == "mariadb" and (lacking := missing_for_transfer()) is not None:
         pytest.skip(lacking)
     mode = _MODES[name][0]
     cases = (_fault(mode, fault, threads=1) for fault in ("member-restarts", "member-joins"))

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from howfar.runner.run import conduct
+from howfar.runner.run import execute_run
 from howfar.store.records import FORMAT_VERSION
 from howfar.store.run_file import create
-from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.sandboxes import TIMEOUT_S
 from tests.rarely import rarely_but
 from tests.unit.fake_lab import fake_info, fakes
 
@@ -47,7 +47,7 @@ def howfar(
         [HOWFAR, *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         cwd=cwd,
         preexec_fn=preexec_fn,
     )
@@ -58,7 +58,7 @@ def where(tmp_path: Path) -> Path:
     """A directory with a good run and bad files."""
     laboratory, _, instruments = fakes()
     with create(tmp_path / "good.howfar", fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     create(tmp_path / "empty.howfar", fake_info()).close()
     shutil.copy(tmp_path / "good.howfar", tmp_path / "newer.howfar")
     with sqlite3.connect(tmp_path / "newer.howfar") as db:
@@ -120,7 +120,7 @@ def test_a_directory_that_is_gone(where: Path) -> None:
     gone = where / "gone"
     gone.mkdir()
     script = f'cd "{gone}" && rmdir "{gone}" && exec "{HOWFAR}" run --quick'
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 6
     assert done.stderr.startswith("howfar: the current directory has been removed\n")
 
@@ -132,7 +132,7 @@ def test_a_directory_that_cannot_be_written(where: Path) -> None:
     (where / "ro").mkdir()
     if subprocess.run([*namespaces, "true"], capture_output=True).returncode != 0:
         pytest.skip("this machine does not let us mount")
-    done = subprocess.run([*namespaces, "sh", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run([*namespaces, "sh", "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 6, done.stderr
     assert done.stderr.startswith("howfar: the directory ro cannot be written to\n  Choose")
 

@@ -27,8 +27,8 @@ from tests.lab.stores_here import memcached, redis
 
 pytestmark = pytest.mark.lab
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
-MOST_BYTES = 256 * 2**20
-MOST_S = 120
+MAX_BYTES = 256 * 2**20
+MAX_S = 120
 ENTER = """
 set -eu
 root=$1 folders=$2; shift 2
@@ -61,12 +61,12 @@ class Container:
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         folders = " ".join(str(folder) for folder in dict.fromkeys((Path("/usr"), Path("/etc"), *self.folders)))
         outside = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
-        inside = [*ORDINARY.split(), "prlimit", f"--as={MOST_BYTES}", "--", *command]
+        inside = [*ORDINARY.split(), "prlimit", f"--as={MAX_BYTES}", "--", *command]
         return subprocess.run(
             [*outside, "sh", "-c", ENTER, "sh", str(self.root), folders, *inside],
             capture_output=True,
             text=True,
-            timeout=MOST_S,
+            timeout=MAX_S,
             env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **environment},
         )
 

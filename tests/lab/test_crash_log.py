@@ -28,7 +28,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.lab.servers import DATABASE, USER
-from howfar.runner.fault.crash import Account, ClientLog, Keys, account
+from howfar.runner.fault.crash import ClientLog, KeyComparison, Keys, compare_keys
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_event, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
 
@@ -37,16 +37,16 @@ CONNECTIONS = 16
 
 
 @dataclass(frozen=True)
-class Crashed:
+class CrashResult:
     """The clients' log, and the keys that were on the server after its restart."""
 
     events: list[Event]
     log: KeyLog
     found: Keys
 
-    def held_against(self, records: NDArray[Any]) -> Account:
+    def held_against(self, records: NDArray[Any]) -> KeyComparison:
         """The account according to these records of the log."""
-        return account([client_log(records)], self.found)
+        return compare_keys([client_log(records)], self.found)
 
 
 def client_log(records: NDArray[Any]) -> ClientLog:
@@ -68,7 +68,7 @@ def keys_of(running: Running) -> Keys:
 
 
 @pytest.fixture(scope="module")
-def crashed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashed]:
+def crashed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashResult]:
     """One crash in the middle of the load, with every commit flushed."""
     work = short_directory(tmp_path_factory.mktemp("k", numbered=True))
     store = prepared(name, work)
@@ -86,10 +86,10 @@ def crashed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cra
         wanted = _load_on(running, path, connections=CONNECTIONS, session=ending("end"), interval_ns=100 * MILLISECOND)
         events = run(wanted, at)
     with started(store, networking=False) as running:
-        yield Crashed(events, acknowledged.read(path), keys_of(running))
+        yield CrashResult(events, acknowledged.read(path), keys_of(running))
 
 
-def test_the_job_ends_by_itself_and_tells_all(crashed: Crashed) -> None:
+def test_the_job_ends_by_itself_and_tells_all(crashed: CrashResult) -> None:
     finished = crashed.events[-1]
     assert isinstance(finished, Finished) and finished.interrupted is not None, crashed.events[-1]
     assert finished.interrupted.code == "server_gone"
@@ -101,7 +101,7 @@ def test_the_job_ends_by_itself_and_tells_all(crashed: Crashed) -> None:
     assert 0 < event.unknown <= CONNECTIONS
 
 
-def test_nothing_that_was_acknowledged_is_lost(crashed: Crashed) -> None:
+def test_nothing_that_was_acknowledged_is_lost(crashed: CrashResult) -> None:
     found = crashed.held_against(crashed.log.records)
     assert found.is_sound
     assert found.lost.tolist() == []
@@ -111,23 +111,23 @@ def test_nothing_that_was_acknowledged_is_lost(crashed: Crashed) -> None:
     assert len(found.applied_unknown) + found.absent_unknown <= CONNECTIONS
 
 
-def test_faults_planted_in_the_log_are_found(crashed: Crashed) -> None:
+def test_faults_planted_in_the_log_are_found(crashed: CrashResult) -> None:
     records = np.array(crashed.log.records)
     at = int(np.flatnonzero(records["fate"] == KeyOutcome.ACKNOWLEDGED)[50])
     key = int(records["key"][at])
-    assert crashed.held_against(np.delete(records, at)).strangers.tolist() == [key]
+    assert crashed.held_against(np.delete(records, at)).uninserted.tolist() == [key]
     turned = records.copy()
     turned["fate"][at] = KeyOutcome.UNKNOWN
     assert key in crashed.held_against(turned).applied_unknown
     made_up = records.copy()
     made_up["key"][at] = 2**40
     planted = crashed.held_against(made_up)
-    assert (planted.lost.tolist(), planted.strangers.tolist()) == ([2**40], [key])
+    assert (planted.lost.tolist(), planted.uninserted.tolist()) == ([2**40], [key])
 
 
-def test_a_row_that_vanishes_is_found(crashed: Crashed) -> None:
+def test_a_row_that_vanishes_is_found(crashed: CrashResult) -> None:
     key = crashed.log.keys(KeyOutcome.ACKNOWLEDGED)[7]
-    found = account([client_log(crashed.log.records)], crashed.found[crashed.found != key])
+    found = compare_keys([client_log(crashed.log.records)], crashed.found[crashed.found != key])
     assert found.lost.tolist() == [key]
 
 
@@ -165,6 +165,6 @@ def test_what_is_refused_is_logged_with_its_error(name: str, tmp_path: Path) -> 
     log = acknowledged.read(tmp_path / "keys")
     refused = log.records[log.records["fate"] == KeyOutcome.REFUSED]
     assert sorted(zip(refused["key"].tolist(), refused["error"].tolist(), strict=True)) == [(5, 1062), (6, 1062)]
-    held = account([client_log(log.records)], found)
+    held = compare_keys([client_log(log.records)], found)
     assert (held.kept, held.lost.tolist(), held.applied_refused.tolist()) == (100, [], [5, 6])
     assert finished.transactions == 100 and finished.errors == {"1062": 2}

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from howfar.distance.record import MOST_CONNECTS, MOST_REQUESTS, schema_text
+from howfar.distance.record import MAX_CONNECTS, MAX_REQUESTS, schema_text
 from howfar.lab.servers import DATABASE, USER
 from tests.lab import certificates
 from tests.lab.servers_here import SERVERS, Running, prepared, short_directory, started
@@ -28,12 +28,12 @@ from tests.lab.stores_here import free_port, memcached, redis
 
 pytestmark = pytest.mark.lab
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
-MOST_S = 60
+MAX_S = 60
 
 
 def howfar(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*HOWFAR, *words], capture_output=True, text=True, timeout=MOST_S, env={**os.environ, **environment}
+        [*HOWFAR, *words], capture_output=True, text=True, timeout=MAX_S, env={**os.environ, **environment}
     )
 
 
@@ -94,12 +94,12 @@ def test_the_server_counts_what_is_documented_and_nothing_aborted(server: Runnin
     grown = {name: after[name] - before[name] for name in before}
     count, pings = found["request"]["count"], found["ping"]["count"]
     # Ours, and the connection that read the counters the second time.
-    assert grown["Connections"] == found["connection"]["count"] + 1 <= MOST_CONNECTS
+    assert grown["Connections"] == found["connection"]["count"] + 1 <= MAX_CONNECTS
     assert grown["Aborted_connects"] == grown["Aborted_clients"] == 0
     # The first request, the identity, three that determine how many fit into the time, and the measured ones; pings are counted
     # separately, if at all.
     assert count + 5 <= grown["Com_select"] <= count + 6
-    assert count + pings + 5 <= MOST_REQUESTS
+    assert count + pings + 5 <= MAX_REQUESTS
 
 
 def test_every_part_of_the_record_is_there(server: Running) -> None:
@@ -204,7 +204,7 @@ def test_a_port_that_says_nothing_is_asked_what_it_speaks(tmp_path: Path) -> Non
 def peer(speak: Callable[[socket.socket], None], port: int = 0) -> Iterator[int]:
     """A listener on loopback that handles each connection with `speak`."""
     listening = socket.create_server(("127.0.0.1", port))
-    listening.settimeout(MOST_S)
+    listening.settimeout(MAX_S)
     kept: list[socket.socket] = []
 
     def serve() -> None:
@@ -232,7 +232,7 @@ def peer(speak: Callable[[socket.socket], None], port: int = 0) -> Iterator[int]
 
 def silence(connection: socket.socket) -> None:
     connection.recv(1)
-    threading.Event().wait(MOST_S)
+    threading.Event().wait(MAX_S)
 
 
 def hang_up(connection: socket.socket) -> None:
@@ -348,10 +348,10 @@ def test_a_signal_in_the_middle_of_a_request_ends_with_a_goodbye(
     with peer(gate.speak) as port:
         target = url(server, ssl_mode="DISABLED").replace(str(server.address[1]), str(port), 1)
         with begun(*watch, target, HOWFAR_PASSWORD=server.password) as process:
-            assert gate.is_shut.wait(MOST_S)
+            assert gate.is_shut.wait(MAX_S)
             process.send_signal(number)
-            out, err = process.communicate(timeout=MOST_S)
-            assert gate.ended.wait(MOST_S)
+            out, err = process.communicate(timeout=MAX_S)
+            assert gate.ended.wait(MAX_S)
     interrupted = 0 if watch and number == signal.SIGINT else 128 + number
     assert process.returncode == (-number if number == signal.SIGKILL else interrupted), err
     assert gate.last == _COM_QUIT
@@ -388,7 +388,7 @@ def test_an_outage_is_lost_requests_with_the_time_at_which_the_server_was_back()
         with peer(missing, port):
             read_until(process, lambda line: "outage" in line)
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=MOST_S)
+            process.communicate(timeout=MAX_S)
     outage, lost = lines[-1], [line for line in lines[:-1] if line["lost"] is not None]
     assert (process.returncode, outage["outage"], outage["lost"], outage["why"]) == (
         0, "unreachable", len(lost), lost[0]["lost"],

@@ -40,10 +40,10 @@ def seen(mariadb: None, request: pytest.FixtureRequest) -> dict[str, Any]:
     return answer
 
 
-def of(seen: dict[str, Any], look: str, case: Case) -> dict[str, Any]:
+def of(seen: dict[str, Any], sample: str, case: Case) -> dict[str, Any]:
     if case.server in seen["absent"]:
         pytest.skip(seen["absent"][case.server])
-    found: dict[str, Any] = seen[look][case.name]
+    found: dict[str, Any] = seen[sample][case.name]
     assert found, "it was not found at all"
     return found
 
@@ -68,8 +68,8 @@ def test_what_is_wrong_is_found_and_ends_when_it_is_changed(case: Case, seen: di
 
 @pytest.mark.parametrize("case", rarely_but(USUAL, RIGHT), ids=lambda case: case.name)
 def test_a_correct_setup_has_no_findings(case: Case, seen: dict[str, Any]) -> None:
-    for look in ("first", "second"):
-        found = of(seen, look, case)["findings"]
+    for sample in ("first", "second"):
+        found = of(seen, sample, case)["findings"]
         assert [finding for finding in found if finding["check"] != "idle-states"] == [], "waking is the machine's"
 
 

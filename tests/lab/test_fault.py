@@ -19,7 +19,7 @@ from howfar.store.run_file import read_run
 from tests.lab.fault_scenario import PLANTED, THREADS
 from tests.lab.howfar_runs import Session, all_namespaces
 from tests.lab.programs import answers
-from tests.lab.sandboxes import PATIENCE_S, state_of_machine, wait_until
+from tests.lab.sandboxes import TIMEOUT_S, state_of_machine, wait_until
 from tests.lab.undisturbed import lasting
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
@@ -109,7 +109,7 @@ def test_a_crash_that_is_killed_leaves_nothing(cache: Path, tmp_path: Path) -> N
     before = state_of_machine()
     session = Session(["run", "tiny.toml", "--out", "r.howfar"], cache, tmp_path)
     try:
-        assert session.await_part("howfar-engine watch", PATIENCE_S) is not None, session.say()
+        assert session.await_part("howfar-engine watch", TIMEOUT_S) is not None, session.say()
         namespaces = session.namespaces()
         os.kill(session.process.pid, signal.SIGKILL)
         wait_until(lambda: not session.marked.pids(), "the end of what it had started")

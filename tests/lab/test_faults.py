@@ -15,7 +15,7 @@ import pytest
 from howfar.store.records import StopReason, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import BLOCKS, LOCAL, LONGEST_S, PATHS, TINY, Session, came_through, run_howfar
-from tests.lab.sandboxes import PATIENCE_S, run_lab, state_of_machine, wait_until
+from tests.lab.sandboxes import TIMEOUT_S, run_lab, state_of_machine, wait_until
 from tests.lab.test_refusals import FORBID
 from tests.lab.undisturbed import lasting
 
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_in_order_and_resume_goes_on(where: Path, cache: Path) -> No
 def test_ctrl_c_while_the_laboratory_is_built(where: Path, cache: Path) -> None:
     session = Session(["run", "short.toml", "--out", "a.howfar"], cache, where)
     try:
-        assert session.await_part("howfar-engine link", PATIENCE_S)
+        assert session.await_part("howfar-engine link", TIMEOUT_S)
         os.killpg(session.process.pid, signal.SIGINT)
         assert session.code() == 130, session.say()
         wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
@@ -230,7 +230,7 @@ def test_the_run_outlives_each_of_its_parts(where: Path, cache: Path) -> None:
     try:
         for number, part in enumerate(parts):
             wait_until(partial(_further, session, 2 * number), "more trials")
-            victim = session.await_part(part, PATIENCE_S)
+            victim = session.await_part(part, TIMEOUT_S)
             if victim is None:
                 break
             os.kill(victim, signal.SIGKILL)
@@ -256,8 +256,8 @@ if not sandbox.inside():
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.servers import sql_store
 with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) as laboratory:
-    with laboratory.stage({"path": "remote"}) as stage:
-        sql_store._VIEW_TIMEOUT_S, patience_s = 1.0, sql_store._VIEW_TIMEOUT_S
+    with laboratory.trial_environment({"path": "remote"}) as environment:
+        sql_store._VIEW_TIMEOUT_S, timeout_s = 1.0, sql_store._VIEW_TIMEOUT_S
         connect = sql_store._connected
         def cut(*arguments):
             connection = connect(*arguments)
@@ -265,12 +265,12 @@ with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) a
             return connection
         sql_store._connected = cut
         try:
-            stage.serving.running.session_view(stage.main.endpoint.connection, laboratory.client_host)
+            environment.server_group.running.session_view(environment.main.endpoint.connection, laboratory.client_host)
         except LabError as error:
             print(error)
-    sql_store._VIEW_TIMEOUT_S, sql_store._connected = patience_s, connect
-    with laboratory.stage({"path": "remote"}) as stage:
-        print("whole again", stage.main.view["host"].partition(":")[0])
+    sql_store._VIEW_TIMEOUT_S, sql_store._connected = timeout_s, connect
+    with laboratory.trial_environment({"path": "remote"}) as environment:
+        print("whole again", environment.main.view["host"].partition(":")[0])
 """
 
 
@@ -280,7 +280,7 @@ def test_a_link_that_dies_while_the_server_is_asked(cache: Path) -> None:
         [sys.executable, "-c", CUT],
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_S,
+        timeout=2 * TIMEOUT_S,
         env={**os.environ, "XDG_CACHE_HOME": str(cache)},
     )
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ from howfar.store.run_file import read_run
 from tests.lab import howfar_runs
 from tests.lab.howfar_runs import BLOCKS, TINY, Session, all_namespaces, came_through
 from tests.lab.programs import answers
-from tests.lab.sandboxes import PATIENCE_S, wait_until
+from tests.lab.sandboxes import TIMEOUT_S, wait_until
 from tests.lab.undisturbed import EMPTY_WINDOW, lasting
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
@@ -169,7 +169,7 @@ def test_a_server_that_is_killed_behind_a_hop_is_named(tmp_path: Path, cache: Pa
     try:
         wait_until(partial(_under_way, session), "a trial")
         # A server that ends with its trial would not be missed.
-        assert session.await_part("howfar-engine load", PATIENCE_S) is not None, session.say()
+        assert session.await_part("howfar-engine load", TIMEOUT_S) is not None, session.say()
         _kill(session, find_server(_server(PATHS[path])).path.name)
         code = session.code()
         wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
@@ -189,7 +189,7 @@ def test_nothing_is_left_of_a_run_that_is_killed_with_a_hop(tmp_path: Path, cach
     session = _session(path, tmp_path, cache)
     try:
         wait_until(partial(_under_way, session), "a trial")
-        assert session.await_part(PATHS[path].hops[0], PATIENCE_S) is not None, session.say()
+        assert session.await_part(PATHS[path].hops[0], TIMEOUT_S) is not None, session.say()
         own = session.namespaces()
         session.process.kill()
         # sshd overwrites its environment and with it the mark; its namespaces still reveal it.
@@ -200,7 +200,7 @@ def test_nothing_is_left_of_a_run_that_is_killed_with_a_hop(tmp_path: Path, cach
 
 
 def _kill(session: Session, words: str) -> None:
-    victim = session.await_part(words, PATIENCE_S)
+    victim = session.await_part(words, TIMEOUT_S)
     assert victim is not None, session.say()
     os.kill(victim, signal.SIGKILL)
 

@@ -15,7 +15,7 @@ import pytest
 from howfar.doctor.kind import Kind
 from howfar.lab.sandbox import children_of
 from tests.unit.fake_peers import MODES, FakePeer
-from tests.unit.test_hostile_peers import LARGE, MOST_GROWTH_KB
+from tests.unit.test_hostile_peers import LARGE, MAX_GROWTH_KB
 
 pytestmark = pytest.mark.thorough
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
@@ -33,12 +33,12 @@ import os, signal, sys
 from contextlib import suppress
 from howfar.doctor.kind import Kind
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, NotThis, Refused
+from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, Refused
 from howfar.doctor.targets import Login
 
 signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
 signal.setitimer(signal.ITIMER_REAL, 0.5)
-with suppress(NotThis, Refused, OSError):
+with suppress(NoValidAnswer, Refused, OSError):
     session = PROTOCOLS[Kind(sys.argv[1])].open(Endpoint(None, sys.argv[2], int(sys.argv[3])), Login("me", ""))
     session.counters()
 """
@@ -120,4 +120,4 @@ def test_each_command_ends_in_time_and_memory_whatever_the_server_sends(
     )
     assert "a bug in howfar" not in said and "Traceback" not in said
     assert took_s < usual_s + _MARGIN * ENDS_S
-    assert peak_kb - usual_kb < MOST_GROWTH_KB
+    assert peak_kb - usual_kb < MAX_GROWTH_KB

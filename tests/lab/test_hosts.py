@@ -18,7 +18,7 @@ from howfar.lab.servers.kinds import find_server
 from howfar.store.records import Run, StopReason, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import PATHS, TINY, came_through
-from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.sandboxes import TIMEOUT_S
 
 _LACKING = [
     why
@@ -48,7 +48,7 @@ def among_hosts(
         [sys.executable, "-m", "tests.lab.hosts_here", request, "bash", "-ec", script],
         capture_output=True,
         text=True,
-        timeout=4 * PATIENCE_S,
+        timeout=4 * TIMEOUT_S,
         env={
             **os.environ,
             "XDG_CACHE_HOME": str(cache),

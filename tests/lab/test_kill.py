@@ -82,12 +82,12 @@ class Campaign:
     @staticmethod
     def find(session: Session, roles: list[str]) -> tuple[str, int] | None:
         """A process of the first of `roles`, waited for up to PATIENCE_FOR_A_PART_S; else one of another role that runs now."""
-        patience_s = PATIENCE_FOR_A_PART_S
+        timeout_s = PATIENCE_FOR_A_PART_S
         for role in roles:
-            victim = session.await_part(role, patience_s)
+            victim = session.await_part(role, timeout_s)
             if victim is not None:
                 return role, victim
-            patience_s = 0.01
+            timeout_s = 0.01
         return None
 
     def live(self, session: Session) -> str | None:

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.usefixtures("namespaces", "mariadb"),
 ]
 ROUNDS = 3
-PATIENCE_S, AGAIN_UNTIL_S = 900.0, 400.0
+TIMEOUT_S, AGAIN_UNTIL_S = 900.0, 400.0
 FSYNC_WORTH_NS = 150_000
 """A write that costs less is not durable: it goes to memory, or to a disk that answers before it has written."""
 

@@ -21,7 +21,7 @@ from howfar.lab.replication.member import wait_for
 from howfar.lab.servers import USER
 from howfar.lab.servers.kinds import DIALECTS, find_server
 from howfar.lab.servers.program import Program
-from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.sandboxes import TIMEOUT_S
 from tests.lab.stores_here import free_port
 from tests.rarely import rarely_but
 
@@ -155,7 +155,7 @@ def _answering(server: subprocess.Popen[bytes], work: Path) -> Iterator[Connecti
             return False
         return True
 
-    wait_for(responds, PATIENCE_S, lambda: f"it does not answer: {(work / 'log').read_text(errors='replace')[-2000:]}")
+    wait_for(responds, TIMEOUT_S, lambda: f"it does not answer: {(work / 'log').read_text(errors='replace')[-2000:]}")
     with opened[0] as connection:
         yield connection
 

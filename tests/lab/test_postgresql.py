@@ -14,7 +14,7 @@ from howfar.errors import PlanError
 from howfar.lab.servers import Tables, find_store
 from howfar.lab.servers.features import features
 from howfar.lab.servers.kinds import find_server
-from howfar.lab.servers.postgresql import _runs
+from howfar.lab.servers.postgresql import _is_running
 from tests.lab.programs import answers
 from tests.lab.sandboxes import run_lab
 from tests.lab.servers_here import prepared, short_directory
@@ -168,7 +168,7 @@ def test_a_crash_leaves_no_process_and_the_next_start_has_the_data(
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     server.query("UPDATE sbtest1 SET k = 0")
     server.kill()
-    assert children and not [pid for pid in children if _runs(int(pid))]
+    assert children and not [pid for pid in children if _is_running(int(pid))]
     again = store.start(networking=False)
     try:
         assert again.query("SELECT count(*) AS n FROM sbtest1 WHERE k = 0")[0]["n"] == 100

@@ -16,7 +16,7 @@ import pytest
 from howfar.errors import MissingError
 from howfar.paths import PATHS, check_programs
 from howfar.recording.changes import changes
-from howfar.recording.layout import lay_out
+from howfar.recording.layout import cost_pages
 from howfar.recording.recording import Connection, Digest, Page, Recording, RecordingFile, RoundTrip, read
 from tests.lab.undisturbed import skip_if_disturbed
 from tests.rarely import rarely_but
@@ -191,7 +191,7 @@ def wordpress(mariadb: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_the_loop_of_a_django_page_is_found_and_the_page_without_it_has_none(django: Recorded) -> None:
     recording = django.recording
     assert recording.facts["commands"]["select"] == (PAGES + 2) * (1 + POSTS + 1), "two of each warm up"
-    laid = lay_out(recording, costs(20), FAR)
+    laid = cost_pages(recording, costs(20), FAR)
     assert {name: [len(page.trips) for page in pages] for name, pages in laid.items()} == {
         "list": [1 + POSTS] * PAGES,
         "joined": [1] * PAGES,
@@ -227,7 +227,7 @@ def test_all_that_wordpress_asked_is_recorded_without_its_literals(wordpress: Re
 
 
 def test_wordpress_connects_once_and_repeats_itself(wordpress: Recorded) -> None:
-    laid = lay_out(wordpress.recording, costs(20), FAR)
+    laid = cost_pages(wordpress.recording, costs(20), FAR)
     assert {name: len(pages) for name, pages in laid.items()} == {"/": PAGES, "/index.php/*/": PAGES}
     for pages in laid.values():
         assert {page.connects for page in pages} == {1}
@@ -237,5 +237,5 @@ def test_wordpress_connects_once_and_repeats_itself(wordpress: Recorded) -> None
 
 
 def test_wordpress_is_predicted_over_a_link(wordpress: Recorded) -> None:
-    laid = lay_out(wordpress.recording, costs(20), FAR)
+    laid = cost_pages(wordpress.recording, costs(20), FAR)
     predicted(wordpress.path, {name: len(pages[0].trips) for name, pages in laid.items()}, blocks=1)

@@ -373,8 +373,8 @@ def children(parent: int, name: str) -> list[str]:
     return [pid for pid in listed if Path(f"/proc/{pid}/comm").read_text().strip() == name]
 
 
-def ended_before(patience_s: float, pid: str) -> None:
-    deadline = time.monotonic() + patience_s
+def ended_before(timeout_s: float, pid: str) -> None:
+    deadline = time.monotonic() + timeout_s
     while runs(pid):
         assert time.monotonic() < deadline, "it does not end"
         time.sleep(0.01)

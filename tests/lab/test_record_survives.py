@@ -21,7 +21,7 @@ import pytest
 from howfar.engine.messages import RecordEnded, TcpListen, TcpTarget, UnixTarget
 from howfar.recording.record_tap import RecordTap
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 HOWFAR = str(Path(sys.executable).with_name("howfar"))
 TALK = """
 import os, random, socket, sys, time
@@ -141,7 +141,7 @@ def test_a_reader_that_stops_reading_ends_the_recording_and_no_traffic(tmp_path:
         tap = RecordTap(UnixTarget(path=str(tmp_path / "echo")), UnixTarget(path=str(tmp_path / "tap")))
         line = socket.socket(socket.AF_UNIX)
         line.connect(str(tmp_path / "tap"))
-        line.settimeout(PATIENCE_S)
+        line.settimeout(TIMEOUT_S)
         with line:
             sent, came, _ = pushed(line, [b"x" * 100_000], 400_000_000)
             assert sent == came
@@ -172,7 +172,7 @@ def is_engine(pid: int, what: str) -> bool:
 
 def wait_for(condition: object, what: str) -> None:
     assert callable(condition)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
@@ -196,7 +196,7 @@ def run_and_kill(tmp_path: Path, victim: str, after_s: float, count: int) -> Non
             time.sleep(after_s)
             os.kill({"recorder": recorder.pid, "tap": tap, "keeper": keeper}[victim], signal.SIGKILL)
             wait_for(done.exists, f"the application did not survive the {victim}'s end")
-            recorder.wait(PATIENCE_S)
+            recorder.wait(TIMEOUT_S)
         for pid in (tap, keeper):
             wait_for(lambda pid=pid: not is_engine(pid, "record") and not is_engine(pid, "keep"), "it outlives all")
     assert not [one for one in temporary.iterdir() if one.name.startswith("howfar-")]

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 import howfar
-from tests.lab.sandboxes import PATIENCE_S, lab_command, run_lab
+from tests.lab.sandboxes import TIMEOUT_S, lab_command, run_lab
 from tests.rarely import rarely_but
 
 pytestmark = pytest.mark.lab
@@ -92,7 +92,7 @@ def test_an_ordinary_user_has_every_path(path: str, nobodys_home: Path) -> None:
         command,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         env={**os.environ, "HOME": str(nobodys_home), "XDG_CACHE_HOME": str(nobodys_home)},
     )
     if "do not let" in done.stderr or "does not let" in done.stderr:

@@ -12,7 +12,7 @@ from howfar.lab.cache import file_system_of
 from howfar.lab.servers.kinds import find_server
 from tests.lab.programs import answers
 from tests.lab.replication_acts import INSERTS, WRITERS
-from tests.lab.replication_breaks import PATIENCE_S as BREAKS_PATIENCE_S
+from tests.lab.replication_breaks import TIMEOUT_S as BREAKS_PATIENCE_S
 from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]

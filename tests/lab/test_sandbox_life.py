@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from howfar.lab.sandbox import children_of
-from tests.lab.sandboxes import PATIENCE_S, Marked, lab_command, run_lab, state_of_machine, wait_until
+from tests.lab.sandboxes import TIMEOUT_S, Marked, lab_command, run_lab, state_of_machine, wait_until
 from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
@@ -57,7 +57,7 @@ def test_nothing_is_left_when_one_is_killed(who: str, cache: Path) -> None:
         os.kill(_victim(marked, process.pid, who), signal.SIGKILL)
         if who in ("mariadbd", "howfar-engine"):  # the laboratory outlives a part, until its command ends
             process.terminate()
-        code = process.wait(PATIENCE_S)
+        code = process.wait(TIMEOUT_S)
         assert code != 0
         _gone(marked)
     finally:
@@ -81,7 +81,7 @@ def test_nothing_is_left_at_any_moment_of_the_start(who: str, living: int, cache
         with contextlib.suppress(ProcessLookupError):  # an unshare that only tests permission is short-lived
             os.kill(process.pid if unshare is None else unshare, signal.SIGKILL)
         process.terminate()
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
         _gone(marked)
     finally:
         process.kill()
@@ -91,8 +91,8 @@ def test_nothing_is_left_at_any_moment_of_the_start(who: str, living: int, cache
 
 _OUTSIDE = """
 import os, sys
-from howfar.lab.sandbox import attended, namespace_flags
-sys.exit(attended(["unshare", *namespace_flags(network=True), "--", sys.executable, "-c", sys.argv[1]], os.environ))
+from howfar.lab.sandbox import run_forwarding_signals, namespace_flags
+sys.exit(run_forwarding_signals(["unshare", *namespace_flags(network=True), "--", sys.executable, "-c", sys.argv[1]], os.environ))
 """
 _INSIDE = """
 import signal, sys
@@ -115,7 +115,7 @@ def test_a_signal_waits_until_the_inside_can_take_it() -> None:
         wait_until(lambda: not _pending(process.pid) & 1 << signal.SIGTERM - 1, "the signal to be taken")
         process.stdin.write("go\n")
         process.stdin.flush()
-        assert process.wait(PATIENCE_S) == 7
+        assert process.wait(TIMEOUT_S) == 7
     finally:
         process.kill()
         process.wait()
@@ -132,7 +132,7 @@ def test_standard_streams_are_the_callers() -> None:
         input="through\n",
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     assert done.stdout == "through\n"
 
@@ -157,7 +157,7 @@ def test_ctrl_c_reaches_the_command_once() -> None:
         assert process.stdout.readline() == "up\n"
         os.write(master, b"\x03")
         assert process.stdout.read() == "got\n"
-        assert process.wait(PATIENCE_S) == 5
+        assert process.wait(TIMEOUT_S) == 5
     finally:
         process.kill()
         process.wait()
@@ -185,7 +185,7 @@ def test_a_signal_to_the_outside_alone_or_to_the_whole_group_is_taken_once(
         kill(process.pid, number)
         assert process.stdout.read() == "told\n"
         assert "Traceback" not in process.stderr.read()
-        assert process.wait(PATIENCE_S) == 6
+        assert process.wait(TIMEOUT_S) == 6
     finally:
         process.kill()
         process.wait()
@@ -198,14 +198,17 @@ def test_the_exit_code_is_that_of_the_signal_that_ended_it(number: signal.Signal
     """The inside gets a SIGTERM for each of these, and ends as after Ctrl-C."""
     inside = 'trap "exit 130" TERM; echo up; while :; do sleep 0.05; done'
     between = f"bash -c '{inside}' & wait $!"
-    script = f"import os, sys\nfrom howfar.lab.sandbox import attended\nsys.exit(attended(['bash', '-c', {between!r}], os.environ))"
+    script = (
+        "import os, sys\nfrom howfar.lab.sandbox import run_forwarding_signals\n"
+        f"sys.exit(run_forwarding_signals(['bash', '-c', {between!r}], os.environ))"
+    )
     command = ("env", f"--default-signal={number.name[3:]}", sys.executable, "-c", script)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         os.kill(process.pid, number)
-        assert process.wait(PATIENCE_S) == code
+        assert process.wait(TIMEOUT_S) == code
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -215,7 +218,10 @@ def test_the_exit_code_is_that_of_the_signal_that_ended_it(number: signal.Signal
 def test_a_signal_that_comes_before_the_inside_is_there_reaches_it() -> None:
     """The program in between has no child until it reads a line."""
     between = "read line; sleep 600 & wait $!"
-    script = f"import os, sys\nfrom howfar.lab.sandbox import attended\nsys.exit(attended(['bash', '-c', {between!r}], os.environ))"
+    script = (
+        "import os, sys\nfrom howfar.lab.sandbox import run_forwarding_signals\n"
+        f"sys.exit(run_forwarding_signals(['bash', '-c', {between!r}], os.environ))"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
     )
@@ -227,7 +233,7 @@ def test_a_signal_that_comes_before_the_inside_is_there_reaches_it() -> None:
         assert process.stdin is not None
         process.stdin.write(b"\n")
         process.stdin.close()
-        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        assert process.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     finally:
         with contextlib.suppress(ProcessLookupError):  # all have ended
             os.killpg(process.pid, signal.SIGKILL)
@@ -239,9 +245,9 @@ def test_a_hang_up_ends_the_inside_unless_it_was_started_to_ignore_it(handler: s
     """SIGHUP is ignored as under nohup. The command exits by itself, with 7, when it reads a line."""
     between = "sh -c 'echo up; read line; exit 7'; exit $?"
     script = f"""import os, signal, sys
-from howfar.lab.sandbox import attended
+from howfar.lab.sandbox import run_forwarding_signals
 signal.signal(signal.SIGHUP, signal.{handler})
-sys.exit(attended(['bash', '-c', {between!r}], os.environ))"""
+sys.exit(run_forwarding_signals(['bash', '-c', {between!r}], os.environ))"""
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -255,7 +261,7 @@ sys.exit(attended(['bash', '-c', {between!r}], os.environ))"""
                 os.kill(process.pid, signal.SIGHUP)
             process.stdin.write("\n")
             process.stdin.flush()
-        assert process.wait(PATIENCE_S) == code
+        assert process.wait(TIMEOUT_S) == code
     finally:
         with contextlib.suppress(ProcessLookupError):  # all have ended
             os.killpg(process.pid, signal.SIGKILL)
@@ -273,5 +279,5 @@ def test_the_inside_is_the_first_process_with_only_a_loopback_of_its_own() -> No
         "sys.exit(sandbox.run_inside()) if not sandbox.inside() else None; "
         "print(os.getpid(), sorted(os.listdir('/proc/sys/net/ipv4/conf')))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.stdout.strip() == "1 ['all', 'default', 'lo']", done.stderr

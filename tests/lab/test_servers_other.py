@@ -23,7 +23,7 @@ from howfar.lab.cache import SOCKET_PATH_MAX
 from howfar.lab.servers import DATABASE, USER
 from howfar.lab.servers.features import features
 from howfar.lab.servers.kinds import find_server
-from howfar.lab.servers.private import get_from
+from howfar.lab.servers.private import install_from
 from tests.lab import accounts, certificates
 from tests.lab.sandboxes import run_lab
 from tests.lab.servers_here import ONE_TABLE, Running, prepared, short_directory, started
@@ -76,8 +76,8 @@ def test_it_is_what_it_was_asked_to_be(running: Running, name: str) -> None:
     version = running.server.version
     assert ("MariaDB" in version) == (running.server.kind == "mariadb") == name.startswith("mariadb")
     assert not name.endswith("-11") or version.startswith("11.")
-    facts, unlike = running.server.receipt(running.server.snapshot())
-    assert lasting(unlike) == []
+    facts, mismatches = running.server.receipt(running.server.snapshot())
+    assert lasting(mismatches) == []
     assert facts["facts"]["log_bin"] == "OFF"
     assert facts["facts"]["innodb_flush_log_at_trx_commit"] == "1"
     assert facts["tcp_ports"] == [running.address[1]], "no port beside its own, such as MySQL's X protocol"
@@ -154,8 +154,8 @@ def test_without_tls_and_networking_it_has_neither(name: str, tmp_path: Path) ->
     work = short_directory(tmp_path)
     with started(prepared(name, work), networking=False) as alone:
         assert alone.server.port is None
-        facts, unlike = alone.server.receipt(alone.server.snapshot())
-        assert unlike == ()
+        facts, mismatches = alone.server.receipt(alone.server.snapshot())
+        assert mismatches == ()
         assert facts["tcp_ports"] == []
         with pytest.raises(pymysql.OperationalError):
             pymysql.connect(
@@ -171,8 +171,8 @@ def test_a_second_start_on_the_same_data_reads_no_files(name: str, tmp_path: Pat
         with started(store) as again:
             before = again.server.snapshot()
             _load(UnixTarget(path=str(again.server.socket)), USER, again.password)
-            _, unlike = again.server.receipt(before)
-            assert unlike == ()
+            _, mismatches = again.server.receipt(before)
+            assert mismatches == ()
 
 
 def test_mysqls_copies_have_identities_of_their_own(name: str, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_one_that_somebody_unpacked_can_be_taken(name: str, tmp_path: Path, monk
     if program.is_relative_to("/usr"):
         pytest.skip(f"{program} is the machine's own: nobody unpacked it")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
-    installed, made = get_from(program.parents[1], lambda line: None)
+    installed, made = install_from(program.parents[1], lambda line: None)
     work = tmp_path / "w"
     work.mkdir()
     with started(prepared(str(installed.program), work), networking=False) as running:

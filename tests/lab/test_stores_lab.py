@@ -77,7 +77,7 @@ def test_the_receipt_too_says_that_a_socket_is_plain(
 ) -> None:
     """Memcached with `-Z` and `-s` starts, warns of nothing and encrypts nothing."""
     store = prepared(name, short_directory(tmp_path), tables=Tables(0, 0))
-    server = store.start(networking=False, tls=authority.server, reached_by="socket")
+    server = store.start(networking=False, tls=authority.server, transport="socket")
     try:
         if name == "memcached":
             assert server.receipt(server.snapshot())[0]["facts"]["ssl_enabled"] == "yes", "so it says itself"
@@ -97,7 +97,7 @@ def test_one_that_cannot_start_says_why(name: str, authority: certificates.Certi
     paths = authority.server
     broken = type(paths)(paths.ca, tmp_path / "none", paths.key)
     with pytest.raises(ServerCrashed, match="at start"):
-        store.start(networking=True, tls=broken, reached_by="tcp")
+        store.start(networking=True, tls=broken, transport="tcp")
 
 
 def test_a_command_finds_it(name: str) -> None:

@@ -20,7 +20,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineFailed, EngineProcess
 from howfar.lab.servers import DATABASE, USER
-from howfar.runner.fault.crash import visible
+from howfar.runner.fault.crash import compare_visibility
 from tests.acknowledged_scenario import MILLISECOND, SECOND, TABLE, job, null_server, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
 
@@ -83,7 +83,7 @@ def test_each_key_is_seen_once_and_not_before_it_was_sent(alone: Running, tmp_pa
     at = np.searchsorted(sent["key"], seen_keys)
     assert (sent["sent_ns"].astype(np.int64)[at] + written.origin_ns < seen_ns).all()
     assert (sent["connection"][at] == seen.records["connection"]).all()
-    visibility = visible(seen_keys, seen_ns, *written.ended(KeyOutcome.ACKNOWLEDGED), found)
+    visibility = compare_visibility(seen_keys, seen_ns, *written.ended(KeyOutcome.ACKNOWLEDGED), found)
     assert (visibility.unacknowledged.tolist(), visibility.phantoms.tolist()) == ([], [])
 
 

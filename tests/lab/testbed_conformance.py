@@ -23,7 +23,7 @@ from howfar.paths import find_path
 from howfar.plan.sessions import session_spec
 from howfar.runner.jobs import session_of
 from howfar.runner.trial import Measure
-from howfar.testbed import LoadFacts, Stage, Testbed
+from howfar.testbed import LoadFacts, Testbed, TrialEnvironment
 from tests.lab.programs import load_on
 
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
@@ -34,16 +34,16 @@ Kill = Callable[[int], None]
 """Ends a process of the server's host."""
 
 
-def _load(stage: Stage, path: str, measure: Measure, tls: str = "off") -> LoadOutcome:
-    session = session_of(session_spec({"path": path, "tls": tls}), stage.trust)
+def _load(environment: TrialEnvironment, path: str, measure: Measure, tls: str = "off") -> LoadOutcome:
+    session = session_of(session_spec({"path": path, "tls": tls}), environment.trust)
     workload = Sysbench(tables=1, table_size=TABLE_SIZE)
     times = {"warmup_ns": 100_000_000, "measure_ns": 300_000_000}
-    job = load_on(stage, workload, protocol=stage.protocol, session=session, connections=2, **times)
+    job = load_on(environment, workload, protocol=environment.protocol, session=session, connections=2, **times)
 
-    def hear(_: Event) -> None:
+    def on_event(_: Event) -> None:
         return
 
-    return measure(job, stage.client, hear)
+    return measure(job, environment.client, on_event)
 
 
 def _paths() -> tuple[str, ...]:
@@ -54,11 +54,11 @@ def _paths() -> tuple[str, ...]:
 def _each_path_is_proven(testbed: Testbed, measure: Measure) -> None:
     for name, tls in (*((path, "off") for path in _paths()), ("remote", "1.3")):
         path = find_path(name)
-        with testbed.stage({"path": name, "threads": 2, "tls": tls}) as stage:
-            outcome = _load(stage, name, measure, tls)
+        with testbed.trial_environment({"path": name, "threads": 2, "tls": tls}) as environment:
+            outcome = _load(environment, name, measure, tls)
             session = outcome.ready.receipt.model_dump(mode="json")
-            found = stage.obtained(session, LoadFacts())
-            other = stage.obtained({**session, "peer_address": "elsewhere"}, LoadFacts())
+            found = environment.collect_receipt(session, LoadFacts())
+            other = environment.collect_receipt({**session, "peer_address": "elsewhere"}, LoadFacts())
         # A busy machine delays packets of an emulated link, which the link then reports.
         assert not [one for one in found.violations if "link" not in one and "late" not in one], found.violations
         assert any("elsewhere" in one for one in other.violations), other.violations
@@ -70,16 +70,16 @@ def _each_path_is_proven(testbed: Testbed, measure: Measure) -> None:
 
 
 def _a_dead_server_is_named_and_replaced(testbed: Testbed, measure: Measure, kill: Kill) -> None:
-    with testbed.stage({"path": "remote", "threads": 2}) as stage:
-        kill(next(iter(stage.services.values())).pid)
+    with testbed.trial_environment({"path": "remote", "threads": 2}) as environment:
+        kill(next(iter(environment.services.values())).pid)
         try:
-            stage.obtained({})
+            environment.collect_receipt({})
         except LabError as error:
             assert "signal 9" in error.message, error.message
         else:
-            raise AssertionError("a stage whose server is dead said what was obtained")
-    with testbed.stage({"path": "remote", "threads": 2}) as stage:
-        assert _load(stage, "remote", measure).finished.transactions > 0
+            raise AssertionError("an environment whose server is dead said what was obtained")
+    with testbed.trial_environment({"path": "remote", "threads": 2}) as environment:
+        assert _load(environment, "remote", measure).finished.transactions > 0
 
 
 def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
@@ -90,8 +90,8 @@ def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
     for fact in ("cpu_model", "kernel", "client_cpus", "server_cpus", "placement", "data", "warnings"):
         assert fact in environment, fact
     testbed.begin_block(0)
-    with testbed.stage({"path": "socket", "threads": 1}):
-        pass  # an unused stage is undone
+    with testbed.trial_environment({"path": "socket", "threads": 1}):
+        pass  # an unused environment is undone
     _each_path_is_proven(testbed, measure)
     testbed.begin_block(1)
     _a_dead_server_is_named_and_replaced(testbed, measure, kill)
@@ -107,16 +107,16 @@ def _in_laboratory() -> int:
 
 def _between_hosts(file: Path) -> int:
     from howfar.fleet import cluster as clusters
-    from howfar.fleet.joined import join
     from howfar.fleet.load import measure
-    from howfar.fleet.roles import find_place
+    from howfar.fleet.ray_driver import join
+    from howfar.fleet.roles import assign_hosts
     from howfar.fleet.testbed import open_hosts
 
     cluster = clusters.find_cluster(file)
     if not clusters.inside():
         with clusters.held_up(cluster):
             return clusters.enter(cluster)
-    place = find_place(cluster.file, None)
+    place = assign_hosts(cluster.file, None)
     request = LabRequest(tables=1, table_size=TABLE_SIZE, connections=8, paths=_paths())
     with join(cluster) as hosts, open_hosts(hosts, place, request) as testbed:
         conforms(testbed, measure, lambda pid: hosts[place.server].within(os.kill, pid, signal.SIGKILL))

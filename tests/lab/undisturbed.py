@@ -25,7 +25,7 @@ DISTURBED = ("was late by", "longer on average", "RTT at rest was", "pages from 
 EMPTY_WINDOW = "not one transaction ended in the measured window"
 """A busy machine also causes this in windows of 0.2 s, but so does a server that does not answer: for tests of something else only."""
 ATTEMPTS = 8
-_PAUSE_MOST_S = 5.0
+_MAX_PAUSE_S = 5.0
 MANY_OTHERS = 0.3
 """CPUs used by programs outside a trial, above which a machine counts as busy; on a quiet machine a few hundredths."""
 
@@ -96,7 +96,7 @@ def agree(
         wrong.append(found)
         if attempt or first is None:
             had.append(others.cpus)
-        time.sleep(min(attempt**2 / 4, _PAUSE_MOST_S))
+        time.sleep(min(attempt**2 / 4, _MAX_PAUSE_S))
     else:
         disagrees(wrong, had)
     return seen

@@ -27,36 +27,36 @@ from tests.lab.programs import in_sandbox, load_on
 
 def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
     apart = {"rtt_ns": load["rtt_ns"]} if "rtt_ns" in load else {}
-    with laboratory.stage({"path": path, "threads": load["connections"], **apart}) as stage:
+    with laboratory.trial_environment({"path": path, "threads": load["connections"], **apart}) as environment:
         request = laboratory.request
         if "rmem" in load:
             laboratory.client_host.write_sysctl("net/ipv4/tcp_rmem", " ".join([str(load["rmem"])] * 3))
         workload = Sysbench(tables=request.tables, table_size=request.table_size, **load["workload"])
         times = {"warmup_ns": 300_000_000, "measure_ns": load["measure_ns"]}
-        job = load_on(stage, workload, connections=load["connections"], **times)
+        job = load_on(environment, workload, connections=load["connections"], **times)
         watches: list[WindowWatch] = []
         stats = []
 
         def snapshot() -> Mapping[str, int]:
             """Called right after the files were read: also takes the link's counters at that moment."""
-            stats.append(stage.link and stage.link.counters())
-            assert stage.scene is not None
-            return stage.scene.snapshot()
+            stats.append(environment.link and environment.link.counters())
+            assert environment.targets is not None
+            return environment.targets.snapshot()
 
-        def hear(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, Measuring):
-                assert stage.scene is not None
-                watches.append(WindowWatch(replace(stage.scene, snapshot=snapshot), job.measure_ns))
+                assert environment.targets is not None
+                watches.append(WindowWatch(replace(environment.targets, snapshot=snapshot), job.measure_ns))
 
-        outcome = run_load(job, stage.client, hear)
+        outcome = run_load(job, environment.client, on_event)
         window = watches[0].finish()
-        obtained = stage.obtained(outcome.ready.receipt.model_dump())
+        collected = environment.collect_receipt(outcome.ready.receipt.model_dump())
         return {
             "path": path,
             "window": None if window is None else window.model_dump(mode="json"),
             "finished": outcome.finished.model_dump(mode="json", exclude={"histograms"}),
             "link": [found and found.model_dump(mode="json") for found in stats],
-            "violations": obtained.violations,
+            "violations": collected.violations,
         }
 
 

@@ -18,8 +18,8 @@ from scipy.stats import binom, chi2
 
 from howfar.bench.links.probes import udp_errors
 from howfar.lab.link import Link, LinkSpec
-from howfar.lab.link.receipt import OF_A_PLAN, link_violations
-from howfar.lab.link.settings import apply
+from howfar.lab.link.receipt import RUN_LIMITS, link_violations
+from howfar.lab.link.settings import apply_setting
 from howfar.plan.quantities import rtt_tolerance_ns
 from tests.physics.conformance_tools import FRAME_BYTES, datagrams, stream
 
@@ -42,7 +42,7 @@ class Check:
         spec = LinkSpec(rtt_ns=0, rate_bps=None)
         for option in self.options:
             word, _, value = option.partition(" ")
-            spec = apply(spec, word, value)
+            spec = apply_setting(spec, word, value)
         return spec
 
 
@@ -92,7 +92,7 @@ def round_trips(link: Link) -> Seen:
 def slow_round_trips(link: Link) -> Seen:
     """The same where a ping's own bytes take 1.46 ms, which the laboratory's own judgement must not call an error."""
     right, facts = round_trips(link)
-    accused = link_violations(link, link.at_rest(), None, OF_A_PLAN)
+    accused = link_violations(link, link.at_rest(), None, RUN_LIMITS)
     return right and not accused, {**facts, "accused": accused}
 
 
@@ -228,7 +228,7 @@ def live_change(link: Link) -> Seen:
     """The RTT changes from 10 ms to 30 ms during traffic: nothing is lost, and packets before and after have their own delay."""
     link.arm()
     start_ns = time.monotonic_ns()
-    longer, changed_ns, number = apply(link.spec, "rtt", "30ms"), 0, 0
+    longer, changed_ns, number = apply_setting(link.spec, "rtt", "30ms"), 0, 0
     with datagrams(link) as udp:
         while (now_ns := time.monotonic_ns() - start_ns) < 400 * _MS:
             if now_ns > 200 * _MS and not changed_ns:

@@ -40,7 +40,7 @@ def run(link: Link, check: Check) -> dict[str, Any]:
         spec = LinkSpec(**{**vars(spec), "seed": 0 if link.backend == "kernel" else attempt})
         try:
             if not check.calibrated:
-                link.calibrations[spec.calm()] = {"compensate_ns": 0, "rtt_p50_ns": spec.rtt_ns}
+                link.calibrations[spec.without_effects()] = {"compensate_ns": 0, "rtt_p50_ns": spec.rtt_ns}
             link.shape(spec)
             link.arm()
             right, facts = check.look(link)
@@ -73,7 +73,7 @@ def main() -> None:
     with ExitStack() as ledger:
         network = build_network(ledger)
         shares = share_cpus(usable_cpus())
-        known = {_NOTHING.calm(): {"compensate_ns": 0, "rtt_p50_ns": 0}}
+        known = {_NOTHING.without_effects(): {"compensate_ns": 0, "rtt_p50_ns": 0}}
         try:
             link = ledger.enter_context(
                 open_link(

@@ -12,7 +12,7 @@ import time
 PORT = 7007
 ROUNDS = 70
 TIMES = 3
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def serve(listener: socket.socket) -> None:
@@ -26,11 +26,11 @@ def serve(listener: socket.socket) -> None:
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """Connect, retrying for up to PATIENCE_S: the other side may still be starting."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Connect, retrying for up to TIMEOUT_S: the other side may still be starting."""
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            return socket.create_connection((host, port), timeout=PATIENCE_S)
+            return socket.create_connection((host, port), timeout=TIMEOUT_S)
         except ConnectionRefusedError:
             if time.monotonic() > deadline:
                 raise

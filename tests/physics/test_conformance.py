@@ -20,7 +20,7 @@ import pytest
 import howfar
 from howfar.lab.link.backends import backends
 from tests.lab.conftest import namespaces  # noqa: F401 - a fixture
-from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.sandboxes import TIMEOUT_S
 from tests.lab.undisturbed import Others, disagrees
 from tests.physics.conformance_checks import CHECKS
 
@@ -40,7 +40,7 @@ def results(backend: str) -> dict[str, Any]:
                 [sys.executable, "-m", "tests.physics.conformance_run", backend],
                 capture_output=True,
                 text=True,
-                timeout=5 * PATIENCE_S,
+                timeout=5 * TIMEOUT_S,
                 cwd=ROOT,
             )
     except subprocess.TimeoutExpired as error:
@@ -95,7 +95,7 @@ def test_a_user_without_any_privilege_has_a_link(nobodys_home: Path) -> None:
         [*command, "-m", "howfar.cli.lab", "--link", "region", "--", "sh", "-c", script],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         cwd=nobodys_home,
         env={**os.environ, "HOME": str(nobodys_home), "XDG_CACHE_HOME": str(nobodys_home)},
     )

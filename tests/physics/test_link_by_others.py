@@ -15,7 +15,7 @@ import pytest
 
 from howfar.plan.quantities import rtt_tolerance_ns
 from tests.lab.conftest import cache, namespaces  # noqa: F401 - fixtures
-from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.sandboxes import TIMEOUT_S
 from tests.lab.undisturbed import agree
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
@@ -34,7 +34,7 @@ def _lab(tmp_path: Path, rtt: str, rate: str, on_server: str, command: str) -> d
         [*lab, "--receipt", str(receipt), "--on-server", on_server, "--", "sh", "-c", command],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
     )
     assert done.returncode == 0, done.stderr + done.stdout

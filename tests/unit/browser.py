@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE_S = 60
+TIMEOUT_S = 60
 """Timeout of each answer, long enough for a busy machine."""
 
 FLAGS = (
@@ -74,7 +74,7 @@ class Page:
             self.heard.append(answer)
 
     def _next(self) -> dict[str, Any]:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], max(0.0, until - time.monotonic()))
             assert ready, "the browser does not answer"
@@ -136,7 +136,7 @@ def browser() -> Iterator[Page]:
             yield page
             page._session = None
             page.call("Browser.close")
-            process.wait(timeout=PATIENCE_S)
+            process.wait(timeout=TIMEOUT_S)
         finally:
             if process.poll() is None:
                 process.kill()

@@ -33,12 +33,12 @@ from howfar.engine.messages import (
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.runner.run import conduct, run_info
+from howfar.runner.run import execute_run, run_info
 from howfar.runner.trial import Instruments
 from howfar.services import SqlProtocol
 from howfar.store.records import FactorValue, Run, RunInfo, Window
 from howfar.store.run_file import create, read_run
-from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, StageReceipt, Trust
+from howfar.testbed import NO_FACTS, Application, CollectedReceipt, LoadFacts, ServiceEndpoint, Trust
 
 RATES = {
     "socket": 30_000,
@@ -99,17 +99,17 @@ class FakeStage:
     application: Application | None = None
     pair: None = None
 
-    def loading(self) -> None:
+    def reset_counters(self) -> None:
         pass
 
     def watch(self, length_ns: int) -> FakeWindowWatch:
         return FakeWindowWatch(length_ns)
 
-    def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
-        return StageReceipt({})
+    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
+        return CollectedReceipt({})
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
-        return StageReceipt({"server": {"networking": False}}, self.violations)
+    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+        return CollectedReceipt({"server": {"networking": False}}, self.violations)
 
 
 @dataclass
@@ -122,7 +122,7 @@ class FakeLaboratory:
     version: str = "10.11.6-fake"
     staged: list[dict[str, FactorValue]] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
-    """Number of stages so far at the beginning of each block or attempt at a block."""
+    """Number of environments so far at the beginning of each block or attempt at a block."""
 
     def server(self) -> tuple[str, str]:
         return ("mariadb", self.version)
@@ -134,7 +134,7 @@ class FakeLaboratory:
         return {"kernel": "fake", "cpu_count": 2}
 
     @contextmanager
-    def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[FakeStage]:
+    def trial_environment(self, factors: Mapping[str, FactorValue]) -> Iterator[FakeStage]:
         self.staged.append(dict(factors))
         self.clock.now_ns += self.staging_ns
         path = str(factors["path"])
@@ -266,7 +266,7 @@ def fake_info(laboratory: FakeLaboratory | None = None, seed: int = 42, loaded: 
 def conducted(path: Path, laboratory: FakeLaboratory, instruments: Instruments, info: RunInfo | None = None) -> Run:
     """A run conducted to its end, as read back from its file."""
     with create(path, info or fake_info()) as file:
-        stop = conduct(file, laboratory, laboratory.clock(), instruments)
+        stop = execute_run(file, laboratory, laboratory.clock(), instruments)
     run = read_run(path)
     assert run.stop is stop
     return run

@@ -16,7 +16,7 @@ from tests.unit.synthetic_run import synthetic_run
 from howfar.analysis.summary import Summary
 from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.findings import PageFindings
-from howfar.experiments.page.model import Host, Network, overlap
+from howfar.experiments.page.model import Host, Network, emulator_work_ratio
 from howfar.experiments.registry import summarise
 from howfar.stats.trials import trial_table
 from howfar.store.records import (
@@ -57,7 +57,7 @@ class Truth:
     tcp_database_us: float = 2.0
     link_us: float = 6.0
     """The emulator's CPU per round trip of a lone page, on each machine."""
-    link_each: float = 0.0
+    per_message_share: float = 0.0
     """Share of `link_us` that each message needs regardless of the number of pages in flight."""
     remote_us: float = 30.0
     """Wake-up time per round trip, in addition to the RTT."""
@@ -77,7 +77,7 @@ class Truth:
             Host((self.database_ms + added_ms[1]) / 1e3, link_s, 1.0),
         )
         waiting_s = self.waiting_ms / 1e3 + self.remote_us * self.round_trips / 1e6 - 2 * link_s
-        return Network(hosts, self.round_trips * RTT_NS / 1e9, waiting_s, link_each=self.link_each)
+        return Network(hosts, self.round_trips * RTT_NS / 1e9, waiting_s, per_message_share=self.per_message_share)
 
 
 HEAVY = Truth()
@@ -173,7 +173,7 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
     roles = {"server": database_ms * 0.8, "redis": database_ms * 0.15, "memcached": database_ms * 0.05}
     roles |= {"application": application_ms, "client": truth.visitor_ms} if php else {"client": application_ms}
     if cell.path == "remote":
-        shared = overlap(cell.threads, network.wire_s / (cycle_s / slow), truth.link_each)
+        shared = emulator_work_ratio(cell.threads, network.wire_s / (cycle_s / slow), truth.per_message_share)
         roles["link"] = 2 * truth.link_us * truth.round_trips / 1e3 * shared
     round_trip_us = cycle_s * 1e6 / truth.round_trips * 0.4
     reported: dict[str, int] = {"cpu_ns": int(own_ms * MS * pages)} if php else {}

@@ -25,7 +25,7 @@ def latencies(request: str, p50_us: float, count: int, spread: float = 0.1) -> L
         round(p50_us * US * (3 if number % 50 == 49 else 1 - spread + 2 * spread * (number % 49) / 48))
         for number in range(count)
     ]
-    return Latencies.of(request, samples)
+    return Latencies.from_samples(request, samples)
 
 
 def connection(*steps: tuple[str, float, int], count: int = 5) -> NewConnection:

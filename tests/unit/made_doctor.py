@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from howfar.doctor.checks import Context, findings
-from howfar.doctor.findings import Client, Finding, Floor, Kind, Listener, Rates, Server, SocketFile, Transport
+from howfar.doctor.findings import Client, Finding, Kind, Listener, MinimumLatency, Rates, Server, SocketFile, Transport
 from howfar.doctor.floors import interval
 
 SOCKET = Listener(
@@ -21,8 +21,8 @@ def client(**changes: object) -> Client:
     return made.model_copy(update=changes)
 
 
-def floor(transport: Transport, trip: float, connect: float) -> Floor:
-    return Floor(
+def floor(transport: Transport, trip: float, connect: float) -> MinimumLatency:
+    return MinimumLatency(
         transport=transport, where="x", pings_per_round=15, round_trip_ns=interval([trip] * 24),
         connect_ns=interval([connect] * 24), round_trips_ns=(trip,) * 24, connects_ns=(connect,) * 24,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.registry import in_terminal, rendered
+from howfar.experiments.registry import render_in_terminal, rendered
 from howfar.report.terminal import to_ascii
 from howfar.stats.estimate import Part
 
@@ -28,7 +28,7 @@ def is_golden(path: Path, text: str) -> None:
 def _in_terminal(
     summary: Summary, width: int = 80, colour: bool = False, unicode: bool = True, details: bool = True
 ) -> str:
-    return in_terminal(summary, width, colour, unicode, details)
+    return render_in_terminal(summary, width, colour, unicode, details)
 
 
 @dataclass(frozen=True)

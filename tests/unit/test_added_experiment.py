@@ -16,12 +16,12 @@ from tests.unit.rendered import findings_of
 from howfar.analysis.advice import Advice
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
-from howfar.experiments.registry import EXPERIMENTS, experiment_of, in_terminal, rendered, schema, summarise
+from howfar.experiments.registry import EXPERIMENTS, experiment_of, render_in_terminal, rendered, schema, summarise
 from howfar.plan.load import load_plan
 from howfar.report.document import Bullets, Details, Document
 from howfar.report.frame import frame
 from howfar.report.sections import cell_records, cell_table
-from howfar.runner.run import conduct
+from howfar.runner.run import execute_run
 from howfar.stats.estimate import Part
 from howfar.store.records import Run
 from howfar.store.run_file import create, read_run
@@ -92,7 +92,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (folder / "detour.toml").write_text(PLAN)
     laboratory, _engine, instruments = fakes()
     with create(folder / "detour.howfar", fake_info(loaded=load_plan(str(folder / "detour.toml")))) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     return read_run(folder / "detour.howfar")
 
 
@@ -110,7 +110,7 @@ def test_its_findings_answer_and_advice_are_in_the_summary(summary: Summary) -> 
 @pytest.mark.parametrize("form", ["terminal", "html", "md", "csv", "json"])
 def test_every_report_shows_it(summary: Summary, form: str) -> None:
     remote = findings_of(summary, Detours).longer["remote"]
-    text = in_terminal(summary, 100, False, True, True) if form == "terminal" else rendered(summary, form)
+    text = render_in_terminal(summary, 100, False, True, True) if form == "terminal" else rendered(summary, form)
     if form == "csv":
         (row,) = (row for row in csv.DictReader(io.StringIO(text)) if row["arm"] == "remote")
         assert float(row["detour"]) == pytest.approx(remote)

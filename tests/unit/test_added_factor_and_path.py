@@ -14,7 +14,7 @@ from tests.unit.fake_lab import fake_info, fakes
 
 from howfar.analysis.summary import Summary
 from howfar.errors import PlanError
-from howfar.experiments.registry import in_terminal, rendered, summarise
+from howfar.experiments.registry import render_in_terminal, rendered, summarise
 from howfar.paths import PATHS
 from howfar.paths.path import Endpoint, Path, PathContext
 from howfar.plan.cells import cells
@@ -23,7 +23,7 @@ from howfar.plan.load import load_plan
 from howfar.plan.types import restore_plan
 from howfar.report.grid import grid
 from howfar.report.text import json_values
-from howfar.runner.run import conduct
+from howfar.runner.run import execute_run
 from howfar.store.records import Run, StopReason, TrialStatus
 from howfar.store.run_file import create, read_run
 
@@ -109,7 +109,7 @@ def measured(plan: str, folder: FilePath) -> Run:
     laboratory, _engine, instruments = fakes()
     loaded = load_plan(str(folder / "mtu.toml"))
     with create(folder / "mtu.howfar", fake_info(loaded=loaded)) as file:
-        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
+        assert execute_run(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
     assert {factors.get("mtu_bytes") for factors in laboratory.staged} == {None, 1500, 9000}
     return read_run(folder / "mtu.howfar")
 
@@ -167,8 +167,8 @@ def test_the_analysis_compares_them(summary: Summary) -> None:
 
 def test_every_report_names_them(summary: Summary) -> None:
     for text in (
-        in_terminal(summary, 100, False, True, details=False),
-        in_terminal(summary, 100, False, True, details=True),
+        render_in_terminal(summary, 100, False, True, details=False),
+        render_in_terminal(summary, 100, False, True, details=True),
         *(rendered(summary, form) for form in ("html", "md", "csv", "json")),
     ):
         assert "MTU 9000" in text

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from howfar.address import Given, Secret, ServerAddress, looks_like_target, parse
+from howfar.address import ParsedTarget, Secret, ServerAddress, looks_like_target, parse
 from howfar.errors import UsageError
 
 TABLE = Path(__file__).parents[1] / "data" / "addresses.tsv"
@@ -24,7 +24,7 @@ def rows() -> list[tuple[str, str, str]]:
     return [(row["text"], row["form"], row["says"]) for row in found]
 
 
-def said(found: Given) -> dict[str, str]:
+def said(found: ParsedTarget) -> dict[str, str]:
     """The fields of an address that are set, as text."""
     values: dict[str, Any] = {field.name: getattr(found.address, field.name) for field in fields(ServerAddress)}
     if found.password is not None:
@@ -90,7 +90,7 @@ def test_what_can_name_a_server_on_a_command_line() -> None:
 
 def test_a_secret_is_never_shown() -> None:
     secret = Secret("hunter22")
-    found = Given(ServerAddress(host="h"), secret)
+    found = ParsedTarget(ServerAddress(host="h"), secret)
     for shown in (repr(secret), str(secret), f"{secret}", f"{secret:>20}", f"{secret!r}", repr(found), str(found)):
         assert "hunter22" not in shown
     assert secret.reveal() == "hunter22" and secret == Secret("hunter22") and secret != Secret("x")

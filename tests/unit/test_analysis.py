@@ -15,17 +15,17 @@ from tests.unit.rendered import html as html
 from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
-from tests.unit.test_confirm import Scene, limit, scene
+from tests.unit.test_confirm import WatchTargets, limit, targets
 
 from howfar.analysis import cells
 from howfar.analysis.advice import Advice, advise
 from howfar.analysis.cells import CellSummary, floors, scatter
+from howfar.analysis.diagnostics import OTHERS_SHARE, Diagnostic
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
-from howfar.analysis.signs import OTHERS_SHARE, Warning
 from howfar.analysis.summary import Summary
 from howfar.bottleneck import limit as attribution
-from howfar.experiments.answer import where
+from howfar.experiments.answer import where_text
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource
 from howfar.paths import PATHS as PATHS_KNOWN
@@ -95,7 +95,7 @@ def test_only_blocks_with_both_arms_are_paired(run: Run) -> None:
     )
     tcp = cell(summarise(run.model_copy(update={"trials": kept})), "tcp")
     assert len(tcp.block_ratios) == 6
-    assert Warning.FEW_BLOCKS in tcp.warnings
+    assert Diagnostic.FEW_BLOCKS in tcp.warnings
 
 
 def test_the_published_ratio_stands_beside_ours(summary: Summary) -> None:
@@ -148,13 +148,13 @@ def test_nothing_is_claimed_where_nothing_differs() -> None:
     assert [advice.action for advice in summary.advice] == [
         "Run longer (with --full) or on a quieter machine to resolve more."
     ]
-    assert Warning.WIDE_INTERVAL in cell(summary, "tcp").warnings
+    assert Diagnostic.WIDE_INTERVAL in cell(summary, "tcp").warnings
 
 
 def test_a_biased_session_warns_and_claims_nothing_of_that_size() -> None:
     models = (PATHS[0], PathModel("socket", ArmRole.DUPLICATE, 1300, 6.1, 22.4, name="socket (again)"), *PATHS[2:])
     summary = summarise(synthetic_run(models=models, samples=20))
-    assert Warning.AA_EXCLUDES_ONE in summary.warnings
+    assert Diagnostic.AA_EXCLUDES_ONE in summary.warnings
     assert cell(summary, "tcp").resolution is Resolution.NOT_RESOLVED
     assert cell(summary, "remote").resolution is Resolution.SLOWER
     assert "under two names differed" in summary.verdict
@@ -194,8 +194,8 @@ def test_a_link_that_is_not_as_asked_is_seen() -> None:
             receipt["link"] = {**receipt["link"], "rtt_at_rest_ns": {"p50": 290_000}}
         trials.append(trial.model_copy(update={"receipt": receipt}))
     summary = summarise(run.model_copy(update={"trials": tuple(trials)}))
-    assert Warning.LINK_NOT_AS_ASKED in cell(summary, "remote").warnings
-    assert Warning.LINK_NOT_AS_ASKED not in cell(summary, "tcp").warnings
+    assert Diagnostic.LINK_NOT_AS_REQUESTED in cell(summary, "remote").warnings
+    assert Diagnostic.LINK_NOT_AS_REQUESTED not in cell(summary, "tcp").warnings
 
 
 def test_a_link_that_carries_less_than_its_rate_is_seen() -> None:
@@ -225,7 +225,7 @@ def test_a_client_without_time_left_is_seen() -> None:
         return seen.model_copy(update={"cpu": cpu})
 
     trials = tuple(t.model_copy(update={"measured": busy(t.measured)}) if t.measured else t for t in run.trials)
-    assert Warning.CLIENT_LIMITED in cell(summarise(run.model_copy(update={"trials": trials})), "socket").warnings
+    assert Diagnostic.CLIENT_LIMITED in cell(summarise(run.model_copy(update={"trials": trials})), "socket").warnings
 
 
 @pytest.mark.parametrize("change", [{"steal_share": 0.1}, {"psi_io_some_share": 0.3}, {"load_average_1m": 40.0}])
@@ -233,8 +233,8 @@ def test_others_on_the_machine_are_seen(run: Run, change: dict[str, float]) -> N
     load = MachineLoad(psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=1.0)
     loaded = tuple(t.model_copy(update={"load": load.model_copy(update=change)}) for t in run.trials)
     quiet = tuple(t.model_copy(update={"load": load}) for t in run.trials)
-    assert Warning.BUSY_MACHINE in summarise(run.model_copy(update={"trials": loaded})).warnings
-    assert Warning.BUSY_MACHINE not in summarise(run.model_copy(update={"trials": quiet})).warnings
+    assert Diagnostic.BUSY_MACHINE in summarise(run.model_copy(update={"trials": loaded})).warnings
+    assert Diagnostic.BUSY_MACHINE not in summarise(run.model_copy(update={"trials": quiet})).warnings
 
 
 def test_who_waits_for_a_disk_takes_no_cpu_from_us(run: Run) -> None:
@@ -244,7 +244,7 @@ def test_who_waits_for_a_disk_takes_no_cpu_from_us(run: Run) -> None:
         change = {"psi_io_some_share": 0.3, "busy_cpus": busy + 0.0, "steal_share": 0.0, "load_average_1m": 1.0}
         load = MachineLoad(psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=1.0)
         trials = tuple(t.model_copy(update={"load": load.model_copy(update=change)}) for t in run.trials)
-        assert (Warning.BUSY_MACHINE in summarise(run.model_copy(update={"trials": trials})).warnings) == warned
+        assert (Diagnostic.BUSY_MACHINE in summarise(run.model_copy(update={"trials": trials})).warnings) == warned
 
 
 def test_merged_percentiles_are_those_of_all_trials_together(run: Run, summary: Summary) -> None:
@@ -306,8 +306,13 @@ def test_advice_is_about_what_paths_declare_and_not_their_names(
     )
     renamed = summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})}))
     assert renamed.advice == summary.advice
-    assert where({"path": "wire"}) == where({"path": "pgbouncer-local"}) == where({"path": "unknown"}) == "here"
-    assert (where({"path": "tcp"}), where({"path": "socket"})) == ("on the loopback", "on the socket")
+    assert (
+        where_text({"path": "wire"})
+        == where_text({"path": "pgbouncer-local"})
+        == where_text({"path": "unknown"})
+        == "here"
+    )
+    assert (where_text({"path": "tcp"}), where_text({"path": "socket"})) == ("on the loopback", "on the socket")
 
 
 @pytest.mark.parametrize(("tps", "says"), [(130, "First reduce the time spent in CPU"), (165, "Round trips take about half"),
@@ -461,7 +466,7 @@ def with_others(others: float | None, run: Run | None = None) -> Run:
 def test_cpus_in_other_hands_are_a_busy_machine(others: float, busy: bool) -> None:
     summary = summarise(with_others(others))
     assert summary.others_cpus == pytest.approx(others)
-    assert (Warning.BUSY_MACHINE in summary.warnings) is busy
+    assert (Diagnostic.BUSY_MACHINE in summary.warnings) is busy
 
 
 def test_the_figure_stands_in_the_report_with_each_trial() -> None:
@@ -472,7 +477,7 @@ def test_the_figure_stands_in_the_report_with_each_trial() -> None:
 
 def test_a_run_that_does_not_say_is_unknown_and_not_quiet() -> None:
     summary = summarise(with_others(None))
-    assert summary.others_cpus is None and Warning.BUSY_MACHINE not in summary.warnings
+    assert summary.others_cpus is None and Diagnostic.BUSY_MACHINE not in summary.warnings
     page = markdown.render(summary)
     assert "not recorded" in page and "counts as busy" not in page
 
@@ -610,7 +615,7 @@ def test_a_report_says_what_an_rtt_that_is_off_does_to_the_figures(extra_ns: int
         return trial.model_copy(update={"receipt": trial.receipt | {"link": link}})
 
     summary = summarise(run.model_copy(update={"trials": tuple(map(asked, run.trials))}))
-    assert (Warning.LINK_NOT_AS_ASKED in cell(summary, "remote").warnings) is warned
+    assert (Diagnostic.LINK_NOT_AS_REQUESTED in cell(summary, "remote").warnings) is warned
     said = " ".join(terminal.render(summary, 100).split())
     assert "than requested, which alone makes the figures of remote" in said
 
@@ -637,7 +642,7 @@ def full_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "find_limit", over_links)
 
 
-def two_links(path: Path, there: Scene) -> Summary:
+def two_links(path: Path, there: WatchTargets) -> Summary:
     levels: dict[str, Any] = {"path": ["socket", "remote"], "rate": ["100mbit", "1gbit"]}
     overrides = [Override("", ("factors", name), each) for name, each in levels.items()]
     plan = load_plan("paths", True, [*overrides, Override("", ("timing", "confirm"), True)])
@@ -647,7 +652,7 @@ def two_links(path: Path, there: Scene) -> Summary:
 
 
 def test_an_answer_whose_limit_was_refuted_says_so_in_every_report(tmp_path: Path, full_links: None) -> None:
-    summary = two_links(tmp_path / "a.howfar", scene(lambda factors: 1.0))
+    summary = two_links(tmp_path / "a.howfar", targets(lambda factors: 1.0))
     assert not is_grid(summary)
     assert {found.confirmed for found in summary.confirmations} == {False}
     assert "Tested and refuted: the limit named at remote, 100mbit: rate 100mbit -> 150mbit" in summary.verdict
@@ -661,7 +666,7 @@ def test_an_answer_whose_limit_was_refuted_says_so_in_every_report(tmp_path: Pat
 
 
 def test_an_answer_whose_limit_held_says_nothing_of_the_kind(tmp_path: Path, full_links: None) -> None:
-    summary = two_links(tmp_path / "a.howfar", scene())
+    summary = two_links(tmp_path / "a.howfar", targets())
     assert {found.confirmed for found in summary.confirmations} == {True}
     assert "refuted" not in terminal.render(summary)
     assert {cell.limit.confidence for cell in summary.cells if cell.limit} == {"high"}
@@ -679,6 +684,6 @@ def test_the_same_work_that_takes_more_cpu_in_some_blocks_is_told_first(slowed: 
 
     run = synthetic_run(blocks=8, samples=20)
     summary = summarise(run.model_copy(update={"trials": tuple(map(one, run.trials))}))
-    assert (Warning.UNEVEN_CPUS in summary.warnings) is warned
+    assert (Diagnostic.UNEVEN_CPUS in summary.warnings) is warned
     assert summary.cpu_scatter is not None and (0.2 < summary.cpu_scatter < 0.3) is warned
     assert ("uneven CPUs (±2" in terminal.render(summary, 100)) is warned

@@ -9,7 +9,7 @@ from tests.unit.fake_pages import HEAVY, LIGHT, page_run
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.compare import agreement, compare
-from howfar.cli.compare import _table
+from howfar.cli.compare import _ratios_table
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole, Run, Trial
@@ -126,7 +126,7 @@ def test_runs_of_pages_are_compared_by_pages() -> None:
     """The engine counts the round trips of its pages, PHP does not; both are compared by pages."""
     found = compare(page_run(blocks=3, seed=1), page_run(blocks=3, seed=2))
     assert found.counted == "pages"
-    titles = [str(column.header) for column in _table(found).columns]
+    titles = [str(column.header) for column in _ratios_table(found).columns]
     assert titles == ["arm", "pages/s", "vs. baseline", "CPU per page", "verdict"]
     engine = next(arm for arm in found.arms if "engine" in arm.arm)
     assert engine.cpu_per_query is not None and engine.cpu_per_query.value == pytest.approx(1, rel=0.05)

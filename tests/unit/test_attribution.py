@@ -22,7 +22,7 @@ from howfar.analysis.cells import floors
 from howfar.analysis.confirmation import intervention
 from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck import cycle as cycles
-from howfar.bottleneck.cycle import PARTS, Cycle, CyclePart, behind_others, cycle_of, part_us, setting_of
+from howfar.bottleneck.cycle import PARTS, Cycle, CyclePart, cycle_of, max_queue_wait_s, part_us, setting_of
 from howfar.bottleneck.evidence import gather
 from howfar.bottleneck.limit import Intervention, find_limit
 from howfar.bottleneck.rules import Finding, cpu_residence, judge
@@ -349,9 +349,9 @@ def test_a_full_link_s_cycle_is_mostly_its_queue() -> None:
 
 @given(st.floats(1e-6, 1), st.floats(0, 2), st.integers(1, 4096))
 def test_nobody_waits_longer_than_behind_everybody(demand: float, used: float, connections: int) -> None:
-    waited = behind_others(demand, used, connections)
+    waited = max_queue_wait_s(demand, used, connections)
     assert 0 <= waited <= demand * (connections - 1) + 1e-12
-    assert behind_others(demand, used, 1) == 0
+    assert max_queue_wait_s(demand, used, 1) == 0
 
 
 @pytest.mark.parametrize("long_s", [1.0, 10.0, 40.0])
@@ -371,7 +371,7 @@ def test_no_simulated_queue_is_longer_than_the_bound(connections: int, think_s: 
         heapq.heappush(arrivals, (free_at + chance.expovariate(1 / think_s), number))
     mean = fmean(services)
     unevenness = max(1.0, fmean(service * service for service in services) / mean**2 / 2)
-    bound = behind_others(mean, sum(services) / free_at, connections, unevenness)
+    bound = max_queue_wait_s(mean, sum(services) / free_at, connections, unevenness)
     assert fmean(waits) <= 1.02 * bound
 
 

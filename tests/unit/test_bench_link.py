@@ -18,15 +18,15 @@ from howfar.bench.links.bars import judge_hogs, judge_jitter, judge_link, judge_
 from howfar.bench.links.bench import (
     Extras,
     Grid,
-    Lost,
+    LossCount,
+    MeasuredSpread,
     OurLink,
     Request,
     Setup,
-    Spread,
-    in_blocks,
-    jittery,
-    lossy,
+    link_with_jitter,
+    link_with_loss,
     read_rate,
+    run_blocks,
 )
 from howfar.bench.links.figures import (
     FULL_TIMES,
@@ -41,9 +41,9 @@ from howfar.bench.links.figures import (
     Times,
     grid,
 )
-from howfar.bench.links.peers import PEERS, Found, Shape, find_peer, tbf_arguments, toxiproxy
+from howfar.bench.links.peers import PEERS, FoundPeer, Shape, find_peer, tbf_arguments, toxiproxy
 from howfar.bench.links.peers.toxiproxy import toxics
-from howfar.bench.links.probes import BareCable, ProbedLink, Transfer, ping_patience_ns, runs_on, unmodelled_drops
+from howfar.bench.links.probes import BareCable, ProbedLink, Transfer, ping_timeout_ns, runs_on, unmodelled_drops
 from howfar.cli.bench import bench, show
 from howfar.engine.messages import (
     DirectionStats,
@@ -273,7 +273,7 @@ class FakeLink:
 
 
 def setup_with(shape: Shape | None) -> Setup:
-    return Setup(cast(OurLink, FakeLink()), cast(BareCable, None), Found("toxiproxy"), shape)
+    return Setup(cast(OurLink, FakeLink()), cast(BareCable, None), FoundPeer("toxiproxy"), shape)
 
 
 def test_every_run_takes_each_step_once_in_random_order() -> None:
@@ -281,7 +281,7 @@ def test_every_run_takes_each_step_once_in_random_order() -> None:
     taken: list[str] = []
     places: list[tuple[int, int]] = []
     measured = Grid(setup_with(None), FULL_TIMES)
-    in_blocks(
+    run_blocks(
         Request(links, runs=4), measured, [lambda: taken.append("redis")], lambda done, of: places.append((done, of))
     )
     assert places == [(number, 16) for number in range(1, 17)]
@@ -301,7 +301,7 @@ def test_a_peer_that_breaks_down_costs_its_own_figures_only() -> None:
         raise LabError("no answer")
 
     measured = Grid(setup_with(broken), FULL_TIMES)
-    in_blocks(Request((GIGABIT,), runs=3), measured, (), lambda done, of: None)
+    run_blocks(Request((GIGABIT,), runs=3), measured, (), lambda done, of: None)
     row = measured.row(GIGABIT, "packet", True)
     assert (len(row.runs), row.peer, row.peer_failed) == (3, None, "no answer")
     assert len(tried) == 1, "it is asked no more"
@@ -358,7 +358,7 @@ def test_the_bare_cable_is_reset_for_the_extras(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(link_bench, "transfer", transfer)
     monkeypatch.setattr(link_bench, "missing_program", lambda: "no redis")
     kind = PEERS["toxiproxy" if delays else "veth"]()
-    setup = Setup(cast(OurLink, FakeShaped()), cast(BareCable, FakeCable()), Found("tbf", kind), shape)
+    setup = Setup(cast(OurLink, FakeShaped()), cast(BareCable, FakeCable()), FoundPeer("tbf", kind), shape)
     extras = Extras(setup, 0, FULL_TIMES, 0)
     for effect in ("_loss", "_jitter"):
         monkeypatch.setattr(Extras, effect, lambda extras: None)
@@ -430,12 +430,12 @@ class EffectsLink:
 
 def effects_of(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[EffectsLink, Extras]:
     monkeypatch.setattr(link_bench, "missing_program", lambda: "no redis")
-    monkeypatch.setattr(link_bench, "count_lost", lambda client, server, count: Lost(count // 100, count))
-    monkeypatch.setattr(link_bench, "spread", lambda client, server, count: Spread(2e6, count))
+    monkeypatch.setattr(link_bench, "count_lost", lambda client, server, count: LossCount(count // 100, count))
+    monkeypatch.setattr(link_bench, "measure_spread", lambda client, server, count: MeasuredSpread(2e6, count))
     link = EffectsLink(backend)
     cable = cast(BareCable, SimpleNamespace(client_host=None, server_host=None))
     ours = cast(OurLink, SimpleNamespace(link=link))
-    extras = Extras(Setup(ours, cable, Found(""), None), 0, FULL_TIMES, seed=7)
+    extras = Extras(Setup(ours, cable, FoundPeer(""), None), 0, FULL_TIMES, seed=7)
     monkeypatch.setattr(extras, "_unlimited", lambda: extras._runs["unlimited", "ours"].append(20.0))
     return link, extras
 
@@ -445,7 +445,7 @@ def test_each_run_starts_the_effects_with_a_new_seed(monkeypatch: pytest.MonkeyP
     for _ in range(3):
         for step in extras.steps():
             step()
-    assert link.shaped == [kind(seed) for seed in (7, 8, 9) for kind in (lossy, jittery)]
+    assert link.shaped == [kind(seed) for seed in (7, 8, 9) for kind in (link_with_loss, link_with_jitter)]
     assert link.armed == 6
     loss, jitter = extras.found("packet", True)[-2:]
     assert (loss.name, jitter.name) == ("loss", "jitter")
@@ -470,8 +470,8 @@ def test_every_bench_draws_a_seed() -> None:
 
 def test_pings_over_a_long_rtt_have_enough_time() -> None:
     second = 10**9
-    assert ping_patience_ns(FULL_TIMES.pings(second), second) > 4 * FULL_TIMES.pings(second) * second
-    assert ping_patience_ns(1, 0) >= 10 * second
+    assert ping_timeout_ns(FULL_TIMES.pings(second), second) > 4 * FULL_TIMES.pings(second) * second
+    assert ping_timeout_ns(1, 0) >= 10 * second
 
 
 def test_where_a_process_runs_is_read_from_the_kernel() -> None:
@@ -552,6 +552,6 @@ def test_a_timer_is_late_by_something() -> None:
 
 
 def test_a_timer_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(probes, "_TIMEOUT_S", 0.001)
     with pytest.raises(LabError, match="timed out"):
         probes.timer_lateness_us(1_000_000)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.made_recording import FLOOR_NS, Step, costs, loop, made
 
 from howfar.recording.changes import Change, changes
-from howfar.recording.kinds import Kind, kind_of
-from howfar.recording.layout import lay_out
+from howfar.recording.kinds import Kind, classify_round_trip
+from howfar.recording.layout import cost_pages
 from howfar.recording.predict import analyze
 from howfar.recording.prediction_report import document
 from howfar.recording.recording import Digest, Page, Recording, RecordingFile, RoundTrip, read
@@ -37,11 +37,11 @@ def run(text: str, keys: int) -> Step:
 
 
 def advised(steps: Sequence[Step], folder: Path, pages: int = 1) -> list[Change]:
-    return changes(lay_out(made(folder / "a.recording", steps, pages=pages), NOW, FAR))
+    return changes(cost_pages(made(folder / "a.recording", steps, pages=pages), NOW, FAR))
 
 
 def found_changes(recording: Recording, kind: str) -> list[Change]:
-    return [one for one in changes(lay_out(recording, NOW, FAR)) if one.kind == kind]
+    return [one for one in changes(cost_pages(recording, NOW, FAR)) if one.kind == kind]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_run_of_statements_has_one_row_whatever_its_length(tmp_path: Path) -> 
     """[app-20]"""
     steps = [Step(f"SELECT a FROM t{number} WHERE id = ?", keys=1) for number in range(22)]
     shorter, longer = made(tmp_path / "s.recording", steps[:21]), made(tmp_path / "l.recording", steps)
-    laid = {"front": [page for one in (shorter, longer) for page in lay_out(one, NOW, FAR)["front"]]}
+    laid = {"front": [page for one in (shorter, longer) for page in cost_pages(one, NOW, FAR)["front"]]}
     (one,) = (one for one in changes(laid) if one.kind == "pipeline")
     assert one.count == 21.5
 
@@ -122,7 +122,7 @@ def test_a_run_of_statements_has_one_row_whatever_its_length(tmp_path: Path) -> 
 def test_an_answer_of_several_rounds_of_slow_start_could_have_fewer_bytes(tmp_path: Path) -> None:
     """[app-25] 319 kB take five rounds: four RTTs of waiting, less the time in which bytes are sent meanwhile."""
     far = costs(20_000, label="remote", rtt_ns=20_000_000)
-    laid = lay_out(made(tmp_path / "b.recording", [Step("SELECT body", to_client=319_000)], pages=1), NOW, far)
+    laid = cost_pages(made(tmp_path / "b.recording", [Step("SELECT body", to_client=319_000)], pages=1), NOW, far)
     (one,) = changes(laid)
     assert (one.kind, one.count) == ("bytes", 1)
     assert 60 < one.low_ms < 80
@@ -134,7 +134,7 @@ def test_a_request_in_two_writes_waits_for_a_round_trip_more(tmp_path: Path) -> 
     far = costs(50_000, label="remote", rtt_ns=50_000_000)
     steps = [Step(AUTHOR, keys=at, sending_ns=40_000_000) for at in range(20)]
     recording = made(tmp_path / "t.recording", steps, pages=4, transport="tcp")
-    found, laid = analyze(recording, NOW, far), lay_out(recording, NOW, far)
+    found, laid = analyze(recording, NOW, far), cost_pages(recording, NOW, far)
     (page,) = found.pages
     each_ms = 40 + 2 * 50 + 0.08 + 0.1
     assert page.bottom_up.p50_ms.value == pytest.approx(20 * each_ms, rel=0.005)
@@ -153,7 +153,7 @@ def test_a_request_in_two_writes_waits_for_a_round_trip_more(tmp_path: Path) -> 
 
 def test_a_socket_has_no_acknowledgement_to_wait_for(tmp_path: Path) -> None:
     recording = made(tmp_path / "u.recording", [Step(AUTHOR, sending_ns=40_000_000)], pages=1)
-    assert [trip.ack_wait_ns for page in lay_out(recording, NOW, FAR)["front"] for trip in page.trips] == [0]
+    assert [trip.ack_wait_ns for page in cost_pages(recording, NOW, FAR)["front"] for trip in page.trips] == [0]
 
 
 @settings(deadline=None, max_examples=40)
@@ -183,7 +183,7 @@ def test_no_saving_exceeds_its_page(
     path = tmp_path_factory.mktemp("made") / "a.recording"
     recording = made(path, steps, pages=pages, jitter=jitter, connect=connect)
     whole_ms = analyze(recording, NOW, FAR).pages[0].bottom_up.p50_ms.value
-    for one in changes(lay_out(recording, NOW, FAR)):
+    for one in changes(cost_pages(recording, NOW, FAR)):
         assert 0 <= one.low_ms <= one.high_ms <= max(whole_ms, 0)
 
 
@@ -210,7 +210,7 @@ def test_no_saving_exceeds_its_page(
     ],
 )
 def test_a_kind_is_decided_by_the_whole_statement(command: str, text: str, kind: Kind) -> None:
-    assert kind_of("operation", command, text) is kind
+    assert classify_round_trip("operation", command, text) is kind
 
 
 def test_a_login_that_encryption_hides_is_a_lower_bound(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_what_to_change_is_one_table_however_long_its_texts_are(width: int, tmp_
     steps = [*loop(5, long), *loop(5), Step("SET NAMES ?")]
     name = "/a/page/with/a/name/that/is/longer/than/any/screen/is/wide/and/goes/on"
     recording = made(tmp_path / "n.recording", steps, pages=4, name=name)
-    found, laid = analyze(recording, NOW, FAR), lay_out(recording, NOW, FAR)
+    found, laid = analyze(recording, NOW, FAR), cost_pages(recording, NOW, FAR)
     lines = terminal.render(document(found, changes(laid), laid), width, colour=False).splitlines()
     table = lines[lines.index("What to change") + 1 :]
     assert all(word in table[0] for word in ("what", "where", "saves", "times", "page"))

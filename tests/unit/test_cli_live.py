@@ -15,12 +15,22 @@ from tests.unit.fake_lab import FakeClock, fake_info, fakes
 from tests.unit.rendered import GOLDEN, is_golden
 
 from howfar.cli.opening import hand_over, show_opening, take_over
-from howfar.cli.progress import Lines, Outlook, Picture, Progress, ended, number, observer, ratio, time_left
+from howfar.cli.progress import (
+    ExpectedEnd,
+    LineProgress,
+    PictureProgress,
+    Progress,
+    end_text,
+    number,
+    observer,
+    ratio,
+    time_left,
+)
 from howfar.engine.messages import LoadJob
 from howfar.plan.load import LoadedPlan, load_plan
 from howfar.runner.preflight import with_rates
-from howfar.runner.run import conduct
-from howfar.runner.stopping import ArmStanding, Forecast
+from howfar.runner.run import execute_run
+from howfar.runner.stopping import ArmProgress, Forecast
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole, StopReason
 from howfar.store.run_file import create
@@ -51,13 +61,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def picture_on(width: int, height: int, plan: LoadedPlan) -> Picture:
+def picture_on(width: int, height: int, plan: LoadedPlan) -> PictureProgress:
     stream = Terminal()
     console = Console(file=stream, width=width, height=height, no_color=True, highlight=False, force_terminal=True)
-    return Picture(plan.plan, stream, 1_000_000_000, console)
+    return PictureProgress(plan.plan, stream, 1_000_000_000, console)
 
 
-def text_of(picture: Picture) -> str:
+def text_of(picture: PictureProgress) -> str:
     return "".join(f"{line.plain.rstrip()}\n" for line in picture.lines())
 
 
@@ -70,21 +80,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 
 def filmed(progress: Progress, see: Callable[[], T], clock: FakeClock, path: Path, loaded: LoadedPlan) -> list[T]:
-    """Conduct a run under this observer; returns what `see` returned right before each measurement of the engine."""
+    """Conduct a run under this observer; returns what `update` returned right before each measurement of the engine."""
     laboratory, engine, instruments = fakes(clock)
     laboratory.trouble = lambda path, number: ("the link was too slow",) if number == 9 else ()
     frames: list[T] = []
 
-    def look(job: LoadJob) -> None:
+    def sample(job: LoadJob) -> None:
         frames.append(see())
 
     with progress:
         progress.preparing("calibrating the link, usually 6 s")
         frames.append(see())
         rated, _ = with_rates(loaded.plan, 42, laboratory, instruments, progress)
-        engine.before = look
+        engine.before = sample
         with create(path, fake_info(laboratory, loaded=LoadedPlan(rated, loaded.text, loaded.quick))) as file:
-            conduct(file, laboratory, progress._began_ns, instruments, progress)
+            execute_run(file, laboratory, progress._began_ns, instruments, progress)
         frames.append(see())
     return frames
 
@@ -96,7 +106,7 @@ def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     loaded = load_plan(plan, quick=True)
     picture = picture_on(80, 24, loaded)
 
-    def see() -> dict[str, str]:
+    def update() -> dict[str, str]:
         found = {}
         for width, height in SIZES:
             picture._console.size = ConsoleDimensions(width, height)
@@ -110,7 +120,7 @@ def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with pytest.MonkeyPatch.context() as patch:
         clock = FakeClock()
         patch.setattr("time.monotonic_ns", clock)
-        frames = filmed(picture, see, clock, tmp_path_factory.mktemp("film") / "a.howfar", loaded)
+        frames = filmed(picture, update, clock, tmp_path_factory.mktemp("film") / "a.howfar", loaded)
     written = picture._stream.getvalue()  # type: ignore[attr-defined]
     return Film(plan, {name: [frame[name] for frame in frames] for name in frames[0]}, written)
 
@@ -156,20 +166,20 @@ def _screen(written: str) -> str:
 def test_without_a_terminal_there_is_a_line_after_each_trial(tmp_path: Path, clock: FakeClock) -> None:
     loaded = load_plan("paths", quick=True)
     stream = io.StringIO()
-    filmed(Lines(loaded.plan, stream, clock()), lambda: "", clock, tmp_path / "a.howfar", loaded)
+    filmed(LineProgress(loaded.plan, stream, clock()), lambda: "", clock, tmp_path / "a.howfar", loaded)
     text = stream.getvalue()
     assert "\x1b" not in text and "\r" not in text
     assert text.startswith("paths: What do TCP and")
     assert text.count("after block") == 8
     assert "\nblock 1, 1/7 socket: 30,000 queries/s\n" in text
     assert "\nblock 2, 3/7 socket (again): void: the link was too slow\n" in text
-    assert not ended(StopReason.TIME, 0, 158e9).startswith("Done")
+    assert not end_text(StopReason.TIME, 0, 158e9).startswith("Done")
 
 
 def test_the_expected_end_is_calm() -> None:
-    outlook, shown = Outlook(), []
+    outlook, shown = ExpectedEnd(), []
     for done, blocks in enumerate((9, 5, 9, 8, 7, 7, 7, 7)):
-        outlook.see(Forecast(blocks, (blocks - done) * 30 * 10**9), done, done * 30e9)
+        outlook.update(Forecast(blocks, (blocks - done) * 30 * 10**9), done, done * 30e9)
         shown.append(outlook.blocks)
     assert shown == [9, 9, 9, 9, 7, 7, 7, 7]
 
@@ -188,7 +198,7 @@ def test_the_opening_is_there_at_once_and_the_picture_takes_its_place(
     show_opening(plan, 7)
     assert stream.getvalue().count("\n") == lines, "the process in the sandbox finds it there"
     with observer(plan, True, 7) as picture:
-        assert isinstance(picture, Picture) and picture._began_ns == 5
+        assert isinstance(picture, PictureProgress) and picture._began_ns == 5
     assert f"\x1b[{lines}A\r\x1b[J" in stream.getvalue()
     assert take_over(7) == (0, 7), "nothing is left"
 
@@ -221,5 +231,5 @@ def test_figures_have_separators_and_three_digits() -> None:
 
 @pytest.mark.parametrize(("half", "expected"), [(None, "0.780"), (0.0412, "0.780 ±4.1 %"), (147.0, "0.780 (> ±100 %)")])
 def test_an_interval_wider_than_the_ratio_is_no_figure(half: float | None, expected: str) -> None:
-    arm = ArmStanding("tcp", ArmRole.CONTENDER, None, "socket", Estimate(value=0.78, low=None, high=None), half, None)
+    arm = ArmProgress("tcp", ArmRole.CONTENDER, None, "socket", Estimate(value=0.78, low=None, high=None), half, None)
     assert ratio(arm) == expected

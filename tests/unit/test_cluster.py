@@ -9,7 +9,7 @@ from tests.made import latency, made, made_trial
 from tests.unit.made_replication import MS, run_of
 
 from howfar.experiments.cluster.analysis import ClusterCost
-from howfar.experiments.cluster.report import conflict_tables, draw, main_table
+from howfar.experiments.cluster.report import conflict_tables, draw_rates_over_distance, main_table
 from howfar.experiments.registry import document, experiment_of, summarise
 from howfar.plan.agreement import agreement_s, read_s
 from howfar.plan.distances import rtts_ns
@@ -108,7 +108,7 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
     assert f"{points['far'].p50_ms.value:.3g} [" in summary.verdict, "nothing is said without its interval"
     assert len(main_table(found).rows) == 3
     assert (points["near"].second_ms, points["far"].second_ms, points["alone"].second_ms) == (1, 85, None)
-    drawing = draw(found, 900)
+    drawing = draw_rates_over_distance(found, 900)
     assert drawing is not None
     drawn = [layer["data"]["values"] for layer in drawing["layer"]]
     assert {round(row["rtt"] * row["tps"]) for row in drawn[0]} == {1000, 667, 500}, (

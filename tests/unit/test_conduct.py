@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from tests.unit.fake_lab import COUNTED, RATES, FakeClock, FakeLaboratory, conducted, fake_info, fakes
 
-from howfar.analysis.signs import Warning
+from howfar.analysis.diagnostics import Diagnostic
 from howfar.engine.messages import LoadJob, Sysbench
 from howfar.errors import EngineError, LabError
 from howfar.experiments.registry import summarise
 from howfar.plan.load import Override, load_plan
 from howfar.report.figures import void_line
 from howfar.report.frame import warning_lines
-from howfar.runner.run import conduct
-from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, VOIDS_IN_A_ROW
+from howfar.runner.run import execute_run
+from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, MAX_CONSECUTIVE_VOIDS
 from howfar.stats.trials import trial_table
 from howfar.store.records import StopReason, Trial, TrialStatus, left_out, plan_part
 from howfar.store.run_file import RunFile, create, read_run
@@ -55,7 +55,7 @@ def test_exact_paths_stop_by_width_after_the_least_blocks(tmp_path: Path) -> Non
 def test_every_path_of_a_block_runs_the_same_transactions(tmp_path: Path) -> None:
     laboratory, engine, instruments = fakes()
     with create(tmp_path / "a.howfar", fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     seeds = [job.seed for job in engine.jobs]
     assert all(len(set(seeds[block * ARMS : (block + 1) * ARMS])) == 1 for block in range(8))
     assert len(set(seeds)) == 8
@@ -64,7 +64,7 @@ def test_every_path_of_a_block_runs_the_same_transactions(tmp_path: Path) -> Non
 def test_the_plan_reaches_the_engine_unchanged(tmp_path: Path) -> None:
     laboratory, engine, instruments = fakes()
     with create(tmp_path / "a.howfar", fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     job = engine.jobs[0]
     assert isinstance(job.workload, Sysbench)
     assert (job.workload.tables, job.workload.table_size) == (10, 100_000)
@@ -78,7 +78,7 @@ def test_noise_runs_into_the_time_budget_and_not_over_it(tmp_path: Path) -> None
     laboratory, _engine, instruments = fakes(jitter=lambda job: noisy(job) ** 8)
     began = laboratory.clock()
     with create(tmp_path / "a.howfar", fake_info()) as file:
-        assert conduct(file, laboratory, began, instruments) is StopReason.TIME
+        assert execute_run(file, laboratory, began, instruments) is StopReason.TIME
     assert laboratory.clock() - began <= 280_000_000_000
     assert len(read_run(tmp_path / "a.howfar").trials) == 50  # 280 s / (5 x 5.5 s) = 10.2 blocks
 
@@ -89,7 +89,7 @@ def test_slow_staging_ends_within_a_trial_of_the_budget(tmp_path: Path) -> None:
     laboratory.staging_ns = 60_000_000_000
     began = laboratory.clock()
     with create(tmp_path / "a.howfar", fake_info()) as file:
-        assert conduct(file, laboratory, began, instruments) is StopReason.TIME
+        assert execute_run(file, laboratory, began, instruments) is StopReason.TIME
     assert laboratory.clock() - began <= (280 + 65) * 1_000_000_000
 
 
@@ -105,7 +105,7 @@ def test_noise_runs_to_the_cap_on_blocks_when_time_allows(tmp_path: Path) -> Non
         ],
     )
     with create(tmp_path / "a.howfar", fake_info(loaded=loaded)) as file:
-        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.BLOCKS
+        assert execute_run(file, laboratory, laboratory.clock(), instruments) is StopReason.BLOCKS
     assert len(read_run(tmp_path / "a.howfar").trials) == 30 * ARMS
 
 
@@ -152,7 +152,7 @@ def test_a_block_that_stays_void_is_left_out_as_a_whole(tmp_path: Path) -> None:
     assert all(trial.number in left_out(run) for trial in first if trial.status is TrialStatus.OK)
     assert all(0 not in blocks for blocks in trial_table(plan_part(run)).good.values())
     assert any(trial.block == 1 for trial in run.trials)
-    assert Warning.DISTURBED not in summarise(run).warnings
+    assert Diagnostic.DISTURBED not in summarise(run).warnings
 
 
 FOUR_BLOCKS = [*COUNTED, *(Override("", ("timing", key), 4) for key in ("min_blocks", "max_blocks"))]
@@ -169,7 +169,7 @@ def test_a_spoiled_block_counts_for_no_arm_however_few_the_others_are(tmp_path: 
     summary = summarise(run)
     assert summary.verdict.startswith("Fewer than 4 blocks: no answer yet.")
     assert all(cell.qps.low is None and len(cell.qps.points) == 3 for cell in summary.cells)
-    assert Warning.DISTURBED not in summary.warnings
+    assert Diagnostic.DISTURBED not in summary.warnings
 
 
 def test_where_every_block_is_spoiled_the_first_are_shown_and_that_is_said(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_where_every_block_is_spoiled_the_first_are_shown_and_that_is_said(tmp_p
     assert all(trial.attempt == ATTEMPTS_PER_BLOCK - 1 for trial in good)
     summary = summarise(run)
     assert all(cell.qps.low is None for cell in summary.cells)
-    assert Warning.DISTURBED in summary.warnings
+    assert Diagnostic.DISTURBED in summary.warnings
     assert "every block had a void trial" in " ".join(warning_lines(summary))
 
 
@@ -224,19 +224,19 @@ def test_an_arm_that_stays_void_ends_the_run_and_keeps_everything(tmp_path: Path
         create(tmp_path / "a.howfar", fake_info()) as file,
         pytest.raises(LabError, match="forwarded-socket: 6 trials in a row were void") as caught,
     ):
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     assert "howfar resume" in caught.value.advice
     run = read_run(tmp_path / "a.howfar")
     assert run.stop is None
     voids = [trial for trial in run.trials if trial.status is TrialStatus.VOID]
-    assert len(voids) == VOIDS_IN_A_ROW
+    assert len(voids) == MAX_CONSECUTIVE_VOIDS
     assert all(trial.attempt < ATTEMPTS_PER_BLOCK for trial in voids)
 
 
 def test_a_trial_without_a_transaction_is_void(tmp_path: Path) -> None:
     laboratory, _engine, instruments = fakes(jitter=lambda job: 0.0 if job.target.kind == "unix" else 1.0)
     with create(tmp_path / "a.howfar", fake_info()) as file, pytest.raises(LabError, match="not one transaction"):
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
 
 
 class Cut(BaseException):
@@ -264,7 +264,7 @@ def test_resume_repeats_no_finished_trial(tmp_path: Path, cut_at: int) -> None:
     engine.before = cut
     file = create(path, fake_info(seed=7, loaded=loaded))
     try:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     except Cut:
         pass
     finally:
@@ -273,7 +273,7 @@ def test_resume_repeats_no_finished_trial(tmp_path: Path, cut_at: int) -> None:
     assert len(first) == cut_at
     laboratory, engine, instruments = fakes(FakeClock(), noisy)
     with RunFile(path) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     whole = read_run(path).trials
     assert whole[: len(first)] == first
     places = [key(trial) for trial in whole]
@@ -294,8 +294,8 @@ def test_ctrl_c_is_recorded_and_resume_goes_on(tmp_path: Path) -> None:
     engine.before = interrupt
     path = tmp_path / "a.howfar"
     with create(path, fake_info()) as file:
-        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.INTERRUPTED
+        assert execute_run(file, laboratory, laboratory.clock(), instruments) is StopReason.INTERRUPTED
     assert (read_run(path).stop, len(read_run(path).trials)) == (StopReason.INTERRUPTED, 12)
     with RunFile(path) as file:
-        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
+        assert execute_run(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
     assert len(read_run(path).trials) == 40

@@ -16,12 +16,12 @@ from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
 from howfar.runner.observer import Observer
-from howfar.runner.run import check_same, conduct, differences
-from howfar.runner.stopping import Extension, Forecast, Slot, Standing, forecast
+from howfar.runner.run import check_resumable, differences, execute_run
+from howfar.runner.stopping import Extension, Forecast, RunProgress, Slot, forecast
 from howfar.runner.trial import run_trial
-from howfar.store.records import Run, StopReason, TrialStatus, Window, breaks
+from howfar.store.records import Run, StopReason, TrialStatus, Window, resume_points
 from howfar.store.run_file import RunFile, create, read_run
-from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt
+from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts
 
 HERE = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "howfar_version": "0.1.0", "engine_version": "0.1.0"}
 
@@ -57,7 +57,7 @@ def killed_run(path: Path, trials: int) -> None:
 
     engine.before = kill
     with create(path, fake_info(Elsewhere(facts=HERE))) as file, pytest.raises(Killed):
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
 
 
 def go_on(path: Path, facts: Mapping[str, Any], more: Extension | None = None) -> tuple[StopReason, Listening]:
@@ -65,7 +65,7 @@ def go_on(path: Path, facts: Mapping[str, Any], more: Extension | None = None) -
     there = Elsewhere(laboratory.clock, facts=facts)
     heard = Listening()
     with RunFile(path) as file:
-        return conduct(file, there, laboratory.clock(), instruments, heard, more), heard
+        return execute_run(file, there, laboratory.clock(), instruments, heard, more), heard
 
 
 def details(run: Run, word: str) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def test_a_resume_after_a_kill_leaves_its_trace(tmp_path: Path) -> None:
     assert [event.what.partition(":")[0] for event in run.events] == ["created", "resumed", "stopped"]
     (resumed,) = details(run, "resumed")
     assert (resumed["trial"], resumed["differs"], resumed["environment"]) == (12, [], HERE)
-    assert breaks(run.events) == (12,)
+    assert resume_points(run.events) == (12,)
 
 
 def test_what_differs_is_said_and_kept(tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def _between(**changed: Any) -> dict[str, Any]:
 def test_other_hosts_roles_or_links_are_refused(now: dict[str, Any], said: str) -> None:
     laboratory = FakeLaboratory()
     begun = Run(info=fake_info(Elsewhere(facts=_between())), trials=(), stop=None)
-    check_same(begun, laboratory, _between())
-    check_same(begun, laboratory, _between(boot_id="c", kernel="6.9"))
+    check_resumable(begun, laboratory, _between())
+    check_resumable(begun, laboratory, _between(boot_id="c", kernel="6.9"))
     with pytest.raises(RunFileError, match=said):
-        check_same(begun, laboratory, now)
+        check_resumable(begun, laboratory, now)
 
 
 def test_what_differs_on_a_host_is_said_with_its_name() -> None:
@@ -151,14 +151,14 @@ def test_another_server_version_is_refused(tmp_path: Path) -> None:
     _, _, instruments = fakes()
     expected = r"begun on mariadb 10\.11\.6-fake, this laboratory has mariadb 11"
     with RunFile(path) as file, pytest.raises(RunFileError, match=expected):
-        conduct(file, FakeLaboratory(version="11"), 0, instruments)
+        execute_run(file, FakeLaboratory(version="11"), 0, instruments)
 
 
 def test_a_new_run_has_no_break(tmp_path: Path) -> None:
     laboratory, _, instruments = fakes()
     with create(tmp_path / "a.howfar", fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
-    assert breaks(read_run(tmp_path / "a.howfar").events) == ()
+        execute_run(file, laboratory, laboratory.clock(), instruments)
+    assert resume_points(read_run(tmp_path / "a.howfar").events) == ()
 
 
 def run_out_of_time(path: Path) -> Run:
@@ -166,7 +166,7 @@ def run_out_of_time(path: Path) -> Run:
     loaded = load_plan("paths", True, [*COUNTED, Override("", ("timing", "time_budget"), "75s")])
     laboratory, _, instruments = fakes()
     with create(path, fake_info(Elsewhere(facts=HERE), loaded=loaded)) as file:
-        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.TIME
+        assert execute_run(file, laboratory, laboratory.clock(), instruments) is StopReason.TIME
     return read_run(path)
 
 
@@ -202,19 +202,19 @@ def test_a_narrower_target_goes_on_after_a_wide_one(tmp_path: Path) -> None:
 def test_the_cap_on_blocks_is_lifted_only_when_it_is_reached() -> None:
     timing = Timing(max_blocks=10)
     more = Extension(time_ns=60 * 10**9)
-    assert more.applied(timing, 0, 9).max_blocks == 10
-    assert more.applied(timing, 0, 10).max_blocks == 1000
-    assert Extension().applied(timing, 0, 10) == timing
+    assert more.extended_timing(timing, 0, 9).max_blocks == 10
+    assert more.extended_timing(timing, 0, 10).max_blocks == 1000
+    assert Extension().extended_timing(timing, 0, 10) == timing
 
 
 @dataclass
 class DeadStage(FakeStage):
     cause: Exception | None = None
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
+    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
         if self.cause is not None:
             raise self.cause
-        return super().obtained(session, load)
+        return super().collect_receipt(session, load)
 
 
 @pytest.mark.parametrize(
@@ -232,31 +232,31 @@ def test_a_dead_part_is_named_before_what_the_engine_saw(tmp_path: Path, cause: 
     from contextlib import contextmanager
 
     laboratory, _, instruments = fakes()
-    plain = laboratory.stage
+    plain = laboratory.trial_environment
     count = 0
 
     @contextmanager
-    def stage(factors: Any) -> Any:
+    def trial_environment(factors: Any) -> Any:
         with plain(factors) as found:
             yield DeadStage(found.target, cause=cause if count == 0 else None)
 
-    def measure(job: Any, launcher: Any, hear: Any) -> Any:
+    def measure(job: Any, launcher: Any, on_event: Any) -> Any:
         nonlocal count
         count += 1
         if count == 1:
             raise EngineError("reset")
-        return instruments.measure(job, launcher, hear)
+        return instruments.measure(job, launcher, on_event)
 
-    laboratory.stage = stage  # type: ignore[method-assign]
+    laboratory.trial_environment = trial_environment  # type: ignore[method-assign]
     with create(tmp_path / "a.howfar", fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), replace(instruments, measure=measure))
+        execute_run(file, laboratory, laboratory.clock(), replace(instruments, measure=measure))
     trials = read_run(tmp_path / "a.howfar").trials
     assert [trial.void_reason for trial in trials if trial.status is TrialStatus.VOID] == [reason]
 
 
 @dataclass
 class OneConnection(FakeStage):
-    """A stage whose watch and final questions share one connection, and so must not overlap."""
+    """An environment whose watch and final questions share one connection, and so must not overlap."""
 
     busy: bool = False
 
@@ -264,17 +264,17 @@ class OneConnection(FakeStage):
         self.busy = True
         return _Ending(length_ns, self)
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
+    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
         assert not self.busy, "the watch still uses the connection"
-        return super().obtained(session, load)
+        return super().collect_receipt(session, load)
 
 
 @dataclass(frozen=True)
 class _Ending(FakeWindowWatch):
-    stage: OneConnection
+    trial_environment: OneConnection
 
     def finish(self) -> Window:
-        self.stage.busy = False
+        self.trial_environment.busy = False
         return super().finish()
 
 
@@ -283,18 +283,18 @@ def test_the_watch_has_ended_before_the_stage_is_asked_who_was_at_fault() -> Non
 
     laboratory, _, instruments = fakes()
     info = fake_info(laboratory)
-    plain = laboratory.stage
+    plain = laboratory.trial_environment
 
     @contextmanager
-    def stage(factors: Any) -> Any:
+    def trial_environment(factors: Any) -> Any:
         with plain(factors) as found:
             yield OneConnection(found.target)
 
-    def measure(job: Any, launcher: Any, hear: Any) -> Any:
-        hear(Measuring(unix_time_ns=0, warmup_transactions=0))
+    def measure(job: Any, launcher: Any, on_event: Any) -> Any:
+        on_event(Measuring(unix_time_ns=0, warmup_transactions=0))
         raise EngineError("reset")
 
-    laboratory.stage = stage  # type: ignore[method-assign]
+    laboratory.trial_environment = trial_environment  # type: ignore[method-assign]
     arm, plan = info.arms[0], restore_plan(info.plan)
     broken = replace(instruments, measure=measure)
     trial = run_trial(0, Slot(0, 0, 0, arm.name), arm, plan, 1, laboratory, broken, lambda event: None)
@@ -307,7 +307,7 @@ def test_a_forecast_asks_as_the_rule_will() -> None:
     second = 10**9
 
     def at(blocks: int, done: float, used_s: int) -> Forecast:
-        return forecast(timing, Standing((), blocks), done, used_s * second, 20 * second)
+        return forecast(timing, RunProgress((), blocks), done, used_s * second, 20 * second)
 
     assert at(0, 0, 5) == Forecast(4, 80 * second)  # 100 s for measuring, 5 used
     assert at(1, 0.5, 35) == Forecast(4, 50 * second)

@@ -9,9 +9,9 @@ import pytest
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.cells import Figure, floors
+from howfar.analysis.cells import Metric, floors
 from howfar.analysis.controls import controls
-from howfar.analysis.signs import Warning
+from howfar.analysis.diagnostics import Diagnostic
 from howfar.experiments.registry import summarise
 from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
@@ -232,12 +232,12 @@ def test_the_controls_of_a_cluster_are_its_arm_again_and_the_pair() -> None:
         "remote, 1 thread (RTT +5%)": {**pair, "replica_rtt_ns": 1_050_000},
     }
     arms = tuple(arm.model_copy(update={"factors": factors.get(arm.name, arm.factors)}) for arm in run.info.arms)
-    of_cluster = run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})
-    same, longer = controls(of_cluster)
+    cluster_fields = run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})
+    same, longer = controls(cluster_fields)
     assert (same.arm, same.reference, same.put_in) == ("remote (again)", "remote", 1)
     assert (longer.reference, longer.put_in, longer.unit) == ("remote, 1 thread", 50, "µs per commit")
     assert longer.apart == "semi-sync AFTER_SYNC, replica RTT 1ms"
-    assert floors(trial_table(of_cluster), (same, longer)).of(galera).floor is not None
+    assert floors(trial_table(cluster_fields), (same, longer)).of(galera).floor is not None
 
 
 def test_what_was_put_in_is_found() -> None:
@@ -260,7 +260,7 @@ def test_a_pair_of_its_own_says_whether_what_was_put_in_was_found_and_with_how_m
     text = controls_text(summarise(run)).split("; ")[1]
     assert text.startswith("an RTT increase of 10 µs, in a pair of arms of its own (1 thread), measured as ")
     assert text.endswith(", which is wrong") is not recovered
-    assert (Warning.CONTROL_MISSED in summarise(run).warnings) is not recovered
+    assert (Diagnostic.CONTROL_MISSED in summarise(run).warnings) is not recovered
 
 
 @pytest.mark.parametrize(("excess_ns", "recovered"), [(9_700, True), (9_300, False)])
@@ -334,8 +334,8 @@ def test_each_figure_of_a_link_arm_has_the_larger_floor_of_both_aa_arms() -> Non
     dearer = run.model_copy(update={"trials": tuple(dear(trial) for trial in run.trials)})
     found = floors(trial_table(dearer), controls(dearer))
     link = next(arm.factors for arm in run.info.arms if arm.name == "remote")
-    assert found.of(link, Figure.CPU).floor == pytest.approx(3, rel=0.01)
-    assert found.of({"path": "tcp"}, Figure.CPU).floor == found.floor(Figure.CPU) != found.floor()
+    assert found.of(link, Metric.CPU).floor == pytest.approx(3, rel=0.01)
+    assert found.of({"path": "tcp"}, Metric.CPU).floor == found.floor(Metric.CPU) != found.floor()
     assert found.of(link).floor == found.floor(), "that of throughput is the baseline's"
     before, after = ({cell.arm: cell.cpu_resolution for cell in summarise(each).cells} for each in (run, dearer))
     assert before["remote"] is before["tcp"] is Resolution.SLOWER

@@ -27,10 +27,10 @@ from tests.unit.rendered import findings_of
 
 from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, lost_per_crash, predicted_loss
 from howfar.experiments.crash.report import Crash, loss_notes, loss_table
-from howfar.experiments.registry import in_terminal, summarise
+from howfar.experiments.registry import render_in_terminal, summarise
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report.text import json_values
-from howfar.runner.fault.crash import Account, ClientLog, Keys, account, visible
+from howfar.runner.fault.crash import ClientLog, KeyComparison, Keys, compare_keys, compare_visibility
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import CpuShares, CrashRecord, Run, TrialStatus
 
@@ -50,21 +50,21 @@ def log(acknowledged: Keys, refused: Keys = NOTHING, unknown: Keys = NOTHING) ->
 
 def test_each_key_is_where_it_belongs() -> None:
     logs = [log(keys(1, 2, 3), keys(4, 5), keys(6, 7)), log(keys(11, 12), unknown=keys(16))]
-    found = account(logs, keys(12, 1, 3, 5, 7, 99, 1))
+    found = compare_keys(logs, keys(12, 1, 3, 5, 7, 99, 1))
     assert (found.kept, found.lost.tolist(), found.acknowledged) == (3, [2, 11], 5)
     assert (found.applied_unknown.tolist(), found.absent_unknown) == ([7], 2)
     assert (found.applied_refused.tolist(), found.absent_refused) == ([5], 1)
-    assert (found.strangers.tolist(), found.duplicates.tolist(), found.repeated.tolist()) == ([99], [1], [])
+    assert (found.uninserted.tolist(), found.duplicates.tolist(), found.repeated.tolist()) == ([99], [1], [])
     assert not found.is_sound
 
 
 def test_nothing_asked_and_nothing_found() -> None:
-    nothing = account([], keys())
+    nothing = compare_keys([], keys())
     assert (nothing.acknowledged, nothing.is_sound) == (0, True)
 
 
 def test_a_key_that_two_clients_asked_for_is_in_no_other_class() -> None:
-    found = account([log(keys(1, 2)), log(keys(2), unknown=keys(3))], keys(1, 2))
+    found = compare_keys([log(keys(1, 2)), log(keys(2), unknown=keys(3))], keys(1, 2))
     assert (found.repeated.tolist(), found.kept, found.lost.tolist()) == ([2], 1, [])
     assert not found.is_sound
 
@@ -81,7 +81,7 @@ def made(fates: list[str], on_survivor: list[bool]) -> tuple[list[ClientLog], Ke
     return logs, keys(*(key for key, there in enumerate(on_survivor) if there))
 
 
-def sizes(found: Account) -> tuple[int, ...]:
+def sizes(found: KeyComparison) -> tuple[int, ...]:
     return (
         found.kept,
         len(found.lost),
@@ -89,7 +89,7 @@ def sizes(found: Account) -> tuple[int, ...]:
         found.absent_unknown,
         len(found.applied_refused),
         found.absent_refused,
-        len(found.strangers),
+        len(found.uninserted),
     )
 
 
@@ -97,7 +97,7 @@ def sizes(found: Account) -> tuple[int, ...]:
 def test_the_classes_are_a_partition(fates: list[str], data: st.DataObject) -> None:
     there = data.draw(st.lists(st.booleans(), min_size=len(fates), max_size=len(fates)))
     logs, present = made(fates, there)
-    found = account(logs, present)
+    found = compare_keys(logs, present)
     absent_strangers = sum(fate == "nobody's" and not here for fate, here in zip(fates, there, strict=True))
     assert sum(sizes(found)) == len(fates) - absent_strangers
     assert found.acknowledged == fates.count("acknowledged")
@@ -107,22 +107,22 @@ def test_the_classes_are_a_partition(fates: list[str], data: st.DataObject) -> N
 def test_a_fault_planted_in_a_log_is_found(count: int, data: st.DataObject) -> None:
     """Dropping a record, adding a made-up one, or changing a fate each changes the account, by exactly that key."""
     present = np.arange(count, dtype=np.int64)
-    honest = account([log(present)], present)
+    honest = compare_keys([log(present)], present)
     assert honest.is_sound and honest.kept == count and len(honest.lost) == 0
     key = data.draw(st.integers(0, count - 1))
-    dropped = account([log(np.delete(present, key))], present)
-    assert dropped.strangers.tolist() == [key]
-    made_up = account([log(np.append(present, count))], present)
+    dropped = compare_keys([log(np.delete(present, key))], present)
+    assert dropped.uninserted.tolist() == [key]
+    made_up = compare_keys([log(np.append(present, count))], present)
     assert made_up.lost.tolist() == [count]
-    turned = account([log(np.delete(present, key), unknown=keys(key))], present)
+    turned = compare_keys([log(np.delete(present, key), unknown=keys(key))], present)
     assert turned.applied_unknown.tolist() == [key] and turned.kept == count - 1
-    twice = account([log(np.append(present, key))], present)
+    twice = compare_keys([log(np.append(present, key))], present)
     assert twice.repeated.tolist() == [key] and not twice.is_sound
 
 
 def test_what_others_saw_before_its_client_knew() -> None:
     """Key 3 was seen 5 ns before its acknowledgement, 1 after, 2 at the same time; 9 was never acknowledged; 3 did not survive."""
-    found = visible(keys(3, 1, 9, 2), keys(10, 30, 40, 50), keys(1, 2, 3), keys(20, 50, 15), keys(1, 2, 9))
+    found = compare_visibility(keys(3, 1, 9, 2), keys(10, 30, 40, 50), keys(1, 2, 3), keys(20, 50, 15), keys(1, 2, 9))
     assert (found.early.tolist(), found.early_ns.tolist()) == ([3], [5])
     assert (found.unacknowledged.tolist(), found.phantoms.tolist()) == ([9], [3])
 
@@ -379,4 +379,4 @@ def test_a_cluster_says_how_long_its_clients_waited_and_who_went_on_alone() -> N
     assert [(cell.text, cell.below) for cell in table.rows[1][4:6]] == [("6.12", "[6.03, 6.22]"), ("0", "")]
     split = summarise(cluster_run(by_itself=40)).verdict
     assert split.startswith("Galera lost 240 of") and "by themselves, which they should not: Galera 240" in split
-    assert "cut off" in in_terminal(summary, 100, False, True, True)
+    assert "cut off" in render_in_terminal(summary, 100, False, True, True)

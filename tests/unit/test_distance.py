@@ -22,7 +22,7 @@ from howfar.distance import requests
 from howfar.distance.limits import METRICS, judge, parse_limit
 from howfar.distance.meaning import PAGE_REQUESTS, explain, named_rtts
 from howfar.distance.path import host_of, path_facts
-from howfar.distance.record import MOST_CONNECTS, MOST_COUNT, MOST_REQUESTS, Latencies, interval, percentile, supports
+from howfar.distance.record import MAX_CONNECTS, MAX_COUNT, MAX_REQUESTS, Latencies, interval, percentile, supports
 from howfar.distance.requests import Identity, identify
 from howfar.distance.resolve import NameFailed, lookup
 from howfar.doctor.peer_location import Fact as PeerFact
@@ -48,9 +48,9 @@ def test_a_percentile_is_a_sample_that_so_many_do_not_exceed(samples: list[int],
 def test_a_percentile_needs_three_samples_beyond_it() -> None:
     assert [supports(count, 0.95) for count in (59, 60)] == [False, True]
     assert [supports(count, 0.99) for count in (299, 300)] == [False, True]
-    few = Latencies.of("x", range(1, 60))
+    few = Latencies.from_samples("x", range(1, 60))
     assert (few.p95_ns, few.p99_ns) == (None, None)
-    many = Latencies.of("x", range(1, 321))
+    many = Latencies.from_samples("x", range(1, 321))
     assert (many.p50_ns, many.p95_ns, many.p99_ns) == (160, 304, 317)
 
 
@@ -238,13 +238,15 @@ def test_by_its_socket_a_request_takes_what_tcp_costs_less() -> None:
 def test_the_documented_bounds_hold_for_what_is_sent() -> None:
     from howfar.distance import measure
 
-    others = 1 + measure._TRIED + max(len(one.identity) + (one.bulk is not None) for one in requests.REQUESTS.values())
-    assert MOST_COUNT + others <= MOST_REQUESTS
-    for one in (measure._NEAR, measure._FAR):
-        assert (one.requests + 1) * one.most <= MOST_COUNT
-    pings = math.ceil(measure._LEAST / measure._FAR.requests)
+    others = (
+        1 + measure._PROBE_COUNT + max(len(one.identity) + (one.bulk is not None) for one in requests.REQUESTS.values())
+    )
+    assert MAX_COUNT + others <= MAX_REQUESTS
+    for one in (measure._NEAR_ROUND, measure._FAR_ROUND):
+        assert (one.requests + 1) * one.max_rounds <= MAX_COUNT
+    pings = math.ceil(measure._MIN_P95_COUNT / measure._FAR_ROUND.requests)
     assert pings >= 6, "with a p95 of the requests there is a median of the pings"
-    assert measure.NEAR_CONNECTS <= MOST_CONNECTS
+    assert measure.NEAR_CONNECTS <= MAX_CONNECTS
 
 
 @given(st.text(), st.text(min_size=1))
@@ -285,13 +287,13 @@ class _Session:
 
 @given(st.integers(10_000, 300_000_000), st.sampled_from([1, 6, 72, 368]))
 def test_pings_go_in_turn_with_the_requests_that_they_are_compared_with(each_ns: int, least: int) -> None:
-    from howfar.distance.measure import _TRIED, Effort, _Measuring
+    from howfar.distance.measure import _PROBE_COUNT, Effort, _Measurement
 
     session = _Session(each_ns)
     server: Any = SimpleNamespace(service="mysql")
-    doing = _Measuring(server, Effort(least_count=least), cast(Any, session), time.monotonic(), made_distance.silent())
-    samples = doing._requests()
-    assert len(session.sent) <= _TRIED + MOST_COUNT and len(samples.query) >= least
+    doing = _Measurement(server, Effort(min_count=least), cast(Any, session), time.monotonic(), made_distance.silent())
+    samples = doing._send_requests()
+    assert len(session.sent) <= _PROBE_COUNT + MAX_COUNT and len(samples.query) >= least
     if samples.ping:
         assert statistics.median(samples.ping) == statistics.median(samples.query) == each_ns
         assert len(samples.query) in (2 * len(samples.ping), 5 * len(samples.ping))
@@ -341,13 +343,13 @@ def test_the_least_count_is_the_first_with_which_a_limit_can_be_passed(metric: s
 
     def verdict(count: int) -> str:
         return judge(
-            limit, made_distance.remote().model_copy(update={"request": Latencies.of("x", [1] * count)})
+            limit, made_distance.remote().model_copy(update={"request": Latencies.from_samples("x", [1] * count)})
         ).verdict
 
-    assert limit.least_count <= MOST_COUNT
+    assert limit.min_count <= MAX_COUNT
     if metric in ("p50", "p95", "p99"):
-        assert [verdict(limit.least_count - 1), verdict(limit.least_count)] == ["undecided", "passed"]
-    assert parse_limit("p99>1s").least_count == 368
+        assert [verdict(limit.min_count - 1), verdict(limit.min_count)] == ["undecided", "passed"]
+    assert parse_limit("p99>1s").min_count == 368
 
 
 @pytest.mark.parametrize("text", ["p96>1ms", "p95", "p95>1", "p95>>1ms", ">1ms", "p95>fast", ""])

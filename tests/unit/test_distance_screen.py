@@ -24,7 +24,7 @@ from howfar.cli.main import cli
 from howfar.distance.formats import csv_text, prometheus_text
 from howfar.distance.record import Distance, schema_text
 from howfar.distance.screen import LINES, WIDTH, failure, plain, render, shown
-from howfar.distance.watch import Moment, Watched, frame, summary, window_line
+from howfar.distance.watch import Moment, WatchResults, frame, summary, window_line
 
 SCREENS: dict[str, Callable[[], Distance]] = {
     "remote": made_distance.remote,
@@ -172,9 +172,9 @@ def _at(seconds: float) -> Moment:
     return Moment(BEGAN + timedelta(seconds=seconds), round(seconds * 1e9))
 
 
-def _watched(until: int = 400) -> Watched:
+def _watched(until: int = 400) -> WatchResults:
     """A watch in which no request due at 200 s to 202 s is answered; at 202.9 s the server is back."""
-    watched = Watched(title="mysql://app@db.internal:3306/shop: SELECT 1", interval_ns=1_000_000_000)
+    watched = WatchResults(title="mysql://app@db.internal:3306/shop: SELECT 1", interval_ns=1_000_000_000)
     for second in range(until):
         if 200 <= second < 203:
             watched.was_lost(BROKE if second == 200 else "no connection", _at(second))
@@ -183,7 +183,7 @@ def _watched(until: int = 400) -> Watched:
         if second == 203:
             watched.back(_at(202.9))
         latency_ns = 420_000 + 1_000 * (second * 37 % 60) + (2_000_000 if second == 300 else 0)
-        watched.answered(latency_ns, _at(second))
+        watched.record_answer(latency_ns, _at(second))
     watched.skipped = 2
     return watched
 
@@ -202,7 +202,7 @@ def test_a_request_that_hangs_shows_its_age() -> None:
 
 
 def test_a_watch_that_has_seen_nothing_has_a_screen() -> None:
-    empty = Watched(title="x", interval_ns=1_000_000_000)
+    empty = WatchResults(title="x", interval_ns=1_000_000_000)
     assert "no answer yet" in frame(empty, None, 0, 80, 24)
     assert "0 requests: 0 answered" in "\n".join(summary(empty, 0))
 
@@ -222,23 +222,23 @@ def test_an_outage_that_goes_on_is_the_first_thing_on_every_line() -> None:
 
 
 def test_errors_are_an_outage_of_another_name_that_ends_with_the_next_answer() -> None:
-    watched = Watched(title="x", interval_ns=1)
+    watched = WatchResults(title="x", interval_ns=1)
     for second in range(3):
         watched.was_lost("an error: LOADING", _at(second))
-    watched.answered(1, _at(3))
+    watched.record_answer(1, _at(3))
     (outage,) = watched.outages
     assert (outage.kind, outage.lost, outage.took_ns(0), watched.outage) == ("errors", 3, 3_000_000_000, None)
 
 
 @given(st.lists(st.sampled_from(["answered", "lost", "back"]), max_size=30))
 def test_every_lost_request_is_in_exactly_one_outage(happened: list[str]) -> None:
-    watched = Watched(title="x", interval_ns=1)
+    watched = WatchResults(title="x", interval_ns=1)
     runs = 0
     for second, (what, before) in enumerate(zip(happened, ["back", *happened], strict=False)):
         if what == "lost":
             watched.was_lost("why", _at(second))
         elif what == "answered":
-            watched.answered(1, _at(second))
+            watched.record_answer(1, _at(second))
         else:
             watched.back(_at(second))
         runs += what == "lost" != before
@@ -248,10 +248,10 @@ def test_every_lost_request_is_in_exactly_one_outage(happened: list[str]) -> Non
 
 
 def test_percentiles_of_a_watch_are_those_of_its_samples_to_three_digits() -> None:
-    watched = Watched(title="x", interval_ns=1)
+    watched = WatchResults(title="x", interval_ns=1)
     samples = [1_000 + 17 * (number * 7919 % 3000) for number in range(3000)]
     for one in samples:
-        watched.answered(one, _at(0))
+        watched.record_answer(one, _at(0))
     for share in (0.5, 0.95, 0.99):
         exact = sorted(samples)[round(share * len(samples)) - 1]
         found = watched.quantile_ns(share)

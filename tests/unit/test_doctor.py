@@ -16,22 +16,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.made_doctor import PORT, SOCKET, client, found, looked, server
 
-from howfar.cli.doctor import _named as named_server
+from howfar.cli.doctor import _target_of_dsn as named_server
 from howfar.cli.doctor import screen
 from howfar.doctor import procfs
-from howfar.doctor.candidates import Candidate, ListenAddress, kind_of
+from howfar.doctor.candidates import Candidate, ListenAddress, server_kind_of
 from howfar.doctor.checks import CHECKS
 from howfar.doctor.discovery import (
+    ConnectionWatch,
     Holder,
-    Known,
-    Sight,
-    Watch,
-    Watching,
+    IdentifiedServer,
+    SessionFacts,
+    WatchedServer,
     clients,
     identify,
     options,
 )
-from howfar.doctor.examine import _how_to_log_in, _watching
+from howfar.doctor.examine import _how_to_log_in, _watched_server
 from howfar.doctor.findings import (
     Client,
     Examination,
@@ -47,10 +47,10 @@ from howfar.doctor.findings import (
 )
 from howfar.doctor.floors import interval, savings
 from howfar.doctor.procfs import Process
-from howfar.doctor.proposals import by_socket, family, own_paths
+from howfar.doctor.proposals import by_socket, family, unique_socket_paths
 from howfar.doctor.protocols import PROTOCOLS, session
 from howfar.doctor.protocols.mysql import named
-from howfar.doctor.protocols.session import Counters, Elsewhere, Endpoint, Greeting, NotThis, Owner
+from howfar.doctor.protocols.session import Counters, Endpoint, Greeting, NoValidAnswer, Owner, UnexpectedListener
 from howfar.doctor.targets import Consent, Login, Logins
 from howfar.errors import UsageError
 from howfar.services import SERVICES
@@ -153,11 +153,11 @@ def test_each_server_gets_a_different_path() -> None:
         return server(kind=Kind.REDIS, listeners=(*sockets, PORT.model_copy(update={"port": port})))
 
     usual = "/run/redis/redis-server.sock"
-    assert own_paths([at(6380), at(6379)], []) == ["/run/redis-6380/redis-server.sock", usual]
-    assert own_paths([at(6380, usual)], [usual]) == [usual], "its own"
-    assert own_paths([at(6380)], [usual]) == ["/run/redis-6380/redis-server.sock"], "somebody else's"
+    assert unique_socket_paths([at(6380), at(6379)], []) == ["/run/redis-6380/redis-server.sock", usual]
+    assert unique_socket_paths([at(6380, usual)], [usual]) == [usual], "its own"
+    assert unique_socket_paths([at(6380)], [usual]) == ["/run/redis-6380/redis-server.sock"], "somebody else's"
     lost = at(6380, usual, state="elsewhere")
-    assert own_paths([lost, at(6379, usual)], [usual, usual]) == ["/run/redis-6380/redis-server.sock", usual]
+    assert unique_socket_paths([lost, at(6379, usual)], [usual, usual]) == ["/run/redis-6380/redis-server.sock", usual]
 
 
 def test_a_socket_that_is_gone_comes_back_by_a_restart_and_keeps_its_mode() -> None:
@@ -215,7 +215,7 @@ def test_one_reconnect_does_not_make_a_client_the_cause() -> None:
 
 
 def test_processes_of_one_connection_each_are_one_client_that_connects_again() -> None:
-    sight = Sight(sessions=(), listeners=(PORT,), never_tls=True, socket=None)
+    sight = SessionFacts(sessions=(), listeners=(PORT,), never_tls=True, socket=None)
     holders = [Holder(pid, 0, None, connections=1, at_once=2, ports={pid}, bundle_looks=1) for pid in range(10, 20)]
     programs = {pid: procfs.Process(pid, "mariadb", 0, ()) for pid in range(10, 20)}
     (made,) = clients(holders, programs, sight)
@@ -233,18 +233,18 @@ def test_a_connection_that_was_caught_later_is_counted_once(monkeypatch: pytest.
     monkeypatch.setattr(procfs, "processes", lambda: iter([procfs.Process(7, "app", 33, ())]))
     monkeypatch.setattr(procfs, "process", lambda pid: procfs.Process(pid, "app", 33, ()))
     monkeypatch.setattr(procfs, "socket_inodes", lambda pid: owners.get(pid, set()))
-    watch = Watch([Watching(0, {3306: frozenset()}, frozenset())])
-    watch.during(0)
+    watch = ConnectionWatch([WatchedServer(0, {3306: frozenset()}, frozenset())])
+    watch.watch_for(0)
     owners[7] = {2}
-    watch._searched = float("-inf")
-    (holder,) = watch.during(0).holders[0].values()
+    watch._searched_at = float("-inf")
+    (holder,) = watch.watch_for(0).holders[0].values()
     assert (holder.pid, holder.ports, holder.connections) == (7, {40000}, 1)
 
 
 @pytest.mark.parametrize("hosts", [("0.0.0.0", "::1"), ("::1", "0.0.0.0"), ("::", "127.0.0.1"), ("127.0.0.1", "::1")])
 def test_all_addresses_of_a_port_are_watched(hosts: tuple[str, ...]) -> None:
     listeners = [PORT.model_copy(update={"host": host}) for host in hosts]
-    watching = _watching(0, Known(Kind.MYSQL, None, None, Login("", ""), listeners=listeners))
+    watching = _watched_server(0, IdentifiedServer(Kind.MYSQL, None, None, Login("", ""), listeners=listeners))
     everywhere = {"0.0.0.0", "::"} & {*hosts}
     assert watching.ports == {3306: frozenset() if everywhere else frozenset(hosts)}
 
@@ -363,9 +363,9 @@ def test_of_a_command_line_only_name_and_script_are_shown() -> None:
 )
 def test_a_server_is_recognised_by_each_of_its_names(name: str, kind: Kind) -> None:
     """[doc-6] By the process name in the kernel, or by its program's name where a loader starts it."""
-    assert kind_of(Process(1, name, 0, (f"/usr/bin/{name}", "-D", "/srv"))) is kind
-    assert kind_of(Process(1, "ld-linux-x86-64", 0, ("ld-linux-x86-64.so.2", f"/opt/{name}"))) is kind
-    assert kind_of(Process(1, f"{name}-exporter", 0, ())) is None
+    assert server_kind_of(Process(1, name, 0, (f"/usr/bin/{name}", "-D", "/srv"))) is kind
+    assert server_kind_of(Process(1, "ld-linux-x86-64", 0, ("ld-linux-x86-64.so.2", f"/opt/{name}"))) is kind
+    assert server_kind_of(Process(1, f"{name}-exporter", 0, ())) is None
 
 
 @pytest.mark.parametrize(
@@ -525,7 +525,7 @@ def test_whoever_answers_is_told_apart(beginning: bytes, rest: bytes, kind: Kind
     with answering(beginning + rest) as (port, _):
         try:
             answered = PROTOCOLS[kind].greet(Endpoint(None, "127.0.0.1", port), NOBODY)
-        except NotThis:
+        except NoValidAnswer:
             return
         assert isinstance(answered, Greeting)
 
@@ -540,7 +540,7 @@ def test_whoever_answers_is_told_apart(beginning: bytes, rest: bytes, kind: Kind
     ],
 )
 def test_who_asked_for_tls_sends_no_login_in_plain(kind: Kind, answer: bytes) -> None:
-    with answering(answer) as (port, heard), pytest.raises(NotThis):
+    with answering(answer) as (port, heard), pytest.raises(NoValidAnswer):
         PROTOCOLS[kind].greet(Endpoint(None, "127.0.0.1", port, tls=True), NOBODY)
     assert not any(word in b"".join(heard) for word in (b"hush", b"AUTH", b"mysql_native_password"))
 
@@ -549,7 +549,7 @@ def test_redis_gets_the_password_on_this_machine_or_by_consent(monkeypatch: pyte
     """Any program may answer `-NOAUTH`."""
 
     def said(login: Login) -> bytes:
-        with answering(b"-NOAUTH x\r\n") as (port, heard), suppress(NotThis):
+        with answering(b"-NOAUTH x\r\n") as (port, heard), suppress(NoValidAnswer):
             PROTOCOLS[Kind.REDIS].greet(Endpoint(None, "127.0.0.1", port), login)
         return b"".join(heard)
 
@@ -561,7 +561,7 @@ def test_redis_gets_the_password_on_this_machine_or_by_consent(monkeypatch: pyte
 
 
 def test_what_to_type_for_a_login_keeps_tls() -> None:
-    known = Known(Kind.REDIS, None, None, Login("", ""))
+    known = IdentifiedServer(Kind.REDIS, None, None, Login("", ""))
     known.endpoints[next(iter(Transport))] = Endpoint(None, "2001:db8::5", 6379, tls=True)
     dsn = _how_to_log_in(known).split()[-1]
     assert dsn == "rediss://[2001:db8::5]:6379?allow-cleartext-password=1"
@@ -634,7 +634,7 @@ def test_the_password_itself_leaves_by_consent_alone(plugin: str, tls: bool) -> 
             login = Login("x", "hush", consent)
             try:
                 why = PROTOCOLS[Kind.MYSQL].greet(Endpoint(None, "127.0.0.1", port, tls=tls), login).refused
-            except NotThis as error:  # what it sends as a key is not one
+            except NoValidAnswer as error:  # what it sends as a key is not one
                 why = str(error)
         return str(why), b"".join(heard)
 
@@ -695,7 +695,7 @@ def test_who_claims_to_be_postgresql_gets_no_password_and_no_time(what: str) -> 
         endpoint = Endpoint(None, "127.0.0.1", listening.getsockname()[1])
         try:
             why = str(PROTOCOLS[Kind.POSTGRESQL].greet(endpoint, NOBODY).refused)
-        except NotThis as error:
+        except NoValidAnswer as error:
             why = str(error)
         thread.join(5)
     assert says in why and b"hush" not in b"".join(heard)
@@ -705,11 +705,11 @@ def test_who_claims_to_be_postgresql_gets_no_password_and_no_time(what: str) -> 
 def test_nobody_there(kind: Kind) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port: int = listening.getsockname()[1]
-    with pytest.raises(NotThis):
+    with pytest.raises(NoValidAnswer):
         PROTOCOLS[kind].greet(Endpoint(None, "127.0.0.1", port), NOBODY)
 
 
-def _of(path: Path, pid: int, kind: Kind, certain: bool = True) -> Known | None:
+def _of(path: Path, pid: int, kind: Kind, certain: bool = True) -> IdentifiedServer | None:
     """What the doctor finds out about a server process of our own account that supposedly listens at `path`."""
     process = Process(pid, "mysqld", os.geteuid(), ())
     return identify(
@@ -721,7 +721,7 @@ def _of(path: Path, pid: int, kind: Kind, certain: bool = True) -> Known | None:
 def test_who_took_a_servers_path_hears_nothing(kind: Kind, tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     with answering(b"-NOAUTH\r\n", path) as (_, heard):
-        with pytest.raises(Elsewhere):
+        with pytest.raises(UnexpectedListener):
             PROTOCOLS[kind].greet(Endpoint(str(path), None, None, owner=Owner(os.getppid(), os.geteuid())), NOBODY)
         known = _of(path, os.getppid(), kind)
         guessed = _of(path, os.getppid(), kind, certain=False)

@@ -10,7 +10,7 @@ from tests.unit.made_doctor import PORT, SOCKET, client, floor, looked, server
 
 from howfar.doctor import procfs
 from howfar.doctor.findings import ANOTHER_ROOT, Change, Client, Kind, SocketFile, Transport
-from howfar.doctor.proposals import moved
+from howfar.doctor.proposals import changes_to_socket
 from howfar.services import SERVICES
 
 _FORWARDERS = ("socat", "haproxy", "nginx", "proxysql", "maxscale", "stunnel", "pgbouncer")
@@ -54,7 +54,7 @@ def test_a_path_is_shown_to_a_program_that_has_another_root(program: str, opens:
 
 
 def test_a_process_has_the_root_of_this_machine() -> None:
-    assert procfs.root(os.getpid()) == "/" and procfs.sees(os.getpid(), "/etc/passwd")
+    assert procfs.root(os.getpid()) == "/" and procfs.sees_same_file(os.getpid(), "/etc/passwd")
     assert procfs.root(2**22 + 1) is None
 
 
@@ -63,7 +63,7 @@ def _kept_out(tmp_path: Path, mode: int, group: str) -> tuple[Change, ...]:
     file = SocketFile(mode=mode, owner="redis", group=group, who="its group")
     socket = SOCKET.model_copy(update={"path": "/run/s.sock", "file": file})
     cache = server(kind=Kind.REDIS, user="daemon", listeners=(socket, PORT))
-    return moved(cache, [client(user="www-data", may_use_socket=False)], "/run/own/s.sock")
+    return changes_to_socket(cache, [client(user="www-data", may_use_socket=False)], "/run/own/s.sock")
 
 
 def test_a_client_that_only_lacks_the_group_joins_it(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from howfar.doctor import floors
 from howfar.doctor.candidates import Candidate, ListenAddress
-from howfar.doctor.discovery import Known, identify
+from howfar.doctor.discovery import IdentifiedServer, identify
 from howfar.doctor.examine import _how_to_log_in, _ServerState, _unseen
 from howfar.doctor.findings import Kind, Transport
 from howfar.doctor.procfs import Process
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, Greeting, Guarded, NotThis, Refused
+from howfar.doctor.protocols.session import Endpoint, Greeting, GuardedProtocol, NoValidAnswer, Refused
 from howfar.doctor.targets import Login, Logins
 
 _PLUGIN_LACKING = b"\xfeparsec\0salt"
@@ -55,12 +55,12 @@ def _server(*connections: list[bytes]) -> Iterator[int]:
         thread.join(5)
 
 
-def _unseen_of(known: Known) -> tuple[str, str]:
+def _unseen_of(known: IdentifiedServer) -> tuple[str, str]:
     (row,) = _unseen(_ServerState(known, None), {})
     return row.why, row.how
 
 
-def _found(kind: Kind, port: int, login: Login) -> Known:
+def _found(kind: Kind, port: int, login: Login) -> IdentifiedServer:
     process = Process(os.getpid(), "server", os.geteuid(), ())
     candidate = Candidate(kind, process, (ListenAddress(None, "127.0.0.1", port),), True)
     known = identify(candidate, Logins(login, login, login), None)
@@ -96,7 +96,7 @@ def test_a_refusal_of_postgresql_is_told_although_it_closes_early() -> None:
 @pytest.mark.parametrize(
     ("why", "remedy"),
     [
-        (NotThis("no TLS: handshake failure"), ""),
+        (NoValidAnswer("no TLS: handshake failure"), ""),
         (OSError("reset"), ""),
         (Refused("access denied"), "an account that may log in there"),
         (Refused("too many connections", ""), ""),
@@ -111,7 +111,7 @@ def test_another_account_is_advised_only_where_it_would_help(why: Exception, rem
             raise why
 
     endpoints = {Transport.TLS: Endpoint(None, "127.0.0.1", 1)}
-    _, reasons = floors.measure(Guarded(Kind.MYSQL, Closed()), endpoints, Login("", ""))  # type: ignore[arg-type]
+    _, reasons = floors.measure(GuardedProtocol(Kind.MYSQL, Closed()), endpoints, Login("", ""))  # type: ignore[arg-type]
     assert reasons[Transport.TLS][1] == remedy
 
 
@@ -123,7 +123,7 @@ def test_a_user_of_another_kind_of_server_gives_way_to_the_own_account(monkeypat
             refused = None if login.of_server else f"role {login.user} does not exist"
             return Greeting("PostgreSQL 15", "none", "none", refused)
 
-    monkeypatch.setitem(PROTOCOLS, Kind.POSTGRESQL, Guarded(Kind.POSTGRESQL, Postgresql()))  # type: ignore[arg-type]
+    monkeypatch.setitem(PROTOCOLS, Kind.POSTGRESQL, GuardedProtocol(Kind.POSTGRESQL, Postgresql()))  # type: ignore[arg-type]
     known = _found(Kind.POSTGRESQL, 5432, Login("doctor", "hush"))
     assert not known.refusals and known.login.of_server and known.login.user != "doctor"
     assert "hush" not in known.login.password

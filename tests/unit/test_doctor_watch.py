@@ -6,7 +6,7 @@ import pytest
 from tests.unit.made_doctor import PORT, client, looked, server
 
 from howfar.doctor import procfs
-from howfar.doctor.discovery import Sight, Watch, Watching, clients
+from howfar.doctor.discovery import ConnectionWatch, SessionFacts, WatchedServer, clients
 from howfar.doctor.examine import _uncaught
 from howfar.doctor.findings import Client, Rates
 from howfar.doctor.procfs import ESTABLISHED, TIME_WAIT, Process, TcpRow
@@ -26,7 +26,7 @@ def _rows(state: str, port: int, uid: int = 0, inode: int = 0, far: str = "127.0
 def _watched(
     monkeypatch: pytest.MonkeyPatch, *looks: list[TcpRow], held: dict[int, set[int]] | None = None
 ) -> tuple[Client, ...]:
-    watch = Watch([Watching(0, {3306: frozenset()}, frozenset())])
+    watch = ConnectionWatch([WatchedServer(0, {3306: frozenset()}, frozenset())])
     monkeypatch.setattr(procfs, "processes", lambda: iter([Process(7, "php-fpm8.2", 33, ())]))
     monkeypatch.setattr(procfs, "process", lambda pid: Process(pid, "php-fpm8.2", 33, ()))
     monkeypatch.setattr(procfs, "socket_inodes", lambda pid: (held or {}).get(pid, set()))
@@ -34,8 +34,8 @@ def _watched(
     monkeypatch.setattr(procfs, "is_of_this_machine", lambda address: address == "127.0.0.1")
     for rows in looks:
         monkeypatch.setattr(procfs, "tcp_rows", lambda rows=rows: rows)
-        seen = watch.during(0)
-    sight = Sight(sessions=(), listeners=(PORT,), never_tls=True, socket=None)
+        seen = watch.watch_for(0)
+    sight = SessionFacts(sessions=(), listeners=(PORT,), never_tls=True, socket=None)
     return clients(list(seen.holders[0].values()), watch.programs, sight)
 
 

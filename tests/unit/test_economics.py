@@ -17,9 +17,14 @@ from howfar.experiments.compression.analysis import (
     CompressionGain,
     CompressionRow,
     level_advice,
-    worded,
+    with_sentences,
 )
-from howfar.experiments.encryption.analysis import EncryptionEconomics, EncryptionRow, EncryptionTried, encryption_says
+from howfar.experiments.encryption.analysis import (
+    EncryptionEconomics,
+    EncryptionRow,
+    EncryptionTried,
+    encryption_sentence,
+)
 from howfar.experiments.registry import summarise
 from howfar.model.what_if import WhatIf, answer, is_known
 from howfar.plan.factors import TLS
@@ -191,11 +196,13 @@ def test_a_cost_is_resolved_by_its_interval_and_not_by_signs() -> None:
     def judged(cost: tuple[float, float] | None, *, signs: bool = True) -> CompressionRow:
         row = _rows(_compressed())["digits"]
         update = {"resolved": signs, "cost_ns_per_byte_interval": cost, "break_even_bps_interval": (1e5, 1e12)}
-        return worded(CompressionEconomics(rows=(row.model_copy(update=update),), says="")).rows[0]
+        return with_sentences(CompressionEconomics(rows=(row.model_copy(update=update),), says="")).rows[0]
 
     open_ended = judged((0.1, 9.0))
     assert open_ended.resolved and open_ended.break_even_bps_interval == (1e6, 1e11)
-    assert "or never or at every rate looked at" in worded(CompressionEconomics(rows=(open_ended,), says="")).says
+    assert (
+        "or never or at every rate looked at" in with_sentences(CompressionEconomics(rows=(open_ended,), says="")).says
+    )
     hidden = judged((-0.1, 9.0))
     assert not hidden.resolved and hidden.break_even_bps is None and hidden.level_advice == ""
     assert judged((0.1, 9.0), signs=False).resolved, "one cell in which noise was larger does not hide it"
@@ -272,8 +279,8 @@ def test_a_byte_s_cost_that_was_not_measured_is_not_nothing() -> None:
 
 def test_a_retried_hello_is_not_one_of_no_round_trips() -> None:
     row = _encrypted(0.99, 0.6).model_copy(update={"retried": True, "connect_turns": None})
-    assert "one of them" not in encryption_says(row) and "another key share" in encryption_says(row)
-    assert "one of them" in encryption_says(row.model_copy(update={"connect_turns": 2.0}))
+    assert "one of them" not in encryption_sentence(row) and "another key share" in encryption_sentence(row)
+    assert "one of them" in encryption_sentence(row.model_copy(update={"connect_turns": 2.0}))
 
 
 def test_tls_is_foreseen_from_other_numbers_of_connections() -> None:
@@ -285,7 +292,7 @@ def test_tls_is_foreseen_from_other_numbers_of_connections() -> None:
     lone_connects, connects = row.per_transaction
     assert lone_connects.predicted is None, "no other cell tells a connect's round trips"
     assert connects.predicted is not None and connects.predicted < many.predicted
-    sentence = encryption_says(row)
+    sentence = encryption_sentence(row)
     errors = [abs(each.predicted / each.ratio.value - 1) for each in (lone, many, connects) if each.predicted]
     assert f"predicted 3 of these 4 ratios, off by {100 * sum(errors) / 3:.1f} %" in sentence
 
@@ -323,7 +330,7 @@ def test_the_sentence_follows_from_the_figures(persistent: float, churn: float, 
             "per_transaction": tuple(each for each in row.per_transaction if each.threads == 16),
         }
     )
-    bytes_cost, connects_cost = encryption_says(slow).split("With ")[1:]
+    bytes_cost, connects_cost = encryption_sentence(slow).split("With ")[1:]
     assert expected[0] in bytes_cost and expected[1] in connects_cost
 
 
@@ -339,11 +346,11 @@ def _with_ratios(row: EncryptionRow, *ratios: tuple[float, float, float]) -> Enc
 def test_the_worst_of_many_noisy_figures_is_no_cost() -> None:
     """Of many cells around no change, one always looks bad."""
     row = _encrypted(0.99, 0.6)
-    sentence = encryption_says(_with_ratios(row, (0.6, 0.7, 1.1), (0.8, 1.0, 1.2), (0.9, 1.1, 1.3)))
+    sentence = encryption_sentence(_with_ratios(row, (0.6, 0.7, 1.1), (0.8, 1.0, 1.2), (0.9, 1.1, 1.3)))
     assert sentence.count("no change of throughput is resolved (3 cells)") == 2 and "-30 %" not in sentence
-    known = encryption_says(_with_ratios(row, (0.6, 0.7, 1.1), (0.78, 0.8, 0.82)))
+    known = encryption_sentence(_with_ratios(row, (0.6, 0.7, 1.1), (0.78, 0.8, 0.82)))
     assert "With persistent connections throughput changes by -20 % at worst (1 of 2 cells resolved)" in known
-    narrow = encryption_says(_with_ratios(row, (0.97, 0.99, 1.01), (0.98, 1.0, 1.02)))
+    narrow = encryption_sentence(_with_ratios(row, (0.97, 0.99, 1.01), (0.98, 1.0, 1.02)))
     assert narrow.count("hardly changes") == 2, "the whole interval is near no change"
 
 

@@ -130,13 +130,13 @@ def test_the_password_travels_on_stdin_only(tmp_path: Path, monkeypatch: pytest.
 def test_an_engine_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine(tmp_path, monkeypatch, "exec sleep 1000")
     running = EngineProcess(JOB)
-    running.close(patience_s=0.1)
+    running.close(timeout_s=0.1)
     assert running._process.returncode == -9
 
 
 def test_an_engine_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine(tmp_path, monkeypatch, "exec sleep 1000")
-    monkeypatch.setattr("howfar.engine.run_load._PATIENCE_S", 0.1)
+    monkeypatch.setattr("howfar.engine.run_load._TIMEOUT_S", 0.1)
     job = JOB.model_copy(update={"connect_timeout_ns": 1, "stall_timeout_ns": 1})
     with pytest.raises(EngineError, match="did not end within 0 s and was killed"):
         run_load(job, process.Launcher())

@@ -12,7 +12,7 @@ from howfar.cli.main import cli
 from howfar.cli.report import _EXAMPLES
 from howfar.report.drawing import UNDRAWN
 
-MOST_BYTES = 500_000
+MAX_BYTES = 500_000
 
 
 def shown(*options: str) -> str:
@@ -54,4 +54,4 @@ def test_without_what_draws_charts_the_page_says_so_and_keeps_its_tables(
 
 def test_examples_are_small() -> None:
     sizes = {each.name: len(each.read_bytes()) for each in _EXAMPLES.iterdir()}
-    assert "paths.howfar.xz" in sizes and max(sizes.values()) <= MOST_BYTES
+    assert "paths.howfar.xz" in sizes and max(sizes.values()) <= MAX_BYTES

@@ -9,12 +9,12 @@ from tests.unit.made_replication import FALLBACK_ARM, MS, S, fallback_trial, lag
 
 from howfar.experiments.fallback.analysis import (
     FallbackStory,
+    describe_return,
     fallback_sentence,
     fallback_series,
     fallback_stories,
-    returned,
 )
-from howfar.experiments.replication.arms import MOST_POINTS
+from howfar.experiments.replication.arms import MAX_POINTS
 from howfar.store.records import FallbackRecord, FallbackSample, Trial
 
 
@@ -91,23 +91,23 @@ def _returning(**changes: Any) -> FallbackRecord:
 
 
 def test_a_replica_has_caught_up_when_it_lacks_what_is_in_flight() -> None:
-    found = returned(_returning(), 50 * MS)
+    found = describe_return(_returning(), 50 * MS)
     assert (found.caught_up_ns, found.most_behind) == (2300 * MS, 100), "25 is more than two slices have, 12 is not"
     assert found.alone == 200 - 7 * 10, "whole slices from 2.3 to 3.0 s"
-    assert returned(_returning(), 150 * MS).caught_up_ns == 2200 * MS, "over a longer link more is in flight"
+    assert describe_return(_returning(), 150 * MS).caught_up_ns == 2200 * MS, "over a longer link more is in flight"
 
 
 def test_what_a_replica_did_not_catch_up_with_is_on_the_primary_alone() -> None:
     far = tuple(sample.model_copy(update={"behind": 500}) for sample in _returning().samples)
-    found = returned(_returning(samples=far), 50 * MS)
+    found = describe_return(_returning(samples=far), 50 * MS)
     assert (found.caught_up_ns, found.alone, found.most_behind) == (None, 200, 500)
-    assert returned(_returning(fell_ns=None, unprotected=0), 50 * MS).caught_up_ns is None
+    assert describe_return(_returning(fell_ns=None, unprotected=0), 50 * MS).caught_up_ns is None
 
 
 def test_a_drawn_series_keeps_every_commit_and_every_empty_slice() -> None:
     series = fallback_series(fallback_trial(slices=1000, slice_ns=50_000_000, a_slice=10, silent=range(100, 300)))
     assert series is not None
-    assert len(series.commits_per_s) <= MOST_POINTS and series.slice_s == 0.15
+    assert len(series.commits_per_s) <= MAX_POINTS and series.slice_s == 0.15
     assert max(series.commits_per_s) == 10 / 0.05
     assert sum(rate == 0 for rate in series.commits_per_s) == 66, "200 empty slices, by threes, without the ends"
     assert sum(series.commits_per_s) * series.slice_s == 10 * 799

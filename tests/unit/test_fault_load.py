@@ -16,10 +16,10 @@ from howfar.engine.messages import Event, LoadJob, Measuring, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import EngineError, LabError
-from howfar.lab.replication import Pair, ReplicationSpec
+from howfar.lab.replication import ReplicaSet, ReplicationSpec
 from howfar.plan.factors import Fault
-from howfar.runner.fault.crash import BREAKS, FAILOVER_NS, break_pair, mend
-from howfar.runner.fault.under_load import UnderLoad, logged
+from howfar.runner.fault.crash import FAILOVER_NS, FAULTS, apply_fault, mend
+from howfar.runner.fault.under_load import BackgroundLoad, with_key_log
 
 JOB = LoadJob(
     target=UnixTarget(path="/s"),
@@ -37,14 +37,14 @@ MEASURING = Measuring(unix_time_ns=0, warmup_transactions=0)
 
 def under_load(
     measure: Callable[[Callable[[Event], None]], LoadOutcome], kill: Callable[[], None] = lambda: None
-) -> UnderLoad:
-    load = UnderLoad(JOB, Path("keys"), kill)
-    load.start(lambda job, launcher, hear: measure(hear), Launcher(), lambda event: None)
+) -> BackgroundLoad:
+    load = BackgroundLoad(JOB, Path("keys"), kill)
+    load.start(lambda job, launcher, on_event: measure(on_event), Launcher(), lambda event: None)
     return load
 
 
 def test_the_load_of_a_fault_logs_its_keys_and_ends_with_its_server() -> None:
-    job = logged(JOB, Path("/w/keys"), 5_000_000_000)
+    job = with_key_log(JOB, Path("/w/keys"), 5_000_000_000)
     assert (job.session.on_disconnect, job.acknowledged, job.measure_ns) == ("end", "/w/keys", 5_000_000_000)
     assert job.stall_timeout_ns > job.measure_ns, "a commit that hangs is the fault's doing"
 
@@ -52,8 +52,8 @@ def test_the_load_of_a_fault_logs_its_keys_and_ends_with_its_server() -> None:
 def test_a_load_is_paused_for_and_finished() -> None:
     go_on = threading.Event()
 
-    def measure(hear: Callable[[Event], None]) -> LoadOutcome:
-        hear(MEASURING)
+    def measure(on_event: Callable[[Event], None]) -> LoadOutcome:
+        on_event(MEASURING)
         assert go_on.wait(30)
         return OUTCOME
 
@@ -65,8 +65,8 @@ def test_a_load_is_paused_for_and_finished() -> None:
 
 
 def test_a_load_that_ends_before_the_fault_is_told() -> None:
-    def measure(hear: Callable[[Event], None]) -> LoadOutcome:
-        hear(MEASURING)
+    def measure(on_event: Callable[[Event], None]) -> LoadOutcome:
+        on_event(MEASURING)
         return OUTCOME
 
     load = under_load(measure)
@@ -78,7 +78,7 @@ def test_a_load_that_ends_before_the_fault_is_told() -> None:
 
 
 def test_what_the_load_dies_of_is_what_is_heard() -> None:
-    def measure(hear: Callable[[Event], None]) -> LoadOutcome:
+    def measure(on_event: Callable[[Event], None]) -> LoadOutcome:
         raise EngineError("no such table")
 
     load = under_load(measure)
@@ -91,8 +91,8 @@ def test_what_the_load_dies_of_is_what_is_heard() -> None:
 def test_a_load_that_is_left_ends_with_its_server() -> None:
     killed = threading.Event()
 
-    def measure(hear: Callable[[Event], None]) -> LoadOutcome:
-        hear(MEASURING)
+    def measure(on_event: Callable[[Event], None]) -> LoadOutcome:
+        on_event(MEASURING)
         assert killed.wait(30)
         return OUTCOME
 
@@ -105,20 +105,22 @@ def test_a_load_that_is_left_ends_with_its_server() -> None:
     assert not killed.is_set(), "one that has ended needs nobody killed"
 
 
-def stand_in(done: list[Any]) -> Pair:
+def stand_in(done: list[Any]) -> ReplicaSet:
     def replica(name: str) -> Any:
         return SimpleNamespace(name=name)
 
-    def wire(number: int) -> Any:
+    def link(number: int) -> Any:
         return SimpleNamespace(
             cut=lambda directions: done.append((number, directions)), mend=lambda: done.append((number, "mended"))
         )
 
     primary = SimpleNamespace(server=SimpleNamespace(kill=lambda: done.append("killed")))
     dialect = SimpleNamespace(stop_receiving=lambda replica, _: done.append((replica.name, "STOP")))
-    replicas, wires = (replica("replica1"), replica("replica2")), (wire(1), wire(2))
+    replicas, links = (replica("replica1"), replica("replica2")), (link(1), link(2))
     spec = ReplicationSpec("async", 2)
-    return cast(Pair, SimpleNamespace(primary=primary, replicas=replicas, wires=wires, dialect=dialect, spec=spec))
+    return cast(
+        ReplicaSet, SimpleNamespace(primary=primary, replicas=replicas, links=links, dialect=dialect, spec=spec)
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,10 +135,10 @@ def stand_in(done: list[Any]) -> Pair:
 )
 def test_each_fault_is_done_in_its_order(fault: Fault, wanted: list[Any]) -> None:
     done: list[Any] = []
-    pair = stand_in(done)
-    broken, others = break_pair(pair, BREAKS[fault], done.append, ExitStack())
+    replica_set = stand_in(done)
+    broken, others = apply_fault(replica_set, FAULTS[fault], done.append, ExitStack())
     assert (done, others) == (wanted, None)
     assert broken.fault_ns <= broken.dead_ns
     done.clear()
-    mend(pair, BREAKS[fault])
+    mend(replica_set, FAULTS[fault])
     assert done == ([(1, "mended"), (2, "mended")] if "cut" in fault else [])

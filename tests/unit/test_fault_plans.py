@@ -12,7 +12,7 @@ from tests.unit.fake_lab import fake_info, finish, receipt
 from howfar.engine.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import PlanError
-from howfar.lab.replicated import SERVERS_TIMEOUT_MS
+from howfar.lab.replicated_group import SERVERS_TIMEOUT_MS
 from howfar.lab.replication.binary_log import MysqlReplication
 from howfar.plan.cells import cells
 from howfar.plan.fitting import with_instead
@@ -20,7 +20,7 @@ from howfar.plan.load import load_plan
 from howfar.plan.types import FALLBACK_NS
 from howfar.runner.fault.fallback import AFTERWARDS_NS, AWAY_NS, LEAVES_NS
 from howfar.runner.jobs import measured
-from howfar.runner.stopping import standing, why_stop
+from howfar.runner.stopping import run_progress, why_stop
 from howfar.store.records import Run, StopReason
 
 
@@ -64,8 +64,8 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
         )
         for number in range(blocks * len(info.arms))
     )
-    now = standing(Run(info=info, trials=trials, stop=None), blocks, 0.9)
-    assert now.places == len(info.arms), "none rests"
+    now = run_progress(Run(info=info, trials=trials, stop=None), blocks, 0.9)
+    assert now.slots == len(info.arms), "none rests"
     timing = loaded.plan.timing
     assert why_stop(timing, replace(now, blocks=blocks - 1), 0, 0) is None
     assert why_stop(timing, now, 0, 0) is StopReason.BLOCKS

@@ -16,22 +16,22 @@ from howfar.lab.replication.watch import Write
 from howfar.runner.fault.crash import (
     EARLIEST,
     LOST_KEYS_KEPT,
-    Before,
-    Broken,
+    FaultTimeline,
+    StateBeforeFault,
     Survivor,
+    cluster_fields,
     crash_record,
     fault_after_ns,
-    of_cluster,
     slow,
 )
-from howfar.runner.fault.fallback import Absence, Look, fallback_record
+from howfar.runner.fault.fallback import Absence, EndsReading, fallback_record
 from howfar.store.records import CrashRecord, FallbackRecord, JoinRecord
 
 SECOND = 1_000_000_000
 MS = 1_000_000
 ORIGIN = 5_000 * SECOND
-BROKEN = Broken(ORIGIN + 2 * SECOND, ORIGIN + 2100 * MS, ORIGIN + 3 * SECOND)
-BEFORE = Before(
+BROKEN = FaultTimeline(ORIGIN + 2 * SECOND, ORIGIN + 2100 * MS, ORIGIN + 3 * SECOND)
+BEFORE = StateBeforeFault(
     window_ns=ORIGIN + 1000 * MS,
     behind=4,
     applied=6,
@@ -153,7 +153,7 @@ def test_who_was_told_of_a_commit_when_a_cluster_had_lost_a_node(
     told = log(acknowledged(1, 1001), acknowledged(2, 1999), acknowledged(3, 2000), acknowledged(4, 2500))
     if "replica2" not in cut_off:
         writes = writes[1:]
-    found = of_cluster(told, writes, BROKEN, ORIGIN + 3100 * MS, cut_off)
+    found = cluster_fields(told, writes, BROKEN, ORIGIN + 3100 * MS, cut_off)
     assert found == {
         "stall_ns": stall_ms * MS,
         "by_itself": by_itself,
@@ -168,7 +168,7 @@ def test_a_member_that_was_away_is_one_of_those_that_go_on_again() -> None:
     broken = replace(BROKEN, mended_ns=ORIGIN + 2600 * MS, back_ns=40 * MS)
     told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2700))
     writes = [write("replica2", 2450), write("replica2", 2800)]
-    found = of_cluster(told, writes, broken, ORIGIN + 3000 * MS, {"replica2"}, lived=True)
+    found = cluster_fields(told, writes, broken, ORIGIN + 3000 * MS, {"replica2"}, lived=True)
     assert found == {"stall_ns": 400 * MS, "by_itself": 1, "meanwhile_per_s": 4.0, "back_ns": 40 * MS, "joined": None}
 
 
@@ -186,7 +186,7 @@ def test_while_a_node_joined_its_clients_are_counted_until_the_primary_is_killed
     )
     broken = replace(BROKEN, dead_ns=ORIGIN + 2700 * MS, mended_ns=ORIGIN + 2600 * MS, back_ns=500 * MS, joined=joined)
     told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2650))
-    found = of_cluster(told, [write("replica1", 9000)], broken, ORIGIN + 9999 * MS, set(), lived=True)
+    found = cluster_fields(told, [write("replica1", 9000)], broken, ORIGIN + 9999 * MS, set(), lived=True)
     assert found == {
         "stall_ns": 350 * MS,
         "by_itself": 0,
@@ -210,13 +210,13 @@ def test_a_slow_server_stops_and_goes_on_and_is_left_running() -> None:
 
 
 def test_a_cluster_that_never_goes_on_is_counted_to_the_end() -> None:
-    assert of_cluster(log(acknowledged(1, 1990)), [], BROKEN, ORIGIN + 9990 * MS, set())["stall_ns"] == 8000 * MS
+    assert cluster_fields(log(acknowledged(1, 1990)), [], BROKEN, ORIGIN + 9990 * MS, set())["stall_ns"] == 8000 * MS
 
 
 # ---------------------------------------------------------------- fallback
 
 
-def look(at_ms: int, on: bool, no_tx: int = 0, position: int = 10, received: int | None = 10) -> Look:
+def sample(at_ms: int, on: bool, no_tx: int = 0, position: int = 10, received: int | None = 10) -> EndsReading:
     end = PrimaryEnd(
         enabled=True,
         status=on,
@@ -232,19 +232,19 @@ def look(at_ms: int, on: bool, no_tx: int = 0, position: int = 10, received: int
         waiting=0,
     )
     received_at = None if received is None else f"0-1-{received}"
-    return Look(ORIGIN + at_ms * MS, end, f"0-1-{position}", received_at)
+    return EndsReading(ORIGIN + at_ms * MS, end, f"0-1-{position}", received_at)
 
 
 ABSENCE = Absence(ORIGIN + 1000 * MS, ORIGIN + 3000 * MS)
 LOOKS = [
-    look(900, True),
-    look(1900, True, received=12),
-    look(2010, False, no_tx=2, position=14, received=12),
-    look(2900, False, no_tx=6, position=18, received=12),
-    look(3100, False, no_tx=7, position=19, received=12),
-    look(3200, False, no_tx=8, position=20, received=15),
-    look(3300, True, no_tx=8, position=20, received=20),
-    look(3400, True, no_tx=8, position=20, received=None),
+    sample(900, True),
+    sample(1900, True, received=12),
+    sample(2010, False, no_tx=2, position=14, received=12),
+    sample(2900, False, no_tx=6, position=18, received=12),
+    sample(3100, False, no_tx=7, position=19, received=12),
+    sample(3200, False, no_tx=8, position=20, received=15),
+    sample(3300, True, no_tx=8, position=20, received=20),
+    sample(3400, True, no_tx=8, position=20, received=None),
 ]
 COMMITS = log(
     acknowledged(1, 500, 20),
@@ -256,7 +256,7 @@ COMMITS = log(
 )
 
 
-def fallback(looks: list[Look], clients_log: KeyLog = COMMITS) -> FallbackRecord:
+def fallback(looks: list[EndsReading], clients_log: KeyLog = COMMITS) -> FallbackRecord:
     return fallback_record(ABSENCE, 1000, clients_log, looks, MariadbPositions(), ("OFF",))
 
 
@@ -281,17 +281,17 @@ def test_one_that_never_comes_back_is_said_to_be_asynchronous() -> None:
 
 
 def test_one_that_comes_back_for_a_moment_is_not_back() -> None:
-    found = fallback([*LOOKS[:7], look(3350, False), *LOOKS[7:]])
+    found = fallback([*LOOKS[:7], sample(3350, False), *LOOKS[7:]])
     assert found.back_ns == 3400 * MS
 
 
 def test_one_that_never_fell_back_has_protected_all() -> None:
-    found = fallback([look(at, True) for at in (900, 1900, 3100)])
+    found = fallback([sample(at, True) for at in (900, 1900, 3100)])
     assert (found.fell_ns, found.back_ns, found.unprotected) == (None, None, 0)
 
 
 def test_who_was_asynchronous_before_has_nothing_to_fall_back_from() -> None:
     with pytest.raises(LabError, match="not semi-synchronous before"):
-        fallback([look(900, False), *LOOKS[1:]])
+        fallback([sample(900, False), *LOOKS[1:]])
     with pytest.raises(LabError, match="not semi-synchronous before"):
-        fallback([look(800, True), look(900, True, no_tx=1), *LOOKS[1:]])
+        fallback([sample(800, True), sample(900, True, no_tx=1), *LOOKS[1:]])

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from howfar.recording.gaps import logarithms, pages_by_gaps, rests_of
+from howfar.recording.gaps import fit_gap_model, logarithms, pages_by_gaps
 
 Row = tuple[int, int, int | None, int, int, str | None]
 MS = 1_000_000
@@ -59,9 +59,9 @@ def test_the_confidence_is_the_share_of_pages_that_are_right(rest_ms: float) -> 
 
 def test_gaps_of_one_kind_are_no_rests() -> None:
     chance = random.Random(2)
-    assert rests_of(logarithms([round(chance.lognormvariate(math.log(MS), 0.7)) for _ in range(500)])) is None
-    assert rests_of(logarithms([MS] * 500)) is None
-    assert rests_of(logarithms([MS] * 7 + [1000 * MS] * 7)) is None, "too few of them"
+    assert fit_gap_model(logarithms([round(chance.lognormvariate(math.log(MS), 0.7)) for _ in range(500)])) is None
+    assert fit_gap_model(logarithms([MS] * 500)) is None
+    assert fit_gap_model(logarithms([MS] * 7 + [1000 * MS] * 7)) is None, "too few of them"
 
 
 def test_pages_that_send_other_statements_have_another_name() -> None:

@@ -17,16 +17,16 @@ from howfar.analysis.compare import compare
 from howfar.analysis.summary import Summary
 from howfar.cli.progress import ratio
 from howfar.engine.messages import LoadJob, UnixTarget
-from howfar.experiments.hops.report import HopCosts, pays, pooler_pays, poolers, records
-from howfar.experiments.registry import experiment_of, in_terminal, summarise
+from howfar.experiments.hops.report import HopCosts, find_pooler_payoffs, pooler_sentence, poolers_table, records
+from howfar.experiments.registry import experiment_of, render_in_terminal, summarise
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.report.figures import reading
+from howfar.report.figures import resolution_text
 from howfar.runner.observer import Observer
 from howfar.runner.preflight import with_rates
-from howfar.runner.run import conduct
-from howfar.runner.stopping import standing
+from howfar.runner.run import execute_run
+from howfar.runner.stopping import run_progress
 from howfar.stats.intervals import Resolution
 from howfar.stats.trials import trial_table
 from howfar.store.records import ArmRole, HistogramRecord, Run, Trial
@@ -55,7 +55,7 @@ def _run(name: str, folder: Path, jitter: Callable[[LoadJob], float] = _wobble) 
     rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, Observer())
     info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
     with create(path, info.model_copy(update={"environment": info.environment | capacity})) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     return read_run(path)
 
 
@@ -113,7 +113,7 @@ def test_rates_are_left_out_as_the_plan_says_although_they_were_shares(run: Run)
 def test_a_given_rate_is_compared_only_with_the_same_rate(run: Run) -> None:
     """The path without a program at 30 % of its throughput is not compared with its full throughput, and its width ends no run."""
     offered = {arm.name: offered_per_s(arm.factors) for arm in run.info.arms}
-    now = standing(run, 6, 0.05)
+    now = run_progress(run, 6, 0.05)
     over = {arm.arm: arm.over for arm in now.arms}
     alone = [name for name, rate in offered.items() if rate and over[name] is None]
     assert len(alone) == 1 and alone[0] not in {arm.arm for arm in now.compared}
@@ -125,7 +125,7 @@ def test_a_given_rate_is_compared_only_with_the_same_rate(run: Run) -> None:
 def test_a_run_at_rates_stops_by_their_p99(run: Run) -> None:
     """p99 = ln 100 / (capacity - rate)."""
     at = {arm.name: offered for arm in run.info.arms if (offered := offered_per_s(arm.factors)) is not None}
-    paced = next(arm for arm in standing(run, 6, 0.05).arms if arm.arm in at and arm.arm.startswith("haproxy"))
+    paced = next(arm for arm in run_progress(run, 6, 0.05).arms if arm.arm in at and arm.arm.startswith("haproxy"))
     expected = (CAPACITY["remote"] - at[paced.arm]) / (CAPACITY["haproxy"] - at[paced.arm])
     assert paced.ratio is not None and paced.ratio.value == pytest.approx(expected, rel=0.1)
     assert paced.figure == "p99" and ratio(paced).startswith("p99 "), "no throughput"
@@ -144,7 +144,7 @@ def test_added_times_are_at_a_rate_that_every_path_sustains(run: Run) -> None:
     changed = run.model_copy(update={"trials": tuple(map(queued, run.trials))})
     found = reports.findings_of(summarise(changed), HopCosts)
     assert found.per_s is None and {hop.added_p50_us for hop in found.hops} == {None}
-    now = {arm.arm: arm.over for arm in standing(changed, 6, 0.05).arms}
+    now = {arm.arm: arm.over for arm in run_progress(changed, 6, 0.05).arms}
     assert now[slow] is None, "what queues has no time that could become narrow"
 
 
@@ -158,7 +158,7 @@ def test_a_run_of_few_transactions_stops_by_their_p50(run: Run) -> None:
         return trial.model_copy(update={"measured": trial.measured.model_copy(update={"histograms": tuple(rare)})})
 
     for last in (5, 0):
-        now = standing(run.model_copy(update={"trials": tuple(map(few, run.trials))}), 6, 0.05)
+        now = run_progress(run.model_copy(update={"trials": tuple(map(few, run.trials))}), 6, 0.05)
         paced = [arm for arm in now.arms if arm.arm.startswith("haproxy") and "/s" in arm.arm]
         assert paced and all(arm.ratio is not None and arm.figure == "p50" and arm.blocks == 6 for arm in paced)
         assert last == 0 or all(arm.ratio is not None and arm.ratio.value == pytest.approx(1) for arm in paced)
@@ -171,7 +171,7 @@ def test_two_runs_are_not_compared_by_a_rate_that_is_given(run: Run, summary: Su
     assert {arm.arm for arm in arms if arm.rate_given} >= {name for name in offered if "again" not in name}
     assert all(arm.relative_to_baseline is None and not arm.qps_differs for arm in arms if arm.rate_given)
     alone = [cell for cell in summary.cells if cell.arm in offered and cell.ratio is None]
-    assert alone and {reading(cell) for cell in alone} == {"at a given rate"}
+    assert alone and {resolution_text(cell) for cell in alone} == {"at a given rate"}
 
 
 def _slower(trial: Trial) -> Trial:
@@ -202,7 +202,7 @@ def test_what_a_connect_costs_is_said_for_each_path(summary: Summary) -> None:
 
 def test_the_report_answers_with_it(summary: Summary) -> None:
     assert experiment_of(summary).name == "hops"
-    shown = in_terminal(summary, 100, False, False, False)
+    shown = render_in_terminal(summary, 100, False, False, False)
     assert "\n\nAgainst remote: haproxy leaves 0.8" in shown and "added p99" in shown
 
 
@@ -213,7 +213,7 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
     assert summary.noise_floor is not None and summary.noise_floor > 0.3
     found = {hop.path: hop for hop in reports.findings_of(summary, HopCosts).hops}
     assert found["haproxy"].resolution is Resolution.NOT_RESOLVED
-    shown = " ".join(in_terminal(summary, 400, False, False, False).split())
+    shown = " ".join(render_in_terminal(summary, 400, False, False, False).split())
     assert "of the throughput (not resolved)" in shown and "noise floor" in summary.verdict
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
@@ -241,7 +241,7 @@ def test_what_others_published_stands_beside_the_same_ratio_of_ours(run: Run) ->
     (beside,) = reports.findings_of(summary, HopCosts).elsewhere
     assert beside.theirs == pytest.approx(350 / 3000)
     assert beside.ours.value == pytest.approx(RATES["pgbouncer"] / RATES["remote"], rel=0.02)
-    shown = in_terminal(summary, 140, False, False, False)
+    shown = render_in_terminal(summary, 140, False, False, False)
     assert "Published elsewhere" in shown and "pgsql-hackers" in shown
     opposite = reports.findings_of(summary, HopCosts).elsewhere[0].ours.value > 1
     assert ("lie on opposite sides of 1" in " ".join(shown.split())) == opposite
@@ -307,11 +307,11 @@ def test_a_crossing_is_said_only_where_some_ratio_is_resolved(pooled_run: Run, p
     table, costs = trial_table(pooled_run), reports.findings_of(pooled, HopCosts)
     sentences, cells = [], []
     for floor in (4.0, 0.02):
-        found = pooler_pays(table, "remote", floors_of(floor))
+        found = find_pooler_payoffs(table, "remote", floors_of(floor))
         kept = found[0]
         assert kept.pays_from == pytest.approx(PAYS_FROM, rel=0.02) and kept.pays_from_interval is None
-        sentences.append(pays(kept))
-        cells.append(poolers(costs.model_copy(update={"poolers": found})).rows[0][2].text)
+        sentences.append(pooler_sentence(kept))
+        cells.append(poolers_table(costs.model_copy(update={"poolers": found})).rows[0][2].text)
     assert sentences[0].endswith("keep their connections, is not resolved (4 to 256 clients).")
     assert sentences[1].endswith(f"pays from {kept.pays_from:.1f} (no interval) clients.")
     assert cells == ["(not told apart)", f"{kept.pays_from:.1f}"]
@@ -325,5 +325,5 @@ def test_the_costs_are_those_at_the_baselines_number_of_clients(pooled: Summary)
 
 def test_the_answer_names_the_number_of_clients(pooled: Summary) -> None:
     pays_from = reports.findings_of(pooled, HopCosts).poolers[0].pays_from
-    shown = " ".join(in_terminal(pooled, 140, False, False, False).split())
+    shown = " ".join(render_in_terminal(pooled, 140, False, False, False).split())
     assert f"pays from {pays_from:.1f} [" in shown and "pays at 4 to 32 clients" in shown

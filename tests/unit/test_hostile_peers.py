@@ -21,12 +21,12 @@ from howfar.doctor.candidates import SYSTEM_UIDS, Candidate
 from howfar.doctor.kind import Kind
 from howfar.doctor.procfs import Process
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, GuardedSession, NotThis, Refused
+from howfar.doctor.protocols.session import Endpoint, GuardedSession, NoValidAnswer, Refused
 from howfar.doctor.targets import Login, Logins
 from howfar.lab.servers import peer as peers
 
 LOGIN = Login("me", "")
-MOST_GROWTH_KB = 64 << 10
+MAX_GROWTH_KB = 64 << 10
 HOSTILE = [pytest.param(kind, mode, id=f"{kind.value} {mode}") for kind, modes in MODES.items() for mode in modes]
 LARGE = ("endless", "column", "columns", "values", "wide", "arrays", "nested", "pairs", "line")
 QUICK_S = 0.4
@@ -51,7 +51,7 @@ def examined(peer: FakePeer) -> tuple[list[str], GuardedSession | None]:
     def asked(question: Callable[[], object]) -> object:
         try:
             return question()
-        except (Refused, NotThis) as why:
+        except (Refused, NoValidAnswer) as why:
             seen.append(str(why))
         return None
 
@@ -98,13 +98,13 @@ def test_nothing_more_is_asked_after_an_answer_that_breaks_the_protocol(kind: Ki
     """[peer-4]"""
     with FakePeer(kind, "one-column") as peer:
         session = PROTOCOLS[kind].open(at(peer), LOGIN)
-        with pytest.raises(NotThis, match="is not"):
+        with pytest.raises(NoValidAnswer, match="is not"):
             session.counters()
         asked = _questions(peer)
         for question in (session.counters, session.report):
-            with pytest.raises(NotThis):
+            with pytest.raises(NoValidAnswer):
                 question()
-        with pytest.raises((OSError, NotThis)):
+        with pytest.raises((OSError, NoValidAnswer)):
             session.ping()
         assert _questions(peer) == asked
 
@@ -119,7 +119,7 @@ import re, sys
 from pathlib import Path
 from howfar.doctor.kind import Kind
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, NotThis, Refused
+from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, Refused
 from howfar.doctor.targets import Login
 
 def examine(port):
@@ -127,12 +127,12 @@ def examine(port):
     try:
         protocol.greet(endpoint, login)
         session = protocol.open(endpoint, login)
-    except (Refused, NotThis) as why:
+    except (Refused, NoValidAnswer) as why:
         return
     for question in (session.counters, session.report):
         try:
             question()
-        except (Refused, NotThis):
+        except (Refused, NoValidAnswer):
             pass
 
 def peak_kb():  # not ru_maxrss, which begins with that of the parent
@@ -155,7 +155,7 @@ def test_a_hostile_answer_takes_little_memory(kind: Kind, mode: str) -> None:
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= MOST_GROWTH_KB
+    assert int(done.stdout) <= MAX_GROWTH_KB
     assert done.stderr == ""
 
 
@@ -169,7 +169,7 @@ def test_a_hostile_answer_takes_little_memory(kind: Kind, mode: str) -> None:
     st.sampled_from(["change", "cut", "add", "other"]),
 )
 def test_any_answer_is_understood_or_refused(impatient: None, kind: Kind, place: int, seed: int, how: str) -> None:
-    """[peer-3] One message of the conversation is changed: the examination ends in time, and raises only Refused and NotThis."""
+    """[peer-3] One message of the conversation is changed: the examination ends in time, and raises only Refused and NoValidAnswer."""
     dice = random.Random(seed)
 
     def spoil(number: int, message: bytes) -> bytes:
@@ -201,7 +201,7 @@ def test_a_ping_that_drips_is_ended(impatient: None) -> None:
     with FakePeer(Kind.REDIS) as peer:
         session = PROTOCOLS[Kind.REDIS].open(at(peer), LOGIN)
         began = time.monotonic()
-        with session.peer.ends_within(0.3), suppress(NotThis, OSError):
+        with session.peer.ends_within(0.3), suppress(NoValidAnswer, OSError):
             while True:
                 session.ping()
         assert 0.25 < time.monotonic() - began < 3
@@ -237,5 +237,5 @@ def test_of_the_processes_of_one_user_few_are_examined(monkeypatch: pytest.Monke
     monkeypatch.setattr(examine, "discover", lambda: (found, ()))
     asked: list[Candidate] = []
     monkeypatch.setattr(examine, "identify", lambda candidate, logins, target: asked.append(candidate))
-    _, unseen = examine._found(Logins(LOGIN, LOGIN, LOGIN))
-    assert len(asked) == examine._MOST_OF_A_USER and "984 more processes" in unseen[0].what
+    _, unseen = examine._search_servers(Logins(LOGIN, LOGIN, LOGIN))
+    assert len(asked) == examine._MAX_PER_USER and "984 more processes" in unseen[0].what

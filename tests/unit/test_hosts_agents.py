@@ -21,13 +21,13 @@ from howfar.errors import EngineError, LabError, UsageError
 from howfar.fleet import ship
 from howfar.fleet.clocks import Clocks, Offset
 from howfar.fleet.hosts_file import HostSpec
-from howfar.fleet.ssh import ask, said
+from howfar.fleet.ssh import ask, end_of_output
 
 pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings it)")
 
 from ray import exceptions
 
-from howfar.fleet import existing, load, remote
+from howfar.fleet import load, ray_cluster, remote
 from howfar.fleet.remote import Agent, HostLost, RemoteHost
 
 HERE = HostSpec(address="10.0.0.2", ssh="local")
@@ -84,7 +84,7 @@ def test_what_a_lost_agent_held_is_lost_with_it(host: RemoteHost) -> None:
 def test_a_lost_host_is_said_without_rays_names_and_the_reason_once(
     host: RemoteHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = remote.RemoteProcess(remote.Held(host, "process-1", {"pid": 1}))
+    process = remote.RemoteProcess(remote.RemoteObject(host, "process-1", {"pid": 1}))
 
     def lost(outcome: object, timeout: float) -> None:
         raise exceptions.ActorDiedError
@@ -140,7 +140,7 @@ def test_a_meter_that_has_stopped_holds_up_no_run(monkeypatch: pytest.MonkeyPatc
     told: dict[str, dict[str, Any]] = {}
     elsewhere: Mapping[str, Any] = {"b": (launchers["b"], ())}
     quiet = Clocks(Offset(0, 1), Offset(0, 1))
-    client = load.Client(launcher=launchers["a"], clocks=lambda host: quiet, elsewhere=elsewhere, told=told)  # type: ignore[arg-type]
+    client = load.Client(launcher=launchers["a"], clocks=lambda host: quiet, elsewhere=elsewhere, host_reports=told)  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="did not end"):
         load.measure(job(), client, lambda event: None)
 
@@ -166,12 +166,12 @@ def test_a_cluster_that_another_command_uses_is_left_alone(monkeypatch: pytest.M
         kill=lambda actor: ended.append(actor.name),
         exceptions=exceptions,
     )
-    monkeypatch.setattr(existing, "ray", fake)
-    monkeypatch.setattr(existing, "_ENDS_S", 0.3)
-    cluster = existing.ExistingCluster("10.0.0.1:6379")
-    with existing._alone(cluster):
+    monkeypatch.setattr(ray_cluster, "ray", fake)
+    monkeypatch.setattr(ray_cluster, "_ENDS_S", 0.3)
+    cluster = ray_cluster.ExistingCluster("10.0.0.1:6379")
+    with ray_cluster._alone(cluster):
         assert not ended
-        with pytest.raises(UsageError, match="in use by another command"), existing._alone(cluster):
+        with pytest.raises(UsageError, match="in use by another command"), ray_cluster._alone(cluster):
             pass
     assert ended == ["driver"]
 
@@ -274,8 +274,11 @@ def test_an_address_that_a_host_does_not_have_is_refused_before_ray_starts_there
 
 def test_what_a_program_said_begins_with_a_line() -> None:
     long = "WARNING: " + "x" * 390
-    assert said(f"{long}\n{long}\nERROR: no matching distribution\n".encode()) == "ERROR: no matching distribution"
-    assert said(b"y" * 1000) == "y" * 400 and said(b"") == "it said nothing"
+    assert (
+        end_of_output(f"{long}\n{long}\nERROR: no matching distribution\n".encode())
+        == "ERROR: no matching distribution"
+    )
+    assert end_of_output(b"y" * 1000) == "y" * 400 and end_of_output(b"") == "it said nothing"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.rendered import html
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.cli.hosts import _network_rows, _noise, _of_one_machine
+from howfar.cli.hosts import _network_rows, _warn_of_noise, _warn_of_shared_machines
 from howfar.cli.on_hosts import _with_measured, check_plan
 from howfar.engine.messages import RttResult
 from howfar.errors import PlanError
@@ -191,7 +191,7 @@ def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
             (_apart("c", "b", 0, 10**8), 280_000, 300_000, {"min": 270_000, "p50": 290_000, "p99": 1}),
         )
     )
-    whole = distances.by_way_of(near, far)
+    whole = distances.combined_receipt(near, far)
     assert whole["rtt_at_rest_ns"] == {"p50": 400_000, "min": 360_000} and whole["asked"]["rest_rtt_ns"] == 380_000
     assert whole["rtt_ns"] == {"p50": 380_000, "min": 340_000}
     assert whole["goodput_bps"] == {"to_server": 10**8, "to_client": 2 * 10**8}
@@ -204,7 +204,7 @@ def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
 )
 def test_a_link_that_is_no_longer_the_runs_makes_the_trial_void(before_ns: int, now_ns: int, moved: bool) -> None:
     probe = RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns)
-    said = distances.link_moved(distances.real_link(probe, _apart("a", "b", before_ns, 10**9)))
+    said = distances.rtt_violations(distances.real_link(probe, _apart("a", "b", before_ns, 10**9)))
     assert bool(said) == moved
     assert not moved or "from host a to host b" in said[0]
 
@@ -220,8 +220,8 @@ def test_the_link_of_each_client_is_named_and_may_make_a_trial_void() -> None:
         return dict(distances.real_link(found, link))
 
     first = probe(200_000, links[0])
-    assert distances.link_moved({**first, "others": [probe(210_000, links[1])]}) == ()
-    (said,) = distances.link_moved({**first, "others": [probe(900_000, links[1])]})
+    assert distances.rtt_violations({**first, "others": [probe(210_000, links[1])]}) == ()
+    (said,) = distances.rtt_violations({**first, "others": [probe(900_000, links[1])]})
     assert "from host c to host b was 0.9ms" in said
 
 
@@ -264,12 +264,12 @@ def test_what_ip_says_of_an_interface_that_invents_its_speed(tmp_path: Path, mon
 
 def test_hosts_of_one_machine_and_an_rtt_that_is_noise_are_named() -> None:
     boots = {"a": "1", "b": "2", "c": "1", "d": None}
-    (said,) = _of_one_machine({name: {"facts": {"boot_id": boot}} for name, boot in boots.items()})
+    (said,) = _warn_of_shared_machines({name: {"facts": {"boot_id": boot}} for name, boot in boots.items()})
     assert said.startswith("Hosts a, c are one machine")
-    assert _of_one_machine({"a": {"facts": {}}, "b": {"facts": {}}}) == []
+    assert _warn_of_shared_machines({"a": {"facts": {}}, "b": {"facts": {}}}) == []
     rest, awake = {"p50": 10_300}, {"p50": 12_800}
-    assert _noise([{"rtt_ns": awake, "rtt_awake_ns": rest}, {"rtt_ns": rest, "rtt_awake_ns": None}]) == []
-    assert "noise" in _noise([{"rtt_ns": rest, "rtt_awake_ns": awake}])[0]
+    assert _warn_of_noise([{"rtt_ns": awake, "rtt_awake_ns": rest}, {"rtt_ns": rest, "rtt_awake_ns": None}]) == []
+    assert "noise" in _warn_of_noise([{"rtt_ns": rest, "rtt_awake_ns": awake}])[0]
 
 
 def _between(run: Run) -> Run:

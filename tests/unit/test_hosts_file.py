@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from howfar.cli.run import run
 from howfar.errors import LabError, UsageError
-from howfar.fleet.clocks import ClockServer, best, read_clocks
+from howfar.fleet.clocks import ClockServer, best_offset, read_clocks
 from howfar.fleet.hosts_file import parse_cpus, parse_hosts
-from howfar.fleet.roles import RoleHosts, check_hop, find_place, for_pages, may_swap, with_clients, with_replicas
+from howfar.fleet.roles import RoleHosts, assign_hosts, check_hop, for_pages, may_swap, with_clients, with_replicas
 from howfar.fleet.ship import check_versions
 
 TWO = """
@@ -69,12 +69,12 @@ def test_a_clock_that_is_closed_leaves_no_thread() -> None:
 
 def test_the_quickest_ping_bounds_the_offset() -> None:
     # Their clock is 5 s ahead; the answer to the second ping took 3 µs longer than the question.
-    offset = best(
+    offset = best_offset(
         [(0, 5_000_400_000, 900_000), (1_000_000, 5_001_001_000, 1_005_000), (2_000_000, 5_002_700_000, 2_800_000)]
     )
     assert offset.bound_ns == 2_500
     assert abs(offset.offset_ns - 5_000_000_000) <= offset.bound_ns
-    assert offset.is_seen
+    assert offset.is_significant
 
 
 def test_other_versions_are_refused_and_another_patch_of_python_is_not() -> None:
@@ -86,16 +86,16 @@ def test_other_versions_are_refused_and_another_patch_of_python_is_not() -> None
 
 
 def test_who_may_be_both_is_left_for_the_other_role() -> None:
-    assert find_place(parse_hosts(TWO), None) == RoleHosts(client="a", server="b")
-    assert find_place(parse_hosts(TWO), "server=b") == RoleHosts(client="a", server="b")
+    assert assign_hosts(parse_hosts(TWO), None) == RoleHosts(client="a", server="b")
+    assert assign_hosts(parse_hosts(TWO), "server=b") == RoleHosts(client="a", server="b")
     both = TWO.replace('roles = ["client"]\n', "")
-    assert find_place(parse_hosts(both), "client=b") == RoleHosts(client="b", server="a")
+    assert assign_hosts(parse_hosts(both), "client=b") == RoleHosts(client="b", server="a")
 
 
 def test_who_is_named_for_something_else_is_taken_last() -> None:
     file = parse_hosts(THREE)
-    assert find_place(file, "server=a,replica=b") == RoleHosts("c", "a", replicas=("b",))
-    assert find_place(file, None, clients="a,b") == RoleHosts("a", "c")
+    assert assign_hosts(file, "server=a,replica=b") == RoleHosts("c", "a", replicas=("b",))
+    assert assign_hosts(file, None, clients="a,b") == RoleHosts("a", "c")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_who_is_named_for_something_else_is_taken_last() -> None:
 )
 def test_a_place_that_cannot_be_is_refused(word: str, what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        find_place(parse_hosts(TWO), word)
+        assign_hosts(parse_hosts(TWO), word)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_replicas_are_on_hosts_of_their_own_the_clients_last(
     word: str | None, count: int, local: bool, replicas: tuple[str, ...]
 ) -> None:
     file = parse_hosts(THREE)
-    assert with_replicas(find_place(file, word), file, count, local).replicas == replicas
+    assert with_replicas(assign_hosts(file, word), file, count, local).replicas == replicas
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_replicas_are_on_hosts_of_their_own_the_clients_last(
 def test_a_replica_without_a_host_is_refused(word: str | None, count: int, local: bool) -> None:
     file = parse_hosts(THREE)
     with pytest.raises(UsageError):
-        with_replicas(find_place(file, word), file, count, local)
+        with_replicas(assign_hosts(file, word), file, count, local)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_replica_without_a_host_is_refused(word: str | None, count: int, local
 )
 def test_a_hop_has_a_host_only_where_it_is_named(word: str | None, chosen: RoleHosts) -> None:
     file = parse_hosts(THREE)
-    found = find_place(file, word)
+    found = assign_hosts(file, word)
     assert found == chosen and may_swap(found, file) == (chosen.hop is None)
     assert with_clients(found, file, found.client) == chosen, "as a run that goes on names them"
     check_hop(found, ["remote", "haproxy"])
@@ -194,12 +194,12 @@ def test_a_hop_has_a_host_only_where_it_is_named(word: str | None, chosen: RoleH
 )
 def test_a_hop_without_a_host_or_a_program_is_refused(word: str, paths: list[str]) -> None:
     with pytest.raises(UsageError):
-        check_hop(find_place(parse_hosts(THREE), word), paths)
+        check_hop(assign_hosts(parse_hosts(THREE), word), paths)
 
 
 def test_no_hop_is_a_replica_or_a_further_client() -> None:
     file = parse_hosts(THREE)
-    place = find_place(file, "hop=c")
+    place = assign_hosts(file, "hop=c")
     for names in ("a,c", "c"):
         with pytest.raises(UsageError):
             with_clients(place, file, names)
@@ -211,11 +211,11 @@ def test_the_client_of_pages_is_an_application() -> None:
     text = TWO.replace('"client"', '"application"')
     file = for_pages(parse_hosts(text))
     for word in (None, "application=a,server=b", "client=a", "application=a"):
-        assert find_place(file, word, pages=True) == RoleHosts("a", "b")
-    assert find_place(for_pages(parse_hosts(TWO)), "application=a", pages=True) == RoleHosts("a", "b")
+        assert assign_hosts(file, word, pages=True) == RoleHosts("a", "b")
+    assert assign_hosts(for_pages(parse_hosts(TWO)), "application=a", pages=True) == RoleHosts("a", "b")
     with pytest.raises(UsageError, match="has no pages"):
-        find_place(parse_hosts(text), "application=a")
+        assign_hosts(parse_hosts(text), "application=a")
     with pytest.raises(UsageError, match="left to be the server"):
-        find_place(parse_hosts(text), None)
+        assign_hosts(parse_hosts(text), None)
     with pytest.raises(UsageError, match="twice"):
-        find_place(file, "application=a,client=b", pages=True)
+        assign_hosts(file, "application=a,client=b", pages=True)

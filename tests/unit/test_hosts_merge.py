@@ -25,7 +25,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.errors import LabError, PlanError
-from howfar.fleet.load import divided, merged, merged_intervals
+from howfar.fleet.load import divide_job, merge_intervals, merge_results
 from howfar.stats.hdr import DIGITS, LONGEST_NS
 
 EXAMPLE = json.loads((Path(__file__).parents[2] / "schema" / "examples" / "event.finished.json").read_text())
@@ -62,7 +62,7 @@ def test_four_clients_have_the_percentiles_of_one_with_all_samples() -> None:
         one.model_copy(update={"histograms": (histogram(samples[first::4]),), "transactions": 1000})
         for first in range(4)
     ]
-    together, whole = merged(parts), histogram(samples)
+    together, whole = merge_results(parts), histogram(samples)
     (found,) = together.histograms
     assert together.transactions == 4000 and found.count == whole.count
     assert (found.p50_ns, found.p95_ns, found.p99_ns) == (whole.p50_ns, whole.p95_ns, whole.p99_ns)
@@ -75,28 +75,28 @@ def test_four_clients_have_the_percentiles_of_one_with_all_samples() -> None:
 def test_keys_that_any_client_missed_are_missed() -> None:
     one = Finished.model_validate(EXAMPLE)
     hits, misses = (one.model_copy(update={"lookups": Lookups(hits=9 - miss, misses=miss)}) for miss in (0, 2))
-    assert merged([hits, misses]).lookups == Lookups(hits=16, misses=2)
+    assert merge_results([hits, misses]).lookups == Lookups(hits=16, misses=2)
 
 
 def test_connections_that_any_client_lost_are_lost() -> None:
     one = Finished.model_validate(EXAMPLE).model_copy(update={"lost": None})
     why = Failed(code="server_gone", message="gone", advice="")
     parts = [one, *(one.model_copy(update={"lost": Lost(at_end=count, last=why)}) for count in (2, 3))]
-    assert merged(parts).lost == Lost(at_end=5, last=why)
-    assert merged([one, one]).lost is None
+    assert merge_results(parts).lost == Lost(at_end=5, last=why)
+    assert merge_results([one, one]).lost is None
 
 
 def test_connections_and_rate_are_divided_and_seeds_differ() -> None:
-    jobs = divided(JOB, 3)
+    jobs = divide_job(JOB, 3)
     assert [job.connections for job in jobs if isinstance(job, LoadJob)] == [4, 3, 3]
     rates = [job.arrivals.rate_per_s for job in jobs if isinstance(job, LoadJob) and job.arrivals]
     assert sum(rates) == pytest.approx(1000) and rates[0] == pytest.approx(400)
     assert len({job.seed for job in jobs}) == 3
-    assert divided(JOB, 1) == [JOB]
+    assert divide_job(JOB, 1) == [JOB]
 
 
 def test_no_two_clients_insert_one_key() -> None:
-    jobs = divided(JOB.model_copy(update={"workload": single_row_inserts(100)}), 3)
+    jobs = divide_job(JOB.model_copy(update={"workload": single_row_inserts(100)}), 3)
     taken: list[int] = []
     for job in jobs:
         assert isinstance(job, LoadJob) and isinstance(job.workload, Custom)
@@ -117,14 +117,14 @@ def test_no_two_clients_insert_one_key() -> None:
 )
 def test_what_goes_by_the_number_of_a_connection_is_of_one_client(workload: Sysbench) -> None:
     job = JOB.model_copy(update={"workload": workload})
-    assert divided(job, 1) == [job]
+    assert divide_job(job, 1) == [job]
     with pytest.raises(PlanError, match=f"{workload.kind} cannot be divided"):
-        divided(job, 2)
+        divide_job(job, 2)
 
 
 def test_fewer_connections_than_clients_are_refused() -> None:
     with pytest.raises(PlanError, match="cannot be divided over 11 clients"):
-        divided(JOB, 11)
+        divide_job(JOB, 11)
 
 
 SLICE = Interval.model_validate(
@@ -149,7 +149,7 @@ def slices(samples: list[list[int]]) -> list[Interval]:
 
 def test_each_second_has_the_percentiles_of_all_clients() -> None:
     fast, slow = [[1000] * 98, [1000] * 98], [[9000] * 2, [7000] * 2]
-    first, second = merged_intervals([slices(fast), slices(slow)])
+    first, second = merge_intervals([slices(fast), slices(slow)])
     assert (first.transactions, first.p50_ns, first.p95_ns) == (100, 1000, 1000)
     assert (first.p99_ns, second.p99_ns) == pytest.approx((9000, 7000), rel=1e-3)
     assert (first.max_ns, second.max_ns) == (9000, 7000)
@@ -157,4 +157,4 @@ def test_each_second_has_the_percentiles_of_all_clients() -> None:
 
 def test_clients_of_different_windows_are_not_added() -> None:
     with pytest.raises(LabError, match="did not measure the same window"):
-        merged_intervals([slices([[1], [1]]), slices([[1]])])
+        merge_intervals([slices([[1], [1]]), slices([[1]])])

@@ -12,7 +12,7 @@ from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.engine.messages import Classes, KeyValue, LoadJob, Measuring, Ready, Sysbench, UnixTarget
 from howfar.engine.run_load import LoadOutcome
 from howfar.fleet.hosts_file import parse_hosts
-from howfar.fleet.roles import RoleHosts, find_place, may_swap
+from howfar.fleet.roles import RoleHosts, assign_hosts, may_swap
 from howfar.lab.counts import NOT_COUNTED, both_counts
 from howfar.lab.network import Shares
 from howfar.report.frame import host_lines
@@ -38,9 +38,9 @@ def test_hosts_of_one_machine_have_its_cpus_once() -> None:
     def load(busy: float | None) -> MachineLoad:
         return MachineLoad(psi_cpu_some_share=0, psi_io_some_share=0, steal_share=0, load_average_1m=0, busy_cpus=busy)
 
-    assert testbed.all_busy(["x", "y"], [load(0.5), load(2.0)]) == 2.5
-    assert testbed.all_busy(["x", "x"], [load(2.0), load(2.0)]) == 2.0
-    assert testbed.all_busy(["x", "y"], [load(0.5), load(None)]) is None
+    assert testbed.total_busy_cpus(["x", "y"], [load(0.5), load(2.0)]) == 2.5
+    assert testbed.total_busy_cpus(["x", "x"], [load(2.0), load(2.0)]) == 2.0
+    assert testbed.total_busy_cpus(["x", "y"], [load(0.5), load(None)]) is None
 
 
 def _environment(boots: dict[str, str], clients: tuple[str, ...]) -> dict[str, Any]:
@@ -147,14 +147,14 @@ def test_answers_are_counted_as_the_server_counts_them(
         measure_ns=10**9,
     )
     outcome = LoadOutcome(ready, Measuring(unix_time_ns=0, warmup_transactions=0), (), finished)
-    facts = load_facts(outcome, job, commits_each=0)
+    facts = load_facts(outcome, job, commits_per_transaction=0)
     assert (facts.answered, facts.ended) == (answered, ended)
 
 
 @pytest.mark.parametrize(("word", "swap"), [("client=a,server=b", True), ("client=a,server=c", False)])
 def test_only_hosts_that_may_be_both_swap_roles(word: str, swap: bool) -> None:
     file = parse_hosts(FILE)
-    place = find_place(file, word)
+    place = assign_hosts(file, word)
     assert may_swap(place, file) is swap
     assert (place.swapped.client, place.swapped.server) == (place.server, place.client)
 

@@ -12,27 +12,27 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.cli import on_hosts
-from howfar.cli.on_hosts import OnHosts, check_plan, find_given, find_roles
+from howfar.cli.on_hosts import OnHosts, check_plan, find_roles, find_user_server
 from howfar.cli.run import run
 from howfar.errors import HowfarError, LabError, PlanError, UsageError
 from howfar.fleet import cluster as clusters
 from howfar.fleet.hosts_file import parse_hosts
-from howfar.fleet.roles import RoleHosts, placed
+from howfar.fleet.roles import RoleHosts, set_role
 from howfar.plan.load import Override, load_plan
 
 pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings it)")
 
-from howfar.fleet.existing import existing_cluster, hosts_of
-from howfar.fleet.given import GivenServer, host_of
 from howfar.fleet.load import LateStart
-from howfar.fleet.scale_out import SERVICE_NS, Load, counts, division_of, on_time
+from howfar.fleet.ray_cluster import existing_cluster, hosts_of
+from howfar.fleet.scale_out import SERVICE_NS, Load, compare_division, counts, repeat_if_late
+from howfar.fleet.user_server import UserServer, find_server_host
 
 FOUR = "".join(f'[hosts.{name}]\naddress = "10.0.0.{number}"\n' for number, name in enumerate("abcd", 1))
 TWO = '[hosts.a]\naddress = "10.0.0.1"\n[hosts.b]\naddress = "10.0.0.2"\n'
 
 
-def _given(dsn: str) -> GivenServer:
-    found = find_given(OnHosts("hosts.toml", dsn=dsn), print)
+def _given(dsn: str) -> UserServer:
+    found = find_user_server(OnHosts("hosts.toml", dsn=dsn), print)
     assert found is not None
     return found
 
@@ -43,14 +43,14 @@ def test_a_dsn_is_an_address_and_an_account_without_its_password(monkeypatch: py
     assert (given.address, given.port, given.database, given.login.user) == ("10.0.0.2", 3307, "shop", "me")
     assert given.login.password == "a secret" and "a secret" not in repr(given)
     assert not given.login.consent.fetch_server_key, "the key of whoever answers is taken only where its owner says so"
-    assert host_of(given, parse_hosts(TWO)) == "b"
+    assert find_server_host(given, parse_hosts(TWO)) == "b"
 
 
 def test_a_server_by_its_name_is_on_the_host_that_has_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "socket.getaddrinfo", lambda host, port, **_: [(2, 1, 6, "", ({"db.example": "10.0.0.2"}[host], port))]
     )
-    assert host_of(_given("mysql://me@db.example/shop"), parse_hosts(TWO)) == "b"
+    assert find_server_host(_given("mysql://me@db.example/shop"), parse_hosts(TWO)) == "b"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_server_that_other_hosts_cannot_reach_alike_is_refused(dsn: str, word:
 
 def test_a_server_on_none_of_the_hosts_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no host .* 10\.9\.9\.9"):
-        host_of(_given("mysql://me@10.9.9.9/shop"), parse_hosts(TWO))
+        find_server_host(_given("mysql://me@10.9.9.9/shop"), parse_hosts(TWO))
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_the_example_of_several_clients_is_one() -> None:
 
 
 def test_a_role_that_is_taken_is_not_given_twice() -> None:
-    assert placed("client=a", "server", "b") == "client=a,server=b"
+    assert set_role("client=a", "server", "b") == "client=a,server=b"
     with pytest.raises(UsageError, match="the server is on host b"):
-        placed("server=a", "server", "b")
+        set_role("server=a", "server", "b")
 
 
 @pytest.mark.parametrize("option", ["--place", "--clients", "--dsn", "--password-file"])
@@ -217,7 +217,7 @@ def _load(p50_ns: int = 1, p99_ns: int = 1) -> Load:
 def test_connections_divided_over_clients_have_the_times_of_one_client_block_by_block() -> None:
     ones = [_load(round(5e6 * slow), round(6e6 * slow)) for slow in (1.0, 1.1, 1.3, 1.05)]
     four = [_load(round(5e6 * slow), round(6.6e6 * slow)) for slow in (1.0, 1.1, 1.3, 1.05)]
-    found = division_of(4, 64, {(SERVICE_NS, 1): ones, (SERVICE_NS, 4): four}, Counter({(SERVICE_NS, 4): 2}))
+    found = compare_division(4, 64, {(SERVICE_NS, 1): ones, (SERVICE_NS, 4): four}, Counter({(SERVICE_NS, 4): 2}))
     assert (found.clients, found.connections, found.void) == (4, 64, 2)
     assert found.p50.value == pytest.approx(1, abs=1e-6) and found.p99.value == pytest.approx(1.1, rel=1e-6)
     assert found.p50.low is not None and found.p99.low is not None, "the blocks' own slowness is in no ratio"
@@ -237,9 +237,9 @@ def test_a_measurement_that_a_host_began_late_is_made_again() -> None:
 
         return measured
 
-    assert on_time(late(0)) == (load, 0) and on_time(late(3)) == (load, 3)
+    assert repeat_if_late(late(0)) == (load, 0) and repeat_if_late(late(3)) == (load, 3)
     with pytest.raises(LateStart, match="host b"):
-        on_time(late(4))
+        repeat_if_late(late(4))
 
 
 def test_a_server_is_named_once() -> None:

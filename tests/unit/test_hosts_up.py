@@ -20,12 +20,12 @@ import pytest
 from howfar.errors import LabError, UsageError
 from howfar.fleet import cluster as clusters
 from howfar.fleet import node
-from howfar.fleet.cluster import Cluster, check_seen, down, enter, held_up, up
-from howfar.fleet.guard import said
+from howfar.fleet.cluster import Cluster, check_paths_visible, down, enter, held_up, up
+from howfar.fleet.guard import parse_message
 from howfar.fleet.hosts_file import parse_hosts
 
 TWO = '[hosts.a]\naddress = "10.0.0.1"\nssh = "local"\n[hosts.b]\naddress = "10.0.0.2"\n'
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 _GUARD = f"""#!{sys.executable}
 import json, os, sys, time
 directory, lifeline = sys.argv[3:5]
@@ -40,7 +40,7 @@ if os.read(int(lifeline), 1):
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -83,7 +83,7 @@ def test_while_one_command_joins_hosts_others_do_not(cluster: Cluster, monkeypat
 
     def slow(name: str, host: object) -> dict[str, object]:
         begun.set()
-        assert go_on.wait(PATIENCE_S)
+        assert go_on.wait(TIMEOUT_S)
         return {}
 
     monkeypatch.setattr(clusters, "bring", slow)
@@ -92,11 +92,11 @@ def test_while_one_command_joins_hosts_others_do_not(cluster: Cluster, monkeypat
     def first() -> None:
         with up(cluster):
             joined.set()
-            assert may_end.wait(PATIENCE_S)
+            assert may_end.wait(TIMEOUT_S)
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert begun.wait(PATIENCE_S)
+    assert begun.wait(TIMEOUT_S)
     for other in (
         lambda: down(cluster),
         lambda: enter(cluster),
@@ -107,7 +107,7 @@ def test_while_one_command_joins_hosts_others_do_not(cluster: Cluster, monkeypat
     with pytest.raises(UsageError, match="another command is joining"), up(cluster):
         pass
     go_on.set()
-    assert joined.wait(PATIENCE_S)
+    assert joined.wait(TIMEOUT_S)
     assert cluster.is_up() and set(cluster.state()) == {"a", "b"}, "the others left the first one's files alone"
     may_end.set()
     thread.join()
@@ -153,12 +153,12 @@ def test_a_command_whose_cluster_went_down_names_its_run_file(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object, **__: object) -> int:
-        cluster.measures_into(Path("mine.howfar"))
+        cluster.record_run_file(Path("mine.howfar"))
         down(cluster, force=True)
         return 137
 
     monkeypatch.setattr(clusters, "_command_inside", lambda cluster: [])
-    monkeypatch.setattr(clusters, "attended", killed)
+    monkeypatch.setattr(clusters, "run_forwarding_signals", killed)
     with up(cluster) as guard:
         guard.stay()
     with pytest.raises(LabError, match="went down") as ended:
@@ -182,17 +182,19 @@ def test_a_guard_that_has_ended_needs_no_end(cluster: Cluster) -> None:
 @pytest.mark.parametrize("words", [["run", "--out", "/dev/shm/x.howfar"], ["run", "--out=/dev/shm/x.howfar"]])
 def test_files_that_the_sandbox_covers_are_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"/dev/shm/x\.howfar is in /dev/shm"):
-        check_seen(words)
-    check_seen(["run", "paths", "--on", "hosts.toml", "--dsn", "mysql://me@10.0.0.2/shop", "--out", "x.howfar"])
+        check_paths_visible(words)
+    check_paths_visible(
+        ["run", "paths", "--on", "hosts.toml", "--dsn", "mysql://me@10.0.0.2/shop", "--out", "x.howfar"]
+    )
     monkeypatch.chdir("/dev/shm")
     with pytest.raises(UsageError, match="/dev/shm is in"):
-        check_seen(["run", "paths", "--on", "/etc/hosts.toml"])
+        check_paths_visible(["run", "paths", "--on", "/etc/hosts.toml"])
 
 
 @pytest.mark.parametrize("line", [b"", b"Welcome!\n", b"[]\n", b"12\n", b'"started"\n', b"null\n"])
 def test_a_line_that_is_no_object_says_nothing(line: bytes) -> None:
-    assert said(line) == {}
-    assert said(b'{"started": true}\n') == {"started": True}
+    assert parse_message(line) == {}
+    assert parse_message(b'{"started": true}\n') == {"started": True}
 
 
 def test_a_child_that_another_thread_has_reaped_ends_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,15 +242,15 @@ os._exit(child.wait())
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_for_the_command_inside(kill: Callable[[int, int], None], number: signal.Signals) -> None:
     program = (
-        "import os, sys; from howfar.lab.sandbox import attended; "
-        f"sys.exit(attended([sys.executable, '-c', {_BETWEEN!r}, {_CHILD!r}], os.environ, withheld=True))"
+        "import os, sys; from howfar.lab.sandbox import run_forwarding_signals; "
+        f"sys.exit(run_forwarding_signals([sys.executable, '-c', {_BETWEEN!r}, {_CHILD!r}], os.environ, block_signals=True))"
     )
     command = ["env", "--default-signal=INT", sys.executable, "-c", program]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         kill(process.pid, number)
-        assert process.wait(PATIENCE_S) == 7
+        assert process.wait(TIMEOUT_S) == 7
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -272,7 +274,7 @@ def test_the_guard_ends_itself_when_its_lifeline_does() -> None:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         os.write(lifeline, word)
         os.close(lifeline)
-        return process.wait(PATIENCE_S)
+        return process.wait(TIMEOUT_S)
 
     assert (ended(b""), ended(b"\n")) == (3, 4)
 
@@ -285,7 +287,7 @@ def test_what_holds_our_stderr_goes_on_writing_there_when_rays_output_goes_to_a_
     script = """
 import os, sys
 from pathlib import Path
-from howfar.fleet.joined import quiet
+from howfar.fleet.ray_driver import quiet
 held = sys.stderr
 quiet(Path(sys.argv[1]))
 print("held", file=held)

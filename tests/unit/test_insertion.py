@@ -234,10 +234,10 @@ def test_a_name_that_was_replaced_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     """[rec-18] The tap's address removes the cost of its lookup."""
     monkeypatch.setattr("os.environ", {"A": "postgres://localhost:5432/"})
     of_localhost = _inserted("localhost:5432").rewriting
-    assert of_localhost is not None and of_localhost.names(["app"], {"A": "postgres://localhost:5432/"}) == [
-        "localhost"
-    ]
-    assert of_localhost.names(["127.0.0.1:5432"], {}) == []
+    assert of_localhost is not None and of_localhost.replaced_host_names(
+        ["app"], {"A": "postgres://localhost:5432/"}
+    ) == ["localhost"]
+    assert of_localhost.replaced_host_names(["127.0.0.1:5432"], {}) == []
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_the_port_beside_another_host_is_another_servers(words: str, expected: s
     rewriting = _inserted("10.0.0.2:3306").rewriting
     assert rewriting is not None
     given = [words] if is_one else words.split(" ")
-    assert " ".join(rewriting.arguments(given)) == expected
+    assert " ".join(rewriting.rewrite_arguments(given)) == expected
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from howfar.engine.messages import (
     UniformSize,
     UnixTarget,
 )
-from howfar.load.job import statements_a_connection
+from howfar.load.job import max_statements_per_connection
 
 
 def load(protocol: Any = "resp3", **fields: Any) -> LoadJob:
@@ -35,7 +35,7 @@ def load(protocol: Any = "resp3", **fields: Any) -> LoadJob:
 
 
 def test_a_session_asks_for_what_there_is() -> None:
-    assert statements_a_connection(load(user="me", password="secret", database="3")) == 0
+    assert max_statements_per_connection(load(user="me", password="secret", database="3")) == 0
     refused: list[tuple[str, dict[str, Any]]] = [
         ("resp3", {"session": Session(compression=Compression())}),
         ("resp2", {"database": "shop"}),

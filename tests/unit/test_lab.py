@@ -26,10 +26,10 @@ from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, client_opti
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab import awake as module
-from howfar.lab.awake import awake, spinning
+from howfar.lab.awake import awake, run_spinners
 from howfar.lab.certificates import make_certificates, pinned_context
+from howfar.lab.connected_server import HopWatch, child_count, fork_violations, hop_reader
 from howfar.lab.network import Host, format_cpus, share_cpus, usable_cpus
-from howfar.lab.reached import HopWatch, child_count, fork_violations, look_at
 from howfar.lab.servers import CertificatePaths, ready_timeout_s
 from howfar.lab.servers.contents import CHUNK_ROWS, find_rows, row_chunk, row_chunks
 from howfar.lab.servers.program import Program
@@ -39,7 +39,7 @@ from howfar.plan.factors import Content
 from howfar.plan.quantities import RateBps, RttNs, read_option
 from howfar.plan.types import Data
 from howfar.runner import preflight
-from howfar.runner.preflight import memory_limit, rows_at_all, rows_in, rows_that_fit, sizes_kept
+from howfar.runner.preflight import max_possible_rows, memory_limit, rows_in, rows_that_fit, template_sizes
 
 
 def _spinners() -> set[int]:
@@ -88,9 +88,9 @@ def test_spinners_are_of_one_light_group_also_without_root(monkeypatch: pytest.M
     prefix = without_root if os.geteuid() == 0 else ()
 
     def start(_: object, *others: Any) -> AbstractContextManager[None]:
-        return spinning([prefix], *others)
+        return run_spinners([prefix], *others)
 
-    monkeypatch.setattr(module, "spinning", start)
+    monkeypatch.setattr(module, "run_spinners", start)
     cpus = sorted(os.sched_getaffinity(0))[:2]
     before = _spinners()
     with awake(cpus), awake(cpus):
@@ -127,7 +127,7 @@ def test_nothing_is_left_of_one_that_does_not_pass_signals_on(tmp_path: Path, mo
     deaf.write_text(f"#!/bin/sh\nsleep 60 &\necho $$ $! >{names}.new && mv {names}.new {names}\nwait\n")
     deaf.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    with spinning([()], 60):
+    with run_spinners([()], 60):
         deadline = time.monotonic() + 20
         while not names.exists():
             assert time.monotonic() < deadline, "it did not start"
@@ -263,9 +263,9 @@ class _Child:
 
 
 def _watch(name: str, process: subprocess.Popen[str]) -> HopWatch:
-    look = look_at(Hop(name, _Child(process), forks=True))
-    assert look is not None
-    return HopWatch({name: look})
+    sample = hop_reader(Hop(name, _Child(process), forks=True))
+    assert sample is not None
+    return HopWatch({name: sample})
 
 
 @pytest.mark.skipif(child_count(os.getpid()) is None, reason="this kernel does not list a process's children")
@@ -521,7 +521,7 @@ def test_only_the_very_templates_count(
         (shelf / template_name(other, 20, 5_000_000, find_rows(content))).mkdir()
     contents: tuple[Content, ...] = ("digits", "text")
     assert rows_that_fit(PUBLISHED, contents, PROGRAM) == rows
-    assert sizes_kept(shelf, PROGRAM, 20, contents) == ((2_000_000, 3_000_000) if rows else ())
+    assert template_sizes(shelf, PROGRAM, 20, contents) == ((2_000_000, 3_000_000) if rows else ())
 
 
 @pytest.mark.parametrize(
@@ -578,4 +578,4 @@ def test_more_than_the_servers_pool_has_room_for_is_too_much_whatever_lies_on_di
 
     monkeypatch.setattr(preflight, "memory_bytes", size)
     monkeypatch.setattr(preflight, "memory_limit", lambda membership, root: size("limit"))
-    assert rows_at_all(PUBLISHED) == 64 * 10**9 // 6250
+    assert max_possible_rows(PUBLISHED) == 64 * 10**9 // 6250

@@ -18,19 +18,19 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError
-from howfar.lab import serving, staged
+from howfar.lab import server_group, trial_environment
+from howfar.lab.connected_server import ConnectedServer, ServerProof
 from howfar.lab.idle import IdleWatch
 from howfar.lab.network import Host
-from howfar.lab.reached import Reached, ServerProof
+from howfar.lab.server_group import AuxiliaryServers, store_session_spec
 from howfar.lab.servers import ServerContext
 from howfar.lab.servers.kinds import KINDS
-from howfar.lab.serving import Companions, of_store
-from howfar.lab.staged import LabStage
+from howfar.lab.trial_environment import LabTrialEnvironment
 from howfar.paths import find_path
 from howfar.plan.sessions import SessionSpec
 from howfar.runner import jobs as fill
 from howfar.store.server_metrics import ServerMetrics
-from howfar.testbed import LoadFacts, ServiceEndpoint, StageReceipt
+from howfar.testbed import CollectedReceipt, LoadFacts, ServiceEndpoint
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def _kinds_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
         program = SimpleNamespace(path=Path("/bin", name))
         return SimpleNamespace(kind=name, version="1", program=program, prepare=lambda context: {})
 
-    monkeypatch.setattr(serving, "find_store", found)
+    monkeypatch.setattr(server_group, "find_store", found)
 
 
 def _context(work: Path) -> ServerContext:
@@ -62,11 +62,11 @@ def test_every_kind_of_server_is_a_service_to_an_application() -> None:
 )
 def test_what_cannot_stand_there_is_refused(servers: tuple[str, ...], main: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=expected):
-        Companions(servers, main, _context(tmp_path))
+        AuxiliaryServers(servers, main, _context(tmp_path))
 
 
 def test_each_has_a_directory_of_its_own(tmp_path: Path) -> None:
-    found = Companions(("valkey", "memcached"), "mariadb", _context(tmp_path))
+    found = AuxiliaryServers(("valkey", "memcached"), "mariadb", _context(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"redis", "memcached"} == set(found.environment())
     assert found.environment()["redis"] == {"kind": "valkey", "version": "1", "program": "/bin/valkey"}
 
@@ -75,12 +75,12 @@ def test_a_directory_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) ->
     deep = tmp_path / ("x" * 80)
     deep.mkdir()
     with pytest.raises(LabError, match="a Unix socket allows 107"):
-        Companions(("memcached",), "mariadb", _context(deep))
+        AuxiliaryServers(("memcached",), "mariadb", _context(deep))
 
 
 def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
     spec = SessionSpec(tls="1.3", resumption=True, algorithm="zstd", level=3, per_transaction=True)
-    over_tcp, over_socket = (of_store(spec, find_path(path)) for path in ("remote", "forwarded-socket"))
+    over_tcp, over_socket = (store_session_spec(spec, find_path(path)) for path in ("remote", "forwarded-socket"))
     assert (over_tcp.tls, over_tcp.resumption, over_tcp.algorithm, over_tcp.level) == ("1.3", True, None, None)
     assert (over_socket.tls, over_socket.resumption, over_socket.per_transaction) == (None, False, True)
 
@@ -88,44 +88,46 @@ def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
 # ---------------------------------------------------------------- a receipt of three servers
 
 
-def _reached(name: str, received: int, *violations: str) -> Reached:
+def _reached(name: str, received: int, *violations: str) -> ConnectedServer:
     def proof(session: object, *_: object) -> ServerProof:
         violations_found = () if session == {"of": name} else ("the session is another one",)
         return ServerProof(
             {"kind": name}, None, ServerMetrics(bytes_received=received, bytes_sent=0), (*violations_found, *violations)
         )
 
-    return cast(Reached, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(spec=SessionSpec()), view={}))
+    return cast(
+        ConnectedServer, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(spec=SessionSpec()), view={})
+    )
 
 
-def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> LabStage:
-    """A stage over a link that carried `carried` bytes to the server."""
-    monkeypatch.setattr(staged, "link_receipt", lambda *_: {})
-    monkeypatch.setattr(staged, "link_violations", lambda *_: ())
+def _environment(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> LabTrialEnvironment:
+    """An environment over a link that carried `carried` bytes to the server."""
+    monkeypatch.setattr(trial_environment, "link_receipt", lambda *_: {})
+    monkeypatch.setattr(trial_environment, "link_violations", lambda *_: ())
     direction = SimpleNamespace(packets=9, wire_bytes=carried)
     link = SimpleNamespace(counters=lambda: SimpleNamespace(to_server=direction, to_client=direction))
-    serving = SimpleNamespace(
-        obtained=lambda load: StageReceipt({}), others=lambda: ServerMetrics(bytes_received=others)
+    server_group = SimpleNamespace(
+        collect_receipt=lambda load: CollectedReceipt({}), peer_metrics=lambda: ServerMetrics(bytes_received=others)
     )
-    values: dict[str, Any] = dict.fromkeys(LabStage.__dataclass_fields__)
-    values |= {"main": _reached("mysql", 500_000), "serving": serving, "tcp": {}}
-    values |= {"companions": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
+    values: dict[str, Any] = dict.fromkeys(LabTrialEnvironment.__dataclass_fields__)
+    values |= {"main": _reached("mysql", 500_000), "server_group": server_group, "tcp": {}}
+    values |= {"auxiliary_servers": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
     values |= {"link": link, "at_rest": "measured", "idle": IdleWatch("as-found", ())}
-    return LabStage(**values)
+    return LabTrialEnvironment(**values)
 
 
 GOOD = LoadFacts(sessions={name: {"of": name} for name in ("mysql", "redis", "memcached")})
 
 
 def test_what_is_wrong_with_one_beside_is_said_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    obtained = _stage(monkeypatch, 10**7).obtained({}, GOOD)
-    assert obtained.violations == ("memcached: it is odd",)
-    assert obtained.receipt["services"] == {"redis": {"kind": "redis"}, "memcached": {"kind": "memcached"}}
-    assert obtained.receipt["server"]["kind"] == "mysql"
+    collected = _environment(monkeypatch, 10**7).collect_receipt({}, GOOD)
+    assert collected.violations == ("memcached: it is odd",)
+    assert collected.receipt["services"] == {"redis": {"kind": "redis"}, "memcached": {"kind": "memcached"}}
+    assert collected.receipt["server"]["kind"] == "mysql"
 
 
 def test_without_sessions_of_each_the_one_given_is_the_main_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    accused = _stage(monkeypatch, 10**7).obtained({"of": "mysql"}).violations
+    accused = _environment(monkeypatch, 10**7).collect_receipt({"of": "mysql"}).violations
     assert [sentence.partition(":")[0] for sentence in accused] == ["redis", "memcached", "memcached"]
 
 
@@ -134,7 +136,7 @@ def test_the_link_must_have_carried_the_bytes_of_all(
     carried: int, others: int, accused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than any single server counted is not enough; the main server's traffic with others than the load is not required."""
-    found = _stage(monkeypatch, carried, others).obtained({}, GOOD).violations
+    found = _environment(monkeypatch, carried, others).collect_receipt({}, GOOD).violations
     assert sum("not all of the load went over it" in sentence for sentence in found) == accused
 
 
@@ -143,13 +145,13 @@ def test_of_a_load_that_was_not_finished_too_the_cpus_must_have_polled(
     session: dict[str, str] | None, accused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a load with a fault. Without a session, halts date from before the load, when polling had not been requested yet."""
-    stage = _stage(monkeypatch, 10**7)
-    monkeypatch.setattr(staged, "view_receipt", lambda view: {})
-    monkeypatch.setattr(stage.main, "unlike", lambda session: (), raising=False)
-    monkeypatch.setattr(stage.serving, "begun", lambda: StageReceipt({}), raising=False)
+    environment = _environment(monkeypatch, 10**7)
+    monkeypatch.setattr(trial_environment, "view_receipt", lambda view: {})
+    monkeypatch.setattr(environment.main, "mismatches", lambda session: (), raising=False)
+    monkeypatch.setattr(environment.server_group, "precheck", lambda: CollectedReceipt({}), raising=False)
     seen = {"level": "polling", "limit_us": 0, "halts_per_s": {1: 900.0}}
-    monkeypatch.setattr(stage, "idle", SimpleNamespace(receipt=lambda: seen))
-    begun = stage.begun(session)
+    monkeypatch.setattr(environment, "idle", SimpleNamespace(receipt=lambda: seen))
+    begun = environment.precheck(session)
     assert begun.receipt["idle"] == seen
     assert len(begun.violations) == accused and all("CPU 1 was to poll" in each for each in begun.violations)
 

@@ -11,16 +11,16 @@ import pytest
 
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.errors import MissingError, PlanError, UsageError
-from howfar.lab.reached import carried_violations, session_violations, view_receipt, view_violations
-from howfar.paths import PATHS, Endpoint, find_path, not_carried, path_names
-from howfar.paths.given import GIVEN, Given
+from howfar.lab.connected_server import carried_violations, session_violations, view_receipt, view_violations
+from howfar.paths import PATHS, Endpoint, find_path, path_names, reason_not_carried
 from howfar.paths.path import Path as NetworkPath
 from howfar.paths.path import PathContext, find_program
+from howfar.paths.user_proxies import USER_PROXIES, UserProxy
 from howfar.plan.fitting import without_levels
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
 from howfar.runner import preflight
-from howfar.runner.preflight import _carried, _check_paths, _not_carried
+from howfar.runner.preflight import _check_paths, _uncarried_paths, _without_uncarried_paths
 
 _SOCKET = Endpoint(socket="/w/s.sock", peer_pid=77)
 _REMOTE = Endpoint(host="10.77.0.2", port=3306, seen_from="10.77.0.1", server_port=3306)
@@ -90,9 +90,12 @@ def test_whose_socket_is_forwarded_has_no_network_and_only_clients_on_a_second_m
 
 
 def test_a_server_that_a_hop_does_not_read_is_no_end_of_its_path() -> None:
-    assert not_carried(find_path("pgbouncer"), ("mysql",)) == "it carries postgresql only, and the server speaks mysql"
-    assert not_carried(find_path("pgbouncer"), ("postgresql",)) is None
-    assert not_carried(find_path("remote"), ("mysql", "redis")) is None
+    assert (
+        reason_not_carried(find_path("pgbouncer"), ("mysql",))
+        == "it carries postgresql only, and the server speaks mysql"
+    )
+    assert reason_not_carried(find_path("pgbouncer"), ("postgresql",)) is None
+    assert reason_not_carried(find_path("remote"), ("mysql", "redis")) is None
 
 
 def test_a_receipt_does_not_say_of_a_compressed_load_that_a_session_beside_it_is_not() -> None:
@@ -120,8 +123,8 @@ def test_where_the_most_at_once_is_not_counted_all_connections_are() -> None:
     assert found == "the hop of the server side: 7 connections went through it, not 8"
 
 
-@pytest.mark.parametrize("given", GIVEN, ids=lambda given: given.name)
-def test_the_configuration_of_a_given_proxy_names_both_ends(given: Given) -> None:
+@pytest.mark.parametrize("given", USER_PROXIES, ids=lambda given: given.name)
+def test_the_configuration_of_a_given_proxy_names_both_ends(given: UserProxy) -> None:
     names = ("file", "work", "listen", "port", "server", "server_port", "user", "password", "database", "pool")
     facts = {name: f"<{name}>" for name in names}
     made = given.configuration.format(**facts)
@@ -137,12 +140,12 @@ def _plan(factors: dict[str, Any], **more: Any) -> Plan:
 
 def test_a_path_that_does_not_carry_the_servers_protocol_is_left_out_and_the_last_one_refused() -> None:
     plan = _plan({"path": ["remote", "tcp", "pgbouncer"], "server": "mariadb"})
-    left = without_levels(plan, {"path": _not_carried(plan)})
+    left = without_levels(plan, {"path": _uncarried_paths(plan)})
     assert left.plan.factors.path == ("remote", "tcp")
     assert left.notes == ("left out: path pgbouncer: it carries postgresql only, and the server speaks mysql",)
     alone = _plan({"path": ["remote", "pgbouncer"], "server": "mariadb"})
     with pytest.raises(PlanError, match="nothing is left to compare"):
-        without_levels(alone, {"path": _not_carried(alone)})
+        without_levels(alone, {"path": _uncarried_paths(alone)})
 
 
 def test_a_plan_of_which_one_path_is_left_is_refused_although_it_varies_more() -> None:
@@ -152,7 +155,7 @@ def test_a_plan_of_which_one_path_is_left_is_refused_although_it_varies_more() -
         baseline={"path": "remote", "load": "closed"},
     )
     with pytest.raises(PlanError, match=r"no path of plan .* is left to compare with remote"):
-        _carried(plan)
+        _without_uncarried_paths(plan)
 
 
 @pytest.mark.parametrize(

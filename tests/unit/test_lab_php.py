@@ -30,7 +30,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab.php import php_fpm
-from howfar.lab.php.php_fpm import Answer, ask, check, for_proof, good, keys_of, round_trips_of
+from howfar.lab.php.php_fpm import Answer, ask, check, keys_of, require_complete_page, round_trips_of, shorten_for_proof
 
 PLACE = Service(target=UnixTarget(path="/s"))
 FAR = TcpTarget(host="127.0.0.1", port=1)
@@ -61,11 +61,11 @@ def test_turns_and_keys_of_a_page() -> None:
 
 
 def test_a_page_for_the_proof_has_its_turns_and_does_not_compute() -> None:
-    like = for_proof(script())
+    like = shorten_for_proof(script())
     assert like is not None and like.rounds == 2
     assert round_trips_of(like) == {"mysql": 6, "redis": 4, "memcached": 2}
     assert not any(isinstance(step, CpuStep) for step in like.steps)
-    assert for_proof(script(steps=(CpuStep(cpu_ns=1),))) is None
+    assert shorten_for_proof(script(steps=(CpuStep(cpu_ns=1),))) is None
 
 
 def test_what_plans_ask_is_taken() -> None:
@@ -157,9 +157,9 @@ def test_nobody_there_is_said(tmp_path: Path) -> None:
 )
 def test_an_answer_that_is_no_page_is_quoted(answer: Answer, says: str) -> None:
     with pytest.raises(LabError) as found:
-        good(answer, "done\n")
+        require_complete_page(answer, "done\n")
     assert says in found.value.message
-    assert good(Answer(200, {}, "done\n", ""), "done\n").status == 200
+    assert require_complete_page(Answer(200, {}, "done\n", ""), "done\n").status == 200
 
 
 def test_without_php_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,14 +188,14 @@ def test_the_newest_php_that_has_all_extensions_is_taken(tmp_path: Path, monkeyp
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(php_fpm, "_PLACES", ())
-    php_fpm._found.cache_clear()
+    php_fpm._find_newest_program.cache_clear()
     assert php_fpm.find_php_fpm().version == "8.2.0"
     for version in ("8.1", "8.2"):
         (tmp_path / f"php-fpm{version}").unlink()
-    php_fpm._found.cache_clear()
+    php_fpm._find_newest_program.cache_clear()
     with pytest.raises(MissingError, match=r"php-fpm8\.10 lacks the extensions memcached"):
         php_fpm.find_php_fpm()
-    php_fpm._found.cache_clear()
+    php_fpm._find_newest_program.cache_clear()
 
 
 def test_the_pages_are_in_the_package() -> None:

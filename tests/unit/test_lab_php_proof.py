@@ -16,8 +16,8 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.errors import LabError
-from howfar.lab.php.php_fpm import Answer, PageProof, await_alone, kept, prove
-from howfar.lab.reached import Reached
+from howfar.lab.connected_server import ConnectedServer
+from howfar.lab.php.php_fpm import Answer, PageProof, check_persistent_connections, prove, wait_until_no_clients
 from howfar.lab.servers.sql_store import SqlServer
 
 ROUND_TRIPS = 3
@@ -83,10 +83,12 @@ class MadePages:
         return Answer(200, {"x-howfar-page": ",".join(f"{name}={value}" for name, value in reported.items())}, "", "")
 
 
-def reached(server: MadeServer) -> Reached:
+def reached(server: MadeServer) -> ConnectedServer:
     started = SimpleNamespace(user="u")
     endpoint = SimpleNamespace(seen_from="localhost")
-    return cast(Reached, SimpleNamespace(name="mysql", running=server, started=started, endpoint=endpoint, store=None))
+    return cast(
+        ConnectedServer, SimpleNamespace(name="mysql", running=server, started=started, endpoint=endpoint, store=None)
+    )
 
 
 def proven(**changes: Any) -> PageProof:
@@ -128,10 +130,13 @@ def test_children_that_connect_again_are_found() -> None:
     server = MadeServer()
     server.meet("localhost")
     server.meet("localhost")
-    assert kept([reached(server)], 2, {"mysql": 7}).violations == ()
+    assert check_persistent_connections([reached(server)], 2, {"mysql": 7}).violations == ()
     server.part()
     server.meet("localhost")
-    assert "mysql counted 3 connections of 2 children" in kept([reached(server)], 2, {"mysql": 7}).violations[0]
+    assert (
+        "mysql counted 3 connections of 2 children"
+        in check_persistent_connections([reached(server)], 2, {"mysql": 7}).violations[0]
+    )
 
 
 def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +153,10 @@ def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.Monkey
         return original(sql)
 
     monkeypatch.setattr(server, "query", query)
-    await_alone([reached(server)])
+    wait_until_no_clients([reached(server)])
     assert server.here == []
     server.meet("localhost")
     monkeypatch.setattr("howfar.lab.php.php_fpm._SETTLES_S", 0.0)
     with pytest.raises(LabError) as found:
-        await_alone([reached(server)])
+        wait_until_no_clients([reached(server)])
     assert "mysql has clients before" in found.value.message

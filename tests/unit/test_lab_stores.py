@@ -13,10 +13,10 @@ import pytest
 from tests.unit.test_lab_paths import _GOOD_REMOTE, _REMOTE
 
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
+from howfar.lab.connected_server import session_violations
 from howfar.lab.network import Host
-from howfar.lab.reached import session_violations
 from howfar.lab.servers import CertificatePaths, ServerContext
-from howfar.lab.servers.key_value import Door, StoreSettings, _turned_away, door_violations
+from howfar.lab.servers.key_value import ListenAddress, StoreSettings, _refusal_violations, listen_violations
 from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
 from howfar.lab.servers.redis import RedisDialect
@@ -101,23 +101,23 @@ def test_a_store_is_asked_without_the_option_that_it_refuses(tmp_path: Path) -> 
 
 
 def test_a_door_speaks_what_was_asked_and_nothing_else() -> None:
-    assert door_violations(Door("x", plain=True, tls=None), encrypted=False) == ()
-    assert door_violations(Door("x", plain=False, tls="TLSv1.3"), encrypted=True) == ()
-    assert len(door_violations(Door("x", plain=False, tls=None), encrypted=False)) == 1
-    assert len(door_violations(Door("x", plain=True, tls="TLSv1.3"), encrypted=True)) == 1
-    assert len(door_violations(Door("x", plain=True, tls=None), encrypted=True)) == 2, "-Z together with -s"
+    assert listen_violations(ListenAddress("x", plain=True, tls=None), encrypted=False) == ()
+    assert listen_violations(ListenAddress("x", plain=False, tls="TLSv1.3"), encrypted=True) == ()
+    assert len(listen_violations(ListenAddress("x", plain=False, tls=None), encrypted=False)) == 1
+    assert len(listen_violations(ListenAddress("x", plain=True, tls="TLSv1.3"), encrypted=True)) == 1
+    assert len(listen_violations(ListenAddress("x", plain=True, tls=None), encrypted=True)) == 2, "-Z together with -s"
 
 
 def test_data_and_clients_that_are_lost_void_a_trial() -> None:
-    assert _turned_away({"evicted_keys": 0, "rejected_connections": 0}) == []
-    assert len(_turned_away({"evicted_keys": 3, "rejected_connections": 1})) == 2
+    assert _refusal_violations({"evicted_keys": 0, "rejected_connections": 0}) == []
+    assert len(_refusal_violations({"evicted_keys": 3, "rejected_connections": 1})) == 2
     in_memory = {"save": "", "appendonly": "no", "maxmemory": "0"}
     redis = RedisDialect("redis")
-    assert redis.unlike(in_memory, {"total_forks": 0}) == []
+    assert redis.mismatches(in_memory, {"total_forks": 0}) == []
     for change in ({"save": "3600 1"}, {"appendonly": "yes"}, {"maxmemory": "100"}):
-        assert len(redis.unlike({**in_memory, **change}, {})) == 1
-    assert len(redis.unlike(in_memory, {"total_forks": 1})) == 1
-    assert len(MemcachedDialect().unlike({}, {"listen_disabled_num": 1})) == 1
+        assert len(redis.mismatches({**in_memory, **change}, {})) == 1
+    assert len(redis.mismatches(in_memory, {"total_forks": 1})) == 1
+    assert len(MemcachedDialect().mismatches({}, {"listen_disabled_num": 1})) == 1
 
 
 def test_a_store_that_tells_nothing_of_tls_is_not_asked_for_it() -> None:

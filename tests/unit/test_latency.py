@@ -19,8 +19,8 @@ from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
 from howfar.analysis.summary import Summary
-from howfar.cli.progress import Lines
-from howfar.cli.run import _command, _levels
+from howfar.cli.progress import LineProgress
+from howfar.cli.run import _parse_levels, _repeat_command
 from howfar.engine.messages import Event, LoadJob, PageJob
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
@@ -32,8 +32,8 @@ from howfar.plan.fitting import closed_loop, needs_capacity, with_capacity
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, restore_plan
 from howfar.runner.observer import Observer
-from howfar.runner.preflight import CAPACITY_TRIED, with_rates
-from howfar.runner.run import conduct
+from howfar.runner.preflight import MAX_CAPACITY_TRIALS, with_rates
+from howfar.runner.run import execute_run
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution
 from howfar.store.records import HistogramRecord, Run, Trial, TrialStatus
@@ -60,13 +60,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     laboratory, engine, instruments = fakes(jitter=wobble)
     stream = io.StringIO()
     plan = loaded(measure="60s", max_blocks=6, time_budget="10h")
-    rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, Lines(plan.plan, stream, 0))
+    rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, LineProgress(plan.plan, stream, 0))
     assert len(engine.jobs) == 3 and all(job.arrivals is None for job in engine.jobs)
     assert "measuring the capacity of socket, closed loop, which sets the rates; usually " in stream.getvalue()
     assert "\ncapacity of the baseline (socket, closed loop): 1,0" in stream.getvalue()
     info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
     with create(path, info.model_copy(update={"environment": info.environment | capacity})) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     return read_run(path)
 
 
@@ -175,7 +175,7 @@ def test_a_quantile_needs_transactions_beyond_it(tmp_path: Path) -> None:
     rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, Observer())
     info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
     with create(tmp_path / "a.howfar", info.model_copy(update={"environment": info.environment | capacity})) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     at = found_of(summarise(read_run(tmp_path / "a.howfar"))).paths[0].rates[0]
     assert at.p50_ms is not None and (at.p99_ms, at.p999_ms) == (None, None)
 
@@ -208,7 +208,7 @@ def test_a_rate_that_was_not_offered_voids_the_trial(tmp_path: Path) -> None:
 
     head = fake_info(loaded=LoadedPlan(with_capacity(plan.plan, 1000), plan.text, plan.quick))
     with create(tmp_path / "a.howfar", head) as file:
-        conduct(file, laboratory, laboratory.clock(), replace(instruments, measure=half))
+        execute_run(file, laboratory, laboratory.clock(), replace(instruments, measure=half))
     voids = [trial for trial in read_run(tmp_path / "a.howfar").trials if trial.void_reason is not None]
     assert voids and all("were due in the window where the rate makes" in str(trial.void_reason) for trial in voids)
     assert all("closed loop" not in trial.arm for trial in voids)
@@ -217,7 +217,7 @@ def test_a_rate_that_was_not_offered_voids_the_trial(tmp_path: Path) -> None:
 def test_a_capacity_that_cannot_be_measured_is_an_error() -> None:
     laboratory, _, instruments = fakes()
     laboratory.trouble = lambda path, number: ("TLS is on",)
-    with pytest.raises(LabError, match=f"{CAPACITY_TRIED} trials were void, the last because: TLS is on"):
+    with pytest.raises(LabError, match=f"{MAX_CAPACITY_TRIALS} trials were void, the last because: TLS is on"):
         with_rates(loaded().plan, 1, laboratory, instruments, Observer())
 
 
@@ -234,7 +234,7 @@ def test_own_rates_need_no_capacity() -> None:
     plan = load_plan(
         "latency",
         quick=True,
-        overrides=[Override("--load", ("factors", "load"), _levels("load", "300/s, 12.5/s"))],
+        overrides=[Override("--load", ("factors", "load"), _parse_levels("load", "300/s, 12.5/s"))],
     )
     assert plan.plan.factors.load == ("closed", "300/s", "12.5/s")
     assert not needs_capacity(plan.plan)
@@ -244,9 +244,9 @@ def test_own_rates_need_no_capacity() -> None:
 
 
 def test_the_command_is_repeated_with_its_loads() -> None:
-    override = Override("--load", ("factors", "load"), _levels("load", "50%,300/s"))
-    assert _command("latency", True, 7, [override])[3:] == ("--load", "50%,300/s", "--seed", "7")
-    assert _command("latency", False, 7, [override])[3:6] == ("--full", "--load", "50%,300/s")
+    override = Override("--load", ("factors", "load"), _parse_levels("load", "50%,300/s"))
+    assert _repeat_command("latency", True, 7, [override])[3:] == ("--load", "50%,300/s", "--seed", "7")
+    assert _repeat_command("latency", False, 7, [override])[3:6] == ("--full", "--load", "50%,300/s")
 
 
 @pytest.mark.parametrize("wrong", ["fast", "0%", "0/s", "-3/s", "50", "1e3/s", ""])

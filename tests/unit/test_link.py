@@ -32,21 +32,21 @@ from howfar.errors import UsageError
 from howfar.lab.link import DIRECTIONS, Link, LinkSpec
 from howfar.lab.link.receipt import (
     MEAN_MAX_SHARE,
-    OF_A_PLAN,
-    STRICT,
-    Lateness,
+    RUN_LIMITS,
+    STRICT_LIMITS,
+    LatenessLimits,
     counter_violations,
     crossing_violations,
     effect_warnings,
     goodput_warnings,
+    limits_for_trial,
     link_receipt,
     link_violations,
-    of_a_trial,
     rest_warnings,
-    unproved,
+    unknown_properties,
 )
 from howfar.lab.link.running import can_count_goodput, goodput_times_ns, measure_goodput, ping_count, probe_count
-from howfar.lab.link.settings import apply
+from howfar.lab.link.settings import apply_setting
 from howfar.store.server_metrics import ServerMetrics
 
 _ASKED = LinkSpec(rtt_ns=200_000, rate_bps=10**9)
@@ -88,7 +88,7 @@ def test_queue_is_ten_milliseconds_or_one_product_of_bandwidth_and_delay() -> No
 
 
 def test_a_cell_names_what_differs_from_the_laboratorys_link() -> None:
-    slow = apply(_ASKED, "loss", "1%")
+    slow = apply_setting(_ASKED, "loss", "1%")
     assert slow.with_levels({"path": "remote"}) == slow
     assert slow.with_levels({"rtt_ns": 0, "rate_bps": 10**8}) == replace(slow, rtt_ns=0, rate_bps=10**8)
 
@@ -110,7 +110,7 @@ def _violations(
     spec: LinkSpec,
     at_rest: RttResult,
     stats: LinkStats | None,
-    lateness: Lateness = OF_A_PLAN,
+    lateness: LatenessLimits = RUN_LIMITS,
 ) -> tuple[str, ...]:
     fake = _fake(0)
     fake.spec = spec
@@ -121,12 +121,12 @@ def test_a_ping_takes_its_own_time_on_the_wire() -> None:
     """91 bytes in each direction: 1 of payload, 52 of headers, 38 of framing."""
     assert LinkSpec(10_000_000, 10**6).rest_rtt_ns == 10_000_000 + 2 * 728_000
     assert LinkSpec(10_000_000, None).rest_rtt_ns == 10_000_000
-    one_way = apply(LinkSpec(10_000_000, None), "rate", "to-client:10mbit")
+    one_way = apply_setting(LinkSpec(10_000_000, None), "rate", "to-client:10mbit")
     assert one_way.rest_rtt_ns == 10_000_000 + 72_800
 
 
-@pytest.mark.parametrize("bounds", [STRICT, OF_A_PLAN])
-def test_a_slow_link_is_not_accused_of_the_time_that_the_ping_takes(bounds: Lateness) -> None:
+@pytest.mark.parametrize("bounds", [STRICT_LIMITS, RUN_LIMITS])
+def test_a_slow_link_is_not_accused_of_the_time_that_the_ping_takes(bounds: LatenessLimits) -> None:
     slow = LinkSpec(10_000_000, 10**6)
     assert _violations(slow, _rtt(11_456_000), None, bounds) == ()
     (found,) = _violations(slow, _rtt(10_000_000), None, bounds)
@@ -144,17 +144,17 @@ def test_calibration_takes_nothing_off_for_the_ping_s_own_bytes() -> None:
 def test_a_back_end_that_lets_a_lone_packet_through_is_held_against_the_rtt_alone() -> None:
     fake = _fake(0)
     fake.spec, fake.backend = LinkSpec(10_000_000, 10**6), "kernel"
-    assert link_violations(fake, _rtt(10_000_000), None, STRICT) == ()
+    assert link_violations(fake, _rtt(10_000_000), None, STRICT_LIMITS) == ()
 
 
 @pytest.mark.parametrize(("p50_ns", "off"), [(230_000, False), (233_000, True), (299_000, True), (169_000, True)])
 def test_the_rtt_of_a_link_used_alone_is_within_its_tolerance(p50_ns: int, off: bool) -> None:
-    assert bool(_violations(_ASKED, _rtt(p50_ns), None, STRICT)) == off
+    assert bool(_violations(_ASKED, _rtt(p50_ns), None, STRICT_LIMITS)) == off
 
 
 def test_where_no_delay_is_asked_the_way_itself_may_take_some() -> None:
-    assert _violations(LinkSpec(0, None), _rtt(46_000), None, STRICT) == ()
-    assert _violations(LinkSpec(0, None), _rtt(101_000), None, STRICT)
+    assert _violations(LinkSpec(0, None), _rtt(46_000), None, STRICT_LIMITS) == ()
+    assert _violations(LinkSpec(0, None), _rtt(101_000), None, STRICT_LIMITS)
 
 
 @pytest.mark.parametrize(("p50_ns", "off"), [(200_000, False), (299_000, False), (302_000, True), (99_000, True)])
@@ -284,7 +284,7 @@ class _FakeLink(Link):
     noise: Iterator[int] = field(default_factory=lambda: repeat(0))
     settings: list[int] = field(default_factory=list)
 
-    def set_calm(self, spec: LinkSpec, compensate_ns: int) -> None:
+    def set_without_effects(self, spec: LinkSpec, compensate_ns: int) -> None:
         assert 0 <= compensate_ns <= spec.rtt_ns // 2, "a delay is never negative"
         self.spec, self.compensate_ns = spec, compensate_ns
         self.settings.append(compensate_ns)
@@ -398,12 +398,12 @@ def test_links_of_nearly_the_same_rtt_share_a_correction() -> None:
 def test_a_link_used_alone_is_judged_strictly(rtt_ns: int, late_ns: int, void: bool) -> None:
     """The p99.9 of lateness may be 100 µs, or 1 % of the RTT; a trial of a run is allowed up to ten times that."""
     spec, stats = LinkSpec(rtt_ns, 10**9), _stats(lateness_p999_ns=late_ns)
-    assert bool(counter_violations(spec, stats, STRICT)) == void
-    assert not counter_violations(spec, stats, OF_A_PLAN)
+    assert bool(counter_violations(spec, stats, STRICT_LIMITS)) == void
+    assert not counter_violations(spec, stats, RUN_LIMITS)
 
 
 def test_a_back_end_that_counts_nothing_is_accused_of_nothing() -> None:
-    assert _violations(_ASKED, _rtt(200_000), None, STRICT) == ()
+    assert _violations(_ASKED, _rtt(200_000), None, STRICT_LIMITS) == ()
     assert effect_warnings(_ASKED, None) == ()
 
 
@@ -415,7 +415,7 @@ def _lost(lost: int, of: int) -> DirectionStats:
 @pytest.mark.parametrize(("lost", "warned"), [(1000, False), (1250, True), (750, True)])
 def test_a_loss_outside_its_interval_is_a_warning(lost: int, warned: bool) -> None:
     """Of 100,000 segments 1 % is 1000, with a standard deviation of 31.5: 250 off is eight of them."""
-    spec = apply(_ASKED, "loss", "to-server:1%")
+    spec = apply_setting(_ASKED, "loss", "to-server:1%")
     warnings = effect_warnings(spec, LinkStats(to_server=_lost(lost, 100_000), to_client=_direction()))
     assert bool(warnings) == warned
     assert all("loss to server: requested 1.000%" in warning for warning in warnings)
@@ -423,33 +423,35 @@ def test_a_loss_outside_its_interval_is_a_warning(lost: int, warned: bool) -> No
 
 def test_what_is_on_its_way_at_the_end_came_to_the_loss() -> None:
     """A short program over a long link: of 1000 segments admitted 10 were lost, and 800 are still in flight."""
-    spec = apply(_ASKED, "loss", "to-server:1%")
+    spec = apply_setting(_ASKED, "loss", "to-server:1%")
     drops = Drops(queue=0, loss=10, outage=0, arena=0, socket=0, transmit=0)
     seen = _direction(segments=190, admitted=1000, drops=drops)
     assert effect_warnings(spec, LinkStats(to_server=seen, to_client=_direction())) == ()
 
 
 def test_drops_that_the_kernel_does_not_tell_prove_nothing() -> None:
-    assert unproved(_stats()) == ()
+    assert unknown_properties(_stats()) == ()
     silent = Drops(queue=0, loss=0, outage=0, arena=0, socket=None, transmit=0)
     stats = _stats(drops=silent)
-    assert counter_violations(_ASKED, stats, STRICT) == ()
-    (sentence,) = unproved(stats)
+    assert counter_violations(_ASKED, stats, STRICT_LIMITS) == ()
+    (sentence,) = unknown_properties(stats)
     assert "to server" in sentence
     lost = _stats(drops=silent.model_copy(update={"arena": 3}))
-    assert "socket unknown" in counter_violations(_ASKED, lost, STRICT)[0]
-    assert unproved(None) and unproved(_stats(packets=0).model_copy(update={"to_client": _direction(packets=0)}))
+    assert "socket unknown" in counter_violations(_ASKED, lost, STRICT_LIMITS)[0]
+    assert unknown_properties(None) and unknown_properties(
+        _stats(packets=0).model_copy(update={"to_client": _direction(packets=0)})
+    )
 
 
 def test_bursts_may_miss_their_share_by_more() -> None:
     """In bursts of 50 there are a fiftieth of the independent events: the standard deviation is about ten times as large."""
-    spec = apply(apply(_ASKED, "loss", "to-server:1%"), "loss-burst", "50")
+    spec = apply_setting(apply_setting(_ASKED, "loss", "to-server:1%"), "loss-burst", "50")
     assert effect_warnings(spec, LinkStats(to_server=_lost(1250, 100_000), to_client=_direction())) == ()
     assert effect_warnings(spec, LinkStats(to_server=_lost(2500, 100_000), to_client=_direction()))
 
 
 def test_duplicates_and_spoilt_segments_are_held_against_what_was_asked() -> None:
-    spec = apply(apply(_ASKED, "duplicate", "to-client:10%"), "corrupt", "to-client:20%")
+    spec = apply_setting(apply_setting(_ASKED, "duplicate", "to-client:10%"), "corrupt", "to-client:20%")
     right = _direction(segments=11_000, duplicated=1000, corrupted=2000)
     assert effect_warnings(spec, LinkStats(to_server=_direction(), to_client=right)) == ()
     none = _direction(segments=10_000, duplicated=0, corrupted=0)
@@ -458,10 +460,10 @@ def test_duplicates_and_spoilt_segments_are_held_against_what_was_asked() -> Non
 
 def test_a_packet_may_be_late_by_little_of_a_round_trip() -> None:
     """256 connections at 4000 round trips per second: a round trip takes 64 ms, of which 2 % are 1.28 ms, 20 % are 12.8 ms."""
-    assert of_a_trial(5e6).p999_ns == OF_A_PLAN.p999_ns
-    crowded = of_a_trial(64e6)
+    assert limits_for_trial(5e6).p999_ns == RUN_LIMITS.p999_ns
+    crowded = limits_for_trial(64e6)
     assert (crowded.mean_ns, crowded.p999_ns) == (1_280_000, 12_800_000)
-    assert not crowded.rtt_to_tolerance
+    assert not crowded.strict_rtt
 
 
 @pytest.mark.parametrize("early_ns", [0, 3_000])
@@ -478,15 +480,15 @@ def test_a_trial_that_just_passes_is_off_by_two_percent(scatter: float, early_ns
         stats = LinkStats(
             to_server=_direction(lateness_mean_ns=means[0]), to_client=_direction(lateness_mean_ns=means[1])
         )
-        assert (counter_violations(_ASKED, stats, of_a_trial(slowed_ns)) == ()) == passes
+        assert (counter_violations(_ASKED, stats, limits_for_trial(slowed_ns)) == ()) == passes
         assert (1 - round_trip_ns / slowed_ns <= MEAN_MAX_SHARE) == passes
 
 
 def test_packets_that_leave_too_early_make_a_trial_void_too() -> None:
     stats = LinkStats(to_server=_direction(lateness_mean_ns=-9_000), to_client=_direction(lateness_mean_ns=1_000))
-    (sentence,) = counter_violations(_ASKED, stats, of_a_trial(280_000))
+    (sentence,) = counter_violations(_ASKED, stats, limits_for_trial(280_000))
     assert "8us shorter on average (allowed 5.6us, 2% of a round trip)" in sentence
-    for unknown in (OF_A_PLAN, of_a_trial(0)):
+    for unknown in (RUN_LIMITS, limits_for_trial(0)):
         assert counter_violations(_ASKED, stats, unknown) == (), "nothing is known of a round trip"
 
 
@@ -508,7 +510,7 @@ def read(*arguments: str) -> LinkChoice:
 def test_without_an_option_the_link_is_what_it_always_was() -> None:
     choice = read()
     assert (choice.spec.rtt_ns, choice.spec.rate_bps, choice.given) == (200_000, 10**9, False)
-    assert not choice.alone
+    assert not choice.wants_only_link
 
 
 @pytest.mark.parametrize(
@@ -516,9 +518,9 @@ def test_without_an_option_the_link_is_what_it_always_was() -> None:
 )
 def test_any_option_of_a_link_asks_for_one_but_these_keep_the_server(arguments: tuple[str, str]) -> None:
     choice = read(*arguments)
-    assert (choice.given, choice.alone) == (True, False)
-    assert read(*arguments, "--loss", "1%").alone
-    assert read("--link-backend", "packet").alone, "also where it says what is the default"
+    assert (choice.given, choice.wants_only_link) == (True, False)
+    assert read(*arguments, "--loss", "1%").wants_only_link
+    assert read("--link-backend", "packet").wants_only_link, "also where it says what is the default"
 
 
 def test_a_path_without_a_link_is_refused_with_an_option_of_a_link() -> None:

@@ -24,7 +24,7 @@ from howfar.lab.link.backends import backends, find_backend
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.link.settings import (
     Player,
-    apply,
+    apply_setting,
     find_link,
     loss_share,
     named_links,
@@ -32,7 +32,7 @@ from howfar.lab.link.settings import (
     read_script,
     rtt_trace,
 )
-from howfar.lab.link.spec import remaining, rotated
+from howfar.lab.link.spec import remaining_outages, rotate_trace
 
 _BASE = LinkSpec(rtt_ns=10_000_000, rate_bps=10**9)
 _MS, _S = 10**6, 10**9
@@ -42,7 +42,7 @@ def spec_of(*pairs: str) -> LinkSpec:
     spec = _BASE
     for pair in pairs:
         word, _, value = pair.partition(" ")
-        spec = apply(spec, word, value)
+        spec = apply_setting(spec, word, value)
     return spec
 
 
@@ -58,7 +58,7 @@ def test_a_rate_for_one_way_leaves_the_other_alone() -> None:
     spec = spec_of("rate-to-server 10mbit")
     assert [spec.mean_rate_bps(name) for name in DIRECTIONS] == [10**7, 10**9]
     assert [spec_of("rate to-client:none").mean_rate_bps(name) for name in DIRECTIONS] == [10**9, None]
-    again = apply(spec, "rate", "5mbit")
+    again = apply_setting(spec, "rate", "5mbit")
     assert [again.mean_rate_bps(name) for name in DIRECTIONS] == [5 * 10**6] * 2
     each = spec_of("rate-to-server 640kbit", "rate-to-client 6144kbit")
     assert [each.mean_rate_bps(name) for name in DIRECTIONS] == [640_000, 6_144_000]
@@ -68,7 +68,7 @@ def test_the_rtt_is_split_evenly_unless_told() -> None:
     assert [_BASE.delay_ns(name) for name in DIRECTIONS] == [5 * _MS, 5 * _MS]
     uneven = spec_of("delay-to-server 8ms")
     assert [uneven.delay_ns(name) for name in DIRECTIONS] == [8 * _MS, 2 * _MS]
-    assert [apply(uneven, "rtt", "20ms").delay_ns(name) for name in DIRECTIONS] == [16 * _MS, 4 * _MS]
+    assert [apply_setting(uneven, "rtt", "20ms").delay_ns(name) for name in DIRECTIONS] == [16 * _MS, 4 * _MS]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_jitter(text: str, jitter: object) -> None:
 
 @given(st.floats(0.0001, 0.5), st.floats(1, 1000))
 def test_bursts_keep_the_loss_and_have_the_length(share: float, length: float) -> None:
-    spec = apply(
+    spec = apply_setting(
         _BASE.with_direction("to_server", DirectionSpec(loss=IndependentLoss(probability=share))),
         "loss-burst",
         str(length),
@@ -151,9 +151,9 @@ def test_a_queue_in_bytes_or_as_a_time() -> None:
 def test_a_link_at_rest_has_no_effect_and_serves_as_a_key() -> None:
     spec = spec_of("jitter 1ms", "loss 1%", "outage 1s:1s", "seed 7")
     spec = spec.with_direction("to_client", DirectionSpec(jitter=EmpiricalJitter(extra_ns=[1, 2]), rate_bps=10**9))
-    assert not spec.calm().has_effects
-    assert spec.calm() == _BASE.calm()
-    assert hash(spec.calm()) == hash(_BASE.calm())
+    assert not spec.without_effects().has_effects
+    assert spec.without_effects() == _BASE.without_effects()
+    assert hash(spec.without_effects()) == hash(_BASE.without_effects())
     assert [spec.direction_message(name).seed for name in DIRECTIONS] == [14, 15], "both ways draw differently"
 
 
@@ -167,7 +167,7 @@ def test_a_schedule_goes_on_where_it_is(at_ns: int, for_ns: int, every_ns: int |
         )
 
     whole = Outage(at_ns=at_ns, for_ns=for_ns, every_ns=every_ns)
-    rest = remaining(whole, elapsed_ns)
+    rest = remaining_outages(whole, elapsed_ns)
     for later_ns in range(0, 30 * _S, _S // 3):
         assert down(rest, later_ns) == down([whole], elapsed_ns + later_ns)
 
@@ -181,7 +181,7 @@ def test_a_trace_goes_on_where_it_is(steps: list[tuple[int, int]], elapsed_ns: i
 
     whole = rates(trace)
     phase = elapsed_ns % len(whole)
-    assert rates(rotated(trace, elapsed_ns)) == whole[phase:] + whole[:phase]
+    assert rates(rotate_trace(trace, elapsed_ns)) == whole[phase:] + whole[:phase]
 
 
 def test_a_rate_trace_in_our_form_and_in_mahimahis() -> None:

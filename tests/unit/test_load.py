@@ -29,19 +29,29 @@ from howfar.engine.messages import (
 from howfar.errors import PlanError, UsageError
 from howfar.load.cmdline import parse_command_line
 from howfar.load.job import (
-    address_of_options,
+    address_from_options,
+    build_load_job,
+    build_workload,
     check_values,
     count_values,
     example_workload,
     example_workloads,
     limit_advice,
-    load_job,
     parse_workload,
-    workload_of,
 )
 from howfar.load.report_human import bucket, report, value_ms
 from howfar.load.result import bound, distribution
-from howfar.load.search import CONFIRMATIONS, MOST_TRIALS, NARROW, Goal, Trial, answer, next_rate, parse_goal, sentence
+from howfar.load.search import (
+    CONFIRMATIONS,
+    MAX_GAP_RATIO,
+    MAX_TRIALS,
+    Goal,
+    Trial,
+    answer,
+    next_rate,
+    parse_goal,
+    sentence,
+)
 from howfar.load.verdict import Finding, Stamp, Verdict, judge, missing_rows
 from howfar.services import SqlProtocol
 
@@ -129,7 +139,7 @@ def test_sources_are_joined_in_the_order_of_libpq(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "PGPORT": "7", "PGUSER": "of_env", "PGHOST": "/nowhere"}
     options = parse_command_line(["postgresql://of_uri@127.0.0.1?service=s", "tpcb-like", "--scale=3", "--pipeline=7"])
     login = find_login(options, lambda _: None, environment)
-    job = load_job(options, login, workload_of(options, None), 1)
+    job = build_load_job(options, login, build_workload(options, None), 1)
     assert (job.protocol, job.user, job.database, job.password) == ("postgresql", "of_uri", "of_service", "secret")
     assert job.target.model_dump() == {"kind": "tcp", "host": "127.0.0.1", "port": 7}
     assert job.workload.model_dump() == {"kind": "tpcb_like", "scale": 3, "db_ps_mode": "auto"}
@@ -146,11 +156,11 @@ def test_sysbenchs_own_options_name_a_server_too() -> None:
     arguments = ["oltp_read_only", "--db-driver=pgsql", "--pgsql-host=/run/pg", "--pgsql-sslmode=disable"]
     options = parse_command_line(arguments)
     login = find_login(options, lambda _: None, {"HOME": "/none"})
-    job = load_job(options, login, workload_of(options, None), 1)
+    job = build_load_job(options, login, build_workload(options, None), 1)
     assert (job.protocol, job.user, job.database) == ("postgresql", "sbtest", "sbtest")
     assert job.target.model_dump() == {"kind": "unix", "path": "/run/pg/.s.PGSQL.5432"}
     with pytest.raises(UsageError, match="ports are 1 to 65535"):
-        address_of_options(parse_command_line([*arguments, "--pgsql-port=70000"]))
+        address_from_options(parse_command_line([*arguments, "--pgsql-port=70000"]))
 
 
 # ---------------------------------------------------------------- the search for a rate
@@ -164,7 +174,7 @@ def run(holds: Callable[[float, int], bool], low: float = 100, high: float | Non
     trials: list[Trial] = []
     while (rate := next_rate(trials, low, high)) is not None:
         trials.append(Trial(rate, 1, False, "" if holds(rate, len(trials)) else "5 ms"))
-        assert len(trials) <= MOST_TRIALS
+        assert len(trials) <= MAX_TRIALS
     return trials
 
 
@@ -182,7 +192,7 @@ def test_a_sharp_limit_is_found_within_the_stated_gap(limit: float, low: float) 
     assert found.rate is not None and found.rate <= limit
     assert found.failed_at is not None and found.failed_at > limit
     if found.kind == "found":
-        assert found.failed_at / found.rate <= NARROW
+        assert found.failed_at / found.rate <= MAX_GAP_RATIO
         assert found.repeats == CONFIRMATIONS + 1
 
 
@@ -191,9 +201,9 @@ def test_whatever_the_trials_say_the_search_ends_and_contradicts_none(limit: flo
     chance = getattr(random, "random")  # noqa: B009 - hypothesis gives a Random
     trials = run(lambda rate, _: chance() < 1 / (1 + (rate / limit) ** 8))
     found = answer(trials)
-    assert found.trials == len(trials) <= MOST_TRIALS
+    assert found.trials == len(trials) <= MAX_TRIALS
     if found.rate is not None:
-        assert all(trial.held for trial in trials if trial.rate == found.rate)
+        assert all(trial.met_goal for trial in trials if trial.rate == found.rate)
         assert found.failed_at is None or found.failed_at > found.rate
     assert sentence(GOAL, found)
 
@@ -206,7 +216,7 @@ def test_a_cap_that_holds_is_a_lower_bound_and_says_so() -> None:
 
 def test_without_a_cap_what_never_fails_ends_too() -> None:
     found = answer(run(lambda rate, _: True))
-    assert found.kind == "at_least" and found.trials == MOST_TRIALS
+    assert found.kind == "at_least" and found.trials == MAX_TRIALS
 
 
 def test_nothing_holds() -> None:
@@ -464,7 +474,7 @@ def test_a_stall_of_an_open_loop() -> None:
 
 def test_a_long_transaction_in_flight_is_not_steady() -> None:
     def seen(longest_ns: int, p99_ns: int) -> Verdict:
-        return judge(fake_load.finished(), slices(RATES), answered_p99_ns=p99_ns, under_way_max_ns=longest_ns)
+        return judge(fake_load.finished(), slices(RATES), answered_p99_ns=p99_ns, in_flight_max_ns=longest_ns)
 
     found = one(seen(2_000_000_000, 10_000_000))
     assert (found.stamp, "for 2 s, 200 times" in found.because) == (Stamp.NOT_STEADY, True)

@@ -23,16 +23,16 @@ from howfar.errors import UsageError
 from howfar.load.cmdline import Options, parse_command_line
 from howfar.load.job import (
     LoadLogin,
-    address_of_options,
+    address_from_options,
+    build_load_job,
+    build_session,
+    build_tables_job,
+    build_workload,
     check_sources,
     example_workload,
     example_workloads,
-    load_job,
     parse_workload,
-    session_of,
-    tables_job,
     transport_line,
-    workload_of,
 )
 from howfar.load.options import BY_NAME, OPTIONS
 
@@ -56,13 +56,13 @@ TCP = LoadLogin(
 )
 
 
-def job_of(*arguments: str, login: LoadLogin = SOCKET) -> LoadJob:
+def make_job(*arguments: str, login: LoadLogin = SOCKET) -> LoadJob:
     options = parse_command_line(arguments)
-    return load_job(options, login, workload_of(options, None), seed=5)
+    return build_load_job(options, login, build_workload(options, None), seed=5)
 
 
 def workload(*arguments: str) -> Sysbench:
-    found = job_of(*arguments).workload
+    found = make_job(*arguments).workload
     assert isinstance(found, Sysbench)
     return found
 
@@ -79,7 +79,7 @@ def test_every_option_of_the_installed_sysbench_is_known_with_its_default(argume
             continue
         option = BY_NAME.get(name.replace("_", "-"))
         assert option is not None, f"sysbench knows --{name}"
-        if option.fate == "used" and not option.same_as and option.default is not None:
+        if option.treatment == "used" and not option.same_as and option.default is not None:
             assert option.default == default, name
 
 
@@ -92,16 +92,16 @@ def test_the_table_is_consistent() -> None:
     assert len(BY_NAME) == len(OPTIONS), "no option twice"
     for option in OPTIONS:
         assert option.same_as in ("", *BY_NAME)
-        assert option.why if option.fate != "used" else option.help or option.same_as
+        assert option.why if option.treatment != "used" else option.help or option.same_as
         for dialect in ("1.0", "1.1"):
             options = Options(None, "oltp_read_only", "run", {"dialect": dialect}, ())
-            if option.fate == "used" and not option.same_as:
+            if option.treatment == "used" and not option.same_as:
                 options.value(option.name)  # every default can be read
 
 
 def test_defaults_are_sysbenchs() -> None:
     assert workload("oltp_read_only") == Sysbench(kind="oltp_read_only")
-    job = job_of("oltp_read_write")
+    job = make_job("oltp_read_write")
     assert (job.connections, job.measure_ns, job.warmup_ns, job.arrivals) == (1, 10_000_000_000, 0, None)
     assert job.ignore_errors == (1213, 1020, 1205)
     assert workload("oltp_read_only", "--dialect=1.1").distribution.kind == "uniform"
@@ -131,7 +131,7 @@ def test_a_switch_does_not_take_the_command() -> None:
 
 
 def test_a_value_may_be_the_next_word() -> None:
-    assert job_of("oltp_read_only", "--threads", "8", "run").connections == 8
+    assert make_job("oltp_read_only", "--threads", "8", "run").connections == 8
 
 
 def test_arguments_in_any_order() -> None:
@@ -188,7 +188,7 @@ def test_what_makes_no_sense_is_said_to_be_ignored() -> None:
 
 
 def test_load_options_reach_the_job() -> None:
-    job = job_of(
+    job = make_job(
         "oltp_read_only", "--rate=500", "--arrivals=bursts", "--burst=7", "--warmup-time=2", "--ramp=3s", "--events=9",
         "--idle-connections=4", "--connect=per-transaction", "--on-disconnect=reconnect", "--reconnect=50",
         "--client-work=decode", "--breakdown", "--engine-threads=2", "--mysql-ignore-errors=all", "--report-interval=2",
@@ -216,13 +216,13 @@ def test_load_options_reach_the_job() -> None:
 )
 def test_contract_errors_name_the_option(arguments: list[str], why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)):
-        job_of("oltp_read_only", *arguments)
+        make_job("oltp_read_only", *arguments)
 
 
 def test_what_has_one_table_in_sysbench_has_one_here() -> None:
     assert workload("select_random_points").tables == 1
     with pytest.raises(UsageError, match="--tables=2: select_random_ranges uses one table"):
-        job_of("select_random_ranges", "--tables=2")
+        make_job("select_random_ranges", "--tables=2")
 
 
 PAUSES = """
@@ -252,7 +252,7 @@ def test_a_pause_that_would_be_left_out_is_refused(option: str, is_refused: bool
     login = replace(SOCKET, address=replace(SOCKET.address, protocol="postgresql"))
 
     def made(text: str) -> LoadJob:
-        return load_job(options, login, workload_of(options, parse_workload("w.toml", text)), seed=5)
+        return build_load_job(options, login, build_workload(options, parse_workload("w.toml", text)), seed=5)
 
     for text in (PAUSES, *map(example_workload, example_workloads())):
         made(re.sub("^think = .*$", "", text, flags=re.MULTILINE))
@@ -275,20 +275,20 @@ def test_sysbenchs_server_options() -> None:
             "--mysql-compression=on",
         ]
     )
-    address = address_of_options(options)
+    address = address_from_options(options)
     assert address == ServerAddress(host="h", port=33, user="u", ssl_mode="REQUIRED", compression="zlib")
     for arguments in (["--mysql-host=a,b"], ["--mysql-port=x"], ["--mysql-ssl=preferred"],
                   ["--mysql-compression", "--mysql-compression-algorithms=zlib,zstd"]):  # fmt: skip
         with pytest.raises(UsageError):
-            address_of_options(parse_command_line(["oltp_read_only", *arguments]))
+            address_from_options(parse_command_line(["oltp_read_only", *arguments]))
 
 
 def test_tls_and_what_it_needs() -> None:
     options = parse_command_line(["oltp_read_only"])
-    assert session_of(ServerAddress(host="h"), options).tls is None, "a transport nobody asked for is not used"
-    full = session_of(ServerAddress(host="db.example", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), options).tls
+    assert build_session(ServerAddress(host="h"), options).tls is None, "a transport nobody asked for is not used"
+    full = build_session(ServerAddress(host="db.example", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), options).tls
     assert full is not None and (full.verify, full.server_name) == ("full", "db.example")
-    by_password = session_of(ServerAddress(host="db.example", ssl_mode="VERIFY_IDENTITY"), options).tls
+    by_password = build_session(ServerAddress(host="db.example", ssl_mode="VERIFY_IDENTITY"), options).tls
     assert by_password is not None and by_password.verify == "password", "tls-9"
     for address, why in (
         (ServerAddress(host="h", ssl_ca="ca.pem"), "without ssl-mode"),
@@ -297,16 +297,16 @@ def test_tls_and_what_it_needs() -> None:
         (ServerAddress(socket="/s", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), "a socket has none"),
     ):
         with pytest.raises(UsageError, match=why):
-            session_of(address, options)
+            build_session(address, options)
 
 
 def test_the_name_is_sent_whatever_is_verified() -> None:
     """[tls-2]"""
     options = parse_command_line(["oltp_read_only"])
     for mode, ca in (("REQUIRED", None), ("VERIFY_CA", "ca.pem"), ("VERIFY_IDENTITY", "ca.pem")):
-        tls = session_of(ServerAddress(host="db.example", ssl_mode=mode, ssl_ca=ca), options).tls  # type: ignore[arg-type]
+        tls = build_session(ServerAddress(host="db.example", ssl_mode=mode, ssl_ca=ca), options).tls  # type: ignore[arg-type]
         assert tls is not None and (tls.server_name, tls.sni) == ("db.example", True)
-    silent = session_of(ServerAddress(host="db.example", ssl_mode="REQUIRED", sni=False), options).tls
+    silent = build_session(ServerAddress(host="db.example", ssl_mode="REQUIRED", sni=False), options).tls
     assert silent is not None and not silent.sni
 
 
@@ -314,25 +314,25 @@ def test_the_password_itself_leaves_by_consent_which_a_dsn_does_not_exclude() ->
     words = ["oltp_read_only", "--get-server-public-key", "--allow-cleartext-password"]
     asked = parse_command_line(words)
     dsn = ServerAddress(host="h", user="u")
-    agreed = session_of(check_sources(True, address_of_options(asked)).over(dsn), asked)
+    agreed = build_session(check_sources(True, address_from_options(asked)).over(dsn), asked)
     assert agreed.fetch_server_key and agreed.allow_cleartext_password
-    options = address_of_options(parse_command_line(words[:1]))
-    silent = session_of(check_sources(True, options).over(dsn), asked)
+    options = address_from_options(parse_command_line(words[:1]))
+    silent = build_session(check_sources(True, options).over(dsn), asked)
     assert not silent.fetch_server_key and not silent.allow_cleartext_password
 
 
 def test_the_transport_is_printed_first() -> None:
     options = parse_command_line(["oltp_read_only"])
-    assert transport_line(SOCKET, session_of(SOCKET.address, options)) == (
+    assert transport_line(SOCKET, build_session(SOCKET.address, options)) == (
         "Unix socket /s, user u, database d, no TLS, no compression"
     )
-    assert transport_line(TCP, session_of(TCP.address, options)).startswith("TCP to 192.0.2.1:3306 (h), ")
+    assert transport_line(TCP, build_session(TCP.address, options)).startswith("TCP to 192.0.2.1:3306 (h), ")
     assert "never-to-be-seen" not in repr(TCP)
 
 
 def test_tables_jobs() -> None:
     options = parse_command_line(["oltp_read_write", "--threads=4", "--tables=8", "prepare"])
-    job = tables_job(options, SOCKET, workload_of(options, None), seed=5)
+    job = build_tables_job(options, SOCKET, build_workload(options, None), seed=5)
     assert (job.action, job.connections) == ("prepare", 4)
     assert isinstance(job.workload, Sysbench) and job.workload.tables == 8
 
@@ -343,7 +343,7 @@ def test_tables_jobs() -> None:
 )
 def test_workloads_of_pgbench_have_its_default(options: list[str], mode: str) -> None:
     """[cli-5] That is -M simple, which takes three times as long as prepared statements."""
-    workload = workload_of(parse_command_line(["postgresql://h/d", "tpcb-like", *options]), None)
+    workload = build_workload(parse_command_line(["postgresql://h/d", "tpcb-like", *options]), None)
     assert isinstance(workload, Pgbench) and workload.db_ps_mode == mode
-    other = workload_of(parse_command_line(["postgresql://h/d", "oltp_read_only"]), None)
+    other = build_workload(parse_command_line(["postgresql://h/d", "oltp_read_only"]), None)
     assert isinstance(other, Sysbench) and other.db_ps_mode == "auto"

@@ -13,7 +13,7 @@ from tests.unit.made_curves import REPLIES, WORKLOAD, Cell, run_of
 from tests.unit.rendered import findings_of
 
 from howfar.analysis import plateau
-from howfar.experiments.bandwidth.analysis import Curve, Scaling, scaling, worded
+from howfar.experiments.bandwidth.analysis import Curve, Scaling, scaling, with_sentence
 from howfar.experiments.bandwidth.curves import published
 from howfar.experiments.bandwidth.report import what_if
 from howfar.experiments.registry import summarise
@@ -377,7 +377,7 @@ def test_a_knee_that_no_measured_number_of_connections_reaches_is_marked(threads
     assert curve.own is not None and 2 < curve.own.knee < 64
     assert curve.own.extrapolated is (threads[-1] == 2)
     near = curve.ceilings[0].model_copy(update={"tps": curve.top.tps.value * 1.01})
-    says = worded(Scaling(curves=(curve.model_copy(update={"ceilings": (near,)}),), says="")).says
+    says = with_sentence(Scaling(curves=(curve.model_copy(update={"ceilings": (near,)}),), says="")).says
     assert "N* " in says and ("beyond what was measured" in says) is curve.own.extrapolated
 
 
@@ -430,7 +430,7 @@ def test_the_mean_error_of_several_curves_is_that_of_their_points() -> None:
         {"tested": 1, "mean_error": 0.2, "worst_error": 0.2},
     )
     curves = tuple(curve.model_copy(update={"foreign": curve.foreign.model_copy(update=each)}) for each in errors)
-    says = worded(Scaling(curves=curves, says="")).says
+    says = with_sentence(Scaling(curves=curves, says="")).says
     assert "a mean error of 11.0 % over 10 points (worst 30.0 %)" in says
 
 

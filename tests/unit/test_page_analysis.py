@@ -14,10 +14,17 @@ from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_finding
 from tests.unit.rendered import findings_of
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
-from howfar.experiments.page.analysis import Curve, Found, Level, model_always, model_crossing, page_findings
+from howfar.experiments.page.analysis import (
+    CpuLevel,
+    MeasuredCrossing,
+    MeasuredCurve,
+    model_always,
+    model_crossing,
+    page_findings,
+)
 from howfar.experiments.page.findings import PageArm, PageFindings
-from howfar.experiments.page.labels import by_model, pays_from, predicted_from
-from howfar.experiments.page.model import Host, Network, overlap, work_of_each
+from howfar.experiments.page.labels import crossing_text, predicted_crossing_text, prediction_text
+from howfar.experiments.page.model import Host, Network, emulator_work_ratio, infer_per_message_share
 from howfar.experiments.page.sentences import (
     costly_connections,
     page_advice,
@@ -67,7 +74,7 @@ def test_a_page_alone_takes_what_it_needs_and_a_full_machine_passes_what_it_can(
     assert 1 / 0.007 < 500 / network.cycle_s(500) < 1 / 0.006, "the emulator does less a page for many at once"
     assert 500 / network.without_link_cpu().cycle_s(500) == pytest.approx(1 / 0.006, rel=1e-3)
     assert Network((Host(0.01, 0.0, 0.8),), 0.0, 0.0).cycle_s(4) == pytest.approx(0.05), "others use the machine too"
-    assert network.possible and not replace(network, waiting_s=-0.0505).possible, "its parts add up to no time"
+    assert network.is_possible and not replace(network, waiting_s=-0.0505).is_possible, "its parts add up to no time"
 
 
 @pytest.mark.parametrize("path", ["socket", "remote"])
@@ -88,15 +95,15 @@ def test_the_model_says_which_one_is_ahead_all_along() -> None:
 
 def test_the_emulator_works_while_anything_is_on_the_link() -> None:
     """Its work does not depend on their number: N pages that are always on the wire share the work for a lone page."""
-    assert overlap(1, 0.3) == pytest.approx(1.0)
-    assert overlap(4, 1.0) == pytest.approx(0.25)
-    assert overlap(4, 1e-9) == pytest.approx(1.0)
-    assert overlap(4, 0.0) == overlap(4, 1.0, each=1.0) == 1.0
-    assert 0.25 < overlap(4, 0.5) < 1.0
+    assert emulator_work_ratio(1, 0.3) == pytest.approx(1.0)
+    assert emulator_work_ratio(4, 1.0) == pytest.approx(0.25)
+    assert emulator_work_ratio(4, 1e-9) == pytest.approx(1.0)
+    assert emulator_work_ratio(4, 0.0) == emulator_work_ratio(4, 1.0, per_message_share=1.0) == 1.0
+    assert 0.25 < emulator_work_ratio(4, 0.5) < 1.0
     for each in (0.0, 0.3, 1.0):
-        assert work_of_each(4, 0.4, overlap(4, 0.4, each)) == pytest.approx(each)
-    assert work_of_each(4, 0.4, 3.0) == 1.0
-    assert work_of_each(1, 0.4, 1.0) == 0.0, "of pages alone nothing is learned"
+        assert infer_per_message_share(4, 0.4, emulator_work_ratio(4, 0.4, each)) == pytest.approx(each)
+    assert infer_per_message_share(4, 0.4, 3.0) == 1.0
+    assert infer_per_message_share(1, 0.4, 1.0) == 0.0, "of pages alone nothing is learned"
 
 
 def test_a_busy_processor_is_not_woken() -> None:
@@ -111,10 +118,10 @@ def test_a_busy_processor_is_not_woken() -> None:
 def test_the_waiting_of_an_arm_is_what_makes_the_model_meet_it() -> None:
     network = Network((Host(0.004, 0.0, 1.0),), 0.0, 0.003)
     for pages in (1, 2):
-        found = replace(network, waiting_s=0.0).waiting_for(network.cycle_s(pages), pages)
+        found = replace(network, waiting_s=0.0).fit_waiting(network.cycle_s(pages), pages)
         assert found.waiting_s == pytest.approx(0.003, rel=1e-6)
     full = replace(network, waiting_s=0.0)
-    assert full.waiting_for(0.004, 4).waiting_s == 0.0, "a full station hides it, and says nothing"
+    assert full.fit_waiting(0.004, 4).waiting_s == 0.0, "a full station hides it, and says nothing"
 
 
 # ---------------------------------------------------------------- whole runs
@@ -256,7 +263,7 @@ def test_what_the_emulator_does_for_each_message_is_learned_from_another_page() 
     """The engine ran the light page alone only: its heavy page shows what the emulator needs with four pages in flight."""
     p50_ms = []
     for each in (0.0, 0.8):
-        pages = {name: replace(truth, link_each=each, link_us=40.0) for name, truth in PAGES.items()}
+        pages = {name: replace(truth, per_message_share=each, link_us=40.0) for name, truth in PAGES.items()}
         wanted = [cell for cell in LEAST if (cell.page, cell.application, cell.threads) != ("light", "engine", 4)]
         arm = by_name(page_findings_of(page_run(4, wanted=wanted, pages=pages)), "remote, light, php, 0ms, 4 threads")
         assert arm.predicted_error == pytest.approx(0.0, abs=0.04)
@@ -318,10 +325,10 @@ def test_published_figures_stand_next_to_the_shipped_plans_pages_only() -> None:
 # ---------------------------------------------------------------- the crossing, measured
 
 
-def swept(at_ms: Sequence[float], truth: float, scatter: float, blocks: int, rng: random.Random) -> list[Level]:
+def swept(at_ms: Sequence[float], truth: float, scatter: float, blocks: int, rng: random.Random) -> list[CpuLevel]:
     """Ratios of two machines to one that grow as a power of the CPU time, and are 1 at `truth`."""
     return [
-        Level(ms, {block: (ms / truth) ** 0.15 * rng.lognormvariate(0, scatter) for block in range(blocks)})
+        CpuLevel(ms, {block: (ms / truth) ** 0.15 * rng.lognormvariate(0, scatter) for block in range(blocks)})
         for ms in at_ms
     ]
 
@@ -332,7 +339,7 @@ def test_the_interval_holds_the_crossing_19_times_of_20(blocks: int) -> None:
     rng = random.Random(blocks)
     hits = runs = 0
     for _ in range(200):
-        found = Curve(swept((5, 10, 20, 40, 80), 17.0, 0.03, blocks, rng), FLOOR).found().crossing
+        found = MeasuredCurve(swept((5, 10, 20, 40, 80), 17.0, 0.03, blocks, rng), FLOOR).find_crossing().crossing
         if found is not None:
             runs += 1
             hits += (found.low is None or found.low <= 17.0) and (found.high is None or found.high >= 17.0)
@@ -341,25 +348,25 @@ def test_the_interval_holds_the_crossing_19_times_of_20(blocks: int) -> None:
 
 
 def test_an_interval_that_nothing_closes_is_open() -> None:
-    found = Curve(swept((10, 20, 40), 35.0, 0.05, 6, random.Random(4)), FLOOR).found().crossing
+    found = MeasuredCurve(swept((10, 20, 40), 35.0, 0.05, 6, random.Random(4)), FLOOR).find_crossing().crossing
     assert found is not None and found.low is not None and found.high is None
 
 
 def test_where_no_level_is_resolved_from_1_there_is_no_figure() -> None:
     """The line crosses 1 somewhere, but might do so anywhere."""
     wild = [
-        Level(ms, dict(enumerate((low, high) * 2)))
+        CpuLevel(ms, dict(enumerate((low, high) * 2)))
         for ms, low, high in ((10, 0.3, 2.0), (20, 0.5, 2.4), (40, 0.6, 3.0))
     ]
-    assert Curve(wild, FLOOR).found() == Found(None, None)
-    assert Curve([], FLOOR).found() == Found(None, None)
+    assert MeasuredCurve(wild, FLOOR).find_crossing() == MeasuredCrossing(None, None)
+    assert MeasuredCurve([], FLOOR).find_crossing() == MeasuredCrossing(None, None)
 
 
 def test_a_crossing_within_the_noise_floor_is_none() -> None:
     """Noise of 5 % may carry a ratio of 0.99 through 1, however narrow its interval."""
-    near = [Level(ms, dict(enumerate((ratio, ratio + 0.001) * 2))) for ms, ratio in ((10, 0.99), (20, 1.01))]
-    assert Curve(near, Threshold(0.05)).found() == Found(None, None)
-    found = Curve(near, Threshold(0.001)).found().crossing
+    near = [CpuLevel(ms, dict(enumerate((ratio, ratio + 0.001) * 2))) for ms, ratio in ((10, 0.99), (20, 1.01))]
+    assert MeasuredCurve(near, Threshold(0.05)).find_crossing() == MeasuredCrossing(None, None)
+    found = MeasuredCurve(near, Threshold(0.001)).find_crossing().crossing
     assert found is not None and 10 < found.value < 20
 
 
@@ -376,7 +383,9 @@ def test_a_crossing_within_the_noise_floor_is_none() -> None:
 def test_without_a_crossing_the_better_one_is_named_only_if_resolved(
     truth: float, scatter: float, threshold: Threshold, always: str | None
 ) -> None:
-    assert Curve(swept((5, 10), truth, scatter, 6, random.Random(5)), threshold).found().always == always
+    assert (
+        MeasuredCurve(swept((5, 10), truth, scatter, 6, random.Random(5)), threshold).find_crossing().always == always
+    )
 
 
 # ---------------------------------------------------------------- sentences and advice
@@ -534,9 +543,9 @@ def test_where_it_does_not_flip_the_reason_stands_instead(
     whole: PageFindings, parts: dict[str, Any], text: str
 ) -> None:
     base = whole.crossings[0].model_copy(update={"swept_ms": (4.9, 64.9), "measured_ms": None, "predicted_ms": None})
-    assert pays_from(base.model_copy(update=parts)) == text
+    assert crossing_text(base.model_copy(update=parts)) == text
     for always, predicted in (("one", "none"), ("two", "4.9 ms or less"), (None, "")):
-        assert predicted_from(base.model_copy(update={"predicted_always": always})) == predicted
+        assert predicted_crossing_text(base.model_copy(update={"predicted_always": always})) == predicted
 
 
 def test_crossings_beyond_what_was_measured_are_marked(whole: PageFindings) -> None:
@@ -544,7 +553,7 @@ def test_crossings_beyond_what_was_measured_are_marked(whole: PageFindings) -> N
     figures = ("predicted_ms", "without_link_cpu_ms", "half_turns_ms")
     for name in figures:
         far, near = (base.model_copy(update={name: base.swept_ms[1] * times}) for times in (2, 0.9))
-        assert "beyond what was measured" in by_model(far, name)
-        assert "beyond what was measured" not in by_model(near, name)
+        assert "beyond what was measured" in prediction_text(far, name)
+        assert "beyond what was measured" not in prediction_text(near, name)
     least = base.model_copy(update={"half_turns_ms": base.swept_ms[0] * 0.999, "half_turns_ms_interval": None})
-    assert by_model(least, "half_turns_ms").endswith(" ms or less"), "the least that the application computes"
+    assert prediction_text(least, "half_turns_ms").endswith(" ms or less"), "the least that the application computes"

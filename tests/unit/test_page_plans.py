@@ -21,7 +21,7 @@ from howfar.engine.messages import (
     ServiceName,
     UnixTarget,
 )
-from howfar.engine.rules import MOST_ROUND_TRIPS, round_trips_of, services_of
+from howfar.engine.rules import MAX_ROUND_TRIPS, round_trips_of, services_of
 from howfar.errors import PlanError
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, cost
@@ -295,8 +295,8 @@ def example(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_job_has_distinct_statements_and_a_bounded_number_of_round_trips() -> None:
-    most = MOST_ROUND_TRIPS // 26
-    assert round_trips_of(PageScript.model_validate(example(rounds=most))) <= MOST_ROUND_TRIPS
+    most = MAX_ROUND_TRIPS // 26
+    assert round_trips_of(PageScript.model_validate(example(rounds=most))) <= MAX_ROUND_TRIPS
     with pytest.raises(ValidationError, match="at most 100000"):
         PageScript.model_validate(example(rounds=most + 1))
     with pytest.raises(ValidationError, match="two statements have one name"):

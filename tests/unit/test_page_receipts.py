@@ -27,7 +27,7 @@ from howfar.engine.messages import (
 from howfar.engine.run_load import LoadOutcome
 from howfar.lab.counts import counted_less
 from howfar.plan.load import load_plan
-from howfar.runner.jobs import PageSpec, not_as_requested, page_facts, page_spec, unlike_pages
+from howfar.runner.jobs import PageSpec, mismatched_pages, page_facts, page_spec, request_mismatches
 from howfar.store.records import Arm, ArmRole
 from howfar.store.server_metrics import ServerMetrics
 
@@ -71,8 +71,8 @@ def by_engine(cpu_ns: float = CPU_NS, **changes: Any) -> Finished:
 
 
 def test_pages_as_requested_are_good() -> None:
-    assert unlike_pages(SPEC, job(PHP), by_php()) == ()
-    assert unlike_pages(SPEC, job(SCRIPT), by_engine()) == ()
+    assert mismatched_pages(SPEC, job(PHP), by_php()) == ()
+    assert mismatched_pages(SPEC, job(SCRIPT), by_engine()) == ()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_pages_as_requested_are_good() -> None:
     ],
 )
 def test_whatever_differs_is_said(application: PageScript | FastCgi, finished: Finished, says: str) -> None:
-    assert says in "; ".join(unlike_pages(SPEC, job(application), finished))
+    assert says in "; ".join(mismatched_pages(SPEC, job(application), finished))
 
 
 def outcome(finished: Finished) -> LoadOutcome:
@@ -105,8 +105,8 @@ def outcome(finished: Finished) -> LoadOutcome:
 
 
 def test_differences_make_a_trial_void() -> None:
-    assert not_as_requested(job(PHP), outcome(by_php()), SPEC) == ()
-    assert not_as_requested(job(PHP), outcome(by_php(misses=1)), SPEC)[0].startswith("the pages missed 1")
+    assert request_mismatches(job(PHP), outcome(by_php()), SPEC) == ()
+    assert request_mismatches(job(PHP), outcome(by_php(misses=1)), SPEC)[0].startswith("the pages missed 1")
 
 
 def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:

@@ -19,7 +19,7 @@ from howfar.experiments.registry import document
 from howfar.report import html, terminal
 from howfar.report.charts import plain
 from howfar.report.document import Block, Card, Chart, Details, Table
-from howfar.report.terminal import IN_SIGHT
+from howfar.report.terminal import VISIBLE_LINES
 from howfar.report.text import as_csv, as_json, as_markdown
 from howfar.stats.estimate import Estimate
 
@@ -73,7 +73,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, unicode: bool) -> None:
 def test_the_last_screen_of_a_terminal_answers() -> None:
     screen = terminal.render(document(page_summary()), 100).splitlines()
     assert len(screen) <= 40
-    assert page_summary().verdict[:80] in " ".join(screen[-IN_SIGHT:])
+    assert page_summary().verdict[:80] in " ".join(screen[-VISIBLE_LINES:])
     rows = [line for line in screen if re.match(r"(heavy|light): (one|two), ", line)]
     assert len(rows) == 6 and all(re.search(r"\[[\d.,]+, [\d.,]+\].* \d+(\.\d+)?$", row) for row in rows)
     assert "What to do" in screen
@@ -165,7 +165,7 @@ def test_routes_are_told_apart_in_tables_charts_and_cards() -> None:
             "crossings": (*found.crossings, *(each.model_copy(update=far) for each in found.crossings)),
         }
     )
-    names = {labels.where(arm, twice) for arm in twice.arms if arm.machines == 2}
+    names = {labels.location_text(arm, twice) for arm in twice.arms if arm.machines == 2}
     assert names == {"two, network 0.2ms", "two, network 1ms"}
     table = report.choices_table(twice.headline_levels())
     flips = report.crossings_table(twice.headline_crossings())

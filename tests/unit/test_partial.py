@@ -11,7 +11,7 @@ import pytest
 
 from howfar.cli.load import write_file
 from howfar.cli.output import check_page_path, write
-from howfar.store.partial import stays, unfinished
+from howfar.store.partial import is_written_in_place, unfinished
 
 
 def _killed_maker(path: Path) -> None:
@@ -59,7 +59,7 @@ def test_what_is_no_file_is_written_into_and_stays(writes: Callable[[Path, str],
     link.symlink_to("/dev/null")
     check_page_path(link)
     writes(link, "text")
-    assert link.is_symlink() and stays(link) and not stays(target)
+    assert link.is_symlink() and is_written_in_place(link) and not is_written_in_place(target)
     link.unlink()
     link.symlink_to(target)
     writes(link, "text")

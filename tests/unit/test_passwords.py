@@ -14,7 +14,7 @@ import pytest
 from howfar.address import Secret
 from howfar.cli.hide_arguments import learn_passwords
 from howfar.cli.main import run_command_line
-from howfar.doctor.protocols.session import NotThis, Refused
+from howfar.doctor.protocols.session import NoValidAnswer, Refused
 from howfar.engine.messages import Failed
 from howfar.passwords import without_passwords
 
@@ -102,7 +102,7 @@ def test_what_was_revealed_to_a_server_does_not_come_back() -> None:
     said = "unknown command 'AUTH', with args beginning with: 'RealSecret99'"
     for text in (
         str(Refused(said)),
-        str(NotThis(said)),
+        str(NoValidAnswer(said)),
         Failed(event="failed", code="auth", message=said, advice="").message,
     ):
         assert "RealSecret99" not in text and "AUTH" in text
@@ -150,7 +150,7 @@ def test_a_check_without_a_target_does_not_pass(words: list[str], capsys: pytest
 def test_a_pipe_is_read_and_one_that_nobody_writes_to_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("howfar.cli.screen._PATIENCE_S", 0.2)
+    monkeypatch.setattr("howfar.cli.screen._TIMEOUT_S", 0.2)
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     assert run_command_line(["--password-file", str(fifo), "mysql://u@127.0.0.1:1/db"]) == 2

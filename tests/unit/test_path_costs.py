@@ -16,10 +16,10 @@ from howfar.engine.process import Launcher
 from howfar.errors import LinkFailed
 from howfar.lab.link import LinkSpec
 from howfar.paths import find_path
-from howfar.recording import stage
+from howfar.recording import null_server
 from howfar.recording.calibration import Rhythm
 from howfar.recording.costs import Sizes
-from howfar.recording.layout import lay_out
+from howfar.recording.layout import cost_pages
 from howfar.recording.predict import analyze
 from howfar.recording.prediction_report import document
 from howfar.report import terminal
@@ -28,7 +28,7 @@ SIZES = Sizes(to_server=(16,), to_client=(8, 1000))
 
 
 @dataclass(frozen=True)
-class MadePath(stage.OpenPath):
+class MadePath(null_server.OpenPath):
     """A path on which each round trip takes 1 ms; in the attempts listed in `spoiled` its link is not as requested."""
 
     spoiled: Sequence[int] = ()
@@ -52,7 +52,7 @@ def path(spoiled: Sequence[int] = (), spec: LinkSpec | None = None) -> MadePath:
 
 
 def measured(spoiled: Sequence[int], said: list[str]) -> Any:
-    present, target = stage.measure((path(), path(spoiled)), ("now", "there"), SIZES, Rhythm(), 5, said.append)
+    present, target = null_server.measure((path(), path(spoiled)), ("now", "there"), SIZES, Rhythm(), 5, said.append)
     assert len(present.blocks) == len(target.blocks)
     return target
 
@@ -84,7 +84,7 @@ def test_what_a_small_receive_buffer_would_cost_is_said(tmp_path: Path) -> None:
     found = analyze(recording, now, far)
     (page,) = found.pages
     assert page.small_window_ms == pytest.approx(123 * 20, rel=0.03)
-    report = terminal.render(document(found, (), lay_out(recording, now, far)), 100, colour=False)
+    report = terminal.render(document(found, (), cost_pages(recording, now, far)), 100, colour=False)
     assert "receive buffer of 16 kB" in report
     (small,) = analyze(made(tmp_path / "s.recording", [Step("SELECT a")], pages=4), now, far).pages
     assert small.small_window_ms is None

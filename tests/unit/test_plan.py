@@ -414,7 +414,7 @@ def test_tables_are_as_asked_where_the_plan_does_not_say_that_they_may_be_smalle
 def test_connections_that_stay_and_were_to_resume_are_said_not_to(
     monkeypatch: pytest.MonkeyPatch, tls: tuple[str, ...], connect: tuple[str, ...], expected: bool
 ) -> None:
-    for check in ("lacking", "_check_paths"):  # the plan's baseline is not one of its cells
+    for check in ("unsupported_levels", "_check_paths"):  # the plan's baseline is not one of its cells
         monkeypatch.setattr(fitting, check, lambda *_: {})
     plan = grid(tls=tls, connect=connect)
     assert bool(resumed_in_full(plan)) is expected

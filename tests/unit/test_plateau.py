@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.fake_lab import FakeClock, FakeEngine, fake_info, fakes
 
-from howfar.analysis.plateau import AGREEMENT, BLOCKS, resting
+from howfar.analysis.plateau import AGREEMENT, BLOCKS, paused_arms
 from howfar.engine.messages import LoadJob
 from howfar.experiments.registry import summarise
 from howfar.plan.load import Override, load_plan
 from howfar.report.figures import settled_line
-from howfar.runner.run import conduct
-from howfar.runner.stopping import blocks_done, places_left, standing
+from howfar.runner.run import execute_run
+from howfar.runner.stopping import blocks_done, remaining_slots, run_progress
 from howfar.store.records import ArmRole, Run, RunInfo, StopReason, Trial
 from howfar.store.run_file import RunFile, create, read_run
 
@@ -63,7 +63,7 @@ def saturating(scatter: float) -> Callable[[LoadJob], float]:
 def measured(path: Path, head: RunInfo, scatter: float = 0.002) -> Run:
     laboratory, _, instruments = fakes(jitter=saturating(scatter))
     with create(path, head) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     return read_run(path)
 
 
@@ -97,7 +97,7 @@ def test_ends_of_a_plateau_one_connection_and_the_baseline_never_rest(tmp_path: 
     )
     laboratory, _, instruments = fakes()
     with create(tmp_path / "a.howfar", fake_info(loaded=loaded)) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     run = read_run(tmp_path / "a.howfar")
     kept = {"socket, 1 thread", "socket, 4 threads", "socket, 4 threads (again)", "socket, 16 threads"}
     assert arms_of(run, BLOCKS) == kept
@@ -124,7 +124,7 @@ def test_a_target_that_a_resting_arm_has_not_reached_wakes_it(tmp_path: Path) ->
     run = measured(tmp_path / "a.howfar", info(blocks=30, target="0.1%"), scatter=0.0012)
     assert run.stop is StopReason.WIDTH
     last = max(trial.block for trial in run.trials) + 1
-    widths = [arm.half_width for arm in standing(run, last, 0.001).arms if arm.half_width is not None]
+    widths = [arm.half_width for arm in run_progress(run, last, 0.001).arms if arm.half_width is not None]
     assert len(widths) == len(run.info.arms) - 1
     assert max(widths) <= 0.001
     assert min(len(arms_of(run, block)) for block in range(last)) < len(run.info.arms), "some did rest"
@@ -147,7 +147,7 @@ def test_a_wide_control_lets_a_resting_arm_be_woken(whole: Run) -> None:
     """All other arms are narrow. A control is compared with nothing, so its width does not matter."""
     wide = "tcp, 16 threads"
     run = whole.model_copy(update={"trials": scattered(whole, wide, 0.008)})
-    assert resting(run, BLOCKS, 0.01) == INSIDE - {wide}
+    assert paused_arms(run, BLOCKS, 0.01) == INSIDE - {wide}
     first = run.info.arms[0]
     control = first.model_copy(update={"name": "link alone", "role": ArmRole.CONTROL})
     again = tuple(trial.model_copy(update={"arm": control.name}) for trial in run.trials if trial.arm == first.name)
@@ -158,7 +158,7 @@ def test_a_wide_control_lets_a_resting_arm_be_woken(whole: Run) -> None:
         }
     )
     scatter = with_control.model_copy(update={"trials": scattered(with_control, control.name, 0.2)})
-    assert resting(scatter, BLOCKS, 0.01) == INSIDE - {wide}
+    assert paused_arms(scatter, BLOCKS, 0.01) == INSIDE - {wide}
 
 
 class Cut(BaseException):
@@ -172,10 +172,10 @@ def test_a_cut_run_goes_on_with_the_same_places(whole: Run, tmp_path: Path, cut_
     laboratory, engine, instruments = fakes(jitter=saturating(0.002))
     stop_at(engine, cut_at)
     with create(path, info()) as file, pytest.raises(Cut):
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     laboratory, _, instruments = fakes(FakeClock(), saturating(0.002))
     with RunFile(path) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     assert [places(trial) for trial in read_run(path).trials] == [places(trial) for trial in whole.trials]
 
 
@@ -198,15 +198,15 @@ def test_the_same_trials_give_the_same_next_place(whole: Run, data: st.DataObjec
     count = data.draw(st.integers(0, len(whole.trials) - 1))
     part = whole.model_copy(update={"trials": tuple(data.draw(st.permutations(whole.trials[:count])))})
     block = blocks_done(part, 0.05)
-    place = next(places_left(part, block, 0.05))
+    place = next(remaining_slots(part, block, 0.05))
     then = whole.trials[count]
     assert (place.block, place.position, place.arm) == places(then)
-    assert then.arm not in resting(part, block, 0.05)
+    assert then.arm not in paused_arms(part, block, 0.05)
 
 
 def test_a_block_costs_what_is_measured_in_it(whole: Run) -> None:
     run = whole
-    assert standing(run, 2, 0.05).places == len(run.info.arms)
-    now = standing(run, BLOCKS + 1, 0.05)
-    assert now.places == len(run.info.arms) - len(INSIDE)
-    assert {arm.arm for arm in now.arms if arm.rests} == INSIDE
+    assert run_progress(run, 2, 0.05).slots == len(run.info.arms)
+    now = run_progress(run, BLOCKS + 1, 0.05)
+    assert now.slots == len(run.info.arms) - len(INSIDE)
+    assert {arm.arm for arm in now.arms if arm.is_paused} == INSIDE

@@ -23,7 +23,7 @@ from howfar.load.cmdline import (
     WITH_VALUE,
     parse_command_line,
     translate,
-    unknown,
+    unknown_option_error,
 )
 from howfar.load.options import BY_NAME
 
@@ -289,11 +289,11 @@ def test_what_stands_for_a_foreign_option_is_known() -> None:
     for words in BARE.values():
         names = [word.partition("=")[0].removeprefix("--") for word in words]
         assert all(name in BY_NAME or name.replace("-", "_") in (*KINDS, *ACTIONS) for name in names)
-    accepted_here = {name for name, option in BY_NAME.items() if option.fate == "used"}
+    accepted_here = {name for name, option in BY_NAME.items() if option.treatment == "used"}
     for near in NEAR.values():
         assert set(re.findall(r"--([a-z][a-z-]*)", near)) <= accepted_here, near
     assert translate("oltp_read_only", []) is None and translate("--threads=4", []) is None
-    assert "secret" not in str(unknown("-p", ["-psecret"]))
+    assert "secret" not in str(unknown_option_error("-p", ["-psecret"]))
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,16 @@ from tests.unit.made_recording import FLOOR_NS, TAP_NS, Step, costs, loop, made
 from tests.unit.test_slope import analyzed, observed
 
 from howfar.recording.changes import changes
-from howfar.recording.costs import CostBlock, PathCosts, Sizes, Window, sizes_of
-from howfar.recording.layout import lay_out
-from howfar.recording.on_path import present_tls, rhythm_in
+from howfar.recording.costs import CostBlock, PathCosts, Sizes, Window, choose_sizes
+from howfar.recording.layout import cost_pages
+from howfar.recording.path_session import present_tls, rhythm_of_recording
 from howfar.recording.predict import PRESENT_MISS_SHARE, Prediction, analyze, quantiles
 from howfar.recording.prediction_report import as_json, document
 from howfar.recording.recording import Recording
 from howfar.recording.summary import document as summary_document
 from howfar.recording.summary import summarize
 from howfar.report import html, terminal
-from howfar.report.terminal import IN_SIGHT
+from howfar.report.terminal import VISIBLE_LINES
 
 NOW = costs(FLOOR_NS / 1e3)
 FAR = costs(540, label="remote, RTT 0.5ms", rtt_ns=500_000, noise=0.01, connect_us=560)
@@ -70,7 +70,7 @@ def test_a_present_path_that_is_missed_ends_the_prediction(recording: Recording)
     """Round trips cost 40 µs more now than when recorded, which is a twentieth of the predicted time."""
     found = analyze(recording, NOW, FAR, None, FLOOR_NS + 40_000)
     assert [page.name for page in found.missed] == ["front"]
-    text = terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
+    text = terminal.render(document(found, (), cost_pages(recording, NOW, FAR)), 100, colour=False)
     assert "Nothing is predicted" in text
     assert as_json(found, ())["pages"][0]["p50_ms"]["bottom_up"] is None  # type: ignore[index]
 
@@ -118,7 +118,7 @@ def test_the_interval_is_of_another_run() -> None:
         return np.asarray(100 * chance.normal(1, 0.03, size=(20, 1)) + 100 * chance.normal(0, 0.02, size=count))
 
     for _ in range(runs):
-        found = quantiles(1e6 * blocks_of(6), draws=200, another_run=True).p50_ms
+        found = quantiles(1e6 * blocks_of(6), draws=200, prediction_interval=True).p50_ms
         assert found.low is not None and found.high is not None
         inside += found.low <= float(np.median(blocks_of(1))) <= found.high
     assert 0.9 < inside / runs < 1
@@ -142,12 +142,12 @@ def test_an_application_that_became_slower_is_seen_in_a_later_recording(recordin
     found = analyze(recording, NOW, FAR, again=other)
     (page,) = found.missed
     assert page.later_error == pytest.approx(TRIPS * 50_000 / 1e6 / true_ms(), rel=0.05)
-    text = terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
+    text = terminal.render(document(found, (), cost_pages(recording, NOW, FAR)), 100, colour=False)
     assert "recorded again" in text
 
 
 def test_the_rhythm_is_that_of_the_pages(recording: Recording) -> None:
-    found = rhythm_in(recording)
+    found = rhythm_of_recording(recording)
     assert found.gap_ns == pytest.approx(100_000 + TAP_NS, rel=0.02)
     assert found.server_ns == pytest.approx(80_000 + FLOOR_NS + 336, rel=0.02)
     assert (found.to_server, found.to_client) == (60, 300)
@@ -161,7 +161,7 @@ def test_several_rtts_are_predicted_from_one_measurement(recording: Recording) -
         expected = true_ms(ADDED_MS + TRIPS * (rtt_ns - 500_000) / 1e6)
         assert times.p50_ms.value == pytest.approx(expected, rel=0.02)
         assert times.p50_ms.value == pytest.approx(page.curve_ms[rtt_ns])
-    text = terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 80, colour=False)
+    text = terminal.render(document(found, (), cost_pages(recording, NOW, FAR)), 80, colour=False)
     assert "p50 at RTT" in text and "20ms" in text
     assert set(as_json(found, ())["pages"][0]["at_rtt"]) == {"0.5ms", "5ms", "20ms"}  # type: ignore[index]
 
@@ -180,7 +180,7 @@ def test_a_slope_of_half_the_round_trips_does_not_explain(recording: Recording) 
     (page,) = found.pages
     assert page.is_explained is False
     assert page.residual_ms == pytest.approx(ADDED_MS / 2, rel=0.1)
-    assert "not explained" in terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
+    assert "not explained" in terminal.render(document(found, (), cost_pages(recording, NOW, FAR)), 100, colour=False)
 
 
 def test_a_connect_costs_what_the_path_says(tmp_path: Path) -> None:
@@ -232,10 +232,10 @@ def test_windows_double_while_answers_fill_them() -> None:
 
 
 def test_sizes_reach_from_the_smallest_to_the_largest() -> None:
-    sizes = sizes_of([60, 900], [11, 250_000])
+    sizes = choose_sizes([60, 900], [11, 250_000])
     assert (sizes.to_server[0], sizes.to_server[-1]) == (16, 900)
     assert (sizes.to_client[0], sizes.to_client[-1]) == (8, 250_000)
-    assert sizes_of([5], [5]).pairs == ((16, 8),)
+    assert choose_sizes([5], [5]).pairs == ((16, 8),)
 
 
 @settings(deadline=None, max_examples=30)
@@ -272,7 +272,7 @@ def test_a_recording_and_its_prediction_have_one_statistic_and_name_a_cold_page(
     (page,) = found.pages
     assert page.now.p50_ms.value == pytest.approx(recorded.took_ms.value - 6 * TAP_NS / 1e6)
     assert page.cold == recorded.cold and page.cold is not None
-    for report in (document(found, (), lay_out(recording, NOW, FAR)), summary_document(summarize(recording), "a")):
+    for report in (document(found, (), cost_pages(recording, NOW, FAR)), summary_document(summarize(recording), "a")):
         assert "the first page took" in terminal.render(report, 100, colour=False)
     assert predicted(made(tmp_path / "w.recording", loop(6), pages=9)).pages[0].cold is None
 
@@ -297,15 +297,15 @@ def test_statements_that_the_server_refused_are_counted(tmp_path: Path) -> None:
     )
     found = predicted(recording)
     assert found.pages[0].failing == {"SELECT * FROM no_such_table": (20, 20)}
-    assert "no_such_table" in terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
+    assert "no_such_table" in terminal.render(document(found, (), cost_pages(recording, NOW, FAR)), 100, colour=False)
 
 
 def test_a_stranger_sees_it_at_once(recording: Recording) -> None:
     found = predicted(recording)
-    laid = lay_out(recording, NOW, FAR)
+    laid = cost_pages(recording, NOW, FAR)
     report = document(found, changes(laid), laid)
     text = terminal.render(report, 100, colour=False)
-    in_sight = " ".join(" ".join(text.splitlines()[-IN_SIGHT:]).split())
+    in_sight = " ".join(" ".join(text.splitlines()[-VISIBLE_LINES:]).split())
     assert "94 of its 105 round trips are one loop" in in_sight
     assert "<svg" in html.render(report)
 
@@ -314,7 +314,9 @@ def test_an_answer_waits_for_slow_start_on_a_new_connection_alone(tmp_path: Path
     """20 kB exceed the initial window, but not the window that they leave behind."""
     far = costs(5000, label="remote", rtt_ns=5_000_000)
     kept, fresh = (
-        lay_out(made(tmp_path / f"{connect}", [Step("SELECT body", to_client=20_000)], connect=connect), costs(20), far)
+        cost_pages(
+            made(tmp_path / f"{connect}", [Step("SELECT body", to_client=20_000)], connect=connect), costs(20), far
+        )
         for connect in (False, True)
     )
     assert [len(page.trips[0].rounds) for page in kept["front"]] == [1] + [0] * 29
@@ -330,7 +332,7 @@ def test_what_is_sent_while_slow_start_waits_is_counted_once() -> None:
     waited = path.slow_start_ns([(), (14_480,), (14_480, 10 << 30)])
     sending_ns = 100_000 * (14_480 - 8) / 102_400
     assert waited.tolist() == [[0, pytest.approx(5e6 - sending_ns), pytest.approx(5e6 - sending_ns)]] * 2
-    assert path.of([16], [8 + 2 * 102_400])[0, 0] == pytest.approx(5e6 + 200_000)
+    assert path.costs_ns([16], [8 + 2 * 102_400])[0, 0] == pytest.approx(5e6 + 200_000)
     assert path.slow_start_ns([(14_480,)], 10_000).tolist() == [[0], [0]], "sent in more than this RTT"
     same = path.model_copy(update={"link_rtt_ns": 0})
     assert same.slow_start_ns([(14_480,)]).tolist() == [[0], [0]]

@@ -15,7 +15,7 @@ from howfar.errors import ServerMissing, UsageError
 from howfar.lab.servers import private as debian
 from howfar.lab.servers import private as getting
 from howfar.lab.servers.kinds import find_server
-from howfar.lab.servers.private import Recipe, Wanted, fetch, get, installs, named, relocate, servers_home
+from howfar.lab.servers.private import PackageSelection, Recipe, fetch, get, installs, named, relocate, servers_home
 from howfar.lab.servers.program import kind_of
 
 needs_apt = pytest.mark.skipif(
@@ -152,7 +152,7 @@ def test_what_nobody_signed_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     home = tmp_path / "apt"
     home.mkdir()
     with pytest.raises(ServerMissing, match="is not signed"):
-        fetch(Wanted("sid", "a-server"), home, print)
+        fetch(PackageSelection("sid", "a-server"), home, print)
     assert not list(home.rglob("*.deb"))
 
 
@@ -186,7 +186,7 @@ def test_without_apt_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
 def test_what_a_killed_one_left_is_removed_and_the_next_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fetched(wanted: Wanted, home: Path, tell: object) -> list[Path]:
+    def fetched(wanted: PackageSelection, home: Path, tell: object) -> list[Path]:
         return [_package(home, wanted.package)]
 
     def relocated(root: Path, server: str) -> Path:
@@ -199,7 +199,9 @@ def test_what_a_killed_one_left_is_removed_and_the_next_is_whole(
     (servers_home() / ".building-1" / "apt").mkdir(parents=True)
     monkeypatch.setattr(getting, "fetch", fetched)
     monkeypatch.setattr(getting, "relocate", relocated)
-    monkeypatch.setitem(getting.RECIPES, "mysql", Recipe("mysql", "mysqld", Wanted("sid", "a-server"), "a test"))
+    monkeypatch.setitem(
+        getting.RECIPES, "mysql", Recipe("mysql", "mysqld", PackageSelection("sid", "a-server"), "a test")
+    )
     installed, made = get("mysql", print)
     assert made
     assert installed.name == "mysql-2.3-4"

@@ -14,7 +14,7 @@ import pytest
 from howfar.errors import LabError, UsageError
 from howfar.recording.recorder import DropIn
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def control(tmp_path: Path, code: int = 0) -> list[str]:
@@ -63,7 +63,7 @@ def test_a_kill_takes_it_back(tmp_path: Path) -> None:
         path = Path(holder.stdout.readline().strip())
         assert path.exists()
         os.kill(holder.pid, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while path.parent.exists() or (tmp_path / "called").read_text().count("daemon-reload") < 2:
         assert time.monotonic() < deadline
         time.sleep(0.01)

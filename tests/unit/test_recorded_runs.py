@@ -7,11 +7,14 @@ counts, intervals and verdicts of closed sets may not, unless CHANGED says why.
 from __future__ import annotations
 
 import csv as spreadsheet
+import importlib
 import io
 import json as plain_json
 import lzma
 import math
+import pkgutil
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import howfar
 from howfar.analysis import cells, plateau
 from howfar.cli.main import cli
 from howfar.report.terminal import FIRST_SCREEN
-from howfar.stats import intervals, trials
+from howfar.stats import intervals
 
 RECORDED = Path(__file__).parents[1] / "data" / "recorded"
 NAMES = sorted(path.name.removesuffix(".howfar.xz") for path in RECORDED.glob("*.howfar.xz"))
@@ -82,12 +86,16 @@ CLOSE: dict[str, tuple[float, str]] = {
 def intervals_of_few_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Restore the rules of the time of recording: two blocks gave an interval and three let an arm rest, where it takes four now; and
     a claim did not allow for the other claims of its run."""
-    remembered = [one for module in (intervals, trials) for one in vars(module).values() if hasattr(one, "cache_clear")]
+    for module in pkgutil.walk_packages(howfar.__path__, "howfar."):
+        if module.name.startswith(("howfar.experiments.", "howfar.report.")):
+            importlib.import_module(module.name)  # before the rules change, since some import their values
+    loaded = [module for name, module in list(sys.modules.items()) if name.startswith("howfar")]
+    remembered = [one for module in loaded for one in vars(module).values() if hasattr(one, "cache_clear")]
     for one in remembered:
         one.cache_clear()
     monkeypatch.setattr(intervals, "MIN_BLOCKS", 2)
     monkeypatch.setattr(plateau, "BLOCKS", 3)
-    monkeypatch.setattr(cells, "claims", lambda table: 1)
+    monkeypatch.setattr(cells, "count_comparisons", lambda table: 1)
     yield
     for one in remembered:
         one.cache_clear()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.made_recording import costs
 
 from howfar.cli.predict import predict
-from howfar.cli.replay import _first as first_pages
+from howfar.cli.replay import _first_pages as first_pages
 from howfar.engine.messages import (
     PacketsEnded,
     Recorded,
@@ -30,9 +30,9 @@ from howfar.paths import find_path
 from howfar.recording import packets
 from howfar.recording.calibration import Placement
 from howfar.recording.collecting import Collected, collect
-from howfar.recording.layout import lay_out
-from howfar.recording.marks import VARIABLE, Marks, page_of, send
-from howfar.recording.on_path import speech_on, whole_pages
+from howfar.recording.layout import cost_pages
+from howfar.recording.marks import VARIABLE, Marks, parse_mark, send
+from howfar.recording.path_session import required_speech, whole_pages
 from howfar.recording.recording import KILLED, Connection, Digest, Page, Recording, RecordingFile, RoundTrip, read
 from howfar.recording.summary import Summary, covered_ns, document, summarize
 from howfar.report.document import Answer, Warnings
@@ -118,7 +118,7 @@ def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_
     recording = read(tmp_path / "a")
     assert {one.id: one.page_id for one in recording.round_trips} == {1: 2, 2: 3, 3: None, 4: 1}
     assert {page.name: page.contested for page in recording.pages} == {"all": 0, "one": 0, "other": 1, "threads": 1}
-    assert "other" not in lay_out(recording, costs(20), costs(540)), "which round trips are its own is not known"
+    assert "other" not in cost_pages(recording, costs(20), costs(540)), "which round trips are its own is not known"
 
 
 def test_a_message_that_closes_a_connection_belongs_to_the_page_before_it(tmp_path: Path) -> None:
@@ -136,7 +136,10 @@ def test_a_connection_without_a_row_has_its_round_trips_in_its_page(tmp_path: Pa
     page = Page(1, "all", "command", 1.0, None, 1_000, 2_000)
     file = recorded(tmp_path / "a", (page,), (trip(1, 1_100), trip(2, 1_200, connection=99)))
     assert file.assign_pages() == 0
-    assert [(number, connection, pid) for number, connection, pid, *_ in file.in_order()] == [(1, 1, 41), (2, 99, None)]
+    assert [(number, connection, pid) for number, connection, pid, *_ in file.ordered_round_trips()] == [
+        (1, 1, 41),
+        (2, 99, None),
+    ]
     file.finish({})
     (found,) = read(tmp_path / "a").pages
     assert [(one.id, one.connection_id) for one in found.round_trips] == [(1, 1), (2, 99)]
@@ -189,7 +192,7 @@ def test_a_capture_that_ended_early_says_so(ends_early: bool, tmp_path: Path, mo
 
     monkeypatch.setattr(packets, "Reader", Reader)
     monkeypatch.setattr(packets, "Dump", Dump)
-    requested = packets.Requested(3306, None, tmp_path / "a", interface="lo", seconds=0)
+    requested = packets.RecordRequest(3306, None, tmp_path / "a", interface="lo", seconds=0)
     assert packets.record(requested, lambda _: None) == 0
     facts = read(tmp_path / "a").facts
     assert facts["complete"] is not ends_early
@@ -221,7 +224,7 @@ def test_a_program_that_reads_a_protocol_is_predicted_only_for_recordings_of_it(
     def spoken(path: str, protocol: str) -> str:
         file = tmp_path / f"{path}-{protocol}"
         recorded(file, (), (trip(1, 1_000),)).finish({"protocol": protocol})
-        return speech_on(find_path(path), read(file))
+        return required_speech(find_path(path), read(file))
 
     assert spoken("remote", "mysql") == spoken("stunnel", "unknown") == "sizes"
     assert spoken("pgbouncer", "postgresql") == "postgresql"
@@ -294,7 +297,7 @@ def _page_names() -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(("page_by", "address", "name"), _page_names())
 def test_parameters_that_tell_pages_apart_stay_if_they_are_asked_for(page_by: str, address: str, name: str) -> None:
     """[app-10] They are dropped by default, because of what they may contain."""
-    page = page_of(1, f"page 41 100 200 php:200 {address}", page_by.split(",") if page_by else ())
+    page = parse_mark(1, f"page 41 100 200 php:200 {address}", page_by.split(",") if page_by else ())
     assert page is not None and page.name == name
 
 
@@ -312,7 +315,7 @@ def test_parameters_that_tell_pages_apart_stay_if_they_are_asked_for(page_by: st
 )
 def test_a_page_that_a_server_error_answered_has_failed(method: str, failed: bool | None, tmp_path: Path) -> None:
     """[app-9] The status is as its sender reports it, also after it was stored."""
-    page = page_of(1, f"page 41 100 200 {method} /shop")
+    page = parse_mark(1, f"page 41 100 200 {method} /shop")
     assert page is not None and page.failed is failed and page.name == "/shop"
     file = RecordingFile(tmp_path / "a", {})
     file.add_pages([page])
@@ -321,14 +324,14 @@ def test_a_page_that_a_server_error_answered_has_failed(method: str, failed: boo
 
 
 def test_a_mark_groups_by_what_is_the_same_and_keeps_no_query() -> None:
-    marked = page_of(1, "page 41 100 200 php /post/4711/comments?token=secret")
+    marked = parse_mark(1, "page 41 100 200 php /post/4711/comments?token=secret")
     assert marked is not None
     assert (marked.name, marked.pid, marked.took_ns) == ("/post/*/comments", 41, 100)
-    named = page_of(1, "page 0 100 200 mark shop 2")
+    named = parse_mark(1, "page 0 100 200 mark shop 2")
     assert named is not None
     assert (named.name, named.pid) == ("shop 2", None)
     for text in ("", "page", "page 1 200 100 php /", "page 1 2 3 other x", "page 1 2 99999999999999999999 php /"):
-        assert page_of(1, text) is None
+        assert parse_mark(1, text) is None
 
 
 @pytest.mark.parametrize(
@@ -505,5 +508,5 @@ def test_what_was_seen_instead_is_named_by_count(
     reader = SimpleNamespace(events=lambda: iter([ended]), cpu_s=lambda: 0.0)
     monkeypatch.setattr(packets, "Reader", lambda *_: reader)
     with pytest.raises(UsageError, match="no round trip to port 3306 was seen") as refused:
-        packets.record(packets.Requested(3306, None, tmp_path / "a", file=tmp_path / "b"), lambda _: None)
+        packets.record(packets.RecordRequest(3306, None, tmp_path / "a", file=tmp_path / "b"), lambda _: None)
     assert said in str(refused.value)

@@ -11,7 +11,7 @@ import pytest
 from howfar.engine.messages import Repeated
 from howfar.errors import UsageError
 from howfar.recording.recording import Connection, Digest, Page, Phase, Recording, RecordingFile, RoundTrip, read
-from howfar.recording.repeat import analyze, document, may_change, script, statements_in
+from howfar.recording.repeat import analyze, document, may_change, script, split_statements
 from howfar.report import terminal
 
 ONE, OTHER, DONE, CHANGE = (
@@ -73,7 +73,7 @@ def recording(path: Path, pages: Sequence[Sequence[str]]) -> Recording:
 
 def test_statements_end_with_their_lines() -> None:
     text = "SELECT ';' ;\n\nSELECT a;b\nFROM t;\nSELECT 3"
-    assert statements_in(text) == ("SELECT ';'", "SELECT a;b\nFROM t", "SELECT 3")
+    assert split_statements(text) == ("SELECT ';'", "SELECT a;b\nFROM t", "SELECT 3")
 
 
 def test_what_is_given_is_run_in_turn_and_what_needs_no_literal_is_run_as_recorded(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from howfar.engine.rules import is_keyed
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, PlanError
 from howfar.lab.link import LinkSpec
-from howfar.lab.replicated import (
+from howfar.lab.replicated_group import (
     SERVERS_TIMEOUT_MS,
     agreement_violation,
     contradictions,
@@ -90,7 +90,7 @@ def test_a_laboratory_has_what_all_cells_together_need() -> None:
     assert (request.prepare, request.paths) == (INSERTS.prepare, ("socket",))
     assert request.copies == 2 * 4, "files and a pool for each of four servers"
     mixed = lab_request(plan(replication=("off", "none"))).replicas
-    assert mixed == ReplicasSpec(0, LinkSpec(0, None), also_alone=True)
+    assert mixed == ReplicasSpec(0, LinkSpec(0, None), also_standalone=True)
     paths = lab_request(load_plan("paths", quick=True).plan)
     assert (paths.replicas, paths.prepare, paths.copies) == (None, (), 1)
     far = lab_request(load_plan("paths", overrides=[Override("--rtt", ("factors", "rtt"), "5ms")]).plan)
@@ -213,11 +213,11 @@ def test_a_commit_is_the_statement_that_commits() -> None:
         target=UnixTarget(path="/s"), user="u", database="d", workload=INSERTS, connections=4, seed=1,
         warmup_ns=0, measure_ns=1000 * MS,
     )  # fmt: skip
-    single = load_facts(outcome("transaction", "insert"), job, commits_each=1)
+    single = load_facts(outcome("transaction", "insert"), job, commits_per_transaction=1)
     assert (single.commits, single.commit_p50_ns) == (100, MS)
-    longer = load_facts(outcome("transaction", "begin", "commit"), job, commits_each=1)
+    longer = load_facts(outcome("transaction", "begin", "commit"), job, commits_per_transaction=1)
     assert longer.commit_p50_ns == 3 * MS, "the statements before it wait for nobody"
-    reads = load_facts(outcome("transaction", "commit"), job, commits_each=0)
+    reads = load_facts(outcome("transaction", "commit"), job, commits_per_transaction=0)
     assert (reads.commits, reads.commit_p50_ns) == (None, None), "an empty commit waits for nobody either"
     assert single.round_trip_ns == reads.round_trip_ns > 0
 

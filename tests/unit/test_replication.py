@@ -13,7 +13,7 @@ import pytest
 from howfar.errors import PlanError
 from howfar.lab.link import LinkSpec
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
-from howfar.lab.network import REPLICAS_MOST, host_batch, middle_batch, numbered
+from howfar.lab.network import MAX_REPLICAS, host_batch, link_addresses, middle_batch
 from howfar.lab.replication import ReplicationSpec, galera
 from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Seed, Source, replication_dialect
@@ -22,10 +22,10 @@ from howfar.lab.replication.proof import (
     ChannelFacts,
     ReplicaFacts,
     Snapshot,
-    after_absence,
     channel_violations,
     latency_violation,
     violations,
+    violations_after_absence,
     window_facts,
 )
 from howfar.lab.replication.status import MariadbPositions, MysqlPositions, primary_end, replica_status, semi_sync_names
@@ -213,12 +213,12 @@ def test_a_hung_commit_is_told_from_a_slow_one() -> None:
     end, clock = snapshot("mysql").primary, HangClock()
     assert end is not None and end.yes_tx is not None
     waiting = replace(end, waiting=3)
-    assert clock.look(0, waiting) == 0
-    assert clock.look(5, waiting) == 5
-    assert clock.look(9, replace(waiting, yes_tx=end.yes_tx + 1)) == 0, "somebody was answered"
-    assert clock.look(12, replace(waiting, yes_tx=end.yes_tx + 1)) == 3
-    assert clock.look(20, end) == 0, "nobody waits"
-    assert clock.look(30, waiting) == 10
+    assert clock.sample(0, waiting) == 0
+    assert clock.sample(5, waiting) == 5
+    assert clock.sample(9, replace(waiting, yes_tx=end.yes_tx + 1)) == 0, "somebody was answered"
+    assert clock.sample(12, replace(waiting, yes_tx=end.yes_tx + 1)) == 3
+    assert clock.sample(20, end) == 0, "nobody waits"
+    assert clock.sample(30, waiting) == 10
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_hung_commit_is_told_from_a_slow_one() -> None:
         (replace(ASKED, mode="none"), "none with 1 replicas"),
         (replace(ASKED, wait_for=2), "2 of 1"),
         (replace(ASKED, timeout_ms=0), "0 ms"),
-        (replace(ASKED, replicas=REPLICAS_MOST + 1), "too many"),
+        (replace(ASKED, replicas=MAX_REPLICAS + 1), "too many"),
     ],
 )
 def test_what_makes_no_sense_is_refused(spec: ReplicationSpec, expected: str) -> None:
@@ -249,7 +249,7 @@ def test_each_server_is_told_in_its_words(kind: str) -> None:
 
 
 def test_each_link_has_names_and_addresses_of_its_own() -> None:
-    ends = [numbered(number) for number in range(REPLICAS_MOST + 1)]
+    ends = [link_addresses(number) for number in range(MAX_REPLICAS + 1)]
     values = [value for one in ends for value in vars(one).values()]
     assert len(set(values)) == len(values)
     assert all(len(f"{one.client_middle}-{one.server_middle}") <= 15 for one in ends), "a thread's name"
@@ -266,14 +266,16 @@ def test_a_replica_that_was_away_is_held_against_what_that_does_not_explain(kind
         "mariadb": ("Slave_IO_Running", "Slave_SQL_Running"),
         "mysql": ("Replica_IO_Running", "Replica_SQL_Running"),
     }[kind]
-    assert after_absence(snapshot(kind)) == ()
-    assert after_absence(snapshot(kind, replica={io: "Connecting"})) == (), "it is on its way back"
+    assert violations_after_absence(snapshot(kind)) == ()
+    assert violations_after_absence(snapshot(kind, replica={io: "Connecting"})) == (), "it is on its way back"
     for column in (io, sql):
-        (found,) = after_absence(snapshot(kind, replica={column: "No"}))
+        (found,) = violations_after_absence(snapshot(kind, replica={column: "No"}))
         assert "replica1 was not replicating after the window" in found
     seen = snapshot(kind)
     apart = replace(seen.replicas[0], strangers="0-9-1")
-    (broken, parted) = after_absence(replace(seen, broken=("the link of replica1 had died",), replicas=(apart,)))
+    (broken, parted) = violations_after_absence(
+        replace(seen, broken=("the link of replica1 had died",), replicas=(apart,))
+    )
     assert "the link of replica1 had died" in broken and "their histories have parted" in parted
 
 

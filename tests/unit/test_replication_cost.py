@@ -23,16 +23,16 @@ from tests.unit.rendered import findings_of
 from howfar.experiments.registry import summarise
 from howfar.experiments.replication.analysis import (
     CommitCost,
-    Local,
+    CommitWait,
+    LocalCommits,
     ReplicationCost,
     ReplicationCurve,
-    Waiting,
     acknowledgement_s,
+    classify_regime,
     lag_series,
     point_at,
-    regime_of,
 )
-from howfar.experiments.replication.arms import MOST_POINTS
+from howfar.experiments.replication.arms import MAX_POINTS
 from howfar.experiments.replication.frame import trade_notes
 from howfar.experiments.replication.trade import ReplicationFindings, replication_findings
 from howfar.stats.trials import trial_table
@@ -82,8 +82,8 @@ def test_the_model_predicts_what_the_mechanism_does(
     kind: str, mode: str, mechanism: Mechanism, threads: int, rtt_ms: float
 ) -> None:
     measured = Simulation(mechanism, threads, rtt_ms, own_ms=0.05, write_ms=0.01).run(20 * rtt_ms, 400 * rtt_ms)
-    local = Local({n: max(0.06, 0.01 * n) / 1e3 for n in (1, 2, 3, 4, 16, 64)})
-    waiting = Waiting(kind, mode, rtt_ms / 1e3)
+    local = LocalCommits({n: max(0.06, 0.01 * n) / 1e3 for n in (1, 2, 3, 4, 16, 64)})
+    waiting = CommitWait(kind, mode, rtt_ms / 1e3)
     local_s = waiting.local_s(local, threads)
     assert local_s is not None
     assert threads / (local_s + waiting.wait_s(threads)) == pytest.approx(measured, rel=_BAR)
@@ -96,17 +96,19 @@ def test_only_a_third_group_waits_for_others() -> None:
 
 
 def test_a_station_is_as_fast_as_its_curve() -> None:
-    local = Local({1: 0.001, 4: 0.002, 16: 0.008})  # 1000, 2000 and 2000 a second
-    assert local.behind(1.0, 1) == pytest.approx(0.001, rel=0.01)
-    assert local.behind(0.08, 160) == pytest.approx(0.002, rel=0.05), "just full"
-    assert local.behind(0.08, 1600) == pytest.approx(1600 / 2000 - 0.08), "the queue takes what the rate does not pass"
-    times = [local.behind(0.08, threads) for threads in (1, 40, 80, 120, 150, 160, 320)]
+    local = LocalCommits({1: 0.001, 4: 0.002, 16: 0.008})  # 1000, 2000 and 2000 a second
+    assert local.time_between_waits(1.0, 1) == pytest.approx(0.001, rel=0.01)
+    assert local.time_between_waits(0.08, 160) == pytest.approx(0.002, rel=0.05), "just full"
+    assert local.time_between_waits(0.08, 1600) == pytest.approx(1600 / 2000 - 0.08), (
+        "the queue takes what the rate does not pass"
+    )
+    times = [local.time_between_waits(0.08, threads) for threads in (1, 40, 80, 120, 150, 160, 320)]
     assert times == sorted(times)
 
 
 def test_regimes() -> None:
     growths = {15.0: "delay station", 10.6: "delay station", 1.1: "serial", 4.0: "between"}
-    assert {growth: regime_of(growth, 16) for growth in growths} == growths, "10.6: three groups at two stages"
+    assert {growth: classify_regime(growth, 16) for growth in growths} == growths, "10.6: three groups at two stages"
     assert acknowledgement_s(0.0851, 0.0002, 0.085) == 0.0
 
 
@@ -257,6 +259,6 @@ def _slower(trial: Trial) -> Trial:
 def test_a_peak_of_the_lag_is_drawn_however_many_looks_there_are() -> None:
     series = lag_series([lagging_trial(5000, peak_at=3333, peak=90_000)], threads=16)
     assert series is not None
-    assert len(series.at_s) <= MOST_POINTS and max(series.behind) == 90_000
+    assert len(series.at_s) <= MAX_POINTS and max(series.behind) == 90_000
     assert series.replica == "replica1" and list(series.at_s) == sorted(series.at_s)
     assert lag_series([crash_trial(number=1, lost=0)], threads=16) is None, "nobody looked"

@@ -31,7 +31,7 @@ from howfar.report.document import (
     plain,
     single,
 )
-from howfar.report.terminal import FIRST_SCREEN, IN_SIGHT, Around, lay_out
+from howfar.report.terminal import FIRST_SCREEN, VISIBLE_LINES, Around, lay_out
 from howfar.report.text import as_csv, as_markdown
 
 MAIN = Table(
@@ -90,7 +90,7 @@ AROUND = Around("Which is faster?", ("Run file: a.howfar",), ("Go on with: howfa
 def test_a_document_that_fits_on_a_screen_begins_with_its_answer() -> None:
     small = Document("howfar: sample", (Answer("The socket."), MAIN, Heading("What to do"), Advice("First.", "")))
     lines = terminal.render(small, 80, around=AROUND).splitlines()
-    assert len(lines) <= IN_SIGHT
+    assert len(lines) <= VISIBLE_LINES
     assert lines[:4] == ["Which is faster?", "", "The socket.", ""]
     assert lines[-3:] == ["Run file: a.howfar", "", "Go on with: howfar resume a.howfar"]
 
@@ -112,7 +112,7 @@ def test_the_answer_stays_in_sight_however_long_the_advice(width: int, details: 
     advice = [Advice(f"Do this. {'And that. ' * 12}", "Since it helps. " * 20) for _ in range(3)]
     wordy = Document("howfar: sample", (Answer("The socket."), MAIN, MAIN, Heading("What to do"), *advice))
     text = terminal.render(wordy, width, details=details, around=AROUND)
-    assert "The socket." in text.splitlines()[-IN_SIGHT:]
+    assert "The socket." in text.splitlines()[-VISIBLE_LINES:]
     assert text.count("Do this.") == 3
 
 

@@ -26,7 +26,7 @@ from howfar.experiments import grid as blocks
 from howfar.experiments.bandwidth import curves as curve_blocks
 from howfar.experiments.bandwidth.analysis import Scaling
 from howfar.experiments.encryption.analysis import EncryptionEconomics
-from howfar.experiments.encryption.report import costs as encryption_costs
+from howfar.experiments.encryption.report import costs_section as encryption_costs
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource
 from howfar.model.what_if import WhatIf
@@ -98,7 +98,7 @@ def test_a_cell_that_was_not_measured_is_a_gap() -> None:
     whole = summary("bandwidth")
     some = whole.model_copy(update={"cells": whole.cells[1:]})
     assert grid(some).cells[0][0] is None
-    assert blocks.throughput(some).rows[0][1].text == "-"
+    assert blocks.throughput_table(some).rows[0][1].text == "-"
 
 
 def test_every_limit_has_a_letter_of_its_own() -> None:
@@ -121,7 +121,7 @@ def test_near_ceilings_share_a_label() -> None:
     line = curve_blocks.CeilingLabel
     found = curve_blocks.ceiling_labels(
         [line(100, "server CPU", "a", 1.0), line(105, "server CPU", "b", 1.0), line(300, "link to client", "a", 1.5)],
-        near=1.15,
+        max_factor=1.15,
     )
     assert [(label.tps, label.name) for label in found] == [
         (100, "server CPU: 100 to 105/s"),
@@ -209,7 +209,7 @@ def test_what_if_nothing_changes_then_nothing_changes() -> None:
     whole = summary("bandwidth")
     own = findings_of(whole, WhatIf).worked[0].answer.tps
     off = with_findings(whole, what_if=findings_of(whole, WhatIf).model_copy(update={"tps": own / 0.76}))
-    found = table_of(blocks.what_if(off))
+    found = table_of(blocks.what_if_section(off))
     assert (found.rows[0][-2].text, found.columns[-2].head) == ("x 1.00", "of the first")
     assert "-24.0 %: its error there" in found.notes[0]
     for text in (markdown.render(off), html.render(off)):
@@ -232,7 +232,7 @@ def test_settings_beyond_what_was_measured_are_marked(changed: dict[str, float],
     first = findings_of(whole, WhatIf).worked[0]
     worked = first.model_copy(update={"settings": first.settings.model_copy(update=changed)})
     settings = findings_of(whole, WhatIf).model_copy(update={"worked": (first, worked)})
-    found = table_of(blocks.what_if(with_findings(whole, what_if=settings)))
+    found = table_of(blocks.what_if_section(with_findings(whole, what_if=settings)))
     assert "*" not in found.rows[0][0].text, "the measured point itself"
     assert ("*" in found.rows[1][0].text) is beyond
 

@@ -12,7 +12,7 @@ from tests.unit.synthetic_run import synthetic_run
 from howfar.experiments.registry import summarise
 
 VOID_TAGS = {"meta", "br", "hr", "img", "input", "link"}
-PAGE_BYTES_MOST = 400_000
+MAX_PAGE_BYTES = 400_000
 
 
 class Balance(HTMLParser):
@@ -38,7 +38,7 @@ class Balance(HTMLParser):
 
 def is_small_and_whole(page: str) -> None:
     """Assert that the page is small and well formed, has each id once, and fetches and runs nothing."""
-    assert len(page.encode()) < PAGE_BYTES_MOST
+    assert len(page.encode()) < MAX_PAGE_BYTES
     balance = Balance()
     balance.feed(page)
     assert balance.open == []

@@ -50,7 +50,7 @@ def summary(misses: int = 0) -> Summary:
 
 def test_a_store_answers_requests_everywhere() -> None:
     found = summary()
-    assert found.asked == "requests"
+    assert found.operation_unit == "requests"
     for text in (terminal.render(found, 80), markdown.render(found), html.render(found)):
         assert "requests/s" in text or "requests per second" in text
         assert (
@@ -58,7 +58,7 @@ def test_a_store_answers_requests_everywhere() -> None:
         )
     assert "unixsocket" in terminal.render(found, 80) and "MGET" in terminal.render(found, 80)
     assert "mysql" not in terminal.render(found, 80, details=False).lower()
-    assert summarise(synthetic_run(blocks=8, samples=60)).asked == "queries"
+    assert summarise(synthetic_run(blocks=8, samples=60)).operation_unit == "queries"
 
 
 def test_keys_that_had_no_value_are_said() -> None:

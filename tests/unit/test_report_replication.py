@@ -231,21 +231,21 @@ def test_curves_that_differ_only_in_other_factors_are_named_by_their_arms() -> N
         "semi-sync AFTER_SYNC, socket",
         "semi-sync AFTER_SYNC, remote",
     ]
-    assert len(set(cost_report.matrix(cost().model_copy(update={"curves": tuple(curves)})).columns)) == 3
+    assert len(set(cost_report.throughput_matrix(cost().model_copy(update={"curves": tuple(curves)})).columns)) == 3
     assert [name for name, _ in charts.named(cost().curves)][:2] == ["no replica", "asynchronous"]
 
 
 def test_crashes_of_one_mode_at_several_loads_are_several_rows() -> None:
     losses = crash().losses
     many = [loss.model_copy(update={"arm": f"64 threads, {loss.arm}", "threads": 64}) for loss in losses]
-    for labels in (crash_charts.labels, crash_charts.mode_labels):
+    for labels in (crash_charts.fault_labels, crash_charts.mode_labels):
         names = labels([*losses, *many])
         assert len(set(names)) == 2 * len(losses) and names[0] == losses[0].arm
 
 
 def test_marks_of_equal_crashes_are_side_by_side() -> None:
-    lanes = [crash_charts.lane(index) for index in range(crash_charts.LANES)]
-    assert len(set(lanes)) == crash_charts.LANES and max(map(abs, lanes)) == 1
+    lanes = [crash_charts.lane(index) for index in range(crash_charts.MAX_LANES)]
+    assert len(set(lanes)) == crash_charts.MAX_LANES and max(map(abs, lanes)) == 1
 
 
 def test_the_last_moments_are_of_the_fault_that_loses_most() -> None:
@@ -257,7 +257,7 @@ def test_a_primary_that_never_fell_back_was_waiting_and_then_semi_synchronous() 
     series = fallback_series(fallback_trial())
     assert series is not None
     stayed = series.model_copy(update={"fell_s": None, "back_s": None})
-    primary = [(each["state"], each["to"]) for each in fallback_charts.phases(stayed) if each["row"] == "primary"]
+    primary = [(each["state"], each["to"]) for each in fallback_charts.phase_rows(stayed) if each["row"] == "primary"]
     acknowledged, waiting = fallback_charts.ACKNOWLEDGED, fallback_charts.WAITING
     assert [state for state, _ in primary] == [acknowledged, waiting, acknowledged]
     assert primary[1][1] == series.left_s + series.stall_s
@@ -269,11 +269,11 @@ def test_a_primary_that_never_fell_back_was_waiting_and_then_semi_synchronous() 
 def test_a_primary_that_is_asynchronous_as_long_as_there_is_a_load_has_lower_bounds() -> None:
     story = findings("fallback").fallback[0]
     assert story.series is not None and story.series.back_s is not None
-    assert fallback_report.asynchronous_for(story, story.after_return_ms) == "7.00 s"
+    assert fallback_report.asynchronous_time_text(story, story.after_return_ms) == "7.00 s"
     ended = len(story.series.commits_per_s) * story.series.slice_s
     for back_s in (ended + 0.2, None):
         late = story.model_copy(update={"series": story.series.model_copy(update={"back_s": back_s})})
-        assert fallback_report.asynchronous_for(late, late.after_return_ms) == "≥ 7.00 s"
+        assert fallback_report.asynchronous_time_text(late, late.after_return_ms) == "≥ 7.00 s"
         assert fallback_report.LOWER_BOUND in fallback_report.fallback_table([late]).notes
 
 

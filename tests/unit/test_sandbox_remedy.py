@@ -65,4 +65,4 @@ def test_a_signal_goes_on_to_the_inside_unless_it_is_there_or_was_ignored(
     number: signal.Signals, code: int, handler: signal.Handlers, goes_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signal, "getsignal", {number: handler}.__getitem__)
-    assert sandbox._goes_on(number, code) is goes_on
+    assert sandbox._must_forward(number, code) is goes_on

@@ -15,7 +15,7 @@ import pytest
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
-from howfar.lab.servers.postgresql import _see
+from howfar.lab.servers.postgresql import _view_session
 from howfar.lab.servers.sql_store import SqlServer
 from howfar.paths.pgbouncer import _ask
 
@@ -50,7 +50,7 @@ class Refusing:
 def _server(refusing: Refusing, log: Path, lines: Sequence[str] = ("ready",)) -> SqlServer:
     server: Any = object.__new__(SqlServer)
     log.write_text("\n".join(lines))
-    server._admin, server._companion, server._log = refusing, refusing, log
+    server._admin, server._process, server._log = refusing, refusing, log
     server.program = "mariadbd"
     made: SqlServer = server
     return made
@@ -82,7 +82,7 @@ REFUSAL = b"SFATAL\0VFATAL\0C57P03\0Mthe server is going away\0\0"
 @pytest.mark.parametrize(
     ("connect", "told"),
     [
-        (lambda near: _see(SECRET, {"socket": near}, None), "the server is going away"),
+        (lambda near: _view_session(SECRET, {"socket": near}, None), "the server is going away"),
         (partial(_ask, command="SHOW STATS"), "does not answer SHOW STATS"),
     ],
     ids=["server", "pgbouncer"],

@@ -11,7 +11,7 @@ import pytest
 from howfar.cli.main import run_command_line
 from howfar.errors import LabError, ServerMissing
 from howfar.lab.servers.kinds import find_server
-from howfar.lab.servers.private import get_from, installs, servers_home
+from howfar.lab.servers.private import install_from, installs, servers_home
 
 PROGRAM = "#!/bin/sh\ncase $* in *--version*) echo 'mysqld  Ver 8.4.9-1 for Linux (Percona Server)' ;; *) echo \"$@\" ;; esac\n"
 
@@ -62,14 +62,14 @@ def test_it_is_found_by_kind_and_told_its_base(
 
 def test_the_same_one_is_taken_once(tmp_path: Path) -> None:
     base = _unpacked(tmp_path)
-    first, made = get_from(base, _quiet)
-    again, made_again = get_from(base, _quiet)
+    first, made = install_from(base, _quiet)
+    again, made_again = install_from(base, _quiet)
     assert (first, made, made_again) == (again, True, False)
 
 
 def test_a_directory_without_a_server_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ServerMissing, match="contains no server program"):
-        get_from(tmp_path, _quiet)
+        install_from(tmp_path, _quiet)
     assert list(servers_home().iterdir()) == []
 
 
@@ -88,7 +88,7 @@ def test_a_torn_tarball_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     torn = tmp_path / "torn.tar.gz"
     torn.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LabError, match="unpacking"):
-        get_from(torn, _quiet)
+        install_from(torn, _quiet)
     assert list(servers_home().iterdir()) == []
 
 

@@ -22,7 +22,7 @@ from howfar.engine.messages import UnixTarget
 from howfar.errors import UsageError
 from howfar.recording import slope
 from howfar.recording.insertion import NamedServer
-from howfar.recording.slope import Costs, Observation, Requested, Slope, WarmUp, analyze, document
+from howfar.recording.slope import Costs, Observation, Slope, SlopeRequest, WarmUp, analyze, document
 from howfar.recording.tap import Tap
 from howfar.report import terminal
 
@@ -123,7 +123,7 @@ def test_pages_warm_up_until_their_times_stop_falling(noise: float) -> None:
         asked += 1
         return (0.010 + 0.050 * 0.97**asked) * (1 + noise * chance.expovariate(1))
 
-    requested = Requested(NamedServer(UnixTarget(path="/a")), url="http://127.0.0.1/")
+    requested = SlopeRequest(NamedServer(UnixTarget(path="/a")), url="http://127.0.0.1/")
     warm = slope._warm_up(requested, timer)
     assert warm.pages == asked + 1 and not warm.still_falling
     assert 0.010 + 0.050 * 0.97**asked < 0.013
@@ -171,15 +171,15 @@ SERVER, OWN = NamedServer(UnixTarget(path="/s")), UnixTarget(path="/tap")
 @pytest.mark.parametrize(
     ("requested", "why"),
     [
-        (Requested(SERVER, url="http://127.0.0.1:99999/", listen=OWN), "not an http URL: Port out of range"),
-        (Requested(SERVER, url="http://127.0.0.1:x/", listen=OWN), "not an http URL: Port could not"),
-        (Requested(SERVER, url="http://[::1/", listen=OWN), "not an http URL"),
-        (Requested(SERVER, url="ftp://h/", listen=OWN), "not an http URL"),
-        (Requested(SERVER, listen=OWN), "--listen needs --url"),
-        (Requested(SERVER, ("php",), url="http://127.0.0.1/", listen=OWN), "for an application that already runs"),
+        (SlopeRequest(SERVER, url="http://127.0.0.1:99999/", listen=OWN), "not an http URL: Port out of range"),
+        (SlopeRequest(SERVER, url="http://127.0.0.1:x/", listen=OWN), "not an http URL: Port could not"),
+        (SlopeRequest(SERVER, url="http://[::1/", listen=OWN), "not an http URL"),
+        (SlopeRequest(SERVER, url="ftp://h/", listen=OWN), "not an http URL"),
+        (SlopeRequest(SERVER, listen=OWN), "--listen needs --url"),
+        (SlopeRequest(SERVER, ("php",), url="http://127.0.0.1/", listen=OWN), "for an application that already runs"),
     ],
 )
-def test_mistakes_are_told_as_such(requested: Requested, why: str) -> None:
+def test_mistakes_are_told_as_such(requested: SlopeRequest, why: str) -> None:
     tap = cast(Tap, SimpleNamespace(address=OWN))
     with ExitStack() as stack, pytest.raises(UsageError, match=why):
         slope._timers(requested, tap, stack)
@@ -190,7 +190,7 @@ def test_the_longest_delay_is_one_that_the_time_budget_allows(round_trips: int, 
     """The slowdown of computing after a wait grows with the wait, so short delays alone give too high a slope."""
     counts = SimpleNamespace(round_trips=round_trips, connections=0)
     tap = cast(Tap, SimpleNamespace(set_delay=lambda _: counts))
-    delays_ns = slope._affordable(Requested(SERVER, blocks=12), tap, lambda: 0.01)
+    delays_ns = slope._choose_delays(SlopeRequest(SERVER, blocks=12), tap, lambda: 0.01)
     assert (delays_ns[0], delays_ns[-1]) == (0, longest_ms * 1_000_000)
 
 
@@ -205,9 +205,9 @@ def test_a_page_that_is_not_answered_any_more_is_said() -> None:
 
     tap = cast(Tap, SimpleNamespace(set_delay=lambda _: SimpleNamespace(round_trips=1, connections=1, held_ns=0)))
     echo = cast(slope.Echo, SimpleNamespace(round_trip_ns=lambda _: 1))
-    requested = Requested(SERVER, url="http://127.0.0.1/", listen=OWN)
-    timers = (slope._answered(requested, page), None)
-    blocks = slope._blocks(requested, DELAYS_NS, tap, echo, timers, lambda _: None)
+    requested = SlopeRequest(SERVER, url="http://127.0.0.1/", listen=OWN)
+    timers = (slope._timer_requiring_answers(requested, page), None)
+    blocks = slope._measure_blocks(requested, DELAYS_NS, tap, echo, timers, lambda _: None)
     with pytest.raises(UsageError, match="was not answered: refused"):
         list(blocks)
 
@@ -228,7 +228,7 @@ def test_a_url_may_have_characters_of_any_language() -> None:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/gr\u00f6\u00dfe?a=b%20c"
-        timer = slope._page_timer(Requested(SERVER, ("true",), url))
+        timer = slope._page_timer(SlopeRequest(SERVER, ("true",), url))
         assert timer() > 0
         thread.join(10)
     assert asked == ["/gr%C3%B6%C3%9Fe?a=b%20c"]

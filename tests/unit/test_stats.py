@@ -47,8 +47,8 @@ from howfar.stats.intervals import (
 from howfar.stats.resample import (
     Derived,
     Interval,
+    analyse_with_intervals,
     derived,
-    found_by,
     groups,
     of_blocks,
     wants_intervals,
@@ -119,7 +119,7 @@ def test_a_claim_allows_for_all_claims_of_its_run() -> None:
     assert math.log(wide.high / ratio.value) == pytest.approx(wider * math.log(ratio.high / ratio.value))
     assert math.log(wide.low / ratio.value) == pytest.approx(wider * math.log(ratio.low / ratio.value))
     weak = judge_ratio([0.95, 0.99, 0.94, 1.01, 0.97, 0.96, 0.98, 0.94]).mean
-    assert [Threshold(0.01, claims).resolve(weak) for claims in (1, 100)] == [
+    assert [Threshold(0.01, comparisons).resolve(weak) for comparisons in (1, 100)] == [
         Resolution.SLOWER,
         Resolution.NOT_RESOLVED,
     ]
@@ -470,10 +470,10 @@ def test_analyses_are_made_once_where_nothing_wants_an_interval() -> None:
         asked.append(out)
         return {"x": found(("a", 1.0 + len(out) / 10))}
 
-    found_by(analyse, range(6), {"x": Found})
+    analyse_with_intervals(analyse, range(6), {"x": Found})
     assert len(asked) == 7
     asked.clear()
-    found_by(analyse, range(6), {"x": Part})
+    analyse_with_intervals(analyse, range(6), {"x": Part})
     assert len(asked) == 1
 
 
@@ -524,11 +524,11 @@ def scatter(plan: str, where: Path) -> tuple[list[float], list[float]]:
 
 def false_claims(contenders: int, blocks: int, residuals: tuple[list[float], list[float]], rng: random.Random) -> int:
     """Number of differences claimed, by the rule of the reports, in one run without any."""
-    claims = COMPARISONS * contenders
+    comparisons = COMPARISONS * contenders
     found = 0
     for figure in residuals:
         base, twin, *arms = ([math.exp(rng.choice(figure)) for _ in range(blocks)] for _ in range(contenders + 2))
-        threshold = Threshold(noise_floor(judge_ratio(ratio(twin, base)).quoted), claims)
+        threshold = Threshold(noise_floor(judge_ratio(ratio(twin, base)).quoted), comparisons)
         pairs = [(arm, base) for arm in arms]
         if figure is residuals[0]:  # ratios to the cell that lacks what is tested
             pairs += zip(arms[1:], arms, strict=False)

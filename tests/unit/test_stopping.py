@@ -17,11 +17,11 @@ from howfar.stopping import (
     REQUESTS,
     Ended,
     ended_by_request,
+    forward_requests_to,
+    hold_requests,
     on_request,
-    passed_on_to,
     request_code,
     temporary_folder,
-    withheld,
 )
 
 
@@ -60,9 +60,9 @@ def test_a_groups_signal_that_comes_late_does_not_end_what_follows_the_command()
     process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
     with ended_by_request():
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
-        with passed_on_to(process):
+        with forward_requests_to(process):
             os.kill(os.getpid(), signal.SIGTERM)
-            assert process.wait(MOST_S) == 6
+            assert process.wait(MAX_S) == 6
         os.kill(os.getpid(), signal.SIGTERM)
         sandbox._interrupt(signal.SIGTERM, None)  # the handler inside a sandbox has the same clock
     process.stdout.close()
@@ -71,7 +71,7 @@ def test_a_groups_signal_that_comes_late_does_not_end_what_follows_the_command()
 def test_what_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with on_request(lambda number: pytest.fail(f"signal {number}")), withheld():
+        with on_request(lambda number: pytest.fail(f"signal {number}")), hold_requests():
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -87,7 +87,7 @@ def test_a_calibration_is_bounded_whatever_the_answers_size(size: int) -> None:
 
 
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
-MOST_S = 60
+MAX_S = 60
 _SIGNAL_AT_IMPORT = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test may itself run in the background, where it is ignored
@@ -107,7 +107,7 @@ def signalled(where: Path, module: str, number: int, *words: str) -> subprocess.
     (where / "sitecustomize.py").write_text(_SIGNAL_AT_IMPORT.format(module=module, number=int(number)))
     path = os.pathsep.join([str(where), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [*HOWFAR, *words], capture_output=True, text=True, timeout=MOST_S, env={**os.environ, "PYTHONPATH": path}
+        [*HOWFAR, *words], capture_output=True, text=True, timeout=MAX_S, env={**os.environ, "PYTHONPATH": path}
     )
 
 

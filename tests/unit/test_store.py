@@ -17,7 +17,7 @@ from tests.unit.fake_lab import HISTOGRAM, conducted, fake_info, fakes
 
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
 from howfar.file_kinds import RUN_FILE
-from howfar.runner.run import conduct
+from howfar.runner.run import execute_run
 from howfar.store.records import FORMAT_VERSION, MachineLoad, ServiceRecord, StopReason, Trial, TrialStatus
 from howfar.store.run_file import RunFile, create, read_run
 from howfar.store.server_metrics import ServerMetrics, server_metrics
@@ -42,7 +42,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     laboratory, _, instruments = fakes()
     info = fake_info()
     with create(path, info) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
         while_open = file.read()
     assert while_open.info == info
     run = read_run(path)
@@ -354,7 +354,7 @@ def test_no_password_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.howfar"
     laboratory, _, instruments = fakes()
     with create(path, fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+        execute_run(file, laboratory, laboratory.clock(), instruments)
     assert b"secret-of-the-fake" not in path.read_bytes()
 
 

@@ -16,7 +16,7 @@ from tests.unit.test_address import FORMS, PLANTED
 from howfar.address import Secret, ServerAddress
 from howfar.cli.hide_arguments import may_hold_password
 from howfar.cli.main import run_command_line
-from howfar.cli.target import find_server, numeric, resolve, server_at, settle_tls, system_authorities
+from howfar.cli.target import find_server, find_system_ca_file, numeric, resolve, server_at, settle_tls
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 
@@ -97,7 +97,7 @@ def test_the_authorities_of_the_machine_are_found(monkeypatch: pytest.MonkeyPatc
     own = tmp_path / "own.pem"
     own.write_text("x")
     monkeypatch.setenv("SSL_CERT_FILE", str(own))
-    assert system_authorities() == str(own)
+    assert find_system_ca_file() == str(own)
     for text in ("postgresql://h?sslmode=verify-full&sslrootcert=system", "mysql://h?tls=true"):
         address = find_server(text, environment=ALONE).address
         assert (address.ssl_mode, address.ssl_ca) == ("VERIFY_IDENTITY", str(own))

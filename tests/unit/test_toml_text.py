@@ -13,7 +13,7 @@ from howfar.errors import UsageError
 from howfar.fleet.hosts_file import parse_hosts
 from howfar.load.job import parse_workload
 from howfar.plan.load import load_plan
-from howfar.toml_text import MOST_DEPTH, MalformedToml, parse_toml
+from howfar.toml_text import MAX_DEPTH, MalformedToml, parse_toml
 
 NESTED: dict[str, Callable[[int], str]] = {
     "arrays": lambda depth: "a = " + "[" * depth + "]" * depth,
@@ -47,9 +47,9 @@ def test_deep_text_is_malformed_and_has_its_line(reader: str, nested: str, tmp_p
 
 @pytest.mark.parametrize("nested", ["arrays", "tables", "keys"])
 def test_the_bound_is_a_depth(nested: str) -> None:
-    parse_toml(NESTED[nested](MOST_DEPTH - 2))
+    parse_toml(NESTED[nested](MAX_DEPTH - 2))
     with pytest.raises(MalformedToml):
-        parse_toml(NESTED[nested](MOST_DEPTH + 2))
+        parse_toml(NESTED[nested](MAX_DEPTH + 2))
 
 
 @given(st.text(st.sampled_from("[]{}=.,\"'#\n\\ a1"), max_size=200))

@@ -20,17 +20,17 @@ from howfar.lab.network import Host
 from howfar.lab.window import (
     Connection,
     Diag,
-    Scene,
     ThreadClocks,
+    WatchTargets,
     WindowWatch,
     busy_shares,
-    parse,
+    parse_connections,
     processor,
-    record,
     server_growth,
     share_to_server,
+    tcp_record,
 )
-from howfar.lab.window_network import Look, ProcFile, Traffic, as_frames, samples, segments, timeouts, traffic
+from howfar.lab.window_network import NetworkReading, ProcFile, Traffic, as_frames, samples, segments, timeouts, traffic
 
 _DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
@@ -83,7 +83,7 @@ def test_a_super_packet_counts_as_the_frames_that_a_card_would_send() -> None:
 _STEP = st.tuples(*[st.integers(0, 50)] * 6)
 
 
-def _looks(steps: list[tuple[int, ...]]) -> list[Look]:
+def _looks(steps: list[tuple[int, ...]]) -> list[NetworkReading]:
     """Looks at counters that grow by each step: packets and super-packets' segments in each direction, retransmitted segments."""
     packets_in = packets_out = client = server = client_again = server_again = 0
     looks = []
@@ -93,7 +93,9 @@ def _looks(steps: list[tuple[int, ...]]) -> list[Look]:
         client_again, server_again = client_again + step[4], server_again + step[5]
         dev = _dev((packets_in * 66, packets_in), (packets_out * 1514, packets_out))
         looks.append(
-            Look(at * 250_000_000 + 9, dev, _snmp(server, server_again), _snmp(client, client_again), at, 2 * at)
+            NetworkReading(
+                at * 250_000_000 + 9, dev, _snmp(server, server_again), _snmp(client, client_again), at, 2 * at
+            )
         )
     return looks
 
@@ -114,8 +116,8 @@ def test_nothing_ever_shrinks(steps: list[tuple[int, ...]]) -> None:
 def test_segments_that_a_host_sent_to_itself_are_no_frames_of_the_link(at_client: int, at_server: int) -> None:
     """Two super-packets of 10 segments to the server, one of 30 to the client; plus segments to a program on either host."""
     looks = [
-        Look(0, _dev((0, 0), (0, 0)), _snmp(30, 0), _snmp(30, 0), client_dev=_dev((0, 0), (0, 0))),
-        Look(
+        NetworkReading(0, _dev((0, 0), (0, 0)), _snmp(30, 0), _snmp(30, 0), client_dev=_dev((0, 0), (0, 0))),
+        NetworkReading(
             1,
             _dev((2 * 7306, 2), (43_506, 1), 30 + at_server),
             _snmp(60 + at_server, 0),
@@ -131,8 +133,8 @@ def test_segments_that_a_host_sent_to_itself_are_no_frames_of_the_link(at_client
 @given(st.integers(0, 10**12), st.floats(0, 1))
 def test_on_the_loopback_each_byte_is_counted_once(grown: int, share: float) -> None:
     text = "lo: {0} {1} 0 0 0 0 0 0 {0} {1} 0 0 0 0 0 0\n"
-    looks = [Look(0, text.format(7, 1).encode(), _snmp(0, 0), None)]
-    looks.append(Look(1, text.format(7 + grown, 4).encode(), _snmp(9, 2), None))
+    looks = [NetworkReading(0, text.format(7, 1).encode(), _snmp(0, 0), None)]
+    looks.append(NetworkReading(1, text.format(7 + grown, 4).encode(), _snmp(9, 2), None))
     (sample,) = samples(looks, "lo", "loopback", share)
     assert abs(sample.to_server_bytes + sample.to_client_bytes - grown) <= 1
     assert sample.to_server_packets + sample.to_client_packets == 3
@@ -169,18 +171,18 @@ _DONE = struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
 
 def test_connections_are_told_over_the_window_only() -> None:
     first = _message(1, _info(rtt_us=100, busy_us=5000, out=50, again=3, acked=10, received=4))
-    before = parse((first + _DONE,))
+    before = parse_connections((first + _DONE,))
     again = _message(1, _info(rtt_us=300, busy_us=9000, out=80, again=4, acked=1010, received=104))
     new = _message(2, _info(rtt_us=500, busy_us=1000, out=20))
-    after = parse((again, new, _DONE))
-    found = record("server", before, after)
+    after = parse_connections((again, new, _DONE))
+    found = tcp_record("server", before, after)
     assert found is not None
     assert (found.connections, found.rtt_p50_ns, found.min_rtt_ns) == (2, 400_000, 150_000)
     assert (found.retransmits, found.segments_out) == (1, 50)
     assert (found.busy_ns, found.rwnd_limited_ns, found.sndbuf_limited_ns) == (5_000_000, 2_500_000, 0)
     to_server, to_client = 100 + 66 * 50, 1000 + 66 * 50
     assert share_to_server(before, after) == pytest.approx(to_server / (to_server + to_client))
-    assert record("client", before, {}) is None
+    assert tcp_record("client", before, {}) is None
 
 
 def test_a_host_s_connections_with_itself_are_left_out_where_they_are_another_program_s() -> None:
@@ -188,14 +190,14 @@ def test_a_host_s_connections_with_itself_are_left_out_where_they_are_another_pr
     info = _info(rtt_us=100, busy_us=5000, out=50)
     peers = ("10.0.0.2", "127.0.0.1", "127.9.8.7", "128.0.0.1")
     answer = (*(_message(cookie, info, peer) for cookie, peer in enumerate(peers)), _DONE)
-    assert [cookie[0] for cookie in parse(answer, loopback=False)] == [0, 3]
-    assert [cookie[0] for cookie in parse(answer)] == [0, 1, 2, 3]
+    assert [cookie[0] for cookie in parse_connections(answer, loopback=False)] == [0, 3]
+    assert [cookie[0] for cookie in parse_connections(answer)] == [0, 1, 2, 3]
 
 
 def test_an_older_kernel_tells_less_of_a_connection() -> None:
     old = window_tcp.connection(_info(rtt_us=100, busy_us=5, out=1)[:104])
     assert old == Connection(100_000, None, 0, None, None, None, None, None, None, None)
-    found = record("client", {}, {b"1": old})
+    found = tcp_record("client", {}, {b"1": old})
     assert found is not None and found.busy_ns is None and found.segments_out is None
     assert share_to_server({}, {b"1": old}) is None
 
@@ -207,7 +209,7 @@ def test_a_record_never_shrinks(rows: list[tuple[int, int]], shift: int) -> None
             bytes([key]): window_tcp.connection(_info(rtt_us=9, busy_us=value * times, out=1)) for key, value in rows
         }
 
-    found = record("server", side(shift), side(1))
+    found = tcp_record("server", side(shift), side(1))
     assert found is None or (found.busy_ns is not None and found.busy_ns >= 0)
 
 
@@ -217,12 +219,12 @@ def test_the_kernel_tells_of_a_connection_that_is_there() -> None:
         with socket.create_connection(("127.0.0.1", port)) as near, listener.accept()[0] as far:
             try:
                 diags = [Diag(_HERE, port, "client"), Diag(_HERE, port, "server")]
-                before = [parse(diag.ask()) for diag in diags]
+                before = [parse_connections(diag.ask()) for diag in diags]
             except OSError as error:
                 pytest.skip(f"no sock_diag here: {error}")
             near.sendall(bytes(1000))
             assert len(far.recv(1000, socket.MSG_WAITALL)) == 1000
-            after = [parse(diag.ask()) for diag in diags]
+            after = [parse_connections(diag.ask()) for diag in diags]
             for diag in diags:
                 diag.close()
     assert [len(side) for side in before] == [len(side) for side in after] == [1, 1]
@@ -260,7 +262,7 @@ def test_a_thread_may_be_called_anything() -> None:
 
 def test_threads_of_nobody_take_nothing(tmp_path: Path) -> None:
     clocks = ThreadClocks(None)
-    clocks.look()
+    clocks.sample()
     assert clocks.taken_ns() == {}
 
 
@@ -285,7 +287,7 @@ class _Server:
 
 def _watch(answers: int) -> WindowWatch:
     """A watch long enough that some clock ticks remain even after a busy machine's late first look."""
-    return WindowWatch(Scene(_HERE, _HERE, None, None, _Server(answers)), 300_000_000)
+    return WindowWatch(WatchTargets(_HERE, _HERE, None, None, _Server(answers)), 300_000_000)
 
 
 def test_a_window_on_a_socket_has_counters_and_cpus_and_no_traffic() -> None:
@@ -306,10 +308,10 @@ def test_connections_that_were_closed_before_the_last_look_leave_the_traffic_to_
         with socket.create_connection(("127.0.0.1", port)) as near, listener.accept()[0] as far:
             near.sendall(bytes(1000))
             assert len(far.recv(1000, socket.MSG_WAITALL)) == 1000
-            watch = WindowWatch(Scene(_HERE, _HERE, port, None, server := _Server(2)), 60_000_000_000)
+            watch = WindowWatch(WatchTargets(_HERE, _HERE, port, None, server := _Server(2)), 60_000_000_000)
             while server.left == 2 and watch._thread.is_alive():  # the first look asks the server last
                 watch._thread.join(0.001)
-            if not watch._seen.tcp["server"]:
+            if not watch._readings.tcp["server"]:
                 watch.finish()
                 pytest.skip("no sock_diag here")
         window = watch.finish()

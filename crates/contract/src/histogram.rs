@@ -8,7 +8,7 @@ use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 use crate::events::Histogram;
 
 /// A job is over after its connecting, its warm-up, its window and a stall.
-const HIGHEST_NS: u64 = 4 * crate::LONGEST_NS;
+const MAX_NS: u64 = 4 * crate::LONGEST_NS;
 const DIGITS: u8 = 3;
 
 /// One latency histogram. Recording allocates nothing.
@@ -24,7 +24,7 @@ impl Default for Latency {
 impl Latency {
     pub fn new() -> Self {
         Self(
-            Hdr::new_with_bounds(1, HIGHEST_NS, DIGITS)
+            Hdr::new_with_bounds(1, MAX_NS, DIGITS)
                 .expect("the bounds are constants that HDR accepts"),
         )
     }
@@ -54,7 +54,7 @@ impl Latency {
         self.0.max()
     }
 
-    /// As it travels to Python.
+    /// The event that carries it to Python.
     pub fn event(&self, kind: &str) -> Histogram {
         let mut packed = Vec::new();
         V2DeflateSerializer::new()
@@ -88,11 +88,11 @@ mod tests {
         let event = latency.event("transaction");
         assert_eq!(event.count, 5);
         let bytes = STANDARD.decode(event.data).expect("base64");
-        let back: Hdr<u64> = Deserializer::new()
+        let decoded: Hdr<u64> = Deserializer::new()
             .deserialize(&mut bytes.as_slice())
             .expect("HDR");
-        assert_eq!(back.len(), 5);
-        assert_eq!(back.value_at_quantile(0.5), latency.at(0.5));
+        assert_eq!(decoded.len(), 5);
+        assert_eq!(decoded.value_at_quantile(0.5), latency.at(0.5));
     }
 
     #[test]
@@ -100,8 +100,8 @@ mod tests {
         for ns in [3_600_000_000_000, crate::LONGEST_NS, 3 * crate::LONGEST_NS] {
             let mut latency = Latency::new();
             latency.record(ns);
-            let off = latency.max().abs_diff(ns) as f64 / ns as f64;
-            assert!(off < 0.001, "{ns} ns became {}", latency.max());
+            let deviation = latency.max().abs_diff(ns) as f64 / ns as f64;
+            assert!(deviation < 0.001, "{ns} ns became {}", latency.max());
         }
     }
 

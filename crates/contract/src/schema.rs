@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{PROTOCOL_VERSION, events, jobs};
 
-/// The fields by which a message says what it is.
+/// The fields that give the kind of a message.
 const TAGS: [&str; 3] = ["job", "command", "event"];
 
 /// Collects the messages of every crate.
@@ -72,34 +72,34 @@ impl Contract {
 
     /// The schema of all messages together.
     pub fn schema(mut self) -> Value {
-        let mut all = self.read.take_definitions(true);
-        all.extend(self.written.take_definitions(true));
-        let names: Vec<String> = all.keys().cloned().collect();
+        let mut definitions = self.read.take_definitions(true);
+        definitions.extend(self.written.take_definitions(true));
+        let names: Vec<String> = definitions.keys().cloned().collect();
         for name in names {
-            flatten(&name, &mut all);
+            flatten_enum(&name, &mut definitions);
         }
-        all = titled(&all);
-        for each in all.values_mut() {
-            if each.get("properties").is_some() {
-                each["additionalProperties"] = false.into();
+        definitions = rename_by_title(&definitions);
+        for definition in definitions.values_mut() {
+            if definition.get("properties").is_some() {
+                definition["additionalProperties"] = false.into();
             }
         }
-        all.sort_keys();
+        definitions.sort_keys();
         json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": "howfar: messages between Python and the engine",
             "version": PROTOCOL_VERSION,
             "longest_ns": crate::LONGEST_NS,
-            "$defs": all,
+            "$defs": definitions,
         })
     }
 }
 
-/// An event is known by its title: its name in the schema is what its field `event` says.
-fn titled(all: &Map<String, Value>) -> Map<String, Value> {
-    let mut text = Value::from(all.clone()).to_string();
-    for (name, each) in all {
-        if let Some(title) = each["title"].as_str() {
+/// Rename the definitions of events from the value of their field `event` to their title.
+fn rename_by_title(definitions: &Map<String, Value>) -> Map<String, Value> {
+    let mut text = Value::from(definitions.clone()).to_string();
+    for (name, definition) in definitions {
+        if let Some(title) = definition["title"].as_str() {
             text = text.replace(
                 &format!("\"#/$defs/{name}\""),
                 &format!("\"#/$defs/{title}\""),
@@ -107,30 +107,32 @@ fn titled(all: &Map<String, Value>) -> Map<String, Value> {
         }
     }
     let referring: Map<String, Value> = serde_json::from_str(&text).expect("as it was written");
-    let named = referring.into_iter().map(|(name, mut each)| {
-        let title = each.as_object_mut().and_then(|each| each.remove("title"));
+    let named = referring.into_iter().map(|(name, mut definition)| {
+        let title = definition
+            .as_object_mut()
+            .and_then(|definition| definition.remove("title"));
         let Some(Value::String(title)) = title else {
-            return (name, each);
+            return (name, definition);
         };
         let mut fields = Map::from_iter([("event".to_owned(), json!({"const": name}))]);
         let mut required = vec![json!("event")];
-        if let Some(Value::Object(own)) = each.get("properties") {
+        if let Some(Value::Object(own)) = definition.get("properties") {
             fields.extend(own.clone());
         }
-        if let Some(Value::Array(own)) = each.get("required") {
+        if let Some(Value::Array(own)) = definition.get("required") {
             required.extend(own.iter().cloned());
         }
-        each["properties"] = fields.into();
-        each["required"] = required.into();
-        (title, each)
+        definition["properties"] = fields.into();
+        definition["required"] = required.into();
+        (title, definition)
     });
     named.collect()
 }
 
 /// Give each variant of the tagged enum `name` a definition, and make the enum a choice of references. An enum of whole messages is
 /// dropped: each of them stands for itself.
-fn flatten(name: &str, all: &mut Map<String, Value>) {
-    let Some(variants) = all[name]["oneOf"].as_array().cloned() else {
+fn flatten_enum(name: &str, definitions: &mut Map<String, Value>) {
+    let Some(variants) = definitions[name]["oneOf"].as_array().cloned() else {
         return;
     };
     if variants
@@ -146,28 +148,31 @@ fn flatten(name: &str, all: &mut Map<String, Value>) {
             panic!("a variant of {name} has no title");
         };
         if titles.contains(&title) {
-            also(&mut all[&title]["properties"], &variant["properties"]);
+            merge_tag(
+                &mut definitions[&title]["properties"],
+                &variant["properties"],
+            );
         } else {
-            all.insert(title.clone(), variant);
+            definitions.insert(title.clone(), variant);
             titles.push(title);
         }
     }
     let is_message = |title: &String| {
         TAGS.iter()
-            .any(|tag| !all[title]["properties"][tag].is_null())
+            .any(|tag| !definitions[title]["properties"][tag].is_null())
     };
     if titles.iter().all(is_message) {
-        all.remove(name);
+        definitions.remove(name);
     } else {
         let choices = titles
             .iter()
             .map(|title| json!({"$ref": format!("#/$defs/{title}")}));
-        all[name]["oneOf"] = choices.collect();
+        definitions[name]["oneOf"] = choices.collect();
     }
 }
 
-/// Several variants of one struct: the tag of one more.
-fn also(fields: &mut Value, more: &Value) {
+/// Add the tag of one more variant to the definition of a struct that several variants share.
+fn merge_tag(fields: &mut Value, more: &Value) {
     for (name, more) in more.as_object().expect("fields") {
         let Some(constant) = more.get("const") else {
             continue;

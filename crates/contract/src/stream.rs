@@ -13,7 +13,7 @@ use crate::jobs::Begin;
 
 /// Write one event as a line on stdout and flush it.
 ///
-/// The error is the reader's absence: nobody is left to report to, so most callers just end.
+/// It fails if the reader is gone; there is then nothing to report to, so most callers just end.
 pub fn emit<T: Serialize>(event: &T) -> io::Result<()> {
     let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');
@@ -22,12 +22,12 @@ pub fn emit<T: Serialize>(event: &T) -> io::Result<()> {
     stdout.flush()
 }
 
-/// [`emit`], where a reader that is gone ends the job.
+/// Write an event like [`emit`], but turn a missing reader into a failure that ends the job.
 pub fn tell<T: Serialize>(event: &T) -> Result<(), Failed> {
     emit(event).map_err(|error| internal(format!("writing an event: {error}")))
 }
 
-/// Say why a job failed, if it did, and give the exit code that goes with its end.
+/// Write why a job failed, if it did, and return the exit code.
 pub fn report(outcome: Result<(), Failed>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,23 +59,23 @@ pub fn read_begin() -> Result<Begin, Failed> {
     })
 }
 
-/// Read the next line of stdin as a command that says `what`; `None`: stdin has ended.
-pub fn read_command<T: DeserializeOwned>(what: &str) -> Result<Option<T>, Failed> {
-    let bad = |why: &dyn std::fmt::Display| {
-        Failed::bad_job(format!("the line that says {what} was not read: {why}"))
+/// Read the next line of stdin as a command that says `purpose`; `None`: stdin has ended.
+pub fn read_command<T: DeserializeOwned>(purpose: &str) -> Result<Option<T>, Failed> {
+    let command_error = |why: &dyn std::fmt::Display| {
+        Failed::bad_job(format!("the line that says {purpose} was not read: {why}"))
     };
     let mut line = String::new();
     match io::stdin().lock().read_line(&mut line) {
-        Err(error) => Err(bad(&error)),
+        Err(error) => Err(command_error(&error)),
         Ok(0) => Ok(None),
         Ok(_) => serde_json::from_str(&line)
             .map(Some)
-            .map_err(|error| bad(&error)),
+            .map_err(|error| command_error(&error)),
     }
 }
 
-/// Parse a job of `kind`; its kind and version are judged before its fields, so that an older or newer
-/// partner is told about the version and not about a field.
+/// Parse a job of `kind`. Its kind and version are checked before its fields, so that the error for an older or newer partner names
+/// the version, not a field.
 pub fn parse_job<T: DeserializeOwned>(kind: &str, line: &str) -> Result<T, Failed> {
     let value: Value = serde_json::from_str(line)
         .map_err(|error| Failed::bad_job(format!("the job is not JSON: {error}")))?;

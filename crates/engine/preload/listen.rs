@@ -10,9 +10,9 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 /// Offsets of the address in a `sockaddr_in` and a `sockaddr_in6`.
-const AT: usize = 4;
-const AT6: usize = 8;
-const LONGEST: usize = 28;
+const IPV4_OFFSET: usize = 4;
+const IPV6_OFFSET: usize = 8;
+const MAX_ADDRESS_BYTES: usize = 28;
 #[cfg(target_arch = "x86_64")]
 const SYS_BIND: c_long = 49;
 /// In the system call table that newer architectures share.
@@ -27,27 +27,35 @@ unsafe extern "C" {
 }
 
 /// The address to listen on, if there is one.
-fn wanted() -> Option<[u8; 4]> {
-    let mut found = [0; 4];
+fn listen_address() -> Option<[u8; 4]> {
+    let mut address = [0; 4];
     // SAFETY: both names are C strings, and four bytes are what an IPv4 address takes.
     unsafe {
         let text = getenv(c"HOWFAR_LISTEN".as_ptr());
         let read =
-            !text.is_null() && inet_pton(AF_INET.into(), text, found.as_mut_ptr().cast()) == 1;
-        read.then_some(found)
+            !text.is_null() && inet_pton(AF_INET.into(), text, address.as_mut_ptr().cast()) == 1;
+        read.then_some(address)
     }
 }
 
 /// Puts our address in place of "any"; an IPv6 socket takes it as ::ffff:a.b.c.d.
-fn narrow(address: &mut [u8]) {
-    let Some(ours) = wanted() else { return };
+fn replace_any_address(address: &mut [u8]) {
+    let Some(listen_on) = listen_address() else {
+        return;
+    };
     match u16::from_ne_bytes([address[0], address[1]]) {
-        AF_INET if address.len() >= AT + 4 && address[AT..AT + 4] == [0; 4] => {
-            address[AT..AT + 4].copy_from_slice(&ours);
+        AF_INET
+            if address.len() >= IPV4_OFFSET + 4
+                && address[IPV4_OFFSET..IPV4_OFFSET + 4] == [0; 4] =>
+        {
+            address[IPV4_OFFSET..IPV4_OFFSET + 4].copy_from_slice(&listen_on);
         }
-        AF_INET6 if address.len() >= AT6 + 16 && address[AT6..AT6 + 16] == [0; 16] => {
-            address[AT6 + 10..AT6 + 12].fill(0xff);
-            address[AT6 + 12..AT6 + 16].copy_from_slice(&ours);
+        AF_INET6
+            if address.len() >= IPV6_OFFSET + 16
+                && address[IPV6_OFFSET..IPV6_OFFSET + 16] == [0; 16] =>
+        {
+            address[IPV6_OFFSET + 10..IPV6_OFFSET + 12].fill(0xff);
+            address[IPV6_OFFSET + 12..IPV6_OFFSET + 16].copy_from_slice(&listen_on);
         }
         _ => {}
     }
@@ -60,16 +68,23 @@ fn narrow(address: &mut [u8]) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(socket: c_int, address: *const u8, length: u32) -> c_int {
     let size = length as usize;
-    let mut copy = [0; LONGEST];
-    let mut given = address;
-    if !address.is_null() && (2..=LONGEST).contains(&size) {
+    let mut copy = [0; MAX_ADDRESS_BYTES];
+    let mut used_address = address;
+    if !address.is_null() && (2..=MAX_ADDRESS_BYTES).contains(&size) {
         // SAFETY: the caller's promise; the copy is as long.
         unsafe { core::ptr::copy_nonoverlapping(address, copy.as_mut_ptr(), size) };
-        narrow(&mut copy[..size]);
-        given = copy.as_ptr();
+        replace_any_address(&mut copy[..size]);
+        used_address = copy.as_ptr();
     }
     // SAFETY: the system call checks its arguments itself, and sets errno as the C library's does.
-    unsafe { syscall(SYS_BIND, c_long::from(socket), given, c_long::from(length)) as c_int }
+    unsafe {
+        syscall(
+            SYS_BIND,
+            c_long::from(socket),
+            used_address,
+            c_long::from(length),
+        ) as c_int
+    }
 }
 
 #[panic_handler]

@@ -14,22 +14,22 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 fn main() -> ExitCode {
-    let what = std::env::args().nth(1);
+    let subcommand = std::env::args().nth(1);
     // The engine must never outlive the process that requested it, except where an application depends on it.
-    let at_its_death = match what.as_deref() {
+    let death_signal = match subcommand.as_deref() {
         Some("record" | "keep") => None,
         Some("ping") => Some(Signal::TERM), // for the time of its goodbye
         _ => Some(Signal::KILL),
     };
-    rustix::process::set_parent_process_death_signal(at_its_death).ok();
+    rustix::process::set_parent_process_death_signal(death_signal).ok();
     // A core dump would contain passwords, and what passes through a recording tap. One byte is too little for a file. For a dump that
     // is piped into a program, the kernel ignores a limit of 0, but not a limit of 1 (fs/coredump.c).
-    let none = rustix::process::Rlimit {
+    let core_limit = rustix::process::Rlimit {
         current: Some(1),
         maximum: Some(1),
     };
-    rustix::process::setrlimit(rustix::process::Resource::Core, none).ok();
-    match what.as_deref() {
+    rustix::process::setrlimit(rustix::process::Resource::Core, core_limit).ok();
+    match subcommand.as_deref() {
         Some("info") => info(),
         Some("schema") => schema(),
         Some("load") => howfar_load::run(),

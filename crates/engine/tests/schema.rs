@@ -7,12 +7,12 @@ use std::process::Command;
 fn the_schema_is_current() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/contract.json");
     let kept = fs::read_to_string(file).expect("the schema");
-    let made = Command::new(env!("CARGO_BIN_EXE_howfar-engine"))
+    let output = Command::new(env!("CARGO_BIN_EXE_howfar-engine"))
         .arg("schema")
         .output()
         .expect("the engine");
     assert!(
-        kept.as_bytes() == made.stdout,
+        kept.as_bytes() == output.stdout,
         "run: howfar-engine schema > schema/contract.json; python -m howfar.engine.generate"
     );
 }

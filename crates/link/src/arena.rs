@@ -5,9 +5,9 @@
 //! the processor's cache.
 
 /// Bytes of one chunk.
-const CHUNK: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 /// Largest packet: 64 KiB of IP, the frame's header, the virtio-net header, rounded up.
-pub(crate) const PACKET_MAX: usize = 65_536 + 256;
+pub(crate) const MAX_PACKET_BYTES: usize = 65_536 + 256;
 
 /// Where a packet lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub(crate) struct Arena {
     /// Free chunks; the last to become free is the first to be filled.
     free: Vec<usize>,
     /// Chunks that have memory.
-    backed: usize,
-    limit: usize,
+    backed_chunks: usize,
+    max_chunks: usize,
 }
 
 impl Arena {
@@ -46,8 +46,8 @@ impl Arena {
             chunks: Vec::new(),
             filling: None,
             free: Vec::new(),
-            backed: 0,
-            limit: 0,
+            backed_chunks: 0,
+            max_chunks: 0,
         };
         arena.set_limit(bytes);
         arena
@@ -55,27 +55,27 @@ impl Arena {
 
     /// Change the bound. If it gets lower, packets beyond it stay until they leave.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
-        let usable = (CHUNK - PACKET_MAX) as u64;
-        self.limit = bytes.div_ceil(usable) as usize + 2;
+        let usable = (CHUNK_BYTES - MAX_PACKET_BYTES) as u64;
+        self.max_chunks = bytes.div_ceil(usable) as usize + 2;
         for index in 0..self.free.len() {
-            self.give_back(self.free[index]);
+            self.free_memory(self.free[index]);
         }
     }
 
-    /// Room for one packet of any size; None when the bound is reached.
-    pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
+    /// Return space for one packet of any size; None when the bound is reached.
+    pub(crate) fn reserve(&mut self) -> Option<&mut [u8]> {
         let filling = match self.filling {
-            Some(index) if CHUNK - self.chunks[index].used >= PACKET_MAX => index,
+            Some(index) if CHUNK_BYTES - self.chunks[index].used >= MAX_PACKET_BYTES => index,
             _ => self.next_chunk()?,
         };
         self.filling = Some(filling);
         let chunk = &mut self.chunks[filling];
-        Some(&mut chunk.bytes[chunk.used..chunk.used + PACKET_MAX])
+        Some(&mut chunk.bytes[chunk.used..chunk.used + MAX_PACKET_BYTES])
     }
 
-    /// Keep the first `length` bytes of the room given last, for one holder.
-    pub(crate) fn keep(&mut self, length: usize) -> Slot {
-        assert!(length <= PACKET_MAX, "a packet fits its room");
+    /// Keep the first `length` bytes of what [`Self::reserve`] returned last, for one holder.
+    pub(crate) fn commit(&mut self, length: usize) -> Slot {
+        assert!(length <= MAX_PACKET_BYTES, "a packet fits its room");
         let index = self.filling.expect("room was given before");
         let chunk = &mut self.chunks[index];
         let slot = Slot {
@@ -91,7 +91,7 @@ impl Arena {
 
     /// Set the number of holders of the packet kept last; each will release it once. With 0 its memory is taken back at once:
     /// nothing of it was sent on.
-    pub(crate) fn hold(&mut self, slot: Slot, holders: u32) {
+    pub(crate) fn set_holders(&mut self, slot: Slot, holders: u32) {
         let chunk = &mut self.chunks[slot.chunk as usize];
         chunk.holders = chunk.holders - 1 + holders as usize;
         if holders == 0 {
@@ -121,13 +121,13 @@ impl Arena {
         chunk.used = 0;
         if self.filling != Some(index) {
             self.free.push(index);
-            self.give_back(index);
+            self.free_memory(index);
         }
     }
 
     /// Provide an empty chunk; None if the bound allows no more.
     fn next_chunk(&mut self) -> Option<usize> {
-        if self.chunks.len() - self.free.len() >= self.limit {
+        if self.chunks.len() - self.free.len() >= self.max_chunks {
             return None;
         }
         let index = self.free.pop().unwrap_or_else(|| {
@@ -140,17 +140,17 @@ impl Arena {
         });
         let chunk = &mut self.chunks[index];
         if chunk.bytes.is_empty() {
-            chunk.bytes = vec![0; CHUNK].into_boxed_slice();
-            self.backed += 1;
+            chunk.bytes = vec![0; CHUNK_BYTES].into_boxed_slice();
+            self.backed_chunks += 1;
         }
         Some(index)
     }
 
     /// Return a free chunk's memory if more chunks have memory than the bound allows.
-    fn give_back(&mut self, index: usize) {
-        if self.backed > self.limit && !self.chunks[index].bytes.is_empty() {
+    fn free_memory(&mut self, index: usize) {
+        if self.backed_chunks > self.max_chunks && !self.chunks[index].bytes.is_empty() {
             self.chunks[index].bytes = Box::default();
-            self.backed -= 1;
+            self.backed_chunks -= 1;
         }
     }
 }
@@ -161,25 +161,25 @@ mod tests {
 
     use super::*;
 
-    fn put(arena: &mut Arena, value: u8, length: usize) -> Option<Slot> {
-        arena.room()?[..length].fill(value);
-        Some(arena.keep(length))
+    fn store(arena: &mut Arena, value: u8, length: usize) -> Option<Slot> {
+        arena.reserve()?[..length].fill(value);
+        Some(arena.commit(length))
     }
 
     #[test]
     fn packets_keep_their_bytes_until_they_leave() {
         let mut arena = Arena::new(8 << 20);
-        let mut there = VecDeque::new();
+        let mut kept = VecDeque::new();
         for round in 0..2_000_u32 {
-            let slot = put(&mut arena, round as u8, 3_000 + round as usize).expect("room");
-            there.push_back((round as u8, slot));
-            if there.len() > 900 {
-                let (value, slot) = there.pop_front().expect("some");
+            let slot = store(&mut arena, round as u8, 3_000 + round as usize).expect("room");
+            kept.push_back((round as u8, slot));
+            if kept.len() > 900 {
+                let (value, slot) = kept.pop_front().expect("some");
                 assert!(arena.get(slot).iter().all(|byte| *byte == value));
                 arena.release(slot);
             }
         }
-        for (value, slot) in there {
+        for (value, slot) in kept {
             assert!(arena.get(slot).iter().all(|byte| *byte == value));
             arena.release(slot);
         }
@@ -189,39 +189,39 @@ mod tests {
     #[test]
     fn the_bound_holds_and_room_returns() {
         let mut arena = Arena::new(1);
-        let mut places = Vec::new();
-        while let Some(slot) = put(&mut arena, 1, 60_000) {
-            places.push(slot);
+        let mut slots = Vec::new();
+        while let Some(slot) = store(&mut arena, 1, 60_000) {
+            slots.push(slot);
         }
         assert_eq!(
-            places.len(),
+            slots.len(),
             3 * 17,
             "three chunks of seventeen such packets"
         );
-        for slot in places {
+        for slot in slots {
             arena.release(slot);
         }
-        assert!(put(&mut arena, 1, 60_000).is_some());
+        assert!(store(&mut arena, 1, 60_000).is_some());
     }
 
     #[test]
     fn packets_leave_in_any_order() {
         let mut arena = Arena::new(16 << 20);
-        let mut there = Vec::new();
+        let mut kept = Vec::new();
         for round in 0..3_000_usize {
             let value = (round * 7) as u8;
-            let slot = put(&mut arena, value, 40_000).expect("room");
+            let slot = store(&mut arena, value, 40_000).expect("room");
             let holders = round % 3;
-            arena.hold(slot, holders as u32);
-            there.extend(std::iter::repeat_n((value, slot), holders));
+            arena.set_holders(slot, holders as u32);
+            kept.extend(std::iter::repeat_n((value, slot), holders));
             // All but 60 are released, out of order.
-            while there.len() > 60 {
-                let (value, slot) = there.swap_remove(round * 31 % there.len());
+            while kept.len() > 60 {
+                let (value, slot) = kept.swap_remove(round * 31 % kept.len());
                 assert!(arena.get(slot).iter().all(|byte| *byte == value));
                 arena.release(slot);
             }
         }
-        for (_, slot) in there {
+        for (_, slot) in kept {
             arena.release(slot);
         }
         assert!(
@@ -236,23 +236,23 @@ mod tests {
     #[test]
     fn a_lower_bound_gives_memory_back() {
         let mut arena = Arena::new(64 << 20);
-        let places: Vec<_> = (0..600)
-            .filter_map(|_| put(&mut arena, 1, 60_000))
+        let slots: Vec<_> = (0..600)
+            .filter_map(|_| store(&mut arena, 1, 60_000))
             .collect();
-        assert!(arena.backed > 30);
+        assert!(arena.backed_chunks > 30);
         arena.set_limit(1);
-        for slot in places {
+        for slot in slots {
             arena.release(slot);
         }
-        assert_eq!(arena.backed, 3);
+        assert_eq!(arena.backed_chunks, 3);
     }
 
     #[test]
     fn an_empty_line_starts_again_at_the_same_place() {
         let mut arena = Arena::new(1 << 20);
-        let first = put(&mut arena, 1, 100).expect("room");
+        let first = store(&mut arena, 1, 100).expect("room");
         arena.release(first);
-        let second = put(&mut arena, 2, 100).expect("room");
+        let second = store(&mut arena, 2, 100).expect("room");
         assert_eq!(first, second);
     }
 }

@@ -10,13 +10,13 @@ use crate::sys;
 
 /// Maximum credible age of a kernel stamp: with an older one, the real-time clock must have been set in between. The limit is long
 /// because a packet may have waited for a thread that did not run; such a wait must be seen, not taken for no wait.
-const STAMP_AGE_MAX: i128 = 60_000_000_000;
+const MAX_STAMP_AGE: i128 = 60_000_000_000;
 /// How much later than the reading of the clocks a stamp may be: the packet may have arrived after the reading.
-const STAMP_AHEAD_MAX: i128 = 1_000_000_000;
+const MAX_STAMP_AHEAD: i128 = 1_000_000_000;
 /// Low among the real-time priorities: it only has to be above every normal thread.
-const PRIORITY: i32 = 10;
+const REALTIME_PRIORITY: i32 = 10;
 /// Time slice in the normal class: the shortest that the kernel grants.
-const SLICE: Nanos = 100_000;
+const TIME_SLICE: Nanos = 100_000;
 
 /// The monotonic clock.
 pub(crate) fn now() -> Nanos {
@@ -27,18 +27,18 @@ pub(crate) fn now() -> Nanos {
 /// The real-time clock counts as set if it has moved by more than this, plus a thousandth of the elapsed time, against the
 /// monotonic one since the previous batch: clock discipline moves it by less than a thousandth, and the thread may pause between
 /// the two readings of a batch.
-const STEP_MIN: i128 = 2_000_000;
+const MIN_CLOCK_STEP: i128 = 2_000_000;
 
 /// Converts kernel stamps, which use the real-time clock, to the monotonic clock. Both clocks are read once for a batch of packets.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stamps {
+pub(crate) struct StampConverter {
     monotonic: Nanos,
     real: i128,
     /// The real-time clock was set since the previous batch: a stamp may be from before or after that.
     was_set: bool,
 }
 
-impl Stamps {
+impl StampConverter {
     pub(crate) fn read() -> Self {
         let real = clock_gettime(ClockId::Realtime);
         Self {
@@ -49,24 +49,24 @@ impl Stamps {
     }
 
     /// Read the clocks again for the next batch.
-    pub(crate) fn again(self) -> Self {
-        Self::read().after(self)
+    pub(crate) fn refresh(self) -> Self {
+        Self::read().compare_with(self)
     }
 
-    fn after(self, before: Self) -> Self {
-        let apart = |stamps: Self| stamps.real - i128::from(stamps.monotonic);
-        let passed = i128::from(self.monotonic.saturating_sub(before.monotonic));
-        let moved = (apart(self) - apart(before)).abs();
+    fn compare_with(self, before: Self) -> Self {
+        let offset = |stamps: Self| stamps.real - i128::from(stamps.monotonic);
+        let elapsed = i128::from(self.monotonic.saturating_sub(before.monotonic));
+        let drift = (offset(self) - offset(before)).abs();
         Self {
-            was_set: moved > STEP_MIN + passed / 1000,
+            was_set: drift > MIN_CLOCK_STEP + elapsed / 1000,
             ..self
         }
     }
 
     /// The moment of a stamp on the monotonic clock; now if the stamp is missing or not credible.
-    pub(crate) fn moment(self, stamp: Option<i128>) -> Nanos {
+    pub(crate) fn to_monotonic(self, stamp: Option<i128>) -> Nanos {
         match stamp.map(|stamp| self.real - stamp) {
-            Some(age) if !self.was_set && (-STAMP_AHEAD_MAX..STAMP_AGE_MAX).contains(&age) => {
+            Some(age) if !self.was_set && (-MAX_STAMP_AHEAD..MAX_STAMP_AGE).contains(&age) => {
                 (i128::from(self.monotonic) - age).max(0) as u64
             }
             _ => now(),
@@ -98,9 +98,9 @@ pub(crate) fn wake_on_time(realtime: Realtime) -> Scheduling {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     if realtime == Realtime::Off {
         Scheduling::Normal
-    } else if sys::set_realtime(PRIORITY).is_ok() {
+    } else if sys::set_realtime(REALTIME_PRIORITY).is_ok() {
         Scheduling::Realtime
-    } else if sys::set_short_slice(SLICE).is_ok() {
+    } else if sys::set_short_slice(TIME_SLICE).is_ok() {
         Scheduling::ShortSlice
     } else {
         // Older kernels do not support custom slices.
@@ -114,52 +114,52 @@ mod tests {
 
     #[test]
     fn stamps_are_moved_to_the_monotonic_clock() {
-        let stamps = Stamps {
+        let stamps = StampConverter {
             monotonic: 100_000_000_000,
             real: 1_700_000_000_000_000_000,
             was_set: false,
         };
         let stamp = |age: i128| Some(stamps.real - age);
-        assert_eq!(stamps.moment(stamp(0)), 100_000_000_000);
-        assert_eq!(stamps.moment(stamp(1_234)), 99_999_998_766);
-        assert_eq!(stamps.moment(stamp(-50)), 100_000_000_050);
+        assert_eq!(stamps.to_monotonic(stamp(0)), 100_000_000_000);
+        assert_eq!(stamps.to_monotonic(stamp(1_234)), 99_999_998_766);
+        assert_eq!(stamps.to_monotonic(stamp(-50)), 100_000_000_050);
         // A machine that stood still for 59 s.
-        assert_eq!(stamps.moment(stamp(59_000_000_000)), 41_000_000_000);
+        assert_eq!(stamps.to_monotonic(stamp(59_000_000_000)), 41_000_000_000);
         let before = now();
-        for unbelievable in [stamp(STAMP_AGE_MAX), stamp(-2 * STAMP_AHEAD_MAX), None] {
-            assert!(stamps.moment(unbelievable) >= before);
+        for not_credible in [stamp(MAX_STAMP_AGE), stamp(-2 * MAX_STAMP_AHEAD), None] {
+            assert!(stamps.to_monotonic(not_credible) >= before);
         }
     }
 
     /// Within ten milliseconds the real-time clock is set 5 s ahead: a stamp from before that would pass as 5 s old.
     #[test]
     fn packets_are_not_older_because_the_clock_was_set() {
-        let before = Stamps {
+        let before = StampConverter {
             monotonic: 100_000_000_000,
             real: 1_700_000_000_000_000_000,
             was_set: false,
         };
         let later = |step: i128| {
             let (monotonic, real) = (before.monotonic + 10_000_000, before.real + 10_000_000);
-            let stamps = Stamps {
+            let stamps = StampConverter {
                 monotonic,
                 real: real + step,
                 was_set: false,
             };
-            stamps.after(before)
+            stamps.compare_with(before)
         };
         let stamp = Some(before.real + 9_000_000);
-        assert_eq!(later(0).moment(stamp), 100_009_000_000);
+        assert_eq!(later(0).to_monotonic(stamp), 100_009_000_000);
         assert_eq!(
-            later(100_000).moment(stamp),
+            later(100_000).to_monotonic(stamp),
             100_008_900_000,
             "as disciplined clocks move"
         );
         let read = now();
-        assert!(later(5_000_000_000).moment(stamp) >= read);
-        assert!(later(-5_000_000_000).moment(stamp) >= read);
-        let next = later(5_000_000_000).again();
+        assert!(later(5_000_000_000).to_monotonic(stamp) >= read);
+        assert!(later(-5_000_000_000).to_monotonic(stamp) >= read);
+        let next = later(5_000_000_000).refresh();
         assert!(next.was_set, "these are made-up clocks");
-        assert!(!next.again().was_set);
+        assert!(!next.refresh().was_set);
     }
 }

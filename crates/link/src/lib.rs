@@ -41,35 +41,35 @@ pub fn describe(contract: &mut Contract) {
 
 /// An event that the main thread waits for.
 #[derive(Debug)]
-enum News {
+enum MainEvent {
     Line(String),
     /// Stdin ended.
-    End,
+    StdinEnded,
     /// A direction ended without being stopped.
-    Broken(Failed),
+    DirectionFailed(Failed),
 }
 
 /// Read a link job on stdin, join the interfaces until stdin ends, write events on stdout.
 pub fn run() -> ExitCode {
-    let (sender, news) = channel();
+    let (sender, events) = channel();
     read_stdin(sender.clone());
-    report(serve(&news, sender))
+    report(serve(&events, sender))
 }
 
-fn read_stdin(sender: Sender<News>) {
+fn read_stdin(sender: Sender<MainEvent>) {
     thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
             let Ok(line) = line else { break };
-            if sender.send(News::Line(line)).is_err() {
+            if sender.send(MainEvent::Line(line)).is_err() {
                 return;
             }
         }
-        let _ = sender.send(News::End);
+        let _ = sender.send(MainEvent::StdinEnded);
     });
 }
 
-fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failed> {
-    let Ok(News::Line(text)) = news.recv() else {
+fn serve(events: &Receiver<MainEvent>, sender: Sender<MainEvent>) -> Result<(), Failed> {
+    let Ok(MainEvent::Line(text)) = events.recv() else {
         return Err(Failed::bad_job("stdin ended before the job came"));
     };
     let job = LinkJob::parse(&text).map_err(Failed::bad_job)?;
@@ -80,16 +80,16 @@ fn serve(news: &Receiver<News>, sender: Sender<News>) -> Result<(), Failed> {
         offload: true,
     }
     .emit();
-    let outcome = obey(&mut link, news);
+    let outcome = run_commands(&mut link, events);
     link.stop();
     outcome
 }
 
-fn obey(link: &mut Link, news: &Receiver<News>) -> Result<(), Failed> {
+fn run_commands(link: &mut Link, events: &Receiver<MainEvent>) -> Result<(), Failed> {
     loop {
-        match news.recv() {
-            Ok(News::Line(text)) if text.trim().is_empty() => {}
-            Ok(News::Line(text)) => match Command::parse(&text).map_err(Failed::bad_job)? {
+        match events.recv() {
+            Ok(MainEvent::Line(text)) if text.trim().is_empty() => {}
+            Ok(MainEvent::Line(text)) => match Command::parse(&text).map_err(Failed::bad_job)? {
                 Command::Set {
                     to_server,
                     to_client,
@@ -103,8 +103,8 @@ fn obey(link: &mut Link, news: &Receiver<News>) -> Result<(), Failed> {
                     .emit();
                 }
             },
-            Ok(News::Broken(failure)) => return Err(failure),
-            Ok(News::End) | Err(_) => return Ok(()),
+            Ok(MainEvent::DirectionFailed(failure)) => return Err(failure),
+            Ok(MainEvent::StdinEnded) | Err(_) => return Ok(()),
         }
     }
 }

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::News;
+use crate::MainEvent;
 use crate::clock::{self, Scheduling};
 use crate::event::DirectionStats;
 use crate::job::{Direction, LinkJob, Realtime};
-use crate::port::{self, Gauge, Receiver, Transmitter};
+use crate::port::{self, DropCounter, Receiver, Transmitter};
 use crate::pump::{Order, Pump};
 use howfar_contract::{FailCode, Failed};
 
 /// A direction that does not answer within this time counts as hung.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct DirectionThread {
@@ -28,7 +28,7 @@ struct DirectionThread {
     scheduling: Scheduling,
     /// Counts drops on the interface that this direction receives from. The main thread reads it, so that the direction loses no
     /// time.
-    gauge: Gauge,
+    drop_counter: DropCounter,
 }
 
 #[derive(Debug)]
@@ -38,8 +38,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Open both interfaces and start forwarding packets. A direction that fails later reports it through `news`.
-    pub(crate) fn start(job: &LinkJob, news: Sender<News>) -> Result<Self, Failed> {
+    /// Open both interfaces and start forwarding packets. A direction that fails later reports it through `events`.
+    pub(crate) fn start(job: &LinkJob, events: Sender<MainEvent>) -> Result<Self, Failed> {
         let (client, server) = (&job.client_interface, &job.server_interface);
         // Open both ends first: no packet passes before both directions exist.
         let (at_client, at_server) = (port::open(client)?, port::open(server)?);
@@ -48,18 +48,18 @@ impl Link {
             to_server: DirectionThread::start(
                 names(client, server),
                 (at_client.receiver, at_server.transmitter),
-                at_client.gauge,
+                at_client.drop_counter,
                 &job.to_server,
                 job.realtime,
-                news.clone(),
+                events.clone(),
             )?,
             to_client: DirectionThread::start(
                 names(server, client),
                 (at_server.receiver, at_client.transmitter),
-                at_server.gauge,
+                at_server.drop_counter,
                 &job.to_client,
                 job.realtime,
-                news,
+                events,
             )?,
         })
     }
@@ -74,8 +74,8 @@ impl Link {
     }
 
     pub(crate) fn set(&self, to_server: &Direction, to_client: &Direction) {
-        self.to_server.order(Order::Set(to_server.clone()));
-        self.to_client.order(Order::Set(to_client.clone()));
+        self.to_server.send_order(Order::Set(to_server.clone()));
+        self.to_client.send_order(Order::Set(to_client.clone()));
     }
 
     pub(crate) fn stats(
@@ -87,10 +87,10 @@ impl Link {
 
     /// End both directions and wait for them.
     pub(crate) fn stop(self) {
-        for way in [self.to_server, self.to_client] {
-            way.order(Order::Stop);
+        for direction in [self.to_server, self.to_client] {
+            direction.send_order(Order::Stop);
             // If it has failed before, that has been reported.
-            let _ = way.thread.join();
+            let _ = direction.thread.join();
         }
     }
 }
@@ -99,12 +99,12 @@ impl DirectionThread {
     fn start(
         names: (String, String),
         ports: (Receiver, Transmitter),
-        gauge: Gauge,
+        drop_counter: DropCounter,
         direction: &Direction,
         realtime: Realtime,
-        news: Sender<News>,
+        events: Sender<MainEvent>,
     ) -> Result<Self, Failed> {
-        let internal = |error: &dyn std::fmt::Display| {
+        let start_error = |error: &dyn std::fmt::Display| {
             Failed::new(
                 FailCode::Internal,
                 format!("cannot start a direction of the link: {error}"),
@@ -113,35 +113,35 @@ impl DirectionThread {
         };
         let wake = Arc::new(
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(|error| internal(&error))?,
+                .map_err(|error| start_error(&error))?,
         );
-        let (orders, inbox) = channel();
-        let (class, classes) = channel();
-        let (direction, ear) = (direction.clone(), Arc::clone(&wake));
+        let (orders, order_receiver) = channel();
+        let (scheduling_sender, scheduling_receiver) = channel();
+        let (direction, wake_reader) = (direction.clone(), Arc::clone(&wake));
         let thread = thread::Builder::new()
             .name(format!("{}-{}", names.0, names.1))
             .spawn(move || {
                 // The main thread waits for the class; if it has ended, the class is not needed.
-                let _ = class.send(clock::wake_on_time(realtime));
-                tell_of_its_end(&news, || {
-                    Pump::new(names, ports, &direction, inbox, ear).run()
+                let _ = scheduling_sender.send(clock::wake_on_time(realtime));
+                report_failure(&events, || {
+                    Pump::new(names, ports, &direction, order_receiver, wake_reader).run()
                 });
             })
-            .map_err(|error| internal(&error))?;
-        let scheduling = classes
-            .recv_timeout(PATIENCE)
-            .map_err(|error| internal(&error))?;
+            .map_err(|error| start_error(&error))?;
+        let scheduling = scheduling_receiver
+            .recv_timeout(ANSWER_TIMEOUT)
+            .map_err(|error| start_error(&error))?;
         Ok(Self {
             orders,
             wake,
             thread,
             scheduling,
-            gauge,
+            drop_counter,
         })
     }
 
     /// Send an order. An order to a direction that has ended is lost; the direction has reported its end.
-    fn order(&self, order: Order) {
+    fn send_order(&self, order: Order) {
         if self.orders.send(order).is_ok() {
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         }
@@ -149,13 +149,13 @@ impl DirectionThread {
 
     fn stats(&mut self, reset: bool) -> Result<DirectionStats, Failed> {
         let (answer, replies) = channel();
-        let dropped = self.gauge.dropped();
-        self.order(Order::Stats {
+        let dropped = self.drop_counter.read_total();
+        self.send_order(Order::Stats {
             reset,
             dropped,
             answer,
         });
-        replies.recv_timeout(PATIENCE).map_err(|error| {
+        replies.recv_timeout(ANSWER_TIMEOUT).map_err(|error| {
             Failed::new(
                 FailCode::Internal,
                 format!("a direction of the link does not answer: {error}"),
@@ -166,7 +166,7 @@ impl DirectionThread {
 }
 
 /// Run a direction and report when it ends without being stopped: a link with one dead direction must not look like a slow link.
-fn tell_of_its_end(news: &Sender<News>, run: impl FnOnce() -> Result<(), Failed>) {
+fn report_failure(events: &Sender<MainEvent>, run: impl FnOnce() -> Result<(), Failed>) {
     // Nothing that the closure holds is used after a panic.
     let ended = catch_unwind(AssertUnwindSafe(run));
     let failure = match ended {
@@ -179,7 +179,7 @@ fn tell_of_its_end(news: &Sender<News>, run: impl FnOnce() -> Result<(), Failed>
         ),
     };
     // The main thread may have ended already.
-    let _ = news.send(News::Broken(failure));
+    let _ = events.send(MainEvent::DirectionFailed(failure));
 }
 
 #[cfg(test)]
@@ -188,26 +188,26 @@ mod tests {
 
     #[test]
     fn a_direction_that_panics_says_so() {
-        let (sender, news) = channel();
-        tell_of_its_end(&sender, || panic!("as the test wants"));
+        let (sender, events) = channel();
+        report_failure(&sender, || panic!("as the test wants"));
         assert!(matches!(
-            news.try_recv(),
-            Ok(News::Broken(Failed {
+            events.try_recv(),
+            Ok(MainEvent::DirectionFailed(Failed {
                 code: FailCode::Internal,
                 ..
             }))
         ));
-        tell_of_its_end(&sender, || Err(Failed::bad_job("as the test wants")));
+        report_failure(&sender, || Err(Failed::bad_job("as the test wants")));
         assert!(matches!(
-            news.try_recv(),
-            Ok(News::Broken(Failed {
+            events.try_recv(),
+            Ok(MainEvent::DirectionFailed(Failed {
                 code: FailCode::BadJob,
                 ..
             }))
         ));
-        tell_of_its_end(&sender, || Ok(()));
+        report_failure(&sender, || Ok(()));
         assert!(
-            news.try_recv().is_err(),
+            events.try_recv().is_err(),
             "a direction that was stopped is no news"
         );
     }

@@ -6,20 +6,20 @@ use std::ops::Range;
 use crate::shaper::Train;
 
 /// Length of the virtio-net header, which `PACKET_VNET_HDR` puts before each frame.
-pub(crate) const VNET: usize = 10;
+pub(crate) const VNET_LEN: usize = 10;
 /// Length of the link header of a frame from a packet socket.
-pub(crate) const ETHERNET: usize = 14;
+pub(crate) const ETHERNET_LEN: usize = 14;
 /// Preamble with its delimiter (8), frame check sequence (4), gap (12): what the wire carries beyond the frame.
-const FRAMING: u32 = 24;
+const FRAMING_BYTES: u32 = 24;
 /// A shorter frame is padded on the wire.
-const FRAME_MIN: u32 = 60;
+const MIN_FRAME_BYTES: u32 = 60;
 /// A super-packet of more segments than this (24 kB) is part of a bulk transfer, not a single answer that a client waits for.
-const SINGLE_ANSWER: u32 = 16;
+const MAX_ANSWER_SEGMENTS: u32 = 16;
 /// TCP flags of a bare acknowledgement.
 const ACK: u8 = 0x10;
 const TCP: u8 = 6;
 /// Longest frame header that the slicer rewrites.
-pub(crate) const HEADERS_MAX: usize = 256;
+pub(crate) const MAX_HEADER_BYTES: usize = 256;
 
 pub(crate) const NEEDS_CSUM: u8 = 1;
 pub(crate) const GSO_NONE: u8 = 0;
@@ -42,7 +42,7 @@ pub(crate) struct Vnet {
 impl Vnet {
     /// Read the first bytes of `packet`; None when it is too short.
     pub(crate) fn read(packet: &[u8]) -> Option<Self> {
-        let raw: &[u8; VNET] = packet.first_chunk()?;
+        let raw: &[u8; VNET_LEN] = packet.first_chunk()?;
         let word = |at: usize| u16::from_ne_bytes([raw[at], raw[at + 1]]);
         Some(Self {
             flags: raw[0],
@@ -54,7 +54,7 @@ impl Vnet {
         })
     }
 
-    pub(crate) fn write(self, out: &mut [u8; VNET]) {
+    pub(crate) fn write(self, out: &mut [u8; VNET_LEN]) {
         out[0] = self.flags;
         out[1] = self.gso_type;
         out[2..4].copy_from_slice(&self.hdr_len.to_ne_bytes());
@@ -90,9 +90,9 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Parse a packet whose link header has `link` bytes; None if it is too short. Only super-packets of a known kind can be cut.
-    pub(crate) fn of(packet: &[u8], link: usize) -> Option<Self> {
+    pub(crate) fn parse(packet: &[u8], link: usize) -> Option<Self> {
         let vnet = Vnet::read(packet)?;
-        let frame = packet.get(VNET..)?;
+        let frame = packet.get(VNET_LEN..)?;
         if frame.len() < link {
             return None;
         }
@@ -110,7 +110,7 @@ impl Layout {
         }
         layout.payload = usize::from(vnet.gso_size);
         layout.headers = usize::from(vnet.hdr_len).min(frame.len());
-        if let Some((kind, start, headers)) = transport(frame, vnet, link) {
+        if let Some((kind, start, headers)) = parse_transport(frame, vnet, link) {
             layout.transport = Some((kind, start));
             layout.headers = headers;
         }
@@ -119,12 +119,12 @@ impl Layout {
         Some(layout)
     }
 
-    pub(crate) fn sliceable(&self) -> bool {
+    pub(crate) fn is_sliceable(&self) -> bool {
         self.transport.is_some() && self.segments > 1
     }
 
     /// Payload of segments `first .. first + count`, as offsets into the frame.
-    pub(crate) fn payload_of(&self, first: u32, count: u32) -> Range<usize> {
+    pub(crate) fn payload_range(&self, first: u32, count: u32) -> Range<usize> {
         let start = self.headers + first as usize * self.payload;
         let end = (self.headers + (first + count) as usize * self.payload).min(self.length);
         start..end
@@ -132,30 +132,30 @@ impl Layout {
 
     /// The packet as a train of segments on the wire. A super-packet of an unknown kind is one segment, at the wire cost of all.
     pub(crate) fn train(&self) -> Train {
-        let last = self.length - self.payload_of(0, self.segments - 1).end;
-        let wire = self.wire(self.headers + self.payload);
-        let wire_last = self.wire(self.headers + last);
+        let last = self.length - self.payload_range(0, self.segments - 1).end;
+        let wire = self.wire_bytes(self.headers + self.payload);
+        let wire_last = self.wire_bytes(self.headers + last);
         match self.segments {
-            1 => Train::of_one(self.wire(self.length)),
-            _ if self.transport.is_none() => Train::of_one(wire * (self.segments - 1) + wire_last),
+            1 => Train::single(self.wire_bytes(self.length)),
+            _ if self.transport.is_none() => Train::single(wire * (self.segments - 1) + wire_last),
             segments => Train {
                 segments,
                 wire,
                 wire_last,
-                patient: segments > SINGLE_ANSWER,
+                deferrable: segments > MAX_ANSWER_SEGMENTS,
             },
         }
     }
 
     /// Wire bytes of a frame of `length` on Ethernet, even if the port has no Ethernet header: the same segment costs the same.
-    fn wire(&self, length: usize) -> u32 {
-        ((length + ETHERNET - self.network) as u32).max(FRAME_MIN) + FRAMING
+    fn wire_bytes(&self, length: usize) -> u32 {
+        ((length + ETHERNET_LEN - self.network) as u32).max(MIN_FRAME_BYTES) + FRAMING_BYTES
     }
 }
 
 /// Is the packet a TCP acknowledgement and nothing else?
-pub(crate) fn bare_acknowledgement(packet: &[u8], link: usize) -> bool {
-    let ip = packet.get(VNET + link..).unwrap_or_default();
+pub(crate) fn is_bare_acknowledgement(packet: &[u8], link: usize) -> bool {
+    let ip = packet.get(VNET_LEN + link..).unwrap_or_default();
     let (protocol, header, length) = match *ip {
         [first, _, high, low, _, _, _, _, _, protocol, ..] if first >> 4 == 4 => {
             let length = usize::from(u16::from_be_bytes([high, low]));
@@ -176,10 +176,10 @@ pub(crate) fn bare_acknowledgement(packet: &[u8], link: usize) -> bool {
 /// The transport protocol, where its header begins and where its payload begins; None if the packet cannot be cut. To be cut, its
 /// checksum must still be incomplete, and its headers must match the virtio-net header. A VLAN tag shifts them: tagged packets are
 /// never cut.
-fn transport(frame: &[u8], vnet: Vnet, link: usize) -> Option<(Transport, usize, usize)> {
+fn parse_transport(frame: &[u8], vnet: Vnet, link: usize) -> Option<(Transport, usize, usize)> {
     let start = usize::from(vnet.csum_start);
     let version = frame.get(link)? >> 4;
-    if link == ETHERNET {
+    if link == ETHERNET_LEN {
         let ethertype = if version == 4 {
             [0x08, 0x00]
         } else {
@@ -210,8 +210,8 @@ fn transport(frame: &[u8], vnet: Vnet, link: usize) -> Option<(Transport, usize,
         Transport::Tcp => start + usize::from(frame.get(start + 12)? >> 4) * 4,
         Transport::Udp => start + 8,
     };
-    let least = if kind == Transport::Tcp { 20 } else { 8 };
-    (headers >= start + least && headers <= HEADERS_MAX && headers < frame.len())
+    let min_header = if kind == Transport::Tcp { 20 } else { 8 };
+    (headers >= start + min_header && headers <= MAX_HEADER_BYTES && headers < frame.len())
         .then_some((kind, start, headers))
 }
 
@@ -237,28 +237,31 @@ mod tests {
         }
         let mut header = vec![0; 20 + options];
         (header[12], header[13]) = ((((20 + options) / 4) << 4) as u8, flags);
-        [vec![0; VNET + link], ip, header, vec![0; payload]].concat()
+        [vec![0; VNET_LEN + link], ip, header, vec![0; payload]].concat()
     }
 
     #[test]
     fn a_bare_acknowledgement_is_that_and_nothing_else() {
         for (link, version) in [(14, 4), (14, 6), (0, 4), (0, 6)] {
-            assert!(bare_acknowledgement(&tcp(link, version, ACK, 12, 0), link));
+            assert!(is_bare_acknowledgement(
+                &tcp(link, version, ACK, 12, 0),
+                link
+            ));
             assert!(
-                !bare_acknowledgement(&tcp(link, version, ACK, 12, 1), link),
+                !is_bare_acknowledgement(&tcp(link, version, ACK, 12, 1), link),
                 "data"
             );
             for flags in [0x02, 0x11, 0x12, 0x14, 0x18] {
-                assert!(!bare_acknowledgement(
+                assert!(!is_bare_acknowledgement(
                     &tcp(link, version, flags, 0, 0),
                     link
                 ));
             }
             // A short frame is padded, as on a real Ethernet.
             let padded = [tcp(link, version, ACK, 0, 0), vec![0; 6]].concat();
-            assert!(bare_acknowledgement(&padded, link));
-            for length in 0..VNET + link + 33 {
-                assert!(!bare_acknowledgement(&padded[..length], link), "torn");
+            assert!(is_bare_acknowledgement(&padded, link));
+            for length in 0..VNET_LEN + link + 33 {
+                assert!(!is_bare_acknowledgement(&padded[..length], link), "torn");
             }
         }
     }

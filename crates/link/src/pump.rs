@@ -12,15 +12,15 @@ use std::sync::mpsc::{Receiver as Orders, Sender};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{ClockId, clock_nanosleep_absolute};
 
-use crate::arena::{Arena, PACKET_MAX, Slot};
-use crate::clock::{Stamps, now, timespec};
+use crate::arena::{Arena, MAX_PACKET_BYTES, Slot};
+use crate::clock::{StampConverter, now, timespec};
 use crate::effects::{Nanos, corrupt, jitter};
 use crate::event::DirectionStats;
 use crate::job::Direction;
-use crate::packet::{self, ETHERNET, Layout, VNET};
+use crate::packet::{self, ETHERNET_LEN, Layout, VNET_LEN};
 use crate::port::{self, Receiver, Transmitter};
 use crate::shaper::{Shaper, Slice};
-use crate::sleep::{Ahead, Sleeper, Until};
+use crate::sleep::{EarlyRelease, Sleeper, Wait};
 use crate::slicer;
 use crate::stats::Counters;
 use howfar_contract::Failed;
@@ -28,23 +28,23 @@ use howfar_contract::Failed;
 /// Maximum packets received or sent before the loop switches to the other task.
 const BATCH: usize = 64;
 /// Longest sleep during which packets gather in the socket's buffer, at low rates.
-const DEAF_MAX: Nanos = 10_000_000;
+const LOW_RATE_MAX_SLEEP: Nanos = 10_000_000;
 /// The same at high rates (2.5 MB at 10 Gb/s).
-const DEAF_LEAST: Nanos = 2_000_000;
-/// The bytes that determine it in between.
-const DEAF_BYTES: u64 = 1 << 20;
+const HIGH_RATE_MAX_SLEEP: Nanos = 2_000_000;
+/// In between, the sleep lasts as long as this many bytes take.
+const SLEEP_BYTES: u64 = 1 << 20;
 /// Packets closer together than this are a burst; the pump then sleeps for this time to gather more of it, as interrupt coalescing
 /// in network cards does. It does so only when nothing is in flight; the wait shows as lateness. Being woken for each packet costs
 /// more than forwarding it, and takes the processor from the sender.
-const GATHER: Nanos = 20_000;
+const BURST_GAP: Nanos = 20_000;
 /// Maximum attempts to send a packet for which the kernel has no room.
-const ATTEMPTS: u32 = 50;
+const MAX_SEND_ATTEMPTS: u32 = 50;
 /// Time between two attempts.
-const PAUSE: Nanos = 20_000;
+const SEND_RETRY_PAUSE: Nanos = 20_000;
 /// Memory beyond what rate, delay and queue need, for packets that arrive while the thread does not run.
-const SLACK: u64 = 8 << 20;
+const MEMORY_SLACK: u64 = 8 << 20;
 /// Rate assumed for an unshaped direction when its memory is sized.
-const UNSHAPED_BPS: u64 = 20_000_000_000;
+const ASSUMED_RATE_BPS: u64 = 20_000_000_000;
 
 /// A request of the main thread to a pump.
 #[derive(Debug)]
@@ -70,32 +70,32 @@ pub(crate) struct Pump {
     arena: Arena,
     counters: Counters,
     sleeper: Sleeper,
-    ahead: Ahead,
-    deaf: Nanos,
-    stamps: Stamps,
-    overtakes: bool,
+    early_release: EarlyRelease,
+    max_sleep: Nanos,
+    stamps: StampConverter,
+    can_overtake: bool,
     /// When the last packet came.
-    arrival: Nanos,
-    /// The last packet closely followed the one before it; a sleep of `GATHER` without a packet ends the burst.
-    burst: bool,
+    last_arrival: Nanos,
+    /// The last packet closely followed the one before it; a sleep of `BURST_GAP` without a packet ends the burst.
+    in_burst: bool,
     scratch: Vec<u8>,
 }
 
 /// Bytes that a direction can hold at once.
-fn memory(direction: &Direction) -> u64 {
-    let rate = u128::from(direction.rate_max().unwrap_or(UNSHAPED_BPS));
-    let extra = direction.jitter.as_ref().map_or(0, jitter::longest);
+fn max_bytes_held(direction: &Direction) -> u64 {
+    let rate = u128::from(direction.max_rate().unwrap_or(ASSUMED_RATE_BPS));
+    let extra = direction.jitter.as_ref().map_or(0, jitter::practical_max);
     let line = rate * u128::from(direction.effective_delay() + extra) / 8_000_000_000;
-    line as u64 + direction.queue_bytes + SLACK
+    line as u64 + direction.queue_bytes + MEMORY_SLACK
 }
 
 /// May a packet that comes later be due earlier?
-fn overtakes(direction: &Direction) -> bool {
+fn can_overtake(direction: &Direction) -> bool {
     direction.reorder && direction.jitter.is_some()
 }
 
 /// Minimum delay of a packet on the line to the other end; 0 with jitter, which may cancel all of it.
-fn steady_delay(direction: &Direction) -> Nanos {
+fn min_delay(direction: &Direction) -> Nanos {
     if direction.jitter.is_some() {
         0
     } else {
@@ -105,16 +105,16 @@ fn steady_delay(direction: &Direction) -> Nanos {
 
 /// Sleep until `moment`; neither packets nor orders wake the thread. While a packet is in flight that cannot be overtaken, new
 /// packets are not due before it, and the kernel's stamp records their arrival. Orders wait until the thread wakes; no sleep is
-/// longer than [`DEAF_MAX`]. A plain timer costs less than waiting for a descriptor with a timeout.
+/// longer than [`LOW_RATE_MAX_SLEEP`]. A plain timer costs less than waiting for a descriptor with a timeout.
 fn sleep_until(moment: Nanos) {
     // After a signal, the loop reads the clock and sleeps again.
     let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(moment));
 }
 
 /// How long packets may gather in the socket's buffer.
-fn deaf(direction: &Direction) -> Nanos {
-    let rate = direction.rate_bps().unwrap_or(UNSHAPED_BPS);
-    (DEAF_BYTES * 8_000_000_000 / rate).clamp(DEAF_LEAST, DEAF_MAX)
+fn max_sleep(direction: &Direction) -> Nanos {
+    let rate = direction.rate_bps().unwrap_or(ASSUMED_RATE_BPS);
+    (SLEEP_BYTES * 8_000_000_000 / rate).clamp(HIGH_RATE_MAX_SLEEP, LOW_RATE_MAX_SLEEP)
 }
 
 impl Pump {
@@ -133,16 +133,16 @@ impl Pump {
             orders,
             wake,
             shaper: Shaper::new(now(), direction),
-            arena: Arena::new(memory(direction)),
+            arena: Arena::new(max_bytes_held(direction)),
             counters: Counters::new(),
             sleeper: Sleeper::new(now()),
-            ahead: Ahead::new(steady_delay(direction)),
-            deaf: deaf(direction),
-            stamps: Stamps::read(),
-            overtakes: overtakes(direction),
-            arrival: 0,
-            burst: false,
-            scratch: vec![0; PACKET_MAX],
+            early_release: EarlyRelease::new(min_delay(direction)),
+            max_sleep: max_sleep(direction),
+            stamps: StampConverter::read(),
+            can_overtake: can_overtake(direction),
+            last_arrival: 0,
+            in_burst: false,
+            scratch: vec![0; MAX_PACKET_BYTES],
         }
     }
 
@@ -154,7 +154,7 @@ impl Pump {
             self.receive()?;
             // An order follows the packets that came before it, up to one batch; if more are waiting, the rest get the new
             // settings.
-            if self.obey() {
+            if self.handle_orders() {
                 return Ok(());
             }
         }
@@ -164,55 +164,57 @@ impl Pump {
     fn wait(&mut self) -> Result<(), Failed> {
         let moment = now();
         let Some(due) = self.shaper.next_wake() else {
-            if std::mem::take(&mut self.burst) {
-                sleep_until(moment + GATHER);
+            if std::mem::take(&mut self.in_burst) {
+                sleep_until(moment + BURST_GAP);
                 return Ok(());
             }
-            return self.hear(None).map(drop);
+            return self.poll_events(None).map(drop);
         };
-        let due = due.saturating_sub(self.ahead.time());
+        let due = due.saturating_sub(self.early_release.lead());
         if due <= moment {
             return Ok(());
         }
-        match self.sleeper.until(moment, due) {
-            Until::Watch => {
-                let mut seen = moment;
-                while seen < due {
+        match self.sleeper.plan_wait(moment, due) {
+            Wait::Spin => {
+                let mut time = moment;
+                while time < due {
                     std::hint::spin_loop();
-                    seen = now();
+                    time = now();
                 }
-                self.sleeper.watched(seen - moment);
+                self.sleeper.record_spin(time - moment);
             }
-            Until::Sleep(wanted) if self.overtakes => {
-                if self.hear(Some(wanted - moment))? {
-                    self.sleeper.slept(wanted, now());
+            Wait::Sleep(wake_at) if self.can_overtake => {
+                if self.poll_events(Some(wake_at - moment))? {
+                    self.sleeper.record_sleep(wake_at, now());
                 }
             }
-            Until::Sleep(wanted) if wanted - moment > self.deaf => sleep_until(moment + self.deaf),
-            Until::Sleep(wanted) => {
-                sleep_until(wanted);
-                self.sleeper.slept(wanted, now());
+            Wait::Sleep(wake_at) if wake_at - moment > self.max_sleep => {
+                sleep_until(moment + self.max_sleep);
+            }
+            Wait::Sleep(wake_at) => {
+                sleep_until(wake_at);
+                self.sleeper.record_sleep(wake_at, now());
             }
         }
         Ok(())
     }
 
     /// Wait until a packet or an order comes, for at most `time`. Returns true if neither came.
-    fn hear(&self, time: Option<Nanos>) -> Result<bool, Failed> {
+    fn poll_events(&self, time: Option<Nanos>) -> Result<bool, Failed> {
         let timeout = time.map(timespec);
-        let mut ends = [
+        let mut fds = [
             PollFd::new(&self.wake, PollFlags::IN),
             PollFd::new(&self.receiver, PollFlags::IN),
         ];
-        match poll(&mut ends, timeout.as_ref()) {
-            Ok(ready) if ends[0].revents().is_empty() => Ok(ready == 0),
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(ready) if fds[0].revents().is_empty() => Ok(ready == 0),
             Ok(_) => {
                 // Read only to clear the event; the channel holds the orders.
                 let _ = rustix::io::read(self.wake.as_fd(), &mut [0_u8; 8]);
                 Ok(false)
             }
             Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(port::failure(
+            Err(error) => Err(port::interface_error(
                 &self.names.0,
                 "wait for packets on",
                 &error.into(),
@@ -221,16 +223,16 @@ impl Pump {
     }
 
     /// Carry out pending orders. Returns true on an order to stop.
-    fn obey(&mut self) -> bool {
+    fn handle_orders(&mut self) -> bool {
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Stop => return true,
                 Order::Set(direction) => {
-                    self.arena.set_limit(memory(&direction));
+                    self.arena.set_limit(max_bytes_held(&direction));
                     self.shaper.set(now(), &direction);
-                    self.deaf = deaf(&direction);
-                    self.ahead.set(steady_delay(&direction));
-                    self.overtakes = overtakes(&direction);
+                    self.max_sleep = max_sleep(&direction);
+                    self.early_release.set_delay(min_delay(&direction));
+                    self.can_overtake = can_overtake(&direction);
                 }
                 Order::Stats {
                     reset,
@@ -238,7 +240,7 @@ impl Pump {
                     answer,
                 } => {
                     // A requester that has ended needs no answer.
-                    let _ = answer.send(self.counters.figures(dropped));
+                    let _ = answer.send(self.counters.to_stats(dropped));
                     if reset {
                         self.counters.reset(dropped);
                     }
@@ -251,23 +253,24 @@ impl Pump {
     }
 
     fn receive(&mut self) -> Result<(), Failed> {
-        self.stamps = self.stamps.again();
+        self.stamps = self.stamps.refresh();
         let stamps = self.stamps;
         for _ in 0..BATCH {
-            let (room, kept) = match self.arena.room() {
-                Some(room) => (room, true),
+            let (buffer, in_arena) = match self.arena.reserve() {
+                Some(buffer) => (buffer, true),
                 None => (&mut self.scratch[..], false),
             };
-            match self.receiver.receive(room) {
+            match self.receiver.receive(buffer) {
                 Ok(None) => return Ok(()),
                 Ok(Some(received)) => {
-                    let layout = Layout::of(&room[..received.length.min(room.len())], ETHERNET);
+                    let layout =
+                        Layout::parse(&buffer[..received.length.min(buffer.len())], ETHERNET_LEN);
                     match layout {
-                        Some(layout) if kept && !received.truncated => {
-                            let arrival = stamps.moment(received.stamp);
-                            self.burst = arrival < self.arrival + GATHER;
-                            self.arrival = arrival;
-                            self.accept(arrival, received.length, &layout);
+                        Some(layout) if in_arena && !received.truncated => {
+                            let arrival = stamps.to_monotonic(received.stamp);
+                            self.in_burst = arrival < self.last_arrival + BURST_GAP;
+                            self.last_arrival = arrival;
+                            self.offer_packet(arrival, received.length, &layout);
                         }
                         layout => {
                             let segments = layout.map_or(1, |layout| u64::from(layout.segments));
@@ -280,36 +283,38 @@ impl Pump {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     self.counters.refused += 1;
                 }
-                Err(error) => return Err(port::failure(&self.names.0, "receive from", &error)),
+                Err(error) => {
+                    return Err(port::interface_error(&self.names.0, "receive from", &error));
+                }
             }
         }
         Ok(())
     }
 
     /// Offer the packet just received into the arena to the shaper.
-    fn accept(&mut self, arrival: Nanos, length: usize, layout: &Layout) {
-        let place = self.arena.keep(length);
+    fn offer_packet(&mut self, arrival: Nanos, length: usize, layout: &Layout) {
+        let slot = self.arena.commit(length);
         let mut train = layout.train();
-        train.patient |= packet::bare_acknowledgement(self.arena.get(place), ETHERNET);
-        let admission = self.shaper.offer(arrival, train, place);
-        self.arena.hold(place, admission.slices);
+        train.deferrable |= packet::is_bare_acknowledgement(self.arena.get(slot), ETHERNET_LEN);
+        let admission = self.shaper.offer(arrival, train, slot);
+        self.arena.set_holders(slot, admission.slices);
         let counters = &mut self.counters;
         counters.admitted += u64::from(admission.admitted);
         counters.drops.queue += u64::from(admission.dropped);
         counters.drops.loss += u64::from(admission.lost);
         counters.drops.outage += u64::from(admission.outage);
-        counters.queued(admission.queue_bytes);
+        counters.record_queue(admission.queue_bytes);
     }
 
     fn transmit_due(&mut self) -> Result<(), Failed> {
         for _ in 0..BATCH {
-            let Some(slice) = self.shaper.take(now() + self.ahead.time()) else {
+            let Some(slice) = self.shaper.take(now() + self.early_release.lead()) else {
                 return Ok(());
             };
-            let left = self.transmit(&slice)?;
-            self.counters.left(slice.due, left);
-            if !slice.patient {
-                self.ahead.left(slice.due, left);
+            let departed = self.transmit(&slice)?;
+            self.counters.record_departure(slice.due, departed);
+            if !slice.deferrable {
+                self.early_release.record_departure(slice.due, departed);
             }
             self.arena.release(slice.packet);
         }
@@ -320,21 +325,21 @@ impl Pump {
     fn transmit(&mut self, slice: &Slice<Slot>) -> Result<Nanos, Failed> {
         let packet = self.arena.get(slice.packet);
         let (mut corrupted, count) = (false, u64::from(slice.count));
-        let sent = match (Layout::of(packet, ETHERNET), slice.flaw) {
+        let sent = match (Layout::parse(packet, ETHERNET_LEN), slice.flaw) {
             (Some(layout), Some(flaw)) => {
-                let mut segment = slicer::segment(packet, &layout, slice.first);
-                corrupted = corrupt::spoil(&mut segment, ETHERNET, flaw);
-                self.push(&segment, &[])?
+                let mut segment = slicer::cut_segment(packet, &layout, slice.first);
+                corrupted = corrupt::flip_bit(&mut segment, ETHERNET_LEN, flaw);
+                self.send_packet(&segment, &[])?
             }
-            (Some(layout), None) if layout.sliceable() && slice.count < layout.segments => {
-                let headers = slicer::headers(packet, &layout, slice.first, slice.count);
-                let payload = layout.payload_of(slice.first, slice.count);
-                self.push(
+            (Some(layout), None) if layout.is_sliceable() && slice.count < layout.segments => {
+                let headers = slicer::slice_headers(packet, &layout, slice.first, slice.count);
+                let payload = layout.payload_range(slice.first, slice.count);
+                self.send_packet(
                     headers.as_bytes(),
-                    &packet[VNET + payload.start..VNET + payload.end],
+                    &packet[VNET_LEN + payload.start..VNET_LEN + payload.end],
                 )?
             }
-            _ => self.push(packet, &[])?,
+            _ => self.send_packet(packet, &[])?,
         };
         let counters = &mut self.counters;
         if sent.is_some() {
@@ -354,8 +359,8 @@ impl Pump {
     /// Hand one packet to the kernel, retrying for a bounded time while it has no room. Returns the moment just before the
     /// successful attempt: earlier attempts count as delay of the packet; the receiving host's work, which runs within the send,
     /// does not. None if the kernel did not take the packet.
-    fn push(&self, head: &[u8], body: &[u8]) -> Result<Option<Nanos>, Failed> {
-        for _ in 0..ATTEMPTS {
+    fn send_packet(&self, head: &[u8], body: &[u8]) -> Result<Option<Nanos>, Failed> {
+        for _ in 0..MAX_SEND_ATTEMPTS {
             let moment = now();
             let Err(error) = self.transmitter.send(head, body) else {
                 return Ok(Some(moment));
@@ -364,10 +369,10 @@ impl Pump {
                 Some(libc::EINTR) => {}
                 Some(libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM) => {
                     // There is no event to wait for: the receiving host needs time to process what it has.
-                    let _ = poll(&mut [], Some(&timespec(PAUSE)));
+                    let _ = poll(&mut [], Some(&timespec(SEND_RETRY_PAUSE)));
                 }
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADFD) => {
-                    return Err(port::failure(&self.names.1, "send to", &error));
+                    return Err(port::interface_error(&self.names.1, "send to", &error));
                 }
                 _ => return Ok(None),
             }

@@ -5,7 +5,7 @@
 //! with the first, the IPv4 header checksum is recomputed, and the TCP or UDP checksum field again holds the pseudo-header sum, for
 //! the receiver or a network card to complete.
 
-use crate::packet::{GSO_ECN, GSO_NONE, HEADERS_MAX, Layout, Transport, VNET};
+use crate::packet::{GSO_ECN, GSO_NONE, Layout, MAX_HEADER_BYTES, Transport, VNET_LEN};
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
@@ -14,7 +14,7 @@ const CWR: u8 = 0x80;
 /// New virtio-net and frame headers of one slice.
 #[derive(Debug)]
 pub(crate) struct Headers {
-    bytes: [u8; VNET + HEADERS_MAX],
+    bytes: [u8; VNET_LEN + MAX_HEADER_BYTES],
     length: usize,
 }
 
@@ -25,7 +25,7 @@ impl Headers {
 }
 
 /// Headers for segments `first .. first + count` of `packet` (virtio-net header and frame), whose layout is sliceable.
-pub(crate) fn headers(packet: &[u8], layout: &Layout, first: u32, count: u32) -> Headers {
+pub(crate) fn slice_headers(packet: &[u8], layout: &Layout, first: u32, count: u32) -> Headers {
     assert!(
         count > 0 && first + count <= layout.segments,
         "the slice lies within the packet"
@@ -33,21 +33,21 @@ pub(crate) fn headers(packet: &[u8], layout: &Layout, first: u32, count: u32) ->
     let (kind, start) = layout
         .transport
         .expect("only a train of known segments can be cut");
-    let mut bytes = [0; VNET + HEADERS_MAX];
-    let length = VNET + layout.headers;
+    let mut bytes = [0; VNET_LEN + MAX_HEADER_BYTES];
+    let length = VNET_LEN + layout.headers;
     bytes[..length].copy_from_slice(&packet[..length]);
-    let (vnet, frame) = bytes.split_at_mut(VNET);
+    let (vnet, frame) = bytes.split_at_mut(VNET_LEN);
     write_vnet(
         vnet.first_chunk_mut().expect("the array holds it"),
         layout,
         first,
         count,
     );
-    let (below, above) = frame[..layout.headers].split_at_mut(start);
-    let payload = layout.payload_of(first, count).len();
+    let (lower_headers, above) = frame[..layout.headers].split_at_mut(start);
+    let payload = layout.payload_range(first, count).len();
     let length_before = layout.length - start;
     let length_now = above.len() + payload;
-    write_network(&mut below[layout.network..], first, length_now);
+    write_network(&mut lower_headers[layout.network..], first, length_now);
     let checksum = match kind {
         Transport::Tcp => {
             write_tcp(above, layout, first, count);
@@ -58,7 +58,7 @@ pub(crate) fn headers(packet: &[u8], layout: &Layout, first: u32, count: u32) ->
             6
         }
     };
-    move_pseudo_header(
+    adjust_pseudo_header(
         &mut above[checksum..checksum + 2],
         length_before,
         length_now,
@@ -67,17 +67,17 @@ pub(crate) fn headers(packet: &[u8], layout: &Layout, first: u32, count: u32) ->
 }
 
 /// One segment as a separate packet.
-pub(crate) fn segment(packet: &[u8], layout: &Layout, index: u32) -> Vec<u8> {
-    if !layout.sliceable() {
+pub(crate) fn cut_segment(packet: &[u8], layout: &Layout, index: u32) -> Vec<u8> {
+    if !layout.is_sliceable() {
         return packet.to_vec();
     }
-    let payload = layout.payload_of(index, 1);
-    let mut whole = headers(packet, layout, index, 1).as_bytes().to_vec();
-    whole.extend_from_slice(&packet[VNET + payload.start..VNET + payload.end]);
-    whole
+    let payload = layout.payload_range(index, 1);
+    let mut bytes = slice_headers(packet, layout, index, 1).as_bytes().to_vec();
+    bytes.extend_from_slice(&packet[VNET_LEN + payload.start..VNET_LEN + payload.end]);
+    bytes
 }
 
-fn write_vnet(out: &mut [u8; VNET], layout: &Layout, first: u32, count: u32) {
+fn write_vnet(out: &mut [u8; VNET_LEN], layout: &Layout, first: u32, count: u32) {
     let mut vnet = layout.vnet;
     vnet.hdr_len = layout.headers as u16;
     if count == 1 {
@@ -101,7 +101,7 @@ fn write_network(ip: &mut [u8], first: u32, above: usize) {
     let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(first as u16);
     ip[4..6].copy_from_slice(&id.to_be_bytes());
     ip[10..12].fill(0);
-    let sum = !fold(sum_words(0, ip));
+    let sum = !fold_carries(sum_words(0, ip));
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
@@ -120,10 +120,10 @@ fn write_tcp(tcp: &mut [u8], layout: &Layout, first: u32, count: u32) {
 /// Adjust the pseudo-header sum to another length; a sender that leaves the checksum to its card writes this sum into the field. It
 /// is updated incrementally (RFC 1624), because only the sender knows the addresses in it: with an IPv6 routing header they are not
 /// those of the packet.
-fn move_pseudo_header(field: &mut [u8], before: usize, now: usize) {
+fn adjust_pseudo_header(field: &mut [u8], old_length: usize, new_length: usize) {
     let sum = u64::from(u16::from_be_bytes([field[0], field[1]]));
-    let moved = fold(sum + u64::from(!(before as u16)) + now as u64);
-    field.copy_from_slice(&moved.to_be_bytes());
+    let adjusted = fold_carries(sum + u64::from(!(old_length as u16)) + new_length as u64);
+    field.copy_from_slice(&adjusted.to_be_bytes());
 }
 
 /// Add the 16-bit big-endian words of `bytes`, the last padded with zero.
@@ -139,7 +139,7 @@ pub(crate) fn sum_words(start: u64, bytes: &[u8]) -> u64 {
     sum
 }
 
-pub(crate) fn fold(mut sum: u64) -> u16 {
+pub(crate) fn fold_carries(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

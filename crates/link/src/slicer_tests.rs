@@ -7,7 +7,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 
 use super::*;
-use crate::packet::{ETHERNET, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, Vnet};
+use crate::packet::{ETHERNET_LEN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, Vnet};
 
 const SEQUENCE: u32 = 0xffff_fe00;
 const IDENTIFICATION: u16 = 0xfffe;
@@ -81,7 +81,7 @@ impl Sent {
     }
 
     pub(crate) fn link(&self) -> usize {
-        if self.tun { 0 } else { ETHERNET }
+        if self.tun { 0 } else { ETHERNET_LEN }
     }
 
     pub(crate) fn packet(&self) -> Vec<u8> {
@@ -117,7 +117,7 @@ impl Sent {
             csum_start: start as u16,
             csum_offset: offset as u16,
         };
-        let mut packet = vec![0; VNET];
+        let mut packet = vec![0; VNET_LEN];
         vnet.write(packet.first_chunk_mut().expect("ten bytes"));
         packet.extend(frame);
         packet
@@ -222,7 +222,7 @@ pub(crate) fn checksum_fits(frame: &[u8], link: usize) -> bool {
 /// Receive one slice, after completing the checksum as the kernel would; returns the transport header and the payload.
 fn receive(packet: &[u8], sent: &Sent) -> (Vec<u8>, Vec<u8>) {
     let vnet = Vnet::read(packet).expect("a header");
-    let mut frame = packet[VNET..].to_vec();
+    let mut frame = packet[VNET_LEN..].to_vec();
     let (above, pseudo) = pseudo_header(&frame, sent.link()).expect("a right IP header");
     assert_eq!(above.start, usize::from(vnet.csum_start));
     assert_eq!(above.end, frame.len(), "the length is that of the frame");
@@ -265,18 +265,18 @@ proptest! {
     #[test]
     fn the_stream_is_intact(sent: Sent, cuts in prop::collection::vec(1_u32..20, 1..700)) {
         let packet = sent.packet();
-        let layout = Layout::of(&packet, sent.link()).expect("a packet");
+        let layout = Layout::parse(&packet, sent.link()).expect("a packet");
         prop_assert_eq!(layout.segments as usize, sent.payload.div_ceil(usize::from(sent.gso_size)));
-        prop_assert_eq!(layout.sliceable(), layout.segments > 1);
-        prop_assume!(layout.sliceable());
+        prop_assert_eq!(layout.is_sliceable(), layout.segments > 1);
+        prop_assume!(layout.is_sliceable());
         let (mut first, mut stream, mut id) = (0, Vec::new(), IDENTIFICATION);
         for cut in cuts.iter().cycle() {
             let count = (*cut).min(layout.segments - first);
-            let range = layout.payload_of(first, count);
-            let mut slice = headers(&packet, &layout, first, count).as_bytes().to_vec();
-            slice.extend(&packet[VNET + range.start..VNET + range.end]);
+            let range = layout.payload_range(first, count);
+            let mut slice = slice_headers(&packet, &layout, first, count).as_bytes().to_vec();
+            slice.extend(&packet[VNET_LEN + range.start..VNET_LEN + range.end]);
             if count == 1 {
-                prop_assert_eq!(&slice, &segment(&packet, &layout, first));
+                prop_assert_eq!(&slice, &cut_segment(&packet, &layout, first));
             }
             let (header, bytes) = receive(&slice, &sent);
             let last = first + count == layout.segments;
@@ -290,7 +290,7 @@ proptest! {
             }
             stream.extend(bytes);
             if !sent.v6 {
-                prop_assert_eq!(&slice[VNET + sent.link() + 4..][..2], &id.to_be_bytes());
+                prop_assert_eq!(&slice[VNET_LEN + sent.link() + 4..][..2], &id.to_be_bytes());
                 id = id.wrapping_add(count as u16);
             }
             first += count;
@@ -304,7 +304,7 @@ proptest! {
     fn a_port_does_not_change_the_cost(sent: Sent) {
         let train = |tun| {
             let sent = Sent { tun, ..sent.clone() };
-            Layout::of(&sent.packet(), sent.link()).expect("a packet").train()
+            Layout::parse(&sent.packet(), sent.link()).expect("a packet").train()
         };
         prop_assert_eq!(train(true), train(false));
     }
@@ -312,7 +312,7 @@ proptest! {
     /// Nothing that comes off a wire makes the parser panic, and the offsets that it returns lie within the packet.
     #[test]
     fn any_bytes_are_borne(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0_usize..5, link in 0_usize..2) {
-        let link = [0, ETHERNET][link];
+        let link = [0, ETHERNET_LEN][link];
         if kind > 0 && bytes.len() > 30 {
             bytes[..2].copy_from_slice(&[NEEDS_CSUM, [GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, GSO_UDP_L4][kind - 1]]);
             let v6 = kind % 2 == 0;
@@ -321,21 +321,21 @@ proptest! {
             if link > 0 {
                 bytes[22..24].copy_from_slice(if v6 { &[0x86, 0xdd] } else { &[8, 0] });
             }
-            bytes[VNET + link] = if v6 { 0x60 } else { 0x45 };
+            bytes[VNET_LEN + link] = if v6 { 0x60 } else { 0x45 };
         }
-        if let Some(layout) = Layout::of(&bytes, link) {
+        if let Some(layout) = Layout::parse(&bytes, link) {
             let train = layout.train();
             prop_assert!(train.segments > 0 && train.wire_last <= train.wire.max(84));
-            for first in 0..if layout.sliceable() { layout.segments } else { 0 } {
-                headers(&bytes, &layout, first, 1);
-                prop_assert!(layout.payload_of(first, 1).end <= layout.length);
+            for first in 0..if layout.is_sliceable() { layout.segments } else { 0 } {
+                slice_headers(&bytes, &layout, first, 1);
+                prop_assert!(layout.payload_range(first, 1).end <= layout.length);
             }
         }
     }
 }
 
 fn train_of(sent: &Sent) -> crate::shaper::Train {
-    Layout::of(&sent.packet(), sent.link())
+    Layout::parse(&sent.packet(), sent.link())
         .expect("a packet")
         .train()
 }
@@ -368,11 +368,11 @@ fn a_segment_costs_its_frame_and_24_bytes() {
 fn a_tagged_train_travels_whole_at_its_cost() {
     // A VLAN tag of 4 bytes after the addresses; 10 segments of 1538 + 4.
     let mut packet = Sent::tcp_v4(3, 1448 * 10).packet();
-    packet.splice(VNET + 12..VNET + 12, [0x81, 0x00, 0, 5]);
+    packet.splice(VNET_LEN + 12..VNET_LEN + 12, [0x81, 0x00, 0, 5]);
     packet[2] += 4;
     packet[6] += 4;
-    let layout = Layout::of(&packet, ETHERNET).expect("a packet");
-    assert!(!layout.sliceable());
+    let layout = Layout::parse(&packet, ETHERNET_LEN).expect("a packet");
+    assert!(!layout.is_sliceable());
     let train = layout.train();
     assert_eq!((train.segments, train.wire), (1, 10 * 1542));
 }

@@ -7,7 +7,7 @@ use crate::effects::Nanos;
 use crate::event::{DirectionStats, Drops};
 
 /// Lateness above this is counted as this.
-const LATENESS_MAX: u64 = 60_000_000_000;
+const MAX_LATENESS: u64 = 60_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -51,27 +51,27 @@ impl Counters {
             queue_bytes_lately: 0,
             lateness_sum: 0,
             slices: 0,
-            lateness: Histogram::new_with_bounds(1, LATENESS_MAX, 2).expect("the bounds are right"),
+            lateness: Histogram::new_with_bounds(1, MAX_LATENESS, 2).expect("the bounds are right"),
             cpu_start: thread_cpu(),
             socket_start: Some(0),
         }
     }
 
     /// A slice that was due at `due` left at `now`, the moment just before the send that took it.
-    pub(crate) fn left(&mut self, due: Nanos, now: Nanos) {
+    pub(crate) fn record_departure(&mut self, due: Nanos, now: Nanos) {
         self.lateness.saturating_record(now.saturating_sub(due));
         self.lateness_sum += now as i64 - due as i64;
         self.slices += 1;
     }
 
     /// Record that the queue now holds `bytes`.
-    pub(crate) fn queued(&mut self, bytes: u64) {
+    pub(crate) fn record_queue(&mut self, bytes: u64) {
         self.queue_bytes_max = self.queue_bytes_max.max(bytes);
         self.queue_bytes_lately = self.queue_bytes_lately.max(bytes);
     }
 
     /// The statistics; `socket_drops` is the socket's total since it was opened, None if unknown.
-    pub(crate) fn figures(&self, socket_drops: Option<u64>) -> DirectionStats {
+    pub(crate) fn to_stats(&self, socket_drops: Option<u64>) -> DirectionStats {
         let quantile = |part| self.lateness.value_at_quantile(part);
         DirectionStats {
             packets: self.packets,
@@ -128,48 +128,45 @@ mod tests {
     fn drops_of_the_socket_count_from_the_last_reset() {
         let mut counters = Counters::new();
         counters.refused = 2;
-        assert_eq!(counters.figures(Some(5)).drops.socket, Some(7));
+        assert_eq!(counters.to_stats(Some(5)).drops.socket, Some(7));
         counters.reset(Some(5));
-        assert_eq!(counters.figures(Some(6)).drops.socket, Some(1));
+        assert_eq!(counters.to_stats(Some(6)).drops.socket, Some(1));
     }
 
     #[test]
     fn the_recent_depth_of_the_queue_is_forgotten_by_who_asked_and_not_by_a_reset() {
         let mut counters = Counters::new();
-        counters.queued(900);
-        counters.queued(300);
-        let figures = counters.figures(None);
+        counters.record_queue(900);
+        counters.record_queue(300);
+        let stats = counters.to_stats(None);
         assert_eq!(
-            (figures.queue_bytes_max, figures.queue_bytes_lately),
+            (stats.queue_bytes_max, stats.queue_bytes_lately),
             (900, 900)
         );
         counters.queue_bytes_lately = 100;
-        counters.queued(200);
-        let figures = counters.figures(None);
+        counters.record_queue(200);
+        let stats = counters.to_stats(None);
         assert_eq!(
-            (figures.queue_bytes_max, figures.queue_bytes_lately),
+            (stats.queue_bytes_max, stats.queue_bytes_lately),
             (900, 200)
         );
         counters.reset(None);
-        let figures = counters.figures(None);
-        assert_eq!(
-            (figures.queue_bytes_max, figures.queue_bytes_lately),
-            (0, 200)
-        );
+        let stats = counters.to_stats(None);
+        assert_eq!((stats.queue_bytes_max, stats.queue_bytes_lately), (0, 200));
     }
 
     #[test]
     fn what_the_socket_does_not_tell_is_unknown_and_not_zero() {
         let mut counters = Counters::new();
-        assert_eq!(counters.figures(None).drops.socket, None);
-        assert_eq!(counters.figures(Some(1)).drops.socket, Some(1));
+        assert_eq!(counters.to_stats(None).drops.socket, None);
+        assert_eq!(counters.to_stats(Some(1)).drops.socket, Some(1));
         counters.reset(None);
         assert_eq!(
-            counters.figures(Some(1)).drops.socket,
+            counters.to_stats(Some(1)).drops.socket,
             None,
             "of how many before the reset nothing is known"
         );
         counters.reset(Some(4));
-        assert_eq!(counters.figures(Some(4)).drops.socket, Some(0));
+        assert_eq!(counters.to_stats(Some(4)).drops.socket, Some(0));
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Received {
     pub(crate) truncated: bool,
 }
 
-fn check(result: c_int) -> io::Result<c_int> {
+fn check_result(result: c_int) -> io::Result<c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -43,7 +43,7 @@ pub(crate) fn interface_index(name: &str) -> io::Result<c_int> {
 pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: plain system call; a new descriptor has no other owner.
     unsafe {
-        let fd = check(libc::socket(
+        let fd = check_result(libc::socket(
             libc::AF_PACKET,
             libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
             0,
@@ -69,7 +69,7 @@ pub(crate) fn set_option(
             size_of::<c_int>() as libc::socklen_t,
         )
     };
-    check(result).map(drop)
+    check_result(result).map(drop)
 }
 
 /// Attach a packet socket to an interface; with `protocol` 0 it receives nothing.
@@ -86,7 +86,7 @@ pub(crate) fn bind_packet(fd: BorrowedFd<'_>, interface: c_int, protocol: u16) -
             size_of::<libc::sockaddr_ll>() as libc::socklen_t,
         )
     };
-    check(result).map(drop)
+    check_result(result).map(drop)
 }
 
 /// Packets that the socket had no room for since the last call.
@@ -95,7 +95,7 @@ pub(crate) fn packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     unsafe {
         let mut stats: libc::tpacket_stats = zeroed();
         let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-        check(libc::getsockopt(
+        check_result(libc::getsockopt(
             fd.as_raw_fd(),
             libc::SOL_PACKET,
             libc::PACKET_STATISTICS,
@@ -107,15 +107,15 @@ pub(crate) fn packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 /// Receive one packet without waiting.
-pub(crate) fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Received> {
+pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     // u64 elements, for the alignment of the control messages.
     let mut control = [0_u64; 16];
     // SAFETY: the room and the control buffer are valid for their lengths during the call; the control messages are
     // walked with libc's macros, within the length that the kernel wrote.
     unsafe {
         let mut part = libc::iovec {
-            iov_base: room.as_mut_ptr().cast(),
-            iov_len: room.len(),
+            iov_base: buffer.as_mut_ptr().cast(),
+            iov_len: buffer.len(),
         };
         let mut message: libc::msghdr = zeroed();
         message.msg_iov = addr_of_mut!(part);
@@ -184,7 +184,7 @@ pub(crate) fn send(fd: BorrowedFd<'_>, head: &[u8], body: &[u8]) -> io::Result<(
 }
 
 /// Turn the error of an empty socket into None.
-pub(crate) fn unless_empty(received: io::Result<Received>) -> io::Result<Option<Received>> {
+pub(crate) fn none_if_empty(received: io::Result<Received>) -> io::Result<Option<Received>> {
     match received {
         Ok(received) => Ok(Some(received)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -200,7 +200,7 @@ pub(crate) fn set_realtime(priority: c_int) -> io::Result<()> {
         parameters.sched_priority = priority;
         libc::sched_setscheduler(0, libc::SCHED_FIFO, addr_of!(parameters))
     };
-    check(result).map(drop)
+    check_result(result).map(drop)
 }
 
 /// Request a time slice of `nanoseconds` for the calling thread in the normal class: a thread with a shorter slice is scheduled
@@ -219,7 +219,7 @@ pub(crate) fn set_short_slice(nanoseconds: u64) -> io::Result<()> {
             0 as c_uint,
         )
     };
-    check(result as c_int).map(drop)
+    check_result(result as c_int).map(drop)
 }
 
 /// The kernel's statistics of a TCP connection.
@@ -228,7 +228,7 @@ pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     unsafe {
         let mut info: libc::tcp_info = zeroed();
         let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-        check(libc::getsockopt(
+        check_result(libc::getsockopt(
             fd.as_raw_fd(),
             libc::IPPROTO_TCP,
             libc::TCP_INFO,
@@ -253,6 +253,6 @@ pub(crate) fn congestion_control(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
             &raw mut length,
         )
     };
-    check(result)?;
+    check_result(result)?;
     Ok(name)
 }

@@ -1,7 +1,7 @@
 //! The log of acknowledged keys: the key that each transaction wrote, when it was sent, and its outcome.
 //!
 //! A header, records of one size, a closing record with their number: little-endian, read by `python/howfar/engine/acknowledged.py`.
-//! Each worker buffers records and appends them in large pieces, so those of one connection are in order. The log survives a crash of
+//! Each worker buffers records and appends them in large blocks, so those of one connection are in order. The log survives a crash of
 //! the server, not one of this process: then the closing record is missing, and readers see that the log is incomplete.
 
 use std::fs::{File, OpenOptions};
@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 const HEADER: usize = 64;
 const RECORD: usize = 32;
 /// Maximum bytes that a worker buffers: 2048 records.
-const PIECE: usize = 2048 * RECORD;
+const BUFFER_BYTES: usize = 2048 * RECORD;
 
 /// The outcome of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +91,8 @@ impl LogFile {
 
     /// Create the file and write its header. The load begins at `origin_ns`.
     pub(crate) fn create(path: &str, connections: u32, origin_ns: u64) -> Result<Self, Failed> {
-        let made = OpenOptions::new().append(true).create_new(true).open(path);
-        let file = made.map_err(|error| {
+        let opened = OpenOptions::new().append(true).create_new(true).open(path);
+        let file = opened.map_err(|error| {
             Failed::new(
                 FailCode::BadJob,
                 format!("making the log of acknowledged keys {path}: {error}"),
@@ -136,7 +136,7 @@ impl LogFile {
         let records = counts.acknowledged + counts.refused + counts.unknown + counts.seen;
         let times = (counts.acknowledged, counts.refused);
         let mut bytes = Vec::with_capacity(RECORD);
-        put(&mut bytes, records as i64, times, u32::MAX, 0, CLOSED);
+        put_record(&mut bytes, records as i64, times, u32::MAX, 0, CLOSED);
         self.append(&bytes)?;
         Ok(AcknowledgementLog {
             path: self.path.clone(),
@@ -148,7 +148,7 @@ impl LogFile {
     }
 }
 
-fn put(
+fn put_record(
     out: &mut Vec<u8>,
     key: i64,
     (sent_ns, ended_ns): (u64, u64),
@@ -168,7 +168,7 @@ fn put(
 #[derive(Debug)]
 pub(crate) struct Log<'a> {
     file: &'a LogFile,
-    piece: Vec<u8>,
+    buffer: Vec<u8>,
     counts: OutcomeCounts,
 }
 
@@ -176,7 +176,7 @@ impl<'a> Log<'a> {
     pub(crate) fn new(file: &'a LogFile) -> Self {
         Self {
             file,
-            piece: Vec::with_capacity(PIECE),
+            buffer: Vec::with_capacity(BUFFER_BYTES),
             counts: OutcomeCounts::default(),
         }
     }
@@ -191,7 +191,7 @@ impl<'a> Log<'a> {
         now: u64,
         outcome: KeyOutcome,
     ) -> Result<(), Failed> {
-        if self.piece.len() == PIECE {
+        if self.buffer.len() == BUFFER_BYTES {
             self.flush()?;
         }
         let (count, error) = match outcome {
@@ -204,8 +204,8 @@ impl<'a> Log<'a> {
         let since = |time: u64| time.saturating_sub(self.file.origin_ns);
         let times = (since(sent_ns), since(now));
         let connection = connection as u32;
-        put(
-            &mut self.piece,
+        put_record(
+            &mut self.buffer,
             key,
             times,
             connection,
@@ -217,12 +217,12 @@ impl<'a> Log<'a> {
 
     /// Append the buffered records.
     pub(crate) fn flush(&mut self) -> Result<(), Failed> {
-        if self.piece.is_empty() {
+        if self.buffer.is_empty() {
             return Ok(());
         }
-        let written = self.file.append(&self.piece);
-        // Drop the piece even if the write failed: part of it may be in the file, and records after a partial one could not be read.
-        self.piece.clear();
+        let written = self.file.append(&self.buffer);
+        // Clear the buffer even if the write failed: part of it may be in the file, and records after a partial one could not be read.
+        self.buffer.clear();
         written
     }
 
@@ -244,14 +244,14 @@ impl Drop for Log<'_> {
 mod tests {
     use super::*;
 
-    fn place(name: &str) -> String {
+    fn log_path(name: &str) -> String {
         let file = format!("howfar-keys-{}-{name}", std::process::id());
         std::env::temp_dir().join(file).display().to_string()
     }
 
     #[test]
     fn a_log_is_a_header_its_records_and_their_number() {
-        let path = place("whole");
+        let path = log_path("whole");
         let file = LogFile::create(&path, 3, 1000).expect("a new file");
         let (mut one, mut other) = (Log::new(&file), Log::new(&file));
         one.write(-5, 0, 1001, 1007, KeyOutcome::Acknowledged)
@@ -283,25 +283,25 @@ mod tests {
 
     #[test]
     fn what_a_worker_holds_back_is_bounded_and_not_lost_with_it() {
-        let path = place("dropped");
+        let path = log_path("dropped");
         let file = LogFile::create(&path, 1, 0).expect("a new file");
         let mut log = Log::new(&file);
-        let most = (PIECE / RECORD) as i64;
-        for key in 0..=most {
+        let max_records = (BUFFER_BYTES / RECORD) as i64;
+        for key in 0..=max_records {
             log.write(key, 0, 1, 2, KeyOutcome::Acknowledged)
                 .expect("room");
         }
         let written = || std::fs::metadata(&path).expect("the log").len() as usize;
-        assert_eq!(written(), HEADER + PIECE);
-        assert_eq!(log.piece.len(), RECORD);
+        assert_eq!(written(), HEADER + BUFFER_BYTES);
+        assert_eq!(log.buffer.len(), RECORD);
         drop(log);
-        assert_eq!(written(), HEADER + PIECE + RECORD);
+        assert_eq!(written(), HEADER + BUFFER_BYTES + RECORD);
         std::fs::remove_file(&path).expect("ours");
     }
 
     #[test]
     fn nothing_is_written_over() {
-        let path = place("old");
+        let path = log_path("old");
         std::fs::write(&path, "old").expect("a file");
         let early = LogFile::must_be_new(&path).expect_err("it is there");
         assert!(early.message.contains("exists"), "{early:?}");

@@ -21,16 +21,16 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::clock::now_ns;
 use crate::connecting::open_one;
-use crate::connection::{After, Broken, Connection, State, Tools};
+use crate::connection::{Connection, ConnectionError, NextStep, State, WorkerContext};
 use crate::coordinator;
 use crate::failure;
 use crate::ring::{Event, Ring, Token};
+use crate::transport::Transport;
 use crate::window::emit_event;
-use crate::wire::Wire;
 use crate::worker::Plan;
 use crate::worker::driver::{Driver, rings};
 
-const BUFFER: usize = 64 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A connection reduced to its socket and the bytes to exchange.
 struct BareConnection {
@@ -50,20 +50,20 @@ pub(crate) fn run(mut job: LoadJob) -> Result<(), Failed> {
     } else {
         Requested::Epoll
     };
-    let (plan, cpus) = coordinator::planned(job)?;
-    let workers = plan.workers(&cpus);
+    let (plan, cpus) = coordinator::make_plan(job)?;
+    let workers = plan.worker_count(&cpus);
     let rings = rings(&plan, workers)?;
     let began = now_ns();
-    let (first, mut receipt) = coordinator::first_connections(&plan, &cpus)?;
+    let (first, mut receipt) = coordinator::open_first_connections(&plan, &cpus)?;
     receipt.driver = Driver::name(&rings);
     let mut shares: Vec<Vec<BareConnection>> = (0..workers).map(|_| Vec::new()).collect();
     let mut first = first.into_iter();
     for id in 0..u64::from(plan.job.connections) {
         let connection = match first.next() {
             Some(connection) => connection,
-            None => opened(&plan, id)?,
+            None => open_connection(&plan, id)?,
         };
-        shares[id as usize % workers].push(bare(&plan, connection)?);
+        shares[id as usize % workers].push(measure_exchange(&plan, connection)?);
     }
     emit_event(&Ready {
         services: BTreeMap::new(),
@@ -88,51 +88,59 @@ pub(crate) fn run(mut job: LoadJob) -> Result<(), Failed> {
     })
 }
 
-fn opened(plan: &Plan, id: u64) -> Result<Connection, Failed> {
-    let (socket, session) = open_one(&plan.entry(), &plan.address, plan.job.connect_timeout_ns)?;
+fn open_connection(plan: &Plan, id: u64) -> Result<Connection, Failed> {
+    let (socket, session) = open_one(
+        &plan.login_parameters(),
+        &plan.address,
+        plan.job.connect_timeout_ns,
+    )?;
     let mut connection = Connection::new(id, &plan.program);
-    connection.wire = Some(Box::new(Wire::new(socket, session)));
-    connection.state = State::Resting;
+    connection.transport = Some(Box::new(Transport::new(socket, session)));
+    connection.state = State::Opened;
     Ok(connection)
 }
 
-/// Send the request twice, since the first may have to carry more (such as parameter types), and learn the length of the answer.
-fn bare(plan: &Plan, mut connection: Connection) -> Result<BareConnection, Failed> {
-    let mut tools = Tools::new(
+/// Send the request twice, since the first may carry more (such as parameter types), and measure the length of the answer.
+fn measure_exchange(plan: &Plan, mut connection: Connection) -> Result<BareConnection, Failed> {
+    let mut context = WorkerContext::new(
         Arc::clone(&plan.program),
         plan.job.client_work,
         plan.job.ignore_errors.clone(),
     );
     let target = &plan.job.target;
-    let translate = |broken: Broken| broken.translate(target, None);
-    let mut buffer = vec![0; BUFFER];
+    let translate = |error: ConnectionError| error.translate(target, None);
+    let mut buffer = vec![0; BUFFER_BYTES];
     let mut length = 0;
     for _ in 0..2 {
         connection.begin(0, 0, &plan.program);
         connection
-            .send(0, &mut tools, &mut Driver::Epoll)
+            .send(0, &mut context, &mut Driver::Epoll)
             .map_err(translate)?;
         length = 0;
         let outcome = loop {
-            let Some(wire) = &connection.wire else {
+            let Some(transport) = &connection.transport else {
                 return Err(internal("an open connection has a socket"));
             };
-            ioctl_fionbio(&wire.socket, false)
-                .map_err(|error| failure::broken(target, &error.into()))?;
-            let (count, _) = net::recv(&wire.socket, buffer.as_mut_slice(), RecvFlags::empty())
-                .map_err(|error| failure::broken(target, &error.into()))?;
+            ioctl_fionbio(&transport.socket, false)
+                .map_err(|error| failure::connection_broken(target, &error.into()))?;
+            let (count, _) =
+                net::recv(&transport.socket, buffer.as_mut_slice(), RecvFlags::empty())
+                    .map_err(|error| failure::connection_broken(target, &error.into()))?;
             if count == 0 {
-                return Err(failure::gone(target, "before the bare loop began"));
+                return Err(failure::connection_closed(
+                    target,
+                    "before the bare loop began",
+                ));
             }
             length += count;
             if let Some(outcome) = connection
-                .received(&buffer[..count], &mut tools)
+                .decode(&buffer[..count], &mut context)
                 .map_err(translate)?
             {
                 break outcome;
             }
         };
-        if let After::Refused(_) = connection.answered(outcome, &tools) {
+        if let NextStep::Refused(_) = connection.handle_outcome(outcome, &context) {
             let refused = "the server refuses what the bare loop would send";
             return Err(Failed::new(
                 FailCode::ServerError,
@@ -141,12 +149,12 @@ fn bare(plan: &Plan, mut connection: Connection) -> Result<BareConnection, Faile
             ));
         }
     }
-    let Some(wire) = connection.wire else {
+    let Some(transport) = connection.transport else {
         return Err(internal("an open connection has a socket"));
     };
     Ok(BareConnection {
-        socket: wire.socket,
-        request: tools.packet,
+        socket: transport.socket,
+        request: context.packet,
         length,
         missing: length,
         token: Token::default(),
@@ -167,23 +175,23 @@ fn exchange(
             .map_err(|error| internal(format!("pinning to CPU {cpu}: {error}")))?;
     }
     let until_ns = now_ns() + plan.job.warmup_ns + plan.job.measure_ns;
-    let mut buffer = vec![0; BUFFER];
+    let mut buffer = vec![0; BUFFER_BYTES];
     let done = match ring {
-        None => alone(plan, &connections[0], until_ns, &mut buffer),
-        Some(ring) => together(plan, ring, &mut connections, until_ns, &mut buffer),
+        None => exchange_blocking(plan, &connections[0], until_ns, &mut buffer),
+        Some(ring) => exchange_over_ring(plan, ring, &mut connections, until_ns, &mut buffer),
     };
-    done.map_err(|error| failure::broken(&plan.job.target, &error))
+    done.map_err(|error| failure::connection_broken(&plan.job.target, &error))
 }
 
 /// Send and receive on a single connection, blocking.
-fn alone(
+fn exchange_blocking(
     plan: &Plan,
     connection: &BareConnection,
     until_ns: u64,
     buffer: &mut [u8],
 ) -> io::Result<()> {
-    let patience = Duration::from_nanos(plan.job.stall_timeout_ns);
-    sockopt::set_socket_timeout(&connection.socket, Timeout::Recv, Some(patience))?;
+    let timeout = Duration::from_nanos(plan.job.stall_timeout_ns);
+    sockopt::set_socket_timeout(&connection.socket, Timeout::Recv, Some(timeout))?;
     while now_ns() < until_ns {
         net::send(&connection.socket, &connection.request, SendFlags::NOSIGNAL)?;
         let mut missing = connection.length;
@@ -199,7 +207,7 @@ fn alone(
 }
 
 /// Send and receive over a ring: the requests that follow all the answers received together are submitted in one call.
-fn together(
+fn exchange_over_ring(
     plan: &Plan,
     mut ring: Ring,
     connections: &mut [BareConnection],
@@ -208,15 +216,15 @@ fn together(
 ) -> io::Result<()> {
     ring.start()?;
     for (index, connection) in connections.iter_mut().enumerate() {
-        connection.token = ring.admit(&connection.socket, index)?;
+        connection.token = ring.register(&connection.socket, index)?;
         ring.send(&connection.socket, connection.token, &connection.request)?;
     }
     let mut now = now_ns();
     while now < until_ns {
         ring.wait(Some(plan.job.stall_timeout_ns))?;
-        let mut heard = false;
+        let mut received_any = false;
         while let Some(event) = ring.next(buffer) {
-            heard = true;
+            received_any = true;
             let (Event::Received { token, .. } | Event::Starved { token }) = event else {
                 return Err(Errno::CONNRESET.into());
             };
@@ -230,10 +238,10 @@ fn together(
                 ring.send(&connection.socket, token, &connection.request)?;
             }
             if !matches!(event, Event::Received { armed: true, .. }) {
-                ring.arm(&connection.socket, token)?;
+                ring.arm_receive(&connection.socket, token)?;
             }
         }
-        if !heard {
+        if !received_any {
             return Err(Errno::TIMEDOUT.into());
         }
     }

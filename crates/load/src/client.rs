@@ -14,14 +14,14 @@ use crate::channel::Channel;
 use crate::connecting::open_one;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::login::Entry;
+use crate::login::LoginParameters;
 use crate::protocol::Replies;
 use crate::socket::Address;
-use crate::wire::send_some;
+use crate::transport::send_some;
 
-pub(crate) use results::{Answered, Ended, Results};
+pub(crate) use results::{AnswerEnd, Results, RowCounts};
 
-const NOTHING: &str = "`nothing`";
+const NO_STATEMENT: &str = "`nothing`";
 
 /// Rows of text values; `None` is SQL's NULL.
 pub(crate) type Rows = Vec<Vec<Option<String>>>;
@@ -49,23 +49,23 @@ pub(crate) struct Client<'a> {
 
 impl<'a> Client<'a> {
     pub(crate) fn open(
-        entry: &Entry<'a>,
+        parameters: &LoginParameters<'a>,
         address: &Address,
         limits: Limits,
     ) -> Result<Self, Failed> {
-        let (socket, session) = open_one(entry, address, limits.connect_ns)?;
+        let (socket, session) = open_one(parameters, address, limits.connect_ns)?;
         Ok(Self {
             socket,
             channel: session.channel,
             replies: session.replies,
-            target: entry.target,
+            target: parameters.target,
             stall_ns: limits.stall_ns,
             doing: None,
         })
     }
 
     /// Run `sql` and wait for its end; rows are skipped.
-    pub(crate) fn execute(&mut self, sql: &str) -> Result<Answered, Failed> {
+    pub(crate) fn execute(&mut self, sql: &str) -> Result<RowCounts, Failed> {
         self.start(sql.as_bytes())?;
         self.finish()
     }
@@ -84,8 +84,8 @@ impl<'a> Client<'a> {
     /// Run `sql` and return its rows: for answers that are small by nature.
     pub(crate) fn query(&mut self, sql: &str) -> Result<Rows, Failed> {
         self.start(sql.as_bytes())?;
-        let mut results = Results::of(&self.replies, true);
-        self.follow(&mut results)?;
+        let mut results = Results::for_replies(&self.replies, true);
+        self.read_answer(&mut results)?;
         Ok(results.into_rows())
     }
 
@@ -104,29 +104,29 @@ impl<'a> Client<'a> {
     /// Send a complete packet that holds `sql`.
     pub(crate) fn start_packet(&mut self, packet: &[u8], sql: &[u8]) -> Result<(), Failed> {
         assert!(self.doing.is_none(), "one statement at a time");
-        self.doing = Some(format!("`{}`", gist(sql)));
+        self.doing = Some(format!("`{}`", statement_summary(sql)));
         self.exchange(|exchange, doing| exchange.send(packet, doing))
     }
 
     /// Wait for the end of the statement in progress.
-    pub(crate) fn finish(&mut self) -> Result<Answered, Failed> {
-        let mut results = Results::of(&self.replies, false);
-        self.follow(&mut results)?;
-        Ok(results.answered())
+    pub(crate) fn finish(&mut self) -> Result<RowCounts, Failed> {
+        let mut results = Results::for_replies(&self.replies, false);
+        self.read_answer(&mut results)?;
+        Ok(results.row_counts())
     }
 
-    fn follow(&mut self, results: &mut Results) -> Result<(), Failed> {
+    fn read_answer(&mut self, results: &mut Results) -> Result<(), Failed> {
         let (target, mut ended) = (self.target, None);
         self.exchange(|exchange, doing| {
-            exchange.ask(&[], doing, |bytes| {
+            exchange.request(&[], doing, |bytes| {
                 ended = results
                     .feed(bytes)
-                    .map_err(|broken| broken.translate(target, None))?;
+                    .map_err(|error| error.translate(target, None))?;
                 Ok(ended.is_some())
             })
         })?;
-        if let Some(Ended::Failed(error)) = ended {
-            return Err(self.refused(&error));
+        if let Some(AnswerEnd::Failed(error)) = ended {
+            return Err(self.statement_error(&error));
         }
         self.doing = None;
         Ok(())
@@ -135,17 +135,17 @@ impl<'a> Client<'a> {
     /// Send or receive. The limit applies to the complete answer, however its bytes trickle in: an answer is small.
     fn exchange(
         &mut self,
-        act: impl FnOnce(&mut Exchange<'_>, &str) -> Result<(), Failed>,
+        exchange_step: impl FnOnce(&mut Exchange<'_>, &str) -> Result<(), Failed>,
     ) -> Result<(), Failed> {
-        let doing = self.doing.as_deref().unwrap_or(NOTHING);
+        let doing = self.doing.as_deref().unwrap_or(NO_STATEMENT);
         let mut exchange = Exchange {
             target: self.target,
             socket: &self.socket,
             channel: &mut self.channel,
-            limit_ns: self.stall_ns,
-            most_ns: self.stall_ns,
+            idle_timeout_ns: self.stall_ns,
+            total_timeout_ns: self.stall_ns,
         };
-        act(&mut exchange, doing).map_err(|mut failed| {
+        exchange_step(&mut exchange, doing).map_err(|mut failed| {
             if failed.code == FailCode::Stalled {
                 failed.message = format!(
                     "{doing} on {} did not end within {:.1} s",
@@ -157,9 +157,9 @@ impl<'a> Client<'a> {
         })
     }
 
-    fn refused(&self, error: &ServerError) -> Failed {
-        let doing = self.doing.as_deref().unwrap_or(NOTHING);
-        let mut failed = failure::server(self.target, doing, error);
+    fn statement_error(&self, error: &ServerError) -> Failed {
+        let doing = self.doing.as_deref().unwrap_or(NO_STATEMENT);
+        let mut failed = failure::statement_failed(self.target, doing, error);
         let advice = match error.code.to_string().as_str() {
             "1050" | "42P07" => "Drop the tables first (`cleanup`), or use another database.",
             "1044" | "1142" | "1227" | "42501" => {
@@ -191,7 +191,7 @@ impl Drop for Client<'_> {
 }
 
 /// A statement's first words: enough to identify it, but nothing quoted, which might be a password.
-fn gist(sql: &[u8]) -> String {
+fn statement_summary(sql: &[u8]) -> String {
     const WORDS: usize = 5;
     let plain =
         |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_' || byte.is_ascii_whitespace();
@@ -211,20 +211,20 @@ fn gist(sql: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::gist;
+    use super::statement_summary;
 
     #[test]
     fn the_gist_holds_no_secret() {
-        let gist = |sql: &str| gist(sql.as_bytes());
+        let statement_summary = |sql: &str| statement_summary(sql.as_bytes());
         assert_eq!(
-            gist("CREATE TABLE sbtest1(\n  id INTEGER"),
+            statement_summary("CREATE TABLE sbtest1(\n  id INTEGER"),
             "CREATE TABLE sbtest1"
         );
-        assert_eq!(gist("SET PASSWORD='secret'"), "SET PASSWORD");
+        assert_eq!(statement_summary("SET PASSWORD='secret'"), "SET PASSWORD");
         assert_eq!(
-            gist("CREATE USER u IDENTIFIED BY 'secret'"),
+            statement_summary("CREATE USER u IDENTIFIED BY 'secret'"),
             "CREATE USER u IDENTIFIED BY"
         );
-        assert_eq!(gist("'secret'"), "a statement");
+        assert_eq!(statement_summary("'secret'"), "a statement");
     }
 }

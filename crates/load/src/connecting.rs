@@ -15,18 +15,18 @@ use rustix::time::Timespec;
 use crate::channel::TlsFacts;
 use crate::clock::now_ns;
 use crate::failure::{self, TimeLimit};
-use crate::login::{Entry, Session};
-use crate::ping::{Over, interrupted};
+use crate::login::{LoginParameters, Session};
+use crate::ping::{JobOver, interrupted_failure};
 use crate::protocol::{self, Handshake, Phase};
-use crate::socket::{Address, Begun, decided};
+use crate::socket::{Address, ConnectStart, connect_result};
 use crate::tcp_info;
-use crate::wire::send_some;
+use crate::transport::send_some;
 
-const BUFFER: usize = 16 * 1024;
+const BUFFER_BYTES: usize = 16 * 1024;
 /// Maximum receives in a row before the caller checks the clock: a login needs a few.
-const IN_A_ROW: u32 = 32;
+const MAX_RECEIVES: u32 = 32;
 /// Pause between two attempts while the server's queue is full.
-const BUSY_NS: i64 = 2_000_000;
+const QUEUE_FULL_RETRY_NS: i64 = 2_000_000;
 const POLL_NS: i64 = 50_000_000;
 
 /// A connection that is not ready yet.
@@ -55,22 +55,22 @@ impl std::fmt::Debug for Connecting {
 impl Connecting {
     /// Begin to connect; `None` if the server's queue of new connections is full.
     pub(crate) fn begin(
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         address: &Address,
         began_ns: u64,
     ) -> Result<Option<Self>, Failed> {
-        let begun = address
+        let started = address
             .connect()
-            .map_err(|error| failure::refused(entry.target, &error))?;
-        let (socket, connected) = match begun {
-            Begun::Connected(socket) => (socket, true),
-            Begun::Pending(socket) => (socket, false),
-            Begun::Busy => return Ok(None),
+            .map_err(|error| failure::connect_failed(parameters.target, &error))?;
+        let (socket, connected) = match started {
+            ConnectStart::Connected(socket) => (socket, true),
+            ConnectStart::Pending(socket) => (socket, false),
+            ConnectStart::Busy => return Ok(None),
         };
         let mut unsent = Vec::new();
-        let mut handshake = protocol::login(entry, &mut unsent)?;
+        let mut handshake = protocol::login(parameters, &mut unsent)?;
         // A client that has nothing to send is ready as soon as its socket is.
-        let session = handshake.feed(&[], entry, &mut unsent)?;
+        let session = handshake.feed(&[], parameters, &mut unsent)?;
         let mut connecting = Self {
             socket,
             began_ns,
@@ -83,7 +83,7 @@ impl Connecting {
             more: false,
         };
         if connected {
-            connecting.steps.reach(connecting.phase());
+            connecting.steps.enter(connecting.phase());
         }
         Ok(Some(connecting))
     }
@@ -97,11 +97,12 @@ impl Connecting {
     }
 
     /// Find out whether the transport is connected or failed.
-    fn settle(&mut self, target: &Target) -> Result<(), Failed> {
+    fn finish_connect(&mut self, target: &Target) -> Result<(), Failed> {
         if !self.connected {
-            decided(&self.socket).map_err(|error| failure::refused(target, &error))?;
+            connect_result(&self.socket)
+                .map_err(|error| failure::connect_failed(target, &error))?;
             self.connected = true;
-            self.steps.reach(self.phase());
+            self.steps.enter(self.phase());
         }
         Ok(())
     }
@@ -109,40 +110,40 @@ impl Connecting {
     /// Advance the opening as far as the socket allows without blocking.
     pub(crate) fn progress(
         &mut self,
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         buffer: &mut [u8],
     ) -> Result<Option<Session>, Failed> {
-        let target = entry.target;
-        self.settle(target)?;
+        let target = parameters.target;
+        self.finish_connect(target)?;
         self.more = false;
-        for _ in 0..IN_A_ROW {
+        for _ in 0..MAX_RECEIVES {
             let sent = send_some(&self.socket, &self.unsent)
-                .map_err(|error| failure::broken(target, &error))?;
+                .map_err(|error| failure::connection_broken(target, &error))?;
             self.unsent.drain(..sent);
             if self.unsent.is_empty() && self.session.is_some() {
                 return Ok(self.session.take());
             }
             match retry_on_intr(|| net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT)) {
                 Ok((0, _)) => {
-                    let gone = failure::gone(target, &self.phase().before());
-                    return Err(self.recognised(entry, gone));
+                    let gone = failure::connection_closed(target, &self.phase().before());
+                    return Err(self.refine_failure(parameters, gone));
                 }
                 Ok((count, _)) if self.session.is_none() => {
                     let (raw, out) = (&buffer[..count], &mut self.unsent);
                     self.first.keep(raw);
-                    self.session = match self.handshake.feed(raw, entry, out) {
+                    self.session = match self.handshake.feed(raw, parameters, out) {
                         Ok(session) => session,
-                        Err(failed) => return Err(self.recognised(entry, failed)),
+                        Err(failed) => return Err(self.refine_failure(parameters, failed)),
                     };
-                    self.steps.reach(self.phase());
+                    self.steps.enter(self.phase());
                 }
                 Ok(_) => {
                     let early = Malformed::Unexpected("bytes came although nothing was asked");
-                    return Err(failure::malformed(target, early));
+                    return Err(failure::malformed_mysql(target, early));
                 }
                 // NOTCONN: the kernel may report it on the first attempt, before the connect is complete.
                 Err(Errno::AGAIN | Errno::NOTCONN) => return Ok(None),
-                Err(error) => return Err(failure::broken(target, &error.into())),
+                Err(error) => return Err(failure::connection_broken(target, &error.into())),
             }
         }
         self.more = true;
@@ -150,14 +151,23 @@ impl Connecting {
     }
 
     /// The failure of a connection that took too long.
-    pub(crate) fn too_slow(&self, entry: &Entry<'_>, limit: TimeLimit) -> Failed {
-        let late = failure::too_slow(entry.target, &self.phase().to_do(), limit);
-        self.recognised(entry, late)
+    pub(crate) fn timeout_failure(
+        &self,
+        parameters: &LoginParameters<'_>,
+        limit: TimeLimit,
+    ) -> Failed {
+        let late = failure::timed_out(parameters.target, &self.phase().to_do(), limit);
+        self.refine_failure(parameters, late)
     }
 
-    /// The failure, or a better one if the first bytes show another protocol.
-    fn recognised(&self, entry: &Entry<'_>, failed: Failed) -> Failed {
-        failure::other_protocol(entry.target, entry.expected(), &self.first).unwrap_or(failed)
+    /// `failed`, or a more precise failure if the first bytes show another protocol.
+    fn refine_failure(&self, parameters: &LoginParameters<'_>, failed: Failed) -> Failed {
+        failure::other_protocol(
+            parameters.target,
+            parameters.expected_protocol(),
+            &self.first,
+        )
+        .unwrap_or(failed)
     }
 }
 
@@ -179,8 +189,8 @@ impl Steps {
         }
     }
 
-    /// The clock is read only where a step has ended.
-    fn reach(&mut self, phase: Phase) {
+    /// Note the current phase. The clock is read only when a step has ended.
+    fn enter(&mut self, phase: Phase) {
         if phase.step() != self.current {
             self.end(phase.step());
         }
@@ -196,10 +206,12 @@ impl Steps {
     fn finished(&self, session: Option<&Session>, unix: bool) -> Vec<Step> {
         let tls = session
             .and_then(|session| session.tls.as_ref())
-            .map_or(1, TlsFacts::turns);
-        let one = |name| u32::from(self.done.iter().any(|(done, _)| *done == name));
-        let before = one(StepName::Greeting) + one(StepName::TlsRequest) + tls * one(StepName::Tls);
-        let login = session.map_or(1, |session| session.turns.saturating_sub(before));
+            .map_or(1, TlsFacts::round_trips);
+        let count_done = |name| u32::from(self.done.iter().any(|(done, _)| *done == name));
+        let before = count_done(StepName::Greeting)
+            + count_done(StepName::TlsRequest)
+            + tls * count_done(StepName::Tls);
+        let login = session.map_or(1, |session| session.round_trips.saturating_sub(before));
         let step = |&(name, took_ns): &(StepName, u64)| Step {
             name,
             took_ns,
@@ -227,15 +239,15 @@ pub(crate) struct TimedOpening {
 /// Open one connection and time its steps, each of which may take `step_limit_ns`. The end of the job interrupts only the wait for the
 /// transport: servers count abandoned logins.
 pub(crate) fn open_timed(
-    entry: &Entry<'_>,
+    parameters: &LoginParameters<'_>,
     address: &Address,
     step_limit_ns: u64,
-    over: &Over,
+    job_over: &JobOver,
 ) -> Result<TimedOpening, NotOpened> {
     let unix = matches!(address, Address::Unix(_));
     let began_ns = now_ns();
-    let mut connecting =
-        begin_within(entry, address, TimeLimit::of_step(step_limit_ns)).map_err(|failure| {
+    let mut connecting = begin_within(parameters, address, TimeLimit::for_step(step_limit_ns))
+        .map_err(|failure| {
             let waited_ns = now_ns() - began_ns;
             NotOpened {
                 steps: Vec::new(),
@@ -246,22 +258,22 @@ pub(crate) fn open_timed(
                 failure,
             }
         })?;
-    let mut kernel = None;
+    let mut tcp_info_at_connect = None;
     let outcome = loop {
-        if !connecting.connected && over.is_set() {
-            break Err((interrupted(), false));
+        if !connecting.connected && job_over.is_set() {
+            break Err((interrupted_failure(), false));
         }
-        match step(&mut connecting, entry, step_limit_ns) {
+        match step(&mut connecting, parameters, step_limit_ns) {
             Ok(None) => {}
             Ok(Some(session)) => break Ok(session),
             Err(stopped) => break Err(stopped),
         }
         // Read before any data is sent and acknowledged, so that it measures SYN and SYN-ACK alone.
-        if connecting.connected && kernel.is_none() {
-            kernel = tcp_info::read(&connecting.socket);
+        if connecting.connected && tcp_info_at_connect.is_none() {
+            tcp_info_at_connect = tcp_info::read(&connecting.socket);
         }
     };
-    let syns = |info: tcp_info::TcpInfo| info.retransmits as u32;
+    let syn_retransmits_of = |info: tcp_info::TcpInfo| info.retransmits as u32;
     match outcome {
         Ok(session) => {
             connecting.steps.end(StepName::Login);
@@ -272,8 +284,8 @@ pub(crate) fn open_timed(
                 socket: connecting.socket,
                 session,
                 steps,
-                handshake_rtt_ns: kernel.and_then(|info| info.min_rtt_ns),
-                syn_retransmits: kernel.map(syns),
+                handshake_rtt_ns: tcp_info_at_connect.and_then(|info| info.min_rtt_ns),
+                syn_retransmits: tcp_info_at_connect.map(syn_retransmits_of),
             })
         }
         Err((failure, timed_out)) => Err(NotOpened {
@@ -281,7 +293,7 @@ pub(crate) fn open_timed(
             step: connecting.steps.current,
             waited_ns: now_ns() - connecting.steps.since_ns,
             timed_out,
-            syn_retransmits: tcp_info::read(&connecting.socket).map(syns),
+            syn_retransmits: tcp_info::read(&connecting.socket).map(syn_retransmits_of),
             failure,
         }),
     }
@@ -290,7 +302,7 @@ pub(crate) fn open_timed(
 /// Wait for one event and handle it. The error also has whether the time limit was exceeded.
 fn step(
     connecting: &mut Connecting,
-    entry: &Entry<'_>,
+    parameters: &LoginParameters<'_>,
     limit_ns: u64,
 ) -> Result<Option<Session>, (Failed, bool)> {
     let mut interest = PollFlags::IN;
@@ -301,8 +313,8 @@ fn step(
     }
     // Check on every call: a peer that sends a byte now and then never lets `wait` time out.
     if now_ns() > connecting.steps.since_ns + limit_ns {
-        let limit = TimeLimit::of_step(limit_ns);
-        return Err((connecting.too_slow(entry, limit), true));
+        let limit = TimeLimit::for_step(limit_ns);
+        return Err((connecting.timeout_failure(parameters, limit), true));
     }
     let is_ready =
         connecting.connected && connecting.session.is_some() && connecting.unsent.is_empty();
@@ -311,44 +323,44 @@ fn step(
     }
     if !connecting.connected {
         // Return first: the caller reads `TCP_INFO` before the first byte is sent.
-        let settled = connecting.settle(entry.target);
-        return settled.map(|()| None).map_err(|failed| (failed, false));
+        let finished = connecting.finish_connect(parameters.target);
+        return finished.map(|()| None).map_err(|failed| (failed, false));
     }
-    let mut buffer = [0; BUFFER];
+    let mut buffer = [0; BUFFER_BYTES];
     connecting
-        .progress(entry, &mut buffer)
+        .progress(parameters, &mut buffer)
         .map_err(|failed| (failed, false))
 }
 
 /// Begin to connect; try again while the server's queue of new connections is full.
 fn begin_within(
-    entry: &Entry<'_>,
+    parameters: &LoginParameters<'_>,
     address: &Address,
     limit: TimeLimit,
 ) -> Result<Connecting, Failed> {
     let began_ns = now_ns();
     loop {
-        if let Some(connecting) = Connecting::begin(entry, address, began_ns)? {
+        if let Some(connecting) = Connecting::begin(parameters, address, began_ns)? {
             return Ok(connecting);
         }
         if now_ns() > began_ns + limit.ns {
             let to_do = Phase::Connect.to_do();
-            return Err(failure::too_slow(entry.target, &to_do, limit));
+            return Err(failure::timed_out(parameters.target, &to_do, limit));
         }
-        wait(&mut [], BUSY_NS);
+        wait(&mut [], QUEUE_FULL_RETRY_NS);
     }
 }
 
 /// Open one connection and wait for it.
 pub(crate) fn open_one(
-    entry: &Entry<'_>,
+    parameters: &LoginParameters<'_>,
     address: &Address,
     limit_ns: u64,
 ) -> Result<(OwnedFd, Session), Failed> {
-    let limit = TimeLimit::of_load(limit_ns);
+    let limit = TimeLimit::for_opening(limit_ns);
     let deadline = now_ns() + limit_ns;
-    let mut buffer = vec![0; BUFFER];
-    let mut connecting = begin_within(entry, address, limit)?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut connecting = begin_within(parameters, address, limit)?;
     loop {
         let mut interest = PollFlags::IN;
         if !connecting.connected || !connecting.unsent.is_empty() {
@@ -358,20 +370,20 @@ pub(crate) fn open_one(
         if !connecting.connected || connecting.session.is_none() {
             wait(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS);
         }
-        if let Some(session) = connecting.progress(entry, &mut buffer)? {
+        if let Some(session) = connecting.progress(parameters, &mut buffer)? {
             return Ok((connecting.socket, session));
         }
         if now_ns() > deadline {
-            return Err(connecting.too_slow(entry, limit));
+            return Err(connecting.timeout_failure(parameters, limit));
         }
     }
 }
 
 /// Whether a socket became ready. The next iteration of the caller's loop finds out what ended the wait.
-fn wait(sockets: &mut [PollFd<'_>], most_ns: i64) -> bool {
-    let patience = Timespec {
+fn wait(sockets: &mut [PollFd<'_>], timeout_ns: i64) -> bool {
+    let timeout = Timespec {
         tv_sec: 0,
-        tv_nsec: most_ns,
+        tv_nsec: timeout_ns,
     };
-    poll(sockets, Some(&patience)).is_ok_and(|ready| ready > 0)
+    poll(sockets, Some(&timeout)).is_ok_and(|ready| ready > 0)
 }

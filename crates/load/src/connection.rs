@@ -12,28 +12,28 @@ use howfar_wire::postgres;
 
 use crate::channel::{self, ChannelError};
 use crate::connecting::Connecting;
-use crate::counts::Use;
+use crate::counts::Counters;
 use crate::failure;
-use crate::protocol::{Outcome, Refused, Request};
-use crate::wire::Wire;
+use crate::protocol::{Outcome, Request, ServerRefusal};
+use crate::transport::Transport;
 use crate::worker::driver::Driver;
 use crate::workload::commands::Commands;
-use crate::workload::{Cursor, Due, Memory, Program};
+use crate::workload::{Cursor, DueStatement, Memory, Program};
 
-/// Buffers and settings that a worker lends to its connections.
+/// Buffers and settings of a worker, shared by its connections.
 #[derive(Debug)]
-pub(crate) struct Tools {
+pub(crate) struct WorkerContext {
     pub(crate) program: Arc<Program>,
     pub(crate) ignored: IgnoredErrors,
     pub(crate) packet: Vec<u8>,
     pub(crate) sealed: Vec<u8>,
-    /// Decoded bytes received since the worker last checked its orders and time limits.
-    pub(crate) taken: u64,
+    /// Decoded bytes received since the worker last checked its commands and time limits.
+    pub(crate) unchecked_bytes: u64,
     plain: Vec<u8>,
     work: Work,
 }
 
-impl Tools {
+impl WorkerContext {
     pub(crate) fn new(
         program: Arc<Program>,
         client_work: ClientWork,
@@ -49,7 +49,7 @@ impl Tools {
             ignored,
             packet: Vec::new(),
             sealed: Vec::new(),
-            taken: 0,
+            unchecked_bytes: 0,
             plain: Vec::new(),
             work,
         }
@@ -58,43 +58,43 @@ impl Tools {
 
 /// Why a connection cannot continue.
 #[derive(Debug)]
-pub(crate) enum Broken {
+pub(crate) enum ConnectionError {
     Channel(ChannelError),
     Malformed(Malformed),
     /// Bytes that do not follow the protocol of a key-value store.
-    NotSpoken(keyvalue::Malformed),
+    MalformedKeyValue(keyvalue::Malformed),
     /// Bytes that do not follow PostgreSQL's protocol.
-    NotPostgres(postgres::Malformed),
+    MalformedPostgres(postgres::Malformed),
     Io(io::Error),
 }
 
-impl Broken {
+impl ConnectionError {
     /// The failure as the contract defines it.
     pub(crate) fn translate(&self, target: &Target, protocol: Option<Protocol>) -> Failed {
         match self {
-            Self::Io(error) => failure::broken(target, error),
-            Self::Channel(error) => channel::broken(target, error),
-            Self::Malformed(error) => failure::malformed(target, *error),
-            Self::NotPostgres(error) => failure::not_postgres(target, *error),
-            Self::NotSpoken(error) => failure::not_spoken(target, protocol, error),
+            Self::Io(error) => failure::connection_broken(target, error),
+            Self::Channel(error) => channel::translate_error(target, error),
+            Self::Malformed(error) => failure::malformed_mysql(target, *error),
+            Self::MalformedPostgres(error) => failure::malformed_postgres(target, *error),
+            Self::MalformedKeyValue(error) => failure::malformed_key_value(target, protocol, error),
         }
     }
 }
 
-impl From<ChannelError> for Broken {
+impl From<ChannelError> for ConnectionError {
     fn from(error: ChannelError) -> Self {
         Self::Channel(error)
     }
 }
 
 /// The next step after an answer.
-pub(crate) enum After {
+pub(crate) enum NextStep {
     /// The next statement of the same transaction, or the same transaction from its start.
     Statement,
     /// The transaction is done.
     Transaction,
     /// The server refuses, and a retry was not requested.
-    Refused(Refused),
+    Refused(ServerRefusal),
 }
 
 /// What a connection is doing.
@@ -103,16 +103,16 @@ pub(crate) enum State {
     /// No socket, and none is being opened.
     Closed,
     /// No socket; a timer will start the next attempt to open one.
-    Waiting,
+    WaitingToRetry,
     Connecting(Box<Connecting>),
     /// Open; no statement was sent yet.
-    Resting,
+    Opened,
     /// Open; a transaction has ended and the next has not begun. No timer is set, and no answer is pending.
     Free,
     /// A pause before the next statement.
     Thinking,
     /// A statement was sent and its answer is not complete.
-    Asking,
+    AwaitingAnswer,
 }
 
 #[derive(Debug)]
@@ -120,17 +120,17 @@ pub(crate) struct Connection {
     /// Number among all connections of the job.
     pub(crate) id: u64,
     pub(crate) state: State,
-    pub(crate) wire: Option<Box<Wire>>,
+    pub(crate) transport: Option<Box<Transport>>,
     pub(crate) memory: Memory,
     /// Transactions completed.
-    number: u64,
+    completed: u64,
     /// Failed attempts at the present transaction.
     failures: u64,
     cursor: Cursor,
-    due: Option<Due>,
+    due: Option<DueStatement>,
     /// In a transaction, possibly one that waits for a new socket.
-    pub(crate) busy: bool,
-    pub(crate) used: Use,
+    pub(crate) in_transaction: bool,
+    pub(crate) counters: Counters,
     pub(crate) intended_ns: u64,
     pub(crate) began_ns: u64,
     /// When the first byte of the present statement went out.
@@ -138,15 +138,15 @@ pub(crate) struct Connection {
     /// When the first byte of its answer was seen; 0 before that.
     pub(crate) first_byte_ns: u64,
     /// When the connection became free; open loop only.
-    pub(crate) free_ns: u64,
+    pub(crate) free_since_ns: u64,
     /// When the connection's current timer fires; its other timers are stale. 0 if it waits for none.
-    pub(crate) due_ns: u64,
+    pub(crate) timer_ns: u64,
     /// The connection's work is over, because no further transaction may begin.
-    pub(crate) rests: bool,
+    pub(crate) finished: bool,
     /// The connection broke under load and has not been restored.
     pub(crate) lost: bool,
     /// When the connection began trying to open; 0 while it does not try.
-    pub(crate) seeking_ns: u64,
+    pub(crate) opening_since_ns: u64,
     /// Number of transactions in the measured window, and the sum of their times.
     pub(crate) done: u64,
     pub(crate) busy_ns: u64,
@@ -159,37 +159,37 @@ impl Connection {
         Self {
             id,
             state: State::Closed,
-            wire: None,
+            transport: None,
             memory: program.memory(id),
-            number: 0,
+            completed: 0,
             failures: 0,
             cursor: program.transaction(id, 0),
             due: None,
-            busy: false,
-            used: Use::default(),
+            in_transaction: false,
+            counters: Counters::default(),
             intended_ns: 0,
             began_ns: 0,
             sent_ns: 0,
             first_byte_ns: 0,
-            free_ns: 0,
-            due_ns: 0,
-            rests: false,
+            free_since_ns: 0,
+            timer_ns: 0,
+            finished: false,
             lost: false,
-            seeking_ns: 0,
+            opening_since_ns: 0,
             done: 0,
             busy_ns: 0,
             since_open: 0,
         }
     }
 
-    pub(crate) fn prepared(&self) -> u32 {
-        self.wire
+    pub(crate) fn prepared_count(&self) -> u32 {
+        self.transport
             .as_ref()
-            .map_or(0, |wire| wire.statements.prepared())
+            .map_or(0, |transport| transport.statements.prepared_count())
     }
 
     /// Name of the statement under way.
-    pub(crate) fn doing<'a>(&self, program: &'a Program) -> &'a str {
+    pub(crate) fn statement_name<'a>(&self, program: &'a Program) -> &'a str {
         self.due
             .map_or("query", |due| program.kinds()[due.kind].name.as_str())
     }
@@ -197,20 +197,20 @@ impl Connection {
     /// Begin the next transaction; nothing is sent yet.
     #[inline]
     pub(crate) fn begin(&mut self, intended_ns: u64, now: u64, program: &Program) {
-        self.cursor = program.transaction(self.id, self.number);
+        self.cursor = program.transaction(self.id, self.completed);
         self.failures = 0;
         self.due = self.cursor.next(program);
-        self.used = Use::default();
+        self.counters = Counters::default();
         self.intended_ns = intended_ns;
         self.began_ns = now;
-        self.busy = true;
+        self.in_transaction = true;
     }
 
     /// Restart the present transaction with newly drawn values; its latency covers all attempts.
     #[cold]
     pub(crate) fn restart(&mut self, program: &Program) {
         self.failures += 1;
-        self.cursor = program.attempt(self.id, self.number, self.failures);
+        self.cursor = program.attempt(self.id, self.completed, self.failures);
         self.due = self.cursor.next(program);
     }
 
@@ -225,116 +225,128 @@ impl Connection {
     pub(crate) fn send(
         &mut self,
         now: u64,
-        tools: &mut Tools,
+        context: &mut WorkerContext,
         driver: &mut Driver,
-    ) -> Result<(), Broken> {
-        let Some(wire) = self.wire.as_deref_mut() else {
+    ) -> Result<(), ConnectionError> {
+        let Some(transport) = self.transport.as_deref_mut() else {
             unreachable!("only an open connection sends")
         };
         let Some(due) = self.due else {
             unreachable!("a transaction has a statement until its last is answered")
         };
-        let program = &*tools.program;
-        let packet = &mut tools.packet;
+        let program = &*context.program;
+        let packet = &mut context.packet;
         packet.clear();
         let request = Request {
             program,
             due,
             cursor: &mut self.cursor,
             memory: &mut self.memory,
-            statements: &mut wire.statements,
+            statements: &mut transport.statements,
         };
-        let statements = wire.replies.encode(request, packet);
-        self.state = State::Asking;
+        let statements = transport.replies.encode(request, packet);
+        self.state = State::AwaitingAnswer;
         self.sent_ns = now;
         self.first_byte_ns = 0;
-        self.used.queries += statements;
-        self.used.turns += 1;
-        self.used.to_server += packet.len() as u64;
-        wire.send(tools, driver)
+        self.counters.queries += statements;
+        self.counters.round_trips += 1;
+        self.counters.to_server += packet.len() as u64;
+        transport.send(context, driver)
     }
 
     /// Decode received bytes; returns the outcome once the answer is complete.
     #[inline]
-    pub(crate) fn received(
+    pub(crate) fn decode(
         &mut self,
         bytes: &[u8],
-        tools: &mut Tools,
-    ) -> Result<Option<Outcome>, Broken> {
-        let Some(wire) = self.wire.as_deref_mut() else {
+        context: &mut WorkerContext,
+    ) -> Result<Option<Outcome>, ConnectionError> {
+        let Some(transport) = self.transport.as_deref_mut() else {
             unreachable!("only an open connection receives")
         };
         let types = self
             .due
-            .map_or(&[][..], |due| wire.statements.types(due.slot));
-        let (replies, work) = (&mut wire.replies, &mut tools.work);
-        if wire.channel.is_plain() {
-            self.used.to_client += bytes.len() as u64;
-            tools.taken += bytes.len() as u64;
+            .map_or(&[][..], |due| transport.statements.types(due.slot));
+        let (replies, work) = (&mut transport.replies, &mut context.work);
+        if transport.channel.is_plain() {
+            self.counters.to_client += bytes.len() as u64;
+            context.unchecked_bytes += bytes.len() as u64;
             return replies.decode(bytes, types, work);
         }
-        let (used, taken, mut outcome) = (&mut self.used, &mut tools.taken, None);
-        wire.channel
-            .open_each(bytes, &mut tools.plain, &mut wire.unsent, |packets| {
-                used.to_client += packets.len() as u64;
-                *taken += packets.len() as u64;
+        let (counters, unchecked_bytes, mut outcome) =
+            (&mut self.counters, &mut context.unchecked_bytes, None);
+        transport.channel.open_in_pieces(
+            bytes,
+            &mut context.plain,
+            &mut transport.unsent,
+            |packets| {
+                counters.to_client += packets.len() as u64;
+                *unchecked_bytes += packets.len() as u64;
                 let ended = outcome.is_some() && !packets.is_empty();
-                if ended && !replies.may_go_on() {
+                if ended && !replies.allows_unsolicited() {
                     let late = Malformed::Unexpected("bytes follow the end of an answer");
-                    return Err(Broken::Malformed(late));
+                    return Err(ConnectionError::Malformed(late));
                 }
                 let next = replies.decode(packets, types, work)?;
                 outcome = outcome.take().or(next);
                 Ok(())
-            })?;
+            },
+        )?;
         if outcome.is_none() {
-            wire.channel.goes_on()?;
+            transport.channel.check_not_ended()?;
         }
         Ok(outcome)
     }
 
     /// Handle a complete answer.
     #[inline]
-    pub(crate) fn answered(&mut self, outcome: Outcome, tools: &Tools) -> After {
+    pub(crate) fn handle_outcome(&mut self, outcome: Outcome, context: &WorkerContext) -> NextStep {
         match outcome {
             Outcome::Done(done) => {
-                self.used.done(&done);
-                self.step(&tools.program)
+                self.counters.add_answer(&done);
+                self.advance(&context.program)
             }
-            Outcome::Commands => self.commands_answered(tools),
-            Outcome::Failed(error) if tools.ignored.holds(&error.code.to_string()) => {
-                self.used.errors += 1;
-                self.restart(&tools.program);
-                After::Statement
+            Outcome::Commands => self.handle_commands(context),
+            Outcome::Failed(error) if context.ignored.holds(&error.code.to_string()) => {
+                self.counters.errors += 1;
+                self.restart(&context.program);
+                NextStep::Statement
             }
-            Outcome::Failed(error) => After::Refused(Refused::Sql(error)),
+            Outcome::Failed(error) => NextStep::Refused(ServerRefusal::Sql(error)),
         }
     }
 
     /// Handle answers to commands. Errors among them end the job or are only counted: a command is never sent again.
     #[inline]
-    fn commands_answered(&mut self, tools: &Tools) -> After {
-        if let Some(counts) = self.wire.as_ref().and_then(|wire| wire.replies.counts()) {
-            self.used.commands(counts);
-            let stops = tools.program.commands().is_some_and(Commands::stops);
-            if let Some(first) = counts.refused.first().filter(|_| stops) {
-                return After::Refused(Refused::Command(first.clone()));
+    fn handle_commands(&mut self, context: &WorkerContext) -> NextStep {
+        if let Some(counts) = self
+            .transport
+            .as_ref()
+            .and_then(|transport| transport.replies.counts())
+        {
+            self.counters.add_commands(counts);
+            let stops_on_error = context
+                .program
+                .commands()
+                .is_some_and(Commands::stops_on_error);
+            if let Some(first) = counts.refused.first().filter(|_| stops_on_error) {
+                return NextStep::Refused(ServerRefusal::Command(first.clone()));
             }
         }
-        self.step(&tools.program)
+        self.advance(&context.program)
     }
 
     #[inline]
-    fn step(&mut self, program: &Program) -> After {
+    fn advance(&mut self, program: &Program) -> NextStep {
         self.due = self.cursor.next(program);
         if self.due.is_some() {
-            return After::Statement;
+            return NextStep::Statement;
         }
-        self.number += 1;
+        self.completed += 1;
         self.since_open += 1;
-        self.busy = false;
+        self.in_transaction = false;
         self.state = State::Free;
-        After::Transaction
+        NextStep::Transaction
     }
 
     /// Index of the statement under way.

@@ -16,44 +16,44 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::acknowledged::{LogFile, OutcomeCounts};
-use crate::channel::Wanted;
+use crate::channel::ChannelOptions;
 use crate::clock::now_ns;
 use crate::connecting::open_one;
 use crate::connection::{Connection, State};
-use crate::held;
 use crate::receipt::{self, ReceiptContext};
+use crate::remote_start;
 use crate::ring::Ring;
 use crate::socket::{Address, allow_descriptors};
 use crate::tally::Window;
-use crate::window::{Collected, emit_event};
-use crate::wire::Wire;
+use crate::transport::Transport;
+use crate::window::{WindowCollector, emit_event};
 use crate::worker::driver::{Driver, rings};
-use crate::worker::{self, Order, Plan, Report, WorkerConfig};
+use crate::worker::{self, Command, Plan, WorkerConfig, WorkerEvent};
 use crate::workload::Program;
 
 /// Time limit for workers to end their sessions.
-const GOODBYE: Duration = Duration::from_secs(2);
+const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 /// Check for stalled connections at least this often.
-const PATROL_NS: u64 = 1_000_000_000;
+const DEADLINE_CHECK_NS: u64 = 1_000_000_000;
 /// Check connections that are being opened at least this often.
-const OPENING: Duration = Duration::from_millis(50);
+const OPENING_CHECK: Duration = Duration::from_millis(50);
 
 /// The plan of a job, checked and parsed, and the CPUs that it may use.
-pub(crate) fn planned(job: LoadJob) -> Result<(Arc<Plan>, Vec<u32>), Failed> {
+pub(crate) fn make_plan(job: LoadJob) -> Result<(Arc<Plan>, Vec<u32>), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
-    let wanted = Wanted::new(&job.session, &job.target)?;
-    let program = program(&job)?;
+    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
+    let program = build_program(&job)?;
     let plan = Arc::new(Plan {
         job,
         address,
-        wanted,
+        channel_options,
         program: Arc::new(program),
         begun: AtomicU64::new(0),
         log: OnceLock::new(),
     });
     allow_descriptors(plan.all_connections())?;
-    Ok((plan, own_cpus()?))
+    Ok((plan, allowed_cpus()?))
 }
 
 /// Run a job to its end, emitting its events.
@@ -61,13 +61,13 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
     if let Some(path) = &job.acknowledged {
         LogFile::must_be_new(path)?;
     }
-    let (plan, cpus) = planned(job)?;
-    let rings = rings(&plan, plan.workers(&cpus))?;
+    let (plan, cpus) = make_plan(job)?;
+    let rings = rings(&plan, plan.worker_count(&cpus))?;
     let began = now_ns();
-    let (first, mut receipt) = first_connections(&plan, &cpus)?;
+    let (first, mut receipt) = open_first_connections(&plan, &cpus)?;
     receipt.driver = Driver::name(&rings);
     let mut workers = Workers::start(&plan, &cpus, first, rings)?;
-    let prepared_statements = workers.opened()?;
+    let prepared_statements = workers.wait_until_opened()?;
     emit_event(&Ready {
         services: BTreeMap::new(),
         receipt,
@@ -76,7 +76,7 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
         connect_ns: now_ns() - began,
     })?;
 
-    let origin_ns = held::origin_ns(plan.job.held)?;
+    let origin_ns = remote_start::wait_for_origin(plan.job.held)?;
     let start_ns = origin_ns + plan.job.warmup_ns;
     let window = Window {
         start_ns,
@@ -84,12 +84,12 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
         interval_ns: plan.job.interval_ns,
     };
     begin_log(&plan, origin_ns)?;
-    workers.order(Order::Start { origin_ns, window });
-    let finished = workers.attend(&plan, window);
-    workers.dismiss(if finished.is_ok() {
-        Order::Stop
+    workers.send_to_all(Command::Start { origin_ns, window });
+    let finished = workers.collect_results(&plan, window);
+    workers.stop(if finished.is_ok() {
+        Command::Stop
     } else {
-        Order::Abandon
+        Command::Abandon
     });
     let logged = workers.close_log(&plan);
     let mut finished = finished?;
@@ -100,13 +100,14 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
 }
 
 /// The program that the job's connections run.
-fn program(job: &LoadJob) -> Result<Program, Failed> {
+fn build_program(job: &LoadJob) -> Result<Program, Failed> {
     let (protocol, pipeline) = (job.protocol, job.session.pipeline);
-    let program = Program::speaking(protocol, pipeline, &job.workload, job.connections, job.seed);
-    program.map_err(|wrong| {
+    let program =
+        Program::with_protocol(protocol, pipeline, &job.workload, job.connections, job.seed);
+    program.map_err(|reason| {
         Failed::new(
             FailCode::BadJob,
-            format!("the job does not follow the contract: {wrong}"),
+            format!("the job does not follow the contract: {reason}"),
             "Correct the workload.",
         )
     })
@@ -122,7 +123,7 @@ fn begin_log(plan: &Plan, origin_ns: u64) -> Result<(), Failed> {
 }
 
 /// The CPUs that this process may use.
-pub(crate) fn own_cpus() -> Result<Vec<u32>, Failed> {
+pub(crate) fn allowed_cpus() -> Result<Vec<u32>, Failed> {
     let allowed = sched_getaffinity(None)
         .map_err(|error| internal(format!("reading the CPU mask: {error}")))?;
     let cpus = (0..CpuSet::MAX_CPU)
@@ -133,19 +134,19 @@ pub(crate) fn own_cpus() -> Result<Vec<u32>, Failed> {
 
 /// The first connections, with the receipt of what they really are. Connection 0 is queried for it. Connection 1 shows what later
 /// connections meet: whether TLS sessions are resumed, and how many round trips opening takes.
-pub(crate) fn first_connections(
+pub(crate) fn open_first_connections(
     plan: &Plan,
     cpus: &[u32],
 ) -> Result<(Vec<Connection>, howfar_contract::events::Receipt), Failed> {
     let limit_ns = plan.job.connect_timeout_ns;
-    let entry = plan.entry();
-    let open = || open_one(&entry, &plan.address, limit_ns);
+    let parameters = plan.login_parameters();
+    let open = || open_one(&parameters, &plan.address, limit_ns);
     let context = ReceiptContext {
-        entry: &entry,
+        parameters: &parameters,
         address: &plan.address,
         limit_ns,
         mode: plan.job.workload.ps_mode(),
-        threads: plan.workers(cpus) as u32,
+        threads: plan.worker_count(cpus) as u32,
         cpus,
     };
     let (mut receipt, socket, session) = receipt::open(context, open)?;
@@ -153,14 +154,14 @@ pub(crate) fn first_connections(
     let each_time = plan.job.session.connect == Connect::PerTransaction;
     if each_time || plan.job.session.tls.is_some() && plan.all_connections() > 1 {
         let (socket, session) = open()?;
-        receipt.connect_turns = receipt::connect_turns(&plan.address, &session);
+        receipt.connect_turns = receipt::connect_round_trips(&plan.address, &session);
         receipt.tls_resumed = session.tls.as_ref().map(|tls| tls.resumed);
         sessions.push((socket, session));
     }
     if each_time {
         // Each transaction opens its own connection.
         for (socket, session) in sessions.drain(..) {
-            Wire::new(socket, session).leave();
+            Transport::new(socket, session).close_with_goodbye();
         }
     }
     let opened = sessions
@@ -168,8 +169,8 @@ pub(crate) fn first_connections(
         .zip(0..)
         .map(|((socket, session), id)| {
             let mut connection = Connection::new(id, &plan.program);
-            connection.wire = Some(Box::new(Wire::new(socket, session)));
-            connection.state = State::Resting;
+            connection.transport = Some(Box::new(Transport::new(socket, session)));
+            connection.state = State::Opened;
             connection
         });
     Ok((opened.collect(), receipt))
@@ -177,10 +178,10 @@ pub(crate) fn first_connections(
 
 /// All workers, with their channels.
 struct Workers {
-    channels: Vec<(Sender<Order>, Arc<OwnedFd>)>,
-    reports: Receiver<Report>,
+    channels: Vec<(Sender<Command>, Arc<OwnedFd>)>,
+    worker_events: Receiver<WorkerEvent>,
     /// Workers that have not ended.
-    left: usize,
+    running: usize,
     /// Number of workers that have completed their part of the log, and the sum of its counts.
     logged: (usize, OutcomeCounts),
     /// Number of workers that have stopped, and the number of statements that they had answers to.
@@ -196,8 +197,8 @@ impl Workers {
         first: Vec<Connection>,
         rings: Vec<Ring>,
     ) -> Result<Self, Failed> {
-        let (to_coordinator, reports) = mpsc::channel();
-        let workers = plan.workers(cpus);
+        let (to_coordinator, worker_events) = mpsc::channel();
+        let workers = plan.worker_count(cpus);
         let mut shares: Vec<Vec<Connection>> = (0..workers).map(|_| Vec::new()).collect();
         let closed = (first.len() as u64..plan.all_connections())
             .map(|id| Connection::new(id, &plan.program));
@@ -210,7 +211,7 @@ impl Workers {
             let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|error| internal(format!("eventfd: {error}")))?;
             let wake_fd = Arc::new(wake_fd);
-            let (channel, orders) = mpsc::channel();
+            let (channel, commands) = mpsc::channel();
             let config = WorkerConfig {
                 share: (index, workers),
                 pinned: (workers == cpus.len()).then_some(cpus[index]),
@@ -218,30 +219,30 @@ impl Workers {
                     .next()
                     .map_or(Driver::Epoll, |ring| Driver::Ring(Box::new(ring))),
                 connections,
-                orders,
+                commands,
                 wake_fd: Arc::clone(&wake_fd),
-                reports: to_coordinator.clone(),
+                to_coordinator: to_coordinator.clone(),
             };
             let plan = Arc::clone(plan);
             thread::Builder::new()
                 .name(format!("load-{index}"))
-                .spawn(move || guarded(&plan, config))
+                .spawn(move || run_guarded(&plan, config))
                 .map_err(|error| internal(format!("starting a thread: {error}")))?;
             channels.push((channel, wake_fd));
         }
         Ok(Self {
-            left: channels.len(),
+            running: channels.len(),
             channels,
-            reports,
+            worker_events,
             logged: (0, OutcomeCounts::default()),
             answered: (0, 0),
         })
     }
 
-    fn order(&self, order: Order) {
+    fn send_to_all(&self, command: Command) {
         for (channel, _) in &self.channels {
             // A worker that is gone has reported why.
-            let _ = channel.send(order);
+            let _ = channel.send(command);
         }
         self.wake();
     }
@@ -254,15 +255,15 @@ impl Workers {
 
     /// Wait until all workers have opened their connections; waking makes them check their time limits. Returns the number of
     /// statements prepared.
-    fn opened(&mut self) -> Result<u32, Failed> {
+    fn wait_until_opened(&mut self) -> Result<u32, Failed> {
         let (mut sum, mut left) = (0, self.channels.len());
         while left > 0 {
-            match self.reports.recv_timeout(OPENING) {
-                Ok(Report::Opened { prepared }) => {
+            match self.worker_events.recv_timeout(OPENING_CHECK) {
+                Ok(WorkerEvent::Opened { prepared }) => {
                     sum += prepared;
                     left -= 1;
                 }
-                Ok(Report::Failed(failed)) => return Err(failed),
+                Ok(WorkerEvent::Failed(failed)) => return Err(failed),
                 Err(RecvTimeoutError::Timeout) => self.wake(),
                 other => {
                     return Err(internal(format!(
@@ -274,41 +275,42 @@ impl Workers {
         Ok(sum)
     }
 
-    /// Collect reports from the order to start until all are complete.
-    fn attend(&mut self, plan: &Plan, window: Window) -> Result<Finished, Failed> {
-        let mut collected = Collected::new(plan.options(), window, self.channels.len());
-        let patrol_ns = PATROL_NS.min(plan.job.stall_timeout_ns / 4 + 1);
-        let mut patrol = now_ns() + patrol_ns;
+    /// Collect the events of the workers from the start of the load until the window is complete.
+    fn collect_results(&mut self, plan: &Plan, window: Window) -> Result<Finished, Failed> {
+        let mut window_collector =
+            WindowCollector::new(plan.window_options(), window, self.channels.len());
+        let check_interval_ns = DEADLINE_CHECK_NS.min(plan.job.stall_timeout_ns / 4 + 1);
+        let mut next_check_ns = now_ns() + check_interval_ns;
         let mut drained = 0;
-        while !collected.is_complete() {
+        while !window_collector.is_complete() {
             let now = now_ns();
-            let edge = collected.next_edge();
-            if now >= edge || now >= patrol {
-                collected.reach(now)?;
+            let edge_ns = window_collector.next_edge();
+            if now >= edge_ns || now >= next_check_ns {
+                window_collector.advance_to(now)?;
                 self.wake();
-                patrol = now + patrol_ns;
+                next_check_ns = now + check_interval_ns;
             }
-            let wake = collected.next_edge().min(patrol);
+            let wake_ns = window_collector.next_edge().min(next_check_ns);
             match self
-                .reports
-                .recv_timeout(Duration::from_nanos(wake.saturating_sub(now_ns())))
+                .worker_events
+                .recv_timeout(Duration::from_nanos(wake_ns.saturating_sub(now_ns())))
             {
-                Ok(Report::Passed(passed)) => collected.take(passed)?,
-                Ok(Report::Failed(failed)) => {
-                    self.left -= 1;
+                Ok(WorkerEvent::Passed(passed)) => window_collector.add_edge(passed)?,
+                Ok(WorkerEvent::Failed(failed)) => {
+                    self.running -= 1;
                     return Err(failed);
                 }
-                Ok(Report::Logged(counts)) => self.take_log(&counts),
-                Ok(Report::Interrupted(failed)) => {
-                    if let Some(at_ns) = collected.interrupt(failed, now_ns())? {
-                        self.order(Order::EndWindow { at_ns });
+                Ok(WorkerEvent::Logged(counts)) => self.add_log_counts(&counts),
+                Ok(WorkerEvent::Interrupted(failed)) => {
+                    if let Some(at_ns) = window_collector.interrupt(failed, now_ns())? {
+                        self.send_to_all(Command::EndWindow { at_ns });
                     }
                 }
-                Ok(Report::Drained) => {
+                Ok(WorkerEvent::Drained) => {
                     drained += 1;
                     if drained == self.channels.len() {
-                        let at_ns = collected.end_now(now_ns());
-                        self.order(Order::EndWindow { at_ns });
+                        let at_ns = window_collector.end_now(now_ns());
+                        self.send_to_all(Command::EndWindow { at_ns });
                     }
                 }
                 Ok(other) => return Err(internal(format!("a worker said {other:?} under load"))),
@@ -320,21 +322,21 @@ impl Workers {
         }
         let kinds = plan.program.kinds().iter();
         let kinds: Vec<&str> = kinds.map(|kind| kind.name.as_str()).collect();
-        collected.finish(&kinds)
+        window_collector.finish(&kinds)
     }
 
     /// Let the workers end their sessions; sessions that they cannot end in time are abandoned.
-    fn dismiss(&mut self, how: Order) {
-        for order in [how, Order::Abandon] {
-            self.order(order);
-            while self.left > 0 {
-                match self.reports.recv_timeout(GOODBYE) {
-                    Ok(Report::Stopped(answered)) => {
-                        self.left -= 1;
+    fn stop(&mut self, command: Command) {
+        for command in [command, Command::Abandon] {
+            self.send_to_all(command);
+            while self.running > 0 {
+                match self.worker_events.recv_timeout(GOODBYE_LIMIT) {
+                    Ok(WorkerEvent::Stopped(answered)) => {
+                        self.running -= 1;
                         self.answered = (self.answered.0 + 1, self.answered.1 + answered);
                     }
-                    Ok(Report::Failed(_)) => self.left -= 1,
-                    Ok(Report::Logged(counts)) => self.take_log(&counts),
+                    Ok(WorkerEvent::Failed(_)) => self.running -= 1,
+                    Ok(WorkerEvent::Logged(counts)) => self.add_log_counts(&counts),
                     Ok(_) => {}
                     Err(_) => break,
                 }
@@ -342,7 +344,7 @@ impl Workers {
         }
     }
 
-    fn take_log(&mut self, counts: &OutcomeCounts) {
+    fn add_log_counts(&mut self, counts: &OutcomeCounts) {
         self.logged.0 += 1;
         self.logged.1.add(counts);
     }
@@ -363,11 +365,11 @@ impl Workers {
     }
 }
 
-/// Run a worker; a panic becomes a report.
-fn guarded(plan: &Plan, config: WorkerConfig) {
-    let reports = config.reports.clone();
-    if let Err(failed) = crate::unpanicked("a worker", || worker::run(plan, config)) {
+/// Run a worker; a panic becomes an event.
+fn run_guarded(plan: &Plan, config: WorkerConfig) {
+    let to_coordinator = config.to_coordinator.clone();
+    if let Err(failed) = crate::catch_panics("a worker", || worker::run(plan, config)) {
         // A coordinator that is gone has reported why.
-        let _ = reports.send(Report::Failed(failed));
+        let _ = to_coordinator.send(WorkerEvent::Failed(failed));
     }
 }

@@ -12,9 +12,9 @@ use crate::tcp_info::TcpInfo;
 
 /// Counters of one transaction, summed while it runs and added to the tally when it ends.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Use {
+pub(crate) struct Counters {
     pub(crate) queries: u64,
-    pub(crate) turns: u64,
+    pub(crate) round_trips: u64,
     pub(crate) rows: u64,
     pub(crate) classes: Classes,
     pub(crate) to_server: u64,
@@ -25,10 +25,10 @@ pub(crate) struct Use {
     pub(crate) misses: u64,
 }
 
-impl Use {
+impl Counters {
     pub(crate) fn add(&mut self, other: &Self) {
         self.queries += other.queries;
-        self.turns += other.turns;
+        self.round_trips += other.round_trips;
         self.rows += other.rows;
         self.classes.read += other.classes.read;
         self.classes.write += other.classes.write;
@@ -42,7 +42,7 @@ impl Use {
 
     /// Add an answer's results.
     #[inline]
-    pub(crate) fn done(&mut self, done: &Done) {
+    pub(crate) fn add_answer(&mut self, done: &Done) {
         self.rows += done.rows;
         self.classes.read += u64::from(done.reads);
         self.classes.write += u64::from(done.writes);
@@ -51,7 +51,7 @@ impl Use {
 
     /// Add the results of commands on keys.
     #[inline]
-    pub(crate) fn commands(&mut self, counts: &CommandCounts) {
+    pub(crate) fn add_commands(&mut self, counts: &CommandCounts) {
         self.rows += u64::from(counts.hits);
         self.hits += u64::from(counts.hits);
         self.misses += u64::from(counts.misses);
@@ -65,7 +65,7 @@ impl Use {
 #[derive(Debug, Default)]
 pub(crate) struct Slice {
     pub(crate) transactions: u64,
-    pub(crate) used: Use,
+    pub(crate) counters: Counters,
     pub(crate) reconnects: u64,
     /// At the end of the interval.
     pub(crate) backlog: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Slice {
 impl Slice {
     pub(crate) fn add(&mut self, other: &Self) {
         self.transactions += other.transactions;
-        self.used.add(&other.used);
+        self.counters.add(&other.counters);
         self.reconnects += other.reconnects;
         self.backlog += other.backlog;
         self.latency.add(&other.latency);
@@ -91,7 +91,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    pub(crate) fn take(&mut self, done: u64, busy_ns: u64) {
+    pub(crate) fn add_connection(&mut self, done: u64, busy_ns: u64) {
         let (done, busy) = (done as f64, busy_ns as f64);
         self.connections += 1.0;
         self.done = [self.done[0] + done, self.done[1] + done * done];
@@ -121,7 +121,7 @@ pub(crate) enum Stage {
 pub(crate) struct Totals {
     /// Sums of slices: a worker counts a transaction only in its slice, since a second histogram would fill the CPU's cache.
     pub(crate) transactions: u64,
-    pub(crate) used: Use,
+    pub(crate) counters: Counters,
     pub(crate) errors: BTreeMap<ErrorCode, u64>,
     /// Connections lost in the window.
     pub(crate) lost: u64,
@@ -154,7 +154,7 @@ pub(crate) struct Totals {
 impl Totals {
     pub(crate) fn add_slice(&mut self, slice: &Slice) {
         self.transactions += slice.transactions;
-        self.used.add(&slice.used);
+        self.counters.add(&slice.counters);
         self.latency.add(&slice.latency);
     }
 
@@ -180,16 +180,16 @@ impl Totals {
             (&mut self.in_flight, &other.in_flight),
             (&mut self.connect, &other.connect),
         ];
-        for (mine, others) in pairs {
-            mine.add(others);
+        for (sum, part) in pairs {
+            sum.add(part);
         }
-        for (mine, others) in self.stages.iter_mut().zip(&other.stages) {
-            mine.add(others);
+        for (sum, part) in self.stages.iter_mut().zip(&other.stages) {
+            sum.add(part);
         }
         self.kinds
             .resize_with(self.kinds.len().max(other.kinds.len()), Latency::new);
-        for (mine, others) in self.kinds.iter_mut().zip(&other.kinds) {
-            mine.add(others);
+        for (sum, part) in self.kinds.iter_mut().zip(&other.kinds) {
+            sum.add(part);
         }
         self.shares.add(&other.shares);
         self.tcp.extend_from_slice(&other.tcp);

@@ -6,35 +6,35 @@ use howfar_contract::jobs::Alphabet;
 
 use crate::draws::Draws;
 
-/// Length of a value that [`c`] writes: 10 groups of 11 digits and the dashes between.
+/// Length of a value that [`write_c`] writes: 10 groups of 11 digits and the dashes between.
 pub const C_LENGTH: usize = 119;
-/// Length of a value that [`pad`] writes: 5 groups.
+/// Length of a value that [`write_pad`] writes: 5 groups.
 pub const PAD_LENGTH: usize = 59;
 
-const GROUP: usize = 11;
+const GROUP_DIGITS: usize = 11;
 /// Digits from one draw.
-const BATCH: usize = 16;
-const BATCHES: u64 = 10_u64.pow(BATCH as u32);
+const DIGITS_PER_DRAW: usize = 16;
+const DIGIT_VALUES: u64 = 10_u64.pow(DIGITS_PER_DRAW as u32);
 /// Letters from one draw.
-const LETTERS: u32 = 10;
-const WORDS: u64 = 26_u64.pow(LETTERS);
+const LETTERS_PER_DRAW: u32 = 10;
+const LETTER_VALUES: u64 = 26_u64.pow(LETTERS_PER_DRAW);
 
 /// The phrase repeated in a compressible text: longer than zlib's minimum match of three bytes, shorter than its window.
 const LETTER_PHRASE: &[u8] = b"thequickbrownfoxjumpsoverthelazydogs";
 const DIGIT_PHRASE: &[u8] = b"31415926535897932384626433832795";
 
 /// Append a value of column `c`.
-pub fn c(draws: &mut Draws, out: &mut Vec<u8>) {
-    groups::<{ 7 * BATCH }, 10>(draws, out);
+pub fn write_c(draws: &mut Draws, out: &mut Vec<u8>) {
+    write_groups::<{ 7 * DIGITS_PER_DRAW }, 10>(draws, out);
 }
 
 /// Append a value of column `pad`.
-pub fn pad(draws: &mut Draws, out: &mut Vec<u8>) {
-    groups::<{ 4 * BATCH }, 5>(draws, out);
+pub fn write_pad(draws: &mut Draws, out: &mut Vec<u8>) {
+    write_groups::<{ 4 * DIGITS_PER_DRAW }, 5>(draws, out);
 }
 
 /// Append `length` characters: about the share `compressible` repeats one phrase, the rest is random.
-pub fn text(
+pub fn write_text(
     draws: &mut Draws,
     length: usize,
     alphabet: Alphabet,
@@ -49,15 +49,15 @@ pub fn text(
     let end = out.len() + length;
     out.extend(phrase.iter().cycle().take(repeated));
     while out.len() < end {
-        let wanted = end - out.len();
+        let missing = end - out.len();
         match alphabet {
             Alphabet::Digits => {
-                let digits = batch(draws);
-                out.extend_from_slice(&digits[..wanted.min(BATCH)]);
+                let digits = sixteen_digits(draws);
+                out.extend_from_slice(&digits[..missing.min(DIGITS_PER_DRAW)]);
             }
             Alphabet::Letters => {
-                let letters = word(draws);
-                out.extend_from_slice(&letters[..wanted.min(letters.len())]);
+                let letters = ten_letters(draws);
+                out.extend_from_slice(&letters[..missing.min(letters.len())]);
             }
         }
     }
@@ -65,14 +65,14 @@ pub fn text(
 
 /// Draw `DIGITS` random digits and append the first `GROUPS` groups of them.
 #[inline]
-fn groups<const DIGITS: usize, const GROUPS: usize>(draws: &mut Draws, out: &mut Vec<u8>) {
-    const { assert!(DIGITS >= GROUPS * GROUP) };
+fn write_groups<const DIGITS: usize, const GROUPS: usize>(draws: &mut Draws, out: &mut Vec<u8>) {
+    const { assert!(DIGITS >= GROUPS * GROUP_DIGITS) };
     let mut digits = [0; DIGITS];
-    for sixteen in digits.chunks_exact_mut(BATCH) {
-        sixteen.copy_from_slice(&batch(draws));
+    for sixteen in digits.chunks_exact_mut(DIGITS_PER_DRAW) {
+        sixteen.copy_from_slice(&sixteen_digits(draws));
     }
-    out.reserve(GROUPS * (GROUP + 1));
-    for group in digits.chunks_exact(GROUP).take(GROUPS) {
+    out.reserve(GROUPS * (GROUP_DIGITS + 1));
+    for group in digits.chunks_exact(GROUP_DIGITS).take(GROUPS) {
         out.extend_from_slice(group);
         out.push(b'-');
     }
@@ -82,18 +82,18 @@ fn groups<const DIGITS: usize, const GROUPS: usize>(draws: &mut Draws, out: &mut
 
 /// Sixteen random digits.
 #[inline]
-fn batch(draws: &mut Draws) -> [u8; BATCH] {
-    let number = below(draws.bits(), BATCHES);
+fn sixteen_digits(draws: &mut Draws) -> [u8; DIGITS_PER_DRAW] {
+    let number = scale(draws.bits(), DIGIT_VALUES);
     let (high, low) = (number / 100_000_000, number % 100_000_000);
-    let mut digits = [0; BATCH];
-    digits[..8].copy_from_slice(&eight(high));
-    digits[8..].copy_from_slice(&eight(low));
+    let mut digits = [0; DIGITS_PER_DRAW];
+    digits[..8].copy_from_slice(&eight_digits(high));
+    digits[8..].copy_from_slice(&eight_digits(low));
     digits
 }
 
 /// Ten random letters.
-fn word(draws: &mut Draws) -> [u8; LETTERS as usize] {
-    let mut number = below(draws.bits(), WORDS);
+fn ten_letters(draws: &mut Draws) -> [u8; LETTERS_PER_DRAW as usize] {
+    let mut number = scale(draws.bits(), LETTER_VALUES);
     std::array::from_fn(|_| {
         let letter = b'a' + (number % 26) as u8;
         number /= 26;
@@ -101,16 +101,16 @@ fn word(draws: &mut Draws) -> [u8; LETTERS as usize] {
     })
 }
 
-/// The draw scaled to `0..most` (Lemire 2019). The probabilities of any two values differ by a factor of at most 1 + 2^-10, because
-/// `most` is below 2^54.
+/// The draw scaled to `0..bound` (Lemire 2019). The probabilities of any two values differ by a factor of at most 1 + 2^-10, because
+/// `bound` is below 2^54.
 #[inline]
-fn below(bits: u64, most: u64) -> u64 {
-    ((u128::from(bits) * u128::from(most)) >> 64) as u64
+fn scale(bits: u64, bound: u64) -> u64 {
+    ((u128::from(bits) * u128::from(bound)) >> 64) as u64
 }
 
 /// The eight digits of a number below 10^8, by halving three times in the lanes of one word: 4 + 4, 2 + 2 each, 1 + 1 each.
 #[inline]
-fn eight(number: u64) -> [u8; 8] {
+fn eight_digits(number: u64) -> [u8; 8] {
     let fours = (number / 10_000) | ((number % 10_000) << 32);
     // x * 10486 >> 20 is x / 100 for x below 10^4, and x * 103 >> 10 is x / 10 for x below 100.
     let hundreds = ((fours * 10_486) >> 20) & 0x0000_007F_0000_007F;
@@ -129,9 +129,9 @@ mod tests {
 
     use super::*;
 
-    fn made(write: impl Fn(&mut Draws, &mut Vec<u8>)) -> Vec<u8> {
+    fn written(write: impl Fn(&mut Draws, &mut Vec<u8>)) -> Vec<u8> {
         let mut out = b"before".to_vec();
-        write(&mut Draws::of(1, 2, 3), &mut out);
+        write(&mut Draws::new(1, 2, 3), &mut out);
         assert!(out.starts_with(b"before"));
         out.split_off(6)
     }
@@ -141,16 +141,16 @@ mod tests {
         let groups: Vec<&str> = text.split('-').collect();
         groups.len() == count
             && groups.iter().all(|group| {
-                group.len() == GROUP && group.bytes().all(|byte| byte.is_ascii_digit())
+                group.len() == GROUP_DIGITS && group.bytes().all(|byte| byte.is_ascii_digit())
             })
     }
 
     #[test]
     fn columns_have_their_shape() {
-        let (wide, narrow) = (made(c), made(pad));
+        let (wide, narrow) = (written(write_c), written(write_pad));
         assert_eq!((wide.len(), narrow.len()), (C_LENGTH, PAD_LENGTH));
         assert!(is_groups(&wide, 10) && is_groups(&narrow, 5));
-        assert_eq!(wide, made(c), "the same draws, the same value");
+        assert_eq!(wide, written(write_c), "the same draws, the same value");
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
         let mut numbers: Vec<u64> = (0..100_000).map(|step| step * 1_000).collect();
         numbers.extend((0..10_000).chain(99_990_000..100_000_000));
         for number in numbers {
-            assert_eq!(eight(number), format!("{number:08}").as_bytes());
+            assert_eq!(eight_digits(number), format!("{number:08}").as_bytes());
         }
     }
 
@@ -171,17 +171,17 @@ mod tests {
         let mut value = Vec::new();
         for row in 0..rows {
             value.clear();
-            c(&mut Draws::of(5, 1, row), &mut value);
-            for (place, digit) in value.iter().enumerate().filter(|(_, byte)| **byte != b'-') {
-                counts[place][usize::from(digit - b'0')] += 1;
+            write_c(&mut Draws::new(5, 1, row), &mut value);
+            for (position, digit) in value.iter().enumerate().filter(|(_, byte)| **byte != b'-') {
+                counts[position][usize::from(digit - b'0')] += 1;
             }
         }
         let expected = rows as f64 / 10.0;
         let statistics: Vec<f64> = counts
             .iter()
-            .filter(|place| place.iter().any(|&count| count > 0))
-            .map(|place| {
-                place
+            .filter(|position| position.iter().any(|&count| count > 0))
+            .map(|position| {
+                position
                     .iter()
                     .map(|&count| (f64::from(count) - expected).powi(2) / expected)
                     .sum()
@@ -195,8 +195,8 @@ mod tests {
 
     fn compressed(alphabet: Alphabet, compressible: f64) -> f64 {
         let mut plain = Vec::new();
-        text(
-            &mut Draws::of(9, 0, 0),
+        write_text(
+            &mut Draws::new(9, 0, 0),
             100_000,
             alphabet,
             compressible,
@@ -232,12 +232,12 @@ mod tests {
     fn a_text_is_as_long_as_asked_and_of_its_alphabet() {
         for length in [1, 2, 15, 16, 17, 500] {
             for compressible in [0.0, 0.3, 1.0] {
-                let letters = made(|draws, out| {
-                    text(draws, length, Alphabet::Letters, compressible, out);
+                let letters = written(|draws, out| {
+                    write_text(draws, length, Alphabet::Letters, compressible, out);
                 });
                 assert!(letters.len() == length && letters.iter().all(u8::is_ascii_lowercase));
-                let digits = made(|draws, out| {
-                    text(draws, length, Alphabet::Digits, compressible, out);
+                let digits = written(|draws, out| {
+                    write_text(draws, length, Alphabet::Digits, compressible, out);
                 });
                 assert!(digits.len() == length && digits.iter().all(u8::is_ascii_digit));
             }

@@ -8,7 +8,7 @@ use crate::draws::Draws;
 
 /// A distribution with precomputed constants.
 #[derive(Debug, Clone)]
-pub struct Ids {
+pub struct IdSampler {
     size: f64,
     shape: Shape,
 }
@@ -33,7 +33,7 @@ enum Shape {
     Zipfian(Zipf),
 }
 
-impl Ids {
+impl IdSampler {
     pub fn new(distribution: &Distribution, size: u64) -> Self {
         assert!(size > 0, "a table without rows has no ids");
         let shape = match distribution.kind {
@@ -60,7 +60,7 @@ impl Ids {
     /// An id in `1..=size`.
     #[inline]
     pub fn draw(&self, draws: &mut Draws) -> u64 {
-        let above_first = match &self.shape {
+        let offset = match &self.shape {
             Shape::Uniform => draws.unit() * self.size,
             Shape::Gaussian { iterations } => mean(*iterations, draws) * self.size,
             Shape::Special {
@@ -69,20 +69,20 @@ impl Ids {
                 hot,
             } => {
                 let range = self.size - 1.0;
-                let decides = draws.unit();
-                if decides * stretch < 1.0 || range == 0.0 {
+                let decider = draws.unit();
+                if decider * stretch < 1.0 || range == 0.0 {
                     mean(*iterations, draws) * range
                 } else {
                     // Like sysbench, reuse the deciding number, so that only the upper part of the hot rows is ever hit.
                     let rows = range * hot;
-                    decides * (rows + 1.0) + range / 2.0 - rows / 2.0
+                    decider * (rows + 1.0) + range / 2.0 - rows / 2.0
                 }
             }
             Shape::Pareto { power } => draws.unit().powf(*power) * self.size,
             Shape::Zipfian(zipf) => return zipf.draw(draws),
         };
         // Rounding may bring a product to the excluded end of its range.
-        1 + above_first.min(self.size - 1.0) as u64
+        1 + offset.min(self.size - 1.0) as u64
     }
 }
 
@@ -100,7 +100,7 @@ struct Zipf {
     left: f64,
     right: f64,
     /// A point this close to its bar is accepted without evaluating the hat.
-    close: f64,
+    accept_within: f64,
 }
 
 impl Zipf {
@@ -111,11 +111,11 @@ impl Zipf {
             exponent,
             left: 0.0,
             right: 0.0,
-            close: 0.0,
+            accept_within: 0.0,
         };
         zipf.left = zipf.integral(1.5) - 1.0;
         zipf.right = zipf.integral(size + 0.5);
-        zipf.close = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.bar(2.0));
+        zipf.accept_within = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.bar(2.0));
         zipf
     }
 
@@ -148,7 +148,7 @@ impl Zipf {
             let area = self.right + draws.unit() * (self.left - self.right);
             let at = self.inverse(area);
             let bar = at.round().clamp(1.0, self.size);
-            if bar - at <= self.close || area >= self.integral(bar + 0.5) - self.bar(bar) {
+            if bar - at <= self.accept_within || area >= self.integral(bar + 0.5) - self.bar(bar) {
                 return bar as u64;
             }
         }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(kind: DistributionKind) -> Distribution {
+    fn with_kind(kind: DistributionKind) -> Distribution {
         Distribution {
             kind,
             ..Distribution::default()
@@ -168,16 +168,16 @@ mod tests {
     }
 
     fn counts(distribution: &Distribution, size: u64, draws: u64) -> Vec<f64> {
-        let ids = Ids::new(distribution, size);
+        let ids = IdSampler::new(distribution, size);
         let mut counts = vec![0.0; size as usize];
         for number in 0..draws {
-            counts[ids.draw(&mut Draws::of(11, 5, number)) as usize - 1] += 1.0;
+            counts[ids.draw(&mut Draws::new(11, 5, number)) as usize - 1] += 1.0;
         }
         counts
     }
 
     /// Pearson's statistic has mean `degrees` and variance `2 * degrees`: six standard deviations are allowed.
-    fn agrees(counts: &[f64], shares: &[f64]) {
+    fn assert_agrees(counts: &[f64], shares: &[f64]) {
         let total: f64 = counts.iter().sum();
         let statistic: f64 = counts
             .iter()
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn uniform_is_flat() {
-        agrees(
-            &counts(&of(DistributionKind::Uniform), 100, 200_000),
+        assert_agrees(
+            &counts(&with_kind(DistributionKind::Uniform), 100, 200_000),
             &[0.01; 100],
         );
     }
@@ -204,8 +204,8 @@ mod tests {
         let power = 0.2_f64.ln() / 0.8_f64.ln();
         let share = |id: usize| (id as f64 / 50.0).powf(1.0 / power);
         let shares: Vec<f64> = (0..50).map(|id| share(id + 1) - share(id)).collect();
-        let seen = counts(&of(DistributionKind::Pareto), 50, 200_000);
-        agrees(&seen, &shares);
+        let seen = counts(&with_kind(DistributionKind::Pareto), 50, 200_000);
+        assert_agrees(&seen, &shares);
         let first_fifth = seen[..10].iter().sum::<f64>() / 200_000.0;
         assert!((first_fifth - 0.8).abs() < 0.01, "{first_fifth}");
     }
@@ -215,19 +215,19 @@ mod tests {
         for exponent in [0.0, 0.8, 1.0, 1.7] {
             let distribution = Distribution {
                 zipfian_exp: exponent,
-                ..of(DistributionKind::Zipfian)
+                ..with_kind(DistributionKind::Zipfian)
             };
             let weights: Vec<f64> = (1..=60).map(|id| f64::from(id).powf(-exponent)).collect();
             let all: f64 = weights.iter().sum();
             let shares: Vec<f64> = weights.iter().map(|weight| weight / all).collect();
-            agrees(&counts(&distribution, 60, 200_000), &shares);
+            assert_agrees(&counts(&distribution, 60, 200_000), &shares);
         }
     }
 
     /// Mean of 12 uniforms over 1000 rows: mean 500.5, standard deviation 1000/12; with 200 000 draws their errors are 0.19 and 0.13.
     #[test]
     fn gaussian_has_mean_and_width() {
-        let seen = counts(&of(DistributionKind::Gaussian), 1000, 200_000);
+        let seen = counts(&with_kind(DistributionKind::Gaussian), 1000, 200_000);
         let mean = seen
             .iter()
             .enumerate()
@@ -246,7 +246,7 @@ mod tests {
     /// 75 % of the draws fall uniformly on ids 4976..=5051 of 10 000, and some of the other 25 % do too.
     #[test]
     fn special_hits_its_hot_rows() {
-        let seen = counts(&of(DistributionKind::Special), 10_000, 400_000);
+        let seen = counts(&with_kind(DistributionKind::Special), 10_000, 400_000);
         let hot = &seen[4975..5051];
         let share = hot.iter().sum::<f64>() / 400_000.0;
         assert!((share - 0.758).abs() < 0.004, "{share}");
@@ -266,8 +266,8 @@ mod tests {
             seed in any::<u64>(),
         ) {
             let distribution = Distribution { kind, pareto_h, spec_iter: iterations, spec_pct: pct, spec_res: res, zipfian_exp };
-            let ids = Ids::new(&distribution, size);
-            let mut draws = Draws::of(seed, 0, 0);
+            let ids = IdSampler::new(&distribution, size);
+            let mut draws = Draws::new(seed, 0, 0);
             for _ in 0..50 {
                 prop_assert!((1..=size).contains(&ids.draw(&mut draws)));
             }

@@ -14,7 +14,7 @@ pub struct Draws {
 
 impl Draws {
     /// The random numbers of one transaction.
-    pub fn of(seed: u64, connection: u64, transaction: u64) -> Self {
+    pub fn new(seed: u64, connection: u64, transaction: u64) -> Self {
         // Mix after each key: the sequences of neighbouring connections or transactions must not be shifted copies of each other.
         let state = mix(mix(mix(seed ^ STEP) ^ connection).wrapping_add(STEP) ^ transaction);
         Self { state }
@@ -33,10 +33,10 @@ impl Draws {
         (self.bits() >> 12) as f64 * UNIT
     }
 
-    /// Uniform in `1..=most`.
+    /// Uniform in `1..=max`.
     #[inline]
-    pub fn up_to(&mut self, most: u64) -> u64 {
-        1 + (self.unit() * most as f64) as u64
+    pub fn up_to(&mut self, max: u64) -> u64 {
+        1 + (self.unit() * max as f64) as u64
     }
 }
 
@@ -53,7 +53,8 @@ mod tests {
 
     #[test]
     fn same_key_same_numbers_other_key_other_numbers() {
-        let first = |seed, connection, transaction| Draws::of(seed, connection, transaction).bits();
+        let first =
+            |seed, connection, transaction| Draws::new(seed, connection, transaction).bits();
         assert_eq!(first(1, 2, 3), first(1, 2, 3));
         let mut seen: Vec<u64> = Vec::new();
         for seed in 0..10 {
@@ -72,7 +73,7 @@ mod tests {
     fn units_across_transactions_are_uniform() {
         let count = 200_000_u32;
         let mean = (0..count)
-            .map(|number| Draws::of(7, 3, u64::from(number)).unit())
+            .map(|number| Draws::new(7, 3, u64::from(number)).unit())
             .sum::<f64>()
             / f64::from(count);
         assert!(

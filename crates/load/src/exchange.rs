@@ -15,11 +15,11 @@ use rustix::time::Timespec;
 use crate::channel::{self, Channel};
 use crate::clock::now_ns;
 use crate::failure;
-use crate::wire::send_some;
+use crate::transport::send_some;
 
-const BUFFER: usize = 16 * 1024;
+const BUFFER_BYTES: usize = 16 * 1024;
 /// Read the clock at least this often while nothing moves.
-const LOOK_NS: u64 = 50_000_000;
+const POLL_NS: u64 = 50_000_000;
 
 /// One connection, lent for some exchanges.
 pub(crate) struct Exchange<'a> {
@@ -27,35 +27,35 @@ pub(crate) struct Exchange<'a> {
     pub(crate) socket: &'a OwnedFd,
     pub(crate) channel: &'a mut Channel,
     /// Time limit without any byte sent or received.
-    pub(crate) limit_ns: u64,
+    pub(crate) idle_timeout_ns: u64,
     /// Time limit for one exchange, even while bytes move.
-    pub(crate) most_ns: u64,
+    pub(crate) total_timeout_ns: u64,
 }
 
 impl Exchange<'_> {
     /// Send `request`, and return when the socket has taken all of it.
     pub(crate) fn send(&mut self, request: &[u8], doing: &str) -> Result<(), Failed> {
         if self.channel.is_plain() {
-            return self.leave(request, doing);
+            return self.send_sealed(request, doing);
         }
         let mut sealed = Vec::new();
         self.channel
             .seal(request, &mut sealed)
-            .map_err(|error| channel::broken(self.target, &error))?;
-        self.leave(&sealed, doing)
+            .map_err(|error| channel::translate_error(self.target, &error))?;
+        self.send_sealed(&sealed, doing)
     }
 
-    fn leave(&self, bytes: &[u8], doing: &str) -> Result<(), Failed> {
+    fn send_sealed(&self, bytes: &[u8], doing: &str) -> Result<(), Failed> {
         let mut rest = bytes;
-        let mut moved_ns = now_ns();
+        let mut last_progress_ns = now_ns();
         while !rest.is_empty() {
             let sent = self.send_some(rest)?;
             rest = &rest[sent..];
             let now = now_ns();
             if sent > 0 {
-                moved_ns = now;
+                last_progress_ns = now;
             } else {
-                self.wait_since(moved_ns, now, PollFlags::OUT, doing)?;
+                self.wait_since(last_progress_ns, now, PollFlags::OUT, doing)?;
             }
         }
         Ok(())
@@ -63,18 +63,18 @@ impl Exchange<'_> {
 
     /// Send `request`, and pass received bytes to `take` until it returns true. Bytes move in both directions at once, so that neither
     /// side waits for the other to read.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &mut self,
         request: &[u8],
         doing: &str,
         mut take: impl FnMut(&[u8]) -> Result<bool, Failed>,
     ) -> Result<(), Failed> {
-        let broken = |error| channel::broken(self.target, &error);
+        let broken = |error| channel::translate_error(self.target, &error);
         let mut unsent = Vec::new();
         self.channel.seal(request, &mut unsent).map_err(broken)?;
-        let (mut buffer, mut plain) = ([MaybeUninit::uninit(); BUFFER], Vec::new());
+        let (mut buffer, mut plain) = ([MaybeUninit::uninit(); BUFFER_BYTES], Vec::new());
         let began_ns = now_ns();
-        let mut moved_ns = began_ns;
+        let mut last_progress_ns = began_ns;
         let mut sent = 0;
         loop {
             let count = self.send_some(&unsent[sent..])?;
@@ -82,11 +82,11 @@ impl Exchange<'_> {
             let received = match net::recv(self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => {
                     let during = format!("during {doing}");
-                    return Err(failure::gone(self.target, &during));
+                    return Err(failure::connection_closed(self.target, &during));
                 }
                 Ok(((received, _), _)) => received,
                 Err(Errno::AGAIN | Errno::INTR) => &mut [],
-                Err(error) => return Err(failure::broken(self.target, &error.into())),
+                Err(error) => return Err(failure::connection_broken(self.target, &error.into())),
             };
             if !received.is_empty() {
                 plain.clear();
@@ -95,45 +95,56 @@ impl Exchange<'_> {
                     .map_err(broken)?;
                 if !plain.is_empty() && take(&plain)? {
                     // Send the channel's own answer, if any.
-                    return self.leave(&unsent[sent..], doing);
+                    return self.send_sealed(&unsent[sent..], doing);
                 }
-                self.channel.goes_on().map_err(broken)?;
+                self.channel.check_not_ended().map_err(broken)?;
             }
             let now = now_ns();
-            if now.saturating_sub(began_ns) > self.most_ns {
-                return Err(failure::stalled(self.target, 0, doing, self.most_ns));
+            if now.saturating_sub(began_ns) > self.total_timeout_ns {
+                return Err(failure::stalled(
+                    self.target,
+                    0,
+                    doing,
+                    self.total_timeout_ns,
+                ));
             }
             if count + received.len() > 0 {
-                moved_ns = now;
+                last_progress_ns = now;
                 continue;
             }
-            let mut what = PollFlags::IN;
-            what.set(PollFlags::OUT, sent < unsent.len());
-            self.wait_since(moved_ns, now, what, doing)?;
+            let mut interest = PollFlags::IN;
+            interest.set(PollFlags::OUT, sent < unsent.len());
+            self.wait_since(last_progress_ns, now, interest, doing)?;
         }
     }
 
     fn send_some(&self, bytes: &[u8]) -> Result<usize, Failed> {
-        send_some(self.socket, bytes).map_err(|error| failure::broken(self.target, &error))
+        send_some(self.socket, bytes)
+            .map_err(|error| failure::connection_broken(self.target, &error))
     }
 
-    /// Wait until the socket is ready, or until it is time to read the clock again. Nothing has moved since `moved_ns`.
+    /// Wait until the socket is ready, or until it is time to read the clock again. No byte has moved since `last_progress_ns`.
     fn wait_since(
         &self,
-        moved_ns: u64,
+        last_progress_ns: u64,
         now: u64,
-        what: PollFlags,
+        interest: PollFlags,
         doing: &str,
     ) -> Result<(), Failed> {
-        if now > moved_ns.saturating_add(self.limit_ns) {
-            return Err(failure::stalled(self.target, 0, doing, self.limit_ns));
+        if now > last_progress_ns.saturating_add(self.idle_timeout_ns) {
+            return Err(failure::stalled(
+                self.target,
+                0,
+                doing,
+                self.idle_timeout_ns,
+            ));
         }
-        let patience = Timespec {
+        let timeout = Timespec {
             tv_sec: 0,
-            tv_nsec: LOOK_NS.min(self.limit_ns) as i64,
+            tv_nsec: POLL_NS.min(self.idle_timeout_ns) as i64,
         };
         // The next iteration of the caller's loop finds out what ended the wait.
-        let _ = poll(&mut [PollFd::new(self.socket, what)], Some(&patience));
+        let _ = poll(&mut [PollFd::new(self.socket, interest)], Some(&timeout));
         Ok(())
     }
 }

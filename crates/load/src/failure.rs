@@ -15,7 +15,8 @@ const SESSION_ENDS: [&str; 9] = [
     "1053", "1077", "1079", "1927", "4031", "57P01", "57P02", "57P05", "25P03",
 ];
 
-const ENDED: &str = "The server shuts down, or ends sessions: look into its error log.";
+const SESSION_ENDED_ADVICE: &str =
+    "The server shuts down, or ends sessions: look into its error log.";
 
 /// A target's name in messages.
 pub(crate) fn target_name(target: &Target) -> String {
@@ -26,7 +27,7 @@ pub(crate) fn target_name(target: &Target) -> String {
     }
 }
 
-pub(crate) fn refused(target: &Target, error: &io::Error) -> Failed {
+pub(crate) fn connect_failed(target: &Target, error: &io::Error) -> Failed {
     let advice = match (error.kind(), target) {
         (io::ErrorKind::NotFound, Target::Unix { .. }) => {
             "Start the server, or name the socket that it listens on (MySQL: SELECT @@socket; PostgreSQL: SHOW unix_socket_directories)."
@@ -59,19 +60,19 @@ pub(crate) struct TimeLimit {
 
 impl TimeLimit {
     /// Limit for all steps together of a load's connection.
-    pub(crate) fn of_load(ns: u64) -> Self {
+    pub(crate) fn for_opening(ns: u64) -> Self {
         let option = "--thread-init-timeout";
         Self { ns, option }
     }
 
     /// Limit for each step of a timed connection.
-    pub(crate) fn of_step(ns: u64) -> Self {
+    pub(crate) fn for_step(ns: u64) -> Self {
         let option = "--timeout";
         Self { ns, option }
     }
 }
 
-pub(crate) fn too_slow(target: &Target, to_do: &str, limit: TimeLimit) -> Failed {
+pub(crate) fn timed_out(target: &Target, to_do: &str, limit: TimeLimit) -> Failed {
     Failed::new(
         FailCode::Connect,
         format!(
@@ -89,7 +90,7 @@ pub(crate) fn too_slow(target: &Target, to_do: &str, limit: TimeLimit) -> Failed
 
 /// The protocol that a client expects in the first bytes of a server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedProtocol {
     pub(crate) protocol: Speaks,
     /// TLS begins with the first byte.
     pub(crate) tls: bool,
@@ -98,7 +99,7 @@ pub(crate) struct Expected {
 /// The failure of a server whose first bytes show that it speaks another protocol than expected; `None` if they do not show that.
 pub(crate) fn other_protocol(
     target: &Target,
-    expected: Expected,
+    expected: ExpectedProtocol,
     first: &FirstBytes,
 ) -> Option<Failed> {
     let speaks = first.recognise()?;
@@ -129,7 +130,7 @@ pub(crate) fn other_protocol(
         ),
         Speaks::Tls => (
             "expects TLS from the first byte",
-            tls_first(expected.protocol),
+            tls_first_advice(expected.protocol),
         ),
         Speaks::Ssh => ("is an SSH server", CORRECT_PORT),
         Speaks::Http => ("is a web server (HTTP)", CORRECT_PORT),
@@ -148,7 +149,7 @@ pub(crate) fn other_protocol(
 }
 
 /// Advice how an address requests TLS from the first byte.
-fn tls_first(protocol: Speaks) -> &'static str {
+fn tls_first_advice(protocol: Speaks) -> &'static str {
     match protocol {
         Speaks::Redis => "Begin the address with rediss://.",
         Speaks::Memcached => "Begin the address with memcacheds://.",
@@ -159,7 +160,7 @@ fn tls_first(protocol: Speaks) -> &'static str {
 
 const CORRECT_PORT: &str = "Correct the port: 3306 is usual for MySQL, 5432 for PostgreSQL, 6379 for Redis, 11211 for Memcached.";
 
-pub(crate) fn malformed(target: &Target, error: Malformed) -> Failed {
+pub(crate) fn malformed_mysql(target: &Target, error: Malformed) -> Failed {
     Failed::new(
         FailCode::Protocol,
         format!(
@@ -171,7 +172,7 @@ pub(crate) fn malformed(target: &Target, error: Malformed) -> Failed {
 }
 
 /// Bytes that do not follow PostgreSQL's protocol.
-pub(crate) fn not_postgres(target: &Target, error: postgres::Malformed) -> Failed {
+pub(crate) fn malformed_postgres(target: &Target, error: postgres::Malformed) -> Failed {
     if error == postgres::Malformed::CopyIn {
         return Failed::new(
             FailCode::ServerError,
@@ -193,7 +194,7 @@ pub(crate) fn not_postgres(target: &Target, error: postgres::Malformed) -> Faile
 }
 
 /// Bytes that do not follow the protocol of a key-value store.
-pub(crate) fn not_spoken(
+pub(crate) fn malformed_key_value(
     target: &Target,
     protocol: Option<Protocol>,
     error: &keyvalue::Malformed,
@@ -210,7 +211,7 @@ pub(crate) fn not_spoken(
     )
 }
 
-pub(crate) fn gone(target: &Target, doing: &str) -> Failed {
+pub(crate) fn connection_closed(target: &Target, doing: &str) -> Failed {
     Failed::new(
         FailCode::ServerGone,
         format!("{} closed the connection {doing}", target_name(target)),
@@ -219,17 +220,17 @@ pub(crate) fn gone(target: &Target, doing: &str) -> Failed {
 }
 
 /// The server reports, without a request, that it ends a session.
-pub(crate) fn ended(target: &Target, error: &ServerError) -> Failed {
+pub(crate) fn session_ended(target: &Target, error: &ServerError) -> Failed {
     Failed::new(
         FailCode::ServerGone,
         format!("{} ended the session: {error}", target_name(target)),
-        ENDED,
+        SESSION_ENDED_ADVICE,
     )
 }
 
 /// An I/O error on an open connection.
-pub(crate) fn broken(target: &Target, error: &io::Error) -> Failed {
-    let mut failed = gone(target, "");
+pub(crate) fn connection_broken(target: &Target, error: &io::Error) -> Failed {
+    let mut failed = connection_closed(target, "");
     failed.message = format!("the connection to {} broke: {error}", target_name(target));
     failed
 }
@@ -247,7 +248,7 @@ pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u6
 }
 
 /// An error of the server instead of a login.
-pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed {
+pub(crate) fn login_failed(target: &Target, user: &str, error: &ServerError) -> Failed {
     let (code, advice) = match error.code.to_string().as_str() {
         "1040" | "1203" | "1226" | "53300" => (
             FailCode::ServerError,
@@ -261,7 +262,7 @@ pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed 
             FailCode::ServerError,
             "The server starts up or recovers: try again when it accepts connections.",
         ),
-        ends if SESSION_ENDS.contains(&ends) => (FailCode::ServerGone, ENDED),
+        ends if SESSION_ENDS.contains(&ends) => (FailCode::ServerGone, SESSION_ENDED_ADVICE),
         "1049" | "3D000" => (
             FailCode::ServerError,
             "Create the database, or name another.",
@@ -286,10 +287,10 @@ pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed 
 }
 
 /// A login to MySQL that the client refuses to continue.
-pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Failed {
+pub(crate) fn login_abandoned(target: &Target, user: &str, refused: Refused) -> Failed {
     let name = target_name(target);
     let (message, advice) = match refused {
-        Refused::Malformed(error) => return malformed(target, error),
+        Refused::Malformed(error) => return malformed_mysql(target, error),
         Refused::Plugin(plugin) => (
             format!("{name} wants `{user}` to log in by {plugin}, which is not spoken here"),
             "Use an account with mysql_native_password, caching_sha2_password, ed25519 or parsec.",
@@ -331,7 +332,7 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
 }
 
 /// A login to PostgreSQL that the client refuses to continue.
-pub(crate) fn refused_by_postgres(
+pub(crate) fn postgres_login_abandoned(
     target: &Target,
     user: &str,
     refused: postgres::auth::Refused,
@@ -339,7 +340,7 @@ pub(crate) fn refused_by_postgres(
     use postgres::auth::Refused;
     let name = target_name(target);
     let (message, advice) = match refused {
-        Refused::Malformed(error) => return not_postgres(target, error),
+        Refused::Malformed(error) => return malformed_postgres(target, error),
         Refused::Method(method) => (
             format!("{name} wants `{user}` to log in by {method}, which is not spoken here"),
             "Let the account log in by scram-sha-256, md5, password, peer or trust (pg_hba.conf).",
@@ -385,7 +386,7 @@ pub(crate) fn refused_by_postgres(
 }
 
 /// An error of the server instead of an answer.
-pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Failed {
+pub(crate) fn statement_failed(target: &Target, doing: &str, error: &ServerError) -> Failed {
     let text = error.code.to_string();
     let advice = match text.as_str() {
         "1146" | "42P01" => {
@@ -398,7 +399,7 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
             "Raise the server's max_prepared_stmt_count: connections times statements are needed."
         }
         "1142" | "1044" | "42501" => "Give the account the SELECT privilege on the tables.",
-        ends if SESSION_ENDS.contains(&ends) => ENDED,
+        ends if SESSION_ENDS.contains(&ends) => SESSION_ENDED_ADVICE,
         _ => "Look the error up in the server's documentation; its error log may say more.",
     };
     let code = if SESSION_ENDS.contains(&text.as_str()) {
@@ -414,7 +415,7 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
 }
 
 /// An error of the server instead of the reply to a command.
-pub(crate) fn command(target: &Target, doing: &str, refusal: &Refusal) -> Failed {
+pub(crate) fn command_failed(target: &Target, doing: &str, refusal: &Refusal) -> Failed {
     let (code, advice) = match refusal.word.name() {
         "NOAUTH" | "WRONGPASS" => (FailCode::Auth, "Check user and password."),
         "NOPERM" => (

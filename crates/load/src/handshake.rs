@@ -9,12 +9,12 @@ use howfar_wire::redis::{Decoder, Value, request};
 
 use crate::channel::{self, Channel};
 use crate::failure;
-use crate::login::{Entry, Session};
+use crate::login::{LoginParameters, Session};
 use crate::protocol::{Handshake, Phase, Replies};
 use crate::statements::Statements;
 
-/// Maximum memory for one reply: HELLO's is a map of some hundred bytes.
-const LARGEST: usize = 1 << 16;
+/// Maximum memory for one reply: HELLO's is a map of a few hundred bytes.
+const MAX_REPLY_BYTES: usize = 1 << 16;
 
 /// The handshake of one connection.
 pub(crate) struct KeyValueHandshake {
@@ -23,8 +23,8 @@ pub(crate) struct KeyValueHandshake {
     replies: Option<Replies>,
     channel: Channel,
     decoder: Decoder,
-    /// Commands whose replies are due, the last one first.
-    due: Vec<&'static str>,
+    /// Commands whose replies are expected, the last one first.
+    pending: Vec<&'static str>,
     /// Whether anything was sent: that is a round trip.
     has_sent: bool,
     plain: Vec<u8>,
@@ -35,47 +35,51 @@ impl KeyValueHandshake {
     pub(crate) fn begin(
         protocol: Protocol,
         replies: Replies,
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Self, Failed> {
         let mut handshake = Self {
             protocol,
             replies: Some(replies),
             channel: Channel::Plain,
-            decoder: Decoder::new(LARGEST),
-            due: Vec::new(),
+            decoder: Decoder::new(MAX_REPLY_BYTES),
+            pending: Vec::new(),
             has_sent: false,
             plain: Vec::new(),
         };
         let mut greeting = Vec::new();
-        handshake.greeting(entry, &mut greeting);
-        let sealed = entry
-            .wanted
+        handshake.write_greeting(parameters, &mut greeting);
+        let sealed = parameters
+            .channel_options
             .encrypt(&mut handshake.channel, out)
             .and_then(|()| handshake.channel.seal(&greeting, out));
-        sealed.map_err(|error| channel::broken(entry.target, &error))?;
+        sealed.map_err(|error| channel::translate_error(parameters.target, &error))?;
         Ok(handshake)
     }
 
-    fn greeting(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) {
-        let account = &entry.account;
+    fn write_greeting(&mut self, parameters: &LoginParameters<'_>, out: &mut Vec<u8>) {
+        let account = &parameters.account;
         if self.protocol == Protocol::Resp3 {
             request::hello(out, 3, account.user, account.password);
-            self.due.push("HELLO 3");
+            self.pending.push("HELLO 3");
         } else if !account.password.is_empty() {
             request::auth(out, account.user, account.password);
-            self.due.push("AUTH");
+            self.pending.push("AUTH");
         }
         if !account.database.is_empty() {
             request::command(out, &[b"SELECT", account.database.as_bytes()]);
-            self.due.push("SELECT");
+            self.pending.push("SELECT");
         }
-        self.due.reverse();
-        self.has_sent = !self.due.is_empty();
+        self.pending.reverse();
+        self.has_sent = !self.pending.is_empty();
     }
 
-    fn reply(&mut self, value: &Value, entry: &Entry<'_>) -> Result<(), Failed> {
-        let request = self.due.pop().unwrap_or("nothing");
+    fn check_reply(
+        &mut self,
+        value: &Value,
+        parameters: &LoginParameters<'_>,
+    ) -> Result<(), Failed> {
+        let request = self.pending.pop().unwrap_or("nothing");
         let Value::Error(line) = value else {
             return Ok(());
         };
@@ -102,7 +106,7 @@ impl KeyValueHandshake {
             code,
             format!(
                 "{} answered {request} with `{shown}`",
-                failure::target_name(entry.target)
+                failure::target_name(parameters.target)
             ),
             advice,
         ))
@@ -114,49 +118,48 @@ impl Handshake for KeyValueHandshake {
         if self.channel.is_handshaking() {
             Phase::Tls
         } else {
-            Phase::Command(self.due.last().unwrap_or(&"nothing"))
+            Phase::Command(self.pending.last().unwrap_or(&"nothing"))
         }
     }
 
     fn feed(
         &mut self,
         raw: &[u8],
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Session>, Failed> {
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
         self.channel
             .open(raw, &mut plain, out)
-            .map_err(|error| channel::broken(entry.target, &error))?;
+            .map_err(|error| channel::translate_error(parameters.target, &error))?;
         let mut input = &plain[..];
         while !input.is_empty() {
-            let value = self
-                .decoder
-                .next(&mut input)
-                .map_err(|error| failure::not_spoken(entry.target, Some(self.protocol), &error))?;
+            let value = self.decoder.next(&mut input).map_err(|error| {
+                failure::malformed_key_value(parameters.target, Some(self.protocol), &error)
+            })?;
             match value {
                 None => break,
                 Some(Value::Push(_)) => {}
-                Some(value) => self.reply(&value, entry)?,
+                Some(value) => self.check_reply(&value, parameters)?,
             }
         }
         self.plain = plain;
-        if !self.due.is_empty() || self.channel.is_handshaking() {
+        if !self.pending.is_empty() || self.channel.is_handshaking() {
             self.channel
-                .goes_on()
-                .map_err(|error| channel::broken(entry.target, &error))?;
+                .check_not_ended()
+                .map_err(|error| channel::translate_error(parameters.target, &error))?;
             return Ok(None);
         }
         let tls = self.channel.tls_facts();
-        let handshake = tls.as_ref().map_or(0, channel::TlsFacts::turns);
+        let handshake = tls.as_ref().map_or(0, channel::TlsFacts::round_trips);
         Ok(self.replies.take().map(|replies| Session {
             channel: std::mem::take(&mut self.channel),
             replies,
             statements: Statements::default(),
             facts: None,
             tls,
-            turns: handshake + u32::from(self.has_sent),
+            round_trips: handshake + u32::from(self.has_sent),
         }))
     }
 }
@@ -167,7 +170,7 @@ mod tests {
     use howfar_wire::mysql::handshake::Account;
 
     use super::*;
-    use crate::channel::Wanted;
+    use crate::channel::ChannelOptions;
     use crate::workload::Program;
 
     /// The bytes sent first, and the outcome after `replies`.
@@ -179,18 +182,19 @@ mod tests {
         let target = Target::Unix {
             path: "/s".to_owned(),
         };
-        let wanted = Wanted::new(&SessionJob::default(), &target).expect("no files");
+        let channel_options =
+            ChannelOptions::new(&SessionJob::default(), &target).expect("no files");
         let text = format!(r#"{{"protocol":"{}"}}"#, protocol.name());
         let load: KeyValue = serde_json::from_str(&text).expect("well formed");
-        let program = Program::new(&Workload::KeyValue(load), 1, 1).expect("a good workload");
-        let entry = Entry {
+        let program = Program::new(&Workload::KeyValue(load), 1, 1).expect("a valid workload");
+        let parameters = LoginParameters {
             target: &target,
             account: Account {
                 user,
                 password,
                 database,
             },
-            wanted: &wanted,
+            channel_options: &channel_options,
             program: &program,
             decode: false,
             read_only: false,
@@ -199,19 +203,19 @@ mod tests {
         let mut handshake = KeyValueHandshake::begin(
             protocol,
             Replies::Redis(howfar_wire::redis::Replies::default()),
-            &entry,
+            &parameters,
             &mut out,
         )
         .expect("no TLS");
-        let mut ended = handshake.feed(&[], &entry, &mut Vec::new());
+        let mut ended = handshake.feed(&[], &parameters, &mut Vec::new());
         for byte in replies.as_bytes() {
             if !matches!(ended, Ok(None)) {
                 break;
             }
-            ended = handshake.feed(std::slice::from_ref(byte), &entry, &mut Vec::new());
+            ended = handshake.feed(std::slice::from_ref(byte), &parameters, &mut Vec::new());
         }
-        let turns = ended.map(|session| session.map(|session| session.turns));
-        (String::from_utf8(out).expect("text"), turns)
+        let round_trips = ended.map(|session| session.map(|session| session.round_trips));
+        (String::from_utf8(out).expect("text"), round_trips)
     }
 
     #[test]
@@ -231,13 +235,13 @@ mod tests {
     #[test]
     fn all_is_said_in_one_round_trip() {
         let account = ("me", "secret", "3");
-        let (sent, turns) = hello(Protocol::Resp3, account, "%1\r\n+proto\r\n:3\r\n+OK\r\n");
+        let (sent, round_trips) = hello(Protocol::Resp3, account, "%1\r\n+proto\r\n:3\r\n+OK\r\n");
         assert!(sent.starts_with("*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n"));
         assert!(sent.ends_with("$6\r\nSELECT\r\n$1\r\n3\r\n"));
-        assert_eq!(turns, Ok(Some(1)));
-        let (sent, turns) = hello(Protocol::Resp2, ("", "secret", ""), "+OK\r\n");
+        assert_eq!(round_trips, Ok(Some(1)));
+        let (sent, round_trips) = hello(Protocol::Resp2, ("", "secret", ""), "+OK\r\n");
         assert_eq!(sent, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n");
-        assert_eq!(turns, Ok(Some(1)));
+        assert_eq!(round_trips, Ok(Some(1)));
     }
 
     #[test]

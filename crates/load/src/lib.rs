@@ -23,12 +23,12 @@ pub mod fuzzing {
     pub use crate::login::fuzzing::conversation;
 }
 mod handshake;
-mod held;
 mod login;
 mod page;
 mod ping;
 mod protocol;
 mod receipt;
+mod remote_start;
 mod repeat;
 mod ring;
 mod schedule;
@@ -39,10 +39,10 @@ mod statements;
 mod tables;
 mod tally;
 mod tcp_info;
+mod transport;
 mod usage;
 mod watch;
 mod window;
-mod wire;
 mod worker;
 pub mod workload;
 
@@ -89,16 +89,16 @@ pub fn run_repeat() -> ExitCode {
 
 /// Run a job that measures CPU time for a load elsewhere.
 pub fn run_usage() -> ExitCode {
-    guarded(|| read_job("usage").and_then(|job| held::run_usage(&job)))
+    guarded(|| read_job("usage").and_then(|job| remote_start::run_usage(&job)))
 }
 
 /// Run `work` and report any failure as a `failed` event.
 fn guarded(work: impl FnOnce() -> Result<(), Failed>) -> ExitCode {
-    report(unpanicked("the coordinator", work))
+    report(catch_panics("the coordinator", work))
 }
 
 /// The outcome of `work`; a panic becomes an error.
-fn unpanicked(who: &str, work: impl FnOnce() -> Result<(), Failed>) -> Result<(), Failed> {
+fn catch_panics(who: &str, work: impl FnOnce() -> Result<(), Failed>) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let reason = panic_text(panic.as_ref());
         Err(internal(format!("{who} panicked: {reason}")))

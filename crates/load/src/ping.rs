@@ -21,28 +21,28 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown, sockopt};
 use rustix::time::{ClockId, Timespec};
 
-use crate::channel::{self, Channel, Wanted};
+use crate::channel::{self, Channel, ChannelOptions};
 use crate::clock::now_ns;
 use crate::connecting::{TimedOpening, open_timed};
-use crate::failure::{self, Expected};
-use crate::login::{Entry, Facts, Session};
+use crate::failure::{self, ExpectedProtocol};
+use crate::login::{Facts, LoginParameters, Session};
 use crate::protocol::Replies;
 use crate::receipt::{plain_version, socket_address};
 use crate::socket::Address;
 use crate::sockopt::peer_pid;
-use crate::tables::nothing_prepared;
+use crate::tables::unprepared_program;
 use crate::tcp_info;
 use crate::workload::Program;
 use commands::Commands;
-pub(crate) use commands::Over;
+pub(crate) use commands::JobOver;
 use reply::Reply;
 
 /// Size of the receive buffer in bytes.
-const BUFFER: usize = 64 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum bytes of a small answer, or of one whose rows are kept.
-const LONGEST: u64 = 1 << 20;
+const MAX_SMALL_BYTES: u64 = 1 << 20;
 /// Maximum bytes of a fetched answer whose rows are not kept.
-const LONGEST_BULK: u64 = 1 << 25;
+const MAX_BULK_BYTES: u64 = 1 << 25;
 /// Time limit of a large answer, as a multiple of that of a small one; the limit without any byte is the same.
 const BULK_FACTOR: u64 = 12;
 /// A wait checks whether the job is over after this long without a byte.
@@ -54,16 +54,16 @@ const GOODBYE_NS: u64 = 500_000_000;
 pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
-    let wanted = Wanted::new(&job.session, &job.target)?;
-    let program = speaking(job.protocol)?;
-    let entry = Entry {
+    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
+    let program = program_for(job.protocol)?;
+    let parameters = LoginParameters {
         target: &job.target,
         account: Account {
             user: &job.user,
             password: &job.password,
             database: &job.database,
         },
-        wanted: &wanted,
+        channel_options: &channel_options,
         program: &program,
         decode: false,
         read_only: false,
@@ -75,16 +75,21 @@ pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
             PingCommand::Open {} => {
                 // Close the old connection first.
                 drop(open.take());
-                match open_timed(&entry, &address, job.step_timeout_ns, &commands.over) {
+                match open_timed(
+                    &parameters,
+                    &address,
+                    job.step_timeout_ns,
+                    &commands.job_over,
+                ) {
                     Ok(opening) => {
-                        report_opened(&opening, &entry, &address)?;
+                        report_opened(&opening, &parameters, &address)?;
                         open = Some(Connection::new(
                             opening.socket,
                             opening.session,
                             &job.target,
-                            entry.expected(),
+                            parameters.expected_protocol(),
                             job.step_timeout_ns,
-                            commands.over.clone(),
+                            commands.job_over.clone(),
                         )?);
                     }
                     Err(not_opened) => tell::<NotOpened>(&not_opened)?,
@@ -112,14 +117,14 @@ fn connection<'a, 'b>(
 }
 
 /// Statements or commands of the protocol, none of them prepared.
-fn speaking(protocol: PingProtocol) -> Result<Program, Failed> {
+fn program_for(protocol: PingProtocol) -> Result<Program, Failed> {
     let keys = |protocol| {
         let workload = Workload::KeyValue(KeyValue::of(protocol));
         Program::new(&workload, 1, 1).map_err(internal)
     };
     match protocol {
-        PingProtocol::Mysql => Ok(nothing_prepared(SqlProtocol::Mysql)),
-        PingProtocol::Postgresql => Ok(nothing_prepared(SqlProtocol::Postgresql)),
+        PingProtocol::Mysql => Ok(unprepared_program(SqlProtocol::Mysql)),
+        PingProtocol::Postgresql => Ok(unprepared_program(SqlProtocol::Postgresql)),
         PingProtocol::Redis => keys(Protocol::Resp2),
         PingProtocol::Memcached => keys(Protocol::MemcachedText),
     }
@@ -128,7 +133,7 @@ fn speaking(protocol: PingProtocol) -> Result<Program, Failed> {
 /// Report an open connection.
 fn report_opened(
     opening: &TimedOpening,
-    entry: &Entry<'_>,
+    parameters: &LoginParameters<'_>,
     address: &Address,
 ) -> Result<(), Failed> {
     let TimedOpening {
@@ -137,13 +142,13 @@ fn report_opened(
     let tls = session.tls.as_ref();
     let tcp = matches!(address, Address::Tcp(_));
     let named = |name: net::SocketAddrAny| socket_address(&name);
-    let (server_version, connection_id, auth_method) = said(session, entry);
+    let (server_version, connection_id, auth_method) = login_facts(session, parameters);
     tell(&Opened {
         address_family: address.family(),
         local_address: net::getsockname(socket).ok().and_then(named),
-        peer_address: match entry.target {
+        peer_address: match parameters.target {
             Target::Unix { path } => path.clone(),
-            Target::Tcp { .. } => failure::target_name(entry.target),
+            Target::Tcp { .. } => failure::target_name(parameters.target),
         },
         peer_pid: if tcp { None } else { peer_pid(socket) },
         server_version,
@@ -161,7 +166,10 @@ fn report_opened(
 }
 
 /// The server's version and connection id from the login, and the authentication method.
-fn said(session: &Session, entry: &Entry<'_>) -> (Option<String>, Option<u32>, String) {
+fn login_facts(
+    session: &Session,
+    parameters: &LoginParameters<'_>,
+) -> (Option<String>, Option<u32>, String) {
     match &session.facts {
         Some(Facts::MySql(facts)) => (
             Some(plain_version(&facts.greeting.version).to_owned()),
@@ -173,7 +181,7 @@ fn said(session: &Session, entry: &Entry<'_>) -> (Option<String>, Option<u32>, S
             facts.process,
             facts.method.to_owned(),
         ),
-        None if entry.account.password.is_empty() => (None, None, "none".to_owned()),
+        None if parameters.account.password.is_empty() => (None, None, "none".to_owned()),
         None => (None, None, "password".to_owned()),
     }
 }
@@ -189,9 +197,9 @@ struct Connection<'a> {
     plain: Vec<u8>,
     /// A request was sent whose answer is incomplete; if so when another begins, the connection is unusable.
     pending: bool,
-    over: Over,
+    job_over: JobOver,
     /// First bytes received, to recognise another protocol; `None` after the first exchange.
-    first: Option<(Expected, FirstBytes)>,
+    first: Option<(ExpectedProtocol, FirstBytes)>,
 }
 
 /// Times and size of one answer.
@@ -207,9 +215,9 @@ impl<'a> Connection<'a> {
         socket: OwnedFd,
         session: Session,
         target: &'a Target,
-        expected: Expected,
+        expected: ExpectedProtocol,
         limit_ns: u64,
-        over: Over,
+        job_over: JobOver,
     ) -> Result<Self, Failed> {
         let limit = Some(Duration::from_nanos(limit_ns.min(SLICE_NS)));
         ioctl_fionbio(&socket, false)
@@ -222,10 +230,10 @@ impl<'a> Connection<'a> {
             replies: session.replies,
             target,
             limit_ns,
-            buffer: vec![0; BUFFER],
+            buffer: vec![0; BUFFER_BYTES],
             plain: Vec::new(),
             pending: false,
-            over,
+            job_over,
             first: Some((expected, FirstBytes::default())),
         })
     }
@@ -266,8 +274,8 @@ impl<'a> Connection<'a> {
                 break;
             }
             for (at, packet) in packets.iter().enumerate() {
-                let mut reply = Reply::to(&self.replies, false);
-                match self.exchange(packet, &mut reply, LONGEST) {
+                let mut reply = Reply::for_replies(&self.replies, false);
+                match self.exchange(packet, &mut reply, MAX_SMALL_BYTES) {
                     Ok(received) => latencies_ns[at].push(received.took_ns),
                     Err(failed) => {
                         lost = Some(failed);
@@ -297,9 +305,13 @@ impl<'a> Connection<'a> {
 
     fn fetch(&mut self, request: &PingRequest, rows: bool) -> Fetched {
         let packet = self.encode(request);
-        let mut reply = Reply::to(&self.replies, rows);
-        let longest = if rows { LONGEST } else { LONGEST_BULK };
-        let (received, lost) = match self.exchange(&packet, &mut reply, longest) {
+        let mut reply = Reply::for_replies(&self.replies, rows);
+        let max_bytes = if rows {
+            MAX_SMALL_BYTES
+        } else {
+            MAX_BULK_BYTES
+        };
+        let (received, lost) = match self.exchange(&packet, &mut reply, max_bytes) {
             Ok(received) => (Some(received), None),
             Err(failed) => (None, Some(failed)),
         };
@@ -319,9 +331,9 @@ impl<'a> Connection<'a> {
         &mut self,
         packet: &[u8],
         reply: &mut Reply,
-        longest: u64,
+        max_bytes: u64,
     ) -> Result<Received, Failed> {
-        let outcome = self.exchange_any(packet, reply, longest);
+        let outcome = self.exchange_any(packet, reply, max_bytes);
         let first = self.first.take();
         match first
             .and_then(|(expected, first)| failure::other_protocol(self.target, expected, &first))
@@ -338,13 +350,16 @@ impl<'a> Connection<'a> {
         &mut self,
         packet: &[u8],
         reply: &mut Reply,
-        longest: u64,
+        max_bytes: u64,
     ) -> Result<Received, Failed> {
         if self.pending {
-            return Err(failure::gone(self.target, "before this request"));
+            return Err(failure::connection_closed(
+                self.target,
+                "before this request",
+            ));
         }
-        if self.over.is_set() {
-            return Err(interrupted());
+        if self.job_over.is_set() {
+            return Err(interrupted_failure());
         }
         self.pending = true;
         let began_ns = now_ns();
@@ -361,14 +376,18 @@ impl<'a> Connection<'a> {
                 received.first_byte_ns = received.took_ns;
             }
             received.bytes += count as u64;
-            if self.take(count, reply)? {
+            if self.decode(count, reply)? {
                 self.pending = false;
                 return Ok(received);
             }
-            if received.bytes > longest {
-                return Err(self.out_of_bounds(longest));
+            if received.bytes > max_bytes {
+                return Err(self.answer_too_long(max_bytes));
             }
-            let factor = if longest > LONGEST { BULK_FACTOR } else { 1 };
+            let factor = if max_bytes > MAX_SMALL_BYTES {
+                BULK_FACTOR
+            } else {
+                1
+            };
             if received.took_ns > self.limit_ns.saturating_mul(factor) {
                 return Err(self.stalled());
             }
@@ -377,23 +396,23 @@ impl<'a> Connection<'a> {
 
     fn send(&mut self, packet: &[u8]) -> Result<(), Failed> {
         if self.channel.is_plain() {
-            return self.leave(packet);
+            return self.send_sealed(packet);
         }
         let mut sealed = Vec::new();
         self.channel
             .seal(packet, &mut sealed)
-            .map_err(|error| channel::broken(self.target, &error))?;
-        self.leave(&sealed)
+            .map_err(|error| channel::translate_error(self.target, &error))?;
+        self.send_sealed(&sealed)
     }
 
-    fn leave(&self, mut bytes: &[u8]) -> Result<(), Failed> {
+    fn send_sealed(&self, mut bytes: &[u8]) -> Result<(), Failed> {
         let mut slices = 0;
         while !bytes.is_empty() {
             match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
                 Ok(sent) => (bytes, slices) = (&bytes[sent..], 0),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait_on(&mut slices)?,
-                Err(error) => return Err(failure::broken(self.target, &error.into())),
+                Err(Errno::AGAIN) => self.count_idle_slice(&mut slices)?,
+                Err(error) => return Err(failure::connection_broken(self.target, &error.into())),
             }
         }
         Ok(())
@@ -403,29 +422,31 @@ impl<'a> Connection<'a> {
         let mut slices = 0;
         loop {
             match net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
-                Ok((0, _)) => return Err(failure::gone(self.target, "during a request")),
+                Ok((0, _)) => {
+                    return Err(failure::connection_closed(self.target, "during a request"));
+                }
                 Ok((count, _)) => return Ok(count),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait_on(&mut slices)?,
-                Err(error) => return Err(failure::broken(self.target, &error.into())),
+                Err(Errno::AGAIN) => self.count_idle_slice(&mut slices)?,
+                Err(error) => return Err(failure::connection_broken(self.target, &error.into())),
             }
         }
     }
 
     /// Count a slice of waiting without progress; fails if the limit is reached or the job is over.
-    fn wait_on(&self, slices: &mut u64) -> Result<(), Failed> {
+    fn count_idle_slice(&self, slices: &mut u64) -> Result<(), Failed> {
         *slices += 1;
         if *slices >= self.limit_ns.div_ceil(SLICE_NS) {
             return Err(self.stalled());
         }
-        if self.over.is_set() {
-            return Err(interrupted());
+        if self.job_over.is_set() {
+            return Err(interrupted_failure());
         }
         Ok(())
     }
 
     /// Decode the first `count` bytes of the buffer; true if the answer is complete.
-    fn take(&mut self, count: usize, reply: &mut Reply) -> Result<bool, Failed> {
+    fn decode(&mut self, count: usize, reply: &mut Reply) -> Result<bool, Failed> {
         let raw = &self.buffer[..count];
         if let Some((_, first)) = &mut self.first {
             first.keep(raw);
@@ -441,7 +462,7 @@ impl<'a> Connection<'a> {
             self.plain.clear();
             self.channel
                 .open(raw, &mut self.plain, &mut answer)
-                .map_err(|error| channel::broken(target, &error))?;
+                .map_err(|error| channel::translate_error(target, &error))?;
             if !self.plain.is_empty() {
                 ready = reply
                     .feed(&self.plain)
@@ -449,11 +470,11 @@ impl<'a> Connection<'a> {
             }
             if !ready {
                 self.channel
-                    .goes_on()
-                    .map_err(|error| channel::broken(target, &error))?;
+                    .check_not_ended()
+                    .map_err(|error| channel::translate_error(target, &error))?;
             }
             // Send TLS's own answer, if any.
-            self.leave(&answer)?;
+            self.send_sealed(&answer)?;
         }
         Ok(ready)
     }
@@ -470,11 +491,11 @@ impl<'a> Connection<'a> {
         )
     }
 
-    fn out_of_bounds(&self, longest: u64) -> Failed {
+    fn answer_too_long(&self, max_bytes: u64) -> Failed {
         Failed::new(
             FailCode::Protocol,
             format!(
-                "{} answered a small request with more than {longest} bytes",
+                "{} answered a small request with more than {max_bytes} bytes",
                 failure::target_name(self.target)
             ),
             "Check that the address is that of a database server.",
@@ -489,7 +510,7 @@ impl Drop for Connection<'_> {
         // The work is done, so errors are ignored: the server may be gone.
         let _ = self.send(&goodbye);
         if self.pending {
-            self.drain();
+            self.finish_pending();
         }
     }
 }
@@ -497,7 +518,7 @@ impl Drop for Connection<'_> {
 impl Connection<'_> {
     /// Let the server answer the pending request and read the goodbye after it: closing with bytes unread would send a reset, which
     /// the server would see before the goodbye.
-    fn drain(&mut self) {
+    fn finish_pending(&mut self) {
         let until_ns = now_ns() + GOODBYE_NS;
         let _ = net::shutdown(&self.socket, Shutdown::Write);
         while now_ns() < until_ns {
@@ -510,7 +531,7 @@ impl Connection<'_> {
 }
 
 /// The failure of a wait that the end of the job cut short.
-pub(crate) fn interrupted() -> Failed {
+pub(crate) fn interrupted_failure() -> Failed {
     internal("the job ended during a request")
 }
 

@@ -14,24 +14,24 @@ use howfar_wire::mysql::Malformed;
 use rustix::net::{self, SocketAddrAny, sockopt};
 
 use crate::channel::Channel;
-use crate::client::{Ended, Results, Rows};
-use crate::connection::Broken;
+use crate::client::{AnswerEnd, Results, Rows};
+use crate::connection::ConnectionError;
 use crate::exchange::Exchange;
 use crate::failure::{self, TimeLimit};
-use crate::login::{Entry, Facts, Session};
+use crate::login::{Facts, LoginParameters, Session};
 use crate::protocol::Replies;
 use crate::socket::Address;
 use crate::sockopt::{max_segment, peer_pid};
 
 const STATUS_QUERY: &str = "SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
-const STATUS: &str = "SHOW SESSION STATUS";
+const STATUS_DOING: &str = "SHOW SESSION STATUS";
 /// Maximum bytes of the answer: five rows, their framing, and some slack.
-const LONGEST: usize = 1 << 12;
+const MAX_STATUS_BYTES: usize = 1 << 12;
 
 /// The connection that a receipt is for: its target, account and job.
 #[derive(Clone, Copy)]
 pub(crate) struct ReceiptContext<'a> {
-    pub(crate) entry: &'a Entry<'a>,
+    pub(crate) parameters: &'a LoginParameters<'a>,
     pub(crate) address: &'a Address,
     /// Time limit for the server to answer.
     pub(crate) limit_ns: u64,
@@ -41,30 +41,30 @@ pub(crate) struct ReceiptContext<'a> {
 }
 
 /// Round trips that opening this session took; TCP's own handshake is one.
-pub(crate) fn connect_turns(address: &Address, session: &Session) -> u32 {
-    u32::from(matches!(address, Address::Tcp(_))) + session.turns
+pub(crate) fn connect_round_trips(address: &Address, session: &Session) -> u32 {
+    u32::from(matches!(address, Address::Tcp(_))) + session.round_trips
 }
 
 /// Open a connection and query its socket and the server. If a proxy closes the connection because it does not support the query, the
 /// server's facts stay unknown, and a new connection is opened.
 pub(crate) fn open(
-    of: ReceiptContext<'_>,
+    context: ReceiptContext<'_>,
     open: impl Fn() -> Result<(OwnedFd, Session), Failed>,
 ) -> Result<(Receipt, OwnedFd, Session), Failed> {
     let (mut socket, mut session) = open()?;
-    let facts = match ask_server(of, &socket, &mut session) {
+    let facts = match query_server(context, &socket, &mut session) {
         Err(failed) if failed.code == FailCode::ServerGone && session.facts.is_none() => {
             (socket, session) = open()?;
             ServerFacts::unknown()
         }
         facts => facts?,
     };
-    let receipt = receipt(of, &socket, &session, facts);
+    let receipt = receipt(context, &socket, &session, facts);
     Ok((receipt, socket, session))
 }
 
 fn receipt(
-    of: ReceiptContext<'_>,
+    context: ReceiptContext<'_>,
     socket: &OwnedFd,
     session: &Session,
     facts: ServerFacts,
@@ -77,18 +77,18 @@ fn receipt(
             .cloned()
     };
     let tls = session.tls.as_ref();
-    let tcp = matches!(of.address, Address::Tcp(_));
-    let peer = text(net::getpeername(socket).ok().flatten());
+    let tcp = matches!(context.address, Address::Tcp(_));
+    let peer = address_text(net::getpeername(socket).ok().flatten());
     Receipt {
-        address_family: of.address.family(),
-        local_address: text(net::getsockname(socket).ok()),
-        peer_address: peer.unwrap_or_else(|| requested_address(of.entry.target)),
+        address_family: context.address.family(),
+        local_address: address_text(net::getsockname(socket).ok()),
+        peer_address: peer.unwrap_or_else(|| requested_address(context.parameters.target)),
         server_address: postgres::server_address(&facts.status),
         peer_pid: if tcp { None } else { peer_pid(socket) },
         server_version: facts.version,
         server_connection_id: facts.connection,
-        auth_plugin: login_method(of.entry, session).to_owned(),
-        protocol_mode: protocol_mode(of),
+        auth_plugin: login_method(context.parameters, session).to_owned(),
+        protocol_mode: protocol_mode(context),
         tls_version: status("Ssl_version"),
         tls_cipher: status("Ssl_cipher"),
         tls_client_version: tls.map(|tls| tls.version.to_owned()),
@@ -96,7 +96,7 @@ fn receipt(
         tls_group: tls.and_then(|tls| tls.group.clone()),
         tls_retried: tls.map(|tls| tls.retried),
         tls_resumed: None,
-        connect_turns: connect_turns(of.address, session),
+        connect_turns: connect_round_trips(context.address, session),
         compression: status("Compression").map(|_| algorithm(status("Compression_algorithm"))),
         compression_level: status("Compression")
             .and_then(|_| status("Compression_level"))
@@ -105,8 +105,8 @@ fn receipt(
         tcp_nodelay: tcp.then(|| sockopt::tcp_nodelay(socket).ok()).flatten(),
         congestion_control: tcp.then(|| sockopt::tcp_congestion(socket).ok()).flatten(),
         driver: "",
-        client_threads: of.threads,
-        client_cpus: of.cpus.to_vec(),
+        client_threads: context.threads,
+        client_cpus: context.cpus.to_vec(),
     }
 }
 
@@ -127,22 +127,28 @@ impl ServerFacts {
     }
 }
 
-fn ask_server(
-    of: ReceiptContext<'_>,
+fn query_server(
+    context: ReceiptContext<'_>,
     socket: &OwnedFd,
     session: &mut Session,
 ) -> Result<ServerFacts, Failed> {
     let channel = &mut session.channel;
     let replies = &session.replies;
-    match (&session.facts, of.entry.program.commands()) {
+    match (&session.facts, context.parameters.program.commands()) {
         (Some(Facts::MySql(facts)), _) => Ok(ServerFacts {
             version: plain_version(&facts.greeting.version).to_owned(),
             connection: Some(facts.greeting.connection),
-            status: ask(of, socket, channel, replies, (STATUS_QUERY, STATUS))?,
+            status: query_status(
+                context,
+                socket,
+                channel,
+                replies,
+                (STATUS_QUERY, STATUS_DOING),
+            )?,
         }),
         (Some(Facts::Postgres(facts)), _) => {
             let question = (postgres::QUERY, postgres::DOING);
-            let status = ask(of, socket, channel, replies, question)?;
+            let status = query_status(context, socket, channel, replies, question)?;
             Ok(ServerFacts {
                 version: facts.version.clone(),
                 connection: status.get("pid").and_then(|pid| pid.parse().ok()),
@@ -151,7 +157,7 @@ fn ask_server(
         }
         (None, Some(commands)) => {
             let protocol = commands.protocol();
-            let (version, connection) = store::ask(of, socket, channel, protocol)?;
+            let (version, connection) = store::query_store(context, socket, channel, protocol)?;
             Ok(ServerFacts {
                 version,
                 connection,
@@ -162,8 +168,8 @@ fn ask_server(
     }
 }
 
-fn protocol_mode(of: ReceiptContext<'_>) -> &'static str {
-    match (of.entry.program.commands(), of.mode) {
+fn protocol_mode(context: ReceiptContext<'_>) -> &'static str {
+    match (context.parameters.program.commands(), context.mode) {
         (Some(commands), _) => commands.protocol().name(),
         (None, PsMode::Auto) => "prepared",
         (None, PsMode::Disable) => "text",
@@ -173,16 +179,16 @@ fn protocol_mode(of: ReceiptContext<'_>) -> &'static str {
 }
 
 /// The authentication method of the session.
-fn login_method(entry: &Entry<'_>, session: &Session) -> &'static str {
+fn login_method(parameters: &LoginParameters<'_>, session: &Session) -> &'static str {
     match &session.facts {
         Some(Facts::MySql(facts)) => facts.auth_plugin,
         Some(Facts::Postgres(facts)) => facts.method,
-        None if entry.account.password.is_empty() => "none",
+        None if parameters.account.password.is_empty() => "none",
         None => "password",
     }
 }
 
-fn text(address: Option<SocketAddrAny>) -> Option<String> {
+fn address_text(address: Option<SocketAddrAny>) -> Option<String> {
     address.and_then(|address| socket_address(&address))
 }
 
@@ -217,52 +223,54 @@ pub(crate) fn requested_address(target: &Target) -> String {
 }
 
 /// Status variables by name, over a connection on which nothing else is in flight.
-fn ask(
-    of: ReceiptContext<'_>,
+fn query_status(
+    context: ReceiptContext<'_>,
     socket: &OwnedFd,
     channel: &mut Channel,
     replies: &Replies,
     (sql, doing): (&str, &str),
 ) -> Result<BTreeMap<String, String>, Failed> {
-    let (target, limit_ns) = (of.entry.target, of.limit_ns);
+    let (target, limit_ns) = (context.parameters.target, context.limit_ns);
     let late = || {
-        failure::too_slow(
+        failure::timed_out(
             target,
             &format!("answer {doing}"),
-            TimeLimit::of_load(limit_ns),
+            TimeLimit::for_opening(limit_ns),
         )
     };
     let mut packet = Vec::new();
     replies.query(&mut packet, sql.as_bytes());
-    let (mut results, mut came, mut ended) = (Results::of(replies, true), 0, None);
+    let (mut results, mut received, mut ended) = (Results::for_replies(replies, true), 0, None);
     let mut exchange = Exchange {
         target,
         socket,
         channel,
-        limit_ns,
-        most_ns: limit_ns,
+        idle_timeout_ns: limit_ns,
+        total_timeout_ns: limit_ns,
     };
-    let exchanged = exchange.ask(&packet, doing, |bytes| {
-        came += bytes.len();
-        ended = if came > LONGEST {
+    let exchanged = exchange.request(&packet, doing, |bytes| {
+        received += bytes.len();
+        ended = if received > MAX_STATUS_BYTES {
             let more = Malformed::Unexpected("more rows than were asked for");
-            Err(Broken::Malformed(more))
+            Err(ConnectionError::Malformed(more))
         } else {
             results.feed(bytes)
         }
-        .map_err(|broken| broken.translate(target, None))?;
+        .map_err(|error| error.translate(target, None))?;
         Ok(ended.is_some())
     });
     match (exchanged, ended) {
         (Err(failed), _) if failed.code == FailCode::Stalled => Err(late()),
         (Err(failed), _) => Err(failed),
-        (Ok(()), Some(Ended::Failed(error))) => Err(failure::server(target, doing, &error)),
-        (Ok(()), _) => Ok(by_name(results.into_rows())),
+        (Ok(()), Some(AnswerEnd::Failed(error))) => {
+            Err(failure::statement_failed(target, doing, &error))
+        }
+        (Ok(()), _) => Ok(to_map(results.into_rows())),
     }
 }
 
 /// A map from rows of a name and a value; NULL becomes an empty text.
-fn by_name(rows: Rows) -> BTreeMap<String, String> {
+fn to_map(rows: Rows) -> BTreeMap<String, String> {
     let pairs = rows.into_iter().filter_map(|row| {
         let [name, value] = <[Option<String>; 2]>::try_from(row).ok()?;
         Some((name?, value.unwrap_or_default()))

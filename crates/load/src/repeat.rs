@@ -10,31 +10,31 @@ use howfar_contract::jobs::{RepeatJob, RepeatPage, SqlProtocol, opened_before};
 use howfar_contract::{Failed, internal};
 use howfar_wire::mysql::handshake::Account;
 
-use crate::channel::Wanted;
+use crate::channel::ChannelOptions;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
-use crate::login::Entry;
+use crate::login::LoginParameters;
 use crate::socket::Address;
-use crate::tables::nothing_prepared;
+use crate::tables::unprepared_program;
 use crate::window::emit_event;
 
 /// Maximum time to spin. Longer gaps sleep first: they are timers, not computations.
-const LONGEST_SPIN_NS: u64 = 20_000_000;
+const MAX_SPIN_NS: u64 = 20_000_000;
 
 /// Run a job to its end, an event for each page.
 pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
-    let wanted = Wanted::new(&job.session, &job.target)?;
-    let program = nothing_prepared(job.protocol);
-    let entry = Entry {
+    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
+    let program = unprepared_program(job.protocol);
+    let parameters = LoginParameters {
         target: &job.target,
         account: Account {
             user: &job.user,
             password: &job.password,
             database: &job.database,
         },
-        wanted: &wanted,
+        channel_options: &channel_options,
         program: &program,
         decode: false,
         read_only: job.read_only,
@@ -43,35 +43,35 @@ pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
         connect_ns: job.connect_timeout_ns,
         stall_ns: job.stall_timeout_ns,
     };
-    let open = || Client::open(&entry, &address, limits);
+    let open = || Client::open(&parameters, &address, limits);
     let mut clients = HashMap::new();
     let steps = job.pages.iter().flat_map(|page| &page.steps);
     let steps = steps.map(|step| (step.connection, step.opens));
     for connection in opened_before(steps) {
-        clients.insert(connection, prepared(open()?, job)?);
+        clients.insert(connection, make_read_only(open()?, job)?);
     }
     for page in &job.pages {
-        emit_event(&repeat(page, job, &mut clients, &open)?)?;
+        emit_event(&repeat_page(page, job, &mut clients, &open)?)?;
     }
     Ok(())
 }
 
 /// Prepare a new connection: make it read only if the job requests it.
-fn prepared<'a>(mut client: Client<'a>, job: &RepeatJob) -> Result<Client<'a>, Failed> {
+fn make_read_only<'a>(mut client: Client<'a>, job: &RepeatJob) -> Result<Client<'a>, Failed> {
     if job.read_only && job.protocol == SqlProtocol::Mysql {
         client.execute("SET SESSION TRANSACTION READ ONLY")?;
     }
     Ok(client)
 }
 
-fn repeat<'a>(
+fn repeat_page<'a>(
     page: &RepeatPage,
     job: &RepeatJob,
     clients: &mut HashMap<u32, Client<'a>>,
     open: &impl Fn() -> Result<Client<'a>, Failed>,
 ) -> Result<Repeated, Failed> {
     let began_ns = now_ns();
-    let mut done = Repeated {
+    let mut result = Repeated {
         took_ns: 0,
         opened_ns: Vec::new(),
         round_trips_ns: Vec::with_capacity(page.steps.len()),
@@ -81,14 +81,14 @@ fn repeat<'a>(
     for step in &page.steps {
         let due_ns = last_ns + step.gap_ns;
         let sent_ns = wait_until(due_ns);
-        done.client_late_ns += sent_ns - due_ns;
+        result.client_late_ns += sent_ns - due_ns;
         if step.opens {
             // Close the old connection first, as the application would.
             clients.remove(&step.connection);
             let client = open()?;
             let opened_ns = now_ns();
-            done.opened_ns.push(opened_ns - sent_ns);
-            clients.insert(step.connection, prepared(client, job)?);
+            result.opened_ns.push(opened_ns - sent_ns);
+            clients.insert(step.connection, make_read_only(client, job)?);
             preparing_ns += now_ns() - opened_ns;
         }
         last_ns = now_ns();
@@ -103,12 +103,12 @@ fn repeat<'a>(
                 client.execute(statement)?;
             }
             let ended_ns = now_ns();
-            done.round_trips_ns.push(ended_ns - last_ns);
+            result.round_trips_ns.push(ended_ns - last_ns);
             last_ns = ended_ns;
         }
     }
-    done.took_ns = wait_until(last_ns + page.rest_ns) - began_ns - preparing_ns;
-    Ok(done)
+    result.took_ns = wait_until(last_ns + page.rest_ns) - began_ns - preparing_ns;
+    Ok(result)
 }
 
 /// Wait until `due_ns`; returns the time when the wait ended.
@@ -118,8 +118,8 @@ fn wait_until(due_ns: u64) -> u64 {
         if now >= due_ns {
             return now;
         }
-        if due_ns - now > LONGEST_SPIN_NS {
-            thread::sleep(Duration::from_nanos(due_ns - now - LONGEST_SPIN_NS));
+        if due_ns - now > MAX_SPIN_NS {
+            thread::sleep(Duration::from_nanos(due_ns - now - MAX_SPIN_NS));
         } else {
             std::hint::spin_loop();
         }

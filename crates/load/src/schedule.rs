@@ -22,17 +22,17 @@ pub(crate) struct Schedule {
     burst: u64,
     /// Position of the first request under `constant` and `bursts`: workers alternate.
     offset: f64,
-    /// At the next request to take.
-    taken: Walker,
-    /// Counts requests due before an edge of the window (`due_before`).
-    ahead: Walker,
-    /// Counts requests due now (`waiting`); separate from `ahead`, which must not advance past the next edge.
-    seen: Walker,
+    /// The next request to take.
+    next_arrival: ArrivalPosition,
+    /// Counts the requests due before an edge of the window (`due_before`).
+    edge_arrival: ArrivalPosition,
+    /// Counts the requests due now (`waiting_count`); separate from `edge_arrival`, which must not advance past the next edge.
+    now_arrival: ArrivalPosition,
 }
 
 /// A position in the process of arrivals.
 #[derive(Debug, Clone)]
-struct Walker {
+struct ArrivalPosition {
     count: u64,
     unit: f64,
     next_ns: u64,
@@ -48,11 +48,11 @@ impl Schedule {
         origin_ns: u64,
         ramp_ns: u64,
     ) -> Self {
-        let walker = Walker {
+        let position = ArrivalPosition {
             count: 0,
             unit: 0.0,
             next_ns: origin_ns,
-            draws: Draws::of(seed ^ STREAM, worker as u64, 0),
+            draws: Draws::new(seed ^ STREAM, worker as u64, 0),
         };
         let mut schedule = Self {
             origin_ns,
@@ -61,29 +61,29 @@ impl Schedule {
             shape: arrivals.shape,
             burst: arrivals.burst,
             offset: (worker as f64 + 0.5) / workers as f64,
-            taken: walker.clone(),
-            ahead: walker.clone(),
-            seen: walker,
+            next_arrival: position.clone(),
+            edge_arrival: position.clone(),
+            now_arrival: position,
         };
-        schedule.taken = schedule.stepped(schedule.taken.clone());
-        schedule.ahead = schedule.taken.clone();
-        schedule.seen = schedule.taken.clone();
+        schedule.next_arrival = schedule.compute_position(schedule.next_arrival.clone());
+        schedule.edge_arrival = schedule.next_arrival.clone();
+        schedule.now_arrival = schedule.next_arrival.clone();
         schedule
     }
 
-    /// The walker, with position and due time computed for its count.
-    fn stepped(&self, mut walker: Walker) -> Walker {
-        walker.unit = match self.shape {
-            Shape::Constant => walker.count as f64 + self.offset,
+    /// `position` with its place in the process and its due time computed from its count.
+    fn compute_position(&self, mut position: ArrivalPosition) -> ArrivalPosition {
+        position.unit = match self.shape {
+            Shape::Constant => position.count as f64 + self.offset,
             // 1 - unit is above 0: the logarithm is finite.
-            Shape::Poisson => walker.unit - (1.0 - walker.draws.unit()).ln(),
+            Shape::Poisson => position.unit - (1.0 - position.draws.unit()).ln(),
             Shape::Bursts => {
-                let burst = walker.count / self.burst;
+                let burst = position.count / self.burst;
                 (burst as f64 + self.offset) * self.burst as f64
             }
         };
-        walker.next_ns = self.origin_ns + self.inverse(walker.unit) as u64;
-        walker
+        position.next_ns = self.origin_ns + self.inverse(position.unit) as u64;
+        position
     }
 
     /// Nanoseconds after which `unit` requests are due: the inverse of the integral of the rate.
@@ -99,60 +99,60 @@ impl Schedule {
     /// When the first request not taken is due.
     #[inline]
     pub(crate) fn next_ns(&self) -> u64 {
-        self.taken.next_ns
+        self.next_arrival.next_ns
     }
 
     /// Take the next request if it is due; returns its due time.
     #[inline]
     pub(crate) fn take(&mut self, now: u64) -> Option<u64> {
-        let due_ns = self.taken.next_ns;
+        let due_ns = self.next_arrival.next_ns;
         if due_ns > now {
             return None;
         }
-        let mut walker = self.taken.clone();
-        walker.count += 1;
-        self.taken = self.stepped(walker);
+        let mut position = self.next_arrival.clone();
+        position.count += 1;
+        self.next_arrival = self.compute_position(position);
         Some(due_ns)
     }
 
     /// Close the schedule: requests not taken are cancelled.
     pub(crate) fn close(&mut self) {
-        self.taken.next_ns = u64::MAX;
-        self.ahead = self.taken.clone();
-        self.seen = self.taken.clone();
+        self.next_arrival.next_ns = u64::MAX;
+        self.edge_arrival = self.next_arrival.clone();
+        self.now_arrival = self.next_arrival.clone();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.taken.next_ns == u64::MAX
+        self.next_arrival.next_ns == u64::MAX
     }
 
     /// Number of requests due before `at`, since the origin. `at` must never decrease.
     pub(crate) fn due_before(&mut self, at: u64) -> u64 {
-        while self.ahead.next_ns < at {
-            let mut walker = self.ahead.clone();
-            walker.count += 1;
-            self.ahead = self.stepped(walker);
+        while self.edge_arrival.next_ns < at {
+            let mut position = self.edge_arrival.clone();
+            position.count += 1;
+            self.edge_arrival = self.compute_position(position);
         }
-        self.ahead.count
+        self.edge_arrival.count
     }
 
     /// Number of requests due by `now` and not taken. `now` must never decrease.
-    pub(crate) fn waiting(&mut self, now: u64) -> u64 {
+    pub(crate) fn waiting_count(&mut self, now: u64) -> u64 {
         // Requests before the next one to take need not be counted.
-        if self.seen.count < self.taken.count {
-            self.seen = self.taken.clone();
+        if self.now_arrival.count < self.next_arrival.count {
+            self.now_arrival = self.next_arrival.clone();
         }
-        while self.seen.next_ns <= now {
-            let mut walker = self.seen.clone();
-            walker.count += 1;
-            self.seen = self.stepped(walker);
+        while self.now_arrival.next_ns <= now {
+            let mut position = self.now_arrival.clone();
+            position.count += 1;
+            self.now_arrival = self.compute_position(position);
         }
-        self.seen.count - self.taken.count
+        self.now_arrival.count - self.next_arrival.count
     }
 
     /// Number of requests due before `at` and not taken.
     pub(crate) fn backlog(&mut self, at: u64) -> u64 {
-        self.due_before(at).saturating_sub(self.taken.count)
+        self.due_before(at).saturating_sub(self.next_arrival.count)
     }
 }
 
@@ -174,8 +174,8 @@ mod tests {
     fn constant_arrivals_of_all_workers_are_evenly_spaced() {
         let mut all: Vec<u64> = (0..3)
             .flat_map(|worker| {
-                let mut one = schedule(1e6, Shape::Constant, 0, worker, 3);
-                std::iter::from_fn(move || one.take(100_000)).collect::<Vec<_>>()
+                let mut schedule = schedule(1e6, Shape::Constant, 0, worker, 3);
+                std::iter::from_fn(move || schedule.take(100_000)).collect::<Vec<_>>()
             })
             .collect();
         all.sort_unstable();
@@ -189,8 +189,8 @@ mod tests {
     /// n exponential gaps have mean 1/rate with relative standard deviation 1/sqrt(n); a share of 1/e is longer than the mean.
     #[test]
     fn poisson_gaps_are_exponential() {
-        let mut one = schedule(1e6, Shape::Poisson, 0, 0, 1);
-        let due: Vec<u64> = std::iter::from_fn(|| one.take(100_000_000)).collect();
+        let mut schedule = schedule(1e6, Shape::Poisson, 0, 0, 1);
+        let due: Vec<u64> = std::iter::from_fn(|| schedule.take(100_000_000)).collect();
         let count = due.len() as f64;
         assert!((count - 100_000.0).abs() < 6.0 * 316.0, "{count}");
         let longer = due
@@ -202,18 +202,18 @@ mod tests {
 
     #[test]
     fn a_burst_waits_but_for_what_is_taken() {
-        let mut one = schedule(1e6, Shape::Bursts, 0, 0, 1);
-        assert_eq!(one.waiting(1_000), 0);
-        let now = one.next_ns();
-        assert_eq!(one.waiting(now), 10);
-        assert!(one.take(now).is_some());
-        assert_eq!(one.waiting(now), 9);
+        let mut schedule = schedule(1e6, Shape::Bursts, 0, 0, 1);
+        assert_eq!(schedule.waiting_count(1_000), 0);
+        let now = schedule.next_ns();
+        assert_eq!(schedule.waiting_count(now), 10);
+        assert!(schedule.take(now).is_some());
+        assert_eq!(schedule.waiting_count(now), 9);
     }
 
     #[test]
     fn bursts_come_together() {
-        let mut one = schedule(1e6, Shape::Bursts, 0, 0, 1);
-        let due: Vec<u64> = std::iter::from_fn(|| one.take(100_000)).collect();
+        let mut schedule = schedule(1e6, Shape::Bursts, 0, 0, 1);
+        let due: Vec<u64> = std::iter::from_fn(|| schedule.take(100_000)).collect();
         assert_eq!(due.len(), 100);
         assert!(due.chunks(10).all(|burst| burst[0] == burst[9]));
         assert!((9_999..=10_001).contains(&(due[10] - due[9])));
@@ -222,36 +222,39 @@ mod tests {
     /// The rate grows from 0 to 1e6/s over 10 ms: that time has half the requests of the full rate, its first half a quarter of these.
     #[test]
     fn a_ramp_grows_linearly() {
-        let mut one = schedule(1e6, Shape::Constant, 10_000_000, 0, 1);
-        assert_eq!(one.due_before(1_000 + 5_000_000), 1250);
-        assert_eq!(one.due_before(1_000 + 10_000_000), 5000);
-        assert_eq!(one.due_before(1_000 + 11_000_000), 6000);
+        let mut schedule = schedule(1e6, Shape::Constant, 10_000_000, 0, 1);
+        assert_eq!(schedule.due_before(1_000 + 5_000_000), 1250);
+        assert_eq!(schedule.due_before(1_000 + 10_000_000), 5000);
+        assert_eq!(schedule.due_before(1_000 + 11_000_000), 6000);
     }
 
     #[test]
     fn what_is_closed_asks_for_no_more() {
-        let mut one = schedule(1e6, Shape::Constant, 0, 0, 1);
-        assert_eq!(one.due_before(50_000), 49);
-        assert!(one.take(50_000).is_some());
-        one.close();
-        assert_eq!((one.due_before(90_000), one.backlog(90_000)), (1, 0));
-        assert!(one.take(90_000).is_none() && one.is_closed());
+        let mut schedule = schedule(1e6, Shape::Constant, 0, 0, 1);
+        assert_eq!(schedule.due_before(50_000), 49);
+        assert!(schedule.take(50_000).is_some());
+        schedule.close();
+        assert_eq!(
+            (schedule.due_before(90_000), schedule.backlog(90_000)),
+            (1, 0)
+        );
+        assert!(schedule.take(90_000).is_none() && schedule.is_closed());
     }
 
     proptest! {
         /// In any order of takes and queries, every due request is either taken or in the backlog.
         #[test]
         fn nothing_is_lost(rate in 1e3..1e7, steps in prop::collection::vec((0_u64..100_000, 0_usize..50), 1..40)) {
-            let mut one = schedule(rate, Shape::Poisson, 50_000, 0, 1);
+            let mut schedule = schedule(rate, Shape::Poisson, 50_000, 0, 1);
             let (mut now, mut taken) = (1_000, 0);
-            for (later, most) in steps {
+            for (later, attempts) in steps {
                 now += later;
-                for _ in 0..most {
-                    if one.take(now - 1).is_some() {
+                for _ in 0..attempts {
+                    if schedule.take(now - 1).is_some() {
                         taken += 1;
                     }
                 }
-                prop_assert_eq!(one.backlog(now) + taken, one.due_before(now));
+                prop_assert_eq!(schedule.backlog(now) + taken, schedule.due_before(now));
             }
         }
     }

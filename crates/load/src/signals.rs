@@ -10,7 +10,7 @@ pub(crate) struct EndingSignals(libc::sigset_t);
 
 impl EndingSignals {
     /// Block the signals: from now on they end neither this thread nor those that it starts.
-    pub(crate) fn withhold() -> Self {
+    pub(crate) fn block() -> Self {
         // SAFETY: set and action are plain values on this stack frame, for which all zeros are valid; a null pointer means "do not
         // change" or "do not return".
         unsafe {

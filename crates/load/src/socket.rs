@@ -18,7 +18,7 @@ pub(crate) enum Address {
 }
 
 /// State after the start of a non-blocking connect.
-pub(crate) enum Begun {
+pub(crate) enum ConnectStart {
     Connected(OwnedFd),
     /// In progress; the socket becomes writable when the connect succeeds or fails.
     Pending(OwnedFd),
@@ -54,7 +54,7 @@ impl Address {
     }
 
     /// Begin to connect.
-    pub(crate) fn connect(&self) -> io::Result<Begun> {
+    pub(crate) fn connect(&self) -> io::Result<ConnectStart> {
         let family = match self {
             Self::Unix(_) => AddressFamily::UNIX,
             Self::Tcp(SocketAddr::V4(_)) => AddressFamily::INET,
@@ -75,9 +75,9 @@ impl Address {
             }
         };
         match answer {
-            Ok(()) => Ok(Begun::Connected(socket)),
-            Err(Errno::INPROGRESS) => Ok(Begun::Pending(socket)),
-            Err(Errno::AGAIN) => Ok(Begun::Busy),
+            Ok(()) => Ok(ConnectStart::Connected(socket)),
+            Err(Errno::INPROGRESS) => Ok(ConnectStart::Pending(socket)),
+            Err(Errno::AGAIN) => Ok(ConnectStart::Busy),
             Err(error) => Err(error.into()),
         }
     }
@@ -89,32 +89,32 @@ const OTHER_DESCRIPTORS: u64 = 256;
 
 /// Raise this process's descriptor limit to fit `connections`, within the hard limit.
 pub(crate) fn allow_descriptors(connections: u64) -> Result<(), Failed> {
-    let wanted = connections + OTHER_DESCRIPTORS;
+    let needed = connections + OTHER_DESCRIPTORS;
     let mut limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|now| now >= wanted) {
+    if limit.current.is_none_or(|now| now >= needed) {
         return Ok(());
     }
-    if let Some(most) = limit.maximum.filter(|&most| most < wanted) {
+    if let Some(max) = limit.maximum.filter(|&max| max < needed) {
         return Err(Failed::new(
             FailCode::NotPermitted,
             format!(
-                "{connections} connections need {wanted} file descriptors, and this process may have {most}"
+                "{connections} connections need {needed} file descriptors, and this process may have {max}"
             ),
             "Raise the limit (ulimit -Hn, or LimitNOFILE of the service), or use fewer connections.",
         ));
     }
-    limit.current = Some(wanted);
+    limit.current = Some(needed);
     setrlimit(Resource::Nofile, limit).map_err(|error| {
         Failed::new(
             FailCode::NotPermitted,
-            format!("allowing {wanted} file descriptors failed: {error}"),
+            format!("allowing {needed} file descriptors failed: {error}"),
             "Raise the limit (ulimit -n) before starting.",
         )
     })
 }
 
 /// The outcome of a pending connect.
-pub(crate) fn decided(socket: &OwnedFd) -> io::Result<()> {
+pub(crate) fn connect_result(socket: &OwnedFd) -> io::Result<()> {
     match sockopt::socket_error(socket)? {
         Ok(()) => Ok(()),
         Err(error) => Err(error.into()),

@@ -44,7 +44,7 @@ impl Statements {
     }
 
     /// Statements that the server holds for this connection.
-    pub(crate) fn prepared(&self) -> u32 {
+    pub(crate) fn prepared_count(&self) -> u32 {
         self.slots
             .iter()
             .filter(|slot| matches!(slot, Slot::Prepared { .. }))

@@ -3,7 +3,7 @@
 use howfar_contract::{Failed, Latency};
 use howfar_wire::ErrorCode;
 
-use crate::counts::{Slice, Stage, Totals, Use};
+use crate::counts::{Counters, Slice, Stage, Totals};
 use crate::schedule::Schedule;
 
 /// The measured window on the monotonic clock, and its slices.
@@ -38,7 +38,7 @@ impl Window {
 
 /// An edge of the window that a worker has passed.
 #[derive(Debug)]
-pub(crate) enum Passed {
+pub(crate) enum PassedEdge {
     Start { warmup_transactions: u64 },
     Slice { index: u64, slice: Box<Slice> },
     End(Box<Totals>),
@@ -64,7 +64,7 @@ enum Phase {
 
 /// Times of a successful transaction.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ended {
+pub(crate) struct TransactionTimes {
     /// Closed loop: when its first byte was sent; open loop: when it was due.
     pub(crate) intended_ns: u64,
     pub(crate) began_ns: u64,
@@ -136,7 +136,7 @@ impl Tally {
 
     /// Open loop: read the schedule's counts at the next edge, before it is passed. At the window's end, requests that were due but
     /// not begun count as unanswered.
-    pub(crate) fn take_stock(&mut self, schedule: &mut Schedule) {
+    pub(crate) fn count_due_requests(&mut self, schedule: &mut Schedule) {
         let at = self.next_edge_ns;
         match self.next_edge() {
             Edge::Start => self.due_at_start = schedule.due_before(at),
@@ -149,7 +149,7 @@ impl Tally {
                     // Consume a copy, so that the schedule itself can continue.
                     let mut rest = schedule.clone();
                     while let Some(due_ns) = rest.take(at - 1) {
-                        self.unanswered(due_ns);
+                        self.count_unanswered(due_ns);
                     }
                 }
             }
@@ -159,22 +159,22 @@ impl Tally {
 
     /// Pass the next edge and publish its counts.
     #[cold]
-    pub(crate) fn pass(&mut self, publish: &mut impl FnMut(Passed)) {
+    pub(crate) fn pass_edge(&mut self, publish: &mut impl FnMut(PassedEdge)) {
         let next = match self.phase {
             Phase::Warmup => {
-                publish(Passed::Start {
+                publish(PassedEdge::Start {
                     warmup_transactions: self.warmup_transactions,
                 });
                 Phase::Slice(0)
             }
             Phase::Slice(index) => {
                 // Send the full slice, and continue with an empty one.
-                publish(Passed::Slice {
+                publish(PassedEdge::Slice {
                     index,
                     slice: std::mem::take(&mut self.slice),
                 });
                 if index + 1 >= self.window.slices() {
-                    publish(Passed::End(std::mem::take(&mut self.totals)));
+                    publish(PassedEdge::End(std::mem::take(&mut self.totals)));
                     Phase::Over
                 } else {
                     Phase::Slice(index + 1)
@@ -192,13 +192,13 @@ impl Tally {
 
     /// Record the latency of an answered statement.
     #[inline]
-    pub(crate) fn statement(&mut self, kind: usize, latency_ns: u64) {
+    pub(crate) fn record_statement(&mut self, kind: usize, latency_ns: u64) {
         if self.is_counting() {
             self.totals.kinds[kind].record(latency_ns);
         }
     }
 
-    pub(crate) fn stage(&mut self, stage: Stage, ns: u64) {
+    pub(crate) fn record_stage(&mut self, stage: Stage, ns: u64) {
         if self.is_counting() {
             self.totals.stages[stage as usize].record(ns);
         }
@@ -206,38 +206,38 @@ impl Tally {
 
     /// Whether a transaction with these times counts.
     #[inline]
-    pub(crate) fn counts(&self, ended: &Ended) -> bool {
-        self.is_counting() && (!self.open_loop || ended.intended_ns >= self.window.start_ns)
+    pub(crate) fn is_counted(&self, times: &TransactionTimes) -> bool {
+        self.is_counting() && (!self.open_loop || times.intended_ns >= self.window.start_ns)
     }
 
     /// Count a successful transaction.
     #[inline]
-    pub(crate) fn transaction(&mut self, ended: &Ended, used: &Use) {
-        if !self.counts(ended) {
+    pub(crate) fn count_transaction(&mut self, times: &TransactionTimes, counters: &Counters) {
+        if !self.is_counted(times) {
             if self.phase == Phase::Warmup {
                 self.warmup_transactions += 1;
             }
             return;
         }
-        let latency_ns = ended.now - ended.intended_ns;
+        let latency_ns = times.now - times.intended_ns;
         if self.open_loop {
-            self.totals.service.record(ended.now - ended.began_ns);
+            self.totals.service.record(times.now - times.began_ns);
         }
         self.slice.transactions += 1;
-        self.slice.used.add(used);
+        self.slice.counters.add(counters);
         self.slice.latency.record(latency_ns);
     }
 
-    /// Open loop: record the lateness of a request begun at `now` that could have been begun at `could_ns`.
+    /// Open loop: record how late a request began: at `now`, although it could have begun at `earliest_ns`.
     #[inline]
-    pub(crate) fn begun(&mut self, due_ns: u64, could_ns: u64, now: u64) {
+    pub(crate) fn record_lateness(&mut self, due_ns: u64, earliest_ns: u64, now: u64) {
         if due_ns >= self.window.start_ns && due_ns < self.window.end_ns {
-            self.totals.lateness.record(now.saturating_sub(could_ns));
+            self.totals.lateness.record(now.saturating_sub(earliest_ns));
         }
     }
 
     /// Open loop, at the window's end: count a request that was due and has no answer.
-    pub(crate) fn unanswered(&mut self, due_ns: u64) {
+    pub(crate) fn count_unanswered(&mut self, due_ns: u64) {
         if due_ns < self.window.start_ns || due_ns >= self.window.end_ns {
             return;
         }
@@ -249,29 +249,29 @@ impl Tally {
 
     /// Count an error that the server answered.
     #[cold]
-    pub(crate) fn error(&mut self, code: ErrorCode) {
+    pub(crate) fn count_error(&mut self, code: ErrorCode) {
         if self.is_counting() {
             *self.totals.errors.entry(code).or_default() += 1;
         }
     }
 
     #[cold]
-    pub(crate) fn lost(&mut self, now: u64, failed: Failed) {
+    pub(crate) fn count_loss(&mut self, now: u64, failed: Failed) {
         if self.is_counting() {
             self.totals.lost += 1;
         }
-        self.not_back(now, failed);
+        self.note_failed_reopen(now, failed);
     }
 
     /// Note a failed attempt to open a lost connection again.
     #[cold]
-    pub(crate) fn not_back(&mut self, now: u64, failed: Failed) {
+    pub(crate) fn note_failed_reopen(&mut self, now: u64, failed: Failed) {
         self.totals.last_loss = Some((now, failed));
     }
 
     /// Count a lost connection that is open again.
     #[cold]
-    pub(crate) fn reconnected(&mut self) {
+    pub(crate) fn count_reconnect(&mut self) {
         if self.is_counting() {
             self.totals.reconnects += 1;
             self.slice.reconnects += 1;
@@ -279,7 +279,7 @@ impl Tally {
     }
 
     /// Record the time of opening a connection under load.
-    pub(crate) fn connected(&mut self, ns: u64) {
+    pub(crate) fn record_connect(&mut self, ns: u64) {
         if self.is_counting() {
             self.totals.connect.record(ns);
         }
@@ -290,9 +290,9 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn advance(tally: &mut Tally, now: u64, edges: &mut Vec<Passed>) {
+    fn advance(tally: &mut Tally, now: u64, edges: &mut Vec<PassedEdge>) {
         while now >= tally.next_edge_ns() {
-            tally.pass(&mut |edge| edges.push(edge));
+            tally.pass_edge(&mut |edge| edges.push(edge));
         }
     }
 
@@ -310,35 +310,35 @@ mod tests {
     fn what_ends_inside_the_window_is_counted_once() {
         let mut tally = tally(false);
         let mut edges = Vec::new();
-        let used = Use {
+        let counters = Counters {
             queries: 16,
-            ..Use::default()
+            ..Counters::default()
         };
         for now in [50, 99, 100, 199, 200, 349, 350, 400] {
             advance(&mut tally, now, &mut edges);
-            let ended = Ended {
+            let times = TransactionTimes {
                 intended_ns: now - 10,
                 began_ns: now - 10,
                 now,
             };
-            tally.transaction(&ended, &used);
+            tally.count_transaction(&times, &counters);
         }
         let mut slices = Vec::new();
         let mut totals = Totals::default();
         for edge in edges {
             match edge {
-                Passed::Start {
+                PassedEdge::Start {
                     warmup_transactions,
                 } => assert_eq!(warmup_transactions, 2),
-                Passed::Slice { index, slice } => {
+                PassedEdge::Slice { index, slice } => {
                     slices.push((index, slice.transactions));
                     totals.add_slice(&slice);
                 }
-                Passed::End(end) => totals.add(&end),
+                PassedEdge::End(end) => totals.add(&end),
             }
         }
         assert_eq!(slices, [(0, 2), (1, 1), (2, 1)]);
-        let counted = (totals.used.queries, totals.latency.count());
+        let counted = (totals.counters.queries, totals.latency.count());
         assert_eq!((totals.transactions, counted), (4, (64, 4)));
     }
 
@@ -348,20 +348,20 @@ mod tests {
         let mut tally = tally(true);
         let mut edges = Vec::new();
         advance(&mut tally, 120, &mut edges);
-        let early = Ended {
+        let early = TransactionTimes {
             intended_ns: 90,
             began_ns: 95,
             now: 120,
         };
-        tally.transaction(&early, &Use::default());
-        tally.unanswered(110);
-        tally.unanswered(350);
+        tally.count_transaction(&early, &Counters::default());
+        tally.count_unanswered(110);
+        tally.count_unanswered(350);
         advance(&mut tally, 400, &mut edges);
-        let Some(Passed::End(totals)) = edges.pop() else {
+        let Some(PassedEdge::End(totals)) = edges.pop() else {
             panic!("the window is over")
         };
         let answered = edges.iter().map(|edge| match edge {
-            Passed::Slice { slice, .. } => slice.transactions,
+            PassedEdge::Slice { slice, .. } => slice.transactions,
             _ => 0,
         });
         assert_eq!((answered.sum::<u64>(), totals.unanswered_count), (0, 1));
@@ -389,7 +389,7 @@ mod tests {
         tally.end_at(190);
         assert_eq!(tally.next_edge(), Edge::SliceEnd { last: true });
         advance(&mut tally, 250, &mut edges);
-        assert!(matches!(edges.last(), Some(Passed::End(_))));
+        assert!(matches!(edges.last(), Some(PassedEdge::End(_))));
         assert_eq!(tally.next_edge(), Edge::None);
     }
 }

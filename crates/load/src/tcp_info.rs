@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Length of the kernel's structure up to and including `tcpi_sndbuf_limited`, the last field that is read here.
-const KNOWN: usize = 192;
+const STRUCT_BYTES: usize = 192;
 /// Offsets of fields. The structure only ever grows at its end: older kernels fill less of it.
 const PATH_MTU: usize = 60;
 const RTT_US: usize = 68;
@@ -40,9 +40,9 @@ pub(crate) fn read(socket: impl AsFd) -> Option<TcpInfo> {
 }
 
 /// The kernel's structure, and how many of its bytes were filled.
-fn fetch(socket: impl AsFd) -> Option<([u8; KNOWN], usize)> {
-    let mut bytes = [0_u8; KNOWN];
-    let mut length = KNOWN as libc::socklen_t;
+fn fetch(socket: impl AsFd) -> Option<([u8; STRUCT_BYTES], usize)> {
+    let mut bytes = [0_u8; STRUCT_BYTES];
+    let mut length = STRUCT_BYTES as libc::socklen_t;
     // SAFETY: the descriptor is borrowed for the call; the kernel writes at most `length` bytes into an array of that length,
     // for which any bytes are a value.
     let answer = unsafe {
@@ -61,24 +61,24 @@ fn fetch(socket: impl AsFd) -> Option<([u8; KNOWN], usize)> {
 fn parse(bytes: &[u8]) -> Option<TcpInfo> {
     let us = |value: u64| value * NS_PER_US;
     Some(TcpInfo {
-        rtt_ns: us(u64::from(half(bytes, RTT_US)?)),
-        min_rtt_ns: half(bytes, MIN_RTT_US)
+        rtt_ns: us(u64::from(read_u32(bytes, RTT_US)?)),
+        min_rtt_ns: read_u32(bytes, MIN_RTT_US)
             .filter(|&rtt| rtt != NO_MIN_RTT)
             .map(|rtt| us(u64::from(rtt))),
-        retransmits: u64::from(half(bytes, TOTAL_RETRANS)?),
-        path_mtu: half(bytes, PATH_MTU)?,
-        busy_ns: whole(bytes, BUSY_US).map(us),
-        rwnd_limited_ns: whole(bytes, RWND_LIMITED_US).map(us),
-        sndbuf_limited_ns: whole(bytes, SNDBUF_LIMITED_US).map(us),
+        retransmits: u64::from(read_u32(bytes, TOTAL_RETRANS)?),
+        path_mtu: read_u32(bytes, PATH_MTU)?,
+        busy_ns: read_u64(bytes, BUSY_US).map(us),
+        rwnd_limited_ns: read_u64(bytes, RWND_LIMITED_US).map(us),
+        sndbuf_limited_ns: read_u64(bytes, SNDBUF_LIMITED_US).map(us),
     })
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     let part = bytes.get(at..at + 4)?;
     Some(u32::from_ne_bytes(part.try_into().ok()?))
 }
 
-fn whole(bytes: &[u8], at: usize) -> Option<u64> {
+fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
     let part = bytes.get(at..at + 8)?;
     Some(u64::from_ne_bytes(part.try_into().ok()?))
 }
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn an_older_kernel_tells_less() {
-        let mut bytes = [0_u8; KNOWN];
+        let mut bytes = [0_u8; STRUCT_BYTES];
         bytes[RTT_US..RTT_US + 4].copy_from_slice(&7_u32.to_ne_bytes());
         bytes[MIN_RTT_US..MIN_RTT_US + 4].copy_from_slice(&NO_MIN_RTT.to_ne_bytes());
         let old = parse(&bytes[..104]).expect("the oldest fields");

@@ -14,7 +14,7 @@ use howfar_contract::jobs::Observed;
 use howfar_contract::{FailCode, Failed};
 
 /// Role of the engine itself.
-const OURS: &str = "client";
+const ENGINE_ROLE: &str = "client";
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Thread {
@@ -44,7 +44,7 @@ impl Threads {
     }
 }
 
-/// All roles at one moment, in the order in which they are reported.
+/// The threads of all roles at one moment, in the order of the report.
 #[derive(Debug)]
 pub(crate) struct Usage {
     roles: Vec<(String, Threads)>,
@@ -54,15 +54,15 @@ impl Usage {
     /// Reading at the start of the window: the engine's own threads last, so that the cost of reading a server with many threads is
     /// not counted.
     pub(crate) fn at_start(observe: &[Observed]) -> Result<Self, Failed> {
-        let mut roles = observed(observe)?;
-        roles.insert(0, own()?);
+        let mut roles = observed_roles(observe)?;
+        roles.insert(0, own_threads()?);
         Ok(Self { roles })
     }
 
     /// Reading at the end of the window: for the same reason, the engine's own threads first.
     pub(crate) fn at_end(observe: &[Observed]) -> Result<Self, Failed> {
-        let mut roles = vec![own()?];
-        roles.extend(observed(observe)?);
+        let mut roles = vec![own_threads()?];
+        roles.extend(observed_roles(observe)?);
         Ok(Self { roles })
     }
 
@@ -83,25 +83,27 @@ impl Usage {
     }
 }
 
-fn own() -> Result<(String, Threads), Failed> {
-    let one = Observed {
-        role: OURS.to_owned(),
+fn own_threads() -> Result<(String, Threads), Failed> {
+    let observed = Observed {
+        role: ENGINE_ROLE.to_owned(),
         pid: std::process::id(),
     };
-    let threads = tree(one.pid).map_err(|error| unreadable(&one, &error))?;
-    Ok((one.role, threads))
+    let threads =
+        process_tree(observed.pid).map_err(|error| unreadable_failure(&observed, &error))?;
+    Ok((observed.role, threads))
 }
 
-fn observed(observe: &[Observed]) -> Result<Vec<(String, Threads)>, Failed> {
+fn observed_roles(observe: &[Observed]) -> Result<Vec<(String, Threads)>, Failed> {
     let mut roles: Vec<(String, Threads)> = Vec::new();
-    for one in observe {
-        let threads = tree(one.pid).map_err(|error| unreadable(one, &error))?;
-        match roles.iter_mut().find(|(role, _)| *role == one.role) {
+    for observed in observe {
+        let threads =
+            process_tree(observed.pid).map_err(|error| unreadable_failure(observed, &error))?;
+        match roles.iter_mut().find(|(role, _)| *role == observed.role) {
             Some((_, known)) => {
                 known.alive.extend(threads.alive);
                 known.ended_ns.extend(threads.ended_ns);
             }
-            None => roles.push((one.role.clone(), threads)),
+            None => roles.push((observed.role.clone(), threads)),
         }
     }
     Ok(roles)
@@ -128,7 +130,7 @@ fn difference(role: &str, before: &Threads, after: &Threads) -> CpuUse {
 }
 
 /// Threads of a process and of all its descendants.
-fn tree(root: u32) -> io::Result<Threads> {
+fn process_tree(root: u32) -> io::Result<Threads> {
     let mut threads = Threads::default();
     let mut seen = BTreeSet::from([root]);
     let mut left = vec![root];
@@ -208,7 +210,7 @@ fn thread(pid: u32, task: &str) -> io::Result<Thread> {
     })
 }
 
-fn unreadable(one: &Observed, error: &io::Error) -> Failed {
+fn unreadable_failure(one: &Observed, error: &io::Error) -> Failed {
     let role = &one.role;
     let pid = one.pid;
     if error.kind() == io::ErrorKind::PermissionDenied {

@@ -16,32 +16,32 @@ use howfar_contract::{FailCode, Failed, internal};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::acknowledged::{KeyOutcome, Log, LogFile};
-use crate::channel::Wanted;
+use crate::channel::ChannelOptions;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
-use crate::login::Entry;
+use crate::login::LoginParameters;
 use crate::socket::Address;
-use crate::tables::nothing_prepared;
+use crate::tables::unprepared_program;
 use crate::window::emit_event;
 
 /// Keys polled for per connection: in a row of this many, all but one may have been refused.
-const AHEAD: u64 = 4;
+const KEYS_AHEAD: u64 = 4;
 
 /// Run a job until its time is up, stdin ends, or the server is gone.
 pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     job.check()?;
     LogFile::must_be_new(&job.seen)?;
     let address = Address::parse(&job.target)?;
-    let wanted = Wanted::new(&job.session, &job.target)?;
-    let program = nothing_prepared(job.protocol);
-    let entry = Entry {
+    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
+    let program = unprepared_program(job.protocol);
+    let parameters = LoginParameters {
         target: &job.target,
         account: Account {
             user: &job.user,
             password: &job.password,
             database: &job.database,
         },
-        wanted: &wanted,
+        channel_options: &channel_options,
         program: &program,
         decode: false,
         read_only: false,
@@ -50,26 +50,26 @@ pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
         connect_ns: job.connect_timeout_ns,
         stall_ns: job.stall_timeout_ns,
     };
-    let mut client = Client::open(&entry, &address, limits)?;
-    let mut awaited = Awaited::new(job);
-    client.query(&awaited.question())?;
+    let mut client = Client::open(&parameters, &address, limits)?;
+    let mut next_keys = NextKeys::new(job);
+    client.query(&next_keys.poll_sql())?;
 
     let began_ns = now_ns();
     let file = LogFile::create(&job.seen, job.connections, began_ns)?;
     let mut log = Log::new(&file);
-    let over = over_with_stdin()?;
+    let stdin_ended = stdin_end_flag()?;
     emit_event(&Watching {})?;
     let mut polls = Polls::default();
-    let until_ns = began_ns + job.watch_ns;
-    let followed = polls.follow(
+    let end_ns = began_ns + job.watch_ns;
+    let outcome = polls.poll_until_end(
         &mut client,
-        &mut awaited,
+        &mut next_keys,
         &mut log,
-        (until_ns, job.pause_ns),
-        &over,
+        (end_ns, job.pause_ns),
+        &stdin_ended,
     );
-    let interrupted = match followed {
-        Err(failed) if is_the_servers_end(&failed) => Some(failed),
+    let interrupted = match outcome {
+        Err(failed) if is_server_loss(&failed) => Some(failed),
         ended => ended.map(|()| None)?,
     };
     let closed = file.close(&log.end()?)?;
@@ -83,14 +83,14 @@ pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     })
 }
 
-fn is_the_servers_end(failed: &Failed) -> bool {
+fn is_server_loss(failed: &Failed) -> bool {
     matches!(failed.code, FailCode::ServerGone | FailCode::Stalled)
 }
 
 /// A flag that is set when stdin ends.
-fn over_with_stdin() -> Result<Arc<AtomicBool>, Failed> {
-    let over = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&over);
+fn stdin_end_flag() -> Result<Arc<AtomicBool>, Failed> {
+    let stdin_ended = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stdin_ended);
     thread::Builder::new()
         .name("stdin".to_owned())
         .spawn(move || {
@@ -99,7 +99,7 @@ fn over_with_stdin() -> Result<Arc<AtomicBool>, Failed> {
             stop.store(true, Ordering::Relaxed);
         })
         .map_err(|error| internal(format!("starting a thread: {error}")))?;
-    Ok(over)
+    Ok(stdin_ended)
 }
 
 #[derive(Debug, Default)]
@@ -109,19 +109,19 @@ struct Polls {
 }
 
 impl Polls {
-    /// Poll until the time is up, or until a poll after `over` is set finds nothing new.
-    fn follow(
+    /// Poll until the time is up, or until a poll after `stdin_ended` is set finds nothing new.
+    fn poll_until_end(
         &mut self,
         client: &mut Client<'_>,
-        awaited: &mut Awaited,
+        next_keys: &mut NextKeys,
         log: &mut Log<'_>,
-        (until_ns, pause_ns): (u64, u64),
-        over: &AtomicBool,
+        (end_ns, pause_ns): (u64, u64),
+        stdin_ended: &AtomicBool,
     ) -> Result<(), Failed> {
-        while now_ns() < until_ns {
+        while now_ns() < end_ns {
             // Read before the poll, so that the last poll sees all keys that were visible when stdin ended.
-            let last = over.load(Ordering::Relaxed);
-            let new = self.poll(client, awaited, log)?;
+            let last = stdin_ended.load(Ordering::Relaxed);
+            let new = self.poll(client, next_keys, log)?;
             if last && new == 0 {
                 break;
             }
@@ -136,11 +136,11 @@ impl Polls {
     fn poll(
         &mut self,
         client: &mut Client<'_>,
-        awaited: &mut Awaited,
+        next_keys: &mut NextKeys,
         log: &mut Log<'_>,
     ) -> Result<usize, Failed> {
         let requested_ns = now_ns();
-        let rows = client.query(&awaited.question())?;
+        let rows = client.query(&next_keys.poll_sql())?;
         let seen_ns = now_ns();
         self.count += 1;
         self.longest_ns = self.longest_ns.max(seen_ns - requested_ns);
@@ -151,7 +151,7 @@ impl Polls {
                 _ => None,
             };
             let (key, writer) = key
-                .and_then(|key| Some((key, awaited.seen(key)?)))
+                .and_then(|key| Some((key, next_keys.mark_visible(key)?)))
                 .ok_or_else(unexpected_key)?;
             log.write(key as i64, writer, requested_ns, seen_ns, KeyOutcome::Seen)?;
         }
@@ -161,19 +161,19 @@ impl Polls {
 
 /// The keys that may become visible next.
 #[derive(Debug)]
-struct Awaited {
-    ask: String,
+struct NextKeys {
+    select: String,
     first: u64,
     step: u64,
     /// By connection: number of its next key.
     next: Vec<u64>,
 }
 
-impl Awaited {
+impl NextKeys {
     fn new(job: &WatchJob) -> Self {
         let (column, table) = (&job.column, &job.table);
         Self {
-            ask: match job.protocol {
+            select: match job.protocol {
                 SqlProtocol::Mysql => {
                     format!("SELECT `{column}` FROM `{table}` WHERE `{column}` IN (")
                 }
@@ -188,12 +188,12 @@ impl Awaited {
         }
     }
 
-    fn question(&self) -> String {
-        let mut sql = self.ask.clone();
-        for ahead in 0..AHEAD {
+    fn poll_sql(&self) -> String {
+        let mut sql = self.select.clone();
+        for ahead in 0..KEYS_AHEAD {
             for (connection, next) in self.next.iter().enumerate() {
-                let place = connection as u64 + (next + ahead) * self.next.len() as u64;
-                let _ = write!(sql, "{},", self.first + self.step * place);
+                let position = connection as u64 + (next + ahead) * self.next.len() as u64;
+                let _ = write!(sql, "{},", self.first + self.step * position);
             }
         }
         sql.pop();
@@ -202,13 +202,13 @@ impl Awaited {
     }
 
     /// Note that `key` is visible; returns the connection that wrote it, or `None` if it was not polled for.
-    fn seen(&mut self, key: u64) -> Option<u64> {
+    fn mark_visible(&mut self, key: u64) -> Option<u64> {
         let distance = key.checked_sub(self.first)?;
-        let (place, rest) = (distance / self.step, distance % self.step);
+        let (position, rest) = (distance / self.step, distance % self.step);
         let connections = self.next.len() as u64;
-        let (connection, number) = (place % connections, place / connections);
+        let (connection, number) = (position % connections, position / connections);
         let next = &mut self.next[connection as usize];
-        if rest > 0 || number + AHEAD < *next || number >= *next + AHEAD {
+        if rest > 0 || number + KEYS_AHEAD < *next || number >= *next + KEYS_AHEAD {
             return None;
         }
         *next = (number + 1).max(*next);
@@ -230,21 +230,24 @@ mod tests {
 
     #[test]
     fn each_connections_next_keys_are_asked_for() {
-        let mut awaited = Awaited {
-            ask: "IN (".to_owned(),
+        let mut next_keys = NextKeys {
+            select: "IN (".to_owned(),
             first: 10,
             step: 5,
             next: vec![0; 2],
         };
-        assert_eq!(awaited.question(), "IN (10,15,20,25,30,35,40,45)");
+        assert_eq!(next_keys.poll_sql(), "IN (10,15,20,25,30,35,40,45)");
         // The first connection's second key: its first one was refused.
-        assert_eq!(awaited.seen(20), Some(0));
-        assert_eq!(awaited.seen(15), Some(1));
-        assert_eq!(awaited.question(), "IN (30,25,40,35,50,45,60,55)");
+        assert_eq!(next_keys.mark_visible(20), Some(0));
+        assert_eq!(next_keys.mark_visible(15), Some(1));
+        assert_eq!(next_keys.poll_sql(), "IN (30,25,40,35,50,45,60,55)");
         // Rows of one answer come in any order.
-        assert_eq!((awaited.seen(40), awaited.seen(30)), (Some(0), Some(0)));
+        assert_eq!(
+            (next_keys.mark_visible(40), next_keys.mark_visible(30)),
+            (Some(0), Some(0))
+        );
         for never in [9, 11, 1000] {
-            assert_eq!(awaited.seen(never), None, "{never}");
+            assert_eq!(next_keys.mark_visible(never), None, "{never}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Combines the reports of the workers into the events of the measured window.
+//! Combines the events of the workers into the events that the engine writes about the measured window.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,12 +11,12 @@ use howfar_contract::{Failed, emit, internal};
 
 use crate::clock::{now_ns, unix_ns};
 use crate::counts::{Shares, Slice, Totals};
-use crate::tally::{Passed, Window};
+use crate::tally::{PassedEdge, Window};
 use crate::tcp_info::TcpInfo;
 use crate::usage::Usage;
 
-/// Time for the workers to receive an order.
-const MEET_NS: u64 = 1_000_000;
+/// Time for the workers to receive a command.
+const COMMAND_LEAD_NS: u64 = 1_000_000;
 
 /// Write an event. Fails if its reader is gone, which ends the job.
 pub(crate) fn emit_event<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
@@ -28,49 +28,49 @@ pub(crate) struct WindowOptions<'a> {
     pub(crate) observe: &'a [Observed],
     pub(crate) open_loop: bool,
     /// The workload looks up keys: hits and misses are reported.
-    pub(crate) keys: bool,
+    pub(crate) has_lookups: bool,
     /// Each slice is reported with its latencies.
-    pub(crate) latencies: bool,
+    pub(crate) report_latencies: bool,
 }
 
 /// The window, with what the workers have reported so far.
-pub(crate) struct Collected<'a> {
+pub(crate) struct WindowCollector<'a> {
     options: WindowOptions<'a>,
     window: Window,
     workers: usize,
-    began: usize,
+    starts_passed: usize,
     warmup_transactions: u64,
     /// Slices that some but not all workers have passed: the number of these workers, and their sum.
     slices: BTreeMap<u64, (usize, Slice)>,
-    ended: usize,
+    ends_passed: usize,
     totals: Totals,
-    before: Option<Usage>,
-    after: Option<Usage>,
+    cpu_before: Option<Usage>,
+    cpu_after: Option<Usage>,
     next_slice: u64,
     interrupted: Option<Failed>,
 }
 
-impl<'a> Collected<'a> {
+impl<'a> WindowCollector<'a> {
     pub(crate) fn new(options: WindowOptions<'a>, window: Window, workers: usize) -> Self {
         Self {
             options,
             window,
             workers,
-            began: 0,
+            starts_passed: 0,
             warmup_transactions: 0,
             slices: BTreeMap::new(),
-            ended: 0,
+            ends_passed: 0,
             totals: Totals::default(),
-            before: None,
-            after: None,
+            cpu_before: None,
+            cpu_after: None,
             next_slice: 0,
             interrupted: None,
         }
     }
 
-    /// The next moment at which [`Collected::reach`] has something to do.
+    /// The time of the next call of [`WindowCollector::advance_to`] that has something to do.
     pub(crate) fn next_edge(&self) -> u64 {
-        if self.before.is_none() {
+        if self.cpu_before.is_none() {
             self.window.start_ns
         } else if self.next_slice < self.window.slices() {
             self.window.slice_end(self.next_slice)
@@ -80,17 +80,17 @@ impl<'a> Collected<'a> {
     }
 
     /// Advance to `now`, the clock's reading: read CPU times at both ends of the window.
-    pub(crate) fn reach(&mut self, now: u64) -> Result<(), Failed> {
-        if now >= self.window.start_ns && self.before.is_none() {
-            self.before = Some(Usage::at_start(self.options.observe)?);
+    pub(crate) fn advance_to(&mut self, now: u64) -> Result<(), Failed> {
+        if now >= self.window.start_ns && self.cpu_before.is_none() {
+            self.cpu_before = Some(Usage::at_start(self.options.observe)?);
         }
         while self.next_slice < self.window.slices()
             && now >= self.window.slice_end(self.next_slice)
         {
             self.next_slice += 1;
         }
-        if now >= self.window.end_ns && self.after.is_none() {
-            self.after = Some(Usage::at_end(self.options.observe)?);
+        if now >= self.window.end_ns && self.cpu_after.is_none() {
+            self.cpu_after = Some(Usage::at_end(self.options.observe)?);
         }
         Ok(())
     }
@@ -101,7 +101,7 @@ impl<'a> Collected<'a> {
         self.window.end_ns
     }
 
-    /// A connection was lost at `now`: end the window a little later, so that the order reaches the workers in time. Returns the new
+    /// A connection was lost at `now`: end the window a little later, so that the command reaches the workers in time. Returns the new
     /// end the first time, then `None`. Before the window begins, fails with `failed`.
     pub(crate) fn interrupt(&mut self, failed: Failed, now: u64) -> Result<Option<u64>, Failed> {
         if self.interrupted.is_some() || now >= self.window.end_ns {
@@ -111,18 +111,18 @@ impl<'a> Collected<'a> {
             return Err(failed);
         }
         self.interrupted = Some(failed);
-        Ok(Some(self.end_now(now + MEET_NS)))
+        Ok(Some(self.end_now(now + COMMAND_LEAD_NS)))
     }
 
-    /// Add the report of a worker that passed an edge.
-    pub(crate) fn take(&mut self, passed: Passed) -> Result<(), Failed> {
+    /// Add the counts of a worker that passed an edge of the window.
+    pub(crate) fn add_edge(&mut self, passed: PassedEdge) -> Result<(), Failed> {
         match passed {
-            Passed::Start {
+            PassedEdge::Start {
                 warmup_transactions,
             } => {
-                self.began += 1;
+                self.starts_passed += 1;
                 self.warmup_transactions += warmup_transactions;
-                if self.began == self.workers {
+                if self.starts_passed == self.workers {
                     let since_start = now_ns().saturating_sub(self.window.start_ns);
                     emit_event(&Measuring {
                         unix_time_ns: unix_ns().saturating_sub(since_start),
@@ -131,16 +131,16 @@ impl<'a> Collected<'a> {
                 }
                 Ok(())
             }
-            Passed::Slice { index, slice } => self.slice(index, &slice),
-            Passed::End(totals) => {
-                self.ended += 1;
+            PassedEdge::Slice { index, slice } => self.add_slice_report(index, &slice),
+            PassedEdge::End(totals) => {
+                self.ends_passed += 1;
                 self.totals.add(&totals);
                 Ok(())
             }
         }
     }
 
-    fn slice(&mut self, index: u64, slice: &Slice) -> Result<(), Failed> {
+    fn add_slice_report(&mut self, index: u64, slice: &Slice) -> Result<(), Failed> {
         self.totals.add_slice(slice);
         let (workers, sum) = self.slices.entry(index).or_default();
         *workers += 1;
@@ -156,9 +156,9 @@ impl<'a> Collected<'a> {
             start_ns: start - self.window.start_ns,
             length_ns: self.window.slice_end(index) - start,
             transactions: sum.transactions,
-            queries: sum.used.queries,
-            classes: sum.used.classes,
-            errors: sum.used.errors,
+            queries: sum.counters.queries,
+            classes: sum.counters.classes,
+            errors: sum.counters.errors,
             reconnects: sum.reconnects,
             backlog: sum.backlog,
             p50_ns: sum.latency.at(0.50),
@@ -167,26 +167,26 @@ impl<'a> Collected<'a> {
             max_ns: sum.latency.max(),
             latencies: self
                 .options
-                .latencies
+                .report_latencies
                 .then(|| sum.latency.event("transaction").data),
         })
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.ended == self.workers && self.after.is_some()
+        self.ends_passed == self.workers && self.cpu_after.is_some()
     }
 
     /// The final event. `kinds`: names of the latencies that the tallies recorded by kind.
     pub(crate) fn finish(self, kinds: &[&str]) -> Result<Finished, Failed> {
-        let (Some(before), Some(after)) = (self.before, self.after) else {
+        let (Some(before), Some(after)) = (self.cpu_before, self.cpu_after) else {
             return Err(internal("the window ended without its CPU times"));
         };
         let totals = self.totals;
-        let mut open_loop = self.options.open_loop.then(|| account(&totals));
+        let mut open_loop = self.options.open_loop.then(|| open_loop_account(&totals));
         if let Some(account) = &mut open_loop {
             let reported = account.answered + account.unanswered + account.failed;
             if self.interrupted.is_some() {
-                // A worker that received the order late has also served requests that were due after the end.
+                // A worker that received the command late has also served requests that were due after the end.
                 account.due = account.due.max(reported);
             }
             if reported != account.due {
@@ -201,35 +201,35 @@ impl<'a> Collected<'a> {
             reported: BTreeMap::new(),
             elapsed_ns: self.window.end_ns - self.window.start_ns,
             transactions: totals.transactions,
-            queries: totals.used.queries,
-            turns: totals.used.turns,
-            rows: totals.used.rows,
-            classes: totals.used.classes,
+            queries: totals.counters.queries,
+            turns: totals.counters.round_trips,
+            rows: totals.counters.rows,
+            classes: totals.counters.classes,
             bytes: Bytes {
-                to_server: totals.used.to_server,
-                to_client: totals.used.to_client,
+                to_server: totals.counters.to_server,
+                to_client: totals.counters.to_client,
             },
             answered: None,
-            lookups: self.options.keys.then_some(Lookups {
-                hits: totals.used.hits,
-                misses: totals.used.misses,
+            lookups: self.options.has_lookups.then_some(Lookups {
+                hits: totals.counters.hits,
+                misses: totals.counters.misses,
             }),
-            errors: errors(&totals),
+            errors: errors_by_code(&totals),
             reconnects: totals.reconnects,
-            lost: lost(&totals),
+            lost: lost_connections(&totals),
             starved_receives: totals.starved,
             open_loop,
-            fairness: fairness(&totals.shares),
+            fairness: fairness_of(&totals.shares),
             tcp: tcp_facts(&totals.tcp),
             cpu: after.since(&before),
             peak_memory_bytes: peak_memory(),
-            histograms: histograms(&totals, kinds),
+            histograms: build_histograms(&totals, kinds),
             interrupted: self.interrupted,
         })
     }
 }
 
-fn errors(totals: &Totals) -> BTreeMap<String, u64> {
+fn errors_by_code(totals: &Totals) -> BTreeMap<String, u64> {
     let mut errors: BTreeMap<String, u64> = totals
         .errors
         .iter()
@@ -241,7 +241,7 @@ fn errors(totals: &Totals) -> BTreeMap<String, u64> {
     errors
 }
 
-fn lost(totals: &Totals) -> Option<Lost> {
+fn lost_connections(totals: &Totals) -> Option<Lost> {
     let (_, last) = totals.last_loss.clone()?;
     Some(Lost {
         at_end: totals.lost_at_end,
@@ -249,7 +249,7 @@ fn lost(totals: &Totals) -> Option<Lost> {
     })
 }
 
-fn account(totals: &Totals) -> Account {
+fn open_loop_account(totals: &Totals) -> Account {
     Account {
         due: totals.due,
         answered: totals.transactions,
@@ -259,7 +259,7 @@ fn account(totals: &Totals) -> Account {
     }
 }
 
-fn histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
+fn build_histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
     let mut reported = vec![totals.latency.event("transaction")];
     let named = [
         ("service", &totals.service),
@@ -281,7 +281,7 @@ fn histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
     reported
 }
 
-fn fairness(shares: &Shares) -> Fairness {
+fn fairness_of(shares: &Shares) -> Fairness {
     let spread = |[sum, squares]: [f64; 2]| {
         let mean = sum / shares.connections.max(1.0);
         let variance = squares / shares.connections.max(1.0) - mean * mean;
@@ -296,19 +296,19 @@ fn fairness(shares: &Shares) -> Fairness {
     }
 }
 
-pub(crate) fn tcp_facts(seen: &[TcpInfo]) -> Option<TcpFacts> {
-    let mut rtts: Vec<u64> = seen.iter().map(|one| one.rtt_ns).collect();
+pub(crate) fn tcp_facts(infos: &[TcpInfo]) -> Option<TcpFacts> {
+    let mut rtts: Vec<u64> = infos.iter().map(|info| info.rtt_ns).collect();
     rtts.sort_unstable();
-    let sum = |part: fn(&TcpInfo) -> Option<u64>| seen.iter().map(part).sum::<Option<u64>>();
+    let sum = |field: fn(&TcpInfo) -> Option<u64>| infos.iter().map(field).sum::<Option<u64>>();
     Some(TcpFacts {
-        connections: seen.len() as u32,
+        connections: infos.len() as u32,
         rtt_p50_ns: *rtts.get(rtts.len() / 2)?,
         rtt_max_ns: *rtts.last()?,
-        min_rtt_ns: seen.iter().filter_map(|one| one.min_rtt_ns).min(),
-        retransmits: seen.iter().map(|one| one.retransmits).sum(),
-        busy_ns: sum(|one| one.busy_ns),
-        rwnd_limited_ns: sum(|one| one.rwnd_limited_ns),
-        sndbuf_limited_ns: sum(|one| one.sndbuf_limited_ns),
+        min_rtt_ns: infos.iter().filter_map(|info| info.min_rtt_ns).min(),
+        retransmits: infos.iter().map(|info| info.retransmits).sum(),
+        busy_ns: sum(|info| info.busy_ns),
+        rwnd_limited_ns: sum(|info| info.rwnd_limited_ns),
+        sndbuf_limited_ns: sum(|info| info.sndbuf_limited_ns),
     })
 }
 

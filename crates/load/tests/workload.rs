@@ -8,7 +8,7 @@ use proptest::prelude::*;
 type Listed = Vec<(String, u32, Vec<String>)>;
 
 fn program(kind: fn(Sysbench) -> Workload, load: Sysbench) -> Program {
-    Program::new(&kind(load), 4, 1).expect("a good workload")
+    Program::new(&kind(load), 4, 1).expect("a valid workload")
 }
 
 fn names(listed: &Listed) -> Vec<&str> {
@@ -68,7 +68,7 @@ fn a_transaction_has_sysbenchs_order() {
         delete_inserts: 2,
         ..Sysbench::default()
     };
-    let all = program(Workload::OltpReadWrite, load).listed(0, 0);
+    let all = program(Workload::OltpReadWrite, load).list_statements(0, 0);
     let mut order = vec!["begin"];
     order.extend(["point_select"; 10]);
     order.extend([
@@ -107,7 +107,7 @@ fn a_transaction_has_sysbenchs_order() {
 #[test]
 fn each_of_sysbenchs_workloads_does_what_its_script_does() {
     let one = |kind: fn(Sysbench) -> Workload| {
-        let all = program(kind, Sysbench::default()).listed(1, 5);
+        let all = program(kind, Sysbench::default()).list_statements(1, 5);
         names(&all).join(" ")
     };
     assert_eq!(one(Workload::OltpPointSelect), "point_select");
@@ -119,7 +119,7 @@ fn each_of_sysbenchs_workloads_does_what_its_script_does() {
         one(Workload::OltpWriteOnly),
         "begin index_update non_index_update delete insert commit"
     );
-    let ranges = program(Workload::SelectRandomRanges, Sysbench::default()).listed(3, 5);
+    let ranges = program(Workload::SelectRandomRanges, Sysbench::default()).list_statements(3, 5);
     let values = &ranges[0].2;
     assert_eq!(values.len(), 20);
     for pair in values.chunks(2) {
@@ -133,14 +133,14 @@ fn each_of_sysbenchs_workloads_does_what_its_script_does() {
 fn inserts_are_text_and_their_ids_are_zero_or_unique() {
     let auto = program(Workload::OltpInsert, Sysbench::default());
     assert!(prepared(&auto).is_empty());
-    assert_eq!(auto.listed(0, 0)[0].2[0], "0");
+    assert_eq!(auto.list_statements(0, 0)[0].2[0], "0");
     let load = Sysbench {
         auto_inc: false,
         ..Sysbench::default()
     };
     let chosen = program(Workload::OltpInsert, load);
     let mut ids: Vec<String> = (0..4)
-        .map(|one| chosen.listed(one, 0)[0].2[0].clone())
+        .map(|one| chosen.list_statements(one, 0)[0].2[0].clone())
         .collect();
     ids.sort();
     ids.dedup();
@@ -149,7 +149,7 @@ fn inserts_are_text_and_their_ids_are_zero_or_unique() {
 
 #[test]
 fn a_bulk_insert_fills_what_sysbench_sends_at_once() {
-    let all = program(Workload::BulkInsert, Sysbench::default()).listed(2, 0);
+    let all = program(Workload::BulkInsert, Sysbench::default()).list_statements(2, 0);
     let (name, table, values) = &all[0];
     assert_eq!((name.as_str(), *table), ("bulk_insert", 3));
     assert!(values[0].starts_with("(1,1),(2,2),"));
@@ -165,7 +165,7 @@ fn tables_are_drawn_evenly_and_for_each_kind_anew() {
     let program = program(Workload::OltpReadOnly, load);
     let mut pairs = [[0_u32; 4]; 4];
     for number in 0..16_000 {
-        let all = program.listed(9, number);
+        let all = program.list_statements(9, number);
         pairs[all[1].1 as usize - 1][all[11].1 as usize - 1] += 1;
     }
     // 16 cells with 1000 expected each, standard deviation 31: six standard deviations are allowed.
@@ -186,7 +186,7 @@ fn options_leave_things_out() {
         point_selects: 3,
         ..Sysbench::default()
     };
-    let all = program(Workload::OltpReadOnly, bare.clone()).listed(0, 0);
+    let all = program(Workload::OltpReadOnly, bare.clone()).list_statements(0, 0);
     assert_eq!(names(&all), ["point_select"; 3]);
     let nothing = Sysbench {
         point_selects: 0,
@@ -219,9 +219,9 @@ fn custom(text: &str) -> Result<Program, String> {
 
 #[test]
 fn a_workload_of_ones_own_draws_what_it_says() {
-    let program = custom(CUSTOM).expect("a good workload");
+    let program = custom(CUSTOM).expect("a valid workload");
     let both: Vec<Listed> = (0..4000)
-        .map(|number| program.listed(1, number))
+        .map(|number| program.list_statements(1, number))
         .filter(|all| all.len() == 3)
         .collect();
     // Three in four: 3000 expected, standard deviation 27.
@@ -246,7 +246,8 @@ fn a_workload_of_ones_own_draws_what_it_says() {
 
 #[test]
 fn text_is_what_a_server_would_read() {
-    let program = custom(&CUSTOM.replace("\"length\": 20", "\"length\": 4")).expect("good");
+    let program =
+        custom(&CUSTOM.replace("\"length\": 20", "\"length\": 4")).expect("a valid workload");
     let mut memory = program.memory(0);
     let mut cursor = program.transaction(0, 0);
     let mut sql = Vec::new();
@@ -266,13 +267,13 @@ proptest! {
         seed in any::<u64>(), connection in 0_u64..5000, number in any::<u64>(), tables in 1_u32..20,
     ) {
         let load = Workload::OltpReadWrite(Sysbench { tables, table_size: 1_000_000, ..Sysbench::default() });
-        let of = |seed| Program::new(&load, 8, seed).expect("good");
-        let all = of(seed).listed(connection, number);
+        let of = |seed| Program::new(&load, 8, seed).expect("a valid workload");
+        let all = of(seed).list_statements(connection, number);
         prop_assert_eq!(all.len(), 20);
-        prop_assert_eq!(&all, &of(seed).listed(connection, number));
-        prop_assert_ne!(&all, &of(seed).listed(connection + 1, number));
-        prop_assert_ne!(&all, &of(seed).listed(connection, number.wrapping_add(1)));
-        prop_assert_ne!(&all, &of(seed.wrapping_add(1)).listed(connection, number));
+        prop_assert_eq!(&all, &of(seed).list_statements(connection, number));
+        prop_assert_ne!(&all, &of(seed).list_statements(connection + 1, number));
+        prop_assert_ne!(&all, &of(seed).list_statements(connection, number.wrapping_add(1)));
+        prop_assert_ne!(&all, &of(seed.wrapping_add(1)).list_statements(connection, number));
     }
 
     /// Statements are the same in every mode of sending them.
@@ -280,7 +281,7 @@ proptest! {
     fn modes_differ_in_how_and_not_in_what(seed in any::<u64>(), number in any::<u64>()) {
         let of = |db_ps_mode| {
             let load = Sysbench { db_ps_mode, ..Sysbench::default() };
-            Program::new(&Workload::OltpReadWrite(load), 1, seed).expect("good").listed(0, number)
+            Program::new(&Workload::OltpReadWrite(load), 1, seed).expect("a valid workload").list_statements(0, number)
         };
         prop_assert_eq!(of(PsMode::Auto), of(PsMode::Disable));
         prop_assert_eq!(of(PsMode::Auto), of(PsMode::Multi));

@@ -12,12 +12,12 @@ use howfar_contract::{FailCode, Failed};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// Connections that may wait to be accepted; the kernel lowers it to its own limit.
-const QUEUE: i32 = 4096;
+const ACCEPT_QUEUE: i32 = 4096;
 /// Maximum time of a connect, and of each later read or write.
-const PATIENCE: Duration = Duration::from_secs(10);
+const IO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Remove the socket file that `listen` left in the file system.
-pub(crate) fn forget(target: &Target) {
+pub(crate) fn remove_socket_file(target: &Target) {
     if let Target::Unix { path } = target {
         // If the file is already gone, it was removed on purpose.
         let _ = fs::remove_file(path);
@@ -28,12 +28,12 @@ pub(crate) fn forget(target: &Target) {
 pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, Option<u16>), Failed> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let open = |family| net::socket_with(family, SocketType::STREAM, flags, None);
-    let opened: io::Result<(OwnedFd, Option<u16>)> = match target {
+    let result: io::Result<(OwnedFd, Option<u16>)> = match target {
         Target::Unix { path } => (|| {
             let address = net::SocketAddrUnix::new(path.as_str())?;
             let socket = open(AddressFamily::UNIX)?;
             net::bind(&socket, &address)?;
-            net::listen(&socket, QUEUE)?;
+            net::listen(&socket, ACCEPT_QUEUE)?;
             Ok((socket, None))
         })(),
         Target::Tcp { host, port } => {
@@ -47,16 +47,16 @@ pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, Option<u16>), Failed> 
                 // Accepted sockets inherit it: each answer is one small packet that must leave at once.
                 sockopt::set_tcp_nodelay(&socket, true)?;
                 net::bind(&socket, &address)?;
-                net::listen(&socket, QUEUE)?;
+                net::listen(&socket, ACCEPT_QUEUE)?;
                 let bound = SocketAddr::try_from(net::getsockname(&socket)?)?;
                 Ok((socket, Some(bound.port())))
             })()
         }
     };
-    opened.map_err(|error| {
+    result.map_err(|error| {
         Failed::new(
             FailCode::Connect,
-            format!("the null server cannot listen on {}: {error}", name(target)),
+            format!("the null server cannot listen on {}: {error}", target_name(target)),
             "Give it a path that does not exist yet in a directory that does, or an address of this host and port 0.",
         )
     })
@@ -64,33 +64,33 @@ pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, Option<u16>), Failed> 
 
 /// Open a connected, blocking socket; each call blocks for at most ten seconds.
 pub(crate) fn connect(target: &Target) -> Result<OwnedFd, Failed> {
-    let opened: io::Result<OwnedFd> = match target {
+    let result: io::Result<OwnedFd> = match target {
         Target::Unix { path } => UnixStream::connect(path).and_then(|stream| {
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(IO_TIMEOUT))?;
+            stream.set_write_timeout(Some(IO_TIMEOUT))?;
             Ok(stream.into())
         }),
         Target::Tcp { host, port } => {
             let address = SocketAddr::new(numeric(host)?, *port);
-            TcpStream::connect_timeout(&address, PATIENCE).and_then(|stream| {
+            TcpStream::connect_timeout(&address, IO_TIMEOUT).and_then(|stream| {
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(IO_TIMEOUT))?;
+                stream.set_write_timeout(Some(IO_TIMEOUT))?;
                 Ok(stream.into())
             })
         }
     };
-    opened.map_err(|error| {
+    result.map_err(|error| {
         Failed::new(
             FailCode::Connect,
-            format!("connecting to {} failed: {error}", name(target)),
+            format!("connecting to {} failed: {error}", target_name(target)),
             "Start `howfar-engine null` there first.",
         )
     })
 }
 
 /// The name of the target in messages.
-pub(crate) fn name(target: &Target) -> String {
+pub(crate) fn target_name(target: &Target) -> String {
     match target {
         Target::Unix { path } => path.clone(),
         Target::Tcp { host, port } => format!("{host} port {port}"),

@@ -19,34 +19,34 @@ const SCRAMBLE: [u8; 20] = *b"null.null.null.null.";
 /// The answers for one kind of client, packets numbered from 1. Of each pair, the first is a last result; the second has the flag
 /// that announces another result.
 #[derive(Debug)]
-pub(crate) struct Answers {
+pub(crate) struct ClientAnswers {
     done: [Vec<u8>; 2],
     row: [Vec<u8>; 2],
     status: [Vec<u8>; 2],
     /// The answer to an execute: the row in binary, without the column definition if the client has it.
-    pub(crate) executed: Vec<u8>,
+    pub(crate) execute_answer: Vec<u8>,
 }
 
 /// All answers of a server.
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct AnswerBook {
     pub(crate) flavour: Flavour,
     /// For clients that need every definition, and for clients that cache them.
-    answers: [Answers; 2],
+    answers: [ClientAnswers; 2],
     column_length: u32,
 }
 
-impl Book {
+impl AnswerBook {
     pub(crate) fn new(flavour: Flavour, reply_bytes: usize) -> Self {
         Self {
             flavour,
-            answers: [false, true].map(|caches| Answers::new(reply_bytes, caches)),
+            answers: [false, true].map(|caches| ClientAnswers::new(reply_bytes, caches)),
             column_length: column_length(reply_bytes),
         }
     }
 
     #[inline]
-    pub(crate) fn answers(&self, caches_metadata: bool) -> &Answers {
+    pub(crate) fn answers(&self, caches_metadata: bool) -> &ClientAnswers {
         &self.answers[usize::from(caches_metadata)]
     }
 
@@ -62,7 +62,13 @@ impl Book {
     }
 
     /// Write the answer to a prepare: its head, then definitions.
-    pub(crate) fn prepared(&self, out: &mut Vec<u8>, statement: u32, rows: bool, parameters: u16) {
+    pub(crate) fn write_prepared(
+        &self,
+        out: &mut Vec<u8>,
+        statement: u32,
+        rows: bool,
+        parameters: u16,
+    ) {
         let columns = u16::from(rows);
         let mut next = server::prepared(out, statement, columns, parameters);
         let parameter = Column {
@@ -98,7 +104,7 @@ fn column(length: u32) -> Column<'static> {
     }
 }
 
-impl Answers {
+impl ClientAnswers {
     fn new(reply_bytes: usize, caches_metadata: bool) -> Self {
         // As sysbench fills its tables: digits in groups.
         let text: Vec<u8> = b"0123456789-"
@@ -112,44 +118,44 @@ impl Answers {
         server::string(&mut row, &text);
         // A binary row: its marker, the NULL bitmap, the values.
         let binary = [&[0, 0], row.as_slice()].concat();
-        let both = [AUTOCOMMIT, AUTOCOMMIT | MORE_RESULTS];
-        let executed = Set {
+        let pair = [AUTOCOMMIT, AUTOCOMMIT | MORE_RESULTS];
+        let execute_answer = ResultSet {
             columns: &columns,
-            defined: !caches_metadata,
+            has_definitions: !caches_metadata,
             caches_metadata,
             rows: &[binary],
         };
-        let shown = Set {
-            defined: true,
+        let text_row = ResultSet {
+            has_definitions: true,
             rows: &[row],
-            ..executed
+            ..execute_answer
         };
-        let status = Set {
+        let status = ResultSet {
             columns: &status_columns(),
             rows: &status_rows(),
-            ..shown
+            ..text_row
         };
         Self {
-            done: both.map(|flags| {
+            done: pair.map(|flags| {
                 let mut out = Vec::new();
                 server::ok(&mut out, 1, flags);
                 out
             }),
-            row: both.map(|flags| shown.bytes(flags)),
-            status: both.map(|flags| status.bytes(flags)),
-            executed: executed.bytes(AUTOCOMMIT),
+            row: pair.map(|flags| text_row.encode(flags)),
+            status: pair.map(|flags| status.encode(flags)),
+            execute_answer: execute_answer.encode(AUTOCOMMIT),
         }
     }
 
     /// The answer to one statement of the text protocol, packets numbered from 1.
     #[inline]
     pub(crate) fn text(&self, kind: Kind, more: bool) -> &[u8] {
-        let both = match kind {
+        let pair = match kind {
             Kind::Done => &self.done,
             Kind::Row => &self.row,
             Kind::Status => &self.status,
         };
-        &both[usize::from(more)]
+        &pair[usize::from(more)]
     }
 
     /// OK, as the complete answer to a command.
@@ -180,24 +186,24 @@ fn status_rows() -> Vec<Vec<u8>> {
 
 /// One result set.
 #[derive(Debug, Clone, Copy)]
-struct Set<'a> {
+struct ResultSet<'a> {
     columns: &'a [Column<'a>],
     /// Whether the column definitions are sent.
-    defined: bool,
+    has_definitions: bool,
     /// Whether the client caches definitions: it then expects a flag for whether they are sent.
     caches_metadata: bool,
     rows: &'a [Vec<u8>],
 }
 
-impl Set<'_> {
-    fn bytes(&self, status: u16) -> Vec<u8> {
+impl ResultSet<'_> {
+    fn encode(&self, status: u16) -> Vec<u8> {
         let mut out = Vec::new();
         let mut head = vec![self.columns.len() as u8];
         if self.caches_metadata {
-            head.push(u8::from(self.defined));
+            head.push(u8::from(self.has_definitions));
         }
         let mut next = howfar_wire::mysql::frame::write_packet(&mut out, 1, &head);
-        if self.defined {
+        if self.has_definitions {
             for column in self.columns {
                 next = column.write(&mut out, next);
             }
@@ -218,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    fn read(bytes: &[u8], caches: bool, binary: bool, types: &[u8]) -> Option<u64> {
+    fn count_rows(bytes: &[u8], caches: bool, binary: bool, types: &[u8]) -> Option<u64> {
         let mut answer = Answer::new(caches);
         answer.begin(binary);
         answer
@@ -231,14 +237,14 @@ mod tests {
     fn our_client_decodes_every_answer() {
         for reply_bytes in [0, 119, 300, 70_000] {
             for caches in [false, true] {
-                let answers = Answers::new(reply_bytes, caches);
-                let text = |kind| read(answers.text(kind, false), caches, false, &[]);
+                let answers = ClientAnswers::new(reply_bytes, caches);
+                let text = |kind| count_rows(answers.text(kind, false), caches, false, &[]);
                 assert_eq!(text(Kind::Done), Some(0));
                 assert_eq!(text(Kind::Row), Some(1));
                 assert_eq!(text(Kind::Status), Some(3));
-                let executed = read(&answers.executed, caches, true, &[STRING]);
-                assert_eq!(executed, Some(1));
-                assert_eq!(read(answers.done(), caches, true, &[]), Some(0));
+                let execute_answer = count_rows(&answers.execute_answer, caches, true, &[STRING]);
+                assert_eq!(execute_answer, Some(1));
+                assert_eq!(count_rows(answers.done(), caches, true, &[]), Some(0));
             }
         }
     }
@@ -247,20 +253,23 @@ mod tests {
     fn the_answer_to_a_point_select_has_the_size_that_servers_give_it() {
         // Column count, end, row of marker, NULL bits, length and 119 bytes, end: each with its header.
         let cached = (4 + 2) + (4 + 5) + (4 + 122) + (4 + 5);
-        assert_eq!(Answers::new(119, true).executed.len(), cached);
+        assert_eq!(ClientAnswers::new(119, true).execute_answer.len(), cached);
         let mut definition = Vec::new();
         column(column_length(119)).write(&mut definition, 1);
         assert_eq!(
-            Answers::new(119, false).executed.len(),
+            ClientAnswers::new(119, false).execute_answer.len(),
             cached - 1 + definition.len()
         );
     }
 
     #[test]
     fn more_is_said_where_more_follows() {
-        let answers = Answers::new(119, false);
+        let answers = ClientAnswers::new(119, false);
         for kind in [Kind::Done, Kind::Row, Kind::Status] {
-            assert_eq!(read(answers.text(kind, true), false, false, &[]), None);
+            assert_eq!(
+                count_rows(answers.text(kind, true), false, false, &[]),
+                None
+            );
         }
     }
 }

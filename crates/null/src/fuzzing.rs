@@ -1,11 +1,11 @@
 //! The check that a fuzzer drives, and a test with the inputs that it found. Compiled only for fuzzing and tests.
 
-use crate::canned::Book;
+use crate::canned::AnswerBook;
 use crate::jobs::Flavour;
 use crate::session::Session;
 
 thread_local! {
-    static BOOKS: [Book; 2] = [Flavour::Mariadb, Flavour::Mysql].map(|flavour| Book::new(flavour, 5));
+    static BOOKS: [AnswerBook; 2] = [Flavour::Mariadb, Flavour::Mysql].map(|flavour| AnswerBook::new(flavour, 5));
 }
 
 /// Check that any bytes from a client are handled, and that their split does not change the answers. The first two bytes of `data`
@@ -20,7 +20,7 @@ pub fn requests(data: &[u8]) {
             let mut ended = None;
             for piece in stream.chunks(size) {
                 match session.feed(piece, &books[usize::from(settings & 1)], &mut out) {
-                    Ok(crate::session::Next::Go) => {}
+                    Ok(crate::session::Next::Continue) => {}
                     other => {
                         ended = Some(other);
                         break;

@@ -7,11 +7,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Longest service time that can be requested.
-const LONGEST_DELAY_NS: u64 = 60_000_000_000;
+const MAX_DELAY_NS: u64 = 60_000_000_000;
 /// Maximum threads: more than the CPUs of any machine of today.
-const MOST_THREADS: u32 = 1024;
+const MAX_THREADS: u32 = 1024;
 /// Longest column of an answer: one packet holds it, and a worker's buffer a few of them.
-const LONGEST_REPLY: u32 = 1 << 20;
+const MAX_REPLY_BYTES: u32 = 1 << 20;
 
 /// Whose bytes are spoken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -35,7 +35,7 @@ pub(crate) struct NullJob {
     _version: u32,
     /// A path that does not exist yet, or an address of this host.
     pub(crate) listen: Listen,
-    #[serde(default = "one")]
+    #[serde(default = "default_threads")]
     #[schemars(range(min = 1, max = 1024))]
     pub(crate) threads: u32,
     /// Length of the one column of the one row that answers a SELECT.
@@ -51,7 +51,7 @@ pub(crate) struct NullJob {
     pub(crate) flavour: Flavour,
 }
 
-const fn one() -> u32 {
+const fn default_threads() -> u32 {
     1
 }
 
@@ -108,17 +108,17 @@ pub(crate) struct PingPong {
 impl NullJob {
     /// Check the bounds that the types do not enforce.
     pub(crate) fn check(&self) -> Result<(), Failed> {
-        held(&[
+        check_rules(&[
             (
-                (1..=MOST_THREADS).contains(&self.threads),
+                (1..=MAX_THREADS).contains(&self.threads),
                 "threads must be 1..1024",
             ),
             (
-                self.reply_bytes <= LONGEST_REPLY,
+                self.reply_bytes <= MAX_REPLY_BYTES,
                 "reply_bytes must be at most 1048576",
             ),
             (
-                self.delay_ns <= LONGEST_DELAY_NS,
+                self.delay_ns <= MAX_DELAY_NS,
                 "delay_ns must be at most a minute",
             ),
         ])
@@ -128,7 +128,7 @@ impl NullJob {
 impl PingPongJob {
     /// Check the bounds that the types do not enforce.
     pub(crate) fn check(&self) -> Result<(), Failed> {
-        held(&[
+        check_rules(&[
             (
                 (1..=LONGEST_NS).contains(&self.measure_ns),
                 "measure_ns must be above 0 and at most a day",
@@ -145,7 +145,7 @@ impl PingPongJob {
     }
 }
 
-pub(crate) fn held(rules: &[(bool, &str)]) -> Result<(), Failed> {
+pub(crate) fn check_rules(rules: &[(bool, &str)]) -> Result<(), Failed> {
     match rules.iter().find(|(holds, _)| !holds) {
         None => Ok(()),
         Some((_, rule)) => Err(Failed::new(
@@ -171,7 +171,7 @@ mod tests {
         fs::read_to_string(examples.join(name)).expect("an example beside the schemas")
     }
 
-    fn written(event: &impl Serialize) -> Value {
+    fn to_json(event: &impl Serialize) -> Value {
         serde_json::to_value(event).expect("plain data")
     }
 
@@ -200,9 +200,9 @@ mod tests {
     #[test]
     fn events_are_written_as_the_contract_has_them() {
         let ready: Value = serde_json::from_str(&text("event.null_ready.json")).expect("JSON");
-        assert_eq!(written(&NullReady { port: Some(40_123) }), ready);
+        assert_eq!(to_json(&NullReady { port: Some(40_123) }), ready);
         assert_eq!(
-            written(&NullReady { port: None }),
+            to_json(&NullReady { port: None }),
             json!({"event": "null_ready", "port": null})
         );
         let result: Value = serde_json::from_str(&text("event.pingpong.json")).expect("JSON");
@@ -219,6 +219,6 @@ mod tests {
             clock_read_ns: 0.0,
             histogram: Latency::new().event("round"),
         };
-        assert_eq!(names(&written(&ours)), names(&result));
+        assert_eq!(names(&to_json(&ours)), names(&result));
     }
 }

@@ -26,7 +26,7 @@ use std::thread;
 use howfar_contract::{Contract, Failed, internal, read_job, report, tell};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use canned::Book;
+use canned::AnswerBook;
 use jobs::{NullJob, NullReady, PingPongJob};
 use replay::jobs::{AnswerJob, ReplayJob, Replayed};
 use server::Server;
@@ -71,7 +71,7 @@ fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
     let target = job.listen.clone().into();
     let (listener, port) = address::listen(&target)?;
     let listener = Arc::new(listener);
-    let book = Arc::new(Book::new(job.flavour, job.reply_bytes as usize));
+    let book = Arc::new(AnswerBook::new(job.flavour, job.reply_bytes as usize));
     for number in 0..job.threads {
         let mut server = Server::new(Arc::clone(&listener), Arc::clone(&book), job.delay_ns)
             .map_err(|error| internal(format!("setting up the null server: {error}")))?;
@@ -89,7 +89,7 @@ fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
     tell(&NullReady { port })?;
     // Input is ignored; the end of stdin ends the server and its threads.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-    address::forget(&target);
+    address::remove_socket_file(&target);
     Ok(())
 }
 

@@ -20,15 +20,15 @@ use crate::clock::{now_ns, thread_cpu_ns};
 use crate::jobs::{PingPong, PingPongJob};
 
 const SQL: &[u8] = b"SELECT c FROM sbtest1 WHERE id=?";
-const BUFFER: usize = 64 * 1024;
-const LONGEST_PACKET: usize = 1 << 16;
+const BUFFER_BYTES: usize = 64 * 1024;
+const MAX_PACKET_BYTES: usize = 1 << 16;
 /// Number of readings from which the clock's step and the cost of a reading are derived.
 const READINGS: u32 = 100_000;
 
 /// A point select of row 1.
-fn execute(statement: u32, typed: bool) -> Vec<u8> {
+fn execute(statement: u32, first_execution: bool) -> Vec<u8> {
     let mut packet = Vec::new();
-    let mut execute = Execute::begin(&mut packet, statement, typed, 1);
+    let mut execute = Execute::begin(&mut packet, statement, first_execution, 1);
     execute.integer(1);
     execute.end();
     packet
@@ -36,29 +36,29 @@ fn execute(statement: u32, typed: bool) -> Vec<u8> {
 
 /// Log in, prepare, and make round trips for the time that the job gives.
 pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
-    let (clock_step_ns, clock_read_ns) = clock_facts();
+    let (clock_step_ns, clock_read_ns) = measure_clock();
     let socket = address::connect(&job.target)?;
     let mut client = Client {
         socket,
-        buffer: vec![0; BUFFER],
-        name: address::name(&job.target),
+        buffer: vec![0; BUFFER_BYTES],
+        name: address::target_name(&job.target),
     };
     let caches_metadata = client.log_in()?;
     let statement = client.prepare()?;
     let first = execute(statement, true);
-    client.first_answer(&first, caches_metadata)?;
+    client.measure_answer(&first, caches_metadata)?;
     let request = execute(statement, false);
-    let length = client.first_answer(&request, caches_metadata)?;
+    let length = client.measure_answer(&request, caches_metadata)?;
 
     let mut latency = Latency::new();
     let mut last = now_ns();
     let start = last + job.warmup_ns;
-    let mut began = None;
+    let mut window_start = None;
     loop {
         client.send(&request)?;
         client.receive_exactly(length)?;
         let now = now_ns();
-        if let Some((from, cpu)) = began {
+        if let Some((from, cpu)) = window_start {
             latency.record(now - last);
             if now - from >= job.measure_ns {
                 return Ok(PingPong {
@@ -73,14 +73,14 @@ pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
                 });
             }
         } else if now >= start {
-            began = Some((now, thread_cpu_ns()));
+            window_start = Some((now, thread_cpu_ns()));
         }
         last = now;
     }
 }
 
 /// The smallest observed step of the monotonic clock, and the cost of a reading, in nanoseconds.
-fn clock_facts() -> (u64, f64) {
+fn measure_clock() -> (u64, f64) {
     let begin = now_ns();
     let (mut last, mut step) = (begin, u64::MAX);
     for _ in 0..READINGS {
@@ -106,8 +106,8 @@ impl Client {
     fn send(&self, bytes: &[u8]) -> Result<(), Failed> {
         match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) if sent == bytes.len() => Ok(()),
-            Ok(_) => Err(self.failed(FailCode::ServerGone, "took only a part of a request")),
-            Err(error) => Err(self.broken(error)),
+            Ok(_) => Err(self.server_error(FailCode::ServerGone, "took only a part of a request")),
+            Err(error) => Err(self.connection_error(error)),
         }
     }
 
@@ -115,22 +115,22 @@ impl Client {
     #[inline]
     fn receive(&mut self) -> Result<usize, Failed> {
         match net::recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty()) {
-            Ok((0, _)) => Err(self.failed(FailCode::ServerGone, "closed the connection")),
+            Ok((0, _)) => Err(self.server_error(FailCode::ServerGone, "closed the connection")),
             Ok((count, _)) => Ok(count),
-            Err(error) => Err(self.broken(error)),
+            Err(error) => Err(self.connection_error(error)),
         }
     }
 
     #[inline]
     fn receive_exactly(&mut self, length: usize) -> Result<(), Failed> {
-        let mut got = 0;
-        while got < length {
-            got += self.receive()?;
+        let mut received = 0;
+        while received < length {
+            received += self.receive()?;
         }
-        if got == length {
+        if received == length {
             Ok(())
         } else {
-            Err(self.failed(FailCode::Protocol, "sent more than an answer"))
+            Err(self.server_error(FailCode::Protocol, "sent more than an answer"))
         }
     }
 
@@ -141,20 +141,20 @@ impl Client {
             password: "",
             database: "sbtest",
         };
-        let mut framer = Framer::new(LONGEST_PACKET);
-        let greeting = self.packet(&mut framer)?;
-        let greeting = Greeting::parse(&greeting).map_err(|error| self.malformed(error))?;
+        let mut framer = Framer::new(MAX_PACKET_BYTES);
+        let greeting = self.receive_packet(&mut framer)?;
+        let greeting = Greeting::parse(&greeting).map_err(|error| self.protocol_error(error))?;
         let session = greeting.session();
         let mut out = Vec::new();
         let sequence = framer.sequence();
         let next = session.login(&mut out, sequence, &account, auth::NATIVE, &[]);
         framer.expect(next);
         self.send(&out)?;
-        let answer = self.packet(&mut framer)?;
+        let answer = self.receive_packet(&mut framer)?;
         if answer.first() == Some(&reply::OK) {
             Ok(session.caches_metadata())
         } else {
-            Err(self.failed(
+            Err(self.server_error(
                 FailCode::Auth,
                 "does not let everybody in: it is no null server",
             ))
@@ -165,32 +165,37 @@ impl Client {
         let mut out = Vec::new();
         command::prepare(&mut out, SQL);
         self.send(&out)?;
-        let mut framer = Framer::new(LONGEST_PACKET);
+        let mut framer = Framer::new(MAX_PACKET_BYTES);
         framer.expect(1);
-        let mut packets = self.buffered(&mut framer, 1)?;
-        let head = Prepared::parse(&packets.remove(0)).map_err(|error| self.malformed(error))?;
+        let mut packets = self.receive_packets(&mut framer, 1)?;
+        let head =
+            Prepared::parse(&packets.remove(0)).map_err(|error| self.protocol_error(error))?;
         let list = |count: u16| usize::from(count) + usize::from(count > 0);
         let missing = list(head.parameters) + list(head.columns);
         if packets.len() < missing {
-            self.buffered(&mut framer, missing - packets.len())?;
+            self.receive_packets(&mut framer, missing - packets.len())?;
         }
         Ok(head.statement)
     }
 
     /// Receive one packet that comes alone.
-    fn packet(&mut self, framer: &mut Framer) -> Result<Vec<u8>, Failed> {
-        Ok(self.buffered(framer, 1)?.swap_remove(0))
+    fn receive_packet(&mut self, framer: &mut Framer) -> Result<Vec<u8>, Failed> {
+        Ok(self.receive_packets(framer, 1)?.swap_remove(0))
     }
 
-    /// Receive packets until there are at least `least`.
-    fn buffered(&mut self, framer: &mut Framer, least: usize) -> Result<Vec<Vec<u8>>, Failed> {
+    /// Receive packets until there are at least `min_count`.
+    fn receive_packets(
+        &mut self,
+        framer: &mut Framer,
+        min_count: usize,
+    ) -> Result<Vec<Vec<u8>>, Failed> {
         let mut packets = Vec::new();
-        while packets.len() < least {
+        while packets.len() < min_count {
             let count = self.receive()?;
             let mut input = &self.buffer[..count];
             while let Some(payload) = framer
                 .next(&mut input)
-                .map_err(|error| malformed(&self.name, error))?
+                .map_err(|error| protocol_error(&self.name, error))?
             {
                 packets.push(payload.to_vec());
             }
@@ -199,7 +204,7 @@ impl Client {
     }
 
     /// Send the request once and parse the answer packet by packet; returns its length.
-    fn first_answer(&mut self, request: &[u8], caches_metadata: bool) -> Result<usize, Failed> {
+    fn measure_answer(&mut self, request: &[u8], caches_metadata: bool) -> Result<usize, Failed> {
         let mut answer = Answer::new(caches_metadata);
         answer.begin(true);
         self.send(request)?;
@@ -208,45 +213,45 @@ impl Client {
             let count = self.receive()?;
             length += count;
             let ended = answer.feed(&self.buffer[..count], &[], &mut Work::Skip);
-            if ended.map_err(|error| self.malformed(error))?.is_some() {
+            if ended.map_err(|error| self.protocol_error(error))?.is_some() {
                 return Ok(length);
             }
         }
     }
 
     #[cold]
-    fn broken(&self, error: Errno) -> Failed {
+    fn connection_error(&self, error: Errno) -> Failed {
         let code = if error == Errno::AGAIN {
             FailCode::Stalled
         } else {
             FailCode::ServerGone
         };
-        self.failed(code, &format!("does not answer: {error}"))
+        self.server_error(code, &format!("does not answer: {error}"))
     }
 
     #[cold]
-    fn malformed(&self, error: Malformed) -> Failed {
-        malformed(&self.name, error)
+    fn protocol_error(&self, error: Malformed) -> Failed {
+        protocol_error(&self.name, error)
     }
 
     #[cold]
-    fn failed(&self, code: FailCode, what: &str) -> Failed {
-        failed(&self.name, code, what)
+    fn server_error(&self, code: FailCode, problem: &str) -> Failed {
+        server_error(&self.name, code, problem)
     }
 }
 
-fn malformed(name: &str, error: Malformed) -> Failed {
-    failed(
+fn protocol_error(name: &str, error: Malformed) -> Failed {
+    server_error(
         name,
         FailCode::Protocol,
         &format!("does not follow the protocol: {error}"),
     )
 }
 
-fn failed(name: &str, code: FailCode, what: &str) -> Failed {
+fn server_error(name: &str, code: FailCode, problem: &str) -> Failed {
     Failed::new(
         code,
-        format!("the server at {name} {what}"),
+        format!("the server at {name} {problem}"),
         "The ping-pong is for `howfar-engine null`, one that runs and is not paused.",
     )
 }

@@ -19,25 +19,25 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::canned::Book;
+use crate::canned::AnswerBook;
 use crate::clock::now_ns;
 use crate::session::{Next, Session};
 
-const EVENTS: usize = 256;
-const BUFFER: usize = 64 * 1024;
-const LISTENER: u64 = u64::MAX;
-const TIMER: u64 = u64::MAX - 1;
+const MAX_EVENTS: usize = 256;
+const BUFFER_BYTES: usize = 64 * 1024;
+const LISTENER_TOKEN: u64 = u64::MAX;
+const TIMER_TOKEN: u64 = u64::MAX - 1;
 /// Maximum connections accepted before others are served again.
-const ACCEPTED_AT_ONCE: usize = 64;
+const ACCEPT_BATCH: usize = 64;
 /// Maximum connections of a thread; further ones are closed.
-const MOST_CONNECTIONS: usize = 65_536;
+const MAX_CONNECTIONS: usize = 65_536;
 /// Maximum bytes of answers held for a client that does not read; beyond that, nothing more is read from it until it does.
-const MOST_HELD: usize = 4 << 20;
+const MAX_UNSENT_BYTES: usize = 4 << 20;
 /// Edge-triggered: reported once when bytes come. A receive that does not fill the buffer has emptied the socket.
 const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 /// The next connection's number, across all threads.
-static CONNECTIONS: AtomicU32 = AtomicU32::new(1);
+static NEXT_CONNECTION: AtomicU32 = AtomicU32::new(1);
 
 #[derive(Debug)]
 struct Connection {
@@ -45,11 +45,11 @@ struct Connection {
     number: u32,
     session: Session,
     /// Answers not yet sent.
-    held: Vec<u8>,
-    /// How many bytes of `held` are due.
+    unsent: Vec<u8>,
+    /// How many bytes of `unsent` are due.
     due: usize,
     /// Whether epoll reports when the socket has room.
-    waits_for_room: bool,
+    wants_writable: bool,
 }
 
 /// Bytes of a connection that become due.
@@ -71,7 +71,7 @@ struct Delay {
 #[derive(Debug)]
 pub(crate) struct Server {
     listener: Arc<OwnedFd>,
-    book: Arc<Book>,
+    book: Arc<AnswerBook>,
     epoll: OwnedFd,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
@@ -81,15 +81,24 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(listener: Arc<OwnedFd>, book: Arc<Book>, delay_ns: u64) -> io::Result<Self> {
+    pub(crate) fn new(
+        listener: Arc<OwnedFd>,
+        book: Arc<AnswerBook>,
+        delay_ns: u64,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         // Only one of the threads is woken for a client.
-        let waits = EventFlags::IN | EventFlags::EXCLUSIVE;
-        epoll::add(&epoll, &*listener, EventData::new_u64(LISTENER), waits)?;
+        let listener_events = EventFlags::IN | EventFlags::EXCLUSIVE;
+        epoll::add(
+            &epoll,
+            &*listener,
+            EventData::new_u64(LISTENER_TOKEN),
+            listener_events,
+        )?;
         let delay = if delay_ns > 0 {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-            epoll::add(&epoll, &timer, EventData::new_u64(TIMER), INTEREST)?;
+            epoll::add(&epoll, &timer, EventData::new_u64(TIMER_TOKEN), INTEREST)?;
             Some(Delay {
                 timer,
                 ns: delay_ns,
@@ -105,26 +114,26 @@ impl Server {
             connections: Vec::new(),
             free: Vec::new(),
             delay,
-            input: vec![0; BUFFER],
-            output: Vec::with_capacity(BUFFER),
+            input: vec![0; BUFFER_BYTES],
+            output: Vec::with_capacity(BUFFER_BYTES),
         })
     }
 
     /// Serve until epoll itself fails.
     pub(crate) fn serve(&mut self) -> io::Result<()> {
-        let mut events = Vec::with_capacity(EVENTS);
+        let mut events = Vec::with_capacity(MAX_EVENTS);
         loop {
             events.clear();
-            let room = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, room, None) {
+            let space = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, space, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
                 match event.data.u64() {
-                    LISTENER => self.accept(),
-                    TIMER => self.release()?,
-                    index => self.ready(index as usize, event.flags),
+                    LISTENER_TOKEN => self.accept(),
+                    TIMER_TOKEN => self.send_due()?,
+                    index => self.handle_readiness(index as usize, event.flags),
                 }
             }
         }
@@ -132,7 +141,7 @@ impl Server {
 
     #[cold]
     fn accept(&mut self) {
-        for _ in 0..ACCEPTED_AT_ONCE {
+        for _ in 0..ACCEPT_BATCH {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let socket = match net::accept_with(&*self.listener, flags) {
                 Ok(socket) => socket,
@@ -151,13 +160,13 @@ impl Server {
     fn admit(&mut self, socket: OwnedFd) -> io::Result<()> {
         let index = match self.free.pop() {
             Some(index) => index,
-            None if self.connections.len() < MOST_CONNECTIONS => {
+            None if self.connections.len() < MAX_CONNECTIONS => {
                 self.connections.push(None);
                 self.connections.len() - 1
             }
             None => return Err(io::ErrorKind::OutOfMemory.into()),
         };
-        let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
         let greeted = send(&socket, &self.book.greeting(number)).and_then(|_| {
             let data = EventData::new_u64(index as u64);
             Ok(epoll::add(&self.epoll, &socket, data, INTEREST)?)
@@ -170,15 +179,15 @@ impl Server {
             socket,
             number,
             session: Session::default(),
-            held: Vec::new(),
+            unsent: Vec::new(),
             due: 0,
-            waits_for_room: false,
+            wants_writable: false,
         });
         Ok(())
     }
 
     #[inline]
-    fn ready(&mut self, index: usize, flags: EventFlags) {
+    fn handle_readiness(&mut self, index: usize, flags: EventFlags) {
         if flags.contains(EventFlags::OUT) && self.flush(index).is_err() {
             return self.close(index);
         }
@@ -189,33 +198,34 @@ impl Server {
 
     /// Receive what came and answer it. An error or the client's QUIT ends the connection.
     #[inline]
-    fn receive(&mut self, index: usize) -> Result<(), Over> {
+    fn receive(&mut self, index: usize) -> Result<(), ConnectionEnded> {
         loop {
             let Some(Some(connection)) = self.connections.get_mut(index) else {
                 return Ok(());
             };
-            if connection.held.len() > MOST_HELD {
+            if connection.unsent.len() > MAX_UNSENT_BYTES {
                 return Ok(());
             }
-            let room = self.input.as_mut_slice();
-            let count = match net::recv(&connection.socket, room, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(Over),
+            let buffer = self.input.as_mut_slice();
+            let count = match net::recv(&connection.socket, buffer, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(ConnectionEnded),
                 Ok((count, _)) => count,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => continue,
-                Err(_) => return Err(Over),
+                Err(_) => return Err(ConnectionEnded),
             };
             self.output.clear();
-            let fed = connection
-                .session
-                .feed(&self.input[..count], &self.book, &mut self.output);
+            let outcome =
+                connection
+                    .session
+                    .feed(&self.input[..count], &self.book, &mut self.output);
             if !self.output.is_empty() {
                 self.answer(index)?;
             }
-            if fed != Ok(Next::Go) {
-                return Err(Over);
+            if outcome != Ok(Next::Continue) {
+                return Err(ConnectionEnded);
             }
-            if count < BUFFER {
+            if count < BUFFER_BYTES {
                 return Ok(());
             }
         }
@@ -223,22 +233,22 @@ impl Server {
 
     /// Send the output, or hold it until it is due.
     #[inline]
-    fn answer(&mut self, index: usize) -> Result<(), Over> {
+    fn answer(&mut self, index: usize) -> Result<(), ConnectionEnded> {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return Ok(());
         };
-        if self.delay.is_none() && connection.held.is_empty() {
+        if self.delay.is_none() && connection.unsent.is_empty() {
             let sent = send(&connection.socket, &self.output)?;
             if sent == self.output.len() {
                 return Ok(());
             }
-            connection.held.extend_from_slice(&self.output[sent..]);
-            connection.due = connection.held.len();
-            return self.interest(index);
+            connection.unsent.extend_from_slice(&self.output[sent..]);
+            connection.due = connection.unsent.len();
+            return self.update_interest(index);
         }
-        connection.held.extend_from_slice(&self.output);
+        connection.unsent.extend_from_slice(&self.output);
         let Some(delay) = &mut self.delay else {
-            connection.due = connection.held.len();
+            connection.due = connection.unsent.len();
             return Ok(());
         };
         delay.queue.push_back(Due {
@@ -248,20 +258,20 @@ impl Server {
             bytes: self.output.len(),
         });
         if delay.queue.len() == 1 {
-            delay.set()?;
+            delay.arm_timer()?;
         }
         Ok(())
     }
 
     /// Send what is due by now.
     #[cold]
-    fn release(&mut self) -> io::Result<()> {
+    fn send_due(&mut self) -> io::Result<()> {
         while let Some(delay) = &mut self.delay {
             let Some(&due) = delay.queue.front() else {
                 return Ok(());
             };
             if due.at_ns > now_ns() {
-                return delay.set();
+                return delay.arm_timer();
             }
             delay.queue.pop_front();
             match self.connections.get_mut(due.index) {
@@ -285,33 +295,33 @@ impl Server {
 
     /// Send the bytes of a connection that are due.
     #[cold]
-    fn flush(&mut self, index: usize) -> Result<(), Over> {
+    fn flush(&mut self, index: usize) -> Result<(), ConnectionEnded> {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return Ok(());
         };
-        let sent = send(&connection.socket, &connection.held[..connection.due])?;
-        connection.held.drain(..sent);
+        let sent = send(&connection.socket, &connection.unsent[..connection.due])?;
+        connection.unsent.drain(..sent);
         connection.due -= sent;
-        self.interest(index)
+        self.update_interest(index)
     }
 
     /// Let epoll report room in the socket while bytes are due, and only then.
-    fn interest(&mut self, index: usize) -> Result<(), Over> {
+    fn update_interest(&mut self, index: usize) -> Result<(), ConnectionEnded> {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return Ok(());
         };
-        let waits = connection.due > 0;
-        if waits == connection.waits_for_room {
+        let wants_writable = connection.due > 0;
+        if wants_writable == connection.wants_writable {
             return Ok(());
         }
-        let flags = if waits {
+        let flags = if wants_writable {
             INTEREST | EventFlags::OUT
         } else {
             INTEREST
         };
         let data = EventData::new_u64(index as u64);
         epoll::modify(&self.epoll, &connection.socket, data, flags)?;
-        connection.waits_for_room = waits;
+        connection.wants_writable = wants_writable;
         Ok(())
     }
 
@@ -327,7 +337,7 @@ impl Server {
 
 impl Delay {
     /// Set the timer to when the first answer is due.
-    fn set(&self) -> io::Result<()> {
+    fn arm_timer(&self) -> io::Result<()> {
         let Some(first) = self.queue.front() else {
             return Ok(());
         };
@@ -344,15 +354,15 @@ impl Delay {
 }
 
 /// The end of a connection: the client closed it, the socket failed, or the client violated the protocol. It is not reported.
-struct Over;
+struct ConnectionEnded;
 
-impl From<io::Error> for Over {
+impl From<io::Error> for ConnectionEnded {
     fn from(_: io::Error) -> Self {
         Self
     }
 }
 
-impl From<Errno> for Over {
+impl From<Errno> for ConnectionEnded {
     fn from(_: Errno) -> Self {
         Self
     }

@@ -4,21 +4,21 @@ use howfar_wire::mysql::command::code::{
     CHANGE_USER, CLOSE, EXECUTE, INIT_DB, PING, PREPARE, QUERY, QUIT, RESET_CONNECTION,
     RESET_STATEMENT, SEND_LONG_DATA, SET_OPTION, STATISTICS,
 };
-use howfar_wire::mysql::frame::{FULL, HEADER, header};
+use howfar_wire::mysql::frame::{HEADER, MAX_PAYLOAD, header};
 use howfar_wire::mysql::{Malformed, server};
 
-use crate::canned::{Answers, Book};
+use crate::canned::{AnswerBook, ClientAnswers};
 use crate::statement::{self, Kind};
 
 /// "Unknown command".
-const UNKNOWN: u16 = 1047;
+const UNKNOWN_COMMAND: u16 = 1047;
 /// "Prepared statement contains too many placeholders".
 const TOO_MANY_PARAMETERS: u16 = 1390;
 
 /// Whether the conversation continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    Go,
+    Continue,
     /// The client sent QUIT.
     End,
 }
@@ -26,7 +26,7 @@ pub(crate) enum Next {
 /// The state of a conversation. A statement's id encodes whether it returns rows, so that no statement has to be remembered.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
-    logged_in: bool,
+    is_logged_in: bool,
     caches_metadata: bool,
     statements: u32,
     /// The received part of an incomplete packet; empty and without memory for clients that send each packet in one piece.
@@ -39,11 +39,11 @@ impl Session {
     pub(crate) fn feed(
         &mut self,
         input: &[u8],
-        book: &Book,
+        book: &AnswerBook,
         out: &mut Vec<u8>,
     ) -> Result<Next, Malformed> {
         if self.kept.is_empty() {
-            let (next, used) = self.packets(input, book, out)?;
+            let (next, used) = self.handle_packets(input, book, out)?;
             if used < input.len() {
                 self.kept.extend_from_slice(&input[used..]);
             }
@@ -51,7 +51,7 @@ impl Session {
         }
         let mut kept = std::mem::take(&mut self.kept);
         kept.extend_from_slice(input);
-        let (next, used) = self.packets(&kept, book, out)?;
+        let (next, used) = self.handle_packets(&kept, book, out)?;
         kept.drain(..used);
         if !kept.is_empty() {
             self.kept = kept;
@@ -61,51 +61,51 @@ impl Session {
 
     /// Answer the complete packets at the front of `input`; returns the number of bytes used.
     #[inline]
-    fn packets(
+    fn handle_packets(
         &mut self,
         input: &[u8],
-        book: &Book,
+        book: &AnswerBook,
         out: &mut Vec<u8>,
     ) -> Result<(Next, usize), Malformed> {
         let mut rest = input;
         while let Some((&head, tail)) = rest.split_first_chunk::<HEADER>() {
             let (length, sequence) = header(head);
-            if length == FULL {
+            if length == MAX_PAYLOAD {
                 return Err(Malformed::TooLong {
                     size: length,
-                    limit: FULL - 1,
+                    limit: MAX_PAYLOAD - 1,
                 });
             }
-            let Some((payload, behind)) = tail.split_at_checked(length) else {
+            let Some((payload, after)) = tail.split_at_checked(length) else {
                 break;
             };
-            rest = behind;
-            let expected = u8::from(!self.logged_in);
+            rest = after;
+            let expected = u8::from(!self.is_logged_in);
             if sequence != expected {
                 return Err(Malformed::Sequence {
                     expected,
                     got: sequence,
                 });
             }
-            if self.packet(payload, book, out)? == Next::End {
+            if self.handle_packet(payload, book, out)? == Next::End {
                 return Ok((Next::End, input.len() - rest.len()));
             }
         }
-        Ok((Next::Go, input.len() - rest.len()))
+        Ok((Next::Continue, input.len() - rest.len()))
     }
 
     #[inline]
-    fn packet(
+    fn handle_packet(
         &mut self,
         payload: &[u8],
-        book: &Book,
+        book: &AnswerBook,
         out: &mut Vec<u8>,
     ) -> Result<Next, Malformed> {
-        if !self.logged_in {
+        if !self.is_logged_in {
             self.caches_metadata = server::Login::parse(payload)?.caches_metadata;
-            self.logged_in = true;
+            self.is_logged_in = true;
             server::ok(out, 2, server::AUTOCOMMIT);
-            return Ok(Next::Go);
+            return Ok(Next::Continue);
         }
         let answers = book.answers(self.caches_metadata);
         let (&code, body) = payload.split_first().ok_or(Malformed::Short("command"))?;
@@ -116,22 +116,22 @@ impl Session {
                     .ok_or(Malformed::Short("statement id"))?;
                 let gives_row = u32::from_le_bytes(statement) & 1 == 1;
                 out.extend_from_slice(if gives_row {
-                    &answers.executed
+                    &answers.execute_answer
                 } else {
                     answers.done()
                 });
             }
-            QUERY => query(body, answers, out),
+            QUERY => answer_query(body, answers, out),
             PREPARE => self.prepare(body, book, out),
             CLOSE | SEND_LONG_DATA => {}
             QUIT => return Ok(Next::End),
-            _ => other(code, answers, out),
+            _ => answer_other(code, answers, out),
         }
-        Ok(Next::Go)
+        Ok(Next::Continue)
     }
 
-    fn prepare(&mut self, sql: &[u8], book: &Book, out: &mut Vec<u8>) {
-        let Ok(parameters) = u16::try_from(statement::parameters(sql)) else {
+    fn prepare(&mut self, sql: &[u8], book: &AnswerBook, out: &mut Vec<u8>) {
+        let Ok(parameters) = u16::try_from(statement::count_parameters(sql)) else {
             server::error(
                 out,
                 1,
@@ -141,20 +141,20 @@ impl Session {
             );
             return;
         };
-        let rows = statement::kind(sql) != Kind::Done;
+        let rows = statement::classify(sql) != Kind::Done;
         self.statements = self.statements.wrapping_add(1);
         let id = (self.statements << 1) | u32::from(rows);
-        book.prepared(out, id, rows, parameters);
+        book.write_prepared(out, id, rows, parameters);
     }
 }
 
 /// Append one result for each statement, with the packets numbered consecutively.
-fn query(sql: &[u8], answers: &Answers, out: &mut Vec<u8>) {
-    let mut parts = statement::split(sql).peekable();
+fn answer_query(sql: &[u8], answers: &ClientAnswers, out: &mut Vec<u8>) {
+    let mut parts = statement::split_statements(sql).peekable();
     let mut next = 1;
     while let Some(part) = parts.next() {
         let from = out.len();
-        out.extend_from_slice(answers.text(statement::kind(part), parts.peek().is_some()));
+        out.extend_from_slice(answers.text(statement::classify(part), parts.peek().is_some()));
         if next != 1 || parts.peek().is_some() {
             next = server::renumber(&mut out[from..], next);
         }
@@ -162,7 +162,7 @@ fn query(sql: &[u8], answers: &Answers, out: &mut Vec<u8>) {
 }
 
 #[cold]
-fn other(code: u8, answers: &Answers, out: &mut Vec<u8>) {
+fn answer_other(code: u8, answers: &ClientAnswers, out: &mut Vec<u8>) {
     match code {
         PING | INIT_DB | CHANGE_USER | RESET_STATEMENT | RESET_CONNECTION => {
             out.extend_from_slice(answers.done());
@@ -175,7 +175,7 @@ fn other(code: u8, answers: &Answers, out: &mut Vec<u8>) {
         }
         _ => {
             let text = format!("the null server does not know command {code}");
-            server::error(out, 1, UNKNOWN, "08S01", &text);
+            server::error(out, 1, UNKNOWN_COMMAND, "08S01", &text);
         }
     }
 }
@@ -193,7 +193,7 @@ mod tests {
     use crate::jobs::Flavour;
 
     /// Log in with our client against our own bytes; returns the session after the login.
-    fn logged_in(book: &Book) -> (Session, Answer) {
+    fn logged_in(book: &AnswerBook) -> (Session, Answer) {
         let greeting = book.greeting(3);
         let (mut framer, mut rest) = (Framer::new(1 << 16), greeting.as_slice());
         let payload = framer.next(&mut rest).expect("framed").expect("whole");
@@ -208,22 +208,22 @@ mod tests {
             .session()
             .login(&mut login, 1, &account, &greeting.plugin, b"any");
         let mut session = Session::default();
-        assert_eq!(session.feed(&login, book, &mut out), Ok(Next::Go));
+        assert_eq!(session.feed(&login, book, &mut out), Ok(Next::Continue));
         assert_eq!(&out[3..5], [2, 0], "an OK, number 2");
         (session, Answer::new(greeting.session().caches_metadata()))
     }
 
-    fn books() -> [Book; 2] {
-        [Flavour::Mariadb, Flavour::Mysql].map(|flavour| Book::new(flavour, 119))
+    fn books() -> [AnswerBook; 2] {
+        [Flavour::Mariadb, Flavour::Mysql].map(|flavour| AnswerBook::new(flavour, 119))
     }
 
-    fn reply_to(session: &mut Session, book: &Book, input: &[u8]) -> Vec<u8> {
+    fn reply_to(session: &mut Session, book: &AnswerBook, input: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        assert_eq!(session.feed(input, book, &mut out), Ok(Next::Go));
+        assert_eq!(session.feed(input, book, &mut out), Ok(Next::Continue));
         out
     }
 
-    fn prepared(session: &mut Session, book: &Book, sql: &str) -> (Prepared, usize) {
+    fn prepared(session: &mut Session, book: &AnswerBook, sql: &str) -> (Prepared, usize) {
         let mut request = Vec::new();
         command::prepare(&mut request, sql.as_bytes());
         let answer = reply_to(session, book, &request);
@@ -307,7 +307,7 @@ mod tests {
         }
         let bytes = reply_to(&mut session, &book, &[1, 0, 0, 0, 0x7F]);
         let error = ServerError::parse(&bytes[HEADER..]).expect("an error");
-        assert_eq!(error.code, UNKNOWN.into());
+        assert_eq!(error.code, UNKNOWN_COMMAND.into());
         let mut out = Vec::new();
         let quit = session.feed(&[1, 0, 0, 0, QUIT], &book, &mut out);
         assert_eq!((quit, out.len()), (Ok(Next::End), 0));

@@ -1,7 +1,7 @@
 //! The part of SQL that a server without SQL must parse: where a statement ends, how many parameters it has, what kind of answer it
 //! expects.
 
-use howfar_wire::sql::{Dialect, Outside};
+use howfar_wire::sql::{CodeBytes, Dialect};
 
 /// The kind of answer to a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) enum Kind {
 }
 
 /// First words of statements that return rows.
-const ASKING: [&[u8]; 7] = [
+const ROW_STATEMENTS: [&[u8]; 7] = [
     b"SELECT",
     b"WITH",
     b"VALUES",
@@ -26,7 +26,7 @@ const ASKING: [&[u8]; 7] = [
 ];
 
 /// The kind of one statement, by its first word. Leading comments are not skipped: clients do not write them.
-pub(crate) fn kind(sql: &[u8]) -> Kind {
+pub(crate) fn classify(sql: &[u8]) -> Kind {
     let from = sql
         .iter()
         .position(|&byte| !byte.is_ascii_whitespace() && byte != b'(');
@@ -35,7 +35,10 @@ pub(crate) fn kind(sql: &[u8]) -> Kind {
     let word = &rest[..end.unwrap_or(rest.len())];
     if word.eq_ignore_ascii_case(b"SHOW") {
         Kind::Status
-    } else if ASKING.iter().any(|known| word.eq_ignore_ascii_case(known)) {
+    } else if ROW_STATEMENTS
+        .iter()
+        .any(|known| word.eq_ignore_ascii_case(known))
+    {
         Kind::Row
     } else {
         Kind::Done
@@ -44,10 +47,10 @@ pub(crate) fn kind(sql: &[u8]) -> Kind {
 
 /// The statements of a query: the parts between semicolons outside of quotes and comments, without empty ones. There is always at
 /// least one: an empty query is one empty statement.
-pub(crate) fn split(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn split_statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     // Nearly all queries are one statement, and the search for a byte is quick.
     let several = sql.contains(&b';');
-    let mut scan = Outside::new(if several { sql } else { &[] }, Dialect::Mysql);
+    let mut scan = CodeBytes::new(if several { sql } else { &[] }, Dialect::Mysql);
     let mut from = Some(0);
     let parts = std::iter::from_fn(move || {
         let start = from?;
@@ -72,8 +75,8 @@ pub(crate) fn split(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Number of parameters of a statement to be prepared: question marks outside of quotes and comments.
-pub(crate) fn parameters(sql: &[u8]) -> usize {
-    Outside::new(sql, Dialect::Mysql)
+pub(crate) fn count_parameters(sql: &[u8]) -> usize {
+    CodeBytes::new(sql, Dialect::Mysql)
         .filter(|&(_, byte)| byte == b'?')
         .count()
 }
@@ -98,14 +101,14 @@ mod tests {
             ("selection", Kind::Done),
             ("", Kind::Done),
         ] {
-            assert_eq!(kind(sql.as_bytes()), expected, "{sql}");
+            assert_eq!(classify(sql.as_bytes()), expected, "{sql}");
         }
     }
 
     #[test]
     fn statements_end_at_semicolons_outside_of_quotes_and_comments() {
         let parts = |sql: &'static str| -> Vec<&str> {
-            split(sql.as_bytes())
+            split_statements(sql.as_bytes())
                 .map(|part| std::str::from_utf8(part).expect("of UTF-8"))
                 .collect()
         };
@@ -134,7 +137,7 @@ mod tests {
             ("BEGIN", 0),
             ("SELECT 'open ?", 0),
         ] {
-            assert_eq!(parameters(sql.as_bytes()), expected, "{sql}");
+            assert_eq!(count_parameters(sql.as_bytes()), expected, "{sql}");
         }
     }
 
@@ -142,9 +145,9 @@ mod tests {
         /// Whatever a client sends, the scan ends, and no statement is lost.
         #[test]
         fn any_bytes_can_be_scanned(sql in proptest::collection::vec(prop::sample::select(b"';?`\"\\/*-# \na".to_vec()), 0..40)) {
-            prop_assert!(split(&sql).count() >= 1);
-            prop_assert!(parameters(&sql) <= sql.len());
-            prop_assert!(split(&sql).map(<[u8]>::len).sum::<usize>() <= sql.len());
+            prop_assert!(split_statements(&sql).count() >= 1);
+            prop_assert!(count_parameters(&sql) <= sql.len());
+            prop_assert!(split_statements(&sql).map(<[u8]>::len).sum::<usize>() <= sql.len());
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 /// Maximum bytes of a packet.
-const LONGEST: usize = 1 << 20;
+const MAX_PACKET_BYTES: usize = 1 << 20;
 
 /// Link type of an interface: how its packets begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Link {
 }
 
 impl Link {
-    const fn of(number: u32) -> Self {
+    const fn from_number(number: u32) -> Self {
         match number as u16 {
             0 | 108 => Self::Null,
             1 => Self::Ethernet,
@@ -59,7 +59,7 @@ pub struct Capture<R> {
     interfaces: Vec<Interface>,
     is_pcapng: bool,
     /// Bytes read of the current record.
-    taken: usize,
+    record_bytes: usize,
     is_cut: bool,
 }
 
@@ -78,23 +78,23 @@ impl<R: Read> Capture<R> {
             is_big_endian: magic[0] == 0xA1,
             interfaces: Vec::new(),
             is_pcapng: magic == [0x0A, 0x0D, 0x0D, 0x0A],
-            taken: 0,
+            record_bytes: 0,
             is_cut: false,
         };
         let ticks_per_s = match u32::from_le_bytes(magic) {
             0xA1B2_C3D4 | 0xD4C3_B2A1 => 1_000_000,
             0xA1B2_3C4D | 0x4D3C_B2A1 => 1_000_000_000,
             _ if capture.is_pcapng => {
-                capture.section()?;
+                capture.read_section()?;
                 return Ok(capture);
             }
             _ => return Err(io::Error::other("it is neither pcap nor pcapng")),
         };
-        let head = capture.take(20).map_err(|error| match error.kind() {
+        let head = capture.read_bytes(20).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => io::Error::other("it is shorter than a head"),
             _ => error,
         })?;
-        let link = Link::of(capture.number(&head, 16));
+        let link = Link::from_number(capture.read_u32(&head, 16));
         capture.interfaces.push(Interface { link, ticks_per_s });
         Ok(capture)
     }
@@ -102,17 +102,17 @@ impl<R: Read> Capture<R> {
     /// The next packet; None at the end of the file, even inside a packet, where a killed capture ends.
     pub fn packet(&mut self) -> io::Result<Option<Packet>> {
         loop {
-            self.taken = 0;
-            let found = if self.is_pcapng {
-                self.block()
+            self.record_bytes = 0;
+            let packet = if self.is_pcapng {
+                self.read_block()
             } else {
-                self.record()
+                self.read_record()
             };
-            match found {
+            match packet {
                 Ok(Some(packet)) => return Ok(Some(packet)),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    self.is_cut |= self.taken > 0;
+                    self.is_cut |= self.record_bytes > 0;
                     return Ok(None);
                 }
                 Err(error) => return Err(error),
@@ -125,44 +125,49 @@ impl<R: Read> Capture<R> {
         self.is_cut
     }
 
-    fn record(&mut self) -> io::Result<Option<Packet>> {
-        let head = self.take(16)?;
-        let (seconds, ticks) = (self.number(&head, 0), self.number(&head, 4));
-        let bytes = self.take(self.number(&head, 8) as usize)?;
+    fn read_record(&mut self) -> io::Result<Option<Packet>> {
+        let head = self.read_bytes(16)?;
+        let (seconds, ticks) = (self.read_u32(&head, 0), self.read_u32(&head, 4));
+        let bytes = self.read_bytes(self.read_u32(&head, 8) as usize)?;
         let Interface { link, ticks_per_s } = self.interfaces[0];
         let at_ns =
             u64::from(seconds) * 1_000_000_000 + u64::from(ticks) * (1_000_000_000 / ticks_per_s);
         Ok(Some(Packet { at_ns, link, bytes }))
     }
 
-    fn section(&mut self) -> io::Result<()> {
-        let head = self.take(8)?;
+    fn read_section(&mut self) -> io::Result<()> {
+        let head = self.read_bytes(8)?;
         self.is_big_endian = head[4] == 0x1A;
-        let length = self.number(&head, 0) as usize;
-        self.take(length.saturating_sub(12))?;
+        let length = self.read_u32(&head, 0) as usize;
+        self.read_bytes(length.saturating_sub(12))?;
         self.interfaces.clear();
         Ok(())
     }
 
-    fn block(&mut self) -> io::Result<Option<Packet>> {
+    fn read_block(&mut self) -> io::Result<Option<Packet>> {
         const SECTION: u32 = 0x0A0D_0D0A;
-        let kind = self.take(4)?;
-        if self.number(&kind, 0) == SECTION {
-            self.section()?;
+        let kind = self.read_bytes(4)?;
+        if self.read_u32(&kind, 0) == SECTION {
+            self.read_section()?;
             return Ok(None);
         }
-        let length = self.take(4)?;
-        let body = self.take((self.number(&length, 0) as usize).saturating_sub(8))?;
-        match self.number(&kind, 0) {
+        let length = self.read_bytes(4)?;
+        let body = self.read_bytes((self.read_u32(&length, 0) as usize).saturating_sub(8))?;
+        match self.read_u32(&kind, 0) {
             1 if body.len() >= 8 => {
-                let link = Link::of(u32::from(self.half(&body, 0)));
-                let ticks_per_s = self.resolution(&body[8..body.len().saturating_sub(4).max(8)]);
+                let link = Link::from_number(u32::from(self.read_u16(&body, 0)));
+                let ticks_per_s =
+                    self.parse_resolution(&body[8..body.len().saturating_sub(4).max(8)]);
                 self.interfaces.push(Interface { link, ticks_per_s });
                 Ok(None)
             }
-            6 if body.len() >= 20 => Ok(self.enhanced(&body, self.number(&body, 0) as usize)),
+            6 if body.len() >= 20 => {
+                Ok(self.parse_packet_block(&body, self.read_u32(&body, 0) as usize))
+            }
             // The older form of the same block.
-            2 if body.len() >= 20 => Ok(self.enhanced(&body, self.half(&body, 0).into())),
+            2 if body.len() >= 20 => {
+                Ok(self.parse_packet_block(&body, self.read_u16(&body, 0).into()))
+            }
             3 => Ok(Some(Packet {
                 at_ns: 0,
                 link: Link::Timeless,
@@ -172,10 +177,12 @@ impl<R: Read> Capture<R> {
         }
     }
 
-    fn enhanced(&self, body: &[u8], interface: usize) -> Option<Packet> {
+    fn parse_packet_block(&self, body: &[u8], interface: usize) -> Option<Packet> {
         let Interface { link, ticks_per_s } = *self.interfaces.get(interface)?;
-        let ticks = (u64::from(self.number(body, 4)) << 32) | u64::from(self.number(body, 8));
-        let bytes = body.get(20..20 + self.number(body, 12) as usize)?.to_vec();
+        let ticks = (u64::from(self.read_u32(body, 4)) << 32) | u64::from(self.read_u32(body, 8));
+        let bytes = body
+            .get(20..20 + self.read_u32(body, 12) as usize)?
+            .to_vec();
         let at_ns = u128::from(ticks) * 1_000_000_000 / u128::from(ticks_per_s);
         Some(Packet {
             at_ns: at_ns as u64,
@@ -185,10 +192,13 @@ impl<R: Read> Capture<R> {
     }
 
     /// An interface's timestamp resolution, in ticks per second.
-    fn resolution(&self, mut options: &[u8]) -> u64 {
+    fn parse_resolution(&self, mut options: &[u8]) -> u64 {
         const IF_TSRESOL: u16 = 9;
         while options.len() >= 4 {
-            let (code, length) = (self.half(options, 0), usize::from(self.half(options, 2)));
+            let (code, length) = (
+                self.read_u16(options, 0),
+                usize::from(self.read_u16(options, 2)),
+            );
             if code == IF_TSRESOL && options.len() > 4 {
                 let exponent = u32::from(options[4] & 0x7F);
                 let base: u64 = if options[4] & 0x80 == 0 { 10 } else { 2 };
@@ -201,15 +211,15 @@ impl<R: Read> Capture<R> {
         1_000_000
     }
 
-    fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
-        if count > LONGEST {
+    fn read_bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        if count > MAX_PACKET_BYTES {
             return Err(io::Error::other(
                 "a packet longer than any: the file is damaged",
             ));
         }
         let mut bytes = Vec::with_capacity(count);
         let read = (&mut self.input).take(count as u64).read_to_end(&mut bytes);
-        self.taken += bytes.len();
+        self.record_bytes += bytes.len();
         match read {
             Ok(read) if read < count => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => {}
@@ -221,7 +231,7 @@ impl<R: Read> Capture<R> {
         Ok(bytes)
     }
 
-    fn number(&self, bytes: &[u8], at: usize) -> u32 {
+    fn read_u32(&self, bytes: &[u8], at: usize) -> u32 {
         let four: [u8; 4] = bytes[at..at + 4].try_into().expect("four bytes");
         if self.is_big_endian {
             u32::from_be_bytes(four)
@@ -230,7 +240,7 @@ impl<R: Read> Capture<R> {
         }
     }
 
-    fn half(&self, bytes: &[u8], at: usize) -> u16 {
+    fn read_u16(&self, bytes: &[u8], at: usize) -> u16 {
         let two = [bytes[at], bytes[at + 1]];
         if self.is_big_endian {
             u16::from_be_bytes(two)

@@ -6,23 +6,26 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::frame::LONGEST_LINE;
+use crate::frame::MAX_LINE_BYTES;
 use crate::http::{self, Http};
 use crate::memcached::{self, Memcached};
 use crate::mysql::{self, Mysql};
 use crate::postgres::{self, Postgres};
 use crate::redis::{self, Redis};
 use crate::salt::Salt;
-use crate::{Dark, ENCRYPTED, Heard, IN_THE_MIDDLE, NOT_UNDERSTOOD, Phase, Request, Rows};
+use crate::{
+    DecoderReport, ENCRYPTED, NOT_UNDERSTOOD, OPENED_BEFORE_RECORDING, Phase, Request, Rows,
+    UnreadableReason,
+};
 
 /// Maximum number of a client's first bytes that are used to recognise its protocol.
-const GUESSED_BY: usize = 64;
+const MAX_GUESS_BYTES: usize = 64;
 /// Maximum number of digests shown for one flight of pipelined requests.
-const MOST_DIGESTS: usize = 4;
+const MAX_DIGESTS: usize = 4;
 const HANDSHAKE: u8 = 0x16;
 const CHANGE_CIPHER: u8 = 0x14;
 /// Round trips of the longest usual login, PostgreSQL's with SCRAM: inside TLS, this many may be login.
-const MOST_HIDDEN: u32 = 3;
+const MAX_HIDDEN_LOGIN: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -71,12 +74,12 @@ enum Decoder {
     Redis(Box<Redis>),
     Memcached(Box<Memcached>),
     Http(Box<Http>),
-    Dark(Dark),
+    Unreadable(UnreadableReason),
 }
 
 /// Whether what was sent will be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Awaits {
+enum AnswerState {
     /// No complete request will be answered.
     Nothing,
     /// As `Nothing`, and the next byte begins a request.
@@ -85,7 +88,7 @@ enum Awaits {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenRoundTrip {
     begun_ns: u64,
     sent_ns: u64,
     answered_ns: Option<u64>,
@@ -95,7 +98,7 @@ struct Open {
     requests: Vec<Request>,
     /// A name, used if no request gives one.
     name: Option<&'static str>,
-    awaits: Awaits,
+    answer_state: AnswerState,
     phase: Phase,
     rows: Rows,
     failed: bool,
@@ -108,16 +111,16 @@ pub struct Conversation {
     is_new: bool,
     decoder: Decoder,
     protocol: &'static str,
-    open: Option<Open>,
+    open: Option<OpenRoundTrip>,
     /// Bytes of the server that may belong to an answer or to a push.
     undecided_bytes: u64,
     /// How many of the next round trips inside TLS may still be login.
-    hidden: u32,
+    hidden_left: u32,
     login_round_trips: u32,
     login_ns: u64,
     commands: BTreeMap<&'static str, u64>,
     unknown: BTreeMap<&'static str, u64>,
-    page_by: Arc<[String]>,
+    page_keys: Arc<[String]>,
 }
 
 impl Conversation {
@@ -130,24 +133,24 @@ impl Conversation {
             protocol: "unknown",
             open: None,
             undecided_bytes: 0,
-            hidden: MOST_HIDDEN,
+            hidden_left: MAX_HIDDEN_LOGIN,
             login_round_trips: 0,
             login_ns: 0,
             commands: BTreeMap::new(),
             unknown: BTreeMap::new(),
-            page_by: Arc::default(),
+            page_keys: Arc::default(),
         }
     }
 
     /// Set which query parameters, and which parts of a path (given with a leading `/`), page names keep.
     pub fn name_pages_by(&mut self, kept: &Arc<[String]>) {
-        self.page_by = Arc::clone(kept);
+        self.page_keys = Arc::clone(kept);
     }
 
     pub fn summary(&self) -> Summary {
         Summary {
             protocol: self.protocol,
-            tls: matches!(self.decoder, Decoder::Dark(dark) if dark == ENCRYPTED),
+            tls: matches!(self.decoder, Decoder::Unreadable(reason) if reason == ENCRYPTED),
             login_round_trips: self.login_round_trips,
             login_ns: self.login_ns,
         }
@@ -172,15 +175,15 @@ impl Conversation {
         salt: &Salt,
     ) -> Option<RoundTrip> {
         match direction {
-            Direction::ToServer => self.client_said(at_ns, bytes, skipped, salt),
+            Direction::ToServer => self.handle_client_bytes(at_ns, bytes, skipped, salt),
             Direction::ToClient => {
-                self.server_said(at_ns, bytes, skipped, salt);
+                self.handle_server_bytes(at_ns, bytes, skipped, salt);
                 None
             }
         }
     }
 
-    fn client_said(
+    fn handle_client_bytes(
         &mut self,
         at_ns: u64,
         bytes: &[u8],
@@ -191,48 +194,50 @@ impl Conversation {
             Some(open) if open.answered_ns.is_some() => self.finish(),
             _ => None,
         };
-        if matches!(self.decoder, Decoder::Dark(dark) if dark.is_stream()) {
+        if matches!(self.decoder, Decoder::Unreadable(reason) if reason.is_stream()) {
             return ended;
         }
         if self.open.is_none() {
-            self.turn();
+            self.begin_round_trip();
         }
         let count = (bytes.len() + skipped) as u64;
         let phase = self.phase(bytes);
-        let open = self.open.get_or_insert_with(|| Open::new(at_ns, phase));
-        if open.awaits == Awaits::NextRequest {
+        let open = self
+            .open
+            .get_or_insert_with(|| OpenRoundTrip::new(at_ns, phase));
+        if open.answer_state == AnswerState::NextRequest {
             open.begun_ns = at_ns;
         }
         open.sent_ns = at_ns;
         open.ended_ns = at_ns;
         open.bytes_to_server += count;
-        let mut out = Heard::default();
+        let mut out = DecoderReport::default();
         let outcome = self.decode_request(bytes, skipped, salt, &mut out);
         let is_unanswered = out.requests.iter().any(|request| !request.is_answered);
         self.add_requests(&mut out);
-        let unanswered = |open: &&mut Open| open.awaits != Awaits::Answer;
+        let unanswered = |open: &&mut OpenRoundTrip| open.answer_state != AnswerState::Answer;
         if let Some(open) = self.open.as_mut().filter(unanswered) {
             // The complete requests will not be answered: what follows them, in this piece or the next, begins the round trip.
             if is_unanswered {
                 open.begun_ns = at_ns;
             }
-            open.awaits = if out.is_between {
-                Awaits::NextRequest
+            open.answer_state = if out.is_between_messages {
+                AnswerState::NextRequest
             } else {
-                Awaits::Nothing
+                AnswerState::Nothing
             };
         }
-        self.darken(outcome);
+        self.stop_decoding(outcome);
         ended
     }
 
-    fn add_requests(&mut self, out: &mut Heard) {
+    fn add_requests(&mut self, out: &mut DecoderReport) {
         for request in &out.requests {
             *self.commands.entry(request.command).or_default() += 1;
         }
         if let Some(open) = &mut self.open {
-            if out.awaits || out.requests.iter().any(|request| request.is_answered) {
-                open.awaits = Awaits::Answer;
+            if out.expects_answer || out.requests.iter().any(|request| request.is_answered) {
+                open.answer_state = AnswerState::Answer;
             }
             open.name = open.name.or(out.name);
             open.requests.append(&mut out.requests);
@@ -240,16 +245,16 @@ impl Conversation {
         self.count_unknown(&std::mem::take(&mut out.unknown));
     }
 
-    fn server_said(&mut self, at_ns: u64, bytes: &[u8], skipped: usize, salt: &Salt) {
+    fn handle_server_bytes(&mut self, at_ns: u64, bytes: &[u8], skipped: usize, salt: &Salt) {
         if self.open.is_none() && !self.is_new && matches!(self.decoder, Decoder::Guessing(_)) {
             return self.count_unknown(&["answer to a request before the recording"]);
         }
-        let mut out = Heard::default();
+        let mut out = DecoderReport::default();
         let outcome = self.decode_answer(bytes, skipped, salt, &mut out);
         self.add_requests(&mut out);
-        self.darken(outcome);
-        let is_stream = matches!(self.decoder, Decoder::Dark(dark) if dark.is_stream());
-        let is_awaited = |open: &Open| open.answered_ns.is_none();
+        self.stop_decoding(outcome);
+        let is_stream = matches!(self.decoder, Decoder::Unreadable(reason) if reason.is_stream());
+        let is_awaited = |open: &OpenRoundTrip| open.answered_ns.is_none();
         if is_stream && !self.open.as_ref().is_some_and(is_awaited) {
             return;
         }
@@ -263,21 +268,21 @@ impl Conversation {
             return;
         }
         let opened_ns = self.opened_ns;
-        let open = self.open.get_or_insert_with(|| Open {
-            requests: vec![Request::new("greeting").in_phase(Phase::Connect)],
-            ..Open::new(opened_ns, Phase::Connect)
+        let open = self.open.get_or_insert_with(|| OpenRoundTrip {
+            requests: vec![Request::new("greeting").with_phase(Phase::Connect)],
+            ..OpenRoundTrip::new(opened_ns, Phase::Connect)
         });
         open.answered_ns.get_or_insert(at_ns);
         open.ended_ns = at_ns;
         open.bytes_to_client += count;
         open.failed |= out.failed;
-        open.rows = open.rows.and(out.rows);
+        open.rows = open.rows.combine(out.rows);
     }
 
     /// End the connection, or its recording. Returns the round trip in progress, if it was answered or needs no answer.
     pub fn close(&mut self) -> Option<RoundTrip> {
         let open = self.open.as_ref()?;
-        let needs_answer = open.awaits == Awaits::Answer || open.requests.is_empty();
+        let needs_answer = open.answer_state == AnswerState::Answer || open.requests.is_empty();
         if open.answered_ns.is_none() && needs_answer {
             self.count_unknown(&["not answered when the connection or the recording ended"]);
             self.open = None;
@@ -289,21 +294,21 @@ impl Conversation {
     fn finish(&mut self) -> Option<RoundTrip> {
         let open = self.open.take()?;
         let (opened_ns, is_answered) = (self.opened_ns, open.answered_ns.is_some());
-        let dark = match self.decoder {
-            Decoder::Dark(dark) => Some(dark),
+        let reason = match self.decoder {
+            Decoder::Unreadable(reason) => Some(reason),
             Decoder::Guessing(_) => Some(self.not_recognised()),
             _ => None,
         };
-        if let Some(dark) = dark.filter(|_| open.requests.is_empty()) {
-            self.count_unknown(&[dark.0]);
+        if let Some(reason) = reason.filter(|_| open.requests.is_empty()) {
+            self.count_unknown(&[reason.0]);
         }
         let is_nameless = open.requests.is_empty();
-        let mut ended = open.into_round_trip(dark.is_some());
+        let mut ended = open.into_round_trip(reason.is_some());
         if is_nameless && ended.requests > 0 {
             *self.commands.entry(ended.command).or_default() += 1;
         }
-        if self.hidden > 0 && ended.phase == Phase::Operation && self.summary().tls {
-            self.hidden -= 1;
+        if self.hidden_left > 0 && ended.phase == Phase::Operation && self.summary().tls {
+            self.hidden_left -= 1;
             ended.phase = Phase::Hidden;
             self.count_unknown(&["round trips inside TLS that may be login"]);
         }
@@ -320,12 +325,12 @@ impl Conversation {
         }
     }
 
-    fn darken(&mut self, outcome: Result<(), Dark>) {
-        if let Err(dark) = outcome {
-            if dark.is_stream() {
-                self.count_unknown(&[dark.0]);
+    fn stop_decoding(&mut self, outcome: Result<(), UnreadableReason>) {
+        if let Err(reason) = outcome {
+            if reason.is_stream() {
+                self.count_unknown(&[reason.0]);
             }
-            self.decoder = Decoder::Dark(dark);
+            self.decoder = Decoder::Unreadable(reason);
         }
     }
 
@@ -336,30 +341,30 @@ impl Conversation {
             Decoder::Redis(redis) => redis.phase(),
             Decoder::Memcached(_) | Decoder::Http(_) => Phase::Operation,
             Decoder::Guessing(_) if bytes.first() == Some(&0) => Phase::Connect,
-            Decoder::Guessing(_) | Decoder::Dark(_) => match bytes.first() {
+            Decoder::Guessing(_) | Decoder::Unreadable(_) => match bytes.first() {
                 Some(&(HANDSHAKE | CHANGE_CIPHER)) => Phase::Connect,
                 _ => Phase::Operation,
             },
         }
     }
 
-    fn turn(&mut self) {
+    fn begin_round_trip(&mut self) {
         let outcome = match &mut self.decoder {
             Decoder::Mysql(mysql) => {
-                mysql.turn();
+                mysql.begin_round_trip();
                 Ok(())
             }
-            Decoder::Postgres(postgres) => postgres.turn(),
+            Decoder::Postgres(postgres) => postgres.begin_round_trip(),
             Decoder::Redis(redis) => {
-                redis.turn();
+                redis.begin_round_trip();
                 Ok(())
             }
             Decoder::Memcached(memcached) => {
-                memcached.turn();
+                memcached.begin_round_trip();
                 Ok(())
             }
             Decoder::Http(http) => {
-                http.turn();
+                http.begin_round_trip();
                 Ok(())
             }
             // If the recording began in mid-connection, a request may begin here.
@@ -367,9 +372,9 @@ impl Conversation {
                 so_far.clear();
                 Ok(())
             }
-            Decoder::Dark(_) => Ok(()),
+            Decoder::Unreadable(_) => Ok(()),
         };
-        self.darken(outcome);
+        self.stop_decoding(outcome);
     }
 
     fn decode_request(
@@ -377,45 +382,47 @@ impl Conversation {
         bytes: &[u8],
         skipped: usize,
         salt: &Salt,
-        out: &mut Heard,
-    ) -> Result<(), Dark> {
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
         let kept;
         let mut bytes = bytes;
         if let Decoder::Guessing(so_far) = &mut self.decoder {
             so_far.extend_from_slice(bytes);
-            match guess(so_far) {
+            match guess_protocol(so_far) {
                 Guess::Known(decoder) => {
                     kept = std::mem::take(so_far);
                     bytes = &kept;
                     self.recognise(decoder);
                 }
-                Guess::Lines if skipped == 0 && so_far.len() <= LONGEST_LINE => return Ok(()),
+                Guess::Lines if skipped == 0 && so_far.len() <= MAX_LINE_BYTES => return Ok(()),
                 // Of the two, only Memcached has values of this length besides its lines.
                 Guess::Lines => {
                     kept = std::mem::take(so_far);
                     bytes = &kept;
                     self.recognise(Decoder::Memcached(Box::new(Memcached::new(bytes[0]))));
                 }
-                Guess::More if so_far.len() < GUESSED_BY && skipped == 0 => return Ok(()),
+                Guess::More if so_far.len() < MAX_GUESS_BYTES && skipped == 0 => return Ok(()),
                 Guess::More | Guess::Nothing if self.is_new => return Err(NOT_UNDERSTOOD),
                 Guess::More | Guess::Nothing => {
-                    out.awaits = true;
+                    out.expects_answer = true;
                     return Ok(());
                 }
             }
         }
         match &mut self.decoder {
-            Decoder::Mysql(mysql) => mysql.client_said(bytes, skipped, salt, out),
-            Decoder::Postgres(postgres) => postgres.client_said(bytes, skipped, salt, out),
-            Decoder::Redis(redis) => redis.client_said(bytes, skipped, salt, out),
-            Decoder::Memcached(memcached) => memcached.client_said(bytes, skipped, salt, out),
+            Decoder::Mysql(mysql) => mysql.handle_client_bytes(bytes, skipped, salt, out),
+            Decoder::Postgres(postgres) => postgres.handle_client_bytes(bytes, skipped, salt, out),
+            Decoder::Redis(redis) => redis.handle_client_bytes(bytes, skipped, salt, out),
+            Decoder::Memcached(memcached) => {
+                memcached.handle_client_bytes(bytes, skipped, salt, out)
+            }
             Decoder::Http(http) => {
-                http.client_said(bytes, skipped, out);
-                out.awaits = true;
+                http.handle_client_bytes(bytes, skipped, out);
+                out.expects_answer = true;
                 Ok(())
             }
-            Decoder::Guessing(_) | Decoder::Dark(_) => {
-                out.awaits = true;
+            Decoder::Guessing(_) | Decoder::Unreadable(_) => {
+                out.expects_answer = true;
                 Ok(())
             }
         }
@@ -424,7 +431,7 @@ impl Conversation {
     fn recognise(&mut self, mut decoder: Decoder) {
         self.protocol = decoder.name();
         if let Decoder::Http(http) = &mut decoder {
-            http.page_by = Arc::clone(&self.page_by);
+            http.page_keys = Arc::clone(&self.page_keys);
         }
         self.decoder = decoder;
     }
@@ -435,9 +442,9 @@ impl Conversation {
         requests: &[u8],
         answer: &[u8],
         salt: &Salt,
-        out: &mut Heard,
-    ) -> Result<(), Dark> {
-        if !matches!(guess(requests), Guess::Lines) {
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
+        if !matches!(guess_protocol(requests), Guess::Lines) {
             return if self.is_new {
                 Err(NOT_UNDERSTOOD)
             } else {
@@ -457,16 +464,16 @@ impl Conversation {
         bytes: &[u8],
         skipped: usize,
         salt: &Salt,
-        out: &mut Heard,
-    ) -> Result<(), Dark> {
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
         let greeting;
         let mut bytes = bytes;
-        let is_asked = self
+        let has_request = self
             .open
             .as_ref()
             .is_some_and(|open| open.bytes_to_server > 0);
         if let Decoder::Guessing(so_far) = &mut self.decoder {
-            if is_asked {
+            if has_request {
                 let requests = std::mem::take(so_far);
                 self.guess_by_answer(&requests, bytes, salt, out)?;
             } else {
@@ -482,29 +489,29 @@ impl Conversation {
             }
         }
         match &mut self.decoder {
-            Decoder::Mysql(mysql) => mysql.server_said(bytes, skipped, out),
-            Decoder::Postgres(postgres) => postgres.server_said(bytes, skipped, out),
+            Decoder::Mysql(mysql) => mysql.handle_server_bytes(bytes, skipped, out),
+            Decoder::Postgres(postgres) => postgres.handle_server_bytes(bytes, skipped, out),
             Decoder::Redis(redis) => {
-                redis.server_said(bytes, skipped, out);
+                redis.handle_server_bytes(bytes, skipped, out);
                 Ok(())
             }
             Decoder::Memcached(memcached) => {
-                memcached.server_said(bytes, skipped, out);
+                memcached.handle_server_bytes(bytes, skipped, out);
                 Ok(())
             }
             Decoder::Http(http) => {
-                http.server_said(bytes, out);
+                http.handle_server_bytes(bytes, out);
                 Ok(())
             }
-            Decoder::Guessing(_) | Decoder::Dark(_) => Ok(()),
+            Decoder::Guessing(_) | Decoder::Unreadable(_) => Ok(()),
         }
     }
 
-    fn not_recognised(&self) -> Dark {
+    fn not_recognised(&self) -> UnreadableReason {
         if self.is_new {
             NOT_UNDERSTOOD
         } else {
-            IN_THE_MIDDLE
+            OPENED_BEFORE_RECORDING
         }
     }
 }
@@ -519,22 +526,22 @@ enum Guess {
     Nothing,
 }
 
-fn guess(bytes: &[u8]) -> Guess {
+fn guess_protocol(bytes: &[u8]) -> Guess {
     if matches!(bytes, [HANDSHAKE, 3, 1..=4, ..]) {
-        return Guess::Known(Decoder::Dark(ENCRYPTED));
+        return Guess::Known(Decoder::Unreadable(ENCRYPTED));
     }
-    if memcached::begins_binary(bytes) {
+    if memcached::is_binary_start(bytes) {
         return Guess::Known(Decoder::Memcached(Box::new(Memcached::new(bytes[0]))));
     }
-    match redis::begins(bytes) {
+    match redis::is_start(bytes) {
         Some(true) => return Guess::Known(Decoder::Redis(Box::new(Redis::new()))),
         None => return Guess::More,
         Some(false) => {}
     }
-    if postgres::begins(bytes) == Some(true) {
+    if postgres::is_start(bytes) == Some(true) {
         return Guess::Known(Decoder::Postgres(Box::new(Postgres::new())));
     }
-    match http::begins(bytes) {
+    match http::is_start(bytes) {
         Some(true) => return Guess::Known(Decoder::Http(Box::default())),
         None => return Guess::More,
         Some(false) => {}
@@ -561,12 +568,12 @@ impl Decoder {
             Self::Redis(_) => "redis",
             Self::Memcached(_) => "memcached",
             Self::Http(_) => "http",
-            Self::Guessing(_) | Self::Dark(_) => "unknown",
+            Self::Guessing(_) | Self::Unreadable(_) => "unknown",
         }
     }
 }
 
-impl Open {
+impl OpenRoundTrip {
     const fn new(at_ns: u64, phase: Phase) -> Self {
         Self {
             begun_ns: at_ns,
@@ -577,28 +584,31 @@ impl Open {
             bytes_to_client: 0,
             requests: Vec::new(),
             name: None,
-            awaits: Awaits::Nothing,
+            answer_state: AnswerState::Nothing,
             phase,
             rows: Rows::Uncounted,
             failed: false,
         }
     }
 
-    fn into_round_trip(self, is_blind: bool) -> RoundTrip {
-        let of = |is_named: fn(&Request) -> bool| -> Vec<&Request> {
-            self.requests.iter().filter(|one| is_named(one)).collect()
+    fn into_round_trip(self, is_unreadable: bool) -> RoundTrip {
+        let requests_where = |is_named: fn(&Request) -> bool| -> Vec<&Request> {
+            self.requests
+                .iter()
+                .filter(|request| is_named(request))
+                .collect()
         };
-        let mut named = of(|one| one.leads);
+        let mut named = requests_where(|request| request.names_round_trip);
         if named.is_empty() {
-            named = of(|one| one.is_answered);
+            named = requests_where(|request| request.is_answered);
         }
-        if named.is_empty() && !(self.awaits == Awaits::Answer && self.name.is_some()) {
+        if named.is_empty() && !(self.answer_state == AnswerState::Answer && self.name.is_some()) {
             // Its times are those of the last request.
             named = self.requests.last().into_iter().collect();
         }
         let nameless = match self.name {
             Some(name) => name,
-            None if is_blind => "blind",
+            None if is_unreadable => "blind",
             None => "data",
         };
         RoundTrip {
@@ -634,7 +644,7 @@ fn join(requests: &[&Request]) -> Option<String> {
         .filter_map(|request| request.digest.as_deref())
     {
         if !distinct.contains(&text) {
-            if distinct.len() == MOST_DIGESTS {
+            if distinct.len() == MAX_DIGESTS {
                 distinct.push("…");
                 break;
             }

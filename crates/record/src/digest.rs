@@ -1,16 +1,16 @@
 //! Digests: statements without their literals. The lexer keeps only words, quoted identifiers and punctuation, so what it does not
 //! understand becomes `?` as well.
 
-use crate::salt::{Keys, Salt};
+use crate::salt::{KeyHasher, Salt};
 
 /// Maximum bytes of a digest; longer ones end in an ellipsis.
-const LONGEST: usize = 1024;
+const MAX_DIGEST_BYTES: usize = 1024;
 /// Newest version of a comment like `/*!50606 ... */` that all servers execute; some skip later ones.
-const NEWEST_RUN: u32 = 50_699;
+const MAX_EXECUTED_VERSION: u32 = 50_699;
 /// Maximum tokens of a digest; literals beyond it still count as keys.
-const MOST_TOKENS: usize = 4096;
+const MAX_TOKENS: usize = 4096;
 /// Name of a statement without tokens.
-const EMPTY: &str = "empty query";
+const EMPTY_NAME: &str = "empty query";
 
 const STATEMENTS: &[&str] = &[
     "select",
@@ -121,31 +121,35 @@ pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
     let mut lexer = Lexer {
         rest: sql,
         dialect,
-        keys: salt.keys(),
-        comments_run: 0,
+        keys: salt.hasher(),
+        open_executed_comments: 0,
     };
     let mut tokens: Vec<Token> = Vec::new();
     let mut settings = Settings::default();
     while let Some(mut token) = lexer.next() {
-        if let (true, Token::Word(word)) = (settings.has_value(token, dialect), token) {
+        if let (true, Token::Word(word)) = (settings.is_value(token, dialect), token) {
             lexer.keys.add(word);
             token = Token::Literal;
         }
-        if tokens.len() < MOST_TOKENS {
-            push(&mut tokens, token);
+        if tokens.len() < MAX_TOKENS {
+            push_token(&mut tokens, token);
         }
     }
-    number_names(&mut tokens, &mut lexer.keys);
+    mask_numbers_in_names(&mut tokens, &mut lexer.keys);
     let is_empty = tokens.is_empty();
     Statement {
-        command: if is_empty { EMPTY } else { command(&tokens) },
-        text: print(&close(fold(&tokens))),
+        command: if is_empty {
+            EMPTY_NAME
+        } else {
+            command_name(&tokens)
+        },
+        text: render(&close_brackets(fold_lists(&tokens))),
         keys: lexer.keys.finish(),
     }
 }
 
 /// Make literals of the numbers in names of prepared statements, cursors and savepoints: clients number these names.
-fn number_names(tokens: &mut [Token], keys: &mut Keys) {
+fn mask_numbers_in_names(tokens: &mut [Token], keys: &mut KeyHasher) {
     const NAMING: &[&str] = &[
         "deallocate",
         "savepoint",
@@ -159,9 +163,9 @@ fn number_names(tokens: &mut [Token], keys: &mut Keys) {
     let Some(Token::Word(first)) = tokens.first().copied() else {
         return;
     };
-    let count = if crate::known(NAMING, first) != "other" {
+    let count = if crate::known_name(NAMING, first) != "other" {
         usize::MAX
-    } else if crate::known(NAMING_FIRST, first) != "other" {
+    } else if crate::known_name(NAMING_FIRST, first) != "other" {
         1
     } else {
         return;
@@ -177,14 +181,14 @@ fn number_names(tokens: &mut [Token], keys: &mut Keys) {
     }
 }
 
-fn command(tokens: &[Token]) -> &'static str {
+fn command_name(tokens: &[Token]) -> &'static str {
     let first = tokens.iter().find_map(|token| match token {
         Token::Word(word) => Some(*word),
         _ => None,
     });
-    match first.map(|word| crate::known(STATEMENTS, word)) {
+    match first.map(|word| crate::known_name(STATEMENTS, word)) {
         None => "other",
-        Some("start") if second_is(tokens, b"transaction") => "begin",
+        Some("start") if is_second_word(tokens, b"transaction") => "begin",
         Some("desc") => "describe",
         Some(name) => name,
     }
@@ -195,44 +199,44 @@ fn command(tokens: &[Token]) -> &'static str {
 struct Settings {
     /// The statement changes rows: in `UPDATE t SET a = b` the words are columns.
     is_change: Option<bool>,
-    sets: bool,
+    in_set: bool,
     in_value: bool,
     after_time: bool,
 }
 
 impl Settings {
     /// Whether the token is part of a setting's value.
-    fn has_value(&mut self, token: Token, dialect: Dialect) -> bool {
+    fn is_value(&mut self, token: Token, dialect: Dialect) -> bool {
         const CHANGES: &[&str] = &[
             "update", "insert", "replace", "merge", "with", "explain", "load",
         ];
-        let had = self.in_value;
+        let was_in_value = self.in_value;
         match token {
             Token::Symbol(b";") => *self = Self::default(),
-            Token::Symbol(b"=" | b":=") => self.in_value = self.sets,
+            Token::Symbol(b"=" | b":=") => self.in_value = self.in_set,
             Token::Symbol(b",") => self.in_value &= matches!(dialect, Dialect::Postgres { .. }),
-            Token::Word(word) if !had => {
+            Token::Word(word) if !was_in_value => {
                 let is_change = *self
                     .is_change
-                    .get_or_insert_with(|| crate::known(CHANGES, word) != "other");
-                self.sets |= !is_change && word.eq_ignore_ascii_case(b"set");
+                    .get_or_insert_with(|| crate::known_name(CHANGES, word) != "other");
+                self.in_set |= !is_change && word.eq_ignore_ascii_case(b"set");
                 let ends_name = word.eq_ignore_ascii_case(b"to")
                     || (self.after_time && word.eq_ignore_ascii_case(b"zone"));
-                self.in_value = self.sets && ends_name;
+                self.in_value = self.in_set && ends_name;
                 self.after_time = word.eq_ignore_ascii_case(b"time");
             }
             _ => {}
         }
-        had
+        was_in_value
     }
 }
 
-fn second_is(tokens: &[Token], word: &[u8]) -> bool {
+fn is_second_word(tokens: &[Token], word: &[u8]) -> bool {
     matches!(tokens.get(1), Some(Token::Word(second)) if second.eq_ignore_ascii_case(word))
 }
 
 /// Append a token. Adjacent literals become one, and a sign becomes part of its number.
-fn push<'a>(tokens: &mut Vec<Token<'a>>, token: Token<'a>) {
+fn push_token<'a>(tokens: &mut Vec<Token<'a>>, token: Token<'a>) {
     if token == Token::Literal {
         if tokens.last() == Some(&Token::Literal) {
             return;
@@ -247,7 +251,7 @@ fn push<'a>(tokens: &mut Vec<Token<'a>>, token: Token<'a>) {
 }
 
 /// Replace a list of literals after IN, and rows after VALUES of the same shape as the one before, by one token each.
-fn fold<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
+fn fold_lists<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut folded: Vec<Token> = Vec::with_capacity(tokens.len());
     let (mut at, mut in_values, mut last_row) = (0, false, 0..0);
     while at < tokens.len() {
@@ -294,7 +298,7 @@ fn add_row(folded: &mut Vec<Token>) {
 }
 
 /// Close the brackets that a truncated statement left open.
-fn close(mut tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
+fn close_brackets(mut tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
     let open = tokens.iter().fold(0_usize, |open, token| match token {
         Token::Symbol(b"(") => open + 1,
         Token::Symbol(b")") => open.saturating_sub(1),
@@ -337,9 +341,9 @@ fn group_end(tokens: &[Token], open: usize) -> Option<usize> {
     None
 }
 
-fn print(tokens: &[Token]) -> String {
+fn render(tokens: &[Token]) -> String {
     if tokens.is_empty() {
-        return EMPTY.to_owned();
+        return EMPTY_NAME.to_owned();
     }
     let mut out: Vec<u8> = Vec::new();
     let mut before: Option<Token> = None;
@@ -349,26 +353,26 @@ fn print(tokens: &[Token]) -> String {
             Token::Literal => b"?",
             Token::Word(word) => word,
             Token::Name(word) => {
-                name = without_numbers(word);
+                name = mask_numbers(word);
                 &name
             }
             Token::Symbol(symbol) => symbol,
             Token::List => b"(...)",
             Token::Rows => b", ...",
         };
-        let sticks_back = matches!(
+        let joins_previous = matches!(
             token,
             Token::Symbol(b"," | b")" | b"." | b";") | Token::Rows
         ) || (token == Token::Symbol(b"(")
             && matches!(before, Some(Token::Word(word)) if !is_keyword(word)));
-        let sticks_on = matches!(
+        let follows_opening = matches!(
             before,
             None | Some(Token::Symbol(b"(" | b"." | b"@" | b"@@"))
         );
-        if !sticks_back && !sticks_on {
+        if !joins_previous && !follows_opening {
             out.push(b' ');
         }
-        if out.len() + piece.len() > LONGEST {
+        if out.len() + piece.len() > MAX_DIGEST_BYTES {
             out.extend_from_slice("…".as_bytes());
             break;
         }
@@ -379,7 +383,7 @@ fn print(tokens: &[Token]) -> String {
 }
 
 /// Replace the numbers in a name by `?`. They may be hexadecimal, as PDO's are.
-fn without_numbers(word: &[u8]) -> Vec<u8> {
+fn mask_numbers(word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(word.len());
     for part in
         word.chunk_by(|one, other| one.is_ascii_alphanumeric() == other.is_ascii_alphanumeric())
@@ -402,15 +406,15 @@ fn is_keyword(word: &[u8]) -> bool {
         "in", "values", "value", "and", "or", "not", "where", "from", "join", "on", "as", "select",
         "exists", "set", "by", "union", "all", "having", "when",
     ];
-    crate::known(WORDS, word) != "other"
+    crate::known_name(WORDS, word) != "other"
 }
 
 struct Lexer<'a> {
     rest: &'a [u8],
     dialect: Dialect,
-    keys: Keys,
+    keys: KeyHasher,
     /// Number of open comments whose text the server executes.
-    comments_run: usize,
+    open_executed_comments: usize,
 }
 
 impl<'a> Lexer<'a> {
@@ -419,14 +423,14 @@ impl<'a> Lexer<'a> {
         let (&first, tail) = self.rest.split_first()?;
         let mysql = matches!(self.dialect, Dialect::Mysql { .. });
         Some(match first {
-            b'\'' => self.string(b'\'', self.backslash(), 1),
-            b'"' if mysql => self.string(b'"', self.backslash(), 1),
-            b'"' => self.identifier(b'"'),
-            b'`' => self.identifier(b'`'),
-            b'$' if !mysql => self.dollar(),
-            b'0'..=b'9' => self.number(),
-            b'.' if tail.first().is_some_and(u8::is_ascii_digit) => self.number(),
-            _ if begins_word(first) => self.word(),
+            b'\'' => self.take_string(b'\'', self.backslash(), 1),
+            b'"' if mysql => self.take_string(b'"', self.backslash(), 1),
+            b'"' => self.take_identifier(b'"'),
+            b'`' => self.take_identifier(b'`'),
+            b'$' if !mysql => self.take_dollar(),
+            b'0'..=b'9' => self.take_number(),
+            b'.' if tail.first().is_some_and(u8::is_ascii_digit) => self.take_number(),
+            _ if is_word_start(first) => self.take_word(),
             b'?' => self.take_literal(1),
             b'=' | b'<' | b'>' | b'!' | b'*' | b'/' | b'%' | b'&' | b'|' | b'^' | b'~' | b':'
             | b'@' => {
@@ -438,15 +442,17 @@ impl<'a> Lexer<'a> {
                 // A comment may begin, or an executed one may end, between these symbols.
                 let length = self.rest[..length]
                     .windows(2)
-                    .position(|pair| pair == b"/*" || (pair == b"*/" && self.comments_run > 0))
+                    .position(|pair| {
+                        pair == b"/*" || (pair == b"*/" && self.open_executed_comments > 0)
+                    })
                     .unwrap_or(length)
                     .max(1);
-                self.symbol(length)
+                self.take_symbol(length)
             }
             b'(' | b')' | b',' | b';' | b'.' | b'+' | b'-' | b'[' | b']' | b'{' | b'}' => {
-                self.symbol(1)
+                self.take_symbol(1)
             }
-            _ => self.everything(),
+            _ => self.take_rest(),
         })
     }
 
@@ -475,9 +481,9 @@ impl<'a> Lexer<'a> {
                     .unwrap_or(self.rest.len());
                 self.rest = &self.rest[end..];
             } else if self.rest.starts_with(b"/*") {
-                self.comment(mysql);
-            } else if self.comments_run > 0 && self.rest.starts_with(b"*/") {
-                self.comments_run -= 1;
+                self.skip_comment(mysql);
+            } else if self.open_executed_comments > 0 && self.rest.starts_with(b"*/") {
+                self.open_executed_comments -= 1;
                 self.rest = &self.rest[2..];
             } else if spaces == 0 {
                 return;
@@ -487,7 +493,7 @@ impl<'a> Lexer<'a> {
 
     /// Skip a comment. PostgreSQL's comments nest. MySQL executes those that begin with `!` and a version up to its own: of these,
     /// only the beginning and the end are skipped.
-    fn comment(&mut self, mysql: bool) {
+    fn skip_comment(&mut self, mysql: bool) {
         if mysql && (self.rest.starts_with(b"/*!") || self.rest.starts_with(b"/*M!")) {
             let begins = self
                 .rest
@@ -502,9 +508,9 @@ impl<'a> Lexer<'a> {
                 .ok()
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(0);
-            if version <= NEWEST_RUN {
+            if version <= MAX_EXECUTED_VERSION {
                 self.rest = &self.rest[begins + digits..];
-                self.comments_run += 1;
+                self.open_executed_comments += 1;
                 return;
             }
         }
@@ -523,7 +529,7 @@ impl<'a> Lexer<'a> {
         self.rest = &self.rest[at.min(self.rest.len())..];
     }
 
-    fn symbol(&mut self, length: usize) -> Token<'a> {
+    fn take_symbol(&mut self, length: usize) -> Token<'a> {
         let (symbol, rest) = self.rest.split_at(length);
         self.rest = rest;
         Token::Symbol(symbol)
@@ -537,23 +543,23 @@ impl<'a> Lexer<'a> {
     }
 
     /// Take the rest of the statement, which cannot be understood, as a literal.
-    fn everything(&mut self) -> Token<'a> {
+    fn take_rest(&mut self) -> Token<'a> {
         self.take_literal(self.rest.len())
     }
 
     /// Take a string whose body begins at `from`. If a backslash precedes a quote and is not an escape in the dialect, the server may
     /// still treat it as one: then the rest is a literal.
-    fn string(&mut self, quote: u8, backslash: bool, from: usize) -> Token<'a> {
+    fn take_string(&mut self, quote: u8, backslash: bool, from: usize) -> Token<'a> {
         let mysql = matches!(self.dialect, Dialect::Mysql { .. });
         let mut at = from;
         while let Some(&byte) = self.rest.get(at) {
             if byte == b'\\' && mysql && self.rest[at - 1] >= 0x80 {
                 // In sjis, gbk and similar encodings it may be the second byte of a character.
-                return self.everything();
+                return self.take_rest();
             } else if byte == b'\\' && backslash {
                 at += 2;
             } else if byte == b'\\' && self.rest.get(at + 1) == Some(&quote) {
-                return self.everything();
+                return self.take_rest();
             } else if byte != quote {
                 at += 1;
             } else if self.rest.get(at + 1) == Some(&quote) {
@@ -562,10 +568,10 @@ impl<'a> Lexer<'a> {
                 return self.take_literal(at + 1);
             }
         }
-        self.everything()
+        self.take_rest()
     }
 
-    fn identifier(&mut self, quote: u8) -> Token<'a> {
+    fn take_identifier(&mut self, quote: u8) -> Token<'a> {
         let mut at = 1;
         while let Some(&byte) = self.rest.get(at) {
             if byte != quote {
@@ -578,36 +584,36 @@ impl<'a> Lexer<'a> {
                 return Token::Word(name);
             }
         }
-        self.everything()
+        self.take_rest()
     }
 
     /// `$1`, or a dollar-quoted string.
-    fn dollar(&mut self) -> Token<'a> {
+    fn take_dollar(&mut self) -> Token<'a> {
         let name = self.rest[1..]
             .iter()
-            .take_while(|byte| in_word(**byte) && **byte != b'$')
+            .take_while(|byte| is_word_byte(**byte) && **byte != b'$')
             .count();
         if self.rest.get(1).is_some_and(u8::is_ascii_digit) {
             return self.take_literal(1 + name);
         }
         if self.rest.get(1 + name) != Some(&b'$') {
-            return self.everything();
+            return self.take_rest();
         }
         let tag = &self.rest[..name + 2];
         let body = &self.rest[tag.len()..];
         match body.windows(tag.len()).position(|window| window == tag) {
             Some(end) => self.take_literal(end + 2 * tag.len()),
-            None => self.everything(),
+            None => self.take_rest(),
         }
     }
 
-    fn number(&mut self) -> Token<'a> {
+    fn take_number(&mut self) -> Token<'a> {
         let mut at = 1;
         while let Some(&byte) = self.rest.get(at) {
             let exponent = matches!(self.rest[at - 1], b'e' | b'E')
                 && matches!(byte, b'+' | b'-')
                 && !self.rest.starts_with(b"0x");
-            if !exponent && !in_word(byte) && byte != b'.' {
+            if !exponent && !is_word_byte(byte) && byte != b'.' {
                 break;
             }
             at += 1;
@@ -616,8 +622,12 @@ impl<'a> Lexer<'a> {
     }
 
     /// A word, or a string with a prefix.
-    fn word(&mut self) -> Token<'a> {
-        let length = self.rest.iter().take_while(|byte| in_word(**byte)).count();
+    fn take_word(&mut self) -> Token<'a> {
+        let length = self
+            .rest
+            .iter()
+            .take_while(|byte| is_word_byte(**byte))
+            .count();
         let (word, tail) = self.rest.split_at(length);
         let prefixes = [b"x".as_slice(), b"b", b"n", b"e", b"u"];
         let is_prefix =
@@ -625,22 +635,22 @@ impl<'a> Lexer<'a> {
         let quoted = tail.first() == Some(&b'\'');
         if is_prefix && quoted {
             let escapes = self.backslash() || word.eq_ignore_ascii_case(b"e");
-            return self.string(b'\'', escapes, length + 1);
+            return self.take_string(b'\'', escapes, length + 1);
         }
         if word.eq_ignore_ascii_case(b"u") && tail.starts_with(b"&'") {
-            return self.string(b'\'', self.backslash(), length + 2);
+            return self.take_string(b'\'', self.backslash(), length + 2);
         }
         self.rest = tail;
         Token::Word(word)
     }
 }
 
-fn begins_word(byte: u8) -> bool {
+fn is_word_start(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'$' | 0x80..)
 }
 
-fn in_word(byte: u8) -> bool {
-    begins_word(byte) || byte.is_ascii_digit()
+fn is_word_byte(byte: u8) -> bool {
+    is_word_start(byte) || byte.is_ascii_digit()
 }
 
 #[cfg(test)]

@@ -2,14 +2,14 @@
 
 use std::str::FromStr;
 
-use crate::{Dark, NOT_UNDERSTOOD};
+use crate::{NOT_UNDERSTOOD, UnreadableReason};
 
 /// Maximum bytes of a line in a line protocol.
-pub(crate) const LONGEST_LINE: usize = 64 * 1024;
+pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// Layout of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Style {
+pub(crate) enum HeaderLayout {
     /// Three bytes of length, little-endian, then the sequence number.
     Mysql,
     /// A type, then a big-endian length that includes itself.
@@ -20,8 +20,8 @@ pub(crate) enum Style {
     Memcached,
 }
 
-impl Style {
-    const fn header(self) -> usize {
+impl HeaderLayout {
+    const fn header_len(self) -> usize {
         match self {
             Self::Mysql | Self::PostgresStartup => 4,
             Self::Postgres => 5,
@@ -31,7 +31,7 @@ impl Style {
 
     /// The message's kind and the length of its body; None if this is not a header.
     fn parse(self, head: &[u8]) -> Option<(u8, usize)> {
-        let big = |from: usize| {
+        let read_u32 = |from: usize| {
             let bytes: [u8; 4] = head[from..from + 4].try_into().expect("four bytes");
             u32::from_be_bytes(bytes) as usize
         };
@@ -42,9 +42,9 @@ impl Style {
                     | (usize::from(head[2]) << 16);
                 Some((head[3], length))
             }
-            Self::Postgres => Some((head[0], big(1).checked_sub(4)?)),
-            Self::PostgresStartup => Some((0, big(0).checked_sub(4)?)),
-            Self::Memcached => Some((head[1], big(8))),
+            Self::Postgres => Some((head[0], read_u32(1).checked_sub(4)?)),
+            Self::PostgresStartup => Some((0, read_u32(0).checked_sub(4)?)),
+            Self::Memcached => Some((head[1], read_u32(8))),
         }
     }
 }
@@ -59,7 +59,7 @@ pub(crate) struct Message<'a> {
 }
 
 impl Message<'_> {
-    pub(crate) fn is_whole(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.head.len() == self.length
     }
 }
@@ -67,9 +67,9 @@ impl Message<'_> {
 /// Finds the messages of a stream.
 #[derive(Debug)]
 pub(crate) struct Framer {
-    pub(crate) style: Style,
+    pub(crate) layout: HeaderLayout,
     /// How many first bytes of each message are kept, from the next message on.
-    pub(crate) keep: usize,
+    pub(crate) max_kept: usize,
     header: [u8; 24],
     header_len: usize,
     missing: usize,
@@ -80,15 +80,15 @@ pub(crate) struct Framer {
     has_hole: bool,
     lost: bool,
     /// Set by the caller: the current message is one that the server sent unrequested.
-    pub(crate) is_own: bool,
+    pub(crate) is_push: bool,
 }
 
 impl Framer {
-    /// Keeps the first `keep` bytes of each message.
-    pub(crate) fn new(style: Style, keep: usize) -> Self {
+    /// Keeps the first `max_kept` bytes of each message.
+    pub(crate) fn new(layout: HeaderLayout, max_kept: usize) -> Self {
         Self {
-            style,
-            keep,
+            layout,
+            max_kept,
             header: [0; 24],
             header_len: 0,
             missing: 0,
@@ -97,12 +97,12 @@ impl Framer {
             head: Vec::new(),
             has_hole: false,
             lost: false,
-            is_own: false,
+            is_push: false,
         }
     }
 
     /// Resynchronise at a change of direction, where a message begins.
-    pub(crate) fn restart_if_lost(&mut self) {
+    pub(crate) fn resynchronise(&mut self) {
         if self.lost {
             self.lost = false;
             self.header_len = 0;
@@ -113,12 +113,12 @@ impl Framer {
         self.lost
     }
 
-    pub(crate) fn lose(&mut self) {
+    pub(crate) fn mark_lost(&mut self) {
         self.lost = true;
     }
 
     /// Whether the next byte begins a message.
-    pub(crate) fn is_between(&self) -> bool {
+    pub(crate) fn is_between_messages(&self) -> bool {
         self.header_len == 0 && !self.lost
     }
 
@@ -129,12 +129,12 @@ impl Framer {
         input: &mut &[u8],
         skipped: &mut usize,
     ) -> Option<Message<'a>> {
-        if self.lost || !self.has_header(input, skipped) {
+        if self.lost || !self.read_header(input, skipped) {
             return None;
         }
         let part = self.missing.min(input.len());
         if !self.has_hole {
-            let kept = part.min(self.keep - self.head.len());
+            let kept = part.min(self.max_kept - self.head.len());
             self.head.extend_from_slice(&input[..kept]);
         }
         self.missing -= part;
@@ -156,8 +156,8 @@ impl Framer {
         })
     }
 
-    fn has_header(&mut self, input: &mut &[u8], skipped: &mut usize) -> bool {
-        let size = self.style.header();
+    fn read_header(&mut self, input: &mut &[u8], skipped: &mut usize) -> bool {
+        let size = self.layout.header_len();
         if self.header_len == size {
             return true;
         }
@@ -169,7 +169,7 @@ impl Framer {
             self.lost |= std::mem::take(skipped) > 0;
             return false;
         }
-        let Some((kind, length)) = self.style.parse(&self.header[..size]) else {
+        let Some((kind, length)) = self.layout.parse(&self.header[..size]) else {
             self.lost = true;
             return false;
         };
@@ -181,26 +181,29 @@ impl Framer {
 
     /// The header of the message that [`Framer::next`] returned last, or returns next.
     pub(crate) fn last_header(&self) -> &[u8] {
-        &self.header[..self.style.header()]
+        &self.header[..self.layout.header_len()]
     }
 }
 
 /// Consume the rest of a line from `rest`; `line` has what came before. Returns the line without its line end, once that has come.
-pub(crate) fn take_line(rest: &mut &[u8], line: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Dark> {
+pub(crate) fn take_line(
+    rest: &mut &[u8],
+    line: &mut Vec<u8>,
+) -> Result<Option<Vec<u8>>, UnreadableReason> {
     let end = rest.iter().position(|&byte| byte == b'\n');
     let taken = end.map_or(rest.len(), |end| end + 1);
-    if line.len() + taken > LONGEST_LINE {
+    if line.len() + taken > MAX_LINE_BYTES {
         return Err(NOT_UNDERSTOOD);
     }
     line.extend_from_slice(&rest[..taken]);
     *rest = &rest[taken..];
     Ok(end.map(|_| {
-        let mut whole = std::mem::take(line);
-        whole.truncate(whole.trim_ascii_end().len());
-        whole
+        let mut line_text = std::mem::take(line);
+        line_text.truncate(line_text.trim_ascii_end().len());
+        line_text
     }))
 }
 
-pub(crate) fn number<T: FromStr>(text: &[u8]) -> Option<T> {
+pub(crate) fn parse_number<T: FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }

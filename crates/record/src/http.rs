@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use crate::{Heard, Request, known};
+use crate::{DecoderReport, Request, known_name};
 
 const METHODS: &[&str] = &[
     "get", "head", "post", "put", "delete", "patch", "options", "propfind", "report",
 ];
 /// Maximum bytes of a request line that are examined.
-const LINE: usize = 2048;
+const MAX_LINE_BYTES: usize = 2048;
 /// Maximum characters of a page's name.
-const LONGEST: usize = 120;
+const MAX_NAME_CHARS: usize = 120;
 /// Bytes of an answer up to the first digit of the status: `HTTP/1.1 5`.
-const STATUS: usize = 10;
-const LONGEST_METHOD: usize = 8;
+const STATUS_BYTES: usize = 10;
+const MAX_METHOD_BYTES: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Http {
     /// What page names keep: parameters of the query with their values, and parts of the path, given with a leading `/`.
-    pub(crate) page_by: Arc<[String]>,
+    pub(crate) page_keys: Arc<[String]>,
     line: Vec<u8>,
     /// The line of the current request has been read; headers and body follow.
     has_line: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn begin_round_trip(&mut self) {
         // After `100 Continue` the body of the same request follows.
         self.has_line = self.has_line && self.answer.ends_with(b" 1");
         if !self.has_line {
@@ -35,58 +35,66 @@ impl Http {
         self.answer.clear();
     }
 
-    pub(crate) fn client_said(&mut self, bytes: &[u8], skipped: usize, out: &mut Heard) {
+    pub(crate) fn handle_client_bytes(
+        &mut self,
+        bytes: &[u8],
+        skipped: usize,
+        out: &mut DecoderReport,
+    ) {
         if self.has_line {
             return;
         }
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let piece = &bytes[..end.unwrap_or(bytes.len())];
-        let room = LINE - self.line.len();
-        self.line.extend_from_slice(&piece[..piece.len().min(room)]);
-        if end.is_some() || skipped > 0 || self.line.len() == LINE {
+        let space = MAX_LINE_BYTES - self.line.len();
+        self.line
+            .extend_from_slice(&piece[..piece.len().min(space)]);
+        if end.is_some() || skipped > 0 || self.line.len() == MAX_LINE_BYTES {
             self.has_line = true;
-            out.requests.extend(request(&self.line, &self.page_by));
+            out.requests
+                .extend(parse_request(&self.line, &self.page_keys));
         }
     }
 
-    pub(crate) fn server_said(&mut self, bytes: &[u8], out: &mut Heard) {
-        let room = STATUS - self.answer.len();
+    pub(crate) fn handle_server_bytes(&mut self, bytes: &[u8], out: &mut DecoderReport) {
+        let space = STATUS_BYTES - self.answer.len();
         self.answer
-            .extend_from_slice(&bytes[..bytes.len().min(room)]);
-        out.failed |= self.answer.len() == STATUS && self.answer.ends_with(b" 5");
+            .extend_from_slice(&bytes[..bytes.len().min(space)]);
+        out.failed |= self.answer.len() == STATUS_BYTES && self.answer.ends_with(b" 5");
     }
 }
 
 /// Whether a client that begins like this speaks HTTP/1; None if there are too few bytes.
-pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
+pub(crate) fn is_start(bytes: &[u8]) -> Option<bool> {
     let method = bytes.split(|&byte| byte == b' ').next()?;
     let upper = method.iter().all(u8::is_ascii_uppercase);
     match bytes.get(method.len() + 1) {
-        None => (!upper || method.len() > LONGEST_METHOD).then_some(false),
-        Some(b'/') => Some(upper && known(METHODS, method) != "other"),
+        None => (!upper || method.len() > MAX_METHOD_BYTES).then_some(false),
+        Some(b'/') => Some(upper && known_name(METHODS, method) != "other"),
         Some(_) => Some(false),
     }
 }
 
 /// The request of a line like `GET /post/4711?token=x HTTP/1.1`: its name is the path without the query and with `*` for parts that
-/// have digits, but for what `page_by` keeps.
-fn request(line: &[u8], page_by: &[String]) -> Option<Request> {
+/// have digits, but for what `page_keys` keeps.
+fn parse_request(line: &[u8], page_keys: &[String]) -> Option<Request> {
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target) = (words.next()?, words.next()?);
-    let command = known(METHODS, method);
-    let is_cut = line.len() == LINE;
-    if begins(line) != Some(true) || !(is_cut || line.windows(8).any(|word| word == b" HTTP/1.")) {
+    let command = known_name(METHODS, method);
+    let is_cut = line.len() == MAX_LINE_BYTES;
+    if is_start(line) != Some(true) || !(is_cut || line.windows(8).any(|word| word == b" HTTP/1."))
+    {
         return None;
     }
     let target = target.split(|&byte| byte == b'#').next()?;
     let mut halves = target.splitn(2, |&byte| byte == b'?');
     let (path, query) = (halves.next()?, halves.next().unwrap_or_default());
-    let stays = |part: &[u8]| {
-        let wanted = |one: &String| one.as_bytes().strip_prefix(b"/") == Some(part);
-        !part.iter().any(u8::is_ascii_digit) || page_by.iter().any(wanted)
+    let is_kept = |part: &[u8]| {
+        let is_named = |key: &String| key.as_bytes().strip_prefix(b"/") == Some(part);
+        !part.iter().any(u8::is_ascii_digit) || page_keys.iter().any(is_named)
     };
     let parts = path.split(|&byte| byte == b'/').map(|part| {
-        if stays(part) {
+        if is_kept(part) {
             String::from_utf8_lossy(part)
         } else {
             "*".into()
@@ -95,7 +103,7 @@ fn request(line: &[u8], page_by: &[String]) -> Option<Request> {
     let path = parts.collect::<Vec<_>>().join("/");
     let pairs = query.split(|&byte| byte == b'&').filter(|pair| {
         let name = pair.split(|&byte| byte == b'=').next();
-        page_by.iter().any(|one| Some(one.as_bytes()) == name)
+        page_keys.iter().any(|key| Some(key.as_bytes()) == name)
     });
     let kept = pairs
         .map(String::from_utf8_lossy)
@@ -106,13 +114,18 @@ fn request(line: &[u8], page_by: &[String]) -> Option<Request> {
     } else {
         format!("{path}?{kept}")
     };
-    let before = if command == "get" {
+    let prefix = if command == "get" {
         String::new()
     } else {
         format!("{} ", command.to_uppercase())
     };
     Some(Request {
-        digest: Some(format!("{before}{path}").chars().take(LONGEST).collect()),
+        digest: Some(
+            format!("{prefix}{path}")
+                .chars()
+                .take(MAX_NAME_CHARS)
+                .collect(),
+        ),
         ..Request::new(command)
     })
 }

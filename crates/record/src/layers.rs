@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::capture::{Link, Packet};
 
 /// Maximum number of nested layers.
-const MOST_LAYERS: usize = 32;
+const MAX_LAYERS: usize = 32;
 const IP_4: u16 = 0x0800;
 const IP_6: u16 = 0x86DD;
 const ETHERNET: u16 = 0x6558;
@@ -15,28 +15,28 @@ const VXLAN: [u16; 2] = [4789, 8472];
 const GENEVE: u16 = 6081;
 
 /// An address and a port.
-pub(crate) type End = (IpAddr, u16);
+pub(crate) type Endpoint = (IpAddr, u16);
 
 /// Why a packet is skipped, worded to follow "packets are".
 pub(crate) type Reason = Cow<'static, str>;
 
 const CUT: Reason = Cow::Borrowed("cut before the end of their headers");
 const FRAGMENT: Reason = Cow::Borrowed("fragments of IP");
-const DEEP: Reason = Cow::Borrowed("wrapped too many times");
+const TOO_DEEP: Reason = Cow::Borrowed("wrapped too many times");
 
 /// Reasons that exclude TCP of the server.
-const OTHERS: [&str; 4] = [ELSEWHERE, "ARP", "ICMP", "UDP"];
-pub(crate) const ELSEWHERE: &str = "TCP of another port or address";
+const UNRELATED: [&str; 4] = [OTHER_ENDPOINT, "ARP", "ICMP", "UDP"];
+pub(crate) const OTHER_ENDPOINT: &str = "TCP of another port or address";
 
 /// Whether packets that were skipped for this reason were understood.
 pub(crate) fn is_understood(reason: &str) -> bool {
-    OTHERS.contains(&reason)
+    UNRELATED.contains(&reason)
 }
 
 pub(crate) struct Segment<'a> {
     pub(crate) at_ns: u64,
-    pub(crate) from: End,
-    pub(crate) to: End,
+    pub(crate) from: Endpoint,
+    pub(crate) to: Endpoint,
     pub(crate) sequence: u32,
     pub(crate) acknowledged: u32,
     pub(crate) flags: u8,
@@ -65,57 +65,57 @@ struct Tcp<'a> {
 }
 
 /// The TCP segment in a packet, or why there is none.
-pub(crate) fn segment(packet: &Packet) -> Result<Segment<'_>, Reason> {
+pub(crate) fn find_segment(packet: &Packet) -> Result<Segment<'_>, Reason> {
     let bytes = packet.bytes.as_slice();
     let mut layer = match packet.link {
         Link::Raw => Layer::Ip(bytes),
-        Link::Null => Layer::Ip(behind(bytes, 4)?),
-        Link::Cooked => Layer::Typed(big(bytes, 14)?, behind(bytes, 16)?),
-        Link::Cooked2 => Layer::Typed(big(bytes, 0)?, behind(bytes, 20)?),
+        Link::Null => Layer::Ip(skip_bytes(bytes, 4)?),
+        Link::Cooked => Layer::Typed(read_u16(bytes, 14)?, skip_bytes(bytes, 16)?),
+        Link::Cooked2 => Layer::Typed(read_u16(bytes, 0)?, skip_bytes(bytes, 20)?),
         Link::Ethernet => Layer::Ethernet(bytes),
         Link::Ppp => Layer::Ppp(bytes),
         Link::Timeless => return Err("without a time".into()),
         Link::Other(number) => return Err(format!("of link type {number}").into()),
     };
-    for _ in 0..MOST_LAYERS {
+    for _ in 0..MAX_LAYERS {
         layer = match layer {
-            Layer::Ethernet(bytes) => Layer::Typed(big(bytes, 12)?, behind(bytes, 14)?),
-            Layer::Typed(kind, bytes) => typed(kind, bytes)?,
-            Layer::Ppp(bytes) => ppp(bytes)?,
-            Layer::Ip(bytes) => ip(bytes)?,
-            Layer::Tcp(tcp) => return tcp.segment(packet.at_ns),
+            Layer::Ethernet(bytes) => Layer::Typed(read_u16(bytes, 12)?, skip_bytes(bytes, 14)?),
+            Layer::Typed(kind, bytes) => parse_ethertype(kind, bytes)?,
+            Layer::Ppp(bytes) => parse_ppp(bytes)?,
+            Layer::Ip(bytes) => parse_ip(bytes)?,
+            Layer::Tcp(tcp) => return tcp.into_segment(packet.at_ns),
         };
     }
-    Err(DEEP)
+    Err(TOO_DEEP)
 }
 
-fn array<const COUNT: usize>(bytes: &[u8], at: usize) -> Result<[u8; COUNT], Reason> {
+fn read_array<const COUNT: usize>(bytes: &[u8], at: usize) -> Result<[u8; COUNT], Reason> {
     let found = bytes.get(at..at + COUNT).ok_or(CUT)?;
     Ok(found.try_into().expect("as many bytes"))
 }
 
-fn big(bytes: &[u8], at: usize) -> Result<u16, Reason> {
-    Ok(u16::from_be_bytes(array(bytes, at)?))
+fn read_u16(bytes: &[u8], at: usize) -> Result<u16, Reason> {
+    Ok(u16::from_be_bytes(read_array(bytes, at)?))
 }
 
-fn byte(bytes: &[u8], at: usize) -> Result<u8, Reason> {
+fn read_byte(bytes: &[u8], at: usize) -> Result<u8, Reason> {
     bytes.get(at).copied().ok_or(CUT)
 }
 
-fn behind(bytes: &[u8], count: usize) -> Result<&[u8], Reason> {
+fn skip_bytes(bytes: &[u8], count: usize) -> Result<&[u8], Reason> {
     bytes.get(count..).ok_or(CUT)
 }
 
-fn typed(kind: u16, bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+fn parse_ethertype(kind: u16, bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     Ok(match kind {
         IP_4 | IP_6 => Layer::Ip(bytes),
         ETHERNET => Layer::Ethernet(bytes),
         // VLAN tags, also nested.
         0x8100 | 0x88A8 | 0x9100 | 0x9200 | 0x9300 => {
-            Layer::Typed(big(bytes, 2)?, behind(bytes, 4)?)
+            Layer::Typed(read_u16(bytes, 2)?, skip_bytes(bytes, 4)?)
         }
-        0x8864 => Layer::Ppp(behind(bytes, 6)?),
-        0x8847 | 0x8848 => labelled(bytes)?,
+        0x8864 => Layer::Ppp(skip_bytes(bytes, 6)?),
+        0x8847 | 0x8848 => parse_mpls(bytes)?,
         0x0806 => return Err("ARP".into()),
         0..0x0600 => return Err("frames of Ethernet without a type".into()),
         _ => return Err(format!("of Ethernet's type {kind:#06x}").into()),
@@ -123,99 +123,99 @@ fn typed(kind: u16, bytes: &[u8]) -> Result<Layer<'_>, Reason> {
 }
 
 /// MPLS: skip the labels up to the one marked as last.
-fn labelled(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+fn parse_mpls(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     let mut at = 0;
-    while byte(bytes, at + 2)? & 1 == 0 {
+    while read_byte(bytes, at + 2)? & 1 == 0 {
         at += 4;
     }
-    let inner = behind(bytes, at + 4)?;
-    match byte(inner, 0)? >> 4 {
+    let inner = skip_bytes(bytes, at + 4)?;
+    match read_byte(inner, 0)? >> 4 {
         4 | 6 => Ok(Layer::Ip(inner)),
         // A control word.
-        0 => Ok(Layer::Ethernet(behind(inner, 4)?)),
+        0 => Ok(Layer::Ethernet(skip_bytes(inner, 4)?)),
         _ => Err("MPLS with neither IP nor Ethernet".into()),
     }
 }
 
-fn ppp(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+fn parse_ppp(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     let bytes = bytes.strip_prefix(&[0xFF, 0x03]).unwrap_or(bytes);
     // A leading zero byte may be omitted.
-    let (kind, size) = match byte(bytes, 0)? {
+    let (kind, size) = match read_byte(bytes, 0)? {
         odd if odd & 1 == 1 => (u16::from(odd), 1),
-        _ => (big(bytes, 0)?, 2),
+        _ => (read_u16(bytes, 0)?, 2),
     };
     match kind {
-        0x21 | 0x57 => Ok(Layer::Ip(behind(bytes, size)?)),
+        0x21 | 0x57 => Ok(Layer::Ip(skip_bytes(bytes, size)?)),
         _ => Err("PPP without IP".into()),
     }
 }
 
-fn ip(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
-    match byte(bytes, 0)? >> 4 {
-        4 => version_4(bytes),
-        6 => version_6(bytes),
+fn parse_ip(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+    match read_byte(bytes, 0)? >> 4 {
+        4 => parse_ipv4(bytes),
+        6 => parse_ipv6(bytes),
         _ => Err("neither IPv4 nor IPv6".into()),
     }
 }
 
 /// A length of 0 marks a packet of segmentation offload that is longer than the field can hold.
-fn version_4(ip: &[u8]) -> Result<Layer<'_>, Reason> {
+fn parse_ipv4(ip: &[u8]) -> Result<Layer<'_>, Reason> {
     let header = usize::from(ip[0] & 15) * 4;
-    if big(ip, 6)? & 0x3FFF != 0 {
+    if read_u16(ip, 6)? & 0x3FFF != 0 {
         return Err(FRAGMENT);
     }
-    let total = usize::from(big(ip, 2)?);
+    let total = usize::from(read_u16(ip, 2)?);
     let total = if total == 0 { ip.len() } else { total };
     let tcp = Tcp {
-        from: IpAddr::V4(Ipv4Addr::from(array::<4>(ip, 12)?)),
-        to: IpAddr::V4(Ipv4Addr::from(array::<4>(ip, 16)?)),
+        from: IpAddr::V4(Ipv4Addr::from(read_array::<4>(ip, 12)?)),
+        to: IpAddr::V4(Ipv4Addr::from(read_array::<4>(ip, 16)?)),
         length: total.checked_sub(header).ok_or(CUT)?,
-        bytes: behind(ip, header)?,
+        bytes: skip_bytes(ip, header)?,
     };
-    carried(byte(ip, 9)?, tcp)
+    parse_ip_payload(read_byte(ip, 9)?, tcp)
 }
 
-fn version_6(ip: &[u8]) -> Result<Layer<'_>, Reason> {
-    let (mut next, mut rest) = (byte(ip, 6)?, behind(ip, 40)?);
-    let total = usize::from(big(ip, 4)?);
+fn parse_ipv6(ip: &[u8]) -> Result<Layer<'_>, Reason> {
+    let (mut next, mut rest) = (read_byte(ip, 6)?, skip_bytes(ip, 40)?);
+    let total = usize::from(read_u16(ip, 4)?);
     let mut length = if total == 0 { rest.len() } else { total };
     // Skip extension headers; a fragment header only if it marks a complete packet.
     while matches!(next, 0 | 43 | 44 | 60) {
-        if next == 44 && big(rest, 2)? & 0xFFF9 != 0 {
+        if next == 44 && read_u16(rest, 2)? & 0xFFF9 != 0 {
             return Err(FRAGMENT);
         }
         let size = match next {
             44 => 8,
-            _ => usize::from(byte(rest, 1)?) * 8 + 8,
+            _ => usize::from(read_byte(rest, 1)?) * 8 + 8,
         };
-        next = byte(rest, 0)?;
-        rest = behind(rest, size)?;
+        next = read_byte(rest, 0)?;
+        rest = skip_bytes(rest, size)?;
         length = length.checked_sub(size).ok_or(CUT)?;
     }
     let tcp = Tcp {
-        from: IpAddr::V6(Ipv6Addr::from(array::<16>(ip, 8)?)),
-        to: IpAddr::V6(Ipv6Addr::from(array::<16>(ip, 24)?)),
+        from: IpAddr::V6(Ipv6Addr::from(read_array::<16>(ip, 8)?)),
+        to: IpAddr::V6(Ipv6Addr::from(read_array::<16>(ip, 24)?)),
         length,
         bytes: rest,
     };
-    carried(next, tcp)
+    parse_ip_payload(next, tcp)
 }
 
 /// The layer that IP carries; `tcp` if the protocol is TCP.
-fn carried(protocol: u8, tcp: Tcp<'_>) -> Result<Layer<'_>, Reason> {
+fn parse_ip_payload(protocol: u8, tcp: Tcp<'_>) -> Result<Layer<'_>, Reason> {
     match protocol {
         TCP => Ok(Layer::Tcp(tcp)),
         4 | 41 => Ok(Layer::Ip(tcp.bytes)),
-        47 => routed(tcp.bytes),
+        47 => parse_gre(tcp.bytes),
         17 => {
-            let inner = || behind(tcp.bytes, 8);
-            match big(tcp.bytes, 2)? {
-                port if VXLAN.contains(&port) => Ok(Layer::Ethernet(behind(inner()?, 8)?)),
+            let inner = || skip_bytes(tcp.bytes, 8);
+            match read_u16(tcp.bytes, 2)? {
+                port if VXLAN.contains(&port) => Ok(Layer::Ethernet(skip_bytes(inner()?, 8)?)),
                 GENEVE => {
-                    let options = usize::from(byte(inner()?, 0)? & 0x3F) * 4;
+                    let options = usize::from(read_byte(inner()?, 0)? & 0x3F) * 4;
                     Ok(Layer::Typed(
-                        big(inner()?, 2)?,
-                        behind(inner()?, 8 + options)?,
+                        read_u16(inner()?, 2)?,
+                        skip_bytes(inner()?, 8 + options)?,
                     ))
                 }
                 _ => Err("UDP".into()),
@@ -228,44 +228,44 @@ fn carried(protocol: u8, tcp: Tcp<'_>) -> Result<Layer<'_>, Reason> {
 }
 
 /// GRE, also with mirrored frames (ERSPAN) or PPP.
-fn routed(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
-    let (flags, kind) = (big(bytes, 0)?, big(bytes, 2)?);
+fn parse_gre(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
+    let (flags, kind) = (read_u16(bytes, 0)?, read_u16(bytes, 2)?);
     let is_set = |bit: u16| usize::from(flags & bit != 0);
     let size = 4 + 4 * (is_set(0xC000) + is_set(0x2000) + is_set(0x1000) + is_set(0x0080));
-    let inner = behind(bytes, size)?;
+    let inner = skip_bytes(bytes, size)?;
     match kind {
         0x880B => Ok(Layer::Ppp(inner)),
-        0x88BE => Ok(Layer::Ethernet(behind(inner, 8 * is_set(0x1000))?)),
+        0x88BE => Ok(Layer::Ethernet(skip_bytes(inner, 8 * is_set(0x1000))?)),
         0x22EB => {
-            let more = if byte(inner, 11)? & 1 == 1 { 8 } else { 0 };
-            Ok(Layer::Ethernet(behind(inner, 12 + more)?))
+            let more = if read_byte(inner, 11)? & 1 == 1 { 8 } else { 0 };
+            Ok(Layer::Ethernet(skip_bytes(inner, 12 + more)?))
         }
         _ => Ok(Layer::Typed(kind, inner)),
     }
 }
 
 impl<'a> Tcp<'a> {
-    fn segment(self, at_ns: u64) -> Result<Segment<'a>, Reason> {
+    fn into_segment(self, at_ns: u64) -> Result<Segment<'a>, Reason> {
         let Self {
             from,
             to,
             length,
             bytes,
         } = self;
-        let header = usize::from(byte(bytes, 12)? >> 4) * 4;
-        let whole = length.checked_sub(header).ok_or(CUT)?;
-        let captured = behind(bytes, header)?;
+        let header = usize::from(read_byte(bytes, 12)? >> 4) * 4;
+        let payload_length = length.checked_sub(header).ok_or(CUT)?;
+        let captured = skip_bytes(bytes, header)?;
         // Short frames are padded.
-        let payload = &captured[..captured.len().min(whole)];
+        let payload = &captured[..captured.len().min(payload_length)];
         Ok(Segment {
             at_ns,
-            from: (from, big(bytes, 0)?),
-            to: (to, big(bytes, 2)?),
-            sequence: u32::from_be_bytes(array(bytes, 4)?),
-            acknowledged: u32::from_be_bytes(array(bytes, 8)?),
-            flags: byte(bytes, 13)?,
+            from: (from, read_u16(bytes, 0)?),
+            to: (to, read_u16(bytes, 2)?),
+            sequence: u32::from_be_bytes(read_array(bytes, 4)?),
+            acknowledged: u32::from_be_bytes(read_array(bytes, 8)?),
+            flags: read_byte(bytes, 13)?,
             payload,
-            cut: whole - payload.len(),
+            cut: payload_length - payload.len(),
         })
     }
 }

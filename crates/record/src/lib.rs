@@ -46,7 +46,7 @@ pub(crate) struct Request {
     pub(crate) keys: Option<u64>,
     pub(crate) phase: Phase,
     /// Whether it names its round trip; auxiliary requests, such as PostgreSQL's Describe, do not.
-    pub(crate) leads: bool,
+    pub(crate) names_round_trip: bool,
     pub(crate) is_answered: bool,
 }
 
@@ -57,14 +57,14 @@ impl Request {
             digest: None,
             keys: None,
             phase: Phase::Operation,
-            leads: true,
+            names_round_trip: true,
             is_answered: true,
         }
     }
 
-    pub(crate) fn follows(command: &'static str) -> Self {
+    pub(crate) fn auxiliary(command: &'static str) -> Self {
         Self {
-            leads: false,
+            names_round_trip: false,
             ..Self::new(command)
         }
     }
@@ -73,11 +73,11 @@ impl Request {
     pub(crate) fn unanswered(command: &'static str) -> Self {
         Self {
             is_answered: false,
-            ..Self::follows(command)
+            ..Self::auxiliary(command)
         }
     }
 
-    pub(crate) fn of(statement: Statement) -> Self {
+    pub(crate) fn from_statement(statement: Statement) -> Self {
         Self {
             command: statement.command,
             digest: Some(statement.text),
@@ -86,7 +86,7 @@ impl Request {
         }
     }
 
-    pub(crate) fn in_phase(mut self, phase: Phase) -> Self {
+    pub(crate) fn with_phase(mut self, phase: Phase) -> Self {
         self.phase = phase;
         self
     }
@@ -94,12 +94,12 @@ impl Request {
 
 /// A decoder's report on the bytes that it was given.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct DecoderReport {
     pub(crate) requests: Vec<Request>,
     /// The server will answer what the client sent, even if `requests` does not show that; assumed without a decoder.
-    pub(crate) awaits: bool,
+    pub(crate) expects_answer: bool,
     /// The client's bytes end where a message ends.
-    pub(crate) is_between: bool,
+    pub(crate) is_between_messages: bool,
     /// A name for what was sent, used if no request gives one.
     pub(crate) name: Option<&'static str>,
     pub(crate) failed: bool,
@@ -125,10 +125,10 @@ pub(crate) enum Rows {
 
 impl Rows {
     pub(crate) fn add(&mut self, count: u64) {
-        *self = self.and(Self::Counted(count));
+        *self = self.combine(Self::Counted(count));
     }
 
-    pub(crate) fn and(self, other: Self) -> Self {
+    pub(crate) fn combine(self, other: Self) -> Self {
         match (self, other) {
             (Self::Missed, _) | (_, Self::Missed) => Self::Missed,
             (Self::Uncounted, only) | (only, Self::Uncounted) => only,
@@ -139,28 +139,29 @@ impl Rows {
 
 /// The reason why the rest of a connection cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Dark(pub(crate) &'static str);
+pub(crate) struct UnreadableReason(pub(crate) &'static str);
 
-pub(crate) const ENCRYPTED: Dark = Dark("encrypted");
-pub(crate) const COMPRESSED: Dark = Dark("compressed");
+pub(crate) const ENCRYPTED: UnreadableReason = UnreadableReason("encrypted");
+pub(crate) const COMPRESSED: UnreadableReason = UnreadableReason("compressed");
 /// From here on the server sends unrequested data, and the client answers.
-pub(crate) const REPLICATION: Dark = Dark("replication stream");
+pub(crate) const REPLICATION_STREAM: UnreadableReason = UnreadableReason("replication stream");
 /// The same for Memcached's `watch`.
-pub(crate) const LOG: Dark = Dark("stream of log lines");
-pub(crate) const NOT_UNDERSTOOD: Dark = Dark("protocol not understood");
-pub(crate) const IN_THE_MIDDLE: Dark = Dark("connection opened before the recording");
+pub(crate) const LOG_STREAM: UnreadableReason = UnreadableReason("stream of log lines");
+pub(crate) const NOT_UNDERSTOOD: UnreadableReason = UnreadableReason("protocol not understood");
+pub(crate) const OPENED_BEFORE_RECORDING: UnreadableReason =
+    UnreadableReason("connection opened before the recording");
 /// Requests were not seen completely, so there may be more of them than are counted.
 pub(crate) const REQUESTS_MISSED: &str = "requests in bytes that were not kept or captured";
 
-impl Dark {
+impl UnreadableReason {
     /// Whether the connection carries no more round trips.
     pub(crate) fn is_stream(self) -> bool {
-        self == REPLICATION || self == LOG
+        self == REPLICATION_STREAM || self == LOG_STREAM
     }
 }
 
 /// The member of `names` that equals `word`, ignoring case, else "other": only our own strings are stored, never the client's.
-pub(crate) fn known(names: &[&'static str], word: &[u8]) -> &'static str {
+pub(crate) fn known_name(names: &[&'static str], word: &[u8]) -> &'static str {
     names
         .iter()
         .find(|name| name.as_bytes().eq_ignore_ascii_case(word))

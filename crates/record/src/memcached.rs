@@ -1,12 +1,12 @@
 //! Decodes Memcached's commands, text and binary, and whether they failed.
 
-use crate::frame::{Framer, LONGEST_LINE, Style, number, take_line};
+use crate::frame::{Framer, HeaderLayout, MAX_LINE_BYTES, parse_number, take_line};
 use crate::salt::Salt;
-use crate::{Dark, Heard, LOG, Request, known};
+use crate::{DecoderReport, LOG_STREAM, Request, UnreadableReason, known_name};
 
 /// Bytes of a binary message that are kept: enough for a request with the longest key.
-const KEPT: usize = 512;
-const TEXT: &[&str] = &[
+const MAX_KEPT_BYTES: usize = 512;
+const TEXT_COMMANDS: &[&str] = &[
     "get",
     "gets",
     "gat",
@@ -39,7 +39,7 @@ const TEXT: &[&str] = &[
     "watch",
 ];
 /// Command names by opcode; any other opcode is "other".
-const BINARY: [&str; 37] = [
+const BINARY_COMMANDS: [&str; 37] = [
     "get",
     "set",
     "add",
@@ -80,7 +80,7 @@ const BINARY: [&str; 37] = [
 ];
 
 /// Opcodes of requests that are answered only if a key was found, or if they failed.
-const QUIET: [u8; 14] = [
+const QUIET_OPCODES: [u8; 14] = [
     0x09, 0x0D, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1E, 0x24,
 ];
 
@@ -102,7 +102,7 @@ pub(crate) enum Memcached {
 impl Memcached {
     pub(crate) fn new(first: u8) -> Self {
         if first == 0x80 {
-            let framer = || Framer::new(Style::Memcached, KEPT);
+            let framer = || Framer::new(HeaderLayout::Memcached, MAX_KEPT_BYTES);
             Self::Binary {
                 to_server: framer(),
                 to_client: framer(),
@@ -118,7 +118,7 @@ impl Memcached {
         }
     }
 
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn begin_round_trip(&mut self) {
         match self {
             Self::Text {
                 line,
@@ -138,19 +138,19 @@ impl Memcached {
                 to_server,
                 to_client,
             } => {
-                to_server.restart_if_lost();
-                to_client.restart_if_lost();
+                to_server.resynchronise();
+                to_client.resynchronise();
             }
         }
     }
 
-    pub(crate) fn client_said(
+    pub(crate) fn handle_client_bytes(
         &mut self,
         bytes: &[u8],
         skipped: usize,
         salt: &Salt,
-        out: &mut Heard,
-    ) -> Result<(), Dark> {
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
         let mut rest = bytes;
         match self {
             Self::Text {
@@ -160,32 +160,37 @@ impl Memcached {
                     take_text(&mut rest, line, body, salt, out)?;
                 }
                 skip(body, skipped, lost);
-                out.awaits |= *lost;
-                out.is_between = line.is_empty() && *body == 0 && !*lost;
+                out.expects_answer |= *lost;
+                out.is_between_messages = line.is_empty() && *body == 0 && !*lost;
             }
             Self::Binary { to_server, .. } => {
                 let mut skipped = skipped;
                 while let Some(message) = to_server.next(&mut rest, &mut skipped) {
-                    let name = BINARY
+                    let name = BINARY_COMMANDS
                         .get(usize::from(message.kind))
                         .copied()
                         .unwrap_or("other");
-                    let keys = Some(salt.of(message.head));
+                    let keys = Some(salt.hash(message.head));
                     out.requests.push(Request {
                         keys,
                         digest: Some(name.to_owned()),
-                        is_answered: !QUIET.contains(&message.kind),
+                        is_answered: !QUIET_OPCODES.contains(&message.kind),
                         ..Request::new(name)
                     });
                 }
-                out.awaits |= to_server.is_lost();
-                out.is_between = to_server.is_between();
+                out.expects_answer |= to_server.is_lost();
+                out.is_between_messages = to_server.is_between_messages();
             }
         }
         Ok(())
     }
 
-    pub(crate) fn server_said(&mut self, bytes: &[u8], skipped: usize, out: &mut Heard) {
+    pub(crate) fn handle_server_bytes(
+        &mut self,
+        bytes: &[u8],
+        skipped: usize,
+        out: &mut DecoderReport,
+    ) {
         let mut rest = bytes;
         match self {
             Self::Text {
@@ -225,42 +230,42 @@ fn take_text(
     line: &mut Vec<u8>,
     body: &mut usize,
     salt: &Salt,
-    out: &mut Heard,
-) -> Result<(), Dark> {
+    out: &mut DecoderReport,
+) -> Result<(), UnreadableReason> {
     if *body > 0 {
         let taken = (*body).min(rest.len());
         *rest = &rest[taken..];
         *body -= taken;
         return Ok(());
     }
-    let Some(whole) = take_line(rest, line)? else {
+    let Some(line_text) = take_line(rest, line)? else {
         return Ok(());
     };
-    let words: Vec<&[u8]> = whole
+    let words: Vec<&[u8]> = line_text
         .split(|&byte| byte == b' ')
         .filter(|word| !word.is_empty())
         .collect();
     let Some((first, arguments)) = words.split_first() else {
         return Ok(());
     };
-    let name = known(TEXT, first);
+    let name = known_name(TEXT_COMMANDS, first);
     let size = match name {
         "set" | "add" | "replace" | "append" | "prepend" | "cas" => arguments.get(3),
         "ms" => arguments.get(1),
         _ => None,
     };
-    *body = value_of(size);
-    let keyed = match name {
+    *body = value_bytes(size);
+    let key_words = match name {
         "get" | "gets" => arguments,
         "gat" | "gats" => arguments.get(1..).unwrap_or_default(),
         _ => arguments.get(..1).unwrap_or_default(),
     };
-    let mut keys = salt.keys();
-    for key in keyed {
+    let mut keys = salt.hasher();
+    for key in key_words {
         keys.add(key);
     }
-    let quiet = arguments.last() == Some(&b"noreply".as_slice()) || name == "quit";
-    let request = if quiet {
+    let is_quiet = arguments.last() == Some(&b"noreply".as_slice()) || name == "quit";
+    let request = if is_quiet {
         Request::unanswered(name)
     } else {
         Request::new(name)
@@ -270,44 +275,48 @@ fn take_text(
         digest: Some(name.to_owned()),
         ..request
     });
-    if name == "watch" { Err(LOG) } else { Ok(()) }
+    if name == "watch" {
+        Err(LOG_STREAM)
+    } else {
+        Ok(())
+    }
 }
 
 /// Bytes of a value of this size including its line end; 0 if no value follows.
-fn value_of(size: Option<&&[u8]>) -> usize {
-    size.and_then(|size| number::<usize>(size))
+fn value_bytes(size: Option<&&[u8]>) -> usize {
+    size.and_then(|size| parse_number::<usize>(size))
         .map_or(0, |size| size.saturating_add(2))
 }
 
-fn take_answer(rest: &mut &[u8], line: &mut Vec<u8>, body: &mut usize, out: &mut Heard) {
+fn take_answer(rest: &mut &[u8], line: &mut Vec<u8>, body: &mut usize, out: &mut DecoderReport) {
     if *body > 0 {
         let taken = (*body).min(rest.len());
         *rest = &rest[taken..];
         *body -= taken;
         return;
     }
-    let Ok(Some(whole)) = take_line(rest, line) else {
-        if line.len() >= LONGEST_LINE || rest.is_empty() {
+    let Ok(Some(line_text)) = take_line(rest, line) else {
+        if line.len() >= MAX_LINE_BYTES || rest.is_empty() {
             return;
         }
         *rest = &[];
         return;
     };
-    let words: Vec<&[u8]> = whole.split(|&byte| byte == b' ').collect();
+    let words: Vec<&[u8]> = line_text.split(|&byte| byte == b' ').collect();
     match words.first() {
         Some(&(b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR")) => out.failed = true,
-        Some(&b"VALUE") => *body = value_of(words.get(3)),
-        Some(&b"VA") => *body = value_of(words.get(1)),
+        Some(&b"VALUE") => *body = value_bytes(words.get(3)),
+        Some(&b"VA") => *body = value_bytes(words.get(1)),
         _ => {}
     }
 }
 
 /// Whether a client that begins like this may speak the binary protocol.
-pub(crate) fn begins_binary(bytes: &[u8]) -> bool {
+pub(crate) fn is_binary_start(bytes: &[u8]) -> bool {
     bytes.first() == Some(&0x80)
 }
 
 /// Whether a client's first word is a command; the server accepts only lower case.
 pub(crate) fn is_command(word: &[u8]) -> bool {
-    TEXT.iter().any(|name| name.as_bytes() == word)
+    TEXT_COMMANDS.iter().any(|name| name.as_bytes() == word)
 }

@@ -3,18 +3,19 @@
 use std::collections::{HashMap, VecDeque};
 
 use howfar_wire::mysql::command::code;
-use howfar_wire::mysql::frame::FULL;
+use howfar_wire::mysql::frame::MAX_PAYLOAD;
 use howfar_wire::mysql::handshake::Greeting;
 use howfar_wire::mysql::reply::{
     EOF, ERR, LOCAL_INFILE, MORE_RESULTS, OK, OkPacket, Prepared, ResultHead, eof_status, is_eof,
 };
 
 use crate::digest::{Dialect, digest};
-use crate::frame::{Framer, Message, Style};
+use crate::frame::{Framer, HeaderLayout, Message};
 use crate::parameters;
 use crate::salt::Salt;
 use crate::{
-    COMPRESSED, Dark, ENCRYPTED, Heard, Phase, REPLICATION, REQUESTS_MISSED, Request, Rows,
+    COMPRESSED, DecoderReport, ENCRYPTED, Phase, REPLICATION_STREAM, REQUESTS_MISSED, Request,
+    Rows, UnreadableReason,
 };
 
 const PROTOCOL_41: u64 = 1 << 9;
@@ -26,25 +27,25 @@ const QUERY_ATTRIBUTES: u64 = 1 << 27;
 const CACHE_METADATA: u64 = 1 << 36;
 const CURSOR_EXISTS: u16 = 1 << 6;
 const NO_BACKSLASH_ESCAPES: u16 = 1 << 9;
-const REQUEST_KEPT: usize = 1 << 20;
+const MAX_REQUEST_KEPT: usize = 1 << 20;
 /// Bytes of a greeting that are kept: up to the server's capabilities, which follow a version that may be long.
-const GREETING_KEPT: usize = 1024;
-const ANSWER_KEPT: usize = 64;
+const MAX_GREETING_KEPT: usize = 1024;
+const MAX_ANSWER_KEPT: usize = 64;
 /// Maximum prepared statements remembered for a connection.
-const MOST_STATEMENTS: usize = 16_384;
-const MOST_PENDING: usize = 4096;
+const MAX_STATEMENTS: usize = 16_384;
+const MAX_PENDING: usize = 4096;
 /// How MariaDB's progress report begins: it looks like an error with the number 0xFFFF.
 const PROGRESS: [u8; 3] = [ERR, 0xFF, 0xFF];
 /// The id that means "the statement prepared last" in MariaDB's protocol.
-const LAST: u32 = u32::MAX;
+const LAST_PREPARED: u32 = u32::MAX;
 
 /// Phase of the connection: authentication comes before commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum State {
     Greeting,
     Login,
     /// The exchange of credentials.
-    Proving,
+    Authentication,
     Commands,
 }
 
@@ -82,18 +83,18 @@ struct Statement {
 
 #[derive(Debug)]
 pub(crate) struct Mysql {
-    stage: Stage,
+    state: State,
     to_server: Framer,
     to_client: Framer,
-    server_can: u64,
-    can: u64,
+    server_capabilities: u64,
+    capabilities: u64,
     backslash: bool,
     continued: bool,
     statements: HashMap<u32, Statement>,
-    last: Option<String>,
+    last_prepared: Option<String>,
     pending: VecDeque<Pending>,
     expect: Expect,
-    parameters_then: Option<u64>,
+    columns_after_parameters: Option<u64>,
     /// Bytes so far of the server's current message.
     message_bytes: u64,
 }
@@ -101,24 +102,24 @@ pub(crate) struct Mysql {
 impl Mysql {
     pub(crate) fn new() -> Self {
         Self {
-            stage: Stage::Greeting,
-            to_server: Framer::new(Style::Mysql, REQUEST_KEPT),
-            to_client: Framer::new(Style::Mysql, GREETING_KEPT),
-            server_can: 0,
-            can: 0,
+            state: State::Greeting,
+            to_server: Framer::new(HeaderLayout::Mysql, MAX_REQUEST_KEPT),
+            to_client: Framer::new(HeaderLayout::Mysql, MAX_GREETING_KEPT),
+            server_capabilities: 0,
+            capabilities: 0,
             backslash: true,
             continued: false,
             statements: HashMap::new(),
-            last: None,
+            last_prepared: None,
             pending: VecDeque::new(),
             expect: Expect::First,
-            parameters_then: None,
+            columns_after_parameters: None,
             message_bytes: 0,
         }
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        if self.stage == Stage::Commands {
+        if self.state == State::Commands {
             Phase::Operation
         } else {
             Phase::Connect
@@ -126,29 +127,30 @@ impl Mysql {
     }
 
     /// Begin a round trip: the client sends after the server did.
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn begin_round_trip(&mut self) {
         if self.to_client.is_lost() || self.to_server.is_lost() {
             self.pending.clear();
             self.expect = Expect::First;
-            self.to_client.lose();
-            self.to_client.restart_if_lost();
-            self.to_server.restart_if_lost();
+            self.to_client.mark_lost();
+            self.to_client.resynchronise();
+            self.to_server.resynchronise();
         }
     }
 
-    pub(crate) fn client_said(
+    pub(crate) fn handle_client_bytes(
         &mut self,
         mut bytes: &[u8],
         mut skipped: usize,
         salt: &Salt,
-        out: &mut Heard,
-    ) -> Result<(), Dark> {
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
         // Moved out of `self` meanwhile, as a message borrows the framer.
-        let mut framer = std::mem::replace(&mut self.to_server, Framer::new(Style::Mysql, 0));
+        let mut framer =
+            std::mem::replace(&mut self.to_server, Framer::new(HeaderLayout::Mysql, 0));
         let was_lost = framer.is_lost();
         let mut outcome = Ok(());
         while let Some(message) = framer.next(&mut bytes, &mut skipped) {
-            outcome = self.request(&message, salt, out);
+            outcome = self.handle_request(&message, salt, out);
             if outcome.is_err() {
                 break;
             }
@@ -157,99 +159,108 @@ impl Mysql {
         if framer.is_lost() && !was_lost && framer.last_header()[3] == 0 {
             out.unknown.push(REQUESTS_MISSED);
         }
-        out.awaits |= framer.is_lost();
-        out.is_between = framer.is_between();
+        out.expects_answer |= framer.is_lost();
+        out.is_between_messages = framer.is_between_messages();
         self.to_server = framer;
         outcome
     }
 
-    fn request(&mut self, message: &Message, salt: &Salt, out: &mut Heard) -> Result<(), Dark> {
-        match self.stage {
-            Stage::Greeting | Stage::Login => return self.login(message, out),
-            Stage::Proving => {
+    fn handle_request(
+        &mut self,
+        message: &Message,
+        salt: &Salt,
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
+        match self.state {
+            State::Greeting | State::Login => return self.handle_login(message, out),
+            State::Authentication => {
                 out.requests
-                    .push(Request::new("login").in_phase(Phase::Connect));
+                    .push(Request::new("login").with_phase(Phase::Connect));
                 return Ok(());
             }
-            Stage::Commands => {}
+            State::Commands => {}
         }
-        let continues = std::mem::replace(&mut self.continued, message.length == FULL);
+        let continues = std::mem::replace(&mut self.continued, message.length == MAX_PAYLOAD);
         // A sequence number other than 0 marks the file of LOAD DATA LOCAL.
         if continues || message.kind != 0 {
-            out.awaits = true;
+            out.expects_answer = true;
             out.name = Some("local file");
             return Ok(());
         }
         let Some((&code, body)) = message.head.split_first() else {
             return Ok(());
         };
-        if !message.is_whole() {
+        if !message.is_complete() {
             out.unknown.push("statement longer than kept");
         }
-        self.command(code, body, message.is_whole(), salt, out)
+        self.handle_command(code, body, message.is_complete(), salt, out)
     }
 
-    fn login(&mut self, message: &Message, out: &mut Heard) -> Result<(), Dark> {
+    fn handle_login(
+        &mut self,
+        message: &Message,
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
         let head = message.head;
         let number = |from: usize| {
             head.get(from..from + 4).map_or(0, |four| {
                 u64::from(u32::from_le_bytes(four.try_into().expect("four bytes")))
             })
         };
-        self.can = number(0);
-        if self.can & PROTOCOL_41 == 0 {
+        self.capabilities = number(0);
+        if self.capabilities & PROTOCOL_41 == 0 {
             return Err(crate::NOT_UNDERSTOOD);
         }
-        self.can |= number(28) << 32;
+        self.capabilities |= number(28) << 32;
         out.requests
-            .push(Request::new("login").in_phase(Phase::Connect));
-        if message.length == 32 && self.can & SSL != 0 {
+            .push(Request::new("login").with_phase(Phase::Connect));
+        if message.length == 32 && self.capabilities & SSL != 0 {
             return Err(ENCRYPTED);
         }
-        self.can &= self.server_can;
-        self.stage = Stage::Proving;
+        self.capabilities &= self.server_capabilities;
+        self.state = State::Authentication;
         Ok(())
     }
 
-    fn command(
+    fn handle_command(
         &mut self,
         code: u8,
         body: &[u8],
-        whole: bool,
+        is_complete: bool,
         salt: &Salt,
-        out: &mut Heard,
-    ) -> Result<(), Dark> {
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
         let request = match code {
-            code::QUIT => Request::unanswered("quit").in_phase(Phase::Close),
+            code::QUIT => Request::unanswered("quit").with_phase(Phase::Close),
             code::SEND_LONG_DATA => Request::unanswered("send_long_data"),
             code::CLOSE => {
-                if let Some(id) = id_of(body) {
+                if let Some(id) = parse_id(body) {
                     self.statements.remove(&id);
                 }
                 Request::unanswered("close_statement")
             }
             code::CHANGE_USER => {
-                self.stage = Stage::Proving;
-                Request::new("change_user").in_phase(Phase::Connect)
+                self.state = State::Authentication;
+                Request::new("change_user").with_phase(Phase::Connect)
             }
             code::BINLOG_DUMP | code::BINLOG_DUMP_GTID => {
                 out.requests.push(Request::new("binlog_dump"));
-                return Err(REPLICATION);
+                return Err(REPLICATION_STREAM);
             }
             code::QUERY => {
-                self.query(body, whole, salt, out);
+                self.handle_query(body, is_complete, salt, out);
                 return Ok(());
             }
             code::PREPARE => {
-                self.prepare(body, whole, salt, out);
+                self.handle_prepare(body, is_complete, salt, out);
                 return Ok(());
             }
             code::EXECUTE | code::BULK_EXECUTE => {
-                self.execute(code, body, whole, salt, out);
+                self.handle_execute(code, body, is_complete, salt, out);
                 return Ok(());
             }
             _ => {
-                self.simple(code, out);
+                self.handle_simple_command(code, out);
                 return Ok(());
             }
         };
@@ -257,7 +268,7 @@ impl Mysql {
         Ok(())
     }
 
-    fn simple(&mut self, code: u8, out: &mut Heard) {
+    fn handle_simple_command(&mut self, code: u8, out: &mut DecoderReport) {
         let (name, pending) = match code {
             code::INIT_DB => ("init_db", Pending::Result),
             code::FIELD_LIST => ("field_list", Pending::Fields),
@@ -270,10 +281,10 @@ impl Mysql {
             _ => ("other", Pending::Result),
         };
         out.requests.push(Request::new(name));
-        self.wait_for(pending);
+        self.expect_answer(pending);
     }
 
-    fn wait_for(&mut self, pending: Pending) {
+    fn expect_answer(&mut self, pending: Pending) {
         if self.pending.is_empty() {
             self.expect = if matches!(pending, Pending::Fetch) {
                 Expect::Rows
@@ -281,10 +292,10 @@ impl Mysql {
                 Expect::First
             };
         }
-        if self.pending.len() < MOST_PENDING {
+        if self.pending.len() < MAX_PENDING {
             self.pending.push_back(pending);
         } else {
-            self.to_client.lose();
+            self.to_client.mark_lost();
         }
     }
 
@@ -294,47 +305,65 @@ impl Mysql {
         }
     }
 
-    fn query(&mut self, body: &[u8], whole: bool, salt: &Salt, out: &mut Heard) {
-        let sql = if self.can & QUERY_ATTRIBUTES == 0 {
+    fn handle_query(
+        &mut self,
+        body: &[u8],
+        is_complete: bool,
+        salt: &Salt,
+        out: &mut DecoderReport,
+    ) {
+        let sql = if self.capabilities & QUERY_ATTRIBUTES == 0 {
             Some(body)
         } else {
-            parameters::statement(body)
+            parameters::strip_attributes(body)
         };
         if let Some(sql) = sql {
-            let mut request = Request::of(digest(sql, self.dialect(), salt));
-            request.keys = request.keys.filter(|_| whole);
+            let mut request = Request::from_statement(digest(sql, self.dialect(), salt));
+            request.keys = request.keys.filter(|_| is_complete);
             out.requests.push(request);
         } else {
             out.unknown.push("query with attributes");
             out.requests.push(Request::new("query"));
         }
-        self.wait_for(Pending::Result);
+        self.expect_answer(Pending::Result);
     }
 
-    fn prepare(&mut self, sql: &[u8], whole: bool, salt: &Salt, out: &mut Heard) {
+    fn handle_prepare(
+        &mut self,
+        sql: &[u8],
+        is_complete: bool,
+        salt: &Salt,
+        out: &mut DecoderReport,
+    ) {
         let statement = digest(sql, self.dialect(), salt);
-        self.last = Some(statement.text.clone());
+        self.last_prepared = Some(statement.text.clone());
         out.requests.push(Request {
             digest: Some(statement.text.clone()),
-            keys: whole.then_some(statement.keys),
+            keys: is_complete.then_some(statement.keys),
             ..Request::new("prepare")
         });
-        self.wait_for(Pending::Prepare(Some(statement.text)));
+        self.expect_answer(Pending::Prepare(Some(statement.text)));
     }
 
-    fn execute(&mut self, code: u8, body: &[u8], whole: bool, salt: &Salt, out: &mut Heard) {
-        let id = id_of(body).unwrap_or(0);
-        let named = self.can & QUERY_ATTRIBUTES != 0;
-        let values = body.get(4..).filter(|_| whole);
+    fn handle_execute(
+        &mut self,
+        code: u8,
+        body: &[u8],
+        is_complete: bool,
+        salt: &Salt,
+        out: &mut DecoderReport,
+    ) {
+        let id = parse_id(body).unwrap_or(0);
+        let named = self.capabilities & QUERY_ATTRIBUTES != 0;
+        let values = body.get(4..).filter(|_| is_complete);
         let known = self.statements.get(&id);
         let keys = match known {
-            Some(known) if code == code::EXECUTE => {
-                values.and_then(|body| parameters::keys(body, known.parameters, named, salt))
-            }
-            _ => values.map(|body| salt.of(body)),
+            Some(known) if code == code::EXECUTE => values
+                .and_then(|body| parameters::hash_parameters(body, known.parameters, named, salt)),
+            _ => values.map(|body| salt.hash(body)),
         };
-        let digest = if id == LAST {
-            self.last.clone()
+        let digest = if id == LAST_PREPARED {
+            self.last_prepared.clone()
         } else {
             known.and_then(|known| known.digest.clone())
         };
@@ -346,48 +375,49 @@ impl Mysql {
             keys,
             ..Request::new("execute")
         });
-        self.wait_for(Pending::Result);
+        self.expect_answer(Pending::Result);
     }
 
     /// Whether no answer is due: an error that comes now, as after an idle timeout, is unrequested.
     fn is_idle(&self) -> bool {
-        self.stage == Stage::Commands && self.pending.is_empty() && !self.to_server.is_lost()
+        self.state == State::Commands && self.pending.is_empty() && !self.to_server.is_lost()
     }
 
-    pub(crate) fn server_said(
+    pub(crate) fn handle_server_bytes(
         &mut self,
         mut bytes: &[u8],
         mut skipped: usize,
-        out: &mut Heard,
-    ) -> Result<(), Dark> {
-        let mut framer = std::mem::replace(&mut self.to_client, Framer::new(Style::Mysql, 0));
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
+        let mut framer =
+            std::mem::replace(&mut self.to_client, Framer::new(HeaderLayout::Mysql, 0));
         let mut outcome = Ok(());
         loop {
-            if framer.is_between() {
-                (self.message_bytes, framer.is_own) = (0, self.is_idle());
+            if framer.is_between_messages() {
+                (self.message_bytes, framer.is_push) = (0, self.is_idle());
             }
-            let (before, is_own) = (bytes.len() + skipped, framer.is_own);
+            let (before, is_push) = (bytes.len() + skipped, framer.is_push);
             let message = framer.next(&mut bytes, &mut skipped);
             self.message_bytes += (before - bytes.len() - skipped) as u64;
             let Some(message) = message else {
                 break;
             };
-            if is_own && message.head.first() == Some(&ERR) {
+            if is_push && message.head.first() == Some(&ERR) {
                 out.pushes += 1;
                 out.pushed_bytes += self.message_bytes;
                 continue;
             }
-            outcome = self.answer(&message, out);
+            outcome = self.handle_answer(&message, out);
             if outcome.is_err() {
                 break;
             }
-            framer.keep = ANSWER_KEPT;
+            framer.max_kept = MAX_ANSWER_KEPT;
             // The answer showed that the position in the stream is lost.
             if self.to_client.is_lost() {
-                framer.lose();
+                framer.mark_lost();
             }
         }
-        if framer.is_own && !framer.is_lost() && !framer.is_between() {
+        if framer.is_push && !framer.is_lost() && !framer.is_between_messages() {
             out.undecided_bytes = self.message_bytes;
         }
         if framer.is_lost() {
@@ -397,47 +427,52 @@ impl Mysql {
         outcome
     }
 
-    fn answer(&mut self, message: &Message, out: &mut Heard) -> Result<(), Dark> {
+    fn handle_answer(
+        &mut self,
+        message: &Message,
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
         let head = message.head;
         let first = head.first().copied().unwrap_or(0);
-        match self.stage {
-            Stage::Greeting => {
-                self.server_can = Greeting::parse(head).map_or(0, |one| capabilities(&one));
-                self.stage = Stage::Login;
+        match self.state {
+            State::Greeting => {
+                self.server_capabilities =
+                    Greeting::parse(head).map_or(0, |one| greeting_capabilities(&one));
+                self.state = State::Login;
                 out.failed |= first == ERR;
                 return Ok(());
             }
-            Stage::Login | Stage::Proving => {
+            State::Login | State::Authentication => {
                 out.failed |= first == ERR;
                 if first == OK {
-                    self.stage = Stage::Commands;
-                    self.status(status_of_ok(head));
-                    if self.can & (COMPRESS | ZSTD) != 0 {
+                    self.state = State::Commands;
+                    self.set_status(status_of_ok(head));
+                    if self.capabilities & (COMPRESS | ZSTD) != 0 {
                         return Err(COMPRESSED);
                     }
                 }
                 return Ok(());
             }
-            Stage::Commands => {}
+            State::Commands => {}
         }
-        self.result(first, message, out);
+        self.handle_result(first, message, out);
         Ok(())
     }
 
-    fn result(&mut self, first: u8, message: &Message, out: &mut Heard) {
+    fn handle_result(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
         if message.head.starts_with(&PROGRESS) {
             return;
         }
         if message.head.is_empty() && message.length > 0 {
             // Whether it is a row or the end was not seen.
-            return self.to_client.lose();
+            return self.to_client.mark_lost();
         }
         if first == ERR && !matches!(self.expect, Expect::Definitions { .. }) {
             out.failed = true;
             return self.next_pending();
         }
         match self.expect {
-            Expect::First => self.first(first, message, out),
+            Expect::First => self.handle_first(first, message, out),
             Expect::Definitions { left, then_rows } => {
                 if left > 1 {
                     self.expect = Expect::Definitions {
@@ -445,7 +480,7 @@ impl Mysql {
                         then_rows,
                     };
                 } else {
-                    self.defined(then_rows);
+                    self.end_definitions(then_rows);
                 }
             }
             Expect::DefinitionsEnd { then_rows } => {
@@ -457,32 +492,32 @@ impl Mysql {
                     self.after_definitions(then_rows);
                 }
             }
-            Expect::Rows => self.row(first, message, out),
+            Expect::Rows => self.handle_row(first, message, out),
         }
     }
 
-    fn first(&mut self, first: u8, message: &Message, out: &mut Heard) {
+    fn handle_first(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
         let head = message.head;
         match (self.pending.front(), first) {
-            (Some(Pending::Prepare(_)), OK) => self.prepared(head),
+            (Some(Pending::Prepare(_)), OK) => self.handle_prepared(head),
             (Some(Pending::Line), _) => self.next_pending(),
             (Some(Pending::Fields), _) if !is_eof(message.length, first) => {}
-            (_, OK) => self.ended(status_of_ok(head)),
-            (_, EOF) if is_eof(message.length, first) => self.ended(eof_status(head).ok()),
+            (_, OK) => self.end_result(status_of_ok(head)),
+            (_, EOF) if is_eof(message.length, first) => self.end_result(eof_status(head).ok()),
             // The client sends a file now.
             (_, LOCAL_INFILE) => {}
             _ => {
                 out.rows.add(0);
-                let caches = self.can & CACHE_METADATA != 0;
+                let caches = self.capabilities & CACHE_METADATA != 0;
                 let Ok(result) = ResultHead::parse(head, caches) else {
-                    return self.to_client.lose();
+                    return self.to_client.mark_lost();
                 };
                 if result.definitions > 0 {
                     self.expect = Expect::Definitions {
                         left: result.definitions.into(),
                         then_rows: true,
                     };
-                } else if self.can & DEPRECATE_EOF == 0 {
+                } else if self.capabilities & DEPRECATE_EOF == 0 {
                     self.expect = Expect::DefinitionsEnd { then_rows: true };
                 } else {
                     self.expect = Expect::Rows;
@@ -491,16 +526,16 @@ impl Mysql {
         }
     }
 
-    fn prepared(&mut self, head: &[u8]) {
+    fn handle_prepared(&mut self, head: &[u8]) {
         let Some(Pending::Prepare(digest)) = self.pending.front_mut() else {
             return;
         };
         let digest = digest.take();
-        self.parameters_then = None;
+        self.columns_after_parameters = None;
         let Ok(prepared) = Prepared::parse(head) else {
             return self.next_pending();
         };
-        if self.statements.len() < MOST_STATEMENTS {
+        if self.statements.len() < MAX_STATEMENTS {
             let known = Statement {
                 digest,
                 parameters: prepared.parameters,
@@ -516,7 +551,7 @@ impl Mysql {
                 }
             }
             (left, columns) => {
-                self.parameters_then = (columns > 0).then_some(columns);
+                self.columns_after_parameters = (columns > 0).then_some(columns);
                 self.expect = Expect::Definitions {
                     left,
                     then_rows: false,
@@ -525,8 +560,8 @@ impl Mysql {
         }
     }
 
-    fn defined(&mut self, then_rows: bool) {
-        if self.can & DEPRECATE_EOF == 0 {
+    fn end_definitions(&mut self, then_rows: bool) {
+        if self.capabilities & DEPRECATE_EOF == 0 {
             self.expect = Expect::DefinitionsEnd { then_rows };
         } else {
             self.after_definitions(then_rows);
@@ -536,7 +571,7 @@ impl Mysql {
     fn after_definitions(&mut self, then_rows: bool) {
         if then_rows {
             self.expect = Expect::Rows;
-        } else if let Some(left) = self.parameters_then.take() {
+        } else if let Some(left) = self.columns_after_parameters.take() {
             self.expect = Expect::Definitions {
                 left,
                 then_rows: false,
@@ -546,24 +581,24 @@ impl Mysql {
         }
     }
 
-    fn row(&mut self, first: u8, message: &Message, out: &mut Heard) {
-        let deprecated = self.can & DEPRECATE_EOF != 0;
+    fn handle_row(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
+        let deprecated = self.capabilities & DEPRECATE_EOF != 0;
         let ends = if deprecated {
-            first == EOF && message.length < FULL
+            first == EOF && message.length < MAX_PAYLOAD
         } else {
             is_eof(message.length, first)
         };
         if !ends {
             out.rows.add(1);
         } else if deprecated {
-            self.ended(status_of_ok(message.head));
+            self.end_result(status_of_ok(message.head));
         } else {
-            self.ended(eof_status(message.head).ok());
+            self.end_result(eof_status(message.head).ok());
         }
     }
 
-    fn ended(&mut self, status: Option<u16>) {
-        self.status(status);
+    fn end_result(&mut self, status: Option<u16>) {
+        self.set_status(status);
         if status.is_some_and(|status| status & MORE_RESULTS != 0) {
             self.expect = Expect::First;
         } else {
@@ -571,7 +606,7 @@ impl Mysql {
         }
     }
 
-    fn status(&mut self, status: Option<u16>) {
+    fn set_status(&mut self, status: Option<u16>) {
         if let Some(status) = status {
             self.backslash = status & NO_BACKSLASH_ESCAPES == 0;
         }
@@ -593,12 +628,12 @@ pub(crate) fn is_greeting(bytes: &[u8]) -> Option<bool> {
     Some(matches!(first, [_, _, 0, 0, 0x0A | 0xFF]))
 }
 
-fn id_of(body: &[u8]) -> Option<u32> {
+fn parse_id(body: &[u8]) -> Option<u32> {
     body.first_chunk::<4>()
         .map(|four| u32::from_le_bytes(*four))
 }
 
-fn capabilities(greeting: &Greeting) -> u64 {
+fn greeting_capabilities(greeting: &Greeting) -> u64 {
     u64::from(greeting.capabilities) | (u64::from(greeting.extended) << 32)
 }
 

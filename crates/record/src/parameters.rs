@@ -3,11 +3,11 @@
 use crate::salt::Salt;
 
 /// Flag of an execution: the number of values comes first, as attributes may be among them.
-const COUNTED: u8 = 8;
-const MOST: usize = 65_535;
+const PARAMETER_COUNT_AVAILABLE: u8 = 8;
+const MAX_VALUES: usize = 65_535;
 
 /// The header of a row of values.
-struct Head<'a> {
+struct RowHead<'a> {
     count: usize,
     /// A bit for each value; set if it is NULL, and so has no bytes.
     nulls: &'a [u8],
@@ -16,44 +16,49 @@ struct Head<'a> {
 }
 
 /// The statement behind the attributes of a `COM_QUERY`; None if `body` does not have that form.
-pub(crate) fn statement(body: &[u8]) -> Option<&[u8]> {
+pub(crate) fn strip_attributes(body: &[u8]) -> Option<&[u8]> {
     let mut rest = body;
-    let count = length(&mut rest)?;
-    if length(&mut rest)? != 1 {
+    let count = read_length(&mut rest)?;
+    if read_length(&mut rest)? != 1 {
         return None;
     }
-    let head = head(&mut rest, count, true)?;
+    let head = parse_head(&mut rest, count, true)?;
     head.skip(&mut rest, count)?;
     Some(rest)
 }
 
-/// A hash of the parameters in a `COM_STMT_EXECUTE`, whose `body` begins behind the statement's number. `own`: the statement's number
-/// of parameters; `is_named`: both sides support attributes, which follow the parameters. None if the parameters cannot be located.
-pub(crate) fn keys(body: &[u8], own: u16, is_named: bool, salt: &Salt) -> Option<u64> {
+/// A hash of the parameters in a `COM_STMT_EXECUTE`, whose `body` begins behind the statement's number, which has `parameter_count`
+/// parameters. `is_named`: both sides support attributes, which follow the parameters. None if the parameters cannot be located.
+pub(crate) fn hash_parameters(
+    body: &[u8],
+    parameter_count: u16,
+    is_named: bool,
+    salt: &Salt,
+) -> Option<u64> {
     // Flags, and the iteration count.
     let (flags, mut rest) = (*body.first()?, body.get(5..)?);
-    let own = usize::from(own);
-    let count = if is_named && flags & COUNTED != 0 {
-        length(&mut rest)?
+    let parameter_count = usize::from(parameter_count);
+    let count = if is_named && flags & PARAMETER_COUNT_AVAILABLE != 0 {
+        read_length(&mut rest)?
     } else {
-        own
+        parameter_count
     };
-    let head = head(&mut rest, count, is_named)?;
+    let head = parse_head(&mut rest, count, is_named)?;
     let mut values = rest;
-    if count != own {
-        head.skip(&mut rest, own)?;
+    if count != parameter_count {
+        head.skip(&mut rest, parameter_count)?;
         values = &values[..values.len() - rest.len()];
     }
-    let mut keys = salt.keys();
-    for at in 0..own {
-        keys.mark(head.is_null(at).into());
+    let mut keys = salt.hasher();
+    for at in 0..parameter_count {
+        keys.add_number(head.is_null(at).into());
     }
     keys.add(values);
     Some(keys.finish())
 }
 
-fn head<'a>(rest: &mut &'a [u8], count: usize, is_named: bool) -> Option<Head<'a>> {
-    if count > MOST {
+fn parse_head<'a>(rest: &mut &'a [u8], count: usize, is_named: bool) -> Option<RowHead<'a>> {
+    if count > MAX_VALUES {
         return None;
     }
     let nulls = take(rest, count.div_ceil(8))?;
@@ -62,13 +67,13 @@ fn head<'a>(rest: &mut &'a [u8], count: usize, is_named: bool) -> Option<Head<'a
         let kinds = (0..count).map(|_| {
             let kind = take(rest, 2)?[0];
             if is_named {
-                string(rest)?;
+                read_string(rest)?;
             }
             Some(kind)
         });
         kinds.collect::<Option<Vec<u8>>>()
     });
-    Some(Head {
+    Some(RowHead {
         count,
         nulls,
         types: match types {
@@ -78,7 +83,7 @@ fn head<'a>(rest: &mut &'a [u8], count: usize, is_named: bool) -> Option<Head<'a
     })
 }
 
-impl Head<'_> {
+impl RowHead<'_> {
     fn is_null(&self, at: usize) -> bool {
         self.nulls[at / 8] & (1 << (at % 8)) != 0
     }
@@ -100,7 +105,7 @@ impl Head<'_> {
                     let count = usize::from(take(rest, 1)?[0]);
                     take(rest, count)?
                 }
-                _ => string(rest)?,
+                _ => read_string(rest)?,
             };
         }
         Some(())
@@ -113,7 +118,7 @@ fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     Some(head)
 }
 
-fn length(rest: &mut &[u8]) -> Option<usize> {
+fn read_length(rest: &mut &[u8]) -> Option<usize> {
     let first = take(rest, 1)?[0];
     let width = match first {
         0xFC => 2,
@@ -126,8 +131,8 @@ fn length(rest: &mut &[u8]) -> Option<usize> {
     usize::try_from(bytes.iter().rev().fold(0, number)).ok()
 }
 
-fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let count = length(rest)?;
+fn read_string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let count = read_length(rest)?;
     take(rest, count)
 }
 
@@ -171,7 +176,7 @@ mod tests {
         fn a_statement_is_found_behind_any_attributes(kinds in prop::collection::vec(0..4_u8, 0..20)) {
             let names = vec![&b"traceparent"[..]; kinds.len()];
             let body = [&[kinds.len() as u8, 1][..], &row(&kinds, &names), b"SELECT 2"].concat();
-            prop_assert_eq!(statement(&body), Some(&b"SELECT 2"[..]));
+            prop_assert_eq!(strip_attributes(&body), Some(&b"SELECT 2"[..]));
         }
 
         #[test]
@@ -180,16 +185,16 @@ mod tests {
             let all = [own.clone(), more.clone()].concat();
             let names: Vec<&[u8]> = (0..all.len()).map(|at| if at < own.len() { &b""[..] } else { b"a" }).collect();
             let plain = [&[0, 1, 0, 0, 0][..], &row(&own, &names)].concat();
-            let with = [&[COUNTED, 1, 0, 0, 0, all.len() as u8][..], &row(&all, &names)].concat();
+            let with = [&[PARAMETER_COUNT_AVAILABLE, 1, 0, 0, 0, all.len() as u8][..], &row(&all, &names)].concat();
             let count = own.len() as u16;
-            prop_assert_eq!(keys(&plain, count, true, &salt), keys(&with, count, true, &salt));
-            prop_assert!(keys(&with, count, true, &salt).is_some());
+            prop_assert_eq!(hash_parameters(&plain, count, true, &salt), hash_parameters(&with, count, true, &salt));
+            prop_assert!(hash_parameters(&with, count, true, &salt).is_some());
         }
 
         #[test]
         fn any_bytes_may_come(body in prop::collection::vec(any::<u8>(), 0..60), own in 0..20_u16, is_named in any::<bool>()) {
-            statement(&body);
-            keys(&body, own, is_named, &Salt::default());
+            strip_attributes(&body);
+            hash_parameters(&body, own, is_named, &Salt::default());
         }
     }
 
@@ -197,8 +202,14 @@ mod tests {
     #[test]
     fn equal_values_have_equal_keys_with_and_without_types() {
         let salt = Salt::default();
-        let first = keys(b"\0\x01\0\0\0\0\x01\x03\0\x07\0\0\0", 1, false, &salt);
-        assert_eq!(first, keys(b"\0\x01\0\0\0\0\0\x07\0\0\0", 1, false, &salt));
-        assert_ne!(first, keys(b"\0\x01\0\0\0\0\0\x08\0\0\0", 1, false, &salt));
+        let first = hash_parameters(b"\0\x01\0\0\0\0\x01\x03\0\x07\0\0\0", 1, false, &salt);
+        assert_eq!(
+            first,
+            hash_parameters(b"\0\x01\0\0\0\0\0\x07\0\0\0", 1, false, &salt)
+        );
+        assert_ne!(
+            first,
+            hash_parameters(b"\0\x01\0\0\0\0\0\x08\0\0\0", 1, false, &salt)
+        );
     }
 }

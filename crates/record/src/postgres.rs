@@ -6,21 +6,22 @@ use howfar_wire::postgres::reply::parameter;
 use howfar_wire::postgres::request::{CANCEL_REQUEST, GSS_REQUEST, SSL_REQUEST};
 
 use crate::digest::{Dialect, Statement, digest};
-use crate::frame::{Framer, Message, Style};
+use crate::frame::{Framer, HeaderLayout, Message};
 use crate::salt::Salt;
 use crate::{
-    Dark, ENCRYPTED, Heard, NOT_UNDERSTOOD, Phase, REPLICATION, REQUESTS_MISSED, Request, Rows,
+    DecoderReport, ENCRYPTED, NOT_UNDERSTOOD, Phase, REPLICATION_STREAM, REQUESTS_MISSED, Request,
+    Rows, UnreadableReason,
 };
 
 const VERSION_3: u32 = 3;
-const REQUEST_KEPT: usize = 1 << 20;
-const ANSWER_KEPT: usize = 64;
+const MAX_REQUEST_KEPT: usize = 1 << 20;
+const MAX_ANSWER_KEPT: usize = 64;
 /// Maximum prepared statements, and maximum portals, remembered for a connection.
-const MOST_NAMES: usize = 16_384;
+const MAX_NAMES: usize = 16_384;
 
 /// The statement that a name stands for. The name itself is the client's, so it is kept only in memory.
 #[derive(Debug, Clone)]
-struct Known {
+struct KnownStatement {
     command: &'static str,
     text: String,
     keys: u64,
@@ -31,14 +32,14 @@ pub(crate) struct Postgres {
     to_server: Framer,
     to_client: Framer,
     /// The server's one-byte answer to a request for encryption is due.
-    byte_awaited: bool,
+    encryption_byte_due: bool,
     phase: Phase,
     backslash: bool,
     failed: bool,
-    statements: HashMap<Vec<u8>, Known>,
-    portals: HashMap<Vec<u8>, Known>,
+    statements: HashMap<Vec<u8>, KnownStatement>,
+    portals: HashMap<Vec<u8>, KnownStatement>,
     /// Number of requests whose `ReadyForQuery` is still due.
-    ready_awaited: u32,
+    ready_due: u32,
     /// Number of messages that no Sync has followed yet.
     unsynced: u32,
 }
@@ -46,15 +47,15 @@ pub(crate) struct Postgres {
 impl Postgres {
     pub(crate) fn new() -> Self {
         Self {
-            to_server: Framer::new(Style::PostgresStartup, REQUEST_KEPT),
-            to_client: Framer::new(Style::Postgres, ANSWER_KEPT),
-            byte_awaited: false,
+            to_server: Framer::new(HeaderLayout::PostgresStartup, MAX_REQUEST_KEPT),
+            to_client: Framer::new(HeaderLayout::Postgres, MAX_ANSWER_KEPT),
+            encryption_byte_due: false,
             phase: Phase::Connect,
             backslash: false,
             failed: false,
             statements: HashMap::new(),
             portals: HashMap::new(),
-            ready_awaited: 0,
+            ready_due: 0,
             unsynced: 0,
         }
     }
@@ -66,50 +67,52 @@ impl Postgres {
     /// Whether no answer is due: what the server sends now is unrequested.
     fn is_idle(&self) -> bool {
         self.phase == Phase::Operation
-            && self.ready_awaited == 0
+            && self.ready_due == 0
             && self.unsynced == 0
             && !self.to_server.is_lost()
     }
 
-    pub(crate) fn turn(&mut self) -> Result<(), Dark> {
+    pub(crate) fn begin_round_trip(&mut self) -> Result<(), UnreadableReason> {
         if self.to_server.is_lost() && self.failed {
             // The client may be in the middle of a COPY that the server has aborted: a message does not necessarily begin here.
             return Err(NOT_UNDERSTOOD);
         }
         if self.to_client.is_lost() || self.to_server.is_lost() {
-            self.ready_awaited = 0;
+            self.ready_due = 0;
             self.unsynced = 0;
         }
         self.failed = false;
-        self.to_server.restart_if_lost();
-        self.to_client.restart_if_lost();
+        self.to_server.resynchronise();
+        self.to_client.resynchronise();
         Ok(())
     }
 
-    pub(crate) fn client_said(
+    pub(crate) fn handle_client_bytes(
         &mut self,
         mut bytes: &[u8],
         mut skipped: usize,
         salt: &Salt,
-        out: &mut Heard,
-    ) -> Result<(), Dark> {
-        let mut framer = std::mem::replace(&mut self.to_server, Framer::new(Style::Postgres, 0));
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
+        let mut framer =
+            std::mem::replace(&mut self.to_server, Framer::new(HeaderLayout::Postgres, 0));
         let was_lost = framer.is_lost();
         let mut outcome = Ok(());
         loop {
-            let style = framer.style;
+            let layout = framer.layout;
             let Some(message) = framer.next(&mut bytes, &mut skipped) else {
                 break;
             };
-            let next = if style == Style::PostgresStartup {
-                self.startup(&message, out)
+            let next = if layout == HeaderLayout::PostgresStartup {
+                self.handle_startup(&message, out)
             } else {
-                self.message(&message, salt, out).map(|()| Style::Postgres)
+                self.handle_message(&message, salt, out)
+                    .map(|()| HeaderLayout::Postgres)
             };
             match next {
-                Ok(style) => framer.style = style,
-                Err(dark) => {
-                    outcome = Err(dark);
+                Ok(layout) => framer.layout = layout,
+                Err(reason) => {
+                    outcome = Err(reason);
                     break;
                 }
             }
@@ -118,55 +121,64 @@ impl Postgres {
         if framer.is_lost() && !was_lost && framer.last_header()[0] != b'd' {
             out.unknown.push(REQUESTS_MISSED);
         }
-        out.awaits |= framer.is_lost();
-        out.is_between = framer.is_between();
+        out.expects_answer |= framer.is_lost();
+        out.is_between_messages = framer.is_between_messages();
         self.to_server = framer;
         outcome
     }
 
-    fn startup(&mut self, message: &Message, out: &mut Heard) -> Result<Style, Dark> {
+    fn handle_startup(
+        &mut self,
+        message: &Message,
+        out: &mut DecoderReport,
+    ) -> Result<HeaderLayout, UnreadableReason> {
         let code = message
             .head
             .first_chunk::<4>()
             .map_or(0, |four| u32::from_be_bytes(*four));
         let (name, next) = match code {
-            SSL_REQUEST | GSS_REQUEST => ("encryption", Style::PostgresStartup),
-            CANCEL_REQUEST => ("cancel", Style::PostgresStartup),
-            _ if code >> 16 == VERSION_3 => ("login", Style::Postgres),
+            SSL_REQUEST | GSS_REQUEST => ("encryption", HeaderLayout::PostgresStartup),
+            CANCEL_REQUEST => ("cancel", HeaderLayout::PostgresStartup),
+            _ if code >> 16 == VERSION_3 => ("login", HeaderLayout::Postgres),
             _ => return Err(NOT_UNDERSTOOD),
         };
-        self.byte_awaited = matches!(code, SSL_REQUEST | GSS_REQUEST);
+        self.encryption_byte_due = matches!(code, SSL_REQUEST | GSS_REQUEST);
         out.requests
-            .push(Request::new(name).in_phase(Phase::Connect));
+            .push(Request::new(name).with_phase(Phase::Connect));
         Ok(next)
     }
 
-    fn message(&mut self, message: &Message, salt: &Salt, out: &mut Heard) -> Result<(), Dark> {
-        let (body, whole) = (message.head, message.is_whole());
-        if matches!(message.kind, b'Q' | b'P' | b'B') && !whole {
+    fn handle_message(
+        &mut self,
+        message: &Message,
+        salt: &Salt,
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
+        let (body, is_complete) = (message.head, message.is_complete());
+        if matches!(message.kind, b'Q' | b'P' | b'B') && !is_complete {
             out.unknown.push("statement longer than kept");
         }
-        self.count(message.kind);
+        self.count_due(message.kind);
         let request = match message.kind {
             b'Q' => {
-                let statement = self.statement(body.strip_suffix(&[0]).unwrap_or(body), salt);
+                let statement = self.digest_sql(body.strip_suffix(&[0]).unwrap_or(body), salt);
                 Request {
-                    keys: whole.then_some(statement.keys),
-                    ..Request::of(statement)
+                    keys: is_complete.then_some(statement.keys),
+                    ..Request::from_statement(statement)
                 }
             }
-            b'P' => self.parse(body, whole, salt),
-            b'E' => self.execute(text(body).0, out),
-            b'C' => self.forget(body),
-            b'D' => Request::follows("describe"),
+            b'P' => self.handle_parse(body, is_complete, salt),
+            b'E' => self.handle_execute(split_text(body).0, out),
+            b'C' => self.handle_close(body),
+            b'D' => Request::auxiliary("describe"),
             b'F' => Request::new("function"),
-            b'p' => Request::new("login").in_phase(Phase::Connect),
-            b'X' => Request::unanswered("quit").in_phase(Phase::Close),
+            b'p' => Request::new("login").with_phase(Phase::Connect),
+            b'X' => Request::unanswered("quit").with_phase(Phase::Close),
             b'B' | b'S' | b'H' | b'd' | b'c' | b'f' => {
                 if message.kind == b'B' {
-                    self.bind(body, whole, salt);
+                    self.handle_bind(body, is_complete, salt);
                 }
-                out.awaits = true;
+                out.expects_answer = true;
                 out.name = out.name.or(match message.kind {
                     b'S' => Some("sync"),
                     b'H' => Some("flush"),
@@ -182,11 +194,11 @@ impl Postgres {
     }
 
     /// Count the messages that `ReadyForQuery` will answer, at once or after a Sync.
-    fn count(&mut self, kind: u8) {
+    fn count_due(&mut self, kind: u8) {
         match kind {
-            b'Q' | b'F' => self.ready_awaited = self.ready_awaited.saturating_add(1),
+            b'Q' | b'F' => self.ready_due = self.ready_due.saturating_add(1),
             b'S' => {
-                self.ready_awaited = self.ready_awaited.saturating_add(1);
+                self.ready_due = self.ready_due.saturating_add(1);
                 self.unsynced = 0;
             }
             b'P' | b'B' | b'E' | b'C' | b'D' => self.unsynced = self.unsynced.saturating_add(1),
@@ -194,10 +206,10 @@ impl Postgres {
         }
     }
 
-    fn parse(&mut self, body: &[u8], whole: bool, salt: &Salt) -> Request {
-        let (name, rest) = text(body);
-        let statement = self.statement(text(rest).0, salt);
-        let known = Known {
+    fn handle_parse(&mut self, body: &[u8], is_complete: bool, salt: &Salt) -> Request {
+        let (name, rest) = split_text(body);
+        let statement = self.digest_sql(split_text(rest).0, salt);
+        let known = KnownStatement {
             command: statement.command,
             text: statement.text.clone(),
             keys: statement.keys,
@@ -205,24 +217,24 @@ impl Postgres {
         remember(&mut self.statements, name, known);
         Request {
             digest: Some(statement.text),
-            keys: whole.then_some(statement.keys),
-            ..Request::follows("prepare")
+            keys: is_complete.then_some(statement.keys),
+            ..Request::auxiliary("prepare")
         }
     }
 
-    fn forget(&mut self, body: &[u8]) -> Request {
+    fn handle_close(&mut self, body: &[u8]) -> Request {
         if let Some((&kind, name)) = body.split_first() {
             let map = if kind == b'S' {
                 &mut self.statements
             } else {
                 &mut self.portals
             };
-            map.remove(text(name).0);
+            map.remove(split_text(name).0);
         }
-        Request::follows("close_statement")
+        Request::auxiliary("close_statement")
     }
 
-    fn statement(&self, sql: &[u8], salt: &Salt) -> Statement {
+    fn digest_sql(&self, sql: &[u8], salt: &Salt) -> Statement {
         digest(
             sql,
             Dialect::Postgres {
@@ -232,16 +244,16 @@ impl Postgres {
         )
     }
 
-    fn bind(&mut self, body: &[u8], whole: bool, salt: &Salt) {
-        let (portal, rest) = text(body);
-        let (name, values) = text(rest);
+    fn handle_bind(&mut self, body: &[u8], is_complete: bool, salt: &Salt) {
+        let (portal, rest) = split_text(body);
+        let (name, values) = split_text(rest);
         match self.statements.get(name) {
             Some(known) => {
-                let mut keys = salt.keys();
-                keys.mark(known.keys);
-                keys.add(if whole { values } else { b"" });
+                let mut keys = salt.hasher();
+                keys.add_number(known.keys);
+                keys.add(if is_complete { values } else { b"" });
                 let keys = keys.finish();
-                let known = Known {
+                let known = KnownStatement {
                     keys,
                     ..known.clone()
                 };
@@ -253,7 +265,7 @@ impl Postgres {
         }
     }
 
-    fn execute(&mut self, portal: &[u8], out: &mut Heard) -> Request {
+    fn handle_execute(&mut self, portal: &[u8], out: &mut DecoderReport) -> Request {
         if let Some(known) = self.portals.get(portal) {
             return Request {
                 digest: Some(known.text.clone()),
@@ -265,41 +277,42 @@ impl Postgres {
         Request::new("execute")
     }
 
-    pub(crate) fn server_said(
+    pub(crate) fn handle_server_bytes(
         &mut self,
         mut bytes: &[u8],
         mut skipped: usize,
-        out: &mut Heard,
-    ) -> Result<(), Dark> {
-        let first = bytes.split_first().filter(|_| self.byte_awaited);
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
+        let first = bytes.split_first().filter(|_| self.encryption_byte_due);
         if let Some((&byte, rest)) = first {
-            self.byte_awaited = false;
+            self.encryption_byte_due = false;
             match byte {
                 b'S' | b'G' => return Err(ENCRYPTED),
                 b'N' => bytes = rest,
                 _ => {}
             }
         }
-        let mut framer = std::mem::replace(&mut self.to_client, Framer::new(Style::Postgres, 0));
+        let mut framer =
+            std::mem::replace(&mut self.to_client, Framer::new(HeaderLayout::Postgres, 0));
         let mut outcome = Ok(());
         loop {
-            if framer.is_between() {
+            if framer.is_between_messages() {
                 let is_notification = bytes.first() == Some(&b'A');
-                framer.is_own = self.is_idle() || is_notification;
+                framer.is_push = self.is_idle() || is_notification;
             }
-            let (before, is_own) = (bytes.len() + skipped, framer.is_own);
+            let (before, is_push) = (bytes.len() + skipped, framer.is_push);
             let message = framer.next(&mut bytes, &mut skipped);
             let taken = (before - bytes.len() - skipped) as u64;
-            out.pushed_bytes += if is_own { taken } else { 0 };
+            out.pushed_bytes += if is_push { taken } else { 0 };
             let Some(message) = message else {
                 break;
             };
-            if is_own {
+            if is_push {
                 out.pushes += 1;
-                self.setting(&message);
+                self.handle_setting(&message);
                 continue;
             }
-            outcome = self.answer(&message, out);
+            outcome = self.handle_answer(&message, out);
             if outcome.is_err() {
                 break;
             }
@@ -311,7 +324,11 @@ impl Postgres {
         outcome
     }
 
-    fn answer(&mut self, message: &Message, out: &mut Heard) -> Result<(), Dark> {
+    fn handle_answer(
+        &mut self,
+        message: &Message,
+        out: &mut DecoderReport,
+    ) -> Result<(), UnreadableReason> {
         match message.kind {
             b'E' => {
                 out.failed = true;
@@ -320,19 +337,19 @@ impl Postgres {
             b'D' => out.rows.add(1),
             b'T' | b'C' | b's' | b'I' => out.rows.add(0),
             b'Z' => {
-                self.ready_awaited = self
-                    .ready_awaited
+                self.ready_due = self
+                    .ready_due
                     .saturating_sub(u32::from(self.phase == Phase::Operation));
                 self.phase = Phase::Operation;
             }
-            b'S' => self.setting(message),
-            b'W' => return Err(REPLICATION),
+            b'S' => self.handle_setting(message),
+            b'W' => return Err(REPLICATION_STREAM),
             _ => {}
         }
         Ok(())
     }
 
-    fn setting(&mut self, message: &Message) {
+    fn handle_setting(&mut self, message: &Message) {
         if let (b'S', Ok((b"standard_conforming_strings", value))) =
             (message.kind, parameter(message.head))
         {
@@ -342,21 +359,21 @@ impl Postgres {
 }
 
 /// The text before the first zero byte, and what follows it.
-fn text(bytes: &[u8]) -> (&[u8], &[u8]) {
+fn split_text(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.iter().position(|&byte| byte == 0) {
         Some(end) => (&bytes[..end], &bytes[end + 1..]),
         None => (bytes, &[]),
     }
 }
 
-fn remember(names: &mut HashMap<Vec<u8>, Known>, name: &[u8], known: Known) {
-    if names.len() < MOST_NAMES || names.contains_key(name) {
+fn remember(names: &mut HashMap<Vec<u8>, KnownStatement>, name: &[u8], known: KnownStatement) {
+    if names.len() < MAX_NAMES || names.contains_key(name) {
         names.insert(name.to_vec(), known);
     }
 }
 
 /// Whether the first bytes of a client begin this protocol; None if there are too few.
-pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
+pub(crate) fn is_start(bytes: &[u8]) -> Option<bool> {
     let code: [u8; 4] = bytes.get(4..8)?.try_into().expect("four bytes");
     let code = u32::from_be_bytes(code);
     Some(

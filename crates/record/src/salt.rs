@@ -8,33 +8,33 @@ pub struct Salt(RandomState);
 
 /// Hasher of a sequence of values.
 #[derive(Debug)]
-pub(crate) struct Keys(<RandomState as BuildHasher>::Hasher);
+pub(crate) struct KeyHasher(<RandomState as BuildHasher>::Hasher);
 
 impl Salt {
-    pub(crate) fn keys(&self) -> Keys {
-        Keys(self.0.build_hasher())
+    pub(crate) fn hasher(&self) -> KeyHasher {
+        KeyHasher(self.0.build_hasher())
     }
 
-    pub(crate) fn of(&self, value: &[u8]) -> u64 {
-        let mut keys = self.keys();
+    pub(crate) fn hash(&self, value: &[u8]) -> u64 {
+        let mut keys = self.hasher();
         keys.add(value);
         keys.finish()
     }
 }
 
-impl Keys {
+impl KeyHasher {
     /// Add a complete value.
     pub(crate) fn add(&mut self, value: &[u8]) {
         self.0.write(value);
         self.0.write_usize(value.len());
     }
 
-    /// Add a piece of a value; the value's length must follow with [`Keys::mark`].
-    pub(crate) fn piece(&mut self, piece: &[u8]) {
+    /// Add a piece of a value; the value's length must follow with [`KeyHasher::add_number`].
+    pub(crate) fn add_piece(&mut self, piece: &[u8]) {
         self.0.write(piece);
     }
 
-    pub(crate) fn mark(&mut self, number: u64) {
+    pub(crate) fn add_number(&mut self, number: u64) {
         self.0.write_u64(number);
     }
 

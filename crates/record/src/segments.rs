@@ -5,19 +5,19 @@ use std::net::IpAddr;
 
 use crate::Direction;
 use crate::capture::Packet;
-use crate::layers::{self, End, Reason, Segment};
+use crate::layers::{self, Endpoint, Reason, Segment};
 
 /// Maximum bytes of a direction that may wait for a missing packet.
-const MOST_BYTES: usize = 4 << 20;
-const MOST_FLOWS: usize = 65_536;
+const MAX_WAITING_BYTES: usize = 4 << 20;
+const MAX_FLOWS: usize = 65_536;
 /// Packets of a connection may be repeated for this time after its end; TCP's TIME-WAIT is as long.
-const REMEMBERED_NS: u64 = 60_000_000_000;
+const CLOSED_RETENTION_NS: u64 = 60_000_000_000;
 /// Shortest time after which a SYN is retransmitted. TCP's default is a second; no known system is faster than this.
-const SHORTEST_TIMEOUT_NS: u64 = 200_000_000;
+const MIN_SYN_TIMEOUT_NS: u64 = 200_000_000;
 /// Maximum delay of an acknowledgement without data after what it acknowledges.
-const LONGEST_ACK_NS: u64 = 200_000_000;
+const MAX_ACK_DELAY_NS: u64 = 200_000_000;
 /// Maximum time between the captures of a packet on both sides of an address translation.
-const TRANSLATED_NS: u64 = 10_000_000;
+const MAX_TRANSLATION_NS: u64 = 10_000_000;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
@@ -47,7 +47,7 @@ pub enum Event {
 }
 
 #[derive(Debug, Default)]
-struct Half {
+struct HalfConnection {
     /// The initial sequence number, if that was seen.
     first: Option<u32>,
     next: Option<u32>,
@@ -64,10 +64,10 @@ struct Half {
 #[derive(Debug)]
 struct Flow {
     id: u64,
-    halves: [Half; 2],
+    halves: [HalfConnection; 2],
     is_closed: bool,
     /// When the client last sent a SYN; None once the server has answered.
-    asked_ns: Option<u64>,
+    syn_ns: Option<u64>,
     /// Time of the last packet.
     last_ns: u64,
 }
@@ -77,13 +77,13 @@ struct Flow {
 pub struct Segments {
     port: u16,
     address: Option<IpAddr>,
-    flows: HashMap<(End, End), Flow>,
+    flows: HashMap<(Endpoint, Endpoint), Flow>,
     /// Ended connections: time of the end, addresses, id.
-    closed: VecDeque<(u64, (End, End), u64)>,
+    closed: VecDeque<(u64, (Endpoint, Endpoint), u64)>,
     /// Recent SYNs: time, sequence number, addresses.
-    asked: VecDeque<(u64, u32, (End, End))>,
+    recent_syns: VecDeque<(u64, u32, (Endpoint, Endpoint))>,
     /// Connections that are copies of known ones with translated addresses, and their initial sequence numbers.
-    copies: HashMap<(End, End), u32>,
+    copies: HashMap<(Endpoint, Endpoint), u32>,
     last_ns: u64,
     next_id: u64,
     /// Number of SYNs that were retransmitted.
@@ -112,7 +112,7 @@ impl Segments {
             address,
             flows: HashMap::new(),
             closed: VecDeque::new(),
-            asked: VecDeque::new(),
+            recent_syns: VecDeque::new(),
             copies: HashMap::new(),
             last_ns: 0,
             next_id: 1,
@@ -136,7 +136,7 @@ impl Segments {
         all.filter(|(reason, _)| !layers::is_understood(reason))
     }
 
-    fn is_server(&self, end: End) -> bool {
+    fn is_server(&self, end: Endpoint) -> bool {
         end.1 == self.port && self.address.is_none_or(|address| address == end.0)
     }
 
@@ -147,26 +147,26 @@ impl Segments {
             self.disordered += 1;
         }
         self.last_ns = packet.at_ns;
-        let found = layers::segment(packet).and_then(|segment| {
+        let classified = layers::find_segment(packet).and_then(|segment| {
             let (from, to) = (segment.from, segment.to);
             if self.is_server(to) {
                 Ok((segment, (from, to), true))
             } else if self.is_server(from) {
                 Ok((segment, (to, from), false))
             } else {
-                Err(layers::ELSEWHERE.into())
+                Err(layers::OTHER_ENDPOINT.into())
             }
         });
-        match found {
-            Ok((segment, key, to_server)) => self.segment(&segment, key, to_server, out),
+        match classified {
+            Ok((segment, key, to_server)) => self.handle_segment(&segment, key, to_server, out),
             Err(reason) => *self.skipped.entry(reason).or_default() += 1,
         }
     }
 
-    fn segment(
+    fn handle_segment(
         &mut self,
         segment: &Segment,
-        key: (End, End),
+        key: (Endpoint, Endpoint),
         to_server: bool,
         out: &mut Vec<Event>,
     ) {
@@ -176,12 +176,12 @@ impl Segments {
             return;
         }
         self.packets += 1;
-        self.forget(segment.at_ns);
+        self.forget_closed(segment.at_ns);
         if opens {
-            self.reopened(segment, key, out);
-            self.asked_again(segment.at_ns, key);
+            self.close_if_reused(segment, key, out);
+            self.count_repeated_syn(segment.at_ns, key);
         }
-        if !self.flows.contains_key(&key) && !self.opened(segment, key, opens, out) {
+        if !self.flows.contains_key(&key) && !self.open_flow(segment, key, opens, out) {
             return;
         }
         let flow = self.flows.get_mut(&key).expect("made above");
@@ -189,9 +189,9 @@ impl Segments {
             return;
         }
         if !to_server {
-            flow.asked_ns = None;
+            flow.syn_ns = None;
         }
-        let (missing, is_end_unknown) = flow.segment(segment, to_server, out);
+        let (missing, is_end_unknown) = flow.handle_segment(segment, to_server, out);
         self.missing += missing;
         self.unknown_ends += u64::from(is_end_unknown);
         let [up, down] = &flow.halves;
@@ -204,39 +204,39 @@ impl Segments {
     }
 
     /// Whether the packet belongs to a connection that is known by other addresses: translation does not change sequence numbers.
-    fn is_copy(&mut self, segment: &Segment, key: (End, End), opens: bool) -> bool {
+    fn is_copy(&mut self, segment: &Segment, key: (Endpoint, Endpoint), opens: bool) -> bool {
         if !opens {
             return self.copies.contains_key(&key);
         }
         let (now_ns, number) = (segment.at_ns, segment.sequence);
         while self
-            .asked
+            .recent_syns
             .front()
-            .is_some_and(|(at_ns, ..)| now_ns.saturating_sub(*at_ns) > TRANSLATED_NS)
+            .is_some_and(|(at_ns, ..)| now_ns.saturating_sub(*at_ns) > MAX_TRANSLATION_NS)
         {
-            self.asked.pop_front();
+            self.recent_syns.pop_front();
         }
         if self.copies.get(&key) == Some(&number) {
             return true;
         }
         self.copies.remove(&key);
         let is_copy = self
-            .asked
+            .recent_syns
             .iter()
-            .any(|&(_, of, by)| of == number && by != key);
-        if is_copy && self.copies.len() < MOST_FLOWS {
+            .any(|&(_, sequence, known)| sequence == number && known != key);
+        if is_copy && self.copies.len() < MAX_FLOWS {
             self.copies.insert(key, number);
-        } else if self.asked.len() < MOST_FLOWS {
-            self.asked.push_back((now_ns, number, key));
+        } else if self.recent_syns.len() < MAX_FLOWS {
+            self.recent_syns.push_back((now_ns, number, key));
         }
         is_copy
     }
 
     /// Forget connections that ended long ago; if there are too many, also later ones.
-    fn forget(&mut self, now_ns: u64) {
+    fn forget_closed(&mut self, now_ns: u64) {
         while let Some(&(at_ns, key, id)) = self.closed.front() {
-            let is_old = now_ns.saturating_sub(at_ns) > REMEMBERED_NS;
-            if !is_old && self.flows.len() < MOST_FLOWS && self.closed.len() < MOST_FLOWS {
+            let is_old = now_ns.saturating_sub(at_ns) > CLOSED_RETENTION_NS;
+            if !is_old && self.flows.len() < MAX_FLOWS && self.closed.len() < MAX_FLOWS {
                 return;
             }
             self.closed.pop_front();
@@ -248,13 +248,18 @@ impl Segments {
 
     /// Close the known connection if a SYN with another initial sequence number reuses its addresses; with the same number, the SYN is
     /// repeated.
-    fn reopened(&mut self, segment: &Segment, key: (End, End), out: &mut Vec<Event>) {
-        let is_again = |flow: &mut Flow| {
+    fn close_if_reused(
+        &mut self,
+        segment: &Segment,
+        key: (Endpoint, Endpoint),
+        out: &mut Vec<Event>,
+    ) {
+        let is_same_syn = |flow: &mut Flow| {
             flow.halves[0]
                 .first
                 .is_some_and(|first| first == segment.sequence)
         };
-        if self.flows.get_mut(&key).is_none_or(is_again) {
+        if self.flows.get_mut(&key).is_none_or(is_same_syn) {
             return;
         }
         if let Some(old) = self.flows.remove(&key).filter(|old| !old.is_closed) {
@@ -266,12 +271,12 @@ impl Segments {
     }
 
     /// Count a SYN that was retransmitted because no answer came. A mere copy of the packet comes at once and is not counted.
-    fn asked_again(&mut self, at_ns: u64, key: (End, End)) {
+    fn count_repeated_syn(&mut self, at_ns: u64, key: (Endpoint, Endpoint)) {
         let flow = self.flows.get_mut(&key);
-        if let Some(asked_ns) = flow.and_then(|flow| flow.asked_ns.as_mut()) {
-            let waited_ns = at_ns.saturating_sub(*asked_ns);
-            if waited_ns >= SHORTEST_TIMEOUT_NS {
-                *asked_ns = at_ns;
+        if let Some(syn_ns) = flow.and_then(|flow| flow.syn_ns.as_mut()) {
+            let waited_ns = at_ns.saturating_sub(*syn_ns);
+            if waited_ns >= MIN_SYN_TIMEOUT_NS {
+                *syn_ns = at_ns;
                 self.repeated_syns += 1;
                 self.repeated_syns_ns += waited_ns;
             }
@@ -279,16 +284,16 @@ impl Segments {
     }
 
     /// Open a connection if this can be its first packet; false if not. Packets after a connection's end open none.
-    fn opened(
+    fn open_flow(
         &mut self,
         segment: &Segment,
-        key: (End, End),
+        key: (Endpoint, Endpoint),
         is_new: bool,
         out: &mut Vec<Event>,
     ) -> bool {
         let ends = segment.flags & (RST | FIN) != 0;
         let is_empty = segment.payload.is_empty() && !is_new;
-        if self.flows.len() >= MOST_FLOWS || ends || is_empty {
+        if self.flows.len() >= MAX_FLOWS || ends || is_empty {
             return false;
         }
         let (id, at_ns) = (self.next_id, segment.at_ns);
@@ -300,7 +305,7 @@ impl Segments {
                 id,
                 halves,
                 is_closed: false,
-                asked_ns: is_new.then_some(at_ns),
+                syn_ns: is_new.then_some(at_ns),
                 last_ns: at_ns,
             },
         );
@@ -320,7 +325,12 @@ const fn direction(to_server: bool) -> Direction {
 impl Flow {
     /// Process a segment. Returns how many bytes turned out to be missing, and whether they include an answer's end at an unknown
     /// time.
-    fn segment(&mut self, segment: &Segment, to_server: bool, out: &mut Vec<Event>) -> (u64, bool) {
+    fn handle_segment(
+        &mut self,
+        segment: &Segment,
+        to_server: bool,
+        out: &mut Vec<Event>,
+    ) -> (u64, bool) {
         let id = self.id;
         let (mut missing, mut is_end_unknown) = (0, false);
         let before_ns = std::mem::replace(&mut self.last_ns, segment.at_ns);
@@ -328,11 +338,11 @@ impl Flow {
             // What the other side has acknowledged and we have not seen will not be sent again. When it came is unknown: if the next
             // request acknowledges it, perhaps long ago.
             let is_prompt = segment.payload.is_empty()
-                && segment.at_ns.saturating_sub(before_ns) <= LONGEST_ACK_NS;
+                && segment.at_ns.saturating_sub(before_ns) <= MAX_ACK_DELAY_NS;
             let at_ns = if is_prompt { segment.at_ns } else { before_ns };
             let other = &mut self.halves[usize::from(to_server)];
             let is_last = other.waiting.is_empty();
-            missing += other.acknowledged(segment, at_ns, id, direction(!to_server), out);
+            missing += other.skip_acknowledged(segment, at_ns, id, direction(!to_server), out);
             is_end_unknown = missing > 0 && is_last && to_server && !is_prompt;
         }
         let half = &mut self.halves[usize::from(!to_server)];
@@ -348,7 +358,7 @@ impl Flow {
             half.end = half.end.or(u64::try_from(end).ok());
         }
         if length > 0 {
-            missing += half.data(segment, distance, id, direction(to_server), out);
+            missing += half.handle_data(segment, distance, id, direction(to_server), out);
         }
         if half.end == Some(half.position) && !half.ended {
             half.ended = true;
@@ -358,7 +368,7 @@ impl Flow {
     }
 }
 
-impl Half {
+impl HalfConnection {
     /// Set the initial sequence number. A SYN may be repeated, or have another number if the first was not answered.
     fn begin(&mut self, sequence: u32) {
         let is_other = self.position == 0 && self.first.is_some_and(|first| first != sequence);
@@ -373,7 +383,7 @@ impl Half {
         self.next = self.next.map(|next| next.wrapping_add(count as u32));
     }
 
-    fn data(
+    fn handle_data(
         &mut self,
         segment: &Segment,
         distance: i32,
@@ -391,15 +401,15 @@ impl Half {
             if length <= known {
                 return 0;
             }
-            if self.waiting_bytes + length <= MOST_BYTES {
+            if self.waiting_bytes + length <= MAX_WAITING_BYTES {
                 self.waiting_bytes += length - known;
                 let bytes = segment.payload.to_vec();
                 self.waiting.insert(at, (segment.at_ns, bytes, segment.cut));
                 return 0;
             }
             let until = self.position + distance as u64;
-            let missing = self.give_up_until(until, segment.at_ns, id, direction, out);
-            self.push(
+            let missing = self.skip_until(until, segment.at_ns, id, direction, out);
+            self.emit_bytes(
                 segment.at_ns,
                 segment.payload,
                 segment.cut,
@@ -410,7 +420,7 @@ impl Half {
             );
             return missing;
         }
-        self.push(
+        self.emit_bytes(
             segment.at_ns,
             segment.payload,
             segment.cut,
@@ -419,13 +429,13 @@ impl Half {
             direction,
             out,
         );
-        self.drain(segment.at_ns, id, direction, out);
+        self.emit_waiting(segment.at_ns, id, direction, out);
         0
     }
 
     /// Emit bytes, of which the first `known` have been seen before.
     #[allow(clippy::too_many_arguments)] // one call site's values, not an object
-    fn push(
+    fn emit_bytes(
         &mut self,
         at_ns: u64,
         payload: &[u8],
@@ -451,7 +461,13 @@ impl Half {
     }
 
     /// Emit waiting bytes that are next. The receiver could not read them before `filled_ns`, when the bytes missing before them came.
-    fn drain(&mut self, filled_ns: u64, id: u64, direction: Direction, out: &mut Vec<Event>) {
+    fn emit_waiting(
+        &mut self,
+        filled_ns: u64,
+        id: u64,
+        direction: Direction,
+        out: &mut Vec<Event>,
+    ) {
         while let Some(entry) = self.waiting.first_entry() {
             if *entry.key() > self.position {
                 return;
@@ -459,12 +475,12 @@ impl Half {
             let (at, (at_ns, bytes, cut)) = entry.remove_entry();
             self.waiting_bytes -= bytes.len() + cut;
             let known = (self.position - at) as usize;
-            self.push(at_ns.max(filled_ns), &bytes, cut, known, id, direction, out);
+            self.emit_bytes(at_ns.max(filled_ns), &bytes, cut, known, id, direction, out);
         }
     }
 
     /// Skip what is acknowledged but missing. It counts as having come with what waits behind it, else at `at_ns`.
-    fn acknowledged(
+    fn skip_acknowledged(
         &mut self,
         segment: &Segment,
         at_ns: u64,
@@ -481,11 +497,11 @@ impl Half {
             return 0;
         }
         let until = self.position + beyond.max(0) as u64;
-        self.give_up_until(until, at_ns, id, direction, out)
+        self.skip_until(until, at_ns, id, direction, out)
     }
 
     /// Skip what is missing before stream position `until`, as it will not come. Returns its number of bytes.
-    fn give_up_until(
+    fn skip_until(
         &mut self,
         until: u64,
         at_ns: u64,
@@ -511,7 +527,7 @@ impl Half {
                 });
             }
             // Not captured, but the receiver got it in time.
-            self.drain(0, id, direction, out);
+            self.emit_waiting(0, id, direction, out);
         }
         missing
     }

@@ -130,7 +130,7 @@ enum Act {
 struct Played {
     conversation: Conversation,
     now: u64,
-    found: Vec<RoundTrip>,
+    round_trips: Vec<RoundTrip>,
     expected: Vec<(u64, u64, u64, u64)>,
     pushes: u64,
 }
@@ -145,7 +145,7 @@ impl Played {
                 self.now += 1_000;
                 times.push(self.now);
                 let ended = self.conversation.feed(direction, self.now, piece, 0, salt);
-                self.found.extend(ended);
+                self.round_trips.extend(ended);
             }
         }
         (times[0], *times.last().expect("a piece"))
@@ -198,8 +198,13 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     )
 }
 
-fn times(one: &RoundTrip) -> (u64, u64, u64, u64) {
-    (one.begun_ns, one.sent_ns, one.answered_ns, one.ended_ns)
+fn times(round_trip: &RoundTrip) -> (u64, u64, u64, u64) {
+    (
+        round_trip.begun_ns,
+        round_trip.sent_ns,
+        round_trip.answered_ns,
+        round_trip.ended_ns,
+    )
 }
 
 proptest! {
@@ -210,7 +215,7 @@ proptest! {
     fn only_requests_and_their_answers_have_times(which in 0_usize..4, acts in acts()) {
         let (language, salt) = (language(which), Salt::default());
         let mut played = Played {
-            conversation: Conversation::new(0, true), now: 0, found: Vec::new(), expected: Vec::new(), pushes: 0,
+            conversation: Conversation::new(0, true), now: 0, round_trips: Vec::new(), expected: Vec::new(), pushes: 0,
         };
         // A protocol is recognised by its first request.
         let first = Act::Ask { cut: 0, pushed: false };
@@ -221,17 +226,17 @@ proptest! {
         for act in [first].iter().chain(&acts) {
             played.act(act, &mut before, &language, &salt);
         }
-        let Played { mut conversation, mut found, expected, pushes, .. } = played;
-        found.extend(conversation.close());
-        let asked: Vec<_> = found
+        let Played { mut conversation, mut round_trips, expected, pushes, .. } = played;
+        round_trips.extend(conversation.close());
+        let asked: Vec<_> = round_trips
             .iter()
-            .filter(|one| one.phase == Operation && one.ended_ns > one.sent_ns)
+            .filter(|round_trip| round_trip.phase == Operation && round_trip.ended_ns > round_trip.sent_ns)
             .map(times)
             .collect();
         prop_assert_eq!(asked, expected);
         let counted = conversation.take_counts().1.get("pushed by the server").copied().unwrap_or(0);
         prop_assert_eq!(counted, pushes);
-        prop_assert!(found.iter().all(|one| !one.failed));
+        prop_assert!(round_trips.iter().all(|round_trip| !round_trip.failed));
     }
 }
 
@@ -243,7 +248,7 @@ struct Session {
     conversation: Conversation,
     salt: Salt,
     now: u64,
-    found: Vec<RoundTrip>,
+    round_trips: Vec<RoundTrip>,
 }
 
 impl Session {
@@ -252,7 +257,7 @@ impl Session {
             conversation: Conversation::new(0, true),
             salt: Salt::default(),
             now: 0,
-            found: Vec::new(),
+            round_trips: Vec::new(),
         };
         for (direction, bytes) in login {
             session.say(*direction, bytes, 0);
@@ -265,7 +270,7 @@ impl Session {
         let ended = self
             .conversation
             .feed(direction, self.now, bytes, skipped, &self.salt);
-        self.found.extend(ended);
+        self.round_trips.extend(ended);
     }
 
     /// Send the bytes before `hole`, the hole, then the bytes behind it.
@@ -283,13 +288,21 @@ impl Session {
 
     /// Returns the round trips, and the reasons for what is not known.
     fn end(mut self) -> (Vec<Shown>, Vec<&'static str>) {
-        self.found.extend(self.conversation.close());
-        let found = self.found.iter().map(|one| {
-            let name = one.digest.clone().unwrap_or_else(|| one.command.to_owned());
-            (name, one.requests, one.rows, one.ended_ns - one.sent_ns)
+        self.round_trips.extend(self.conversation.close());
+        let round_trips = self.round_trips.iter().map(|round_trip| {
+            let name = round_trip
+                .digest
+                .clone()
+                .unwrap_or_else(|| round_trip.command.to_owned());
+            (
+                name,
+                round_trip.requests,
+                round_trip.rows,
+                round_trip.ended_ns - round_trip.sent_ns,
+            )
         });
         let unknown = self.conversation.take_counts().1.into_keys().collect();
-        (found.collect(), unknown)
+        (round_trips.collect(), unknown)
     }
 }
 
@@ -334,15 +347,18 @@ fn a_subscriber_waits_for_confirmations_and_not_for_messages() {
             &words(&["LRANGE", "a", "0", "1"]),
             b"*2\r\n$7\r\nmessage\r\n$1\r\na\r\n",
         );
-        let (found, unknown) = session.end();
+        let (round_trips, unknown) = session.end();
         let expected = [
             ("SUBSCRIBE", 2_000),
             ("PING", 2_000),
             ("UNSUBSCRIBE", 1_000),
             ("LRANGE", 1_000),
         ];
-        let found: Vec<(&str, u64)> = found.iter().map(|one| (one.0.as_str(), one.3)).collect();
-        assert_eq!(found, expected, "RESP{protocol}");
+        let round_trips: Vec<(&str, u64)> = round_trips
+            .iter()
+            .map(|round_trip| (round_trip.0.as_str(), round_trip.3))
+            .collect();
+        assert_eq!(round_trips, expected, "RESP{protocol}");
         assert_eq!(unknown, ["pushed by the server"]);
     }
 }
@@ -382,8 +398,8 @@ fn a_stream_of_the_server_belongs_to_no_round_trip() {
             session.say(ToClient, b"+what comes\r\n", 0);
             session.say(ToServer, b"REPLCONF ACK 1\r\n", 0);
         }
-        let (found, unknown) = session.end();
-        let last = found.last().expect("a round trip");
+        let (round_trips, unknown) = session.end();
+        let last = round_trips.last().expect("a round trip");
         assert_eq!((last.0.as_str(), last.3), (name, 1_000));
         assert_eq!(unknown, [reason]);
     }
@@ -393,9 +409,12 @@ fn a_stream_of_the_server_belongs_to_no_round_trip() {
     session.say(ToServer, &words(&["RESET"]), 0);
     session.say(ToClient, b"+1700000000.2 [0 a:1] \"GET\"\r\n", 0);
     session.say(ToClient, b"+RESET\r\n", 0);
-    let (found, _) = session.end();
-    let found: Vec<(&str, u64)> = found.iter().map(|one| (one.0.as_str(), one.3)).collect();
-    assert_eq!(found, [("MONITOR", 1_000), ("RESET", 2_000)]);
+    let (round_trips, _) = session.end();
+    let round_trips: Vec<(&str, u64)> = round_trips
+        .iter()
+        .map(|round_trip| (round_trip.0.as_str(), round_trip.3))
+        .collect();
+    assert_eq!(round_trips, [("MONITOR", 1_000), ("RESET", 2_000)]);
 }
 
 fn rows(which: usize, count: usize) -> (Vec<u8>, Vec<u8>) {
@@ -433,8 +452,8 @@ proptest! {
         let mut session = Session::new(&if which == 0 { mysql_login(0) } else { postgres_login() });
         session.say(ToServer, &request, 0);
         session.say_with_hole(ToClient, &answer, hole);
-        let found = session.end().0.pop().expect("a round trip").2;
-        prop_assert!(found == Some(count as u64) || (found.is_none() && !is_whole), "{:?} of {}", found, count);
+        let rows = session.end().0.pop().expect("a round trip").2;
+        prop_assert!(rows == Some(count as u64) || (rows.is_none() && !is_whole), "{:?} of {}", rows, count);
     }
 
     // [rec-10]
@@ -461,8 +480,8 @@ proptest! {
         session.say_with_hole(ToServer, &long, from..end);
         let answer = if which == 0 { packet(1, OK) } else { message(b'Z', b"I") };
         session.say(ToClient, &answer, 0);
-        let (mut found, unknown) = session.end();
-        let last = found.pop().expect("a round trip");
+        let (mut round_trips, unknown) = session.end();
+        let last = round_trips.pop().expect("a round trip");
         prop_assert_eq!((last.0.as_str(), last.1), ("SELECT LENGTH(?)", 1));
         prop_assert!(unknown.contains(&"statement longer than kept"));
     }
@@ -483,8 +502,11 @@ fn a_long_copy_misses_no_request() {
         &[message(b'C', b"COPY 9\0"), message(b'Z', b"I")].concat(),
         0,
     );
-    let (found, unknown) = session.end();
-    assert_eq!(found.last().map(|one| one.0.as_str()), Some("copy data"));
+    let (round_trips, unknown) = session.end();
+    assert_eq!(
+        round_trips.last().map(|round_trip| round_trip.0.as_str()),
+        Some("copy data")
+    );
     assert!(unknown.is_empty(), "{unknown:?}");
 }
 
@@ -522,7 +544,7 @@ fn a_sync_alone_and_an_empty_query_have_names() {
         .end()
         .0
         .into_iter()
-        .map(|one| (one.0, one.1))
+        .map(|round_trip| (round_trip.0, round_trip.1))
         .collect();
     assert_eq!(
         names[1..],
@@ -544,8 +566,12 @@ fn what_tls_hides_after_its_handshake_may_be_login() {
     for _ in 0..4 {
         session.ask(b"\x17\x03\x03 secret", b"\x17\x03\x03 secret");
     }
-    session.found.extend(session.conversation.close());
-    let phases: Vec<Phase> = session.found.iter().map(|one| one.phase).collect();
+    session.round_trips.extend(session.conversation.close());
+    let phases: Vec<Phase> = session
+        .round_trips
+        .iter()
+        .map(|round_trip| round_trip.phase)
+        .collect();
     assert_eq!(
         phases,
         [Connect, Connect, Connect, Hidden, Hidden, Hidden, Operation]
@@ -611,9 +637,12 @@ fn an_answer_without_its_request_is_no_round_trip() {
         session.ask(&request, &half);
         assert_eq!(session.conversation.summary().protocol, protocol);
         assert_eq!(session.conversation.summary().login_round_trips, 0);
-        let found = session.end().0;
-        assert_eq!(found.last().map(|one| one.0.as_str()), Some(name));
-        assert_eq!(found.len(), if protocol == "redis" { 2 } else { 1 });
+        let round_trips = session.end().0;
+        assert_eq!(
+            round_trips.last().map(|round_trip| round_trip.0.as_str()),
+            Some(name)
+        );
+        assert_eq!(round_trips.len(), if protocol == "redis" { 2 } else { 1 });
     }
 }
 
@@ -656,9 +685,12 @@ fn lines_of_two_protocols_are_told_apart_by_the_answer() {
             }
             session.say(ToClient, answer, 0);
             assert_eq!(session.conversation.summary().protocol, protocol);
-            let (found, unknown) = session.end();
-            assert_eq!((found[0].0.as_str(), found[0].1), (name, requests));
-            assert_eq!((found.len(), unknown.len()), (1, 0));
+            let (round_trips, unknown) = session.end();
+            assert_eq!(
+                (round_trips[0].0.as_str(), round_trips[0].1),
+                (name, requests)
+            );
+            assert_eq!((round_trips.len(), unknown.len()), (1, 0));
         }
     }
 }
@@ -672,11 +704,11 @@ fn statements_with_attributes_have_their_names() {
         let request = [b"\x03", attributes, b"SELECT name FROM item WHERE id = 1"].concat();
         session.ask(&packet(0, &request), &packet(1, OK));
     }
-    let (found, unknown) = session.end();
+    let (round_trips, unknown) = session.end();
     assert!(
-        found[2..]
+        round_trips[2..]
             .iter()
-            .all(|one| one.0 == "SELECT name FROM item WHERE id = ?")
+            .all(|round_trip| round_trip.0 == "SELECT name FROM item WHERE id = ?")
     );
-    assert_eq!((found.len(), unknown.len()), (4, 0));
+    assert_eq!((round_trips.len(), unknown.len()), (4, 0));
 }

@@ -15,7 +15,7 @@ use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
 /// Remove the socket file that a listening socket left, whether this process or another made it.
-pub(crate) fn forget(listen: &Listen) {
+pub(crate) fn remove_socket_file(listen: &Listen) {
     if let Listen::Unix { path } = listen {
         // If it has been removed before, nothing is left to do.
         let _ = fs::remove_file(path);
@@ -39,7 +39,7 @@ pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Option<u16>), Failed> 
             }),
     };
     opened.map_err(|error| {
-        let (place, advice) = match listen {
+        let (address_text, advice) = match listen {
             Listen::Unix { path } => (
                 path.clone(),
                 "Give it a path that does not exist yet in a directory that does.",
@@ -55,7 +55,7 @@ pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Option<u16>), Failed> 
         };
         Failed::new(
             FailCode::Connect,
-            format!("the tap cannot listen on {place}: {error}"),
+            format!("the tap cannot listen on {address_text}: {error}"),
             advice,
         )
     })
@@ -67,13 +67,13 @@ pub(crate) fn connect(server: &Target, client: &OwnedFd) -> Result<OwnedFd, Conn
     match server {
         Target::Unix { path } => {
             let address = SocketAddrUnix::new(path.as_str())?;
-            let socket = open(AddressFamily::UNIX)?;
-            as_user_of(client, || net::connect(&socket, &address))?;
+            let socket = open_socket(AddressFamily::UNIX)?;
+            run_as_client_user(client, || net::connect(&socket, &address))?;
             Ok(socket)
         }
         Target::Tcp { host, port } => {
             let address = socket_address(host, *port).ok_or(Errno::INVAL)?;
-            let socket = open(if address.is_ipv4() {
+            let socket = open_socket(if address.is_ipv4() {
                 AddressFamily::INET
             } else {
                 AddressFamily::INET6
@@ -98,43 +98,46 @@ pub(crate) enum ConnectError {
     OtherUser(u32),
 }
 
-fn open(family: AddressFamily) -> rustix::io::Result<OwnedFd> {
+fn open_socket(family: AddressFamily) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     net::socket_with(family, SocketType::STREAM, flags, None)
 }
 
 /// Run `act` with the effective user of the process at the other end of `client`; the server sees that user.
-fn as_user_of(
+fn run_as_client_user(
     client: &OwnedFd,
     act: impl FnOnce() -> rustix::io::Result<()>,
 ) -> Result<(), ConnectError> {
-    let ours = geteuid();
-    let theirs = match sockopt::socket_domain(client)? {
+    let own_uid = geteuid();
+    let client_uid = match sockopt::socket_domain(client)? {
         AddressFamily::UNIX => sockopt::socket_peercred(client.as_fd())?.uid,
-        _ => ours,
+        _ => own_uid,
     };
-    if theirs == ours {
+    if client_uid == own_uid {
         return Ok(act()?);
     }
     let signal = rustix::process::parent_process_death_signal()
         .ok()
         .flatten();
     let become_user = |uid: Uid| set_thread_res_uid(None, uid, None);
-    become_user(theirs).map_err(|_| ConnectError::OtherUser(theirs.as_raw()))?;
+    become_user(client_uid).map_err(|_| ConnectError::OtherUser(client_uid.as_raw()))?;
     let outcome = act();
-    become_user(ours).expect("the saved user stays ours");
+    become_user(own_uid).expect("the saved user stays ours");
     // The kernel clears the signal when the effective user changes. A recorder has none, as it outlives its parent.
     let _ = rustix::process::set_parent_process_death_signal(signal);
     Ok(outcome?)
 }
 
 /// Process and user at the other end of a Unix socket.
-pub(crate) fn peer(socket: &OwnedFd) -> Option<(i32, u32)> {
+pub(crate) fn peer_credentials(socket: &OwnedFd) -> Option<(i32, u32)> {
     let is_unix = matches!(sockopt::socket_domain(socket), Ok(AddressFamily::UNIX));
-    let found = is_unix
+    let credentials = is_unix
         .then(|| sockopt::socket_peercred(socket).ok())
         .flatten()?;
-    Some((found.pid.as_raw_nonzero().get(), found.uid.as_raw()))
+    Some((
+        credentials.pid.as_raw_nonzero().get(),
+        credentials.uid.as_raw(),
+    ))
 }
 
 /// Accept a client, with Nagle's algorithm off on TCP; None if none waits.
@@ -177,7 +180,7 @@ mod tests {
         for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
             set_signal(signal).expect("a signal");
             let mut seen = Uid::ROOT;
-            let done = as_user_of(&client, || {
+            let done = run_as_client_user(&client, || {
                 seen = geteuid();
                 Ok(())
             });

@@ -12,7 +12,7 @@ use crate::end::now_ns;
 use crate::pass::Passer;
 
 /// Interval between checks whether the application still runs.
-const LOOK_NS: u64 = 500_000_000;
+const CHECK_INTERVAL_NS: u64 = 500_000_000;
 
 /// The application, identified by its mount namespace; unknown by default. The namespace is held open: otherwise its number could be
 /// reused after its end.
@@ -23,16 +23,19 @@ pub(crate) struct Application {
 
 impl Application {
     /// The application whose namespace has this number; one of its processes must be running.
-    pub(crate) fn of(number: u64) -> Self {
-        let is_it = |file: &File| file.metadata().is_ok_and(|found| found.ino() == number);
-        let mut found = namespaces().filter_map(|path| File::open(path).ok());
+    pub(crate) fn open(number: u64) -> Self {
+        let has_number = |file: &File| {
+            file.metadata()
+                .is_ok_and(|metadata| metadata.ino() == number)
+        };
+        let mut files = namespaces().filter_map(|path| File::open(path).ok());
         Self {
-            namespace: found.find(is_it),
+            namespace: files.find(has_number),
         }
     }
 
     /// The application whose namespace another process has opened.
-    pub(crate) fn held(namespace: Option<OwnedFd>) -> Self {
+    pub(crate) fn from_descriptor(namespace: Option<OwnedFd>) -> Self {
         Self {
             namespace: namespace.map(File::from),
         }
@@ -44,19 +47,19 @@ impl Application {
 
     /// Pass connections on until none is open and no process of the application is left.
     pub(crate) fn serve(&self, passer: &mut Passer) -> io::Result<()> {
-        let mut look_ns = now_ns();
+        let mut next_check_ns = now_ns();
         loop {
-            passer.turn(Some(LOOK_NS))?;
-            if passer.open() == 0 && now_ns() >= look_ns {
-                if !self.runs() {
+            passer.process_events(Some(CHECK_INTERVAL_NS))?;
+            if passer.open_count() == 0 && now_ns() >= next_check_ns {
+                if !self.is_running() {
                     return Ok(());
                 }
-                look_ns = now_ns() + LOOK_NS;
+                next_check_ns = now_ns() + CHECK_INTERVAL_NS;
             }
         }
     }
 
-    fn runs(&self) -> bool {
+    fn is_running(&self) -> bool {
         let held = self
             .namespace
             .as_ref()

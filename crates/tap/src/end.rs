@@ -15,39 +15,39 @@ pub(crate) const INTEREST: EventFlags = EventFlags::IN
 
 /// A socket and its readiness: what epoll reported stays true until a call shows otherwise.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct SocketEnd {
     pub(crate) socket: OwnedFd,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     /// The peer has closed both directions.
-    pub(crate) hung_up: bool,
+    pub(crate) is_hung_up: bool,
 }
 
-impl End {
+impl SocketEnd {
     pub(crate) const fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
             readable: false,
             writable: false,
-            hung_up: false,
+            is_hung_up: false,
         }
     }
 
     /// An end of unknown readiness, taken to be ready: the first call shows whether it is.
-    pub(crate) const fn ready(socket: OwnedFd) -> Self {
+    pub(crate) const fn assume_ready(socket: OwnedFd) -> Self {
         Self {
             socket,
             readable: true,
             writable: true,
-            hung_up: false,
+            is_hung_up: false,
         }
     }
 
-    pub(crate) fn hear(&mut self, flags: EventFlags) {
+    pub(crate) fn handle_readiness(&mut self, flags: EventFlags) {
         self.readable |= flags
             .intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         self.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
-        self.hung_up |= flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        self.is_hung_up |= flags.intersects(EventFlags::HUP | EventFlags::ERR);
     }
 
     /// Read some bytes; `Ok(None)` if none are available now, `Some(0)` if the sender has ended.
@@ -81,12 +81,12 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 /// Read the counter of an event or timer descriptor, which then is no longer readable.
-pub(crate) fn drain(descriptor: &OwnedFd) {
+pub(crate) fn clear_counter(descriptor: &OwnedFd) {
     let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
 }
 
 #[cfg(test)]
-pub(crate) mod made {
+pub(crate) mod test_rig {
     use std::io::{ErrorKind, Read, Write};
     use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixListener, UnixStream};
@@ -142,7 +142,7 @@ pub(crate) mod made {
 
     /// A client sends until nothing more fits, and its server, which reads nothing, does the same; then the client is killed. The
     /// server must be able to write the rest, and to read all that was sent.
-    pub(crate) fn a_client_killed_while_both_wait(rig: &Rig, mut turn: impl FnMut()) {
+    pub(crate) fn check_client_killed_while_both_wait(rig: &Rig, mut turn: impl FnMut()) {
         const REST: usize = 4 << 20;
         let mut client = rig.client();
         let mut session = loop {

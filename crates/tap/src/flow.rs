@@ -3,32 +3,32 @@
 use std::collections::VecDeque;
 
 /// Maximum bytes of a direction that may wait; while there are more, the sender is not read.
-pub(crate) const MOST_WAITING: usize = 4 << 20;
+pub(crate) const MAX_WAITING_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
 struct Chunk {
     read_ns: u64,
     due_ns: u64,
     /// The first bytes after the other side has sent.
-    begins_turn: bool,
+    begins_run: bool,
     bytes: Vec<u8>,
     written: usize,
 }
 
 /// What went through a direction since the counts were last taken.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct PassedCounts {
     pub(crate) bytes: u64,
     /// Runs of bytes without interruption by the other direction.
-    pub(crate) turns: u64,
+    pub(crate) runs: u64,
     /// Total time for which the first bytes of these runs were held.
     pub(crate) held_ns: u64,
 }
 
-impl Passed {
+impl PassedCounts {
     pub(crate) fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
-        self.turns += other.turns;
+        self.runs += other.runs;
         self.held_ns += other.held_ns;
     }
 }
@@ -37,40 +37,40 @@ impl Passed {
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     waiting: VecDeque<Chunk>,
-    held: usize,
+    waiting_bytes: usize,
     last_due_ns: u64,
     /// When the end of the sender's stream is due, if it has ended; `u64::MAX` once the receiver's side is shut.
     end_due_ns: Option<u64>,
     /// The receiver has gone before the sender ended.
-    abandoned: bool,
+    is_abandoned: bool,
 }
 
 impl Flow {
     /// Add bytes that were read at `now_ns` and are due `delay_ns` later.
-    pub(crate) fn push(&mut self, bytes: &[u8], now_ns: u64, delay_ns: u64, begins_turn: bool) {
-        if self.abandoned {
+    pub(crate) fn push(&mut self, bytes: &[u8], now_ns: u64, delay_ns: u64, begins_run: bool) {
+        if self.is_abandoned {
             return;
         }
         self.last_due_ns = self.last_due_ns.max(now_ns + delay_ns);
-        self.held += bytes.len();
+        self.waiting_bytes += bytes.len();
         self.waiting.push_back(Chunk {
             read_ns: now_ns,
             due_ns: self.last_due_ns,
-            begins_turn,
+            begins_run,
             bytes: bytes.to_vec(),
             written: 0,
         });
     }
 
     /// Record that the sender ended at `now_ns`.
-    pub(crate) fn end(&mut self, now_ns: u64, delay_ns: u64) {
+    pub(crate) fn record_end(&mut self, now_ns: u64, delay_ns: u64) {
         self.last_due_ns = self.last_due_ns.max(now_ns + delay_ns);
         self.end_due_ns.get_or_insert(self.last_due_ns);
-        self.abandoned = false;
+        self.is_abandoned = false;
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.abandoned || (self.held < MOST_WAITING && self.end_due_ns.is_none())
+        self.is_abandoned || (self.waiting_bytes < MAX_WAITING_BYTES && self.end_due_ns.is_none())
     }
 
     /// When something has to be done next.
@@ -87,20 +87,20 @@ impl Flow {
         &mut self,
         now_ns: u64,
         mut write: impl FnMut(&[u8]) -> Result<usize, E>,
-    ) -> Result<(Passed, bool), E> {
-        let mut passed = Passed::default();
+    ) -> Result<(PassedCounts, bool), E> {
+        let mut passed = PassedCounts::default();
         while let Some(chunk) = self.waiting.front_mut() {
             if chunk.due_ns > now_ns {
                 break;
             }
             let rest = &chunk.bytes[chunk.written..];
             let taken = write(rest)?;
-            if chunk.written == 0 && taken > 0 && chunk.begins_turn {
-                passed.turns += 1;
+            if chunk.written == 0 && taken > 0 && chunk.begins_run {
+                passed.runs += 1;
                 passed.held_ns += now_ns.saturating_sub(chunk.read_ns);
             }
             passed.bytes += taken as u64;
-            self.held -= taken;
+            self.waiting_bytes -= taken;
             chunk.written += taken;
             if chunk.written < chunk.bytes.len() {
                 return Ok((passed, false));
@@ -111,7 +111,7 @@ impl Flow {
     }
 
     /// Whether the receiver's side must be shut now: all has been passed on and the end is due. True only once.
-    pub(crate) fn ends_now(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn must_shut_now(&mut self, now_ns: u64) -> bool {
         let ends = self.waiting.is_empty() && self.end_due_ns.is_some_and(|due| due <= now_ns);
         if ends {
             self.end_due_ns = Some(u64::MAX);
@@ -123,8 +123,8 @@ impl Flow {
     /// not read the rest of its requests either.
     pub(crate) fn abandon(&mut self) {
         self.waiting.clear();
-        self.held = 0;
-        self.abandoned = self.end_due_ns.is_none();
+        self.waiting_bytes = 0;
+        self.is_abandoned = self.end_due_ns.is_none();
         self.end_due_ns = Some(u64::MAX);
     }
 
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    fn all(into: &mut Vec<u8>) -> impl FnMut(&[u8]) -> Result<usize, Infallible> {
+    fn append_to(into: &mut Vec<u8>) -> impl FnMut(&[u8]) -> Result<usize, Infallible> {
         |bytes| {
             into.extend_from_slice(bytes);
             Ok(bytes.len())
@@ -153,13 +153,13 @@ mod tests {
     fn bytes_wait_for_the_delay_and_not_longer() {
         let (mut flow, mut out) = (Flow::default(), Vec::new());
         flow.push(b"select", 1_000, 500, true);
-        let (passed, _) = flow.drain(1_499, all(&mut out)).expect("never");
+        let (passed, _) = flow.drain(1_499, append_to(&mut out)).expect("never");
         assert_eq!(
             (passed, flow.next_due_ns()),
-            (Passed::default(), Some(1_500))
+            (PassedCounts::default(), Some(1_500))
         );
-        let (passed, _) = flow.drain(1_520, all(&mut out)).expect("never");
-        assert_eq!((passed.bytes, passed.turns, passed.held_ns), (6, 1, 520));
+        let (passed, _) = flow.drain(1_520, append_to(&mut out)).expect("never");
+        assert_eq!((passed.bytes, passed.runs, passed.held_ns), (6, 1, 520));
         assert_eq!(out, b"select");
     }
 
@@ -168,9 +168,9 @@ mod tests {
         let (mut flow, mut out) = (Flow::default(), Vec::new());
         flow.push(b"a", 0, 1_000, true);
         flow.push(b"b", 10, 0, false);
-        flow.drain(999, all(&mut out)).expect("never");
+        flow.drain(999, append_to(&mut out)).expect("never");
         assert!(out.is_empty());
-        flow.drain(1_000, all(&mut out)).expect("never");
+        flow.drain(1_000, append_to(&mut out)).expect("never");
         assert_eq!(out, b"ab");
     }
 
@@ -178,11 +178,11 @@ mod tests {
     fn the_end_comes_after_the_bytes_and_once() {
         let (mut flow, mut out) = (Flow::default(), Vec::new());
         flow.push(b"a", 0, 100, true);
-        flow.end(10, 100);
-        assert!(!flow.ends_now(200), "bytes wait");
-        flow.drain(200, all(&mut out)).expect("never");
-        assert!(flow.ends_now(200));
-        assert!(!flow.ends_now(300) && flow.is_over());
+        flow.record_end(10, 100);
+        assert!(!flow.must_shut_now(200), "bytes wait");
+        flow.drain(200, append_to(&mut out)).expect("never");
+        assert!(flow.must_shut_now(200));
+        assert!(!flow.must_shut_now(300) && flow.is_over());
     }
 
     proptest! {
@@ -204,7 +204,7 @@ mod tests {
             }
             while let Some(due) = flow.next_due_ns() {
                 let before = out.len();
-                flow.drain(due, all(&mut out)).expect("never");
+                flow.drain(due, append_to(&mut out)).expect("never");
                 prop_assert!(out.len() > before);
             }
             prop_assert_eq!(out, sent);

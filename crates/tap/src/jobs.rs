@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Longest round trip that can be added.
-const LONGEST_DELAY_NS: u64 = 60_000_000_000;
+const MAX_DELAY_NS: u64 = 60_000_000_000;
 
 /// Pass connections on to a server, with an added delay a round trip. Lives until stdin ends.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
@@ -43,7 +43,7 @@ impl TapDelay {
         let command: Self = serde_json::from_str(line).map_err(|error| {
             Failed::bad_job(format!("the command does not follow the contract: {error}"))
         })?;
-        if command.delay_ns > LONGEST_DELAY_NS {
+        if command.delay_ns > MAX_DELAY_NS {
             return Err(Failed::new(
                 FailCode::BadJob,
                 "the job does not follow the contract: delay_ns must be at most a minute"

@@ -30,9 +30,9 @@ const CLOSED: u8 = b'C';
 const APPLICATION: u8 = b'A';
 const GOODBYE: u8 = b'G';
 /// Maximum descriptors that one message carries.
-const MOST_DESCRIPTORS: usize = 5;
+const MAX_DESCRIPTORS: usize = 5;
 /// Maximum bytes of a message: a job with two long paths.
-const LONGEST: usize = 16 * 1024;
+const MAX_MESSAGE_BYTES: usize = 16 * 1024;
 
 /// The tap's side of the keeper.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Start the keeper, and give it the listening socket.
     pub(crate) fn start(job: &RecordJob, listener: &OwnedFd) -> io::Result<Self> {
-        let (ours, theirs) = socketpair(
+        let (tap_socket, keeper_socket) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
             SocketFlags::CLOEXEC,
@@ -54,42 +54,42 @@ impl Keeper {
         let process = Command::new("/proc/self/exe")
             .arg0("howfar-engine")
             .arg("keep")
-            .stdin(Stdio::from(theirs))
+            .stdin(Stdio::from(keeper_socket))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
         let mut keeper = Self {
-            socket: ours,
+            socket: tap_socket,
             process,
             is_lost: false,
         };
         let job = serde_json::to_vec(job)?;
-        keeper.say(LISTENS, 0, &job, &[listener.as_fd()]);
+        keeper.send(LISTENS, 0, &job, &[listener.as_fd()]);
         Ok(keeper)
     }
 
-    pub(crate) fn opened(&mut self, id: u64, client: &OwnedFd, pipes: [&Pipe; 2]) {
+    pub(crate) fn send_opened(&mut self, id: u64, client: &OwnedFd, pipes: [&Pipe; 2]) {
         let [up, down] = pipes;
-        let held = [client, &up.read, &up.write, &down.read, &down.write].map(AsFd::as_fd);
-        self.say(OPENED, id, &[], &held);
+        let descriptors = [client, &up.read, &up.write, &down.read, &down.write].map(AsFd::as_fd);
+        self.send(OPENED, id, &[], &descriptors);
     }
 
-    pub(crate) fn connected(&mut self, id: u64, server: &OwnedFd) {
-        self.say(CONNECTED, id, &[], &[server.as_fd()]);
+    pub(crate) fn send_connected(&mut self, id: u64, server: &OwnedFd) {
+        self.send(CONNECTED, id, &[], &[server.as_fd()]);
     }
 
-    pub(crate) fn closed(&mut self, id: u64) {
-        self.say(CLOSED, id, &[], &[]);
+    pub(crate) fn send_closed(&mut self, id: u64) {
+        self.send(CLOSED, id, &[], &[]);
     }
 
-    pub(crate) fn application(&mut self, application: &Application) {
-        let held: Vec<BorrowedFd> = application.namespace().into_iter().collect();
-        self.say(APPLICATION, 0, &[], &held);
+    pub(crate) fn send_application(&mut self, application: &Application) {
+        let descriptors: Vec<BorrowedFd> = application.namespace().into_iter().collect();
+        self.send(APPLICATION, 0, &[], &descriptors);
     }
 
     /// Dismiss the keeper: the tap ends because it is no longer needed.
-    pub(crate) fn goodbye(mut self) {
-        self.say(GOODBYE, 0, &[], &[]);
+    pub(crate) fn dismiss(mut self) {
+        self.send(GOODBYE, 0, &[], &[]);
         let _ = self.process.wait();
     }
 
@@ -98,18 +98,18 @@ impl Keeper {
     }
 
     /// Send a message. A keeper that does not accept it is killed: it must never act while the tap lives.
-    fn say(&mut self, what: u8, id: u64, more: &[u8], descriptors: &[BorrowedFd]) {
+    fn send(&mut self, kind: u8, id: u64, body: &[u8], descriptors: &[BorrowedFd]) {
         if self.is_lost {
             return;
         }
-        let mut head = [what; 9];
+        let mut head = [kind; 9];
         head[1..].copy_from_slice(&id.to_le_bytes());
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
             rights.push(SendAncillaryMessage::ScmRights(descriptors));
         }
-        let pieces = [IoSlice::new(&head), IoSlice::new(more)];
+        let pieces = [IoSlice::new(&head), IoSlice::new(body)];
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         if net::sendmsg(&self.socket, &pieces, &mut rights, flags).is_err() {
             self.is_lost = true;
@@ -121,7 +121,7 @@ impl Keeper {
 
 /// What the keeper holds of one connection.
 #[derive(Debug)]
-struct Held {
+struct HeldConnection {
     client: OwnedFd,
     server: Option<OwnedFd>,
     to_server: [OwnedFd; 2],
@@ -129,82 +129,82 @@ struct Held {
 }
 
 #[derive(Debug, Default)]
-struct Estate {
+struct LingeringSockets {
     job: Option<(RecordJob, OwnedFd)>,
-    held: HashMap<u64, Held>,
+    connections: HashMap<u64, HeldConnection>,
     application: Application,
 }
 
 /// Run the keeper's process: hold the descriptors that stdin delivers; if the tap ends without a goodbye, take over.
 pub(crate) fn run() -> ExitCode {
     crate::application::raise_limits();
-    let mut estate = Estate::default();
+    let mut lingering = LingeringSockets::default();
     let stdin = io::stdin();
     loop {
-        match hear(stdin.as_fd(), &mut estate) {
+        match receive_message(stdin.as_fd(), &mut lingering) {
             Ok(true) => {}
             Ok(false) => break,
             Err(()) => return ExitCode::SUCCESS,
         }
     }
-    let Some((job, listener)) = estate.job else {
+    let Some((job, listener)) = lingering.job else {
         return ExitCode::SUCCESS;
     };
-    match take_over(job, listener, estate.held, &estate.application) {
+    match take_over(job, listener, lingering.connections, &lingering.application) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
 /// Receive one message; false if the tap has gone, an error if it said goodbye.
-fn hear(socket: BorrowedFd, estate: &mut Estate) -> Result<bool, ()> {
-    let mut bytes = [0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+fn receive_message(socket: BorrowedFd, lingering: &mut LingeringSockets) -> Result<bool, ()> {
+    let mut bytes = [0; MAX_MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let count = loop {
-        let mut into = [IoSliceMut::new(&mut bytes)];
-        match net::recvmsg(socket, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC) {
+        let mut buffers = [IoSliceMut::new(&mut bytes)];
+        match net::recvmsg(socket, &mut buffers, &mut rights, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
             Err(_) => return Ok(false),
             Ok(message) => break message.bytes,
         }
     };
-    let Some((head, more)) = bytes[..count].split_first_chunk::<9>() else {
+    let Some((head, body)) = bytes[..count].split_first_chunk::<9>() else {
         return Ok(false);
     };
     let id = u64::from_le_bytes(head[1..].try_into().expect("eight bytes"));
     let mut descriptors: Vec<OwnedFd> = Vec::new();
     for message in rights.drain() {
-        if let RecvAncillaryMessage::ScmRights(more) = message {
-            descriptors.extend(more);
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
         }
     }
     match head[0] {
         LISTENS => {
-            estate.job = serde_json::from_slice(more).ok().zip(descriptors.pop());
+            lingering.job = serde_json::from_slice(body).ok().zip(descriptors.pop());
         }
         OPENED => {
             if let Ok([client, up_read, up_write, down_read, down_write]) =
                 <[OwnedFd; 5]>::try_from(descriptors)
             {
-                let one = Held {
+                let connection = HeldConnection {
                     client,
                     server: None,
                     to_server: [up_read, up_write],
                     to_client: [down_read, down_write],
                 };
-                estate.held.insert(id, one);
+                lingering.connections.insert(id, connection);
             }
         }
         CONNECTED => {
-            if let Some(held) = estate.held.get_mut(&id) {
-                held.server = descriptors.pop();
+            if let Some(connection) = lingering.connections.get_mut(&id) {
+                connection.server = descriptors.pop();
             }
         }
         CLOSED => {
-            estate.held.remove(&id);
+            lingering.connections.remove(&id);
         }
-        APPLICATION => estate.application = Application::held(descriptors.pop()),
+        APPLICATION => lingering.application = Application::from_descriptor(descriptors.pop()),
         _ => return Err(()),
     }
     Ok(true)
@@ -213,19 +213,25 @@ fn hear(socket: BorrowedFd, estate: &mut Estate) -> Result<bool, ()> {
 fn take_over(
     job: RecordJob,
     listener: OwnedFd,
-    held: HashMap<u64, Held>,
+    connections: HashMap<u64, HeldConnection>,
     application: &Application,
 ) -> io::Result<()> {
-    let nobody = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let mut passer = Passer::new(listener, job.server, nobody)?;
-    for (id, one) in held {
-        let [read, write] = one.to_server;
+    let unused_wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let mut passer = Passer::new(listener, job.server, unused_wake)?;
+    for (id, connection) in connections {
+        let [read, write] = connection.to_server;
         let to_server = Pipe::adopt(read, write)?;
-        let [read, write] = one.to_client;
+        let [read, write] = connection.to_client;
         let to_client = Pipe::adopt(read, write)?;
-        passer.add(id, one.client, one.server, to_server, to_client)?;
+        passer.add(
+            id,
+            connection.client,
+            connection.server,
+            to_server,
+            to_client,
+        )?;
     }
     let outcome = application.serve(&mut passer);
-    crate::address::forget(&job.listen);
+    crate::address::remove_socket_file(&job.listen);
     outcome
 }

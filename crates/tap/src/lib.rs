@@ -40,7 +40,7 @@ use record::Recorder;
 use relay::Relay;
 
 /// Pause before the recording's end is queued again if the recorder's queue was full.
-const FINISH_AGAIN_NS: u64 = 5_000_000;
+const FINISH_RETRY_NS: u64 = 5_000_000;
 
 /// Add the messages of this crate.
 pub fn describe(contract: &mut Contract) {
@@ -96,21 +96,21 @@ fn serve() -> Result<(), Failed> {
         .map_err(|error| internal(format!("setting up the tap: {error}")))?;
     tell(&TapReady { port })?;
     let outcome = loop {
-        if let Err(error) = relay.turn() {
+        if let Err(error) = relay.process_events() {
             break Err(internal(format!("the tap: {error}")));
         }
-        match obey(&commands, &mut relay) {
+        match run_commands(&commands, &mut relay) {
             Ok(true) => {}
             Ok(false) => break Ok(()),
             Err(failed) => break Err(failed),
         }
     };
-    address::forget(&job.listen);
+    address::remove_socket_file(&job.listen);
     outcome
 }
 
 /// Execute the commands that stdin has delivered so far; false once it has ended.
-fn obey(commands: &Commands, relay: &mut Relay) -> Result<bool, Failed> {
+fn run_commands(commands: &Commands, relay: &mut Relay) -> Result<bool, Failed> {
     while let Ok(line) = commands.lines.try_recv() {
         let Some(line) = line else { return Ok(false) };
         let command = TapDelay::parse(&line)?;
@@ -121,39 +121,42 @@ fn obey(commands: &Commands, relay: &mut Relay) -> Result<bool, Failed> {
 
 fn serve_recorded() -> Result<(), Failed> {
     raise_limits();
-    let setting_up = |error| internal(format!("setting up the recorder: {error}"));
-    let commands = read_stdin().map_err(setting_up)?;
+    let setup_error = |error| internal(format!("setting up the recorder: {error}"));
+    let commands = read_stdin().map_err(setup_error)?;
     let Ok(Some(text)) = commands.lines.recv() else {
         return Err(Failed::bad_job("stdin ended before a job came"));
     };
     let job: RecordJob = parse_job("record", &text)?;
     let (listener, port) = address::listen(&job.listen)?;
-    let keeper = Keeper::start(&job, &listener).map_err(setting_up)?;
+    let keeper = Keeper::start(&job, &listener).map_err(setup_error)?;
     let mut passer =
-        Passer::new(listener, job.server, Arc::clone(&commands.wake)).map_err(setting_up)?;
+        Passer::new(listener, job.server, Arc::clone(&commands.wake)).map_err(setup_error)?;
     passer.keeper = Some(keeper);
-    passer.recorder = Some(Recorder::start(job.page_by).map_err(setting_up)?);
+    passer.recorder = Some(Recorder::start(job.page_by).map_err(setup_error)?);
     let outcome = tell(&TapReady { port }).and_then(|()| {
-        let application = listen_to(&commands, &mut passer)?;
+        let application = record_until_stdin_ends(&commands, &mut passer)?;
         passer.recorder = None;
         application
             .serve(&mut passer)
             .map_err(|error| internal(format!("the recorder: {error}")))
     });
-    address::forget(&job.listen);
+    address::remove_socket_file(&job.listen);
     if let Some(keeper) = passer.keeper.take() {
-        keeper.goodbye();
+        keeper.dismiss();
     }
     outcome
 }
 
 /// Pass on and record until stdin ends; returns the application to serve from then on.
-fn listen_to(commands: &Commands, passer: &mut Passer) -> Result<Application, Failed> {
+fn record_until_stdin_ends(
+    commands: &Commands,
+    passer: &mut Passer,
+) -> Result<Application, Failed> {
     let mut application = Application::default();
     let mut is_finishing = false;
     loop {
-        // Read commands before `turn`: what was sent before the command to finish is then passed on, and so recorded, before the last
-        // event.
+        // Read commands before `process_events`: what was sent before the command to finish is then passed on, and so recorded, before
+        // the last event.
         while let Ok(line) = commands.lines.try_recv() {
             let Some(line) = line else {
                 return Ok(application);
@@ -163,16 +166,16 @@ fn listen_to(commands: &Commands, passer: &mut Passer) -> Result<Application, Fa
             })?;
             match command {
                 RecordCommand::RecordFor { namespace } => {
-                    application = Application::of(namespace);
+                    application = Application::open(namespace);
                     if let Some(keeper) = &mut passer.keeper {
-                        keeper.application(&application);
+                        keeper.send_application(&application);
                     }
                 }
                 RecordCommand::RecordFinish {} => is_finishing = true,
             }
         }
         passer
-            .turn(is_finishing.then_some(FINISH_AGAIN_NS))
+            .process_events(is_finishing.then_some(FINISH_RETRY_NS))
             .map_err(|error| internal(format!("the recorder: {error}")))?;
         if is_finishing {
             is_finishing = !passer.finish_recording();
@@ -183,10 +186,10 @@ fn listen_to(commands: &Commands, passer: &mut Passer) -> Result<Application, Fa
 fn read_stdin() -> std::io::Result<Commands> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (sender, lines) = channel();
-    let theirs = Arc::clone(&wake);
+    let wake_writer = Arc::clone(&wake);
     thread::Builder::new()
         .name("stdin".to_owned())
-        .spawn(move || forward_stdin(&sender, &theirs))?;
+        .spawn(move || forward_stdin(&sender, &wake_writer))?;
     Ok(Commands { lines, wake })
 }
 

@@ -16,11 +16,11 @@ use crate::jobs::{PacketsEnded, PacketsJob, TapReady};
 use crate::record::Writer;
 
 /// Interval at which events are written while packets come.
-const REST: Duration = Duration::from_millis(200);
+const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 
-const BUFFER: usize = 1 << 18;
+const BUFFER_BYTES: usize = 1 << 18;
 /// Compression formats that cannot be read, by their first bytes.
-const COMPRESSED: [(&[u8], &str); 5] = [
+const UNSUPPORTED_FORMATS: [(&[u8], &str); 5] = [
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"\xfd7zXZ", "xz"),
     (b"BZh", "bzip2"),
@@ -35,23 +35,25 @@ pub(crate) fn run() -> Result<(), Failed> {
     let address =
         address.map_err(|_| Failed::bad_job("the server's address is not numeric".to_owned()))?;
     tell(&TapReady { port: None })?;
-    let refused = |error: Error| {
+    let read_error = |error: Error| {
         Failed::new(
             FailCode::Connect,
             format!("{} cannot be read as captured packets: {error}", job.path),
             "Give it a file that tcpdump or Wireshark wrote.",
         )
     };
-    let mut capture = opened(&job.path).and_then(Capture::open).map_err(refused)?;
+    let mut capture = open_file(&job.path)
+        .and_then(Capture::open)
+        .map_err(read_error)?;
     let mut segments = Segments::new(job.port, address);
     let mut writer = Writer::new(Arc::new(AtomicU64::new(0)), Vec::new());
     let mut written = Instant::now();
-    while let Some(packet) = capture.packet().map_err(refused)? {
+    while let Some(packet) = capture.packet().map_err(read_error)? {
         let at_ns = packet.at_ns.saturating_sub(job.epoch_ns);
-        if !record(&mut segments, &mut writer, &Packet { at_ns, ..packet }) {
+        if !record_packet(&mut segments, &mut writer, &Packet { at_ns, ..packet }) {
             return Ok(());
         }
-        if written.elapsed() > REST {
+        if written.elapsed() > WRITE_INTERVAL {
             written = Instant::now();
             if writer.write().is_err() {
                 return Ok(());
@@ -59,7 +61,7 @@ pub(crate) fn run() -> Result<(), Failed> {
         }
     }
     let (commands, unknown) = writer.close_all();
-    let unknown = not_known(unknown, &segments, capture.is_cut());
+    let unknown = unknown_by_reason(unknown, &segments, capture.is_cut());
     if segments.copied > 0 {
         let copies = "copies with translated addresses".into();
         segments.skipped.insert(copies, segments.copied);
@@ -83,7 +85,7 @@ pub(crate) fn run() -> Result<(), Failed> {
 }
 
 /// What the recording does not know, by reason.
-fn not_known(
+fn unknown_by_reason(
     unknown: BTreeMap<&'static str, u64>,
     segments: &Segments,
     is_cut: bool,
@@ -113,30 +115,35 @@ fn not_known(
 }
 
 /// The file's bytes, decompressed if gzip made it. Works piece by piece: the decompressed file takes no memory.
-fn opened(path: &str) -> io::Result<Box<dyn Read>> {
-    let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
+fn open_file(path: &str) -> io::Result<Box<dyn Read>> {
+    let mut file = BufReader::with_capacity(BUFFER_BYTES, File::open(path)?);
     let head = file.fill_buf()?;
-    if let Some((_, name)) = COMPRESSED.iter().find(|(begin, _)| head.starts_with(begin)) {
+    if let Some((_, name)) = UNSUPPORTED_FORMATS
+        .iter()
+        .find(|(magic, _)| head.starts_with(magic))
+    {
         let reason =
             format!("it is compressed with {name}; decompress it first, only gzip is read");
         return Err(Error::other(reason));
     }
     Ok(if head.starts_with(&[0x1F, 0x8B]) {
         let plain = MultiGzDecoder::new(file);
-        Box::new(BufReader::with_capacity(BUFFER, plain))
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, plain))
     } else {
         Box::new(file)
     })
 }
 
 /// Record a packet; false if the reader of the events has gone.
-fn record(segments: &mut Segments, writer: &mut Writer, packet: &Packet) -> bool {
+fn record_packet(segments: &mut Segments, writer: &mut Writer, packet: &Packet) -> bool {
     let mut events = Vec::new();
     segments.take(packet, &mut events);
     for event in events {
         match event {
-            Event::Opened { id, at_ns, is_new } => writer.opened(id, at_ns, None, None, is_new),
-            Event::Closed { id, at_ns } => writer.closed(id, Some(at_ns)),
+            Event::Opened { id, at_ns, is_new } => {
+                writer.handle_opened(id, at_ns, None, None, is_new);
+            }
+            Event::Closed { id, at_ns } => writer.handle_closed(id, Some(at_ns)),
             Event::Bytes {
                 id,
                 direction,
@@ -144,7 +151,10 @@ fn record(segments: &mut Segments, writer: &mut Writer, packet: &Packet) -> bool
                 bytes,
                 skipped,
             } => {
-                if writer.bytes(id, direction, at_ns, &bytes, skipped).is_err() {
+                if writer
+                    .handle_bytes(id, direction, at_ns, &bytes, skipped)
+                    .is_err()
+                {
                     return false;
                 }
             }

@@ -15,64 +15,64 @@ use rustix::net::{self, Shutdown};
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use rustix::time::Timespec;
 
-use crate::address::{self, ConnectError, peer};
-use crate::end::{End, INTEREST, drain, now_ns};
+use crate::address::{self, ConnectError, peer_credentials};
+use crate::end::{INTEREST, SocketEnd, clear_counter, now_ns};
 use crate::keep::Keeper;
 use crate::record::Recorder;
 use crate::upstream::{RETRY_NS, Upstream};
 
-const EVENTS: usize = 256;
-const AT_ONCE: usize = 16;
+const MAX_EVENTS: usize = 256;
+const MAX_STEPS: usize = 16;
 /// Default capacity of a pipe; splicing more at once gains nothing.
 const PIPE_BYTES: usize = 64 * 1024;
-const LISTENER: u64 = u64::MAX;
-const WAKE: u64 = u64::MAX - 1;
+const LISTENER_TOKEN: u64 = u64::MAX;
+const WAKE_TOKEN: u64 = u64::MAX - 1;
 /// Maximum connections; further ones are closed at once. Each needs six descriptors.
-const MOST_CONNECTIONS: usize = 16_384;
+const MAX_CONNECTIONS: usize = 16_384;
 
 /// The pipe of one direction, and the state of its stream.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub(crate) read: OwnedFd,
     pub(crate) write: OwnedFd,
-    held: usize,
+    held_bytes: usize,
     /// The sender has ended its stream.
-    ended: bool,
+    sender_ended: bool,
     /// The receiver's side has been shut.
-    shut: bool,
+    receiver_shut: bool,
     /// The receiver has gone before the sender ended.
-    abandoned: bool,
+    receiver_gone: bool,
 }
 
 impl Pipe {
     fn new() -> rustix::io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Self::of(read, write, 0))
+        Ok(Self::with_bytes(read, write, 0))
     }
 
     /// A pipe that another process filled.
     pub(crate) fn adopt(read: OwnedFd, write: OwnedFd) -> rustix::io::Result<Self> {
-        let held = rustix::io::ioctl_fionread(&read)? as usize;
-        Ok(Self::of(read, write, held))
+        let held_bytes = rustix::io::ioctl_fionread(&read)? as usize;
+        Ok(Self::with_bytes(read, write, held_bytes))
     }
 
-    const fn of(read: OwnedFd, write: OwnedFd, held: usize) -> Self {
+    const fn with_bytes(read: OwnedFd, write: OwnedFd, held_bytes: usize) -> Self {
         Self {
             read,
             write,
-            held,
-            ended: false,
-            shut: false,
-            abandoned: false,
+            held_bytes,
+            sender_ended: false,
+            receiver_shut: false,
+            receiver_gone: false,
         }
     }
 }
 
 /// A connection of the application and its connection to the server.
 #[derive(Debug)]
-struct Relayed {
+struct RelayedConnection {
     id: u64,
-    client: End,
+    client: SocketEnd,
     server: Upstream,
     opened_ns: u64,
     to_server: Pipe,
@@ -99,13 +99,13 @@ pub(crate) struct Passer {
     target: Target,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
-    connections: Vec<Option<Relayed>>,
+    connections: Vec<Option<RelayedConnection>>,
     free: Vec<usize>,
     /// Connections that have more to do now.
     busy: Vec<usize>,
     /// Connections that will try again to reach the server.
-    waiting: Vec<usize>,
-    spare: Option<(Pipe, Pipe)>,
+    retrying: Vec<usize>,
+    spare_pipes: Option<(Pipe, Pipe)>,
     next_id: u64,
     pub(crate) totals: Totals,
     pub(crate) keeper: Option<Keeper>,
@@ -113,12 +113,12 @@ pub(crate) struct Passer {
 }
 
 impl Passer {
-    /// `wake` becomes readable when [`Passer::turn`] must return.
+    /// `wake` becomes readable when [`Passer::process_events`] must return.
     pub(crate) fn new(listener: OwnedFd, target: Target, wake: Arc<OwnedFd>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let level = epoll::EventFlags::IN;
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), level)?;
-        epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), level)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER_TOKEN), level)?;
+        epoll::add(&epoll, &*wake, EventData::new_u64(WAKE_TOKEN), level)?;
         Ok(Self {
             listener,
             target,
@@ -127,8 +127,8 @@ impl Passer {
             connections: Vec::new(),
             free: Vec::new(),
             busy: Vec::new(),
-            waiting: Vec::new(),
-            spare: None,
+            retrying: Vec::new(),
+            spare_pipes: None,
             next_id: 1,
             totals: Totals::default(),
             keeper: None,
@@ -139,7 +139,7 @@ impl Passer {
     /// Ask the recorder for its last event; false if its queue has no room now.
     pub(crate) fn finish_recording(&mut self) -> bool {
         let survives = self.keeper.as_ref().is_some_and(|keeper| !keeper.is_lost());
-        let (open, totals) = (self.open(), &self.totals);
+        let (open, totals) = (self.open_count(), &self.totals);
         let is_done = self
             .recorder
             .as_mut()
@@ -150,24 +150,24 @@ impl Passer {
         is_done
     }
 
-    pub(crate) fn open(&self) -> usize {
+    pub(crate) fn open_count(&self) -> usize {
         self.connections.len() - self.free.len()
     }
 
-    /// Wait for events, at most `patience_ns`, and process them.
-    pub(crate) fn turn(&mut self, patience_ns: Option<u64>) -> io::Result<()> {
-        let patience_ns = if !self.busy.is_empty() {
+    /// Wait for events, at most `max_wait_ns`, and process them.
+    pub(crate) fn process_events(&mut self, max_wait_ns: Option<u64>) -> io::Result<()> {
+        let max_wait_ns = if !self.busy.is_empty() {
             Some(0)
-        } else if !self.waiting.is_empty() {
+        } else if !self.retrying.is_empty() {
             Some(RETRY_NS)
         } else {
-            patience_ns
+            max_wait_ns
         };
-        let wait = patience_ns.map(|ns| Timespec {
+        let wait = max_wait_ns.map(|ns| Timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as i64,
         });
-        let mut events = Vec::with_capacity(EVENTS);
+        let mut events = Vec::with_capacity(MAX_EVENTS);
         match epoll::wait(
             &self.epoll,
             rustix::buffer::spare_capacity(&mut events),
@@ -176,43 +176,43 @@ impl Passer {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let again = std::mem::take(&mut self.busy)
+        let ready = std::mem::take(&mut self.busy)
             .into_iter()
-            .chain(std::mem::take(&mut self.waiting));
-        for index in again {
+            .chain(std::mem::take(&mut self.retrying));
+        for index in ready {
             self.serve(index);
         }
         for event in events {
             match event.data.u64() {
-                LISTENER => self.accept()?,
-                WAKE => drain(&self.wake),
-                token => self.hear(token, event.flags),
+                LISTENER_TOKEN => self.accept()?,
+                WAKE_TOKEN => clear_counter(&self.wake),
+                token => self.handle_readiness(token, event.flags),
             }
         }
         Ok(())
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        for _ in 0..AT_ONCE {
+        for _ in 0..MAX_STEPS {
             // Made in advance, to leave few system calls between accepting a connection and sharing it with the keeper.
-            if self.spare.is_none() {
-                self.spare = Some((Pipe::new()?, Pipe::new()?));
+            if self.spare_pipes.is_none() {
+                self.spare_pipes = Some((Pipe::new()?, Pipe::new()?));
             }
             let Some(socket) = address::accept(&self.listener)? else {
                 return Ok(());
             };
-            if self.open() >= MOST_CONNECTIONS {
+            if self.open_count() >= MAX_CONNECTIONS {
                 self.refuse("the tap has no room for more connections".to_owned());
                 continue;
             }
-            let (to_server, to_client) = self.spare.take().expect("made above");
+            let (to_server, to_client) = self.spare_pipes.take().expect("made above");
             let id = self.next_id;
             if let Some(keeper) = &mut self.keeper {
-                keeper.opened(id, &socket, [&to_server, &to_client]);
+                keeper.send_opened(id, &socket, [&to_server, &to_client]);
             }
             let opened_ns = now_ns();
             if let Some(recorder) = &mut self.recorder {
-                recorder.opened(id, opened_ns, &socket);
+                recorder.record_opened(id, opened_ns, &socket);
             }
             self.add(id, socket, None, to_server, to_client)?;
         }
@@ -248,13 +248,13 @@ impl Passer {
                     EventData::new_u64(index as u64 * 2 + 1),
                     INTEREST,
                 )?;
-                Upstream::Connecting(End::ready(socket))
+                Upstream::Connecting(SocketEnd::assume_ready(socket))
             }
             None => Upstream::Due { at_ns: now },
         };
-        self.connections[index] = Some(Relayed {
+        self.connections[index] = Some(RelayedConnection {
             id,
-            client: End::ready(client),
+            client: SocketEnd::assume_ready(client),
             server,
             opened_ns: now,
             to_server,
@@ -264,42 +264,42 @@ impl Passer {
         Ok(())
     }
 
-    fn hear(&mut self, token: u64, flags: epoll::EventFlags) {
+    fn handle_readiness(&mut self, token: u64, flags: epoll::EventFlags) {
         let index = (token / 2) as usize;
-        let Some(relayed) = self.connections.get_mut(index).and_then(Option::as_mut) else {
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
         if token & 1 == 0 {
-            relayed.client.hear(flags);
+            connection.client.handle_readiness(flags);
         } else {
-            relayed.server.hear(flags);
+            connection.server.handle_readiness(flags);
         }
         self.serve(index);
     }
 
     /// Move what can be moved now; a connection that is over or broken is closed.
     fn serve(&mut self, index: usize) {
-        let Some(mut relayed) = self.connections.get_mut(index).and_then(Option::take) else {
+        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else {
             return;
         };
         let outcome = self
-            .connect(&mut relayed, index)
-            .and_then(|()| Ok(self.advance(&mut relayed, index)?));
+            .connect(&mut connection, index)
+            .and_then(|()| Ok(self.advance(&mut connection, index)?));
         if matches!(outcome, Ok(true)) {
-            self.connections[index] = Some(relayed);
+            self.connections[index] = Some(connection);
             return;
         }
         if let Err(error) = outcome {
-            if !matches!(relayed.server, Upstream::Open(_)) {
+            if !matches!(connection.server, Upstream::Open(_)) {
                 self.refuse(error.to_string());
             }
         }
         self.free.push(index);
         if let Some(keeper) = &mut self.keeper {
-            keeper.closed(relayed.id);
+            keeper.send_closed(connection.id);
         }
         if let Some(recorder) = &mut self.recorder {
-            recorder.closed(relayed.id, now_ns());
+            recorder.record_closed(connection.id, now_ns());
         }
     }
 
@@ -309,51 +309,53 @@ impl Passer {
     }
 
     /// True while the connection lives.
-    fn advance(&mut self, relayed: &mut Relayed, index: usize) -> Result<bool, Errno> {
-        let Upstream::Open(server) = &mut relayed.server else {
-            if matches!(relayed.server, Upstream::Due { .. }) {
-                self.waiting.push(index);
+    fn advance(&mut self, connection: &mut RelayedConnection, index: usize) -> Result<bool, Errno> {
+        let Upstream::Open(server) = &mut connection.server else {
+            if matches!(connection.server, Upstream::Due { .. }) {
+                self.retrying.push(index);
             }
             return Ok(true);
         };
-        let client = &mut relayed.client;
-        for _ in 0..AT_ONCE {
+        let client = &mut connection.client;
+        for _ in 0..MAX_STEPS {
             let mut moved = false;
-            let (taken, passed) = carry(&mut relayed.to_server, client, server)?;
+            let (taken, passed) = move_bytes(&mut connection.to_server, client, server)?;
             if taken > 0 {
                 self.totals.taken_to_server += taken as u64;
                 if let Some(recorder) = &mut self.recorder {
-                    recorder.passes(
-                        relayed.id,
+                    recorder.record_bytes(
+                        connection.id,
                         Direction::ToServer,
                         now_ns(),
-                        &relayed.to_server.read,
+                        &connection.to_server.read,
                         taken,
                     );
                 }
             }
             self.totals.passed_to_server += passed as u64;
             moved |= taken + passed > 0;
-            let (taken, passed) = carry(&mut relayed.to_client, server, client)?;
+            let (taken, passed) = move_bytes(&mut connection.to_client, server, client)?;
             if taken > 0 {
                 self.totals.taken_to_client += taken as u64;
                 if let Some(recorder) = &mut self.recorder {
-                    recorder.passes(
-                        relayed.id,
+                    recorder.record_bytes(
+                        connection.id,
                         Direction::ToClient,
                         now_ns(),
-                        &relayed.to_client.read,
+                        &connection.to_client.read,
                         taken,
                     );
                 }
             }
             self.totals.passed_to_client += passed as u64;
             moved |= taken + passed > 0;
-            moved |= (relayed.to_client.abandoned && server.readable)
-                || (relayed.to_server.abandoned && client.readable);
-            let gone = (client.hung_up && relayed.to_server.shut)
-                || (server.hung_up && relayed.to_client.shut);
-            if gone || (relayed.to_server.shut && relayed.to_client.shut) {
+            moved |= (connection.to_client.receiver_gone && server.readable)
+                || (connection.to_server.receiver_gone && client.readable);
+            let peer_gone = (client.is_hung_up && connection.to_server.receiver_shut)
+                || (server.is_hung_up && connection.to_client.receiver_shut);
+            if peer_gone
+                || (connection.to_server.receiver_shut && connection.to_client.receiver_shut)
+            {
                 return Ok(false);
             }
             if !moved {
@@ -364,17 +366,21 @@ impl Passer {
         Ok(true)
     }
 
-    fn connect(&mut self, relayed: &mut Relayed, index: usize) -> Result<(), ConnectError> {
-        let (client, opened_ns) = (&relayed.client.socket, relayed.opened_ns);
-        let server = &mut relayed.server;
+    fn connect(
+        &mut self,
+        connection: &mut RelayedConnection,
+        index: usize,
+    ) -> Result<(), ConnectError> {
+        let (client, opened_ns) = (&connection.client.socket, connection.opened_ns);
+        let server = &mut connection.server;
         server.connect(&self.target, client, opened_ns, |socket| {
             let token = EventData::new_u64(index as u64 * 2 + 1);
             epoll::add(&self.epoll, socket, token, INTEREST)?;
             if let Some(keeper) = &mut self.keeper {
-                keeper.connected(relayed.id, socket);
+                keeper.send_connected(connection.id, socket);
             }
             if matches!(self.target, Target::Unix { .. }) {
-                self.totals.server_pid = peer(socket).map(|(pid, _)| pid);
+                self.totals.server_pid = peer_credentials(socket).map(|(pid, _)| pid);
             }
             Ok(())
         })
@@ -383,11 +389,15 @@ impl Passer {
 
 /// Move bytes from one end into the pipe if it is empty, else from the pipe to the other end, and the end of the stream after them.
 /// Returns how many went in and out. What goes in stays in the pipe until the next call, so that it can be recorded first.
-fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize), Errno> {
-    if pipe.abandoned && from.readable {
+fn move_bytes(
+    pipe: &mut Pipe,
+    from: &mut SocketEnd,
+    to: &mut SocketEnd,
+) -> Result<(usize, usize), Errno> {
+    if pipe.receiver_gone && from.readable {
         discard(pipe, from)?;
     }
-    if pipe.held == 0 && !pipe.ended && from.readable {
+    if pipe.held_bytes == 0 && !pipe.sender_ended && from.readable {
         match splice(
             &from.socket,
             None,
@@ -396,9 +406,9 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
             PIPE_BYTES,
             SpliceFlags::NONBLOCK,
         ) {
-            Ok(0) => pipe.ended = true,
+            Ok(0) => pipe.sender_ended = true,
             Ok(count) => {
-                pipe.held = count;
+                pipe.held_bytes = count;
                 return Ok((count, 0));
             }
             Err(Errno::AGAIN) => from.readable = false,
@@ -407,32 +417,32 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
         }
     }
     let mut passed = 0;
-    if pipe.held > 0 && to.writable {
+    if pipe.held_bytes > 0 && to.writable {
         match splice(
             &pipe.read,
             None,
             &to.socket,
             None,
-            pipe.held,
+            pipe.held_bytes,
             SpliceFlags::NONBLOCK,
         ) {
             Ok(count) => {
                 passed = count;
-                pipe.held -= count;
+                pipe.held_bytes -= count;
             }
             Err(Errno::AGAIN) => to.writable = false,
             Err(Errno::INTR) => {}
             // What the receiver sent before it closed must still be passed on.
             Err(Errno::PIPE | Errno::CONNRESET) => {
-                pipe.abandoned = !pipe.ended;
-                pipe.ended = true;
-                pipe.held = 0;
+                pipe.receiver_gone = !pipe.sender_ended;
+                pipe.sender_ended = true;
+                pipe.held_bytes = 0;
             }
             Err(error) => return Err(error),
         }
     }
-    if pipe.ended && pipe.held == 0 && !pipe.shut {
-        pipe.shut = true;
+    if pipe.sender_ended && pipe.held_bytes == 0 && !pipe.receiver_shut {
+        pipe.receiver_shut = true;
         // This fails if the receiver has gone, and then does not matter.
         let _ = net::shutdown(&to.socket, Shutdown::Write);
     }
@@ -441,9 +451,9 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
 
 /// Read and drop what the receiver, which has gone, does not get: a server that cannot write does not read the rest of its requests
 /// either.
-fn discard(pipe: &mut Pipe, from: &mut End) -> Result<(), Errno> {
+fn discard(pipe: &mut Pipe, from: &mut SocketEnd) -> Result<(), Errno> {
     match from.read(&mut [0; 16 << 10]) {
-        Ok(Some(0)) | Err(Errno::CONNRESET) => pipe.abandoned = false,
+        Ok(Some(0)) | Err(Errno::CONNRESET) => pipe.receiver_gone = false,
         Ok(_) => {}
         Err(error) => return Err(error),
     }
@@ -453,13 +463,15 @@ fn discard(pipe: &mut Pipe, from: &mut End) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::end::made::{Rig, a_client_killed_while_both_wait};
+    use crate::end::test_rig::{Rig, check_client_killed_while_both_wait};
 
     #[test]
     fn a_dead_client_leaves_no_server_waiting() {
         let (rig, listener) = Rig::new("pass");
         let mut passer =
             Passer::new(listener, rig.target.clone(), Arc::clone(&rig.wake)).expect("a passer");
-        a_client_killed_while_both_wait(&rig, || passer.turn(Some(0)).expect("a turn"));
+        check_client_killed_while_both_wait(&rig, || {
+            passer.process_events(Some(0)).expect("a turn");
+        });
     }
 }

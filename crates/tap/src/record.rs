@@ -15,38 +15,38 @@ use howfar_contract::emit;
 use howfar_record::{Conversation, Direction, RoundTrip, Salt};
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
 
-use crate::address::peer;
+use crate::address::peer_credentials;
 use crate::jobs::{
     Phase, RecordEnded, Recorded, RecordedConnection, RecordedDigest, RecordedRoundTrip,
 };
 use crate::pass::Totals;
-use crate::yielding::yield_to_all;
+use crate::yielding::set_yielding;
 
 /// Maximum number of notes that may wait.
-const MOST_NOTES: usize = 262_144;
+const MAX_NOTES: usize = 262_144;
 /// Maximum bytes of notes that may wait.
-const MOST_BYTES: u64 = 128 << 20;
+const MAX_QUEUED_BYTES: u64 = 128 << 20;
 /// Memory that a note takes besides the bytes that it holds.
 const NOTE_BYTES: u64 = 256;
 /// While notes keep coming, they wait until they are this many bytes: making events of them on a processor that has just served the
 /// application would evict its data from the caches.
-const DEFERRED_BYTES: u64 = MOST_BYTES / 8;
+const DEFERRAL_BYTES: u64 = MAX_QUEUED_BYTES / 8;
 /// Longest time for which notes wait while more of them come.
-const DEFERRED: Duration = Duration::from_secs(5);
+const MAX_DEFERRAL: Duration = Duration::from_secs(5);
 /// With more bytes waiting, the writer no longer yields but runs like any other thread: no CPU is idle for long enough.
-const BEHIND_BYTES: u64 = MOST_BYTES / 4;
+const CATCH_UP_BYTES: u64 = MAX_QUEUED_BYTES / 4;
 /// Bytes kept of one run of bytes to the server.
-const REQUEST_KEPT: usize = 1 << 20;
+const MAX_REQUEST_KEPT: usize = 1 << 20;
 /// Bytes kept of one run of bytes to the client.
-const ANSWER_KEPT: usize = 64 * 1024;
-/// Beyond `REQUEST_KEPT`, bytes kept of the end of each piece: after a long value come the messages that execute it.
-const END_KEPT: usize = 256;
-const PIECE: usize = 64 * 1024;
+const MAX_ANSWER_KEPT: usize = 64 * 1024;
+/// Beyond `MAX_REQUEST_KEPT`, bytes kept of the end of each piece: after a long value come the messages that execute it.
+const MAX_TAIL_KEPT: usize = 256;
+const MAX_PIECE_BYTES: usize = 64 * 1024;
 /// The writer polls the queue at this interval, so that a note wakes no thread. Traffic that pauses for this long is at rest.
-const REST: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum round trips in one event.
-const MOST_AT_ONCE: usize = 512;
-const MOST_DIGESTS: usize = 65_536;
+const MAX_ROUND_TRIPS_PER_EVENT: usize = 512;
+const MAX_DIGESTS: usize = 65_536;
 
 type Counts = BTreeMap<&'static str, u64>;
 
@@ -84,58 +84,58 @@ impl Note {
 
 /// How much was kept of a connection's current run of bytes in one direction; checksums of both directions.
 #[derive(Debug)]
-struct Turn {
+struct ByteRun {
     direction: Direction,
     kept: usize,
-    sums: [Crc; 2],
+    checksums: [Crc; 2],
 }
 
 /// The recorder's side in the traffic's thread.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     queue: SyncSender<Note>,
-    queued: Arc<AtomicU64>,
-    copies: (OwnedFd, OwnedFd),
+    queued_bytes: Arc<AtomicU64>,
+    copy_pipe: (OwnedFd, OwnedFd),
     buffer: Vec<u8>,
-    turns: HashMap<u64, Turn>,
-    sums: [u32; 2],
-    stopped: Option<&'static str>,
+    runs: HashMap<u64, ByteRun>,
+    checksums: [u32; 2],
+    stop_reason: Option<&'static str>,
 }
 
 impl Recorder {
     /// Start a recorder with a thread that writes events on stdout.
     pub(crate) fn start(page_by: Vec<String>) -> std::io::Result<Self> {
-        let (queue, notes) = sync_channel(MOST_NOTES);
-        let queued = Arc::new(AtomicU64::new(0));
-        let theirs = Arc::clone(&queued);
+        let (queue, notes) = sync_channel(MAX_NOTES);
+        let queued_bytes = Arc::new(AtomicU64::new(0));
+        let writer_queued_bytes = Arc::clone(&queued_bytes);
         thread::Builder::new()
             .name("writer".to_owned())
             .spawn(move || {
                 // Traffic comes first. If the kernel refuses, only timing suffers.
                 let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10);
-                yield_to_all(true);
-                Writer::new(theirs, page_by).run(&notes);
+                set_yielding(true);
+                Writer::new(writer_queued_bytes, page_by).run(&notes);
             })?;
         Ok(Self {
             queue,
-            queued,
-            copies: pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?,
-            buffer: vec![0; PIECE],
-            turns: HashMap::new(),
-            sums: [0; 2],
-            stopped: None,
+            queued_bytes,
+            copy_pipe: pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?,
+            buffer: vec![0; MAX_PIECE_BYTES],
+            runs: HashMap::new(),
+            checksums: [0; 2],
+            stop_reason: None,
         })
     }
 
-    pub(crate) fn opened(&mut self, id: u64, at_ns: u64, client: &OwnedFd) {
-        let (pid, uid) = peer(client).unzip();
-        let turn = Turn {
+    pub(crate) fn record_opened(&mut self, id: u64, at_ns: u64, client: &OwnedFd) {
+        let (pid, uid) = peer_credentials(client).unzip();
+        let run = ByteRun {
             direction: Direction::ToServer,
             kept: 0,
-            sums: [Crc::new(), Crc::new()],
+            checksums: [Crc::new(), Crc::new()],
         };
-        self.turns.insert(id, turn);
-        self.note(Note::Opened {
+        self.runs.insert(id, run);
+        self.enqueue(Note::Opened {
             id,
             at_ns,
             pid,
@@ -144,7 +144,7 @@ impl Recorder {
     }
 
     /// Record a copy of the `count` bytes that wait in `pipe`.
-    pub(crate) fn passes(
+    pub(crate) fn record_bytes(
         &mut self,
         id: u64,
         direction: Direction,
@@ -152,36 +152,36 @@ impl Recorder {
         pipe: &OwnedFd,
         count: usize,
     ) {
-        if self.stopped.is_some() {
+        if self.stop_reason.is_some() {
             return;
         }
-        let copied = tee(pipe, &self.copies.1, count, SpliceFlags::NONBLOCK);
-        let read = rustix::io::read(&self.copies.0, &mut self.buffer[..]);
+        let copied = tee(pipe, &self.copy_pipe.1, count, SpliceFlags::NONBLOCK);
+        let read = rustix::io::read(&self.copy_pipe.0, &mut self.buffer[..]);
         if !matches!((copied, read), (Ok(copied), Ok(read)) if copied == count && read == count) {
-            self.stopped = Some("the kernel made no copy of what passed");
+            self.stop_reason = Some("the kernel made no copy of what passed");
             return;
         }
-        let Some(turn) = self.turns.get_mut(&id) else {
+        let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
-        if turn.direction != direction {
-            turn.direction = direction;
-            turn.kept = 0;
+        if run.direction != direction {
+            run.direction = direction;
+            run.kept = 0;
         }
-        let (most, end, sum) = match direction {
-            Direction::ToServer => (REQUEST_KEPT, END_KEPT, 0),
-            Direction::ToClient => (ANSWER_KEPT, 0, 1),
+        let (max_kept, tail, sum) = match direction {
+            Direction::ToServer => (MAX_REQUEST_KEPT, MAX_TAIL_KEPT, 0),
+            Direction::ToClient => (MAX_ANSWER_KEPT, 0, 1),
         };
         let bytes = &self.buffer[..count];
-        turn.sums[sum].update(bytes);
-        let kept = count.min(most - turn.kept);
-        turn.kept += kept;
-        let end: Box<[u8]> = bytes[kept.max(count.saturating_sub(end))..].into();
+        run.checksums[sum].update(bytes);
+        let kept = count.min(max_kept - run.kept);
+        run.kept += kept;
+        let tail: Box<[u8]> = bytes[kept.max(count.saturating_sub(tail))..].into();
         let bytes: Box<[u8]> = bytes[..kept].into();
-        let skipped = count - kept - end.len();
-        for (bytes, skipped) in [(bytes, skipped), (end, 0)] {
+        let skipped = count - kept - tail.len();
+        for (bytes, skipped) in [(bytes, skipped), (tail, 0)] {
             if bytes.len() + skipped > 0 {
-                self.note(Note::Bytes {
+                self.enqueue(Note::Bytes {
                     id,
                     direction,
                     at_ns,
@@ -192,47 +192,47 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn closed(&mut self, id: u64, at_ns: u64) {
-        if let Some(turn) = self.turns.remove(&id) {
-            self.add_sums(&turn);
-            self.note(Note::Closed { id, at_ns });
+    pub(crate) fn record_closed(&mut self, id: u64, at_ns: u64) {
+        if let Some(run) = self.runs.remove(&id) {
+            self.add_checksums(&run);
+            self.enqueue(Note::Closed { id, at_ns });
         }
     }
 
-    fn add_sums(&mut self, turn: &Turn) {
-        for (sum, of_turn) in self.sums.iter_mut().zip(&turn.sums) {
-            *sum ^= of_turn.sum();
+    fn add_checksums(&mut self, run: &ByteRun) {
+        for (sum, of_run) in self.checksums.iter_mut().zip(&run.checksums) {
+            *sum ^= of_run.sum();
         }
     }
 
-    fn note(&mut self, note: Note) {
-        if self.stopped.is_some() {
+    fn enqueue(&mut self, note: Note) {
+        if self.stop_reason.is_some() {
             return;
         }
-        if self.queued.fetch_add(note.size(), Relaxed) > MOST_BYTES {
-            self.stopped =
+        if self.queued_bytes.fetch_add(note.size(), Relaxed) > MAX_QUEUED_BYTES {
+            self.stop_reason =
                 Some("the recorder fell behind: bytes came faster than they could be read");
             return;
         }
         match self.queue.try_send(note) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
-                self.stopped = Some(
+                self.stop_reason = Some(
                     "the recorder fell behind: round trips came faster than they could be written",
                 );
             }
             Err(TrySendError::Disconnected(_)) => {
-                self.stopped = Some("nobody takes the recording any more");
+                self.stop_reason = Some("nobody takes the recording any more");
             }
         }
     }
 
     /// Write what is left, then the last event. False if the queue is full now: call again.
-    pub(crate) fn finish(&mut self, totals: &Totals, open: usize, is_kept: bool) -> bool {
-        let turns: Vec<u64> = self.turns.keys().copied().collect();
-        for id in turns {
-            if let Some(turn) = self.turns.remove(&id) {
-                self.add_sums(&turn);
+    pub(crate) fn finish(&mut self, totals: &Totals, open: usize, survives_kill: bool) -> bool {
+        let runs: Vec<u64> = self.runs.keys().copied().collect();
+        for id in runs {
+            if let Some(run) = self.runs.remove(&id) {
+                self.add_checksums(&run);
             }
         }
         let ended = RecordEnded {
@@ -242,14 +242,14 @@ impl Recorder {
             taken_to_client: totals.taken_to_client,
             passed_to_server: totals.passed_to_server,
             passed_to_client: totals.passed_to_client,
-            crc32_to_server: self.sums[0],
-            crc32_to_client: self.sums[1],
+            crc32_to_server: self.checksums[0],
+            crc32_to_client: self.checksums[1],
             open: open as u64,
             refused: totals.refused,
             refusal: totals.refusal.clone(),
             server_pid: totals.server_pid,
-            stopped: self.stopped.map(str::to_owned),
-            survives_kill: is_kept,
+            stopped: self.stop_reason.map(str::to_owned),
+            survives_kill,
         };
         !matches!(
             self.queue.try_send(Note::Finish(Box::new(ended))),
@@ -259,7 +259,7 @@ impl Recorder {
 }
 
 #[derive(Debug)]
-struct Known {
+struct OpenConnection {
     conversation: Conversation,
     opened_ns: u64,
     pid: Option<i32>,
@@ -270,9 +270,9 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Writer {
     page_by: Arc<[String]>,
-    queued: Arc<AtomicU64>,
+    queued_bytes: Arc<AtomicU64>,
     salt: Salt,
-    known: HashMap<u64, Known>,
+    connections: HashMap<u64, OpenConnection>,
     digests: HashMap<(&'static str, String), u64>,
     next_round_trip: u64,
     event: Recorded,
@@ -281,12 +281,12 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(queued: Arc<AtomicU64>, page_by: Vec<String>) -> Self {
+    pub(crate) fn new(queued_bytes: Arc<AtomicU64>, page_by: Vec<String>) -> Self {
         Self {
             page_by: page_by.into(),
-            queued,
+            queued_bytes,
             salt: Salt::default(),
-            known: HashMap::new(),
+            connections: HashMap::new(),
             digests: HashMap::new(),
             next_round_trip: 1,
             event: Recorded::default(),
@@ -297,36 +297,40 @@ impl Writer {
 
     /// Process notes until the last one, or until the reader of the events has gone.
     fn run(mut self, notes: &Receiver<Note>) {
-        let mut yields = true; // as its thread was started
-        let (mut before, mut written) = (0, Instant::now());
+        let mut is_yielding = true; // as its thread was started
+        let (mut queued_before, mut written) = (0, Instant::now());
         loop {
-            let queued = self.queued.load(Relaxed);
-            let rests = queued == before;
-            if rests || queued > DEFERRED_BYTES || written.elapsed() > DEFERRED {
-                match self.write_queued(notes, &mut yields) {
+            let queued_bytes = self.queued_bytes.load(Relaxed);
+            let is_at_rest = queued_bytes == queued_before;
+            if is_at_rest || queued_bytes > DEFERRAL_BYTES || written.elapsed() > MAX_DEFERRAL {
+                match self.write_queued(notes, &mut is_yielding) {
                     Ok(true) => {}
                     Ok(false) | Err(_) => return,
                 }
                 written = Instant::now();
             }
-            before = self.queued.load(Relaxed);
-            thread::sleep(REST);
+            queued_before = self.queued_bytes.load(Relaxed);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Process all notes that wait; false after the last note.
-    fn write_queued(&mut self, notes: &Receiver<Note>, yields: &mut bool) -> std::io::Result<bool> {
+    fn write_queued(
+        &mut self,
+        notes: &Receiver<Note>,
+        is_yielding: &mut bool,
+    ) -> std::io::Result<bool> {
         loop {
-            if *yields && self.queued.load(Relaxed) > BEHIND_BYTES {
-                *yields = false;
-                yield_to_all(false);
+            if *is_yielding && self.queued_bytes.load(Relaxed) > CATCH_UP_BYTES {
+                *is_yielding = false;
+                set_yielding(false);
             }
             match notes.try_recv() {
                 Ok(Note::Finish(ended)) => {
                     self.finish(*ended);
                     return Ok(false);
                 }
-                Ok(note) => self.take(note)?,
+                Ok(note) => self.handle_note(note)?,
                 Err(TryRecvError::Empty) => {
                     self.write()?;
                     return Ok(true);
@@ -336,15 +340,15 @@ impl Writer {
         }
     }
 
-    fn take(&mut self, note: Note) -> std::io::Result<()> {
-        self.queued.fetch_sub(note.size(), Relaxed);
+    fn handle_note(&mut self, note: Note) -> std::io::Result<()> {
+        self.queued_bytes.fetch_sub(note.size(), Relaxed);
         match note {
             Note::Opened {
                 id,
                 at_ns,
                 pid,
                 uid,
-            } => self.opened(id, at_ns, pid, uid, true),
+            } => self.handle_opened(id, at_ns, pid, uid, true),
             Note::Bytes {
                 id,
                 direction,
@@ -352,15 +356,15 @@ impl Writer {
                 bytes,
                 skipped,
             } => {
-                return self.bytes(id, direction, at_ns, &bytes, skipped);
+                return self.handle_bytes(id, direction, at_ns, &bytes, skipped);
             }
-            Note::Closed { id, at_ns } => self.closed(id, Some(at_ns)),
+            Note::Closed { id, at_ns } => self.handle_closed(id, Some(at_ns)),
             Note::Finish(_) => {}
         }
         Ok(())
     }
 
-    pub(crate) fn opened(
+    pub(crate) fn handle_opened(
         &mut self,
         id: u64,
         at_ns: u64,
@@ -370,16 +374,16 @@ impl Writer {
     ) {
         let mut conversation = Conversation::new(at_ns, is_new);
         conversation.name_pages_by(&self.page_by);
-        let known = Known {
+        let connection = OpenConnection {
             conversation,
             opened_ns: at_ns,
             pid,
             uid,
         };
-        self.known.insert(id, known);
+        self.connections.insert(id, connection);
     }
 
-    pub(crate) fn bytes(
+    pub(crate) fn handle_bytes(
         &mut self,
         id: u64,
         direction: Direction,
@@ -387,33 +391,33 @@ impl Writer {
         bytes: &[u8],
         skipped: usize,
     ) -> std::io::Result<()> {
-        let Some(known) = self.known.get_mut(&id) else {
+        let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
-        let ended = known
+        let ended = connection
             .conversation
             .feed(direction, at_ns, bytes, skipped, &self.salt);
-        let protocol = known.conversation.summary().protocol;
+        let protocol = connection.conversation.summary().protocol;
         if let Some(ended) = ended {
-            self.add(id, protocol, ended);
+            self.add_round_trip(id, protocol, ended);
         }
-        if self.event.round_trips.len() >= MOST_AT_ONCE {
+        if self.event.round_trips.len() >= MAX_ROUND_TRIPS_PER_EVENT {
             return self.write();
         }
         Ok(())
     }
 
-    pub(crate) fn closed(&mut self, id: u64, closed_ns: Option<u64>) {
-        let Some(mut known) = self.known.remove(&id) else {
+    pub(crate) fn handle_closed(&mut self, id: u64, closed_ns: Option<u64>) {
+        let Some(mut connection) = self.connections.remove(&id) else {
             return;
         };
-        let last = known.conversation.close();
-        let summary = known.conversation.summary();
+        let last = connection.conversation.close();
+        let summary = connection.conversation.summary();
         if let Some(last) = last {
-            self.add(id, summary.protocol, last);
+            self.add_round_trip(id, summary.protocol, last);
         }
-        let summary = known.conversation.summary();
-        let (commands, unknown) = known.conversation.take_counts();
+        let summary = connection.conversation.summary();
+        let (commands, unknown) = connection.conversation.take_counts();
         for (into, from) in [(&mut self.commands, commands), (&mut self.unknown, unknown)] {
             for (name, count) in from {
                 *into.entry(name).or_default() += count;
@@ -422,45 +426,52 @@ impl Writer {
         self.event.connections.push(RecordedConnection {
             id,
             protocol: summary.protocol,
-            opened_ns: known.opened_ns,
+            opened_ns: connection.opened_ns,
             closed_ns,
-            pid: known.pid,
-            uid: known.uid,
+            pid: connection.pid,
+            uid: connection.uid,
             tls: summary.tls,
             login_round_trips: summary.login_round_trips,
             login_ns: summary.login_ns,
         });
     }
 
-    fn add(&mut self, connection_id: u64, protocol: &'static str, one: RoundTrip) {
+    fn add_round_trip(
+        &mut self,
+        connection_id: u64,
+        protocol: &'static str,
+        round_trip: RoundTrip,
+    ) {
         let id = self.next_round_trip;
         self.next_round_trip += 1;
-        let digest_id = one.digest.and_then(|text| self.digest(protocol, text));
+        let digest_id = round_trip
+            .digest
+            .and_then(|text| self.digest_id(protocol, text));
         self.event.round_trips.push(RecordedRoundTrip {
             id,
             connection_id,
-            begun_ns: one.begun_ns,
-            sent_ns: one.sent_ns,
-            answered_ns: one.answered_ns,
-            ended_ns: one.ended_ns,
-            bytes_to_server: one.bytes_to_server,
-            bytes_to_client: one.bytes_to_client,
-            requests: one.requests,
-            command: one.command,
+            begun_ns: round_trip.begun_ns,
+            sent_ns: round_trip.sent_ns,
+            answered_ns: round_trip.answered_ns,
+            ended_ns: round_trip.ended_ns,
+            bytes_to_server: round_trip.bytes_to_server,
+            bytes_to_client: round_trip.bytes_to_client,
+            requests: round_trip.requests,
+            command: round_trip.command,
             digest_id,
-            keys: one.keys.map(|keys| keys as i64),
-            phase: Phase::from(one.phase),
-            rows: one.rows,
-            failed: one.failed,
+            keys: round_trip.keys.map(|keys| keys as i64),
+            phase: Phase::from(round_trip.phase),
+            rows: round_trip.rows,
+            failed: round_trip.failed,
         });
     }
 
-    fn digest(&mut self, protocol: &'static str, text: String) -> Option<u64> {
+    fn digest_id(&mut self, protocol: &'static str, text: String) -> Option<u64> {
         let next = self.digests.len() as u64 + 1;
         if let Some(&id) = self.digests.get(&(protocol, text.clone())) {
             return Some(id);
         }
-        if self.digests.len() >= MOST_DIGESTS {
+        if self.digests.len() >= MAX_DIGESTS {
             *self
                 .unknown
                 .entry("more different statements than are kept")
@@ -492,10 +503,10 @@ impl Writer {
 
     /// Close all connections. Returns requests by command, and what is not known by reason.
     pub(crate) fn close_all(&mut self) -> (Counts, Counts) {
-        let mut open: Vec<u64> = self.known.keys().copied().collect();
+        let mut open: Vec<u64> = self.connections.keys().copied().collect();
         open.sort_unstable();
         for id in open {
-            self.closed(id, None);
+            self.handle_closed(id, None);
         }
         (self.commands.clone(), self.unknown.clone())
     }

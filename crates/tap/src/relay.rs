@@ -20,33 +20,33 @@ use rustix::time::{
 };
 
 use crate::address::{self, ConnectError};
-use crate::end::{End, INTEREST, drain, now_ns};
-use crate::flow::{Flow, Passed};
+use crate::end::{INTEREST, SocketEnd, clear_counter, now_ns};
+use crate::flow::{Flow, PassedCounts};
 use crate::jobs::TapCounts;
 use crate::upstream::Upstream;
 
-const EVENTS: usize = 256;
-const BUFFER: usize = 64 * 1024;
-const LISTENER: u64 = u64::MAX;
-const TIMER: u64 = u64::MAX - 1;
-const WAKE: u64 = u64::MAX - 2;
+const MAX_EVENTS: usize = 256;
+const BUFFER_BYTES: usize = 64 * 1024;
+const LISTENER_TOKEN: u64 = u64::MAX;
+const TIMER_TOKEN: u64 = u64::MAX - 1;
+const WAKE_TOKEN: u64 = u64::MAX - 2;
 /// Maximum connections; further ones are closed at once.
-const MOST_CONNECTIONS: usize = 65_536;
+const MAX_CONNECTIONS: usize = 65_536;
 /// Connections accepted in succession before others are served again.
-const AT_ONCE: usize = 16;
+const ACCEPT_BATCH: usize = 16;
 /// How long before the due time the timer wakes the thread.
-const EARLY_NS: u64 = 80_000;
+const WAKE_LEAD_NS: u64 = 80_000;
 
 #[derive(Debug)]
 struct Connection {
-    client: End,
+    client: SocketEnd,
     server: Upstream,
     opened_ns: u64,
     /// Before this time, a client on a real path would still be connecting.
     ready_ns: u64,
     to_server: Flow,
     to_client: Flow,
-    last: Option<Direction>,
+    last_direction: Option<Direction>,
     /// The time of its valid entry in `Relay::due`; its entries with other times are stale.
     armed_ns: u64,
 }
@@ -64,13 +64,13 @@ pub(crate) struct Relay {
     free: Vec<usize>,
     due: BinaryHeap<Reverse<(u64, usize)>>,
     buffer: Vec<u8>,
-    to_server: Passed,
-    to_client: Passed,
+    to_server: PassedCounts,
+    to_client: PassedCounts,
     counts: TapCounts,
 }
 
 impl Relay {
-    /// `wake` becomes readable when [`Relay::turn`] must return.
+    /// `wake` becomes readable when [`Relay::process_events`] must return.
     pub(crate) fn new(listener: OwnedFd, target: Target, wake: Arc<OwnedFd>) -> io::Result<Self> {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -81,11 +81,21 @@ impl Relay {
         epoll::add(
             &epoll,
             &listener,
-            EventData::new_u64(LISTENER),
+            EventData::new_u64(LISTENER_TOKEN),
             EventFlags::IN,
         )?;
-        epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
-        epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        epoll::add(
+            &epoll,
+            &timer,
+            EventData::new_u64(TIMER_TOKEN),
+            EventFlags::IN,
+        )?;
+        epoll::add(
+            &epoll,
+            &*wake,
+            EventData::new_u64(WAKE_TOKEN),
+            EventFlags::IN,
+        )?;
         Ok(Self {
             listener,
             target,
@@ -96,9 +106,9 @@ impl Relay {
             connections: Vec::new(),
             free: Vec::new(),
             due: BinaryHeap::new(),
-            buffer: vec![0; BUFFER],
-            to_server: Passed::default(),
-            to_client: Passed::default(),
+            buffer: vec![0; BUFFER_BYTES],
+            to_server: PassedCounts::default(),
+            to_client: PassedCounts::default(),
             counts: TapCounts::default(),
         })
     }
@@ -110,21 +120,21 @@ impl Relay {
         let to_server = std::mem::take(&mut self.to_server);
         let to_client = std::mem::take(&mut self.to_client);
         counts.open = self.connections.iter().flatten().count() as u64;
-        counts.round_trips = to_client.turns;
+        counts.round_trips = to_client.runs;
         counts.bytes_to_server = to_server.bytes;
         counts.bytes_to_client = to_client.bytes;
         counts.held_ns = [to_server, to_client]
             .iter()
-            .map(|way| way.held_ns.checked_div(way.turns).unwrap_or(0))
+            .map(|passed| passed.held_ns.checked_div(passed.runs).unwrap_or(0))
             .sum();
         counts
     }
 
     /// Wait for events and process them. Returns after each wait.
-    pub(crate) fn turn(&mut self) -> io::Result<()> {
-        let spinning = self.arm()?;
-        let mut events = Vec::with_capacity(EVENTS);
-        let wait = spinning.then_some(Timespec {
+    pub(crate) fn process_events(&mut self) -> io::Result<()> {
+        let must_spin = self.arm_timer()?;
+        let mut events = Vec::with_capacity(MAX_EVENTS);
+        let wait = must_spin.then_some(Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         });
@@ -138,10 +148,10 @@ impl Relay {
         }
         for event in events {
             match event.data.u64() {
-                LISTENER => self.accept()?,
-                TIMER => drain(&self.timer),
-                WAKE => drain(&self.wake),
-                token => self.hear(token, event.flags),
+                LISTENER_TOKEN => self.accept()?,
+                TIMER_TOKEN => clear_counter(&self.timer),
+                WAKE_TOKEN => clear_counter(&self.wake),
+                token => self.handle_readiness(token, event.flags),
             }
         }
         let now = now_ns();
@@ -160,15 +170,15 @@ impl Relay {
     }
 
     /// Set the timer for what is due next; true if that is too soon to wait, so that the caller must spin.
-    fn arm(&mut self) -> io::Result<bool> {
+    fn arm_timer(&mut self) -> io::Result<bool> {
         let Some(&Reverse((at_ns, _))) = self.due.peek() else {
             return Ok(false);
         };
         let now = now_ns();
-        if at_ns <= now + EARLY_NS {
+        if at_ns <= now + WAKE_LEAD_NS {
             return Ok(true);
         }
-        let at = at_ns - EARLY_NS;
+        let at = at_ns - WAKE_LEAD_NS;
         let value = Timespec {
             tv_sec: (at / 1_000_000_000) as i64,
             tv_nsec: (at % 1_000_000_000) as i64,
@@ -185,18 +195,18 @@ impl Relay {
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        for _ in 0..AT_ONCE {
+        for _ in 0..ACCEPT_BATCH {
             let Some(socket) = address::accept(&self.listener)? else {
                 return Ok(());
             };
             self.counts.connections += 1;
-            if self.connections.len() - self.free.len() >= MOST_CONNECTIONS {
+            if self.connections.len() - self.free.len() >= MAX_CONNECTIONS {
                 self.refuse("the tap has no room for more connections".to_owned());
                 continue;
             }
             let now = now_ns();
             let connection = Connection {
-                client: End::new(socket),
+                client: SocketEnd::new(socket),
                 // When the handshake would be complete at the server on the path: after 1.5 round trips.
                 server: Upstream::Due {
                     at_ns: now + self.delay_ns + self.delay_ns / 2,
@@ -205,7 +215,7 @@ impl Relay {
                 ready_ns: now + self.delay_ns,
                 to_server: Flow::default(),
                 to_client: Flow::default(),
-                last: None,
+                last_direction: None,
                 armed_ns: u64::MAX,
             };
             let index = self.free.pop().unwrap_or_else(|| {
@@ -220,15 +230,15 @@ impl Relay {
         Ok(())
     }
 
-    fn hear(&mut self, token: u64, flags: EventFlags) {
+    fn handle_readiness(&mut self, token: u64, flags: EventFlags) {
         let index = (token / 2) as usize;
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
         if token & 1 == 0 {
-            connection.client.hear(flags);
+            connection.client.handle_readiness(flags);
         } else {
-            connection.server.hear(flags);
+            connection.server.handle_readiness(flags);
         }
         self.serve(index);
     }
@@ -280,15 +290,15 @@ impl Relay {
     /// True while the connection lives.
     fn advance(&mut self, connection: &mut Connection, index: usize) -> Result<bool, ConnectError> {
         self.connect(connection, index)?;
-        let half = self.delay_ns / 2;
+        let half_ns = self.delay_ns / 2;
         loop {
-            let read = self.read_both(connection, half)?;
+            let read = self.read_both(connection, half_ns)?;
             let Upstream::Open(server) = &mut connection.server else {
                 return Ok(true);
             };
             let now = now_ns();
-            let written = pass(&mut connection.to_server, server, now, &mut self.to_server)?
-                | pass(
+            let written = pass_due(&mut connection.to_server, server, now, &mut self.to_server)?
+                | pass_due(
                     &mut connection.to_client,
                     &mut connection.client,
                     now,
@@ -308,44 +318,45 @@ impl Relay {
         connection: &mut Connection,
         half_ns: u64,
     ) -> Result<bool, ConnectError> {
-        let mut any = false;
+        let mut has_read = false;
         while connection.client.readable && connection.to_server.has_room() {
-            let Some(count) = received(connection.client.read(&mut self.buffer))? else {
+            let Some(count) = reset_as_end(connection.client.read(&mut self.buffer))? else {
                 break;
             };
             let now = now_ns();
             let from = now.max(connection.ready_ns);
-            any = true;
+            has_read = true;
             if count == 0 {
-                connection.to_server.end(from, half_ns);
+                connection.to_server.record_end(from, half_ns);
                 break;
             }
             // What is sent during the connect also waits for the connect, so its time held is not that of a round trip.
-            let begins = connection.last != Some(Direction::ToServer) && now >= connection.ready_ns;
-            connection.last = Some(Direction::ToServer);
+            let begins_run = connection.last_direction != Some(Direction::ToServer)
+                && now >= connection.ready_ns;
+            connection.last_direction = Some(Direction::ToServer);
             connection
                 .to_server
-                .push(&self.buffer[..count], from, half_ns, begins);
+                .push(&self.buffer[..count], from, half_ns, begins_run);
         }
         if let Upstream::Open(server) = &mut connection.server {
             while server.readable && connection.to_client.has_room() {
-                let Some(count) = received(server.read(&mut self.buffer))? else {
+                let Some(count) = reset_as_end(server.read(&mut self.buffer))? else {
                     break;
                 };
                 let now = now_ns();
-                any = true;
+                has_read = true;
                 if count == 0 {
-                    connection.to_client.end(now, half_ns);
+                    connection.to_client.record_end(now, half_ns);
                     break;
                 }
-                let begins = connection.last == Some(Direction::ToServer);
-                connection.last = Some(Direction::ToClient);
+                let begins_run = connection.last_direction == Some(Direction::ToServer);
+                connection.last_direction = Some(Direction::ToClient);
                 connection
                     .to_client
-                    .push(&self.buffer[..count], now, half_ns, begins);
+                    .push(&self.buffer[..count], now, half_ns, begins_run);
             }
         }
-        Ok(any)
+        Ok(has_read)
     }
 
     fn connect(&mut self, connection: &mut Connection, index: usize) -> Result<(), ConnectError> {
@@ -359,7 +370,7 @@ impl Relay {
 }
 
 /// Treat a reset as the end of the stream: what the side sent before must still be passed on.
-fn received(read: rustix::io::Result<Option<usize>>) -> rustix::io::Result<Option<usize>> {
+fn reset_as_end(read: rustix::io::Result<Option<usize>>) -> rustix::io::Result<Option<usize>> {
     match read {
         Err(Errno::CONNRESET) => Ok(Some(0)),
         read => read,
@@ -367,25 +378,30 @@ fn received(read: rustix::io::Result<Option<usize>>) -> rustix::io::Result<Optio
 }
 
 /// Pass on what is due, then the end of the stream; true if anything was passed on.
-fn pass(flow: &mut Flow, to: &mut End, now_ns: u64, total: &mut Passed) -> Result<bool, Errno> {
+fn pass_due(
+    flow: &mut Flow,
+    to: &mut SocketEnd,
+    now_ns: u64,
+    total: &mut PassedCounts,
+) -> Result<bool, Errno> {
     if flow.is_over() || flow.next_due_ns().is_none_or(|due| due > now_ns) {
         return Ok(false);
     }
-    let mut gone = false;
+    let mut receiver_gone = false;
     let (passed, emptied) = flow.drain(now_ns, |bytes| match to.write(bytes) {
         Err(Errno::PIPE | Errno::CONNRESET) => {
-            gone = true;
+            receiver_gone = true;
             Ok(0)
         }
         written => written,
     })?;
     total.add(passed);
-    if gone {
+    if receiver_gone {
         // What the receiver sent before it closed must still be passed on.
         flow.abandon();
         return Ok(true);
     }
-    if emptied && flow.ends_now(now_ns) {
+    if emptied && flow.must_shut_now(now_ns) {
         // This fails if the receiver has gone, and then does not matter.
         let _ = net::shutdown(&to.socket, Shutdown::Write);
         return Ok(true);
@@ -398,7 +414,7 @@ mod tests {
     use std::io::{Read, Write};
 
     use super::*;
-    use crate::end::made::{Rig, a_client_killed_while_both_wait};
+    use crate::end::test_rig::{Rig, check_client_killed_while_both_wait};
 
     fn relay(name: &str) -> (Rig, Relay) {
         let (rig, listener) = Rig::new(name);
@@ -413,27 +429,27 @@ mod tests {
         let (rig, mut relay) = relay("relay");
         relay.set_delay(2_000_000);
         let mut client = rig.client();
-        let (mut accepted, mut sent, mut seen, mut most) = (None, 0, 0, 0);
+        let (mut accepted, mut sent, mut received, mut max_entries) = (None, 0, 0, 0);
         let mut buffer = [0; 4096];
-        while seen < CHUNKS {
-            relay.turn().expect("a turn");
-            most = most.max(relay.due.len());
+        while received < CHUNKS {
+            relay.process_events().expect("a turn");
+            max_entries = max_entries.max(relay.due.len());
             accepted = accepted.or_else(|| rig.server.accept().ok());
             if let Some((stream, _)) = accepted.as_mut().filter(|_| sent < CHUNKS) {
                 sent += stream.write(b"x").expect("room");
             }
-            seen += client.read(&mut buffer).unwrap_or(0);
+            received += client.read(&mut buffer).unwrap_or(0);
         }
         // Entries made stale by an earlier one are removed when their time comes.
-        assert!(most <= 4, "{most} turns of one connection");
+        assert!(max_entries <= 4, "{max_entries} turns of one connection");
     }
 
     #[test]
     fn a_dead_client_leaves_no_server_waiting() {
         let (rig, mut relay) = relay("gone");
-        a_client_killed_while_both_wait(&rig, || {
+        check_client_killed_while_both_wait(&rig, || {
             rustix::io::write(&*rig.wake, &1u64.to_ne_bytes()).expect("a counter");
-            relay.turn().expect("a turn");
+            relay.process_events().expect("a turn");
         });
     }
 }

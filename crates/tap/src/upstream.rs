@@ -8,12 +8,12 @@ use rustix::io::Errno;
 use rustix::net::{self, sockopt};
 
 use crate::address::{self, ConnectError};
-use crate::end::{End, now_ns};
+use crate::end::{SocketEnd, now_ns};
 
 /// Pause before retrying a server whose queue is full.
 pub(crate) const RETRY_NS: u64 = 1_000_000;
 /// How long after the client's connect such a server is retried.
-const PATIENCE_NS: u64 = 10_000_000_000;
+const RETRY_TIMEOUT_NS: u64 = 10_000_000_000;
 
 /// The state of the connection to the server.
 #[derive(Debug)]
@@ -23,37 +23,39 @@ pub(crate) enum Upstream {
         at_ns: u64,
     },
     /// TCP: the handshake is in progress.
-    Connecting(End),
-    Open(End),
+    Connecting(SocketEnd),
+    Open(SocketEnd),
 }
 
 impl Upstream {
-    pub(crate) fn hear(&mut self, flags: EventFlags) {
+    pub(crate) fn handle_readiness(&mut self, flags: EventFlags) {
         if let Self::Connecting(end) | Self::Open(end) = self {
-            end.hear(flags);
+            end.handle_readiness(flags);
         }
     }
 
-    /// Advance the connection as far as the server allows now. `opened_ns`: when `client` connected; `made` is called with the new
-    /// socket.
+    /// Advance the connection as far as the server allows now. `opened_ns`: when `client` connected; `on_socket` is called with the
+    /// new socket.
     pub(crate) fn connect(
         &mut self,
         server: &Target,
         client: &OwnedFd,
         opened_ns: u64,
-        made: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
+        on_socket: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
     ) -> Result<(), ConnectError> {
         match self {
             Self::Due { at_ns } if *at_ns <= now_ns() => match address::connect(server, client) {
                 Ok(socket) => {
-                    made(&socket)?;
-                    let end = End::new(socket);
+                    on_socket(&socket)?;
+                    let end = SocketEnd::new(socket);
                     *self = match server {
                         Target::Unix { .. } => Self::Open(end),
                         Target::Tcp { .. } => Self::Connecting(end),
                     };
                 }
-                Err(ConnectError::Kernel(Errno::AGAIN)) if now_ns() < opened_ns + PATIENCE_NS => {
+                Err(ConnectError::Kernel(Errno::AGAIN))
+                    if now_ns() < opened_ns + RETRY_TIMEOUT_NS =>
+                {
                     *at_ns = now_ns() + RETRY_NS;
                 }
                 Err(error) => return Err(error),

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)] // One call of libc; the pointer given to the kernel is to a local that outlives the call.
 
 /// Set whether the calling thread yields. If the kernel refuses, only timing suffers.
-pub(crate) fn yield_to_all(yields: bool) {
-    let policy = if yields {
+pub(crate) fn set_yielding(is_yielding: bool) {
+    let policy = if is_yielding {
         libc::SCHED_IDLE
     } else {
         libc::SCHED_OTHER

@@ -9,23 +9,23 @@ use crate::keyvalue::Word;
 pub struct ErrorCode(u32);
 
 /// The two highest bits give the kind of the code; neither is set in a MySQL number.
-const STATE: u32 = 1 << 30;
-const WORD: u32 = 2 << 30;
-const VALUE: u32 = (1 << 30) - 1;
+const SQLSTATE_KIND: u32 = 1 << 30;
+const WORD_KIND: u32 = 2 << 30;
+const VALUE_MASK: u32 = (1 << 30) - 1;
 
 impl ErrorCode {
     /// A SQLSTATE of five digits or capital letters, packed in base 36; None for any other text.
     pub fn sqlstate(text: [u8; 5]) -> Option<Self> {
         let packed = text.iter().try_fold(0, |packed, &byte| {
-            let known = byte.is_ascii_digit() || byte.is_ascii_uppercase();
-            let digit = char::from(byte).to_digit(36).filter(|_| known)?;
+            let is_allowed = byte.is_ascii_digit() || byte.is_ascii_uppercase();
+            let digit = char::from(byte).to_digit(36).filter(|_| is_allowed)?;
             Some(packed * 36 + digit)
         })?;
-        Some(Self(STATE | packed))
+        Some(Self(SQLSTATE_KIND | packed))
     }
 
     pub(crate) fn word(index: u16) -> Self {
-        Self(WORD | u32::from(index))
+        Self(WORD_KIND | u32::from(index))
     }
 
     /// MySQL's number, if it is one.
@@ -42,12 +42,12 @@ impl From<u16> for ErrorCode {
 
 impl fmt::Display for ErrorCode {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.0 & VALUE;
-        match self.0 & !VALUE {
+        let value = self.0 & VALUE_MASK;
+        match self.0 & !VALUE_MASK {
             0 => write!(out, "{value}"),
-            WORD => out.write_str(Word::name_at(value as usize)),
-            _ => (0..5).rev().try_for_each(|place| {
-                let digit = char::from_digit(value / 36_u32.pow(place) % 36, 36).unwrap_or('0');
+            WORD_KIND => out.write_str(Word::name_at(value as usize)),
+            _ => (0..5).rev().try_for_each(|exponent| {
+                let digit = char::from_digit(value / 36_u32.pow(exponent) % 36, 36).unwrap_or('0');
                 write!(out, "{}", digit.to_ascii_uppercase())
             }),
         }

@@ -16,11 +16,11 @@ pub enum Speaks {
 }
 
 /// Bytes of a peer that are enough to recognise it.
-pub const ENOUGH: usize = 32;
+pub const MAX_FIRST_BYTES: usize = 32;
 
 /// The protocol that begins with these bytes; `None` if they do not show it.
 pub fn recognise(first: &[u8]) -> Option<Speaks> {
-    const BEGINNINGS: [(&[u8], Speaks); 13] = [
+    const PREFIXES: [(&[u8], Speaks); 13] = [
         (b"SSH-", Speaks::Ssh),
         (b"HTTP/", Speaks::Http),
         (b"220 ", Speaks::Mail),
@@ -36,8 +36,9 @@ pub fn recognise(first: &[u8]) -> Option<Speaks> {
         (b"-NOAUTH ", Speaks::Redis),
         (b"-DENIED ", Speaks::Redis),
     ];
-    let begins = |(text, speaks): &(&[u8], Speaks)| first.starts_with(text).then_some(*speaks);
-    BEGINNINGS.iter().find_map(begins).or(match first {
+    let match_prefix =
+        |(prefix, speaks): &(&[u8], Speaks)| first.starts_with(prefix).then_some(*speaks);
+    PREFIXES.iter().find_map(match_prefix).or(match first {
         [0x15 | 0x16, 3, 0..=4, ..] => Some(Speaks::Tls),
         // A packet of less than 64 KiB with number 0: a greeting of protocol version 10, followed by the digits of the server's
         // version, or an error.
@@ -50,18 +51,18 @@ pub fn recognise(first: &[u8]) -> Option<Speaks> {
     })
 }
 
-/// The first bytes of a peer, up to [`ENOUGH`].
+/// The first bytes of a peer, up to [`MAX_FIRST_BYTES`].
 #[derive(Debug, Default, Clone, Copy)]
 pub struct FirstBytes {
-    bytes: [u8; ENOUGH],
+    bytes: [u8; MAX_FIRST_BYTES],
     count: usize,
 }
 
 impl FirstBytes {
     pub fn keep(&mut self, raw: &[u8]) {
-        let more = raw.len().min(ENOUGH - self.count);
-        self.bytes[self.count..self.count + more].copy_from_slice(&raw[..more]);
-        self.count += more;
+        let added = raw.len().min(MAX_FIRST_BYTES - self.count);
+        self.bytes[self.count..self.count + added].copy_from_slice(&raw[..added]);
+        self.count += added;
     }
 
     pub fn recognise(&self) -> Option<Speaks> {

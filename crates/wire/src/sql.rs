@@ -10,13 +10,13 @@ pub enum Dialect {
 
 /// Iterates over the bytes outside of quotes and comments, with their positions.
 #[derive(Debug, Clone)]
-pub struct Outside<'a> {
+pub struct CodeBytes<'a> {
     sql: &'a [u8],
     at: usize,
     dialect: Dialect,
 }
 
-impl<'a> Outside<'a> {
+impl<'a> CodeBytes<'a> {
     pub fn new(sql: &'a [u8], dialect: Dialect) -> Self {
         Self {
             sql,
@@ -30,14 +30,14 @@ impl<'a> Outside<'a> {
     }
 
     /// Skip past the next `end`, or to the end of the text.
-    fn pass(&mut self, from: usize, end: &[u8]) {
+    fn skip_past(&mut self, from: usize, end: &[u8]) {
         let rest = self.sql.get(from..).unwrap_or_default();
-        let found = rest.windows(end.len()).position(|window| window == end);
-        self.at = found.map_or(self.sql.len(), |at| from + at + end.len());
+        let end_position = rest.windows(end.len()).position(|window| window == end);
+        self.at = end_position.map_or(self.sql.len(), |at| from + at + end.len());
     }
 
     /// Skip past a quoted text, whose opening quote is `opening` bytes away. A quote inside it is doubled.
-    fn pass_quoted(&mut self, opening: usize, quote: u8, escapes: bool) {
+    fn skip_quoted(&mut self, opening: usize, quote: u8, escapes: bool) {
         self.at += opening + 1;
         while let Some(&byte) = self.sql.get(self.at) {
             let doubled = byte == quote && self.sql.get(self.at + 1) == Some(&quote);
@@ -53,7 +53,7 @@ impl<'a> Outside<'a> {
     }
 
     /// Skip past a nested comment, `/* /* */ */`.
-    fn pass_nested(&mut self) {
+    fn skip_nested_comment(&mut self) {
         let mut depth = 0;
         while self.at < self.sql.len() {
             if self.follows(b"/*") {
@@ -92,18 +92,18 @@ impl<'a> Outside<'a> {
     }
 
     /// Skip past a MySQL quote or comment that begins here. The contents of `/*!` count as code: the server runs them.
-    fn pass_mysql(&mut self, byte: u8) -> bool {
+    fn skip_mysql(&mut self, byte: u8) -> bool {
         match byte {
-            b'\'' | b'"' => self.pass_quoted(0, byte, true),
-            b'`' => self.pass_quoted(0, byte, false),
-            b'#' => self.pass(self.at, b"\n"),
+            b'\'' | b'"' => self.skip_quoted(0, byte, true),
+            b'`' => self.skip_quoted(0, byte, false),
+            b'#' => self.skip_past(self.at, b"\n"),
             b'-' if self.follows(b"--")
                 && self.sql.get(self.at + 2).is_none_or(|&next| next <= b' ') =>
             {
-                self.pass(self.at, b"\n");
+                self.skip_past(self.at, b"\n");
             }
             b'/' if self.follows(b"/*") && !self.follows(b"/*!") && !self.follows(b"/*M!") => {
-                self.pass(self.at + 2, b"*/");
+                self.skip_past(self.at + 2, b"*/");
             }
             _ => return false,
         }
@@ -111,38 +111,38 @@ impl<'a> Outside<'a> {
     }
 
     /// The same for PostgreSQL.
-    fn pass_postgres(&mut self, byte: u8) -> bool {
+    fn skip_postgres(&mut self, byte: u8) -> bool {
         match byte {
-            b'\'' | b'"' => self.pass_quoted(0, byte, false),
+            b'\'' | b'"' => self.skip_quoted(0, byte, false),
             b'e' | b'E' if self.sql.get(self.at + 1) == Some(&b'\'') && !self.is_in_name() => {
-                self.pass_quoted(1, b'\'', true);
+                self.skip_quoted(1, b'\'', true);
             }
             b'$' if !self.is_in_name() => match self.dollar_tag() {
                 Some(length) => {
                     let tag = &self.sql[self.at..self.at + length];
-                    self.pass(self.at + length, tag);
+                    self.skip_past(self.at + length, tag);
                 }
                 None => return false,
             },
-            b'-' if self.follows(b"--") => self.pass(self.at, b"\n"),
-            b'/' if self.follows(b"/*") => self.pass_nested(),
+            b'-' if self.follows(b"--") => self.skip_past(self.at, b"\n"),
+            b'/' if self.follows(b"/*") => self.skip_nested_comment(),
             _ => return false,
         }
         true
     }
 }
 
-impl Iterator for Outside<'_> {
+impl Iterator for CodeBytes<'_> {
     type Item = (usize, u8);
 
     fn next(&mut self) -> Option<(usize, u8)> {
         loop {
             let byte = *self.sql.get(self.at)?;
-            let passed = match self.dialect {
-                Dialect::Mysql => self.pass_mysql(byte),
-                Dialect::Postgres => self.pass_postgres(byte),
+            let skipped = match self.dialect {
+                Dialect::Mysql => self.skip_mysql(byte),
+                Dialect::Postgres => self.skip_postgres(byte),
             };
-            if !passed {
+            if !skipped {
                 self.at += 1;
                 return Some((self.at - 1, byte));
             }
@@ -163,23 +163,23 @@ pub enum Mark {
 /// stand there.
 pub fn marks(sql: &str, dialect: Dialect) -> Vec<Mark> {
     let sql = sql.as_bytes();
-    let mut found = Vec::new();
+    let mut placeholders = Vec::new();
     let mut from = 0;
-    for (at, _) in Outside::new(sql, dialect).filter(|&(_, byte)| byte == b'?') {
+    for (at, _) in CodeBytes::new(sql, dialect).filter(|&(_, byte)| byte == b'?') {
         if at < from {
             continue;
         }
         let rest = &sql[at + 1..];
         if dialect == Dialect::Mysql {
-            found.push(Mark::Value(at));
+            placeholders.push(Mark::Value(at));
         } else if rest.starts_with(b"?") {
-            found.push(Mark::Escaped(at));
+            placeholders.push(Mark::Escaped(at));
             from = at + 2;
         } else if !is_operator(rest) {
-            found.push(Mark::Value(at));
+            placeholders.push(Mark::Value(at));
         }
     }
-    found
+    placeholders
 }
 
 fn is_operator(rest: &[u8]) -> bool {
@@ -210,11 +210,11 @@ mod tests {
                 _ => &[Dialect::Mysql, Dialect::Postgres],
             };
             for dialect in dialects {
-                let found = marks(&sql.replace('⏎', "\n"), *dialect)
+                let count = marks(&sql.replace('⏎', "\n"), *dialect)
                     .iter()
                     .filter(|mark| matches!(mark, Mark::Value(_)))
                     .count();
-                assert_eq!(found.to_string(), values, "{dialect:?}: {sql}");
+                assert_eq!(count.to_string(), values, "{dialect:?}: {sql}");
             }
         }
     }
@@ -223,12 +223,12 @@ mod tests {
         #[test]
         fn any_text_has_its_marks_in_order(sql in r#"[?'"`$eE/*\-#|& a\\\n;é!]{0,40}"#, postgres: bool) {
             let dialect = if postgres { Dialect::Postgres } else { Dialect::Mysql };
-            let places: Vec<usize> = marks(&sql, dialect)
+            let positions: Vec<usize> = marks(&sql, dialect)
                 .iter()
                 .map(|mark| match mark { Mark::Value(at) | Mark::Escaped(at) => *at })
                 .collect();
-            prop_assert!(places.is_sorted());
-            prop_assert!(places.iter().all(|&at| sql.as_bytes()[at] == b'?'));
+            prop_assert!(positions.is_sorted());
+            prop_assert!(positions.iter().all(|&at| sql.as_bytes()[at] == b'?'));
         }
     }
 }

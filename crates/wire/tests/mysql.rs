@@ -167,7 +167,7 @@ proptest! {
 #[test]
 fn a_payload_of_16_mib_goes_in_several_packets() {
     for extra in [0, 1, 77] {
-        let payload = vec![7; frame::FULL + extra];
+        let payload = vec![7; frame::MAX_PAYLOAD + extra];
         let mut stream = Vec::new();
         assert_eq!(frame::write_packet(&mut stream, 0, &payload), 2);
         assert_eq!(stream.len(), payload.len() + 2 * frame::HEADER);
@@ -194,7 +194,7 @@ fn a_row_of_16_mib_is_one_row() {
     let mut stream = Vec::new();
     let mut sequence = frame::write_packet(&mut stream, 1, &[1, 0]);
     sequence = frame::write_packet(&mut stream, sequence, b"\xFE\0\0\x02\0");
-    sequence = frame::write_packet(&mut stream, sequence, &vec![0; frame::FULL + 9]);
+    sequence = frame::write_packet(&mut stream, sequence, &vec![0; frame::MAX_PAYLOAD + 9]);
     frame::write_packet(&mut stream, sequence, b"\xFE\0\0\x02\0");
     for work in [Work::Skip, Work::touch()] {
         assert_eq!(outcome(&stream, &[4096, 3], true, work), Ok(Some(read(1))));

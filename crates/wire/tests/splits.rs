@@ -136,7 +136,7 @@ fn what_swells_is_refused() {
         let mut codec = Codec::new(algorithm).expect("a codec");
         let mut framed = Vec::new();
         for number in 1..=3 {
-            codec.frame(number, &vec![0; frame::FULL], &mut framed);
+            codec.frame(number, &vec![0; frame::MAX_PAYLOAD], &mut framed);
         }
         let mut unpacker = Unpacker::default();
         unpacker.sent(1);

@@ -1,4 +1,4 @@
-"""Server addresses: one parser for all the notations of drivers, consoles and clients. Pure.
+"""Server addresses: one parser for all the notations of drivers, consoles and clients. No I/O.
 
 `parse` returns only what the text states; `howfar.cli.target` adds environment, option files and defaults. No message repeats
 what may be part of a password: parts of a text are quoted only where their meaning is certain.
@@ -14,13 +14,13 @@ from urllib.parse import parse_qsl, unquote
 from howfar.address import caches, libpq, mysql
 from howfar.address.option_files import Files
 from howfar.address.option_files import parse as parse_option_file
-from howfar.address.parameters import IN_PASSWORD, port_of
+from howfar.address.parameters import IN_PASSWORD, parse_port
 from howfar.address.server_address import (
     NO_FILE,
     SSL_MODES,
     SYSTEM_CA,
-    Given,
     Login,
+    ParsedTarget,
     Secret,
     ServerAddress,
     SslMode,
@@ -28,13 +28,13 @@ from howfar.address.server_address import (
 from howfar.errors import UsageError
 from howfar.services import SERVICES, ServiceName
 
-LONGEST: Final = 16_384
+MAX_LENGTH: Final = 16_384
 """Maximum length of a target, in characters."""
 EXAMPLES: Final = (
     "Write for example mysql://USER@HOST:3306/DATABASE, postgresql://USER@HOST/DATABASE, redis://HOST:6379, "
     "memcached://HOST:11211, HOST:PORT, or the path of a socket. docs/addresses.md lists all forms."
 )
-_ELSEWHERE: Final = {
+_UNSUPPORTED_SCHEMES: Final = {
     "sqlserver": "SQL Server", "mssql": "SQL Server", "oracle": "Oracle", "sqlite": "SQLite", "mongodb": "MongoDB",
     "mongodb+srv": "MongoDB", "clickhouse": "ClickHouse", "cassandra": "Cassandra", "http": "HTTP", "https": "HTTP",
     "redis-sentinel": "Redis Sentinel", "mysqlx": "MySQL's X protocol", "mysql+srv": "MySQL's DNS SRV",
@@ -51,10 +51,10 @@ def looks_like_url(text: str) -> bool:
     return "://" in text
 
 
-def parse(text: str) -> Given:
+def parse(text: str) -> ParsedTarget:
     """Parse a server's address in any notation. Raises UsageError, whose message repeats nothing that may be secret."""
-    if len(text) > LONGEST or "\0" in text:
-        raise UsageError(f"the target has more than {LONGEST} characters, or a NUL", EXAMPLES)
+    if len(text) > MAX_LENGTH or "\0" in text:
+        raise UsageError(f"the target has more than {MAX_LENGTH} characters, or a NUL", EXAMPLES)
     text = text.strip()
     if text.startswith("-"):
         raise UsageError("an option stands where a target is expected", EXAMPLES)
@@ -65,15 +65,15 @@ def parse(text: str) -> Given:
     if scheme == "jdbc":
         return _parse_jdbc(rest)
     if colon and (read := _PDO.get(scheme)) is not None and "=" in rest:
-        return read(dict(_pairs_of("PDO DSN", rest)))
+        return read(dict(_split_pairs("PDO DSN", rest)))
     if re.match(r"[A-Za-z_ ]+=", text):
-        return _parse_pairs(text)
+        return _parse_assignments(text)
     if mysql.GO.search(text) and not text.startswith(("/", ".")):
         return mysql.parse_go(text)
-    return _parse_place(text)
+    return _parse_location(text)
 
 
-def _parse_url(scheme: str, url: str) -> Given:
+def _parse_url(scheme: str, url: str) -> ParsedTarget:
     plain, plus, driver = scheme.partition("+")
     if scheme in libpq.SCHEMES:
         return libpq.parse_uri(url)
@@ -81,11 +81,11 @@ def _parse_url(scheme: str, url: str) -> Given:
         return mysql.parse_url(url)
     if scheme in (*caches.REDIS, *caches.MEMCACHED):
         return caches.parse_url(scheme, url)
-    if plus and scheme not in _ELSEWHERE and plain in (*libpq.SCHEMES, *mysql.SCHEMES):
+    if plus and scheme not in _UNSUPPORTED_SCHEMES and plain in (*libpq.SCHEMES, *mysql.SCHEMES):
         return _parse_sqlalchemy(plain, driver, url)
-    what = _ELSEWHERE.get(scheme) or _ELSEWHERE.get(plain)
-    if what is not None:
-        raise UsageError(f"{what} is not measured", "MySQL, MariaDB, PostgreSQL, Redis, Valkey and Memcached are.")
+    product = _UNSUPPORTED_SCHEMES.get(scheme) or _UNSUPPORTED_SCHEMES.get(plain)
+    if product is not None:
+        raise UsageError(f"{product} is not measured", "MySQL, MariaDB, PostgreSQL, Redis, Valkey and Memcached are.")
     raise UsageError("what stands before :// is not the name of a server that is measured", EXAMPLES)
 
 
@@ -97,27 +97,27 @@ _SQLALCHEMY: Final = re.compile(
 """SQLAlchemy's own pattern of a URL."""
 
 
-def _parse_sqlalchemy(product: str, driver: str, url: str) -> Given:
+def _parse_sqlalchemy(product: str, driver: str, url: str) -> ParsedTarget:
     form = "SQLAlchemy URL"
-    found = _SQLALCHEMY.fullmatch(url)
-    if found is None or "@" in f"{found['v4']}{found['v6']}{found['port']}{found['database']}":
+    match = _SQLALCHEMY.fullmatch(url)
+    if match is None or "@" in f"{match['v4']}{match['v6']}{match['port']}{match['database']}":
         raise UsageError(f"the {form} cannot be read", IN_PASSWORD)
     if driver == "pyodbc":
         raise UsageError("ODBC's data sources are not read", EXAMPLES)
     parts = {
-        "user": unquote(found["user"] or ""),
-        "password": unquote(found["password"] or ""),
-        "host": found["v6"] or found["v4"] or "",
-        "port": found["port"] or "",
-        "database": found["database"] or "",
+        "user": unquote(match["user"] or ""),
+        "password": unquote(match["password"] or ""),
+        "host": match["v6"] or match["v4"] or "",
+        "port": match["port"] or "",
+        "database": match["database"] or "",
     }
-    query = parse_qsl(found["query"] or "", keep_blank_values=True)
+    query = parse_qsl(match["query"] or "", keep_blank_values=True)
     if product in mysql.SCHEMES:
         return mysql.parse_sqlalchemy(form, driver, parts, query)
     return libpq.parse_sqlalchemy(form, parts, query)
 
 
-def _parse_jdbc(rest: str) -> Given:
+def _parse_jdbc(rest: str) -> ParsedTarget:
     product, _, rest = rest.partition(":")
     path, _, query = rest.partition("?")
     if product in ("mysql", "mariadb"):
@@ -129,51 +129,51 @@ def _parse_jdbc(rest: str) -> Given:
     raise UsageError("the JDBC URL is for a server that is not measured", EXAMPLES)
 
 
-_PDO: Final[dict[str, Callable[[dict[str, str]], Given]]] = {"mysql": mysql.parse_pdo, "pgsql": libpq.parse_pdo}
+_PDO: Final[dict[str, Callable[[dict[str, str]], ParsedTarget]]] = {"mysql": mysql.parse_pdo, "pgsql": libpq.parse_pdo}
 _FIRST_PAIR: Final = re.compile(r"\s*([^=;]*?)\s*=\s*('(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s;]*)\s*(;|$)?", re.DOTALL)
 
 
-def _parse_pairs(text: str) -> Given:
+def _parse_assignments(text: str) -> ParsedTarget:
     """libpq's keywords, separated by spaces, or a connection string, separated by semicolons."""
     first = _FIRST_PAIR.match(text)
     if first is None:
         raise UsageError("the target is not understood", EXAMPLES)
     if first[3] != ";" and first[1] in libpq.TABLE:
         return libpq.parse_keywords(text)
-    pairs = _pairs_of("connection string", text)
+    pairs = _split_pairs("connection string", text)
     names = {name.lower().replace(" ", "") for name, _ in pairs}
-    of_libpq = {name.replace(" ", "") for name in libpq.ADO}
-    of_mysql = {name.replace(" ", "") for name in mysql.ADO}
-    if not names & (of_libpq | of_mysql):
+    libpq_names = {name.replace(" ", "") for name in libpq.ADO}
+    mysql_names = {name.replace(" ", "") for name in mysql.ADO}
+    if not names & (libpq_names | mysql_names):
         raise UsageError("the target is not understood", EXAMPLES)
-    if len(names & of_libpq) > len(names & of_mysql) or ("host" in names and names <= of_libpq):
+    if len(names & libpq_names) > len(names & mysql_names) or ("host" in names and names <= libpq_names):
         return libpq.parse_ado(pairs)
     return mysql.parse_ado(pairs)
 
 
-def _pairs_of(form: str, text: str) -> list[tuple[str, str]]:
+def _split_pairs(form: str, text: str) -> list[tuple[str, str]]:
     """Pairs separated by semicolons; a value may be quoted, with the quote doubled inside. Raises UsageError."""
     pairs: list[tuple[str, str]] = []
     pattern = re.compile(r"\s*([^=;]+?)\s*=\s*(\"(?:[^\"]|\"\")*\"|'(?:[^']|'')*'|[^;]*?)\s*(?:;|$)", re.DOTALL)
-    at = 0
-    while text[at:].strip("; \t\n"):
-        found = pattern.match(text, at)
-        if found is None:
+    position = 0
+    while text[position:].strip("; \t\n"):
+        match = pattern.match(text, position)
+        if match is None:
             raise UsageError(
                 f"part {len(pairs) + 1} of the {form} is not NAME=VALUE", "Quote a value that has ; or quotes in it."
             )
-        value = found[2]
+        value = match[2]
         if value[:1] in ("'", '"') and len(value) > 1:
             value = value[1:-1].replace(value[0] * 2, value[0])
-        pairs.append((found[1], value))
-        at = found.end()
+        pairs.append((match[1], value))
+        position = match.end()
     return pairs
 
 
 _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([A-Za-z0-9_](?:[\w.-]*)))(?::(\d+))?", re.ASCII)
 
 
-def _parse_place(text: str) -> Given:
+def _parse_location(text: str) -> ParsedTarget:
     """The path of a socket, HOST:PORT, or a host alone."""
     if "@" in text:
         raise UsageError(
@@ -181,16 +181,16 @@ def _parse_place(text: str) -> Given:
             "Begin it with mysql://, postgresql:// or redis://.",
         )
     if "/" in text and ":" not in text:
-        return Given(ServerAddress(protocol=_protocol_of_socket(text), socket=text), None, "socket path")
-    found = _HOST_PORT.fullmatch(text)
-    if found is not None and (found[3] or looks_like_target(text)):
+        return ParsedTarget(ServerAddress(protocol=_protocol_of_socket(text), socket=text), None, "socket path")
+    match = _HOST_PORT.fullmatch(text)
+    if match is not None and (match[3] or looks_like_target(text)):
         try:
-            port = port_of(found[3]) if found[3] else None
+            port = parse_port(match[3]) if match[3] else None
         except ValueError as error:
             raise UsageError(f"the target is not HOST:PORT: {error}", EXAMPLES) from None
-        return Given(ServerAddress(host=found[1] or found[2], port=port), None, "HOST:PORT" if port else "host")
+        return ParsedTarget(ServerAddress(host=match[1] or match[2], port=port), None, "HOST:PORT" if port else "host")
     if re.fullmatch(r"[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?", text) and text.count(":") > 1:
-        return Given(ServerAddress(host=text), None, "host")
+        return ParsedTarget(ServerAddress(host=text), None, "host")
     if re.fullmatch(r"[\w-]+", text):
         raise UsageError("a single word is not the name of a host", f"Write HOST:PORT, or localhost. {EXAMPLES}")
     raise UsageError("the target is not understood", EXAMPLES)
@@ -215,8 +215,8 @@ __all__ = [
     "SSL_MODES",
     "SYSTEM_CA",
     "Files",
-    "Given",
     "Login",
+    "ParsedTarget",
     "Secret",
     "ServerAddress",
     "SslMode",

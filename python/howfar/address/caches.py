@@ -1,4 +1,4 @@
-"""URLs of Redis, Valkey and Memcached, read as redis-cli and redis-py read them. Pure."""
+"""URLs of Redis, Valkey and Memcached, read as redis-cli and redis-py read them. No I/O."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from howfar.address.parameters import (
     Parameter,
     Refused,
     by_word,
-    decoded,
+    decode_url_text,
     ignored,
-    port_of,
+    parse_port,
+    parse_switch,
     read_parameters,
     reads,
     refused,
     secret,
-    switch,
     text,
 )
-from howfar.address.server_address import SYSTEM_CA, Given, ServerAddress
+from howfar.address.server_address import SYSTEM_CA, ParsedTarget, ServerAddress
 from howfar.errors import UsageError
 from howfar.services import ServiceName
 
@@ -38,7 +38,7 @@ _EXAMPLES: Final = {
 }
 
 
-def _number(value: str) -> int:
+def _parse_database_number(value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 6):
         raise ValueError("databases of Redis are numbers")
     return int(value)
@@ -51,19 +51,19 @@ _VERIFY: Final = by_word(
 )  # fmt: skip
 _REDIS: Final[dict[str, Parameter]] = {
     "host": reads("host", host_of),
-    "port": reads("port", port_of),
+    "port": reads("port", parse_port),
     "user": text("user"),
     "username": text("user"),
     "password": secret(),
-    "db": reads("database_number", _number),
-    "database": reads("database_number", _number),
+    "db": reads("database_number", _parse_database_number),
+    "database": reads("database_number", _parse_database_number),
     "ssl": by_word(true={"ssl_mode": "REQUIRED"}, false=PLAIN),
     "ssl_cert_reqs": _VERIFY,
     "ssl_check_hostname": by_word(true=VERIFIED, false={}),
     "ssl_ca_certs": text("ssl_ca"),
     "ssl_certfile": text("ssl_cert"),
     "ssl_keyfile": text("ssl_key"),
-    "allow-cleartext-password": reads("allow_cleartext_password", switch),
+    "allow-cleartext-password": reads("allow_cleartext_password", parse_switch),
     "protocol": Ignored(),
     **ignored("socket_timeout", "socket_connect_timeout", "socket_keepalive", "timeout", "health_check_interval",
               "retry_on_timeout", "socket_read_size", why=OWN_TIMEOUTS),
@@ -75,42 +75,42 @@ _REDIS: Final[dict[str, Parameter]] = {
 }  # fmt: skip
 _MEMCACHED: Final[dict[str, Parameter]] = {
     "host": reads("host", host_of),
-    "port": reads("port", port_of),
+    "port": reads("port", parse_port),
     **ignored("timeout", "connect_timeout", why=OWN_TIMEOUTS),
     **ignored("weight", "max_pool_size", "ignore_exc", "no_delay"),
 }
 
 
-def parse_url(scheme: str, url: str) -> Given:
+def parse_url(scheme: str, url: str) -> ParsedTarget:
     """`redis://user:password@host:port/number`, `redis:///path/of.sock`, `memcached://host:port`. Raises UsageError."""
     service: ServiceName = "memcached" if scheme in MEMCACHED else "redis"
     form = "Memcached URL" if service == "memcached" else "Redis URL"
     rest = url.partition("://")[2]
-    account, where, path, query = split_authority(form, rest)
+    account, host_port, path, query = split_authority(form, rest)
     if service == "memcached" and account:
         raise UsageError("Memcached's logins (SASL) are not spoken", "Leave out what stands before @.")
     notes: list[str] = []
     if "user" in account and "password" not in account:
         account = {"password": account["user"]}
         notes.append("what stands before @ is the password, as in redis-cli; for a user alone write USER:@")
-    host, port = split_host(form, where, PORTS[service])
-    named = [*account.items(), ("host", host or ""), ("port", str(port or ""))]
-    path = decoded(path)
-    fields, more = read_parameters(
-        form, [*named, *query_pairs(query)], _REDIS if service == "redis" else _MEMCACHED, _fold, len(named)
+    host, port = split_host(form, host_port, PORTS[service])
+    parameters = [*account.items(), ("host", host or ""), ("port", str(port or ""))]
+    path = decode_url_text(path)
+    fields, more_notes = read_parameters(
+        form, [*parameters, *query_pairs(query)], _REDIS if service == "redis" else _MEMCACHED, _fold, len(parameters)
     )
-    fields |= _by_path(service, form, path, host is None)
+    fields |= _field_of_path(service, form, path, host is None)
     password = fields.pop("password", None)
     if scheme in ENCRYPTED:
-        fields = _encrypted(scheme, form, fields)
+        fields = _require_tls(scheme, form, fields)
     if not ({"host", "socket"} & fields.keys()):
         fields["host"] = "localhost"
         notes.append("no host means TCP to localhost")
     address = ServerAddress(protocol=service, **fields)
-    return Given(address, password, form, (*notes, *more))
+    return ParsedTarget(address, password, form, (*notes, *more_notes))
 
 
-def _by_path(service: ServiceName, form: str, path: str, may_be_socket: bool) -> dict[str, Any]:
+def _field_of_path(service: ServiceName, form: str, path: str, may_be_socket: bool) -> dict[str, Any]:
     """The field that the path sets: a socket, the number of a Redis database, or none."""
     name = path.strip("/")
     if not name:
@@ -122,7 +122,7 @@ def _by_path(service: ServiceName, form: str, path: str, may_be_socket: bool) ->
     raise UsageError(f"the path of the {form} is not a database, which has a number", _EXAMPLES[service])
 
 
-def _encrypted(scheme: str, form: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _require_tls(scheme: str, form: str, fields: dict[str, Any]) -> dict[str, Any]:
     if "socket" in fields:
         raise UsageError(f"a {scheme}:// URL names a socket, which is never encrypted", f"Use {scheme[:-1]}://.")
     if fields.get("ssl_mode") == "DISABLED":

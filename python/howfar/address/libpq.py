@@ -1,4 +1,4 @@
-"""PostgreSQL's own forms, read as libpq reads them: URI, keywords, environment, service file and password file. Pure.
+"""PostgreSQL's own forms, read as libpq reads them: URI, keywords, environment, service file and password file. No I/O.
 
 libpq's manual describes them; `tests/unit/test_address_owners.py` compares the readers with the library itself. Parameters are
 known up to version 18. A setting that leaves open what is measured is decided before the job is built (`sslmode=prefer`) or refused.
@@ -13,21 +13,21 @@ from typing import Any, Final
 
 from howfar.address.parameters import (
     OWN_TIMEOUTS,
-    WAYS_FOR_PASSWORDS,
+    PASSWORD_SOURCES,
+    Applied,
     Ignored,
     Parameter,
     Refused,
-    Sets,
     by_word,
     ignored,
-    port_of,
+    parse_port,
     read_parameters,
     reads,
     refused,
     secret,
     text,
 )
-from howfar.address.server_address import NO_FILE, SYSTEM_CA, Given, Secret, ServerAddress
+from howfar.address.server_address import NO_FILE, SYSTEM_CA, ParsedTarget, Secret, ServerAddress
 from howfar.errors import UsageError
 
 SCHEMES: Final = ("postgresql", "postgres")
@@ -43,7 +43,7 @@ _MODES: Final = {
     "verify-ca": "VERIFY_CA",
     "verify-full": "VERIFY_IDENTITY",
 }
-SEVERAL: Final = "several servers are named, and one is measured: name the one that you mean"
+SEVERAL_SERVERS: Final = "several servers are named, and one is measured: name the one that you mean"
 _GSS: Final = "GSSAPI is not spoken"
 _ROLE: Final = "the role of the server is not checked"
 _OAUTH: Final = "OAuth is not spoken"
@@ -59,22 +59,22 @@ def ssl_mode(value: str) -> str:
     return _MODES[value]
 
 
-def _least_tls(value: str) -> str | None:
+def _parse_min_tls(value: str) -> str | None:
     if value not in ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"):
         raise ValueError("known: TLSv1, TLSv1.1, TLSv1.2, TLSv1.3")
     return "1.3" if value == "TLSv1.3" else None
 
 
-def _most_tls(value: str) -> str | None:
+def _parse_max_tls(value: str) -> str | None:
     if value not in ("TLSv1.2", "TLSv1.3"):
         raise ValueError("known: TLSv1.2, TLSv1.3")
     return "1.2" if value == "TLSv1.2" else None
 
 
-def one_host(value: str) -> str:
+def parse_single_host(value: str) -> str:
     """A name, an address or a directory. Raises ValueError; a host with other characters may be a part of a password."""
     if "," in value:
-        raise ValueError(SEVERAL)
+        raise ValueError(SEVERAL_SERVERS)
     if value.startswith("@"):
         raise ValueError("sockets in the abstract namespace are not supported: name a directory, or host and port")
     if not value.startswith("/") and not re.fullmatch(r"[\w.:%-]+", value):
@@ -84,16 +84,16 @@ def one_host(value: str) -> str:
     return value
 
 
-def _one_port(value: str) -> int:
+def _parse_single_port(value: str) -> int:
     if "," in value:
-        raise ValueError(SEVERAL)
-    return port_of(value.strip())
+        raise ValueError(SEVERAL_SERVERS)
+    return parse_port(value.strip())
 
 
 TABLE: Final[dict[str, Parameter]] = {
-    "host": reads("host", one_host),
-    "hostaddr": reads("hostaddr", one_host),
-    "port": reads("port", _one_port),
+    "host": reads("host", parse_single_host),
+    "hostaddr": reads("hostaddr", parse_single_host),
+    "port": reads("port", _parse_single_port),
     "dbname": text("database"),
     "user": text("user"),
     "password": secret(),
@@ -107,8 +107,8 @@ TABLE: Final[dict[str, Parameter]] = {
     "sslkey": text("ssl_key"),
     "sslcertmode": by_word(disable={"ssl_cert": NO_FILE, "ssl_key": NO_FILE}, allow={}),
     "sslnegotiation": by_word(postgres={"tls_direct": False}, direct={"tls_direct": True}),
-    "ssl_min_protocol_version": reads("tls_versions", _least_tls),
-    "ssl_max_protocol_version": reads("tls_versions", _most_tls),
+    "ssl_min_protocol_version": reads("tls_versions", _parse_min_tls),
+    "ssl_max_protocol_version": reads("tls_versions", _parse_max_tls),
     "sslsni": by_word(true={"sni": True}, false={"sni": False}),
     "channel_binding": by_word(
         disable={"channel_binding": "disable"},
@@ -121,19 +121,19 @@ TABLE: Final[dict[str, Parameter]] = {
     **ignored("application_name", "fallback_application_name", "client_encoding", "load_balance_hosts", "krbsrvname",
               "gsslib"),
     "max_protocol_version": Ignored("version 3.0 of the protocol is spoken"),
-    "min_protocol_version": Refused("version 3.0 of the protocol is spoken", but=("3.0",)),
-    "sslcompression": Refused("TLS does not compress here", but=("0",)),
+    "min_protocol_version": Refused("version 3.0 of the protocol is spoken", exceptions=("3.0",)),
+    "sslcompression": Refused("TLS does not compress here", exceptions=("0",)),
     "sslpassword": Refused("keys with a passphrase are not read", "Name a key without one as sslkey."),
     **refused("sslcrl", "sslcrldir", why="revocation lists are not checked"),
     "sslkeylogfile": Refused("keys of sessions are not written"),
     "requirepeer": Refused("the owner of the server is not checked"),
     "require_auth": Refused("which proof the server asks for is not limited", "Use channel_binding=require, or leave it out."),
-    "target_session_attrs": Refused(_ROLE, _NAME_IT, but=("any",)),
-    "gssencmode": Refused(_GSS, but=("disable", "prefer")),
-    "gssdelegation": Refused(_GSS, but=("0",)),
-    "replication": Refused("a replication connection takes no queries", but=("false", "off", "no", "0")),
+    "target_session_attrs": Refused(_ROLE, _NAME_IT, exceptions=("any",)),
+    "gssencmode": Refused(_GSS, exceptions=("disable", "prefer")),
+    "gssdelegation": Refused(_GSS, exceptions=("0",)),
+    "replication": Refused("a replication connection takes no queries", exceptions=("false", "off", "no", "0")),
     **refused("scram_client_key", "scram_server_key", why="a login needs the password itself",
-              instead=f"Use {WAYS_FOR_PASSWORDS}."),
+              instead=f"Use {PASSWORD_SOURCES}."),
     **refused("oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope", why=_OAUTH),
     "authtype": Ignored(),
 }  # fmt: skip
@@ -175,17 +175,17 @@ def uri_pairs(uri: str) -> dict[str, str]:
     """Parameters of `postgresql://user:password@host:port/db?name=value`. Raises UsageError."""
     rest = uri.partition("://")[2]
     pairs: dict[str, str] = {}
-    before, at, behind = rest.partition("@")
-    if at and "/" not in before:
-        if re.search(r"\?[\w-]+=", before):
+    authority, at, after_account = rest.partition("@")
+    if at and "/" not in authority:
+        if re.search(r"\?[\w-]+=", authority):
             # libpq would read all of it as user and password, and the rest of a parameter's value as the host.
             raise UsageError(
                 "the libpq URI has parameters before its @",
                 "Write %40 for an @ in a parameter, and %3F for a ? in a user or password.",
             )
-        user, _, password = before.partition(":")
+        user, _, password = authority.partition(":")
         pairs = {"user": _decode(user), "password": _decode(password)}
-        rest = behind
+        rest = after_account
     hosts, ports = [], []
     while True:
         host, rest = _uri_host(rest)
@@ -251,7 +251,7 @@ def _decode(value: str) -> str:
     if re.search("%(?![0-9A-Fa-f]{2})", value):
         raise UsageError("the libpq URI has a % without two hexadecimal digits behind it", "Write %25 for a %.")
     data = re.sub(
-        rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), value.encode("utf-8", "surrogateescape")
+        rb"%([0-9A-Fa-f]{2})", lambda match: bytes.fromhex(match[1].decode()), value.encode("utf-8", "surrogateescape")
     )
     if b"\0" in data:
         raise UsageError("the libpq URI has %00 in it, which stands for no character", EXAMPLES)
@@ -266,100 +266,100 @@ _BLANK: Final = re.compile(rf"[{_SPACE}]*")
 def keyword_pairs(words: str) -> dict[str, str]:
     """Parameters of `host=h dbname='my db'`. Raises UsageError."""
     pairs: dict[str, str] = {}
-    at = 0
-    while _BLANK.fullmatch(words, at) is None:
-        found = _KEYWORD.match(words, at)
-        assert found is not None, "every part of the pattern may be empty"
-        if not found[2]:
+    position = 0
+    while _BLANK.fullmatch(words, position) is None:
+        match = _KEYWORD.match(words, position)
+        assert match is not None, "every part of the pattern may be empty"
+        if not match[2]:
             raise UsageError(
                 f"word {len(pairs) + 1} of the libpq keywords is not NAME=VALUE",
                 "Quote a value that has spaces: password='a b'. Write \\' and \\\\ for a quote and a backslash.",
             )
-        value, at = _keyword_value(words, found.end())
-        _store(pairs, found[1], value)
+        value, position = _keyword_value(words, match.end())
+        _store(pairs, match[1], value)
     return pairs
 
 
-def _keyword_value(words: str, at: int) -> tuple[str, int]:
+def _keyword_value(words: str, position: int) -> tuple[str, int]:
     """The value at a position, and the position after it."""
-    quoted = words.startswith("'", at)
-    at += quoted
+    quoted = words.startswith("'", position)
+    position += quoted
     value = ""
-    while at < len(words):
-        if words[at] == "\\":
-            value += words[at + 1 : at + 2]
-            at += 2
-        elif (quoted and words[at] == "'") or (not quoted and words[at] in _SPACE):
-            return value, at + 1
+    while position < len(words):
+        if words[position] == "\\":
+            value += words[position + 1 : position + 2]
+            position += 2
+        elif (quoted and words[position] == "'") or (not quoted and words[position] in _SPACE):
+            return value, position + 1
         else:
-            value += words[at]
-            at += 1
+            value += words[position]
+            position += 1
     if quoted:
         raise UsageError("a quote in the libpq keywords is not closed", "Write \\' for a quote in a value.")
-    return value, at
+    return value, position
 
 
 # ---------------------------------------------------------------- pairs as an address
 
 
-def given_of(form: str, pairs: Mapping[str, str], extra: Mapping[str, Parameter] | None = None) -> Given:
+def build_given(form: str, pairs: Mapping[str, str], extra: Mapping[str, Parameter] | None = None) -> ParsedTarget:
     """The address that the parameters of one source give. `extra`: parameters in addition to libpq's. Raises UsageError."""
     fields, notes = read_parameters(form, pairs.items(), TABLE if extra is None else {**TABLE, **extra})
-    return _given(form, fields, notes)
+    return _build_given(form, fields, notes)
 
 
-def _given(form: str, fields: dict[str, Any], notes: list[str]) -> Given:
+def _build_given(form: str, fields: dict[str, Any], notes: list[str]) -> ParsedTarget:
     password = fields.pop("password", None)
-    return Given(ServerAddress(protocol="postgresql", **fields), password, form, tuple(notes))
+    return ParsedTarget(ServerAddress(protocol="postgresql", **fields), password, form, tuple(notes))
 
 
-def parse_uri(uri: str) -> Given:
-    return given_of("libpq URI", uri_pairs(uri))
+def parse_uri(uri: str) -> ParsedTarget:
+    return build_given("libpq URI", uri_pairs(uri))
 
 
-def parse_keywords(words: str) -> Given:
-    return given_of("libpq keywords", keyword_pairs(words))
+def parse_keywords(words: str) -> ParsedTarget:
+    return build_given("libpq keywords", keyword_pairs(words))
 
 
 def of_environment(environment: Mapping[str, str]) -> ServerAddress:
     """The server that the environment names. Raises UsageError."""
     pairs = {_ENVIRONMENT[name]: value for name, value in environment.items() if name in _ENVIRONMENT}
-    return given_of("environment (PGHOST and so on)", pairs).address
+    return build_given("environment (PGHOST and so on)", pairs).address
 
 
-def parse_services(source: str, lines: str, service: str) -> Given | None:
+def parse_services(source: str, lines: str, service: str) -> ParsedTarget | None:
     """A service's address and password in a service file; None if the file does not define it. Raises UsageError.
 
     Only the requested section is read, and the first value of a name counts.
     """
     pairs: dict[str, str] = {}
-    found = False
+    in_section = False
     for number, line in enumerate(lines.split("\n"), 1):
-        bare = line.strip(_SPACE)
-        if not bare or bare.startswith("#"):
+        stripped = line.strip(_SPACE)
+        if not stripped or stripped.startswith("#"):
             continue
-        if bare.startswith("["):
-            if found:
+        if stripped.startswith("["):
+            if in_section:
                 break
-            found = bare.startswith(f"[{service}]")
-        elif found:
-            name, equals, value = bare.partition("=")
-            if bare.startswith("ldap"):
+            in_section = stripped.startswith(f"[{service}]")
+        elif in_section:
+            name, equals, value = stripped.partition("=")
+            if stripped.startswith("ldap"):
                 raise UsageError(f"{source}:{number}: LDAP is not spoken", "Name host, port and dbname in the service.")
             if not equals:
                 raise UsageError(f"{source}:{number} is no NAME=VALUE", "Correct that line.")
             if name in ("service", "servicefile"):
                 raise UsageError(f"{source}:{number}: a service cannot name another one", "Correct that line.")
             pairs.setdefault(name, value)
-    return given_of(f"service in {source}", pairs) if found else None
+    return build_given(f"service in {source}", pairs) if in_section else None
 
 
-def over(address: ServerAddress, below: ServerAddress) -> ServerAddress:
+def over(address: ServerAddress, fallback: ServerAddress) -> ServerAddress:
     """Like `ServerAddress.over`, but host, hostaddr and port are each completed independently, as in libpq."""
-    kept = {
-        name: getattr(below, name) for name in ("host", "hostaddr", "port") if getattr(address, name) is None
+    completed_fields = {
+        name: getattr(fallback, name) for name in ("host", "hostaddr", "port") if getattr(address, name) is None
     } if address.socket is None else {}  # fmt: skip
-    return replace(address.over(below), **kept)
+    return replace(address.over(fallback), **completed_fields)
 
 
 def completed(
@@ -399,10 +399,10 @@ def completed(
         address = replace(address, ssl_cert=own_cert[0], ssl_key=address.ssl_key or own_cert[1])
     elif address.ssl_cert == NO_FILE:
         address = replace(address, ssl_cert=None, ssl_key=None)
-    return _located(replace(address, ssl_mode=mode), port)
+    return _with_socket(replace(address, ssl_mode=mode), port)
 
 
-def _located(address: ServerAddress, port: int) -> ServerAddress:
+def _with_socket(address: ServerAddress, port: int) -> ServerAddress:
     """The address with its host, or with the socket in its directory. A hostaddr takes precedence; the host is then only a name."""
     if address.socket is not None:
         return address
@@ -416,12 +416,12 @@ def password_of(lines: str, address: ServerAddress) -> Secret | None:
     """The password file's entry for a completed address: the first line whose four fields match."""
     directory = None if address.socket is None else address.socket.rpartition("/")[0]
     host = address.host if directory is None else "localhost" if directory == SOCKETS else directory
-    wanted = (host, str(address.port or PORT), address.database, address.user)
+    expected = (host, str(address.port or PORT), address.database, address.user)
     for line in lines.splitlines():
         fields = _passfile_fields(line)
         if line.startswith("#") or len(fields) < 5:
             continue
-        if all(field in ("*", value) for field, value in zip(fields, wanted, strict=False)):
+        if all(field in ("*", value) for field, value in zip(fields, expected, strict=False)):
             return Secret(fields[4])
     return None
 
@@ -439,7 +439,7 @@ def _passfile_fields(line: str) -> list[str]:
 
 # ---------------------------------------------------------------- other programs' forms for PostgreSQL
 
-_DRIVERS_OWN: Final[dict[str, Parameter]] = {
+_DRIVER_PARAMETERS: Final[dict[str, Parameter]] = {
     "ssl": by_word(
         true={"ssl_mode": "REQUIRED"},
         false={"ssl_mode": "DISABLED"},
@@ -458,22 +458,22 @@ _DRIVERS_OWN: Final[dict[str, Parameter]] = {
 """Parameters of SQLAlchemy's drivers (psycopg, asyncpg, pg8000), in addition to libpq's."""
 
 
-def parse_sqlalchemy(form: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]) -> Given:
+def parse_sqlalchemy(form: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]) -> ParsedTarget:
     """A URL `postgresql+driver://…`, split as SQLAlchemy splits it."""
-    named = {"host": "host", "port": "port", "user": "user", "password": "password", "database": "dbname"}
-    pairs = [(named[name], value) for name, value in parts.items() if value]
-    before = len(pairs)
+    keywords = {"host": "host", "port": "port", "user": "user", "password": "password", "database": "dbname"}
+    pairs = [(keywords[name], value) for name, value in parts.items() if value]
+    leading_pairs = len(pairs)
     for name, value in query:
         host, colon, port = value.rpartition(":")
         if name == "host" and colon and host and not value.startswith(("/", "[")) and port.isdigit():
             pairs += [("host", host), ("port", port)]
         else:
             pairs.append((name, value))
-    fields, notes = read_parameters(form, pairs, {**TABLE, **_DRIVERS_OWN}, before=before)
-    return _given(form, fields, notes)
+    fields, notes = read_parameters(form, pairs, {**TABLE, **_DRIVER_PARAMETERS}, leading_pairs=leading_pairs)
+    return _build_given(form, fields, notes)
 
 
-_SCHEMA: Final = Sets(lambda value: {"options": f"-c search_path={value}"})
+_SCHEMA: Final = Applied(lambda value: {"options": f"-c search_path={value}"})
 JDBC: Final[dict[str, Parameter]] = {
     "user": text("user"),
     "password": secret(),
@@ -493,8 +493,8 @@ JDBC: Final[dict[str, Parameter]] = {
     "options": text("options"),
     "currentSchema": _SCHEMA,
     "service": text("service"),
-    "targetServerType": Refused(_ROLE, _NAME_IT, but=("any",)),
-    "gssEncMode": Refused(_GSS, but=("disable", "prefer", "allow")),
+    "targetServerType": Refused(_ROLE, _NAME_IT, exceptions=("any",)),
+    "gssEncMode": Refused(_GSS, exceptions=("disable", "prefer", "allow")),
     "replication": TABLE["replication"],
     "requireAuth": TABLE["require_auth"],
     "socketFactory": Refused("Java's socket factories are not used", "Name host and port, or the socket's directory."),
@@ -511,25 +511,25 @@ JDBC: Final[dict[str, Parameter]] = {
 """Properties of PostgreSQL's JDBC driver."""
 
 
-def parse_jdbc(rest: str, query: Iterable[tuple[str, str]]) -> Given:
+def parse_jdbc(rest: str, query: Iterable[tuple[str, str]]) -> ParsedTarget:
     """Parse the text after `jdbc:postgresql:`, without its properties: `//host:port/db`, `//host/`, `/` or `db`. Raises UsageError."""
-    named: dict[str, str] = {"host": "localhost"}
+    parameters: dict[str, str] = {"host": "localhost"}
     if rest.startswith("//"):
-        where, _, database = rest[2:].partition("/")
-        host, port = _jdbc_host(where)
-        named = {"host": host or "localhost", "port": port, "dbname": _decode(database)}
+        authority, _, database = rest[2:].partition("/")
+        host, port = _jdbc_host(authority)
+        parameters = {"host": host or "localhost", "port": port, "dbname": _decode(database)}
     elif rest != "/":
-        named["dbname"] = _decode(rest)
-    fields, notes = read_parameters("JDBC URL", named.items(), TABLE)
-    properties, more = read_parameters("JDBC URL", query, JDBC, str.lower)
-    return _given("JDBC URL", fields | properties, notes + more)
+        parameters["dbname"] = _decode(rest)
+    fields, notes = read_parameters("JDBC URL", parameters.items(), TABLE)
+    properties, more_notes = read_parameters("JDBC URL", query, JDBC, str.lower)
+    return _build_given("JDBC URL", fields | properties, notes + more_notes)
 
 
-def _jdbc_host(where: str) -> tuple[str, str]:
-    if where.startswith("["):
-        host, _, rest = where[1:].partition("]")
+def _jdbc_host(authority: str) -> tuple[str, str]:
+    if authority.startswith("["):
+        host, _, rest = authority[1:].partition("]")
         return host, rest.removeprefix(":")
-    host, _, port = where.partition(":")
+    host, _, port = authority.partition(":")
     return host, port
 
 
@@ -554,7 +554,7 @@ ADO: Final[dict[str, Parameter]] = {
     "ssl certificate": text("ssl_cert"),
     "ssl key": text("ssl_key"),
     "ssl password": TABLE["sslpassword"],
-    "check certificate revocation": Refused("revocation lists are not checked", but=("false",)),
+    "check certificate revocation": Refused("revocation lists are not checked", exceptions=("false",)),
     "channel binding": TABLE["channel_binding"],
     "require auth": TABLE["require_auth"],
     "search path": _SCHEMA,
@@ -571,13 +571,13 @@ ADO: Final[dict[str, Parameter]] = {
 """Keywords of Npgsql."""
 
 
-def parse_ado(pairs: Iterable[tuple[str, str]]) -> Given:
+def parse_ado(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
     """`Host=h;Username=u;Password=p`, as Npgsql reads it. Raises UsageError."""
     form = "connection string"
     fields, notes = read_parameters(form, pairs, ADO, lambda name: name.lower().replace(" ", ""))
-    return _given(form, fields, notes)
+    return _build_given(form, fields, notes)
 
 
-def parse_pdo(pairs: Mapping[str, str]) -> Given:
+def parse_pdo(pairs: Mapping[str, str]) -> ParsedTarget:
     """`pgsql:host=h;dbname=d`: PHP passes the keywords on to libpq."""
-    return given_of("PDO DSN", pairs)
+    return build_given("PDO DSN", pairs)

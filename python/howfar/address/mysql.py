@@ -1,4 +1,4 @@
-"""Forms for MySQL and MariaDB: `mysql://` and its relatives, SQLAlchemy, JDBC, Go, PDO and connection strings. Pure.
+"""Forms for MySQL and MariaDB: `mysql://` and its relatives, SQLAlchemy, JDBC, Go, PDO and connection strings. No I/O.
 
 `localhost` means what it means to the programs that use a form: the socket with libmysqlclient, TCP with JDBC, Go and PyMySQL. Users
 of `mysql://` differ (Node's drivers and Prisma: TCP; Rails, Django and PHP: the socket), so there it means TCP.
@@ -18,27 +18,27 @@ from howfar.address.parameters import (
     PREFERRED,
     VERIFIED,
     VERIFIED_CHAIN,
+    Applied,
     Ignored,
     Parameter,
     Refused,
-    Sets,
-    algorithm,
     by_word,
-    decoded,
+    decode_url_text,
     ignored,
-    level,
-    port_of,
+    parse_algorithm,
+    parse_level,
+    parse_port,
+    parse_switch,
     read_parameters,
     reads,
     refused,
     secret,
     ssl_mode,
     ssl_object,
-    switch,
     text,
     tls_versions,
 )
-from howfar.address.server_address import Given, Secret, ServerAddress
+from howfar.address.server_address import ParsedTarget, Secret, ServerAddress
 from howfar.errors import UsageError
 
 SCHEMES: Final = ("mysql", "mariadb", "mysql2")
@@ -95,20 +95,20 @@ URL: Final[dict[str, Parameter]] = {
     "unix-socket": text("socket"),
     "socket-path": text("socket"),
     "host": reads("host", host_of),
-    "port": reads("port", port_of),
-    "ssl-mode": reads("ssl_mode", lambda value: _mode(value)),
+    "port": reads("port", parse_port),
+    "ssl-mode": reads("ssl_mode", lambda value: _parse_mode(value)),
     **_FILES,
     "tls-version": reads("tls_versions", tls_versions),
     "tls-versions": reads("tls_versions", tls_versions),
-    "compression": reads("compression", algorithm),
+    "compression": reads("compression", parse_algorithm),
     "compress": _COMPRESS,
-    "compression-level": reads("compression_level", level),
-    "get-server-public-key": reads("fetch_server_key", switch),
-    "allow-public-key-retrieval": reads("fetch_server_key", switch),
-    "allow-cleartext-password": reads("allow_cleartext_password", switch),
+    "compression-level": reads("compression_level", parse_level),
+    "get-server-public-key": reads("fetch_server_key", parse_switch),
+    "allow-public-key-retrieval": reads("fetch_server_key", parse_switch),
+    "allow-cleartext-password": reads("allow_cleartext_password", parse_switch),
     "server-public-key-path": text("server_key_file"),
     "tls": by_word(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
-    "ssl": Sets(ssl_object),
+    "ssl": Applied(ssl_object),
     "use-ssl": by_word(true=ENCRYPTED, false=PLAIN),
     "ssl-verify": by_word(true=VERIFIED_CHAIN, false={}),
     "ssl-verify-cert": by_word(true=VERIFIED_CHAIN, false={}),
@@ -117,7 +117,7 @@ URL: Final[dict[str, Parameter]] = {
     "ssl-check-hostname": by_word(true=VERIFIED, false={}),
     "ssl-disabled": by_word(true=PLAIN, false={}),
     "ssl-accept": by_word(strict=VERIFIED, acceptinvalidcerts=ENCRYPTED),
-    "sni": reads("sni", switch),
+    "sni": reads("sni", parse_switch),
     **ignored("ssl-capath", why="the file of ssl-ca is read alone"),
     **refused("ssl-crl", "ssl-crlpath", why="revocation lists are not checked"),
     **refused("sslidentity", "sslpassword", why="PKCS #12 files are not read",
@@ -138,7 +138,7 @@ def _fold(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def _mode(value: str) -> str:
+def _parse_mode(value: str) -> str:
     words = {
         "true": "REQUIRED",
         "false": "DISABLED",
@@ -154,35 +154,35 @@ def split_authority(form: str, rest: str) -> tuple[dict[str, str], str, str, str
     """Split what follows `://` into user and password, host with port, path, and query. Raises UsageError."""
     if "#" in rest:
         raise UsageError(f"the {form} contains a #, which ends a URL", "Write %23 for the character itself.")
-    authority, path, query = _cut(rest)
-    account, at, where = authority.rpartition("@")
+    authority, path, query = _split_path(rest)
+    account, at, host_port = authority.rpartition("@")
     if not at and ":" in authority.rpartition("]")[2] and "@" in path + query:
         raise UsageError(f"the {form} has an @ behind its host: the password seems to have a / or ? in it", IN_PASSWORD)
     if at and "@" in path:
         raise UsageError(f"the {form} has an @ behind its host: the password seems to have an @ in it", IN_PASSWORD)
     user, colon, password = account.partition(":")
-    named = {"user": decoded(user)} if user else {}
-    return named | ({"password": decoded(password)} if colon else {}), where, path, query
+    login = {"user": decode_url_text(user)} if user else {}
+    return login | ({"password": decode_url_text(password)} if colon else {}), host_port, path, query
 
 
-def _cut(rest: str) -> tuple[str, str, str]:
-    found = re.match(r"([^/?]*)(/[^?]*)?(?:\?(.*))?$", rest, re.DOTALL)
-    assert found is not None, "every part may be missing"
-    return found[1], found[2] or "", found[3] or ""
+def _split_path(rest: str) -> tuple[str, str, str]:
+    match = re.match(r"([^/?]*)(/[^?]*)?(?:\?(.*))?$", rest, re.DOTALL)
+    assert match is not None, "every part may be missing"
+    return match[1], match[2] or "", match[3] or ""
 
 
-def split_host(form: str, where: str, port: int) -> tuple[str | None, int | None]:
+def split_host(form: str, host_port: str, port: int) -> tuple[str | None, int | None]:
     """Host and port, each None if it is missing. Raises UsageError, whose message repeats neither."""
-    if "," in where or where.startswith("("):
+    if "," in host_port or host_port.startswith("("):
         raise UsageError(f"{_SEVERAL} by this {form}", "Name the one that you mean, as HOST:PORT.")
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%(?:25)?[\w.-]+)?)\]|([^:\[\]]*))(?::(\d*))?", where)
-    if found is None:
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%(?:25)?[\w.-]+)?)\]|([^:\[\]]*))(?::(\d*))?", host_port)
+    if match is None:
         raise UsageError(
             f"the {form} cannot be read: its host or port is malformed", f"Its port is usually {port}. {IN_PASSWORD}"
         )
-    host = decoded(found[1] or found[2])
+    host = decode_url_text(match[1] or match[2])
     try:
-        return (host_of(host) if host else None), (port_of(found[3]) if found[3] else None)
+        return (host_of(host) if host else None), (parse_port(match[3]) if match[3] else None)
     except ValueError as error:
         raise UsageError(f"the {form} cannot be read: {error}", IN_PASSWORD) from None
 
@@ -191,48 +191,48 @@ def query_pairs(query: str, plus_is_space: bool = False) -> list[tuple[str, str]
     """Names and values of a query; a name alone has an empty value."""
     if plus_is_space:
         query = query.replace("+", " ")
-    split = (part.partition("=") for part in query.split("&") if part)
-    return [(decoded(name), decoded(value)) for name, _, value in split]
+    parts = (part.partition("=") for part in query.split("&") if part)
+    return [(decode_url_text(name), decode_url_text(value)) for name, _, value in parts]
 
 
-def given_of(form: str, fields: dict[str, Any], notes: Iterable[str]) -> Given:
+def build_given(form: str, fields: dict[str, Any], notes: Iterable[str]) -> ParsedTarget:
     """The address of these fields; a socket takes precedence over a host, as in all drivers."""
     password = fields.pop("password", None)
-    told = list(notes)
+    all_notes = list(notes)
     if fields.get("socket") is not None and (fields.get("host") or fields.get("port")):
-        told.append("the socket is used, and the host is ignored, as in the programs that accept both")
+        all_notes.append("the socket is used, and the host is ignored, as in the programs that accept both")
         fields |= {"host": None, "port": None}
     address = ServerAddress(protocol="mysql", **fields)
     if address.socket is None and address.host in (None, "localhost"):
-        told.append(_localhost(form, address))
-    return Given(address, password, form, tuple(told))
+        all_notes.append(_describe_localhost(form, address))
+    return ParsedTarget(address, password, form, tuple(all_notes))
 
 
-def _localhost(form: str, address: ServerAddress) -> str:
-    named = "localhost" if address.host else "no host"
+def _describe_localhost(form: str, address: ServerAddress) -> str:
+    subject = "localhost" if address.host else "no host"
     if address.localhost_is_socket:
         ignored_port = f"; port {address.port} is ignored" if address.port is not None else ""
-        return f"{named} means the server's socket, as in the program that owns this form{ignored_port}"
-    return f"{named} means TCP to this machine ({form}); name the socket's path to use the socket"
+        return f"{subject} means the server's socket, as in the program that owns this form{ignored_port}"
+    return f"{subject} means TCP to this machine ({form}); name the socket's path to use the socket"
 
 
-def parse_url(url: str) -> Given:
+def parse_url(url: str) -> ParsedTarget:
     """`mysql://user:password@host:port/db?name=value`, `mysql:///path/of.sock?user=u&db=d`, or `mysql:///db`. Raises UsageError."""
     form = "MySQL URL"
-    account, where, path, query = split_authority(form, url.partition("://")[2])
-    host, port = split_host(form, where, PORT)
-    named = [
+    account, host_port, path, query = split_authority(form, url.partition("://")[2])
+    host, port = split_host(form, host_port, PORT)
+    parameters = [
         *account.items(),
         *((name, value) for name, value in (("host", host), ("port", port and str(port))) if value),
     ]
-    path = decoded(path)
+    path = decode_url_text(path)
     by_parameter = {_fold(name) for name, _ in query_pairs(query)} & {"socket", "unixsocket", "socketpath"}
     if host is None and _is_socket(path) and not by_parameter:
-        named.append(("socket", path))
+        parameters.append(("socket", path))
     elif path.strip("/"):
-        named.append(("db", path.strip("/")))
-    fields, notes = read_parameters(form, [*named, *query_pairs(query)], URL, _fold, len(named))
-    return given_of(form, fields, notes)
+        parameters.append(("db", path.strip("/")))
+    fields, notes = read_parameters(form, [*parameters, *query_pairs(query)], URL, _fold, len(parameters))
+    return build_given(form, fields, notes)
 
 
 def _is_socket(path: str) -> bool:
@@ -240,13 +240,15 @@ def _is_socket(path: str) -> bool:
     return "/" in path.strip("/") or path.endswith(".sock")
 
 
-def parse_sqlalchemy(form: str, driver: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]) -> Given:
+def parse_sqlalchemy(
+    form: str, driver: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]
+) -> ParsedTarget:
     """A URL `mysql+driver://…`, split as SQLAlchemy splits it."""
-    named = [(name, value) for name, value in parts.items() if value]
-    fields, notes = read_parameters(form, [*named, *query], URL, _fold)
+    parameters = [(name, value) for name, value in parts.items() if value]
+    fields, notes = read_parameters(form, [*parameters, *query], URL, _fold)
     if driver in _ON_LIBMYSQLCLIENT and "socket" not in fields and fields.get("host") in (None, "localhost"):
         fields["localhost_is_socket"] = True
-    return given_of(form, fields, notes)
+    return build_given(form, fields, notes)
 
 
 # ---------------------------------------------------------------- JDBC
@@ -256,7 +258,7 @@ _JDBC_COMMON: Final[dict[str, Parameter]] = {
     "password": secret(),
     "useSSL": by_word(true=ENCRYPTED, false=PLAIN),
     "requireSSL": by_word(true=ENCRYPTED, false={}),
-    "allowPublicKeyRetrieval": reads("fetch_server_key", switch),
+    "allowPublicKeyRetrieval": reads("fetch_server_key", parse_switch),
     "useCompression": _COMPRESS,
     "tlsVersions": reads("tls_versions", tls_versions),
     "enabledTLSProtocols": reads("tls_versions", tls_versions),
@@ -321,33 +323,38 @@ _JDBC_REFUSED: Final = {
 }
 
 
-def parse_jdbc(product: str, rest: str) -> Given:
+def parse_jdbc(product: str, rest: str) -> ParsedTarget:
     """Parse what follows `jdbc:mysql:` or `jdbc:mariadb:`. Raises UsageError."""
     form = "JDBC URL"
     mode, slashes, rest = rest.partition("//")
     if not slashes or mode:
-        why = _JDBC_REFUSED.get(mode.rstrip(":").lower(), "what stands before // is not known")
-        raise UsageError(f"the {form} is not supported: {why}", "Write jdbc:mysql://HOST:PORT/DATABASE?user=USER.")
-    account, where, path, query = split_authority(form, rest)
-    host, port = split_host(form, where, PORT)
-    named = {**account, "host": host or "localhost", "port": port and str(port), "db": decoded(path).strip("/")}
-    fields, notes = read_parameters(form, [(name, value) for name, value in named.items() if value], URL, _fold)
+        reason = _JDBC_REFUSED.get(mode.rstrip(":").lower(), "what stands before // is not known")
+        raise UsageError(f"the {form} is not supported: {reason}", "Write jdbc:mysql://HOST:PORT/DATABASE?user=USER.")
+    account, host_port, path, query = split_authority(form, rest)
+    host, port = split_host(form, host_port, PORT)
+    parameters = {
+        **account,
+        "host": host or "localhost",
+        "port": port and str(port),
+        "db": decode_url_text(path).strip("/"),
+    }
+    fields, notes = read_parameters(form, [(name, value) for name, value in parameters.items() if value], URL, _fold)
     table = _MARIADB_J if product == "mariadb" else _CONNECTOR_J
-    properties, more = read_parameters(form, query_pairs(query), table, str.lower)
+    properties, more_notes = read_parameters(form, query_pairs(query), table, str.lower)
     if product == "mariadb" and properties.get("ssl_mode") == "VERIFY_IDENTITY":
-        on = {name.lower() for name, value in query_pairs(query) if value.lower() in ("true", "1")}
-        if "trustservercertificate" in on:
+        enabled = {name.lower() for name, value in query_pairs(query) if value.lower() in ("true", "1")}
+        if "trustservercertificate" in enabled:
             properties["ssl_mode"] = "REQUIRED"
-        elif "disablesslhostnameverification" in on:
+        elif "disablesslhostnameverification" in enabled:
             properties["ssl_mode"] = "VERIFY_CA"
-    return given_of(form, fields | properties, [*notes, *more])
+    return build_given(form, fields | properties, [*notes, *more_notes])
 
 
 # ---------------------------------------------------------------- Go
 
 _GO: Final[dict[str, Parameter]] = {
     "tls": by_word(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
-    "allowCleartextPasswords": reads("allow_cleartext_password", switch),
+    "allowCleartextPasswords": reads("allow_cleartext_password", parse_switch),
     "compress": _COMPRESS,
     "serverPubKey": Refused("it names a key that the program has registered",
                             "Write a mysql:// URL with server-public-key-path=FILE."),
@@ -363,7 +370,7 @@ GO: Final = re.compile(
 )
 
 
-def parse_go(dsn: str) -> Given:
+def parse_go(dsn: str) -> ParsedTarget:
     """`user:password@tcp(host:port)/db?name=value`, read as go-sql-driver reads it: from the last slash. Raises UsageError."""
     form = "Go DSN"
     head, slash, tail = dsn.rpartition("/")
@@ -371,30 +378,30 @@ def parse_go(dsn: str) -> Given:
         raise UsageError("the Go DSN has no / before the name of the database", "Write USER@tcp(HOST:PORT)/DATABASE.")
     account, at, network = head.rpartition("@")
     user, colon, password = account.partition(":")
-    net, bracket, where = network.partition("(")
-    if bracket and not where.endswith(")"):
+    net, bracket, endpoint = network.partition("(")
+    if bracket and not endpoint.endswith(")"):
         raise UsageError("the Go DSN has an address without its closing bracket", "Write USER@tcp(HOST:PORT)/DATABASE.")
-    where = where.removesuffix(")")
+    endpoint = endpoint.removesuffix(")")
     fields: dict[str, Any] = {"user": user} if user else {}
     fields |= {"password": Secret(password)} if colon and at else {}
     if net in ("", "tcp", "tcp4", "tcp6"):
-        host, port = split_host(form, where, PORT)
+        host, port = split_host(form, endpoint, PORT)
         fields |= {"host": host or "127.0.0.1"} | ({"port": port} if port else {})
     elif net == "unix":
-        fields["socket"] = where or "/tmp/mysql.sock"
+        fields["socket"] = endpoint or "/tmp/mysql.sock"
     else:
         raise UsageError("the network of the Go DSN is not supported", "Write tcp(HOST:PORT) or unix(PATH).")
     database, _, query = tail.partition("?")
     if "@" in database:
         raise UsageError("the Go DSN has an @ behind its last /", "Write %40 for an @ in the name of the database.")
-    fields |= {"database": decoded(database)} if database else {}
+    fields |= {"database": decode_url_text(database)} if database else {}
     try:
         properties, notes = read_parameters(form, query_pairs(query), _GO)
     except UsageError as error:
         if "is not known" in error.message:
             error.advice = f"The driver would set a system variable of this name: {_STATEMENTS}. {error.advice}"
         raise
-    return given_of(form, fields | properties, notes)
+    return build_given(form, fields | properties, notes)
 
 
 # ---------------------------------------------------------------- pairs
@@ -402,7 +409,7 @@ def parse_go(dsn: str) -> Given:
 ADO: Final[dict[str, Parameter]] = {
     **{name: reads("host", host_of) for name in ("server", "host", "data source", "datasource", "address", "addr",
                                                  "network address")},
-    "port": reads("port", port_of),
+    "port": reads("port", parse_port),
     **{name: text("user") for name in ("user", "uid", "user id", "userid", "username", "user name")},
     **{name: secret() for name in ("password", "pwd")},
     **{name: text("database") for name in ("database", "initial catalog")},
@@ -416,7 +423,7 @@ ADO: Final[dict[str, Parameter]] = {
     "tls version": reads("tls_versions", lambda value: tls_versions(value.replace("TLS ", "TLS"))),
     "use compression": _COMPRESS,
     "compress": _COMPRESS,
-    "allow public key retrieval": reads("fetch_server_key", switch),
+    "allow public key retrieval": reads("fetch_server_key", parse_switch),
     "server rsa public key file": text("server_key_file"),
     "protocol": Ignored("host or socket decides"),
     **refused("certificate file", "certificate password", "certificate store location", "certificate thumbprint",
@@ -432,7 +439,7 @@ ADO: Final[dict[str, Parameter]] = {
 """Keywords of MySqlConnector and Connector/NET."""
 _PDO: Final[dict[str, Parameter]] = {
     "host": reads("host", host_of),
-    "port": reads("port", port_of),
+    "port": reads("port", parse_port),
     "dbname": text("database"),
     "unix_socket": text("socket"),
     "user": text("user"),
@@ -441,19 +448,19 @@ _PDO: Final[dict[str, Parameter]] = {
 }
 
 
-def parse_ado(pairs: Iterable[tuple[str, str]]) -> Given:
+def parse_ado(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
     """`Server=h;Uid=u;Pwd=p`. Raises UsageError."""
     form = "connection string"
     fields, notes = read_parameters(form, pairs, ADO, lambda name: name.lower().replace(" ", ""))
     if str(fields.get("host", "")).startswith("/"):
         fields["socket"] = fields.pop("host")
-    return given_of(form, fields, notes)
+    return build_given(form, fields, notes)
 
 
-def parse_pdo(pairs: Mapping[str, str]) -> Given:
+def parse_pdo(pairs: Mapping[str, str]) -> ParsedTarget:
     """`mysql:host=h;dbname=d`. PHP's client uses the socket if the host is localhost or missing. Raises UsageError."""
     form = "PDO DSN"
     fields, notes = read_parameters(form, pairs.items(), _PDO)
     if "socket" not in fields and fields.get("host") in (None, "localhost"):
         fields["localhost_is_socket"] = True
-    return given_of(form, fields, notes)
+    return build_given(form, fields, notes)

@@ -1,4 +1,4 @@
-"""Option files of MySQL and MariaDB, read as their clients read them: groups, includes, quotes, escapes and precedence. Pure.
+"""Option files of MySQL and MariaDB, read as their clients read them: groups, includes, quotes, escapes and precedence. No I/O.
 
 `tests/unit/test_option_files.py` compares the reader with my_print_defaults.
 """
@@ -11,31 +11,31 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from howfar.address.parameters import (
+    Applied,
     Ignored,
     Parameter,
     Refused,
-    Sets,
-    algorithm,
     by_word,
     ignored,
-    level,
-    port_of,
+    parse_algorithm,
+    parse_level,
+    parse_port,
+    parse_switch,
     read_parameters,
     reads,
     refused,
     secret,
     ssl_mode,
-    switch,
     text,
     tls_versions,
 )
-from howfar.address.server_address import Given, ServerAddress
+from howfar.address.server_address import ParsedTarget, ServerAddress
 from howfar.errors import UsageError
 
 GROUPS: Final = ("mysql", "mariadb-client", "client", "client-server", "client-mariadb")
 """Groups that MariaDB's command-line client reads; MySQL's reads `mysql` and `client`."""
-_DEEPEST: Final = 10
-_MOST_OPTIONS: Final = 10_000
+_MAX_DEPTH: Final = 10
+_MAX_OPTIONS: Final = 10_000
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "s": " ", "\\": "\\", '"': '"', "'": "'"}
 _SPACE: Final = " \t\n\v\f\r"
 
@@ -62,13 +62,13 @@ class OptionLine:
 def options_of(source: str, files: Files, suffix: str = "") -> list[OptionLine]:
     """The options of the clients' groups, in the order of the files: later ones take precedence. Raises UsageError."""
     groups = {*GROUPS, *(f"{group}{suffix}" for group in GROUPS)}
-    found: list[OptionLine] = []
+    options: list[OptionLine] = []
     for group, line in _lines(source, files, 0):
         if group in groups:
-            found.append(line)
-        if len(found) > _MOST_OPTIONS:
-            raise UsageError(f"{source} has more than {_MOST_OPTIONS} options", "It is probably the wrong file.")
-    return found
+            options.append(line)
+        if len(options) > _MAX_OPTIONS:
+            raise UsageError(f"{source} has more than {_MAX_OPTIONS} options", "It is probably the wrong file.")
+    return options
 
 
 def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, OptionLine]]:
@@ -76,28 +76,32 @@ def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, OptionL
     content = files.read(source)
     group: str | None = None
     for number, line in enumerate((content or "").split("\n"), 1):
-        bare = line.strip(_SPACE)
-        if not bare or bare[0] in "#;":
+        stripped = line.strip(_SPACE)
+        if not stripped or stripped[0] in "#;":
             continue
-        if bare[0] == "!":
-            yield from _included(source, number, bare[1:].strip(_SPACE), files, depth)
-        elif bare[0] == "[":
-            if "]" not in bare:
+        if stripped[0] == "!":
+            yield from _included_lines(source, number, stripped[1:].strip(_SPACE), files, depth)
+        elif stripped[0] == "[":
+            if "]" not in stripped:
                 raise UsageError(f"{source}:{number}: a group has no ]", "Correct that line.")
-            group = bare[1 : bare.index("]")].rstrip(_SPACE)
+            group = stripped[1 : stripped.index("]")].rstrip(_SPACE)
         elif group is None:
             raise UsageError(f"{source}:{number}: an option stands before the first group", "Write [client] above it.")
         else:
-            yield group, _option(source, number, bare)
+            yield group, _parse_option(source, number, stripped)
 
 
-def _included(source: str, number: int, directive: str, files: Files, depth: int) -> Iterator[tuple[str, OptionLine]]:
+def _included_lines(
+    source: str, number: int, directive: str, files: Files, depth: int
+) -> Iterator[tuple[str, OptionLine]]:
     word, *rest = directive.split(None, 1)
     if word not in ("include", "includedir") or not rest:
         return
     path = rest[0].strip(_SPACE)
-    if depth >= _DEEPEST:
-        raise UsageError(f"{source}:{number}: files include each other more than {_DEEPEST} deep", "Correct that line.")
+    if depth >= _MAX_DEPTH:
+        raise UsageError(
+            f"{source}:{number}: files include each other more than {_MAX_DEPTH} deep", "Correct that line."
+        )
     if word == "include":
         yield from _lines(path, files, depth + 1)
         return
@@ -109,39 +113,39 @@ def _included(source: str, number: int, directive: str, files: Files, depth: int
             yield from _lines(name, files, depth + 1)
 
 
-def _option(source: str, number: int, bare: str) -> OptionLine:
+def _parse_option(source: str, number: int, stripped: str) -> OptionLine:
     """An option without its comment; escapes in its value are resolved."""
-    bare = _without_comment(bare)
-    name, equals, value = bare.partition("=")
+    stripped = _without_comment(stripped)
+    name, equals, value = stripped.partition("=")
     name = name.strip(_SPACE)
     if not equals:
         return OptionLine(source, number, name, None)
     value = value.strip(_SPACE)
     if len(value) > 1 and value[0] in "'\"" and value[0] == value[-1]:
         value = value[1:-1]
-    return OptionLine(source, number, name, _unescaped(value))
+    return OptionLine(source, number, name, _unescape(value))
 
 
-def _without_comment(bare: str) -> str:
+def _without_comment(stripped: str) -> str:
     quote, escaped = "", False
-    for position, character in enumerate(bare):
+    for position, character in enumerate(stripped):
         if character in "'\"" and not escaped:
             quote = "" if quote == character else quote or character
         if not quote and character == "#":
-            return bare[:position]
+            return stripped[:position]
         escaped = bool(quote) and character == "\\" and not escaped
-    return bare
+    return stripped
 
 
-def _unescaped(value: str) -> str:
-    found, rest = "", iter(value)
+def _unescape(value: str) -> str:
+    unescaped, rest = "", iter(value)
     for character in rest:
         if character != "\\":
-            found += character
+            unescaped += character
             continue
         escaped = next(rest, "")
-        found += _ESCAPES.get(escaped, "\\" + escaped)
-    return found
+        unescaped += _ESCAPES.get(escaped, "\\" + escaped)
+    return unescaped
 
 
 # ---------------------------------------------------------------- what the options mean
@@ -149,7 +153,7 @@ def _unescaped(value: str) -> str:
 _CAPATH: Final = "the file of ssl-ca is read alone"
 TABLE: Final[dict[str, Parameter]] = {
     "host": text("host"),
-    "port": reads("port", lambda value: None if value == "0" else port_of(value)),
+    "port": reads("port", lambda value: None if value == "0" else parse_port(value)),
     "socket": text("socket"),
     "user": text("user"),
     "password": secret(),
@@ -164,18 +168,18 @@ TABLE: Final[dict[str, Parameter]] = {
     "ssl-verify-server-cert": by_word(true={"ssl_mode": "VERIFY_IDENTITY"}, false={}),
     "tls-version": reads("tls_versions", tls_versions),
     "compress": by_word(true={"compression": "zlib"}, false={}),
-    "compression-algorithms": reads("compression", lambda value: algorithm(value.split(",")[0])),
-    "zstd-compression-level": reads("compression_level", level),
-    "get-server-public-key": reads("fetch_server_key", switch),
+    "compression-algorithms": reads("compression", lambda value: parse_algorithm(value.split(",")[0])),
+    "zstd-compression-level": reads("compression_level", parse_level),
+    "get-server-public-key": reads("fetch_server_key", parse_switch),
     "server-public-key-path": text("server_key_file"),
-    "enable-cleartext-plugin": reads("allow_cleartext_password", switch),
+    "enable-cleartext-plugin": reads("allow_cleartext_password", parse_switch),
     "ssl-capath": Refused(_CAPATH, "Write ssl-ca=FILE."),
     **refused("ssl-crl", "ssl-crlpath", why="revocation lists are not checked"),
     **refused("ssl-fp", "ssl-fplist", "tls-fp", "tls-fplist", "tls-peer-fp", "tls-peer-fp-list",
               why="fingerprints are not checked", instead="Write ssl-ca=FILE and ssl-verify-server-cert."),
     "ssl-passphrase": Refused("keys with a passphrase are not read", "Name a key without one as ssl-key."),
     "tls-ciphersuites": Refused("suites are named one at a time", "Write ssl-cipher=NAME."),
-    "ssl-fips-mode": Refused("FIPS mode is OpenSSL's", but=("off", "0")),
+    "ssl-fips-mode": Refused("FIPS mode is OpenSSL's", exceptions=("off", "0")),
     "tls-sni-servername": Refused("the host's own name is sent"),
     "dns-srv-name": Refused("DNS SRV records are not looked up", "Write host=NAME."),
     "login-path": Refused("login paths are not read", "Write user=NAME, and use --ask-password."),
@@ -187,50 +191,57 @@ TABLE: Final[dict[str, Parameter]] = {
 _PREFIXES: Final = ("loose-", "enable-", "skip-", "disable-")
 
 
-def parse(source: str, files: Files, suffix: str = "") -> Given:
+def parse(source: str, files: Files, suffix: str = "") -> ParsedTarget:
     """The address and password that an option file gives. Raises UsageError, which names the line but repeats no value."""
     values: dict[str, tuple[OptionLine, str]] = {}
     for line in options_of(source, files, suffix):
-        found = _named(line)
-        if found is not None:
-            values.pop(found[0], None)
-            values[found[0]] = (line, found[1])
+        resolved = _resolve_name(line)
+        if resolved is not None:
+            values.pop(resolved[0], None)
+            values[resolved[0]] = (line, resolved[1])
     fields: dict[str, Any] = {}
     notes: list[str] = []
     for name, (line, value) in values.items():
-        more, told = read_parameters(f"option file, {line.source}:{line.number}", [(name, value)], TABLE)
-        notes += told
-        fields |= {field: value for field, value in more.items() if field != "ssl_mode"}
-    fields |= _tls(values)
+        new_fields, new_notes = read_parameters(f"option file, {line.source}:{line.number}", [(name, value)], TABLE)
+        notes += new_notes
+        fields |= {field: value for field, value in new_fields.items() if field != "ssl_mode"}
+    fields |= _tls_mode(values)
     password, protocol = fields.pop("password", None), fields.pop("protocol", None)
-    return Given(_placed(ServerAddress(protocol="mysql", **fields), protocol), password, "option file", tuple(notes))
+    return ParsedTarget(
+        _choose_host_or_socket(ServerAddress(protocol="mysql", **fields), protocol),
+        password,
+        "option file",
+        tuple(notes),
+    )
 
 
-def _named(line: OptionLine) -> tuple[str, str] | None:
+def _resolve_name(line: OptionLine) -> tuple[str, str] | None:
     """The option by its full name, with a value; None if it does not concern the connection. Raises UsageError."""
     name = line.name.lower().replace("_", "-")
     value = line.value
-    while (prefix := next((one for one in _PREFIXES if name.startswith(one) and name not in TABLE), None)) is not None:
+    while (
+        prefix := next((candidate for candidate in _PREFIXES if name.startswith(candidate) and name not in TABLE), None)
+    ) is not None:
         name = name.removeprefix(prefix)
         if prefix in ("skip-", "disable-"):
             value = "0"
     if name not in TABLE:
-        longer = [known for known in TABLE if len(name) > 2 and known.startswith(name)]
-        name = longer[0] if len(longer) == 1 else name
+        completions = [option for option in TABLE if len(name) > 2 and option.startswith(name)]
+        name = completions[0] if len(completions) == 1 else name
     if name not in TABLE:
         if name.startswith(("ssl", "tls")):
-            near = difflib.get_close_matches(name, TABLE, 1)
-            meant = f"Did you mean {near[0]}? " if near else ""
+            similar = difflib.get_close_matches(name, TABLE, 1)
+            suggestion = f"Did you mean {similar[0]}? " if similar else ""
             raise UsageError(
                 f"{line.source}:{line.number}: an option of TLS is not known",
-                f"{meant}Correct that line, or leave it out.",
+                f"{suggestion}Correct that line, or leave it out.",
             )
         return None
     if name == "password" and value is None:
         raise UsageError(
             f"{line.source}:{line.number}: password has no value", "Use --ask-password to be asked for it."
         )
-    if value is None and isinstance(TABLE[name], Sets) and name not in _SWITCHES:
+    if value is None and isinstance(TABLE[name], Applied) and name not in _SWITCHES:
         raise UsageError(f"{line.source}:{line.number}: {name} has no value", "Correct that line.")
     return name, "1" if value is None else value
 
@@ -238,7 +249,7 @@ def _named(line: OptionLine) -> tuple[str, str] | None:
 _SWITCHES: Final = {"ssl", "ssl-verify-server-cert", "compress", "get-server-public-key", "enable-cleartext-plugin"}
 
 
-def _tls(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
+def _tls_mode(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
     """The TLS mode. As in MariaDB's client, naming a file for TLS requests TLS, and the last value of `ssl` counts."""
     mode: str | None = None
     verifies = False
@@ -260,10 +271,10 @@ def _tls(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
     return {} if mode is None else {"ssl_mode": mode}
 
 
-def _placed(address: ServerAddress, protocol: str | None) -> ServerAddress:
+def _choose_host_or_socket(address: ServerAddress, protocol: str | None) -> ServerAddress:
     """The address reduced to a host or a socket: `protocol` decides, else a host other than localhost selects TCP."""
-    local = address.host in (None, "localhost")
-    if protocol == "tcp" or (protocol != "socket" and not local):
+    is_local = address.host in (None, "localhost")
+    if protocol == "tcp" or (protocol != "socket" and not is_local):
         return replace(address, socket=None, host=address.host or "localhost")
     if address.socket is not None:
         return replace(address, host=None, port=None)

@@ -1,4 +1,4 @@
-"""Tables of parameters: what each name in a target sets, or why it is ignored or refused; and how values are read. Pure.
+"""Tables of parameters: what each name in a target sets, or why it is ignored or refused; and how values are read. No I/O.
 
 No message repeats a value, nor a name that is not in a table: either may be a part of a password.
 """
@@ -17,14 +17,14 @@ from howfar.errors import UsageError
 
 Fields = Mapping[str, Any]
 """Values of fields of `ServerAddress`, and `password`."""
-NOTHING_MEASURED = "it changes nothing that is measured here"
+NO_EFFECT = "it changes nothing that is measured here"
 OWN_TIMEOUTS = "howfar has time limits of its own"
 IN_PASSWORD = "If a user or password has one of / ? # @ : % & in it, write %2F, %3F, %23, %40, %3A, %25 or %26 instead."
-WAYS_FOR_PASSWORDS = "--env NAME, --password-file FILE or --ask-password"
+PASSWORD_SOURCES = "--env NAME, --password-file FILE or --ask-password"
 
 
 @dataclass(frozen=True)
-class Sets:
+class Applied:
     """A parameter that takes effect. `read` raises ValueError, whose message contains no part of the value."""
 
     read: Callable[[str], Fields]
@@ -34,8 +34,8 @@ class Sets:
 class Ignored:
     """A parameter without effect here."""
 
-    why: str = NOTHING_MEASURED
-    but: tuple[str, ...] = ()
+    why: str = NO_EFFECT
+    exceptions: tuple[str, ...] = ()
     """Values that are refused nevertheless."""
     instead: str = "Leave it out."
 
@@ -46,38 +46,40 @@ class Refused:
 
     why: str
     instead: str = "Leave it out."
-    but: tuple[str, ...] = ()
+    exceptions: tuple[str, ...] = ()
     """Values that are accepted because they request nothing, in lower case."""
 
 
-Parameter = Sets | Ignored | Refused
+Parameter = Applied | Ignored | Refused
 Table = Mapping[str, Parameter]
 
 
-def text(field: str) -> Sets:
-    return Sets(lambda value: {field: value})
+def text(field: str) -> Applied:
+    return Applied(lambda value: {field: value})
 
 
-def secret() -> Sets:
-    return Sets(lambda value: {"password": Secret(value)})
+def secret() -> Applied:
+    return Applied(lambda value: {"password": Secret(value)})
 
 
-def reads(field: str, read: Callable[[str], Any]) -> Sets:
+def reads(field: str, read: Callable[[str], Any]) -> Applied:
     """A parameter whose value is converted; if `read` returns None, no field is set."""
 
     def fields(value: str) -> Fields:
-        found = read(value)
-        return {} if found is None else {field: found}
+        converted = read(value)
+        return {} if converted is None else {field: converted}
 
-    return Sets(fields)
+    return Applied(fields)
 
 
-def ignored(*names: str, why: str = NOTHING_MEASURED) -> dict[str, Parameter]:
+def ignored(*names: str, why: str = NO_EFFECT) -> dict[str, Parameter]:
     return dict.fromkeys(names, Ignored(why))
 
 
-def refused(*names: str, why: str, instead: str = "Leave it out.", but: tuple[str, ...] = ()) -> dict[str, Parameter]:
-    return dict.fromkeys(names, Refused(why, instead, but))
+def refused(
+    *names: str, why: str, instead: str = "Leave it out.", exceptions: tuple[str, ...] = ()
+) -> dict[str, Parameter]:
+    return dict.fromkeys(names, Refused(why, instead, exceptions))
 
 
 def read_parameters(
@@ -85,68 +87,72 @@ def read_parameters(
     pairs: Iterable[tuple[str, str]],
     table: Table,
     fold: Callable[[str], str] = lambda name: name,
-    before: int = 0,
+    leading_pairs: int = 0,
 ) -> tuple[dict[str, Any], list[str]]:
     """The fields that parameters set, and a note for each that is ignored. `fold`: the spelling under which names are compared;
-    `before`: the number of leading pairs that come from the part of a URL before its parameters.
+    `leading_pairs`: the number of leading pairs that come from the part of a URL before its parameters.
 
     The strongest mode of TLS wins; other contradictions are refused. Raises UsageError.
     """
-    known = {fold(name): (name, parameter) for name, parameter in table.items()}
-    found: dict[str, Any] = {}
+    by_spelling = {fold(name): (name, parameter) for name, parameter in table.items()}
+    fields: dict[str, Any] = {}
     notes: list[str] = []
-    for position, (given, value) in enumerate(pairs, 1 - before):
-        if fold(given) not in known:
-            raise _unknown(form, position, fold(given), known)
-        name, parameter = known[fold(given)]
-        if isinstance(parameter, Refused) or (isinstance(parameter, Ignored) and value.lower() in parameter.but):
-            if isinstance(parameter, Ignored) or (value and value.lower() not in parameter.but):
+    for position, (given_name, value) in enumerate(pairs, 1 - leading_pairs):
+        if fold(given_name) not in by_spelling:
+            raise _unknown_parameter(form, position, fold(given_name), by_spelling)
+        name, parameter = by_spelling[fold(given_name)]
+        if isinstance(parameter, Refused) or (isinstance(parameter, Ignored) and value.lower() in parameter.exceptions):
+            if isinstance(parameter, Ignored) or (value and value.lower() not in parameter.exceptions):
                 raise UsageError(f"{name} in the {form} is not supported: {parameter.why}", parameter.instead)
         elif isinstance(parameter, Ignored):
             notes.append(f"{name} is ignored: {parameter.why}")
         elif value:
-            _merge(form, name, found, _read(form, name, parameter, value))
-    return found, list(dict.fromkeys(notes))
+            _merge(form, name, fields, _read_value(form, name, parameter, value))
+    return fields, list(dict.fromkeys(notes))
 
 
-def _unknown(form: str, position: int, given: str, known: Mapping[str, tuple[str, Parameter]]) -> UsageError:
-    near = difflib.get_close_matches(given, known, 1, cutoff=0.75)
-    usable = ", ".join(name for name, parameter in known.values() if isinstance(parameter, Sets))
-    meant = f"Did you mean {known[near[0]][0]}? " if near else ""
-    return UsageError(f"parameter {position} of the {form} is not known", f"{meant}Known: {usable}. {IN_PASSWORD}")
+def _unknown_parameter(
+    form: str, position: int, given_name: str, by_spelling: Mapping[str, tuple[str, Parameter]]
+) -> UsageError:
+    similar = difflib.get_close_matches(given_name, by_spelling, 1, cutoff=0.75)
+    usable = ", ".join(name for name, parameter in by_spelling.values() if isinstance(parameter, Applied))
+    suggestion = f"Did you mean {by_spelling[similar[0]][0]}? " if similar else ""
+    return UsageError(f"parameter {position} of the {form} is not known", f"{suggestion}Known: {usable}. {IN_PASSWORD}")
 
 
-def _read(form: str, name: str, parameter: Sets, value: str) -> Fields:
+def _read_value(form: str, name: str, parameter: Applied, value: str) -> Fields:
     try:
         return parameter.read(value)
     except ValueError as error:
         raise UsageError(f"{name} in the {form}: {error}", "Correct its value, or leave it out.") from None
 
 
-def _merge(form: str, name: str, found: dict[str, Any], new: Fields) -> None:
+def _merge(form: str, name: str, merged: dict[str, Any], new: Fields) -> None:
     for field, value in new.items():
-        old = found.get(field)
+        old = merged.get(field)
         if field == "ssl_mode" and old is not None and "DISABLED" not in (old, value):
             value = max(old, value, key=SSL_MODES.index)
         elif field == "ssl_ca" and SYSTEM_CA in (old, value) and old is not None:
             value = old if value == SYSTEM_CA else value
         elif old is not None and old != value:
-            shown = field.replace("_", "-")
-            raise UsageError(f"{name} in the {form} contradicts another parameter: {shown} is given twice", "Give one.")
-        found[field] = value
+            shown_field = field.replace("_", "-")
+            raise UsageError(
+                f"{name} in the {form} contradicts another parameter: {shown_field} is given twice", "Give one."
+            )
+        merged[field] = value
 
 
 # ---------------------------------------------------------------- values
 
 
-def port_of(value: str) -> int:
+def parse_port(value: str) -> int:
     """A TCP port. Raises ValueError."""
     if not (value.isascii() and value.isdigit() and len(value) < 6 and 1 <= int(value) <= 65535):
         raise ValueError("ports are 1 to 65535")
     return int(value)
 
 
-def switch(value: str) -> bool:
+def parse_switch(value: str) -> bool:
     """A switch: on/off, true/false, 1/0, yes/no. Raises ValueError."""
     word = value.lower()
     if word in ("on", "true", "1", "yes"):
@@ -175,7 +181,7 @@ def tls_versions(value: str) -> str:
     raise ValueError("known versions: TLSv1.2, TLSv1.3, or both, separated by a comma")
 
 
-def algorithm(value: str) -> str | None:
+def parse_algorithm(value: str) -> str | None:
     """The algorithm, `zlib` or `zstd`; None for `uncompressed`. Raises ValueError."""
     if value.lower() in ("uncompressed", "none", "off", "false", "0"):
         return None
@@ -184,13 +190,13 @@ def algorithm(value: str) -> str | None:
     return value.lower()
 
 
-def level(value: str) -> int:
+def parse_level(value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 3 and 1 <= int(value) <= 22):
         raise ValueError("a level is a number from 1 to 22")
     return int(value)
 
 
-def by_word(**meanings: Fields) -> Sets:
+def by_word(**meanings: Fields) -> Applied:
     """A parameter with a few fixed values, compared in lower case without dashes and underscores. 1, on and yes mean true."""
 
     def fields(value: str) -> Fields:
@@ -200,7 +206,7 @@ def by_word(**meanings: Fields) -> Sets:
             raise ValueError(f"known values: {', '.join(meanings)}")
         return meanings[word]
 
-    return Sets(fields)
+    return Applied(fields)
 
 
 VERIFIED: Fields = {"ssl_mode": "VERIFY_IDENTITY", "ssl_ca": SYSTEM_CA}
@@ -214,7 +220,7 @@ PREFERRED: Fields = {"ssl_mode": "PREFERRED"}
 def ssl_object(value: str) -> Fields:
     """Node's `ssl`: a switch, or JSON as in `{"rejectUnauthorized":true}`. Raises ValueError."""
     if not value.startswith("{"):
-        return ENCRYPTED if switch(value) else PLAIN
+        return ENCRYPTED if parse_switch(value) else PLAIN
     try:
         settings = json.loads(value)
     except (ValueError, RecursionError):
@@ -224,6 +230,6 @@ def ssl_object(value: str) -> Fields:
     return VERIFIED if settings.get("rejectUnauthorized", True) else ENCRYPTED
 
 
-def decoded(value: str) -> str:
+def decode_url_text(value: str) -> str:
     """Text of a URL with only %XX decoded: a plus stays a plus."""
     return unquote(value)

@@ -1,4 +1,4 @@
-"""What a target specifies: the server's address, the settings of the session, and a password that is never shown. Pure."""
+"""What a target specifies: the server's address, the settings of the session, and a password that is never shown. No I/O."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ class ServerAddress:
     service_file: str | None = None
     passfile: str | None = None
 
-    def over(self, below: ServerAddress) -> ServerAddress:
-        """This address, completed from `below`. A host here overrides a socket below, and vice versa."""
+    def over(self, fallback: ServerAddress) -> ServerAddress:
+        """This address, completed from `fallback`. A host here overrides a socket below, and vice versa."""
         if self.host is not None or self.socket is not None:
-            below = replace(below, host=None, port=None, socket=None, localhost_is_socket=None)
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(below, **{name: value for name, value in given.items() if value is not None})
+            fallback = replace(fallback, host=None, port=None, socket=None, localhost_is_socket=None)
+        own_values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(fallback, **{name: value for name, value in own_values.items() if value is not None})
 
     @property
     def names_a_server(self) -> bool:
@@ -110,12 +110,12 @@ class ServerAddress:
         if self.socket is not None:
             return self.socket
         host = self.host or self.hostaddr or "localhost"
-        shown = f"[{host}]" if ":" in host else host
-        return shown if self.port is None else f"{shown}:{self.port}"
+        host_text = f"[{host}]" if ":" in host else host
+        return host_text if self.port is None else f"{host_text}:{self.port}"
 
 
 @dataclass(frozen=True)
-class Given:
+class ParsedTarget:
     """The parsed content of one text that names a server."""
 
     address: ServerAddress

@@ -1,1 +1,1 @@
-"""Pure functions on records: intervals, noise floor, verdicts. Start at `summary.py`, the form of the answer."""
+"""Pure functions from the records of a run to its results: intervals, noise floors, verdicts. Start at `summary.py`."""

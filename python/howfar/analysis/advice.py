@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from howfar.analysis.cells import LINK, CellSummary, Figure, Floors, threads_of
+from howfar.analysis.cells import LINK, CellSummary, Metric, NoiseFloors, threads_of
+from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, Machine, is_machine_busy, machine_cpus
 from howfar.analysis.link_facts import link_facts
-from howfar.analysis.signs import FEW_BLOCKS, Machine, Warning, busy_machine, machine_cpus
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import HARDLY, Limit
 from howfar.model.resource import Resource
 from howfar.paths import is_direct
-from howfar.plan.factors import ORDINARY, breaks
+from howfar.plan.factors import ORDINARY, has_fault
 from howfar.services import SERVICES, service_of
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import (
-    FAMILY,
+    MAX_FALSE_CLAIMS,
     MIN_BLOCKS,
     Resolution,
     blocks_needed,
@@ -38,12 +38,12 @@ def socket_lines(server_kind: str) -> tuple[str, ...]:
 
 def socket_action(server_kind: str) -> str:
     """The advice to use the socket. MySQL's clients take `localhost` as the socket; others need its path, or that of its directory."""
-    how = (
+    instruction = (
         "use it as the host"
         if service_of(server_kind) is not SERVICES["mysql"]
         else "write host=localhost, not 127.0.0.1"
     )
-    return f"Where application and server share a machine, connect through the socket: {how}."
+    return f"Where application and server share a machine, connect through the socket: {instruction}."
 
 
 def fewer_round_trips(server_kind: str) -> str:
@@ -77,10 +77,10 @@ class Advice(Part):
 
 
 @dataclass(frozen=True)
-class _Session:
+class _RunContext:
     cells: Sequence[CellSummary]
     table: TrialTable
-    floors: Floors
+    floors: NoiseFloors
 
     def by_path(self, path: str) -> CellSummary | None:
         """The only cell of a path. None if there are none or several, because a rule for one might not hold for all."""
@@ -102,7 +102,7 @@ class _Session:
         run = self.table.run
         loads = [trial.load for trial in run.trials if trial.load is not None]
         machine = Machine(machine_cpus(run), others_cpus(run.trials))
-        return busy_machine(loads, machine, max((threads_of(arm) for arm in run.info.arms), default=1))
+        return is_machine_busy(loads, machine, max((threads_of(arm) for arm in run.info.arms), default=1))
 
     @property
     def duplicate(self) -> CellSummary | None:
@@ -110,16 +110,16 @@ class _Session:
 
 
 def advise(
-    cells: Sequence[CellSummary], table: TrialTable, floors: Floors, *, limits: bool = True
+    cells: Sequence[CellSummary], table: TrialTable, floors: NoiseFloors, *, limits: bool = True
 ) -> tuple[Advice, ...]:
     """The advice for a run, largest gain first. `limits`: whether to include advice about the limit that each curve reaches."""
-    session = _Session(cells, table, floors)
-    rules = (_use_the_socket, _cut_round_trips, _no_forwarding, _more_blocks)
+    session = _RunContext(cells, table, floors)
+    rules = (_advise_socket, _advise_round_trips, _advise_no_forwarding, _advise_more_blocks)
     found = [advice for rule in rules if (advice := rule(session)) is not None]
-    return (*(_at_the_limits(cells) if limits else ()), *found)
+    return (*(_advice_on_limits(cells) if limits else ()), *found)
 
 
-_MOST_LIMITS = 3
+_MAX_LIMITS = 3
 """Maximum number of pieces of advice about limits; each is about a different resource."""
 _ACTIONS = {
     Resource.LINK_TO_CLIENT: "Send fewer bytes to the client (columns, rows, compression where it pays), or use a faster link.",
@@ -149,36 +149,38 @@ def _action(cell: CellSummary, limit: Limit) -> str:
         return "Measure again with separate CPUs for load, emulator and other programs before buying more."
     if limit.resource is not Resource.LATENCY or cell.cycle is None:
         return _ACTIONS[limit.resource]
-    trips, wire = part_us(cell.cycle, ROUND_TRIPS), part_us(cell.cycle, WIRE, LINK_QUEUE)
-    if wire > max(trips, cell.cycle.us / 4):
+    round_trips_us, wire_us = part_us(cell.cycle, ROUND_TRIPS), part_us(cell.cycle, WIRE, LINK_QUEUE)
+    if wire_us > max(round_trips_us, cell.cycle.us / 4):
         return "Send fewer bytes, or use a faster link or more connections: each waits for its own bytes, but no resource is full."
-    if trips > cell.cycle.us / 4:
+    if round_trips_us > cell.cycle.us / 4:
         return "Use more connections or fewer round trips: no resource is full."
     return _ACTIONS[limit.resource]
 
 
-_LOADED = ("compression", "tls", "connect", "threads", "rate_bps")
+_LIMIT_FACTORS = ("compression", "tls", "connect", "threads", "rate_bps")
 """Factors. A run that varies one of them asks what limits throughput."""
 
 
-def _tops(cells: Sequence[CellSummary]) -> list[CellSummary]:
-    """The cell of each curve over connections with the highest throughput, where its limit binds most."""
+def _fastest_cells(cells: Sequence[CellSummary]) -> list[CellSummary]:
+    """From each curve over connections, the cell with the highest throughput, where the limit is strongest."""
     shown = [cell for cell in cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
-    if not any(len({cell.factors.get(name, ORDINARY.get(name)) for cell in shown} - {None}) > 1 for name in _LOADED):
+    if not any(
+        len({cell.factors.get(name, ORDINARY.get(name)) for cell in shown} - {None}) > 1 for name in _LIMIT_FACTORS
+    ):
         return []
     curves = alike(shown, lambda cell: cell.factors, "threads")
     return [max(curve, key=lambda cell: cell.qps.value / cell.queries_per_txn) for curve in curves]
 
 
-def _at_the_limits(cells: Sequence[CellSummary]) -> list[Advice]:
+def _advice_on_limits(cells: Sequence[CellSummary]) -> list[Advice]:
     """Advice for each limit that a curve reaches, in the order of the highest throughput."""
     by_resource: dict[Resource, CellSummary] = {}
-    for cell in sorted(_tops(cells), key=lambda cell: -cell.qps.value):
+    for cell in sorted(_fastest_cells(cells), key=lambda cell: -cell.qps.value):
         if cell.limit is not None and cell.limit.resource in _ACTIONS:
             by_resource.setdefault(cell.limit.resource, cell)
     return [
         Advice(action=_action(cell, cell.limit), because=_because(cell.arm, cell.limit))
-        for cell in list(by_resource.values())[:_MOST_LIMITS]
+        for cell in list(by_resource.values())[:_MAX_LIMITS]
         if cell.limit is not None
     ]
 
@@ -188,7 +190,7 @@ def _because(arm: str, limit: Limit) -> str:
     return text + (f" What would not: {limit.would_not}." if limit.would_not else "")
 
 
-def _use_the_socket(session: _Session) -> Advice | None:
+def _advise_socket(session: _RunContext) -> Advice | None:
     socket, tcp = session.direct(1, by_socket=True), session.direct(1, by_socket=False)
     unit = session.table.unit
     if socket is None or tcp is None or tcp.ratio is None or socket.role is not ArmRole.BASELINE:
@@ -206,7 +208,7 @@ def _use_the_socket(session: _Session) -> Advice | None:
     return Advice(action=socket_action(kind), because=f"{capital(', and '.join(reasons))}.", lines=socket_lines(kind))
 
 
-def _cut_round_trips(session: _Session) -> Advice | None:
+def _advise_round_trips(session: _RunContext) -> Advice | None:
     remote = session.direct(2, by_socket=False)
     if remote is None or remote.ratio is None or remote.resolution is not Resolution.SLOWER:
         return None
@@ -233,7 +235,7 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     elif part < LATENCY_BOUND_SHARE:
         action = "First reduce the time spent in CPU and server: round trips take less than half of the time."
     else:
-        no_bandwidth, unclear = _bandwidth(remote)
+        no_bandwidth, unclear = _bandwidth_text(remote)
         fewer = fewer_round_trips(session.table.run.info.server_kind)
         action = f"With the server on another machine, make fewer round trips ({fewer}) or move the application next to its data"
         action += f"{no_bandwidth}."
@@ -243,24 +245,27 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     return Advice(action=action, because=because)
 
 
-def _bandwidth(cell: CellSummary) -> tuple[str, str]:
+def _bandwidth_text(cell: CellSummary) -> tuple[str, str]:
     """Text about more bandwidth: a clause for the action if the whole interval shows that it will not help, and a sentence for the
     reason if only the estimate does."""
-    wide = cell.limit.faster_link if cell.limit is not None else None
-    if wide is None or wide.value >= HARDLY:
+    faster_link = cell.limit.faster_link if cell.limit is not None else None
+    if faster_link is None or faster_link.value >= HARDLY:
         return "", ""
-    if wide.high is not None and wide.high < HARDLY:
+    if faster_link.high is not None and faster_link.high < HARDLY:
         return "; more bandwidth will not help", ""
-    return "", f" Whether more bandwidth helps is not resolved: at most {interval_text(wide)} times the throughput."
+    return (
+        "",
+        f" Whether more bandwidth helps is not resolved: at most {interval_text(faster_link)} times the throughput.",
+    )
 
 
-def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
+def _round_trips_share(session: _RunContext, cell: CellSummary) -> Estimate:
     """Share of a transaction's time in round trips, as a mean over blocks. The part of a round trip that is spent in hosts and
     emulator may also be counted as CPU time, so the lower limit excludes it."""
     rtt_ns, threads = cell.rest_rtt_ns or 0.0, int(cell.factors.get("threads", 1))
     share = mean_interval([
-        min(cell.turns_per_txn * seen.transactions * rtt_ns / (threads * seen.elapsed_ns), 1.0)
-        for seen in session.table.measured(cell.arm)
+        min(cell.turns_per_txn * trial.transactions * rtt_ns / (threads * trial.elapsed_ns), 1.0)
+        for trial in session.table.measured(cell.arm)
     ])  # fmt: skip
     hosts_ns = link_facts(cell.factors, [cell.receipt]).hosts_rtt_ns or 0.0
     if share.low is None or not rtt_ns:
@@ -268,7 +273,7 @@ def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
     return share.model_copy(update={"low": share.low * max(1 - hosts_ns / rtt_ns, 0.0)})
 
 
-def _no_forwarding(session: _Session) -> Advice | None:
+def _advise_no_forwarding(session: _RunContext) -> Advice | None:
     """Advice from the cost of the forwarders themselves: a forwarded socket compared with plain TCP to the same machine."""
     forwarded, remote = session.by_path("forwarded-socket"), session.direct(2, by_socket=False)
     if forwarded is None or remote is None:
@@ -284,7 +289,7 @@ def _no_forwarding(session: _Session) -> Advice | None:
         reasons.append(
             f"the forwarded socket reaches {interval_text(speed)} times the {table.unit} per second of plain TCP ({remote.arm})"
         )
-    if session.floors.of(forwarded.factors, Figure.CPU).resolve(cost) is Resolution.FASTER:
+    if session.floors.of(forwarded.factors, Metric.CPU).resolve(cost) is Resolution.FASTER:
         reasons.append(f"each {ONE[table.unit]} costs {interval_text(cost)} times the CPU")
     if not reasons:
         return None
@@ -294,52 +299,55 @@ def _no_forwarding(session: _Session) -> Advice | None:
     )
 
 
-def _more_blocks(session: _Session) -> Advice | None:
-    unclear = [
+def _advise_more_blocks(session: _RunContext) -> Advice | None:
+    unresolved = [
         cell
         for cell in session.cells
-        if cell.role is ArmRole.CONTENDER and cell.resolution is Resolution.NOT_RESOLVED and not breaks(cell.factors)
+        if cell.role is ArmRole.CONTENDER and cell.resolution is Resolution.NOT_RESOLVED and not has_fault(cell.factors)
     ]
-    if not unclear:
+    if not unresolved:
         return None
     if session.table.blocks < MIN_BLOCKS:
         return Advice(
             action=f"Run longer: at least {MIN_BLOCKS} blocks are needed.",
             because=f"Fewer blocks give no interval. Intervals can be trusted with {FEW_BLOCKS} blocks or more.",
         )
-    needed = {cell.arm: _blocks_to_resolve(session, cell) for cell in unclear}
-    within = {arm: blocks for arm, blocks in needed.items() if blocks is not None and blocks <= MAX_BLOCKS_ADVISED}
-    beyond = [arm for arm in needed if arm not in within]
-    because = [_enough(within)] if within else []
+    needed = {cell.arm: _blocks_to_resolve(session, cell) for cell in unresolved}
+    reachable = {arm: blocks for arm, blocks in needed.items() if blocks is not None and blocks <= MAX_BLOCKS_ADVISED}
+    beyond = [arm for arm in needed if arm not in reachable]
+    because = [_sufficient_blocks_text(reachable)] if reachable else []
     if beyond:
         because.append(
             f"With this scatter, more than {MAX_BLOCKS_ADVISED} blocks are needed to resolve a difference as small as "
             f"that of {', '.join(beyond) if len(beyond) <= MAX_ARMS_NAMED else f'{len(beyond)} cells'}; CPU per query may."
         )
     cells = [
-        *unclear,
+        *unresolved,
         *([session.duplicate] if session.duplicate else []),
     ]  # its interval has to be as narrow as the others'
     blocks = [cell.blocks_needed or MAX_BLOCKS_ADVISED + 1 for cell in cells]
     if max(blocks) <= MAX_BLOCKS_ADVISED:
         because.append(f"About {max(blocks)} blocks would make the intervals as narrow as requested.")
-    if any(Warning.CONTAMINATED_BLOCKS in cell.warnings for cell in unclear):
+    if any(Diagnostic.CONTAMINATED_BLOCKS in cell.warnings for cell in unresolved):
         because.append("Some blocks were disturbed.")
     longer = "Run longer (with --full)" if session.table.run.info.quick else "Run longer"
     quieter = "on a quieter machine to resolve more."
-    return Advice(action=f"{longer} or {quieter}" if within else f"Measure {quieter}", because=" ".join(because))
+    return Advice(action=f"{longer} or {quieter}" if reachable else f"Measure {quieter}", because=" ".join(because))
 
 
-def _enough(within: dict[str, int]) -> str:
-    if len(within) <= MAX_ARMS_NAMED:
-        named = ", ".join(f"about {blocks} for {arm}" for arm, blocks in within.items())
+def _sufficient_blocks_text(reachable: dict[str, int]) -> str:
+    if len(reachable) <= MAX_ARMS_NAMED:
+        list_text = ", ".join(f"about {blocks} for {arm}" for arm, blocks in reachable.items())
     else:
-        worst = max(within, key=lambda arm: within[arm])
-        named = f"about {math.ceil(median(within.values()))} in the median of {len(within)} cells, {within[worst]} at worst ({worst})"
-    return f"If the differences are as large as measured, the number of blocks needed to resolve them is {named}."
+        worst = max(reachable, key=lambda arm: reachable[arm])
+        list_text = (
+            f"about {math.ceil(median(reachable.values()))} in the median of {len(reachable)} cells, "
+            f"{reachable[worst]} at worst ({worst})"
+        )
+    return f"If the differences are as large as measured, the number of blocks needed to resolve them is {list_text}."
 
 
-def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
+def _blocks_to_resolve(session: _RunContext, cell: CellSummary) -> int | None:
     """Blocks until an effect of the observed size is outside its own interval and above the noise floor, which is the A/A arm's
     half-width. None: out of reach, or unknown."""
     if session.duplicate is None or cell.ratio is None:
@@ -348,7 +356,7 @@ def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
     if effect == 0:
         return None
     scatter = [judge_ratio(each.block_ratios).sd_log for each in (cell, session.duplicate) if each.block_ratios]
-    level = 1 - FAMILY / session.floors.claims
+    level = 1 - MAX_FALSE_CLAIMS / session.floors.comparisons
     needed = [None if sd is None else blocks_needed(sd, effect, level) for sd in scatter]
     known = [blocks for blocks in needed if blocks is not None]
     measured = len(cell.block_ratios)  # these were not enough

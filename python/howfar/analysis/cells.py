@@ -1,4 +1,4 @@
-"""The figures of one arm of a run, with all warnings about them: `cell`."""
+"""The figures of one arm of a run, with all warnings about them. Start at `cell`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from enum import StrEnum
 from statistics import fmean, pvariance
 from typing import Any
 
-from howfar.analysis import signs
-from howfar.analysis.controls import SAME, SAME_KIND, Control
+from howfar.analysis import diagnostics
+from howfar.analysis.controls import SAME_OTHER_KIND, SAME_OVER_LINK, Control
+from howfar.analysis.diagnostics import Diagnostic
 from howfar.analysis.link_facts import level, link_facts
 from howfar.analysis.published import Published, find_published
-from howfar.analysis.signs import Warning
 from howfar.bottleneck import cycle as cycles
 from howfar.bottleneck.cycle import ROUND_TRIPS, Cycle, part_us, setting_of
 from howfar.bottleneck.evidence import connect_round_trips
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
-from howfar.plan.factors import breaks, offered_per_s, scatter_kind, waits_for_link
+from howfar.plan.factors import has_fault, offered_per_s, scatter_kind, waits_for_link
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint, LatencyMs
@@ -54,7 +54,7 @@ class CpuPerQuery(Part):
     server: Estimate | None
     forwarder: Estimate | None
     link: Estimate | None
-    """The emulator's own cost. It belongs to the instrument, not to the path, and is part of no ratio."""
+    """CPU of the link's emulator. It belongs to the instrument, not to the path, and is not part of any ratio."""
 
 
 class BytesPerTxn(Part):
@@ -90,7 +90,7 @@ class Bound(StrEnum):
 
 
 class CellSummary(Part):
-    """One arm. An operation is a query, a request or a page: `Summary.asked`."""
+    """One arm. An operation is a query, a request or a page: `Summary.operation_unit`."""
 
     factors: dict[str, FactorValue]
     arm: str
@@ -100,8 +100,8 @@ class CellSummary(Part):
     qps: Estimate
     """Operations per second."""
     ratio: Estimate | None
-    """Operations per second over the baseline's, paired by block: the t estimate, or the rank estimate where CONTAMINATED_BLOCKS is
-    set. None here and in every other ratio: no block has both, or the baseline's path was not measured at the arm's given rate."""
+    """Ratio of operations per second to the baseline's, paired by block: the t estimate, or the rank estimate if CONTAMINATED_BLOCKS
+    is set. None, here and in every other ratio: no block has both, or the baseline's path was not measured at the arm's given rate."""
     mean_ratio: Estimate | None
     """Ratio as exp(mean log ratio) with t limits."""
     rank_ratio: Estimate | None
@@ -130,9 +130,9 @@ class CellSummary(Part):
     """The link's RTT measured at rest, median over trials. None: no link on this path, or not measured."""
     receipt: dict[str, Any]
     published: Published | None
-    warnings: tuple[Warning, ...]
+    warnings: tuple[Diagnostic, ...]
     settled_after: int | None = None
-    """Number of blocks in which the arm was measured before it rested, deep on a plateau, with its interval. None: it did not rest."""
+    """Number of blocks in which the arm was measured before it was paused because it is saturated. None: it was not paused."""
     cycle: Cycle | None = None
     """`time_split_us` with the parts that the window's counters add. None: an older run file."""
     limit: Limit | None = None
@@ -145,12 +145,14 @@ class CellSummary(Part):
     @property
     def link_used(self) -> float | None:
         """Share of the rate that the busier direction used: by the interface's count, else by the protocol's bytes. None: no rate."""
-        seen = self.network
-        if seen is not None and seen.interface_ceiling_bytes_per_s and seen.at_s:
-            directions = (seen.to_client_bytes_per_s, seen.to_server_bytes_per_s)
-            return max(sum(each) / len(each) for each in directions) / seen.interface_ceiling_bytes_per_s
+        series = self.network
+        if series is not None and series.interface_ceiling_bytes_per_s and series.at_s:
+            directions = (series.to_client_bytes_per_s, series.to_server_bytes_per_s)
+            return max(sum(values) / len(values) for values in directions) / series.interface_ceiling_bytes_per_s
         rate = level(self.factors, "rate_bps")
-        counted = [each for each in (self.bytes_per_txn.to_client, self.bytes_per_txn.to_server) if each is not None]
+        counted = [
+            values for values in (self.bytes_per_txn.to_client, self.bytes_per_txn.to_server) if values is not None
+        ]
         if not rate or not self.queries_per_txn or not counted:
             return None
         return max(counted) * 8 * self.qps.value / self.queries_per_txn / rate
@@ -160,7 +162,7 @@ COMPARISONS = 3
 """Comparisons of each contender: with the baseline in throughput and CPU, and with the cell without the tested factor, or in p99."""
 
 
-class Figure(StrEnum):
+class Metric(StrEnum):
     """A quantity in which arms are compared."""
 
     THROUGHPUT = "throughput"
@@ -170,31 +172,31 @@ class Figure(StrEnum):
 
     def of(self, table: TrialTable) -> Value:
         """The function that reads this quantity from one trial."""
-        values: dict[Figure, Value] = {
-            Figure.THROUGHPUT: table.rate,
-            Figure.CPU: table.path_cpu_us,
-            Figure.P50: median_latency_ns,
-            Figure.P99: p99_ms,
+        values: dict[Metric, Value] = {
+            Metric.THROUGHPUT: table.rate,
+            Metric.CPU: table.path_cpu_us,
+            Metric.P50: median_latency_ns,
+            Metric.P99: p99_ms,
         }
         return values[self]
 
 
 @dataclass(frozen=True)
-class Floors:
-    """Results of the session's A/A arms, separately for each figure, and the requested half-width."""
+class NoiseFloors:
+    """Results of the run's A/A arms, separately for each figure, and the requested half-width."""
 
-    same: Mapping[Figure, Estimate] = field(default_factory=dict)
+    same: Mapping[Metric, Estimate] = field(default_factory=dict)
     """The baseline's second measurement over its first."""
-    link: Mapping[Figure, Estimate] = field(default_factory=dict)
+    link: Mapping[Metric, Estimate] = field(default_factory=dict)
     """Ratios of the A/A arm over the link. Empty: the run has no such arm."""
-    others: Mapping[tuple[object, ...], Mapping[Figure, Estimate]] = field(default_factory=dict)
+    others: Mapping[tuple[object, ...], Mapping[Metric, Estimate]] = field(default_factory=dict)
     """A/A ratios by kind of scatter, for kinds other than the baseline's. A kind without any (older run files) uses the baseline's."""
     target: float = DEFAULT_TARGET
-    claims: int = 1
+    comparisons: int = 1
     """Maximum number of comparisons that this run's report may call resolved."""
 
     def floor(
-        self, figure: Figure = Figure.THROUGHPUT, *, over_link: bool = False, kind: tuple[object, ...] = ()
+        self, figure: Metric = Metric.THROUGHPUT, *, over_link: bool = False, kind: tuple[object, ...] = ()
     ) -> float | None:
         """The noise floor that the report states; over a link the larger of both, because more may be uncertain there. None:
         unknown."""
@@ -205,46 +207,46 @@ class Floors:
         known = (noise_floor(kind[figure]) for kind in kinds if figure in kind)
         return max((floor for floor in known if floor is not None), default=None)
 
-    def of(self, cell: Mapping[str, FactorValue], figure: Figure = Figure.THROUGHPUT) -> Threshold:
+    def of(self, cell: Mapping[str, FactorValue], figure: Metric = Metric.THROUGHPUT) -> Threshold:
         """The threshold that a ratio of a cell with these factors must exceed."""
         floor = self.floor(figure, over_link=waits_for_link(cell), kind=scatter_kind(cell))
-        return Threshold(floor, self.claims)
+        return Threshold(floor, self.comparisons)
 
-    def compare(self, table: TrialTable, arm: str, reference: str, figure: Figure = Figure.THROUGHPUT) -> Resolution:
+    def compare(self, table: TrialTable, arm: str, reference: str, figure: Metric = Metric.THROUGHPUT) -> Resolution:
         """Resolution of the ratio of one arm to another, paired by block. SLOWER: the figure is smaller."""
         ratios = table.block_ratios(arm, reference, figure.of(table))
-        factors = next(each.factors for each in table.run.info.arms if each.name == arm)
+        factors = next(other.factors for other in table.run.info.arms if other.name == arm)
         return self.of(factors, figure).resolve(judge_ratio(ratios).quoted if ratios else None)
 
 
-def floors(table: TrialTable, known: Sequence[Control] = ()) -> Floors:
+def floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:
     """The noise floors of a run. `table`: including the control arms."""
-    again = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
-    reference = None if again is None else table.reference(again)
+    duplicate = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
+    reference = None if duplicate is None else table.reference(duplicate)
     timing = table.run.info.plan.get("timing")
     target = timing.get("target_half_width") if isinstance(timing, dict) else None
-    over_link = next((control for control in known if control.name == SAME), None)
+    over_link = next((control for control in controls if control.name == SAME_OVER_LINK), None)
     factors = {arm.name: arm.factors for arm in table.run.info.arms}
-    return Floors(
-        same=_twice(table, again.name, reference.name) if again and reference else {},
-        link=_twice(table, over_link.arm, over_link.reference) if over_link else {},
+    return NoiseFloors(
+        same=_repeat_ratios(table, duplicate.name, reference.name) if duplicate and reference else {},
+        link=_repeat_ratios(table, over_link.arm, over_link.reference) if over_link else {},
         others={
-            scatter_kind(factors[control.arm]): _twice(table, control.arm, control.reference)
-            for control in known
-            if control.name == SAME_KIND
+            scatter_kind(factors[control.arm]): _repeat_ratios(table, control.arm, control.reference)
+            for control in controls
+            if control.name == SAME_OTHER_KIND
         },
         target=float(target) if isinstance(target, int | float) and target > 0 else DEFAULT_TARGET,
-        claims=claims(table),
+        comparisons=count_comparisons(table),
     )
 
 
-def _twice(table: TrialTable, again: str, first: str) -> dict[Figure, Estimate]:
+def _repeat_ratios(table: TrialTable, repeated: str, first: str) -> dict[Metric, Estimate]:
     """Ratios of an arm's second measurement to its first, in each figure that its trials have."""
-    ratios = {figure: table.block_ratios(again, first, figure.of(table)) for figure in Figure}
-    return {figure: judge_ratio(found).quoted for figure, found in ratios.items() if found}
+    ratios = {figure: table.block_ratios(repeated, first, figure.of(table)) for figure in Metric}
+    return {figure: judge_ratio(block_ratios).quoted for figure, block_ratios in ratios.items() if block_ratios}
 
 
-def claims(table: TrialTable) -> int:
+def count_comparisons(table: TrialTable) -> int:
     """Maximum number of comparisons that the report of this run may call resolved."""
     return COMPARISONS * max(sum(arm.role is ArmRole.CONTENDER for arm in table.run.info.arms), 1)
 
@@ -256,30 +258,30 @@ def judge(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
     return judge_ratio(ratios) if ratios else None
 
 
-def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgement_s: float | None) -> CellSummary:
+def cell(table: TrialTable, arm: Arm, noise: NoiseFloors, paused: bool, acknowledgement_s: float | None) -> CellSummary:
     """Figures of an arm. `acknowledgement_s`: how long its commits wait for another machine. None: they do not wait."""
     trials, baseline = table.measured(arm.name), arm.role is ArmRole.BASELINE
-    broken = breaks(arm.factors)  # each trial is a different accident: their ratios are not results
-    paced = offered_per_s(arm.factors) is not None  # its rate is given, and is its only limit
-    pages = table.unit == "pages"  # rules for a load's sessions do not apply to an application or its visitors
-    judged = None if baseline or broken else judge(table, arm, table.rate)
+    is_fault = has_fault(arm.factors)  # each trial is a different accident: their ratios are not results
+    has_given_rate = offered_per_s(arm.factors) is not None  # its rate is given, and is its only limit
+    is_page = table.unit == "pages"  # rules for a load's sessions do not apply to an application or its visitors
+    judged = None if baseline or is_fault else judge(table, arm, table.rate)
     transactions = sum(trial.transactions for trial in trials)
     records = [record for trial in trials if (record := transaction_histogram(trial))]
     merged = histograms.merge(records)
     receipts = [t.receipt for t in table.run.trials if t.arm == arm.name and t.status is TrialStatus.OK]
     link = link_facts(arm.factors, receipts)
-    whole = list(table.trials[arm.name].values())
+    all_trials = list(table.trials[arm.name].values())
     rest_rtt_s = link.rest_rtt_ns / 1e9 if link.rest_rtt_ns is not None else None
     hosts_rtt_s = link.hosts_rtt_ns / 1e9 if link.hosts_rtt_ns is not None else None
     setting = setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s, acknowledgement_s, hosts_rtt_s)
-    _, cycle, limit = find_limit(whole, setting)
+    _, cycle, limit = find_limit(all_trials, setting)
     reference = table.reference(arm)
     bound, over = _cpu_bound(arm, reference), reference if baseline else table.compared(arm)
     ratio = IDENTITY if baseline else judged.quoted if judged else None
-    cpu_ratio = None if broken else _over_baseline(table, arm, table.path_cpu_us)
-    spread = scatter(whole, judged, part_us(cycle, ROUND_TRIPS) / cycle.us, link.emulated_rtt_ns)
-    warnings = signs.arm_warnings(trials, link, spread.shift if spread else None, is_load=not pages)
-    warnings += signs.ratio_warnings(judged, found.target) if judged else []
+    cpu_ratio = None if is_fault else _ratio_to_reference(table, arm, table.path_cpu_us)
+    spread = scatter(all_trials, judged, part_us(cycle, ROUND_TRIPS) / cycle.us, link.emulated_rtt_ns)
+    warnings = diagnostics.arm_warnings(trials, link, spread.shift if spread else None, is_load=not is_page)
+    warnings += diagnostics.ratio_warnings(judged, noise.target) if judged else []
     return CellSummary(
         factors=arm.factors,
         arm=arm.name,
@@ -291,55 +293,55 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         mean_ratio=IDENTITY if baseline else judged.mean if judged else None,
         rank_ratio=IDENTITY if baseline else judged.rank if judged else None,
         block_ratios=tuple(table.block_ratios(arm.name, over.name)) if over else (),
-        blocks_needed=blocks_needed(judged.sd_log, found.target) if judged and judged.sd_log is not None else None,
-        resolution=Resolution.BASELINE if baseline else found.of(arm.factors).resolve(ratio),
-        cpu_resolution=_cpu_resolution(cpu_ratio, found.of(arm.factors, Figure.CPU), bound, baseline),
-        cpu_us_per_query=_cpu(table, trials),
+        blocks_needed=blocks_needed(judged.sd_log, noise.target) if judged and judged.sd_log is not None else None,
+        resolution=Resolution.BASELINE if baseline else noise.of(arm.factors).resolve(ratio),
+        cpu_resolution=_cpu_resolution(cpu_ratio, noise.of(arm.factors, Metric.CPU), bound, baseline),
+        cpu_us_per_query=_cpu_per_query(table, trials),
         cpu_ratio=cpu_ratio,
         cpu_bound=bound,
         latency_ms=histograms.latency_ms(merged, records),
         latency_curve=histograms.curve(merged),
-        latency_ratio=_over_baseline(table, arm, median_latency_ns),
+        latency_ratio=_ratio_to_reference(table, arm, median_latency_ns),
         turns_per_txn=sum(trial.turns for trial in trials) / transactions + connect_round_trips(receipts, arm.factors),
         queries_per_txn=sum(table.operations(trial) for trial in trials) / transactions,
-        bytes_per_txn=_bytes(trials, transactions, counted=arm.factors.get("application") != "php"),
-        time_split_us={} if pages or paced else time_split_us(cycle),
+        bytes_per_txn=_bytes_per_txn(trials, transactions, counted=arm.factors.get("application") != "php"),
+        time_split_us={} if is_page or has_given_rate else time_split_us(cycle),
         rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else {},
-        published=_published(table.run, arm),
-        settled_after=len(trials) if rests else None,
+        published=_published_figure(table.run, arm),
+        settled_after=len(trials) if paused else None,
         warnings=tuple(warnings),
-        # Half of the window may be an outage, which then is the only limit.
-        cycle=None if broken or pages or paced else cycle,
-        limit=None if broken or pages or paced else limit,
-        network=network_series(whole[-1], arm.factors),
+        # With a fault, half of the window may be an outage, which then is the only limit.
+        cycle=None if is_fault or is_page or has_given_rate else cycle,
+        limit=None if is_fault or is_page or has_given_rate else limit,
+        network=network_series(all_trials[-1], arm.factors),
         keys=_key_reads(table, trials),
         scatter=spread,
     )
 
 
-def _over_baseline(table: TrialTable, arm: Arm, value: Value) -> Estimate | None:
+def _ratio_to_reference(table: TrialTable, arm: Arm, value: Value) -> Estimate | None:
     if arm.role is ArmRole.BASELINE:
         return IDENTITY
     judged = judge(table, arm, value)
     return judged.quoted if judged else None
 
 
-def time_split_us(found: Cycle) -> dict[str, float]:
+def time_split_us(cycle: Cycle) -> dict[str, float]:
     """Microseconds of a transaction in six parts. The rest is neither CPU, round trips nor waiting for a CPU."""
     split = dict.fromkeys(PARTS, 0.0)
-    for part in found.parts:
+    for part in cycle.parts:
         split[LINK if part.name == cycles.ROUND_TRIPS else part.name if part.name in PARTS else REST] += part.us
     return split
 
 
-def _published(run: Run, arm: Arm) -> Published | None:
+def _published_figure(run: Run, arm: Arm) -> Published | None:
     if arm.role not in (ArmRole.BASELINE, ArmRole.CONTENDER):
         return None
     return find_published(run.info.plan_name, arm.factors, run.info.plan.get("workload", {}), run.info.server_kind)
 
 
-def _bytes(trials: Sequence[Measured], transactions: int, counted: bool) -> BytesPerTxn:
+def _bytes_per_txn(trials: Sequence[Measured], transactions: int, counted: bool) -> BytesPerTxn:
     if not counted:  # the engine sees only FastCGI
         return BytesPerTxn(to_server=None, to_client=None)
     return BytesPerTxn(
@@ -352,9 +354,9 @@ def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None
     """Reads of keys as counted by the engine, or as reported by an application's pages."""
     if table.unit == "queries":
         return None
-    found = [(each.hits, each.misses) for trial in trials for each in trial.services]
-    found += [(trial.told.get("hits", 0), trial.told.get("misses", 0)) for trial in trials if trial.told]
-    return KeyReads(hits=sum(hits for hits, _ in found), misses=sum(misses for _, misses in found)) if found else None
+    reads = [(service.hits, service.misses) for trial in trials for service in trial.services]
+    reads += [(trial.told.get("hits", 0), trial.told.get("misses", 0)) for trial in trials if trial.told]
+    return KeyReads(hits=sum(hits for hits, _ in reads), misses=sum(misses for _, misses in reads)) if reads else None
 
 
 def _passes_link(arm: Arm) -> bool:
@@ -372,11 +374,11 @@ def _cpu_resolution(cpu_ratio: Estimate | None, threshold: Threshold, bound: Bou
     """Resolution of CPU: more per operation is slower. A bound limits the claim, because "at least 0.9" may be more than 1."""
     if baseline:
         return Resolution.BASELINE
-    found = threshold.resolve(cpu_ratio)
-    turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
-    claimed = turned.get(found, found)
-    beyond = {Bound.AT_LEAST: Resolution.FASTER, Bound.AT_MOST: Resolution.SLOWER}
-    return Resolution.NOT_RESOLVED if claimed is beyond.get(bound) else claimed
+    resolution = threshold.resolve(cpu_ratio)
+    inverse = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
+    cpu_resolution = inverse.get(resolution, resolution)
+    unprovable = {Bound.AT_LEAST: Resolution.FASTER, Bound.AT_MOST: Resolution.SLOWER}
+    return Resolution.NOT_RESOLVED if cpu_resolution is unprovable.get(bound) else cpu_resolution
 
 
 def threads_of(arm: Arm) -> int:
@@ -384,14 +386,14 @@ def threads_of(arm: Arm) -> int:
     return level(arm.factors, "threads") or 1
 
 
-def _cpu(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
+def _cpu_per_query(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
     def role(name: str) -> Estimate | None:
         values = [value for trial in trials if (value := table.role_cpu_us(trial, name)) is not None]
         return mean_interval(values) if values else None
 
-    nothing = Estimate(value=0.0, low=None, high=None)
+    zero = Estimate(value=0.0, low=None, high=None)
     return CpuPerQuery(
-        client=role("client") or nothing,
+        client=role("client") or zero,
         server=role("server"),
         forwarder=role("forwarder"),
         link=role("link"),
@@ -436,16 +438,16 @@ def scatter(
     if judged is None or judged.sd_log is None or len(rtts) < MIN_BLOCKS:
         return None
     mean = fmean(rtts.values())
-    off = None if rest_rtt_ns is None else mean / rest_rtt_ns - 1
+    rtt_off = None if rest_rtt_ns is None else mean / rest_rtt_ns - 1
     rtt = (pvariance(rtts.values()) * len(rtts) / (len(rtts) - 1)) ** 0.5 / mean
     calibration = min(round_trips_share * rtt, judged.sd_log)
-    other = max(judged.sd_log**2 - calibration**2, 0.0) ** 0.5
+    remaining = max(judged.sd_log**2 - calibration**2, 0.0) ** 0.5
     return Scatter(
         blocks=len(rtts),
         total=judged.sd_log,
         calibration=calibration,
-        other=other,
+        other=remaining,
         rtt=rtt,
-        rtt_off=off,
-        shift=None if off is None else -round_trips_share * off / (1 + off),
+        rtt_off=rtt_off,
+        shift=None if rtt_off is None else -round_trips_share * rtt_off / (1 + rtt_off),
     )

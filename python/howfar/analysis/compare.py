@@ -68,12 +68,12 @@ class ArmComparison:
     rate_given: bool = False
     """Whether the arm's rate is given, so that its operations per second are not a result."""
 
-    claims: int = 1
+    comparisons: int = 1
     """Number of arms in both runs without a given rate. An arm differs only if its interval at 1 - 5 % / claims excludes 1."""
 
     @property
     def qps_differs(self) -> bool:
-        return not self.rate_given and excludes_one(simultaneous(self.qps, self.claims))
+        return not self.rate_given and excludes_one(simultaneous(self.qps, self.comparisons))
 
 
 @dataclass(frozen=True)
@@ -91,21 +91,21 @@ class Comparison:
     """The operation that `qps` and `cpu_per_query` count."""
     warning: str = NOT_INTERLEAVED
     beside: str = ""
-    """Notes if a run was between real hosts: how the two links differ and, if the other run was in the laboratory, how well the
-    laboratory agrees. Empty: both were in the laboratory, or there is nothing to report."""
+    """Sentences for the case that a run was between real hosts: how the two links differ and, if the other run was in the laboratory,
+    how well the two agree. Empty: both were in the laboratory, or there is nothing to report."""
 
 
 _NEAR_SHARE = 0.25
-"""Relative difference up to which a link that was measured between hosts is still compared with another one."""
-_NAMED_SHARE = RTT_OFF_MAX_SHARE
-"""Relative difference from which the report states it: the tolerance of an emulated link."""
+"""Maximum relative difference between two links that are still compared, if one was measured between hosts."""
+_REPORTED_SHARE = RTT_OFF_MAX_SHARE
+"""Minimum relative difference of two links that the report states: the tolerance of an emulated link."""
 _LINK_LEVELS = {
     "rtt_ns": "RTT",
     "rate_bps": "rate",
     "replica_rtt_ns": "RTT to the replica",
     "replica_rate_bps": "rate to the replica",
 }
-_MEASURED = (*_LINK_LEVELS, DISTANCES.name)
+_MEASURED_FACTORS = (*_LINK_LEVELS, DISTANCES.name)
 """Factors whose level, between hosts, is measured and not set."""
 
 
@@ -114,7 +114,7 @@ def _on_hosts(run: Run) -> bool:
     return run.info.environment.get("testbed") == "hosts"
 
 
-def _beside(arms: Sequence[ArmComparison]) -> str:
+def _agreement_sentence(arms: Sequence[ArmComparison]) -> str:
     known = [(arm, arm.relative_to_baseline) for arm in arms if arm.same_cell and arm.relative_to_baseline is not None]
     if not known:
         return (
@@ -122,17 +122,17 @@ def _beside(arms: Sequence[ArmComparison]) -> str:
             "the run on hosts."
         )
     judged = [(arm, ratio) for arm, ratio in known if ratio.low is not None]
-    worst, error = max(judged or known, key=lambda one: abs(math.log(one[1].value)))
-    most = f"differs most for {worst.arm}, by a factor of {interval_text(error)}"
+    worst, error = max(judged or known, key=lambda item: abs(math.log(item[1].value)))
+    worst_phrase = f"differs most for {worst.arm}, by a factor of {interval_text(error)}"
     if not judged:
-        return f"Whether laboratory and hosts agree is not resolved: no arm has an interval; the ratio to the baseline {most}."
-    found = Counter(agreement(simultaneous(ratio, arm.claims)) for arm, ratio in judged)
-    having = " with an interval" if len(judged) < len(known) else ""
-    differs = f", differs for {found['differs']}" if found["differs"] else ""
-    wide = f", and for {found['too wide']} the interval is too wide to tell" if found["too wide"] else ""
+        return f"Whether laboratory and hosts agree is not resolved: no arm has an interval; the ratio to the baseline {worst_phrase}."
+    verdicts = Counter(agreement(simultaneous(ratio, arm.comparisons)) for arm, ratio in judged)
+    interval_note = " with an interval" if len(judged) < len(known) else ""
+    differs_note = f", differs for {verdicts['differs']}" if verdicts["differs"] else ""
+    wide_note = f", and for {verdicts['too wide']} the interval is too wide to tell" if verdicts["too wide"] else ""
     return (
-        f"Between laboratory and hosts, the ratio to the baseline agrees to {TOLERANCE * 100:.0f} % for {found['agrees']} of "
-        f"{counted(len(judged), 'arm')}{having}{differs}{wide}; it {most}."
+        f"Between laboratory and hosts, the ratio to the baseline agrees to {TOLERANCE * 100:.0f} % for {verdicts['agrees']} of "
+        f"{counted(len(judged), 'arm')}{interval_note}{differs_note}{wide_note}; it {worst_phrase}."
     )
 
 
@@ -145,24 +145,24 @@ def agreement(ratio: Estimate) -> Literal["agrees", "differs", "too wide"]:
     return "differs" if excludes_one(ratio) else "too wide"
 
 
-def _apart(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
-    """A sentence on the levels in which compared links differ, from the arm where they differ most. Empty: they hardly differ."""
+def _link_difference_sentence(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
+    """A sentence on how the compared links differ, with the levels of the arm in which they differ most. Empty: they hardly differ."""
     old, new = ({arm.name: arm.factors for arm in run.info.arms} for run in (before, after))
     first, second = ("between the hosts" if _on_hosts(run) else "in the laboratory" for run in (before, after))
     if first == second:
         first, second = "before", "after"
-    found = []
+    differences = []
     for name in _LINK_LEVELS:
         pairs = [(old[arm.arm].get(name), new[arm.arm].get(name)) for arm in arms if arm.same_cell]
         known = [(float(one), float(other)) for one, other in pairs if one and other]
         one, other = max(known, key=lambda pair: abs(math.log(pair[0] / pair[1])), default=(1.0, 1.0))
-        if abs(math.log(one / other)) > math.log1p(_NAMED_SHARE):
+        if abs(math.log(one / other)) > math.log1p(_REPORTED_SHARE):
             shown = f"{_with_unit(name, one)} {first} and {_with_unit(name, other)} {second}"
-            found.append(f"{_LINK_LEVELS[name]} {shown} ({(other / one - 1) * 100:+.0f} %)")
-    return f"The links are not the same: {', '.join(found)}." if found else ""
+            differences.append(f"{_LINK_LEVELS[name]} {shown} ({(other / one - 1) * 100:+.0f} %)")
+    return f"The links are not the same: {', '.join(differences)}." if differences else ""
 
 
-_OPTIONS = {
+_LINK_OPTIONS = {
     "--rtt": "rtt_ns",
     "--rate": "rate_bps",
     "--replica-rtt": REPLICA_RTT_NS.name,
@@ -170,24 +170,27 @@ _OPTIONS = {
 }
 
 
-def _too_far(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
-    """A sentence on links that differ too much to be compared, with the options to emulate them in the laboratory. Empty: none do."""
+def _incomparable_links_sentence(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
+    """A sentence on links that differ too much to be compared, with the options that emulate them in the laboratory. Empty: none
+    do."""
     old, new = ({arm.name: _levels(arm) for arm in run.info.arms} for run in (before, after))
-    apart = [arm.arm for arm in arms if not arm.same_cell and _same_beyond(_MEASURED, old[arm.arm], new[arm.arm])]
-    if not apart:
+    incomparable = [
+        arm.arm for arm in arms if not arm.same_cell and _are_same_except(_MEASURED_FACTORS, old[arm.arm], new[arm.arm])
+    ]
+    if not incomparable:
         return ""
-    text = f"The link is too far off to compare {', '.join(apart)}"
-    one, other = old[apart[0]], new[apart[0]]
+    text = f"The link is too far off to compare {', '.join(incomparable)}"
+    one, other = old[incomparable[0]], new[incomparable[0]]
     if _on_hosts(before) == _on_hosts(after):
         return f"{text}: {_link_text(one)} before, {_link_text(other)} after."
-    there = one if _on_hosts(before) else other
-    wanted = ((option, name) for option, name in _OPTIONS.items() if there.get(name) not in (None, EVEN))
-    options = " ".join(f"{option} {_with_unit(name, there[name])}" for option, name in wanted)
+    host_levels = one if _on_hosts(before) else other
+    usable = ((option, name) for option, name in _LINK_OPTIONS.items() if host_levels.get(name) not in (None, EVEN))
+    options = " ".join(f"{option} {_with_unit(name, host_levels[name])}" for option, name in usable)
     return f"{text}. Run the laboratory with what was measured between the hosts: {options}." if options else f"{text}."
 
 
 def _link_text(levels: Mapping[str, Any]) -> str:
-    known = [f"{said} {_with_unit(name, levels[name])}" for name, said in _LINK_LEVELS.items() if levels.get(name)]
+    known = [f"{label} {_with_unit(name, levels[name])}" for name, label in _LINK_LEVELS.items() if levels.get(name)]
     return ", ".join(known)
 
 
@@ -200,14 +203,14 @@ def compare(before: Run, after: Run) -> Comparison:
     old_names = {arm.name for arm in before.info.arms if old.measured(arm.name)}
     new_names = {arm.name for arm in after.info.arms if new.measured(arm.name)}
     measured = _on_hosts(before) or _on_hosts(after)
-    found = [_arm(old, new, name, measured) for name in shared]
-    claims = max(1, sum(not arm.rate_given for arm in found))
-    arms = tuple(replace(arm, claims=claims) for arm in found)
-    said = []
+    comparisons_by_arm = [_compare_arm(old, new, name, measured) for name in shared]
+    comparisons = max(1, sum(not arm.rate_given for arm in comparisons_by_arm))
+    arms = tuple(replace(arm, comparisons=comparisons) for arm in comparisons_by_arm)
+    sentences = []
     if measured:
-        said = [_apart(before, after, arms), _too_far(before, after, arms)]
+        sentences = [_link_difference_sentence(before, after, arms), _incomparable_links_sentence(before, after, arms)]
     if _on_hosts(before) != _on_hosts(after):
-        said = [_beside(arms), *said]
+        sentences = [_agreement_sentence(arms), *sentences]
     return Comparison(
         before=before.info.run_id,
         after=after.info.run_id,
@@ -217,14 +220,14 @@ def compare(before: Run, after: Run) -> Comparison:
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
         counted=new.unit,
-        beside=" ".join(filter(None, said)),
+        beside=" ".join(filter(None, sentences)),
     )
 
 
-def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComparison:
+def _compare_arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComparison:
     def ratio(value: Callable[[TrialTable, Measured], float | None]) -> Estimate | None:
         before, after = (
-            [math.log(found) for trial in table.measured(name) if (found := value(table, trial))]
+            [math.log(value_of_trial) for trial in table.measured(name) if (value_of_trial := value(table, trial))]
             for table in (old, new)
         )
         return welch_ratio(after, before) if before and after else None
@@ -232,8 +235,10 @@ def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComp
     speed = ratio(TrialTable.rate)
     assert speed is not None, "an arm with good trials has queries"
     first, second = (next(a for a in run.info.arms if a.name == name) for run in (old.run, new.run))
-    given = offered_per_s(first.factors) is not None
-    relative = None if given or first.role is ArmRole.BASELINE else _relative(old, new, (first, second), measured)
+    rate_given = offered_per_s(first.factors) is not None
+    relative = (
+        None if rate_given or first.role is ArmRole.BASELINE else _relative_change(old, new, (first, second), measured)
+    )
     return ArmComparison(
         arm=name,
         qps=speed,
@@ -241,28 +246,29 @@ def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComp
         p50=ratio(lambda _, measured: median_latency_ns(measured)),
         p99=ratio(lambda _, measured: p99_ms(measured)),
         relative_to_baseline=relative,
-        same_cell=_same(_levels(first), _levels(second), measured),
+        same_cell=_are_same_levels(_levels(first), _levels(second), measured),
         trials=(len(old.measured(name)), len(new.measured(name))),
-        rate_given=given,
+        rate_given=rate_given,
     )
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any], measured: bool) -> bool:
+def _are_same_levels(one: Mapping[str, Any], other: Mapping[str, Any], measured: bool) -> bool:
     """Whether two arms have the same levels. `measured`: the link of one was measured and not set, so it need only be near."""
     if not measured:
-        return _same_beyond((), one, other)
+        return _are_same_except((), one, other)
     both = [name for name in _LINK_LEVELS if one.get(name) and other.get(name)]
-    links = all(_near(name, one[name], other[name]) for name in both)
-    return links and _near_nodes(one, other) and _same_beyond(_MEASURED, one, other)
+    links = all(_is_near(name, one[name], other[name]) for name in both)
+    return links and _are_nodes_near(one, other) and _are_same_except(_MEASURED_FACTORS, one, other)
 
 
-def _same_beyond(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether all levels but these are the same."""
+def _are_same_except(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether all levels except those of the factors `names` are the same."""
     return all(one.get(name) == other.get(name) for name in {*one, *other}.difference(names))
 
 
-def _near(name: str, one: float, other: float) -> bool:
-    """Whether levels of a link are near. Two RTTs are also near if their difference is too small to make a trial void."""
+def _is_near(name: str, one: float, other: float) -> bool:
+    """Whether two levels of a link are near each other. Two RTTs are also near if their difference is too small to make a trial
+    void."""
     if name.endswith("rtt_ns") and abs(one - other) <= rtt_void_ns(min(one, other)):
         return True
     return min(one, other) > 0 and abs(math.log(one / other)) <= math.log1p(_NEAR_SHARE)
@@ -273,15 +279,17 @@ def _levels(arm: Arm) -> dict[str, Any]:
     return {**ORDINARY, **arm.factors}
 
 
-def _near_nodes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _are_nodes_near(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether each pair of nodes of a cluster has nearly the same RTT in both."""
-    ours, theirs = node_rtts_ns(one), node_rtts_ns(other)
-    return ours.keys() == theirs.keys() and all(_near("rtt_ns", ours[pair], theirs[pair]) for pair in ours)
+    one_rtts, other_rtts = node_rtts_ns(one), node_rtts_ns(other)
+    return one_rtts.keys() == other_rtts.keys() and all(
+        _is_near("rtt_ns", one_rtts[pair], other_rtts[pair]) for pair in one_rtts
+    )
 
 
-def _relative(old: TrialTable, new: TrialTable, arms: tuple[Arm, Arm], measured: bool) -> Estimate | None:
+def _relative_change(old: TrialTable, new: TrialTable, arms: tuple[Arm, Arm], measured: bool) -> Estimate | None:
     one, other = old.compared(arms[0]), new.compared(arms[1])
-    if one is None or other is None or not _same(_levels(one), _levels(other), measured):
+    if one is None or other is None or not _are_same_levels(_levels(one), _levels(other), measured):
         return None
     before = [math.log(ratio) for ratio in old.block_ratios(arms[0].name, one.name)]
     after = [math.log(ratio) for ratio in new.block_ratios(arms[1].name, other.name)]
@@ -306,20 +314,20 @@ def _facts(run: Run) -> dict[str, Any]:
     info = run.info
     baseline = next((arm for arm in info.arms if arm.role is ArmRole.BASELINE), None)
     levels = _levels(baseline) if baseline else {}
-    found: dict[str, Any] = {"plan": info.plan_name, "quick": info.quick}
+    facts: dict[str, Any] = {"plan": info.plan_name, "quick": info.quick}
     if baseline is not None:
-        found["baseline"] = {name: level for name, level in sorted(levels.items()) if ORDINARY.get(name) != level}
+        facts["baseline"] = {name: level for name, level in sorted(levels.items()) if ORDINARY.get(name) != level}
     for table in ("factors", "workload", "data", "timing", "keys", "pages"):
         for key, value in _plan_table(run, table).items():
             if table != "timing" or key in COMPARED_TIMING:
                 several = isinstance(value, list | tuple)
                 shown = [_with_unit(key, each) for each in value] if several else _with_unit(key, value)
-                found[f"{table}: {_plain(key)}"] = shown
-    found |= {"server": f"{info.server_kind} {info.server_version}", "howfar": info.howfar_version}
-    return found | {key: info.environment.get(key) for key in COMPARED_ENVIRONMENT}
+                facts[f"{table}: {_without_unit(key)}"] = shown
+    facts |= {"server": f"{info.server_kind} {info.server_version}", "howfar": info.howfar_version}
+    return facts | {key: info.environment.get(key) for key in COMPARED_ENVIRONMENT}
 
 
-_TABLES: dict[str, type[Part]] = {"workload": Workload, "data": Data, "timing": Timing, "keys": Keys}
+_PLAN_TABLES: dict[str, type[Part]] = {"workload": Workload, "data": Data, "timing": Timing, "keys": Keys}
 """Models of a plan's tables. `pages` has none, because the plan itself names its entries."""
 
 
@@ -328,7 +336,7 @@ def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
     value = run.info.plan.get(table, {})
     if not isinstance(value, Mapping):
         return {}
-    model = factors_model() if table == "factors" else _TABLES.get(table)
+    model = factors_model() if table == "factors" else _PLAN_TABLES.get(table)
     fields = model.model_fields.items() if model else ()
     ordinary = {
         name: field.default for name, field in fields if isinstance(field.default, str | int | float | bool | tuple)
@@ -338,24 +346,24 @@ def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
     return {**{name: list(v) if isinstance(v, tuple) else v for name, v in ordinary.items()}, **value}
 
 
-_UNITS: dict[str, Callable[[float], str]] = {"_ns": format_duration_ns, "_bps": format_rate_bps}
+_FORMAT_BY_UNIT: dict[str, Callable[[float], str]] = {"_ns": format_duration_ns, "_bps": format_rate_bps}
 
 
-def _plain(key: str) -> str:
+def _without_unit(key: str) -> str:
     """`measure_ns` -> `measure`: the value has its unit."""
-    return next((key.removesuffix(unit) for unit in _UNITS if key.endswith(unit)), key)
+    return next((key.removesuffix(unit) for unit in _FORMAT_BY_UNIT if key.endswith(unit)), key)
 
 
 def _with_unit(key: str, value: Any) -> Any:
     """A level as a plan writes it; one that has no unit stays as it is."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return value
-    return next((show(value) for unit, show in _UNITS.items() if key.endswith(unit)), value)
+    return next((show(value) for unit, show in _FORMAT_BY_UNIT.items() if key.endswith(unit)), value)
 
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{_plain(key)} {_with_unit(key, inner)}" for key, inner in value.items())
+        return ", ".join(f"{_without_unit(key)} {_with_unit(key, inner)}" for key, inner in value.items())
     if isinstance(value, list):
         return ", ".join(_text(inner) for inner in value)
     if isinstance(value, bool):

@@ -1,7 +1,8 @@
-"""Tests of limits, made after a plan's blocks: which limits, by which changes, and with which results. Pure.
+"""The confirmation: tests of named limits after a plan's blocks. Which limits are tested, by which changes, and with which results. No
+I/O.
 
-Each test is a pair of arms, one unchanged and one with a single change, measured in the same blocks, so that disturbances of the
-machine affect both.
+Each test is a pair of arms, one unchanged and one with a single change. They are measured in the same blocks, so that disturbances of
+the machine affect both.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 _CPUS = frozenset(
     {Resource.SERVER_CPU, Resource.CLIENT_CPU, Resource.FORWARDER_CPU, Resource.INSTRUMENT_CPU, Resource.ONE_THREAD}
 )
-_FEWEST_TO_HALVE = 8
-"""Minimum number of connections for a test that halves them. Half of fewer may leave idle a CPU that all of them filled."""
-_TELLS_USED = 1 / FASTER
+_MIN_TO_HALVE = 8
+"""Minimum number of connections for a test that halves them. Half of fewer connections may not fill a CPU that all of them filled."""
+_MIN_LINK_USE = 1 / FASTER
 """Utilisation of a link below which a test with a faster link proves nothing: it could not raise throughput `FASTER` times even if
 nothing else were full."""
-_LINK_RULED_OUT = "the link"
-_SHARED_RULED_OUT = "a limit that connections share"
-_OWN_RULED_OUT = "a limit of each connection's own"
+_RULES_OUT_LINK = "the link"
+_RULES_OUT_SHARED = "a limit that connections share"
+_RULES_OUT_PER_CONNECTION = "a limit of each connection's own"
 
-_EACH_FOR_ITSELF = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.LOSS})
+_PER_CONNECTION_LIMITS = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.LOSS})
 """Limits that apply to each connection separately: half as many connections carry half as much."""
-_WHY_NOT = {
+_REASONS_AGAINST = {
     Resource.COMMIT: "how many transactions share one durable write cannot be predicted",
     Resource.ACKNOWLEDGEMENT: "the replica is nearer in other cells of the plan, or in none",
     Resource.ERRORS: "transactions fail",
@@ -56,16 +57,16 @@ def intervention(
     """The change to an arm that tests a limit, or the reason why this laboratory cannot make one. `trials`: the arm's good trials."""
     factors, resource = cell.factors, limit.resource
 
-    def times(name: str, change: float, predicted: float, otherwise: float, rules_out: str = "") -> Intervention:
+    def scaled(name: str, change: float, predicted: float, ratio_if_wrong: float, rules_out: str = "") -> Intervention:
         old = int(factors[name])
         new = int(old * change)
         return Intervention(
             arm=cell.arm,
             resource=resource,
-            changed=_CHANGED[name](old, new),
+            changed=_DESCRIBE_CHANGE[name](old, new),
             factors=factors | {name: new},
             predicted=predicted,
-            otherwise=otherwise,
+            ratio_if_wrong=ratio_if_wrong,
             rules_out=rules_out,
         )
 
@@ -73,24 +74,24 @@ def intervention(
         return min(predicted, _next_ceiling(cell, environment, trials))
 
     if resource in _LINKS and "rate_bps" in factors:
-        return times("rate_bps", FASTER, capped(FASTER), 1.0)
+        return scaled("rate_bps", FASTER, capped(FASTER), 1.0)
     if resource is Resource.LATENCY and "rate_bps" in factors and _wire_first(cell):
-        return times("rate_bps", FASTER, capped(_at_the_faster(cell)), 1.0)
+        return scaled("rate_bps", FASTER, capped(_at_the_faster(cell)), 1.0)
     if resource is Resource.LATENCY and int(factors.get("rtt_ns", 0)) > 0:
-        return times("rtt_ns", 0.5, capped(_half_the_rtt(cell)), 1.0)
+        return scaled("rtt_ns", 0.5, capped(_half_the_rtt(cell)), 1.0)
     threads = int(factors.get("threads", 1))
-    if resource in _CPUS | {Resource.LOCK} and threads >= _FEWEST_TO_HALVE:
-        return times("threads", 0.5, 1.0, threads // 2 / threads, _OWN_RULED_OUT)
-    if resource in _EACH_FOR_ITSELF and threads > 1:
-        return times("threads", 0.5, threads // 2 / threads, 1.0, _SHARED_RULED_OUT)
+    if resource in _CPUS | {Resource.LOCK} and threads >= _MIN_TO_HALVE:
+        return scaled("threads", 0.5, 1.0, threads // 2 / threads, _RULES_OUT_PER_CONNECTION)
+    if resource in _PER_CONNECTION_LIMITS and threads > 1:
+        return scaled("threads", 0.5, threads // 2 / threads, 1.0, _RULES_OUT_SHARED)
     if resource in _CPUS and "rate_bps" in factors:
-        if (cell.link_used or 0.0) >= _TELLS_USED:
-            return times("rate_bps", FASTER, 1.0, FASTER, _LINK_RULED_OUT)
+        if (cell.link_used or 0.0) >= _MIN_LINK_USE:
+            return scaled("rate_bps", FASTER, 1.0, FASTER, _RULES_OUT_LINK)
         return "too few connections to halve, and the link is used too little for its rate to matter"
-    return _WHY_NOT.get(resource, "the laboratory cannot change this resource alone")
+    return _REASONS_AGAINST.get(resource, "the laboratory cannot change this resource alone")
 
 
-_CHANGED: dict[str, Callable[[int, int], str]] = {
+_DESCRIBE_CHANGE: dict[str, Callable[[int, int], str]] = {
     "rate_bps": lambda old, new: f"rate {format_rate_bps(old)} -> {format_rate_bps(new)}",
     "rtt_ns": lambda old, new: f"RTT {format_duration_ns(old)} -> {format_duration_ns(new)}",
     "threads": lambda old, new: f"{old} -> {new} connections",
@@ -132,8 +133,8 @@ def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any], trials: Seq
 
 
 TOLERANCE = 0.1
-"""Maximum error of a confirmed prediction, however different its alternative is."""
-LEAST_APART = 1.1
+"""Maximum relative error of a confirmed prediction, however different its alternative is."""
+MIN_DISTANCE = 1.1
 """Minimum ratio between the predictions with and without the limit: closer ones cannot be distinguished in so few blocks."""
 
 
@@ -146,159 +147,178 @@ class Choice:
 
 
 def choose(cells: Sequence[CellSummary], run: Run) -> Choice:
-    """Choose the tests: on each curve the arm with the highest throughput, where its limit is strongest. Resources that no earlier
-    curve has come first."""
-    known, table = {cell.arm: cell for cell in cells}, trial_table(run)
-    tops = [
-        top for curve in curves(run.info.arms) if (top := _top(known[arm.name] for arm in curve if arm.name in known))
+    """Choose the tests: on each curve, the arm with the highest throughput, where the limit is strongest. Curves with a new resource
+    come before curves whose resource an earlier curve has too."""
+    cells_by_arm, table = {cell.arm: cell for cell in cells}, trial_table(run)
+    fastest_cells = [
+        fastest
+        for curve in curves(run.info.arms)
+        if (fastest := _highest_throughput(cells_by_arm[arm.name] for arm in curve if arm.name in cells_by_arm))
     ]
     interventions: list[Intervention] = []
     refused: list[Unconfirmed] = []
-    for cell, limit in _by_novelty(tops):
-        found = intervention(cell, limit, run.info.environment, list(table.trials[cell.arm].values()))
-        if isinstance(found, str):
-            refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=found))
-        elif abs(math.log(found.predicted / found.otherwise)) < math.log(LEAST_APART):
-            why = f"{found.changed} would change too little to be seen: the next limit is near"
+    for cell, limit in _by_novelty(fastest_cells):
+        test = intervention(cell, limit, run.info.environment, list(table.trials[cell.arm].values()))
+        if isinstance(test, str):
+            refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=test))
+        elif abs(math.log(test.predicted / test.ratio_if_wrong)) < math.log(MIN_DISTANCE):
+            why = f"{test.changed} would change too little to be seen: the next limit is near"
             refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=why))
         elif len(interventions) < CONFIRMED_LIMITS:
-            interventions.append(found)
+            interventions.append(test)
     return Choice(tuple(interventions), tuple(refused))
 
 
 def pair(chosen: Intervention, arms: Sequence[Arm]) -> tuple[Arm, Arm]:
-    """The arm repeated, and the changed arm."""
-    before = next(arm for arm in arms if arm.name == chosen.arm)
-    same, changed = _names(chosen)
+    """The two arms of a test: the arm repeated unchanged, and the changed arm."""
+    unchanged = next(arm for arm in arms if arm.name == chosen.arm)
+    repeated_name, changed_name = _pair_names(chosen)
     return (
-        Arm(name=same, role=ArmRole.CONFIRMATION, factors=before.factors),
-        Arm(name=changed, role=ArmRole.CONFIRMATION, factors=chosen.factors),
+        Arm(name=repeated_name, role=ArmRole.CONFIRMATION, factors=unchanged.factors),
+        Arm(name=changed_name, role=ArmRole.CONFIRMATION, factors=chosen.factors),
     )
 
 
 def confirmations(part: Run) -> tuple[Confirmation, ...]:
     """Results of tests. `part`: the confirmation's part of a run (`records.confirmation_part`)."""
     table = trial_table(part)
-    found = []
+    results = []
     for chosen in _interventions(part):
         ratios = _ratios(table, chosen)
         if ratios:
             measured = judge_ratio(ratios).quoted
-            found.append(
+            results.append(
                 Confirmation(
                     arm=chosen.arm,
                     resource=chosen.resource,
                     changed=chosen.changed,
                     predicted=chosen.predicted,
-                    otherwise=chosen.otherwise,
+                    ratio_if_wrong=chosen.ratio_if_wrong,
                     rules_out=chosen.rules_out,
                     measured=measured,
-                    confirmed=is_as_predicted(measured, chosen.predicted, chosen.otherwise),
+                    confirmed=is_as_predicted(measured, chosen.predicted, chosen.ratio_if_wrong),
                     blocks=len(ratios),
                 )
             )
-    return tuple(found)
+    return tuple(results)
 
 
 def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
     """Limits that could not be tested, and limits whose tests were planned but not measured."""
-    begun = events.confirmation(part.events)
-    if begun is None:
+    confirmation = events.confirmation(part.events)
+    if confirmation is None:
         return ()
     table = trial_table(part)
-    missed = [
+    unmeasured = [
         Unconfirmed(arm=chosen.arm, resource=chosen.resource, why="no block in which both were measured")
         for chosen in _interventions(part)
         if not _ratios(table, chosen)
     ]
-    return (*(Unconfirmed.model_validate(refused) for refused in begun.refused), *missed)
+    return (*(Unconfirmed.model_validate(refused) for refused in confirmation.refused), *unmeasured)
 
 
-def is_as_predicted(measured: Estimate, predicted: float, otherwise: float) -> bool:
+def is_as_predicted(measured: Estimate, predicted: float, ratio_if_wrong: float) -> bool:
     """Whether the whole interval is nearer to the prediction than to the alternative, on a scale of ratios, and in addition either
     includes the prediction or has an estimate within TOLERANCE and within a quarter of the distance to the alternative."""
-    allowed = min(math.log1p(TOLERANCE), abs(math.log(predicted / otherwise)) / 4)
+    allowed = min(math.log1p(TOLERANCE), abs(math.log(predicted / ratio_if_wrong)) / 4)
     is_close = abs(math.log(measured.value / predicted)) <= allowed
-    return _is_nearer(measured, predicted, otherwise) and (is_close or _holds(measured, predicted))
+    return _is_nearer(measured, predicted, ratio_if_wrong) and (is_close or _includes(measured, predicted))
 
 
 def is_refuted(found: Confirmation) -> bool:
     """Whether the interval is nearer to the alternative, or includes it and not the prediction."""
-    measured, otherwise = found.measured, found.otherwise
-    if _is_nearer(measured, otherwise, found.predicted):
+    measured, ratio_if_wrong = found.measured, found.ratio_if_wrong
+    if _is_nearer(measured, ratio_if_wrong, found.predicted):
         return True
-    return not found.confirmed and _holds(measured, otherwise) and not _holds(measured, found.predicted)
+    return not found.confirmed and _includes(measured, ratio_if_wrong) and not _includes(measured, found.predicted)
 
 
-def _is_nearer(measured: Estimate, one: float, other: float) -> bool:
+def _is_nearer(measured: Estimate, near: float, far: float) -> bool:
     if measured.low is None or measured.high is None:
         return False
-    middle = math.sqrt(one * other)
-    return measured.low > middle if one > other else measured.high < middle
+    middle = math.sqrt(near * far)
+    return measured.low > middle if near > far else measured.high < middle
 
 
-def _holds(measured: Estimate, ratio: float) -> bool:
+def _includes(measured: Estimate, ratio: float) -> bool:
     """Whether an interval includes the ratio; False without an interval."""
     return measured.low is not None and measured.high is not None and measured.low <= ratio <= measured.high
 
 
 def _ratios(table: TrialTable, chosen: Intervention) -> list[float]:
-    same, changed = _names(chosen)
-    return table.block_ratios(changed, same)
+    repeated_name, changed_name = _pair_names(chosen)
+    return table.block_ratios(changed_name, repeated_name)
 
 
 def _interventions(part: Run) -> tuple[Intervention, ...]:
-    begun = events.confirmation(part.events)
-    return () if begun is None else tuple(Intervention.model_validate(one) for one in begun.interventions)
+    confirmation = events.confirmation(part.events)
+    return (
+        ()
+        if confirmation is None
+        else tuple(Intervention.model_validate(record) for record in confirmation.interventions)
+    )
 
 
-def _names(chosen: Intervention) -> tuple[str, str]:
+def _pair_names(chosen: Intervention) -> tuple[str, str]:
     return f"{chosen.arm} [as it was]", f"{chosen.arm} [{chosen.changed}]"
 
 
-def _top(cells: Iterable[CellSummary]) -> CellSummary | None:
+def _highest_throughput(cells: Iterable[CellSummary]) -> CellSummary | None:
     return max(cells, key=lambda cell: cell.qps.value, default=None)
 
 
-def _by_novelty(tops: Sequence[CellSummary]) -> list[tuple[CellSummary, Limit]]:
-    limits = [(cell, cell.limit) for cell in tops if cell.limit is not None]
-    seen = [limit.resource for _, limit in limits]
-    again = [resource in seen[:place] for place, resource in enumerate(seen)]
-    return [pair for _, pair in sorted(zip(again, limits, strict=True), key=lambda item: item[0])]
+def _by_novelty(fastest_cells: Sequence[CellSummary]) -> list[tuple[CellSummary, Limit]]:
+    limits = [(cell, cell.limit) for cell in fastest_cells if cell.limit is not None]
+    resources = [limit.resource for _, limit in limits]
+    is_repeated = [resource in resources[:index] for index, resource in enumerate(resources)]
+    return [pair for _, pair in sorted(zip(is_repeated, limits, strict=True), key=lambda item: item[0])]
 
 
 def refuted(tested: Sequence[Confirmation]) -> dict[str, Confirmation]:
     """Refuted limits by arm."""
-    return {found.arm: found for found in tested if is_refuted(found)}
+    return {result.arm: result for result in tested if is_refuted(result)}
 
 
 def doubted(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
-    """The cells; a refuted limit is marked as refuted and has low confidence."""
-    found = refuted(tested)
-    return tuple(_doubted(cell, found[cell.arm]) if _is_of(cell, found) else cell for cell in cells)
+    """The cells, with refuted limits marked as refuted and of low confidence."""
+    refuted_by_arm = refuted(tested)
+    return tuple(
+        _with_doubt(cell, refuted_by_arm[cell.arm]) if _has_tested_limit(cell, refuted_by_arm) else cell
+        for cell in cells
+    )
 
 
 def unadvised(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
     """The cells without refuted limits, so that no advice follows from them."""
-    found = refuted(tested)
-    return tuple(cell.model_copy(update={"limit": None}) if _is_of(cell, found) else cell for cell in cells)
+    refuted_by_arm = refuted(tested)
+    return tuple(
+        cell.model_copy(update={"limit": None}) if _has_tested_limit(cell, refuted_by_arm) else cell for cell in cells
+    )
 
 
 def refuted_sentence(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> str:
-    """Sentence on refuted limits, to append to an answer that names limits. Empty: each test was passed, or showed nothing."""
-    found = refuted(tested)
-    parts = [f"the limit named at {cell.arm}: {_came_out(found[cell.arm])}" for cell in cells if _is_of(cell, found)]
-    return f"Tested and refuted: {'; '.join(parts)}." if parts else ""
+    """A sentence on refuted limits, to append to an answer that names limits. Empty: no test refuted a limit."""
+    refuted_by_arm = refuted(tested)
+    phrases = [
+        f"the limit named at {cell.arm}: {_describe_outcome(refuted_by_arm[cell.arm])}"
+        for cell in cells
+        if _has_tested_limit(cell, refuted_by_arm)
+    ]
+    return f"Tested and refuted: {'; '.join(phrases)}." if phrases else ""
 
 
-def _is_of(cell: CellSummary, found: dict[str, Confirmation]) -> bool:
-    """Whether the tested limit is still this cell's; a limit that has changed its name since the test is a different one."""
-    return cell.limit is not None and cell.arm in found and found[cell.arm].resource is cell.limit.resource
+def _has_tested_limit(cell: CellSummary, refuted_by_arm: dict[str, Confirmation]) -> bool:
+    """Whether the cell still has the limit that was tested. If its limit is now another resource, the test was about another limit."""
+    return (
+        cell.limit is not None
+        and cell.arm in refuted_by_arm
+        and refuted_by_arm[cell.arm].resource is cell.limit.resource
+    )
 
 
-def _doubted(cell: CellSummary, found: Confirmation) -> CellSummary:
+def _with_doubt(cell: CellSummary, found: Confirmation) -> CellSummary:
     assert cell.limit is not None, "a cell without a limit has none to doubt"
-    note = f"refuted by a test: {_came_out(found)}"
+    note = f"refuted by a test: {_describe_outcome(found)}"
     changed: dict[str, object] = {
         "confidence": "low",
         "says": f"{cell.limit.says}; {note}",
@@ -308,5 +328,5 @@ def _doubted(cell: CellSummary, found: Confirmation) -> CellSummary:
     return cell.model_copy(update={"limit": cell.limit.model_copy(update=changed)})
 
 
-def _came_out(found: Confirmation) -> str:
+def _describe_outcome(found: Confirmation) -> str:
     return f"{found.changed} gave x {interval_text(found.measured)}, not x {found.predicted:.2f}"

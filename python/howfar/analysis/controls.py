@@ -20,13 +20,13 @@ from howfar.stats.intervals import judge_ratio, mean_interval
 from howfar.stats.trials import TrialTable, closed_loop_per_s, p99_ms, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run
 
-SAME = "A/A over the link"
-SAME_KIND = "A/A"
+SAME_OVER_LINK = "A/A over the link"
+SAME_OTHER_KIND = "A/A"
 """Name of the A/A control for a kind of scatter (`plan.factors.scatter_kind`) other than the baseline's."""
-LONGER = "RTT"
+LONGER_RTT = "RTT"
 OVERLAP = 0.04
-"""Share of a longer RTT that two connections may hide, because each then waits less for the other: by exact mean value analysis of a
-closed loop, 2 to 4 % where the server is busy for half to four fifths of the time."""
+"""Share of an RTT increase that two connections may hide, because each then waits less for the other. By exact mean value analysis of
+a closed loop it is 2 to 4 % if the server is busy for half to four fifths of the time."""
 _COMPARED = (ArmRole.BASELINE, ArmRole.CONTENDER)
 
 
@@ -36,26 +36,26 @@ class Control(Part):
     name: str
     arm: str
     reference: str
-    """The arm that differs from the control only in the effect that was put in."""
+    """The arm that differs from the control only in the injected effect."""
     apart: str = ""
     """Levels of both arms that no other arm of the run has: `1 thread`. Empty: none."""
     unit: str
-    """Unit of both figures: `ratio` (of operations per second), `ratio of p99` where the rate was given, or µs for each round trip or
+    """Unit of both figures: `ratio` (of operations per second), `ratio of p99` if the rate is given, or µs per round trip or per
     commit."""
     put_in: float
-    """The true figure; with two connections, it may be lower by up to `OVERLAP`."""
+    """The injected effect. With two connections, the true figure may be lower by up to `OVERLAP`."""
     found: Estimate
     recovered: bool | None = None
     """Whether the interval includes the true figure. None: there is no interval."""
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing was put in: an arm measured twice."""
-        return self.name in (SAME, SAME_KIND)
+        """Whether no effect was injected: an arm measured twice."""
+        return self.name in (SAME_OVER_LINK, SAME_OTHER_KIND)
 
     @property
-    def shows_nothing(self) -> bool:
-        """Whether the interval includes both what was put in and no effect at all, so that the run is too noisy."""
+    def is_inconclusive(self) -> bool:
+        """Whether the interval includes both the injected effect and no effect at all: the run is too noisy to tell."""
         return not self.is_same and bool(self.recovered) and (self.found.low or 0.0) <= 0
 
 
@@ -63,15 +63,15 @@ def controls(run: Run) -> tuple[Control, ...]:
     """Controls of a run. Empty: it has none, or no block in which they and their reference were measured."""
     table = trial_table(run)
     arms = [arm for arm in run.info.arms if arm.role is ArmRole.CONTROL]
-    baseline, alike = _baseline(run), (arm for arm in arms if _of_baselines_kind(run, arm))
-    if arms and baseline and waits_for_link(baseline.factors) and not any(_is_again(run, arm) for arm in alike):
+    baseline, alike = _baseline(run), (arm for arm in arms if _has_baselines_kind(run, arm))
+    if arms and baseline and waits_for_link(baseline.factors) and not any(_is_unchanged(run, arm) for arm in alike):
         # The controls derive from the baseline, so its duplicate is their A/A control.
         arms = [arm for arm in run.info.arms if arm.role is ArmRole.DUPLICATE] + arms
     found = (_control(table, arm) for arm in arms)
     return tuple(control for control in found if control is not None)
 
 
-def _is_again(run: Run, arm: Arm) -> bool:
+def _is_unchanged(run: Run, arm: Arm) -> bool:
     """Whether the control is unchanged, that is equal to its reference."""
     reference = _reference(run, arm)
     return reference is not None and reference.factors == arm.factors
@@ -81,7 +81,7 @@ def _baseline(run: Run) -> Arm | None:
     return next((arm for arm in run.info.arms if arm.role is ArmRole.BASELINE), None)
 
 
-def _of_baselines_kind(run: Run, arm: Arm) -> bool:
+def _has_baselines_kind(run: Run, arm: Arm) -> bool:
     baseline = _baseline(run)
     return baseline is None or scatter_kind(arm.factors) == scatter_kind(baseline.factors)
 
@@ -90,57 +90,59 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
     reference = _reference(table.run, arm)
     if reference is None:
         return None
-    if _is_again(table.run, arm):
-        name, unit, put_in = SAME if _of_baselines_kind(table.run, arm) else SAME_KIND, "ratio", 1.0
-        if paced := offered_per_s(arm.factors) is not None:
+    if _is_unchanged(table.run, arm):
+        name, unit, injected = SAME_OVER_LINK if _has_baselines_kind(table.run, arm) else SAME_OTHER_KIND, "ratio", 1.0
+        if has_given_rate := offered_per_s(arm.factors) is not None:
             unit = "ratio of p99"
-        value = p99_ms if paced else table.rate
-        least, ratios = put_in, table.block_ratios(arm.name, reference.name, value)
-        found = judge_ratio(ratios).quoted if ratios else None
+        value = p99_ms if has_given_rate else table.rate
+        min_true, ratios = injected, table.block_ratios(arm.name, reference.name, value)
+        effect = judge_ratio(ratios).quoted if ratios else None
     else:
         waited = waited_rtt(arm.factors)
         assert waited is not None, (
             "a control that differs from its reference differs in the round trip that it waits for"
         )
-        put_in = (waited.of(arm.factors) - waited.of(reference.factors)) / 1e3
+        injected = (waited.of(arm.factors) - waited.of(reference.factors)) / 1e3
         commits = waited is REPLICA_RTT_NS
-        name, unit = f"{LONGER} +{put_in:g} µs", "µs per commit" if commits else "µs per round trip"
+        name, unit = f"{LONGER_RTT} +{injected:g} µs", "µs per commit" if commits else "µs per round trip"
         differences = _differences(table, arm, reference, _commit_us if commits else _round_trip_us)
-        found = mean_interval(differences) if differences else None
-        least = put_in * (1 - OVERLAP * (THREADS.of(reference.factors) > 1))
-    if found is None:
+        effect = mean_interval(differences) if differences else None
+        min_true = injected * (1 - OVERLAP * (THREADS.of(reference.factors) > 1))
+    if effect is None:
         return None
     return Control(
         name=name,
         arm=arm.name,
         reference=reference.name,
-        apart=_apart(table.run, reference),
+        apart=_distinguishing_levels(table.run, reference),
         unit=unit,
-        put_in=put_in,
-        found=found,
-        recovered=None if found.low is None or found.high is None else found.low <= put_in and least <= found.high,
+        put_in=injected,
+        found=effect,
+        recovered=None
+        if effect.low is None or effect.high is None
+        else effect.low <= injected and min_true <= effect.high,
     )
 
 
 def _reference(run: Run, arm: Arm) -> Arm | None:
-    """The arm that the control derives from, equal except for the RTT that it waits for. Another control only if no cell matches."""
+    """The arm that the control derives from: equal except for the RTT that it waits for. If no cell matches, another control."""
     waited = waited_rtt(arm.factors)
     rtt = {} if waited is None else {waited.name: waited.of(arm.factors)}
 
-    def less_ns(other: Arm) -> int:
+    def rtt_excess_ns(other: Arm) -> int:
         return 0 if waited is None else waited.of(arm.factors) - waited.of(other.factors)
 
-    same = [
+    candidates = [
         other
         for other in run.info.arms
         if other.name != arm.name
         and {**other.factors, **rtt} == arm.factors
-        and (other.role in _COMPARED or (other.role is ArmRole.CONTROL and less_ns(other) > 0))
+        and (other.role in _COMPARED or (other.role is ArmRole.CONTROL and rtt_excess_ns(other) > 0))
     ]
-    return min(same, key=lambda other: (other.role not in _COMPARED, abs(less_ns(other))), default=None)
+    return min(candidates, key=lambda other: (other.role not in _COMPARED, abs(rtt_excess_ns(other))), default=None)
 
 
-def _apart(run: Run, reference: Arm) -> str:
+def _distinguishing_levels(run: Run, reference: Arm) -> str:
     compared = [arm.factors for arm in run.info.arms if arm.role in _COMPARED]
     return ", ".join(
         level_label(reference.factors, name)
@@ -165,12 +167,12 @@ def _differences(
     table: TrialTable, arm: Arm, reference: Arm, value: Callable[[Arm, Measured], float | None]
 ) -> list[float]:
     """Differences of `arm` from `reference`, for each block in which both are good."""
-    found = []
+    differences = []
     for block, measured in table.good.get(arm.name, {}).items():
         other = table.good.get(reference.name, {}).get(block)
         if other is None:
             continue
-        mine, its = value(arm, measured), value(reference, other)
-        if mine is not None and its is not None:
-            found.append(mine - its)
-    return found
+        arm_value, reference_value = value(arm, measured), value(reference, other)
+        if arm_value is not None and reference_value is not None:
+            differences.append(arm_value - reference_value)
+    return differences

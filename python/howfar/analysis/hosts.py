@@ -40,8 +40,8 @@ class HostsSeen(Part):
     measured with both."""
 
 
-_Seen = Callable[[Mapping[str, Any]], float | None]
-_NOTES: tuple[tuple[str, _Seen, float], ...] = (
+_ReadFact = Callable[[Mapping[str, Any]], float | None]
+_LIMIT_RULES: tuple[tuple[str, _ReadFact, float], ...] = (
     ("late", lambda host: host.get("late_ns"), LATE_NS),
     ("clipped", lambda host: host.get("lateness_p99_ns"), LATE_NS),
     ("limited", lambda host: host.get("busiest_thread_share"), BUSY_SHARE),
@@ -53,24 +53,26 @@ def hosts_seen(run: Run, table: TrialTable) -> HostsSeen | None:
     good = [trial for trial in run.trials if trial.status is TrialStatus.OK and "hosts" in trial.receipt]
     if not good:
         return None
-    place = run.info.environment.get("place", {})
-    swapped = (str(place["server"]), str(place["client"])) if place.get("swaps") else None
+    assignment = run.info.environment.get("place", {})
+    swapped = (str(assignment["server"]), str(assignment["client"])) if assignment.get("swaps") else None
     return HostsSeen(
         notes=tuple(_notes(good)), swapped=swapped, machines=_machines(good, table, swapped) if swapped else None
     )
 
 
 def _notes(trials: list[Trial]) -> list[HostNote]:
-    found = []
+    notes = []
     names = dict.fromkeys(name for trial in trials for name in trial.receipt["hosts"]["start"])
     for host in names:
-        facts = [each for trial in trials if (each := trial.receipt["hosts"]["start"].get(host)) is not None]
-        for what, seen, limit in _NOTES:
-            values = [value for each in facts if (value := seen(each)) is not None]
-            beyond = [value for value in values if value > limit]
-            if beyond:
-                found.append(HostNote(host=host, what=what, trials=len(beyond), of=len(values), most=max(beyond)))
-    return found
+        facts = [
+            host_facts for trial in trials if (host_facts := trial.receipt["hosts"]["start"].get(host)) is not None
+        ]
+        for what, read_fact, limit in _LIMIT_RULES:
+            values = [value for host_facts in facts if (value := read_fact(host_facts)) is not None]
+            exceeding = [value for value in values if value > limit]
+            if exceeding:
+                notes.append(HostNote(host=host, what=what, trials=len(exceeding), of=len(values), most=max(exceeding)))
+    return notes
 
 
 def _machines(trials: list[Trial], table: TrialTable, swapped: tuple[str, str]) -> Estimate | None:

@@ -18,7 +18,8 @@ class IdleLevel(Part):
 
     level: str
     halts_per_s: float | None
-    """How often per second the CPU that idled most often went idle, median over trials. None: this kernel does not count."""
+    """How often per second a CPU went idle: for the CPU that did so most often, median over trials. None: this kernel does not count
+    that."""
 
 
 class IdleStates(Part):
@@ -41,16 +42,17 @@ def idle_states(run: Run) -> IdleStates | None:
         governor=receipts[-1]["governor"],
         levels=tuple(
             IdleLevel(
-                level=level, halts_per_s=_median(r["halts_per_s"].values() for r in receipts if r["level"] == level)
+                level=level,
+                halts_per_s=_median_of_maxima(r["halts_per_s"].values() for r in receipts if r["level"] == level),
             )
             for level in levels
         ),
     )
 
 
-def _median(trials: Iterable[Iterable[float]]) -> float | None:
-    most = [max(halts) for each in trials if (halts := list(each))]
-    return median(most) if most else None
+def _median_of_maxima(trials: Iterable[Iterable[float]]) -> float | None:
+    maxima = [max(halts) for halt_rates in trials if (halts := list(halt_rates))]
+    return median(maxima) if maxima else None
 
 
 class Woken(Part):
@@ -60,7 +62,7 @@ class Woken(Part):
     """The arm with idle CPUs as found."""
     polling: str
     speed: Estimate
-    """Operations per second as found over those with polling: below 1 is the cost of waking."""
+    """Ratio of operations per second as found to those with polling. Below 1: the cost of waking."""
     reference: str | None
     """The arm that the path is compared with. None: the path is the baseline."""
     of_reference: Estimate | None
@@ -89,25 +91,32 @@ def waking(table: TrialTable) -> Waking | None:
 
 
 def _twin(arm: Arm, arms: list[Arm]) -> Arm | None:
-    wanted = {**arm.factors, IDLE.name: "polling"}
-    return next((other for other in arms if other.factors == wanted), None)
+    twin_factors = {**arm.factors, IDLE.name: "polling"}
+    return next((other for other in arms if other.factors == twin_factors), None)
 
 
 def _woken(table: TrialTable, arm: Arm, twin: Arm) -> Woken | None:
     speeds = table.block_ratios(arm.name, twin.name)
     if not speeds:
         return None
-    mine, its = table.reference(arm), table.reference(twin)
-    compared = mine is not None and its is not None and mine.name != arm.name and its.name != arm.name
-    both = _parts(table, (arm, mine), (twin, its)) if compared and mine and its else []
+    reference, twin_reference = table.reference(arm), table.reference(twin)
+    compared = (
+        reference is not None
+        and twin_reference is not None
+        and reference.name != arm.name
+        and twin_reference.name != arm.name
+    )
+    ratio_pairs = (
+        _parts(table, (arm, reference), (twin, twin_reference)) if compared and reference and twin_reference else []
+    )
     return Woken(
         arm=arm.name,
         polling=twin.name,
         speed=judge_ratio(speeds).quoted,
-        reference=mine.name if both and mine else None,
-        of_reference=judge_ratio([above for above, _ in both]).quoted if both else None,
-        of_reference_polling=judge_ratio([below for _, below in both]).quoted if both else None,
-        part=judge_ratio([above / below for above, below in both]).quoted if both else None,
+        reference=reference.name if ratio_pairs and reference else None,
+        of_reference=judge_ratio([above for above, _ in ratio_pairs]).quoted if ratio_pairs else None,
+        of_reference_polling=judge_ratio([below for _, below in ratio_pairs]).quoted if ratio_pairs else None,
+        part=judge_ratio([above / below for above, below in ratio_pairs]).quoted if ratio_pairs else None,
     )
 
 
@@ -115,9 +124,9 @@ def _parts(table: TrialTable, found: tuple[Arm, Arm], polling: tuple[Arm, Arm]) 
     """Both ratios for each block in which all four arms were measured."""
     good = [table.good.get(arm.name, {}) for arm in (*found, *polling)]
     ratios = []
-    for block in sorted(set.intersection(*(set(each) for each in good))):
-        rates = [table.rate(each[block]) for each in good]
+    for block in sorted(set.intersection(*(set(good_trials) for good_trials in good))):
+        rates = [table.rate(good_trials[block]) for good_trials in good]
         if all(rates):
-            one, other, third, fourth = (rate or 1.0 for rate in rates)
-            ratios.append((one / other, third / fourth))
+            path_rate, reference_rate, polling_rate, polling_reference_rate = (rate or 1.0 for rate in rates)
+            ratios.append((path_rate / reference_rate, polling_rate / polling_reference_rate))
     return ratios

@@ -21,15 +21,16 @@ class LinkFacts:
 
     requested_rtt_ns: int | None
     rest_rtt_ns: float | None
-    """RTT measured by ping-pong while nothing else was on the link; median over trials."""
+    """The RTT at rest: measured by ping-pong while nothing else was on the link; median over trials."""
     goodput_share: float | None
-    """Measured over expected bulk transfer, the worse direction."""
+    """Ratio of measured to expected bulk transfer, in the worse direction."""
     ping_rtt_ns: float | None = None
     """Expected RTT of a ping over the requested link, with the transmission of its own bytes. None in older receipts: the requested
     RTT is used."""
 
     hosts_rtt_ns: float | None = None
-    """Part of the RTT spent in the hosts, by the calibration: twice what each direction leaves out of its delay. None: not known."""
+    """Part of the RTT that is spent in the hosts, as calibrated: twice what the emulator subtracts from the delay of each direction.
+    None: not known."""
     is_real: bool = False
     """Whether the link is a real one, between the user's own hosts."""
 
@@ -63,8 +64,8 @@ def _goodput_share(receipt: Mapping[str, Any]) -> float | None:
 
 def level(factors: Mapping[str, FactorValue], name: str) -> int | None:
     """The level of a numeric factor. None: the level is not a number, or this cell does not have the factor."""
-    found = factors.get(name)
-    return int(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    value = factors.get(name)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[str, Any]]) -> LinkFacts:

@@ -1,26 +1,26 @@
 """Plateaus, where throughput no longer grows with connections, and arms that therefore need no further block. Pure.
 
-A saturated tail takes as much time as the rest of a curve and only repeats the same result. An arm deep on a plateau rests: its time
-goes to blocks for the other arms. It keeps its interval; nothing narrower is claimed for it. Not here: which resource makes the
-plateau (`bottleneck/`), and when a run ends (`runner/stopping.py`).
+The saturated end of a curve takes as much time as the rest and only repeats the same result. So an arm in the middle of a plateau is
+paused: its time goes to blocks for the other arms. It keeps its interval, and nothing narrower is claimed for it. `bottleneck/` finds
+the resource that makes the plateau; `runner/stopping.py` decides when a run ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.plan.factors import NO_PAGE, breaks, offered_per_s
+from howfar.plan.factors import NO_PAGE, has_fault, offered_per_s
 from howfar.stats.intervals import MIN_BLOCKS, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, alike, trial_table
 from howfar.store.records import Arm, ArmRole, Run
 
 AGREEMENT = 0.03
-"""Two levels agree if the whole interval of their ratio is within this share of 1, which shows that they are practically equal. That
-an interval includes 1 does not show it; a wide one always does."""
-LEVELS = 3
-"""Minimum number of levels in a plateau. Fewer may agree by chance, and would leave none to rest, because its ends never rest."""
+"""Two levels agree if the whole interval of their ratio is within this share of 1: then they are practically equal. That an interval
+includes 1 would not show this, because a wide one always does."""
+MIN_LEVELS = 3
+"""Minimum number of levels in a plateau. Fewer may agree by chance, and none could be paused, because a plateau's ends never are."""
 BLOCKS = MIN_BLOCKS
-"""Minimum number of blocks that two levels must have in common, as an interval needs them."""
+"""Minimum number of blocks that two levels must have in common: as many as an interval needs."""
 
 
 def curves(arms: Sequence[Arm]) -> tuple[tuple[Arm, ...], ...]:
@@ -30,53 +30,58 @@ def curves(arms: Sequence[Arm]) -> tuple[tuple[Arm, ...], ...]:
 
 
 def plateaus(table: TrialTable) -> tuple[tuple[Arm, ...], ...]:
-    """Sequences of at least `LEVELS` consecutive levels of a curve in which any two agree, extended from the left as far as possible.
-    On a slow slope they overlap; the ends of each then count as ends for both."""
-    found: list[tuple[Arm, ...]] = []
+    """The plateaus of all curves: at least `MIN_LEVELS` consecutive levels of which any two agree. Each extends as far to the right as
+    possible. On a slow slope plateaus overlap; the ends of each then count as ends for both."""
+    sequences: list[tuple[Arm, ...]] = []
     for curve in curves(table.run.info.arms):
-        begun: list[Arm] = []
+        levels_so_far: list[Arm] = []
         for arm in curve:
-            if all(_agree(table, arm, other) for other in begun):
-                begun.append(arm)
+            if all(_agree(table, arm, other) for other in levels_so_far):
+                levels_so_far.append(arm)
                 continue
-            found.append(tuple(begun))
+            sequences.append(tuple(levels_so_far))
             # The level that did not fit may begin the next sequence, with the levels before it that it agrees with.
-            begun = _tail_agreeing(table, begun, arm)
-        found.append(tuple(begun))
-    return tuple(levels for levels in found if len(levels) >= LEVELS)
+            levels_so_far = _agreeing_tail(table, levels_so_far, arm)
+        sequences.append(tuple(levels_so_far))
+    return tuple(levels for levels in sequences if len(levels) >= MIN_LEVELS)
 
 
-def resting(run: Run, block: int, target: float) -> frozenset[str]:
+def paused_arms(run: Run, block: int, target: float) -> frozenset[str]:
     """Names of the arms that are not measured in `block`, according to the trials of the blocks before it.
 
-    All levels of a plateau rest except its first and last; the baseline, its duplicate and a single connection never rest. Once every
-    arm that does not rest is as narrow as `target`, those resting arms that are not are measured again, so that a run does not count
-    as narrow enough only because of what it left out.
+    All levels of a plateau are paused except its first and last. The baseline, its duplicate and a single connection are never paused.
+    Once the intervals of all other arms are as narrow as `target`, paused arms with wider intervals are measured again, so that a run
+    does not count as narrow enough only because of what it left out.
     """
     table = trial_table(run.model_copy(update={"trials": tuple(t for t in run.trials if t.block < block)}))
     if table.blocks < BLOCKS:
         return frozenset()
-    flat = plateaus(table)
-    ends = {arm.name for levels in flat for arm in (levels[0], levels[-1])}
-    inside = {arm.name for levels in flat for arm in levels[1:-1] if _may_rest(arm)} - ends
-    if not inside:
+    plateau_levels = plateaus(table)
+    ends = {arm.name for levels in plateau_levels for arm in (levels[0], levels[-1])}
+    candidates = {arm.name for levels in plateau_levels for arm in levels[1:-1] if _can_be_paused(arm)} - ends
+    if not candidates:
         return frozenset()
     roles = (ArmRole.DUPLICATE, ArmRole.CONTENDER)
     compared = (arm for arm in run.info.arms if arm.role in roles and offered_per_s(arm.factors) is None)
-    wide = {arm.name for arm in compared if not _is_narrow(table, arm, target)}
-    return frozenset(inside if wide - inside else inside - wide)
+    too_wide = {arm.name for arm in compared if not _is_narrow(table, arm, target)}
+    return frozenset(candidates if too_wide - candidates else candidates - too_wide)
 
 
 def _threads(arm: Arm) -> int:
     return int(arm.factors["threads"])
 
 
-def _may_rest(arm: Arm) -> bool:
-    """Whether an arm may rest. The model and the cycle budget need the arm with one connection; ratios and the noise floor need the
+def _can_be_paused(arm: Arm) -> bool:
+    """Whether an arm may be paused. The model and the cycle need the arm with one connection; ratios and the noise floor need the
     baseline. For pages, each number in flight is a separate question."""
-    paged = arm.factors.get("page", NO_PAGE) != NO_PAGE
-    paced = offered_per_s(arm.factors) is not None  # its throughput is given, so it shows no plateau
-    return arm.role is ArmRole.CONTENDER and _threads(arm) > 1 and not breaks(arm.factors) and not (paged or paced)
+    is_page = arm.factors.get("page", NO_PAGE) != NO_PAGE
+    has_given_rate = offered_per_s(arm.factors) is not None  # its throughput is given, so it shows no plateau
+    return (
+        arm.role is ArmRole.CONTENDER
+        and _threads(arm) > 1
+        and not has_fault(arm.factors)
+        and not (is_page or has_given_rate)
+    )
 
 
 def _agree(table: TrialTable, one: Arm, other: Arm) -> bool:
@@ -89,13 +94,13 @@ def _agree(table: TrialTable, one: Arm, other: Arm) -> bool:
     return quoted.low >= 1 / (1 + AGREEMENT) and quoted.high <= 1 + AGREEMENT
 
 
-def _tail_agreeing(table: TrialTable, begun: Sequence[Arm], arm: Arm) -> list[Arm]:
-    kept = [arm]
-    for other in reversed(begun):
+def _agreeing_tail(table: TrialTable, levels_so_far: Sequence[Arm], arm: Arm) -> list[Arm]:
+    tail = [arm]
+    for other in reversed(levels_so_far):
         if not _agree(table, arm, other):
             break
-        kept.insert(0, other)
-    return kept
+        tail.insert(0, other)
+    return tail
 
 
 def _is_narrow(table: TrialTable, arm: Arm, target: float) -> bool:
@@ -105,20 +110,20 @@ def _is_narrow(table: TrialTable, arm: Arm, target: float) -> bool:
     return width is not None and width <= target
 
 
-def settled(run: Run, target: float) -> frozenset[str]:
-    """Arms that rested in the last block of a run."""
+def saturated_arms(run: Run, target: float) -> frozenset[str]:
+    """Arms that were paused in the last block of a run."""
     last = max((trial.block for trial in run.trials), default=0)
-    return resting(run, last, target) - {trial.arm for trial in run.trials if trial.block == last}
+    return paused_arms(run, last, target) - {trial.arm for trial in run.trials if trial.block == last}
 
 
 def complete_blocks(table: TrialTable, target: float) -> int:
-    """Blocks in which every arm that did not rest has a good trial."""
+    """Number of blocks in which every arm that was not paused has a good trial."""
     names = {arm.name for arm in table.run.info.arms}
-    blocks = set().union(*(set(good) for good in table.good.values()))
+    blocks = set().union(*(set(good_trials) for good_trials in table.good.values()))
 
     def missing(block: int) -> set[str]:
         return {name for name in names if block not in table.good[name]}
 
     return sum(
-        not absent or absent <= resting(table.run, block, target) for block in blocks for absent in [missing(block)]
+        not absent or absent <= paused_arms(table.run, block, target) for block in blocks for absent in [missing(block)]
     )

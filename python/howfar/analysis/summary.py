@@ -1,4 +1,4 @@
-"""The answer of a run as one value, and `summarise`, which makes it. Its JSON form is public (`howfar report RUN --json`, schema in
+"""The result of a run as one value, and `summarise`, which computes it. Its JSON form is public (`howfar report RUN --json`, schema in
 `schema/report.json`)."""
 
 from __future__ import annotations
@@ -13,17 +13,25 @@ from functools import cache, partial
 from statistics import fmean
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import Field, SerializeAsAny, ValidationError
+from pydantic import AliasChoices, Field, SerializeAsAny, ValidationError
 
 from howfar.analysis import cells as cell_figures
 from howfar.analysis.advice import Advice, advise
-from howfar.analysis.cells import CellSummary, Figure, Floors, threads_of
+from howfar.analysis.cells import CellSummary, Metric, NoiseFloors, threads_of
 from howfar.analysis.confirmation import confirmations, doubted, refuted_sentence, unadvised, unconfirmed
 from howfar.analysis.controls import Control, controls
+from howfar.analysis.diagnostics import (
+    Diagnostic,
+    Machine,
+    Spread,
+    baseline_spread,
+    cpu_scatter,
+    machine_cpus,
+    session_warnings,
+)
 from howfar.analysis.hosts import HostsSeen, hosts_seen
 from howfar.analysis.idle import IdleStates, idle_states
-from howfar.analysis.plateau import complete_blocks, settled
-from howfar.analysis.signs import Machine, Spread, Warning, baseline_spread, cpu_scatter, machine_cpus, session_warnings
+from howfar.analysis.plateau import complete_blocks, saturated_arms
 from howfar.bottleneck.limit import Confirmation, Unconfirmed
 from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
@@ -31,7 +39,7 @@ from howfar.plan.factors import SHORT_ROW
 from howfar.plan.page import PageShape
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, simultaneous
-from howfar.stats.resample import found_by
+from howfar.stats.resample import analyse_with_intervals
 from howfar.stats.trials import TrialTable, Unit, others_cpus, others_in, trial_table
 from howfar.store.records import (
     Arm,
@@ -48,13 +56,13 @@ from howfar.store.records import (
 )
 from howfar.units import format_duration_ns, format_size_bytes
 
-_WRITES = {"index_updates": "indexed updates", "non_index_updates": "updates", "delete_inserts": "delete-inserts"}
-_FLUSHES = {
+_WRITE_LABELS = {"index_updates": "indexed updates", "non_index_updates": "updates", "delete_inserts": "delete-inserts"}
+_FLUSH_LABELS = {
     "strict": "each commit is flushed",
     "relaxed": "flushed every second",
     "off": "no commit is flushed",
 }
-_WRITING = ("oltp_read_write", "oltp_write_only")
+_WRITING_KINDS = ("oltp_read_write", "oltp_write_only")
 RANGE_KINDS = ("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges")
 
 
@@ -62,22 +70,24 @@ def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> st
     """The workload, `oltp_read_only: 25 point selects + 4 ranges of 5 rows per transaction, 10 tables x 100000 rows, pareto ids`, and
     the parts of the plan that were not available here."""
     missed = environment.get("not_as_asked")
-    return "; ".join([_workload(plan), *_durability(plan, environment), *(str(sentence) for sentence in missed or ())])
+    return "; ".join(
+        [_workload_text(plan), *_durability_text(plan, environment), *(str(sentence) for sentence in missed or ())]
+    )
 
 
-def _durability(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
+def _durability_text(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
     """For plans with replication: when a commit is on disk, and what a flush costs on the file system of the data."""
     factors = table_in(plan, "factors")
     if set(factors.get("replication", ("off",))) <= {"off"}:
         return []
-    levels = " and ".join(f"{level} ({_FLUSHES[level]})" for level in factors.get("durability", ("strict",)))
+    levels = " and ".join(f"{level} ({_FLUSH_LABELS[level]})" for level in factors.get("durability", ("strict",)))
     fsync = table_in(table_in(environment, "data_fsync_ns"), "512").get("p50")
-    where = f", on {environment['work_file_system']}" if environment.get("work_file_system") else ""
-    cost = f"{where}, where a write with fsync takes {format_duration_ns(float(fsync))}" if fsync else where
-    return [f"durability {levels}{cost}"]
+    location = f", on {environment['work_file_system']}" if environment.get("work_file_system") else ""
+    flush_cost = f"{location}, where a write with fsync takes {format_duration_ns(float(fsync))}" if fsync else location
+    return [f"durability {levels}{flush_cost}"]
 
 
-def _workload(plan: Mapping[str, Any]) -> str:
+def _workload_text(plan: Mapping[str, Any]) -> str:
     workload, data = table_in(plan, "workload"), table_in(plan, "data")
     kind = str(workload.get("kind", "workload"))
     if kind == "single_row_inserts":
@@ -87,32 +97,32 @@ def _workload(plan: Mapping[str, Any]) -> str:
     if kind == "single_row_updates":
         return f"{kind}: one row updated per transaction, autocommit, the same one by all clients of a node"
     if kind == "key_value":
-        return _of_keys(table_in(plan, "keys"))
+        return _key_value_text(table_in(plan, "keys"))
     if kind == "page":
-        return _of_pages(plan)
-    parts = [] if kind == "oltp_write_only" else _reads(workload)
-    if kind in _WRITING:
-        parts += [f"{count} {word}" for option, word in _WRITES.items() if (count := workload.get(option))]
-    known = kind in ("oltp_read_only", *_WRITING, "workload")
-    line = f"{kind}: {' + '.join(parts) or 'queries'} per transaction" if known else kind
+        return _pages_text(plan)
+    parts = [] if kind == "oltp_write_only" else _reads_text(workload)
+    if kind in _WRITING_KINDS:
+        parts += [f"{count} {word}" for option, word in _WRITE_LABELS.items() if (count := workload.get(option))]
+    has_known_statements = kind in ("oltp_read_only", *_WRITING_KINDS, "workload")
+    line = f"{kind}: {' + '.join(parts) or 'queries'} per transaction" if has_known_statements else kind
     if data.get("tables"):
         line += f", {data['tables']} tables x {data.get('table_size', '?')} rows"
     ids = table_in(workload, "distribution").get("kind")
     return line + (f", {ids} ids" if ids else "")
 
 
-def _of_keys(keys: Mapping[str, Any]) -> str:
+def _key_value_text(keys: Mapping[str, Any]) -> str:
     """Workload of key lookups: `key_value: 9 get : 1 set, 10000 keys with values of 100 bytes, drawn evenly`."""
     mix = " : ".join(f"{keys[name]} {name}" for name in ("get", "set", "multi_get") if keys.get(name))
-    several = keys.get("pipeline", 1)
-    return f"key_value: {mix or 'commands'}{f', {several} at once' if several > 1 else ''}, {_keys(keys)}"
+    pipeline = keys.get("pipeline", 1)
+    return f"key_value: {mix or 'commands'}{f', {pipeline} at once' if pipeline > 1 else ''}, {_keys_text(keys)}"
 
 
-def _keys(keys: Mapping[str, Any]) -> str:
+def _keys_text(keys: Mapping[str, Any]) -> str:
     return f"{keys.get('count', '?')} keys with values of {keys.get('value_bytes', '?')} bytes, drawn evenly"
 
 
-def _of_pages(plan: Mapping[str, Any]) -> str:
+def _pages_text(plan: Mapping[str, Any]) -> str:
     """Pages with their round trips; just `pages` if the plan is damaged."""
     size = int(table_in(plan, "workload").get("range_size", 100))
     try:
@@ -121,10 +131,10 @@ def _of_pages(plan: Mapping[str, Any]) -> str:
         return "pages"
     described = [f"{name} page: {shape.described(size)}" for name, shape in shapes.items()]
     rows = f"table of {table_in(plan, 'data').get('table_size', '?')} rows, drawn evenly"
-    return "; ".join([*described, rows, _keys(table_in(plan, "keys"))])
+    return "; ".join([*described, rows, _keys_text(table_in(plan, "keys"))])
 
 
-def _reads(workload: Mapping[str, Any]) -> list[str]:
+def _reads_text(workload: Mapping[str, Any]) -> list[str]:
     parts = [f"{workload['point_selects']} point selects"] if workload.get("point_selects") else []
     ranges = sum(int(workload.get(kind, 0)) for kind in RANGE_KINDS) if workload.get("range_selects", True) else 0
     return [*parts, f"{ranges} ranges of {workload.get('range_size', '?')} rows"] if ranges else parts
@@ -178,13 +188,15 @@ class Summary(Part):
     """The server's `kind` and `version`."""
     workload: str
     """The workload in one line."""
-    asked: Unit = "queries"
+    operation_unit: Unit = Field(
+        "queries", validation_alias=AliasChoices("asked", "operation_unit"), serialization_alias="asked"
+    )
     """Kind of operation that is counted, also where a name contains `queries` or `qps`."""
     blocks: int
     complete_blocks: int
-    """Blocks in which every arm that did not rest has a good trial."""
+    """Blocks in which every arm that was not paused has a good trial."""
     noise_floor: float | None
-    """The end of the A/A interval that is farther from 1, as a share (0.02: effects under 2 % are not resolved)."""
+    """Distance from 1 of the farther limit of the A/A interval, as a share (0.02: effects under 2 % are not resolved)."""
     link_noise_floor: float | None = None
     """Noise floor over the link: the larger of `noise_floor` and that of the A/A arm over the link."""
     aa_ratio: Estimate | None
@@ -226,7 +238,7 @@ class Summary(Part):
     unmeasured: tuple[Unmeasured, ...]
     trials: tuple[TrialPoint, ...]
     environment: dict[str, Any]
-    warnings: tuple[Warning, ...]
+    warnings: tuple[Diagnostic, ...]
     confirmations: tuple[Confirmation, ...] = ()
     unconfirmed: tuple[Unconfirmed, ...] = ()
     """Limits that were to be confirmed and could not be. Empty too where nothing was to be confirmed."""
@@ -252,7 +264,7 @@ class RunEvidence:
     cells: tuple[CellSummary, ...]
     facts: tuple[ArmFacts, ...]
     """Resource demands of each arm's transactions, for the model of sessions."""
-    floors: Floors
+    floors: NoiseFloors
     refuted: str
     """Text on refuted limits, to append to a sentence that names limits. Empty: no test refuted one."""
     whole: Mapping[str, Part | None] = field(default_factory=dict)
@@ -295,8 +307,8 @@ class Analysis:
         """Findings by the keys of `findings`. None: this run does not answer the question."""
         return {}
 
-    def worded(self, found: Part) -> Part:
-        """A finding with its sentences, which are made once its figures have their intervals."""
+    def with_sentences(self, found: Part) -> Part:
+        """A finding with its sentences. They are made after its figures have got their intervals."""
         return found
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
@@ -310,23 +322,23 @@ class Analysis:
 
 def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """The answer of a run. Pure: the same run gives the same summary anywhere. The first experiment with a verdict gives it."""
-    confirmed, whole, out = confirmation_part(run), plan_part(run), len(left_out(run))
-    measured, table = run, trial_table(run := compared_part(whole))
-    floors = cell_figures.floors(trial_table(whole), known := controls(whole))
-    rest = settled(run, floors.target)
+    confirmed, plan_run, left_out_count = confirmation_part(run), plan_part(run), len(left_out(run))
+    measured, table = run, trial_table(run := compared_part(plan_run))
+    floors = cell_figures.floors(trial_table(plan_run), known := controls(plan_run))
+    paused = saturated_arms(run, floors.target)
     cells = tuple(
-        cell_figures.cell(table, arm, floors, arm.name in rest, _acknowledgement_s(table, arm, experiments))
+        cell_figures.cell(table, arm, floors, arm.name in paused, _acknowledgement_s(table, arm, experiments))
         for arm in run.info.arms
         if table.measured(arm.name)
     )
     tested = confirmations(confirmed)
-    about = {cell.arm for cell in cells if cell.limit is None or cell.limit.resource not in NOT_THE_PATH}
-    facts = tuple(replace(each, valid=each.arm.name in about) for each in arm_facts(run))
+    limited_by_path = {cell.arm for cell in cells if cell.limit is None or cell.limit.resource not in NOT_THE_PATH}
+    facts = tuple(replace(each, valid=each.arm.name in limited_by_path) for each in arm_facts(run))
     evidence = RunEvidence(table, cells, facts, floors, refuted_sentence(cells, tested))
     findings = _findings(evidence, experiments)
     verdict = next((text for each in experiments if (text := each.verdict(evidence, findings))), "")
     advice = next((found for each in experiments if (found := each.advice(evidence, findings)) is not None), None)
-    voids = sum(trial.status is TrialStatus.VOID for trial in whole.trials)
+    voids = sum(trial.status is TrialStatus.VOID for trial in plan_run.trials)
     machine = Machine(machine_cpus(run), others_cpus(run.trials), cpu_scatter(table))
     return Summary(
         run=run.info.run_id,
@@ -337,21 +349,21 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         command=shlex.join(run.info.command),
         server={"kind": run.info.server_kind, "version": run.info.server_version},
         workload=workload_line(run.info.plan, run.info.environment),
-        asked=table.unit,
-        blocks=max((len(_good(run, arm.name)) for arm in run.info.arms), default=0),
+        operation_unit=table.unit,
+        blocks=max((len(_good_blocks(run, arm.name)) for arm in run.info.arms), default=0),
         complete_blocks=complete_blocks(table, floors.target),
-        **_noise(floors),
+        **_noise_fields(floors),
         stop=run.stop.value if run.stop else None,
         void_trials=voids,
-        void_rate=voids / (len(whole.trials) + out) if whole.trials else None,
-        good_trials=len(whole.trials) - voids,
-        left_out_trials=out,
+        void_rate=voids / (len(plan_run.trials) + left_out_count) if plan_run.trials else None,
+        good_trials=len(plan_run.trials) - voids,
+        left_out_trials=left_out_count,
         void_shift=_void_shift(measured, table),
         void_ratio_shift=_void_ratio_shift(measured, table),
         idle=idle_states(run),
         hosts=hosts_seen(run, table),
         controls=known,
-        void_reasons=_reasons(whole, None),
+        void_reasons=_count_void_reasons(plan_run, None),
         others_cpus=machine.others_cpus,
         machine_cpus=machine.cpus,
         baseline_spread=baseline_spread(table),
@@ -359,8 +371,8 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         verdict=_FEW_BLOCKS * (table.blocks < MIN_BLOCKS and bool(cells)) + verdict,
         advice=advise(unadvised(cells, tested), table, floors) if advice is None else advice,
         cells=doubted(cells, tested),
-        unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
-        trials=_points(table),
+        unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good_blocks(run, arm.name)),
+        trials=_trial_points(table),
         environment=run.info.environment,
         warnings=tuple(_session_warnings(run, machine, floors, known, bool(spoiled_shown(measured)))),
         confirmations=tested,
@@ -379,50 +391,56 @@ def _acknowledgement_s(table: TrialTable, arm: Arm, experiments: Sequence[Analys
 
 
 def _findings(evidence: RunEvidence, experiments: Sequence[Analysis]) -> Findings:
-    """Findings of all experiments. Those with a model of their own come first; if one of them found something, the model of sessions
-    is not applied too."""
-    found: Findings = {key: None for each in experiments for key in each.findings}
-    blocks = sorted({block for good in evidence.table.good.values() for block in good})
+    """Findings of all experiments. Experiments with a model of their own come first; if one of them found something, the later ones,
+    such as the model of sessions, are not applied."""
+    all_findings: Findings = {key: None for experiment in experiments for key in experiment.findings}
+    blocks = sorted({block for good_trials in evidence.table.good.values() for block in good_trials})
     without = cache(evidence.without)
 
-    def analyse(each: Analysis, out: frozenset[int], whole: Mapping[str, Part | None]) -> Mapping[str, Part | None]:
-        return each.analyse(replace(without(out), whole=whole))
+    def analyse(
+        experiment: Analysis, out: frozenset[int], whole: Mapping[str, Part | None]
+    ) -> Mapping[str, Part | None]:
+        return experiment.analyse(replace(without(out), whole=whole))
 
-    for each in experiments:
-        made = found_by(partial(analyse, each), blocks, each.findings)
-        made = {key: None if part is None else each.worded(part) for key, part in made.items()}
-        found |= made
-        if each.own_model and any(value is not None for value in made.values()):
+    for experiment in experiments:
+        findings = analyse_with_intervals(partial(analyse, experiment), blocks, experiment.findings)
+        findings = {key: None if part is None else experiment.with_sentences(part) for key, part in findings.items()}
+        all_findings |= findings
+        if experiment.own_model and any(value is not None for value in findings.values()):
             break
-    return found
+    return all_findings
 
 
-def _reasons(run: Run, arm: str | None) -> dict[str, int]:
-    found = Counter(
+def _count_void_reasons(run: Run, arm: str | None) -> dict[str, int]:
+    counts = Counter(
         trial.void_reason or "no reason recorded"
         for trial in run.trials
         if trial.status is TrialStatus.VOID and arm in (None, trial.arm)
     )
-    return dict(sorted(found.items()))
+    return dict(sorted(counts.items()))
 
 
-def _good(run: Run, arm: str) -> set[int]:
-    """Blocks in which an arm was measured, or in which the effect of its fault was seen."""
-    seen = (trial for trial in run.trials if trial.arm == arm and trial.status is TrialStatus.OK)
-    return {t.block for t in seen if t.fault is not None or (t.measured is not None and t.measured.transactions > 0)}
+def _good_blocks(run: Run, arm: str) -> set[int]:
+    """Blocks in which an arm was measured, or in which the effect of its fault was recorded."""
+    good_trials = (trial for trial in run.trials if trial.arm == arm and trial.status is TrialStatus.OK)
+    return {
+        t.block for t in good_trials if t.fault is not None or (t.measured is not None and t.measured.transactions > 0)
+    }
 
 
 def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
     voids = len(table.void(arm.name))
-    return Unmeasured(arm=arm.name, factors=arm.factors, void_trials=voids, reasons=_reasons(table.run, arm.name))
+    return Unmeasured(
+        arm=arm.name, factors=arm.factors, void_trials=voids, reasons=_count_void_reasons(table.run, arm.name)
+    )
 
 
 def _void_shift(whole: Run, table: TrialTable) -> float | None:
     """Largest shift of an arm's geometric mean by trials that were excluded: void ones, and good ones of blocks with a void one."""
     return _largest_shift(
         (
-            _logs(table, table.measured(arm.name)),
-            _logs(table, (trial.measured for trial in whole.trials if trial.arm == arm.name)),
+            _log_rates(table, table.measured(arm.name)),
+            _log_rates(table, (trial.measured for trial in whole.trials if trial.arm == arm.name)),
         )
         for arm in table.run.info.arms
     )
@@ -430,17 +448,25 @@ def _void_shift(whole: Run, table: TrialTable) -> float | None:
 
 def _void_ratio_shift(whole: Run, table: TrialTable) -> float | None:
     """Largest shift of an arm's ratio likewise, with one ratio for each attempt at a block in which both arms were measured."""
-    tried: dict[str, dict[tuple[int, int], float]] = {}
+    logs_by_arm: dict[str, dict[tuple[int, int], float]] = {}
     for trial in whole.trials:
         if trial.measured is not None and (rate := table.rate(trial.measured)):
-            tried.setdefault(trial.arm, {})[trial.block, trial.attempt] = math.log(rate)
-    found = []
+            logs_by_arm.setdefault(trial.arm, {})[trial.block, trial.attempt] = math.log(rate)
+    pairs = []
     for arm in table.run.info.arms:
-        if over := table.compared(arm):
-            ours, theirs = tried.get(arm.name, {}), tried.get(over.name, {})
-            kept = [math.log(ratio) for ratio in table.block_ratios(arm.name, over.name)]
-            found.append((kept, [ours[at] - theirs[at] for at in ours.keys() & theirs.keys()]))
-    return _largest_shift(found)
+        if reference := table.compared(arm):
+            arm_logs, reference_logs = logs_by_arm.get(arm.name, {}), logs_by_arm.get(reference.name, {})
+            counted_logs = [math.log(ratio) for ratio in table.block_ratios(arm.name, reference.name)]
+            pairs.append(
+                (
+                    counted_logs,
+                    [
+                        arm_logs[attempt] - reference_logs[attempt]
+                        for attempt in arm_logs.keys() & reference_logs.keys()
+                    ],
+                )
+            )
+    return _largest_shift(pairs)
 
 
 def _largest_shift(logs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float | None:
@@ -449,11 +475,11 @@ def _largest_shift(logs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> f
     return math.expm1(max(shifts)) if shifts else None
 
 
-def _logs(table: TrialTable, measured: Iterable[Measured | None]) -> list[float]:
-    return [math.log(rate) for each in measured if each is not None and (rate := table.rate(each))]
+def _log_rates(table: TrialTable, measured: Iterable[Measured | None]) -> list[float]:
+    return [math.log(rate) for trial in measured if trial is not None and (rate := table.rate(trial))]
 
 
-def _points(table: TrialTable) -> tuple[TrialPoint, ...]:
+def _trial_points(table: TrialTable) -> tuple[TrialPoint, ...]:
     points = []
     for trial in sorted(table.run.trials, key=lambda t: t.number):
         good = trial.status is TrialStatus.OK and trial.fault is None
@@ -470,28 +496,32 @@ def _points(table: TrialTable) -> tuple[TrialPoint, ...]:
     return tuple(points)
 
 
-def _noise(floors: Floors) -> dict[str, Any]:
+def _noise_fields(floors: NoiseFloors) -> dict[str, Any]:
     """The fields of a summary about noise: noise floors, the A/A ratio, and the confidence of claims."""
     return {
         "noise_floor": floors.floor(),
         "link_noise_floor": floors.floor(over_link=True),
-        "aa_ratio": floors.same.get(Figure.THROUGHPUT),
-        "cpu_noise_floor": floors.floor(Figure.CPU),
-        "link_cpu_noise_floor": floors.floor(Figure.CPU, over_link=True),
-        "claims": floors.claims,
+        "aa_ratio": floors.same.get(Metric.THROUGHPUT),
+        "cpu_noise_floor": floors.floor(Metric.CPU),
+        "link_cpu_noise_floor": floors.floor(Metric.CPU, over_link=True),
+        "claims": floors.comparisons,
         "target_half_width": floors.target,
     }
 
 
 def _session_warnings(
-    run: Run, machine: Machine, floors: Floors, known: Sequence[Control], disturbed: bool
-) -> list[Warning]:
-    twice = [control.found for control in known if control.is_same]
-    again = {arm.name for arm in run.info.arms if arm.role is ArmRole.DUPLICATE} - {control.arm for control in known}
-    twice += [floors.same[Figure.THROUGHPUT]] if Figure.THROUGHPUT in floors.same and again else []
-    same = [simultaneous(found, len(twice)) for found in twice]
+    run: Run, machine: Machine, floors: NoiseFloors, known: Sequence[Control], disturbed: bool
+) -> list[Diagnostic]:
+    repeat_ratios = [control.found for control in known if control.is_same]
+    unpaired_duplicates = {arm.name for arm in run.info.arms if arm.role is ArmRole.DUPLICATE} - {
+        control.arm for control in known
+    }
+    repeat_ratios += (
+        [floors.same[Metric.THROUGHPUT]] if Metric.THROUGHPUT in floors.same and unpaired_duplicates else []
+    )
+    adjusted_ratios = [simultaneous(warnings, len(repeat_ratios)) for warnings in repeat_ratios]
     missed = any(control.recovered is False and not control.is_same for control in known)
     loads = [trial.load for trial in run.trials if trial.load is not None]
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
-    found = [Warning.DISTURBED] if disturbed else []
-    return found + session_warnings(same, missed, loads, machine, threads)
+    warnings = [Diagnostic.DISTURBED] if disturbed else []
+    return warnings + session_warnings(adjusted_ratios, missed, loads, machine, threads)

@@ -1,1 +1,1 @@
-"""The cost of the instrument itself, and how it compares with other programs."""
+"""Benchmarks of howfar's own engine and link, alone and compared with other programs."""

@@ -42,10 +42,10 @@ from howfar.stats.intervals import hodges_lehmann, judge_ratio
 
 FLOOR_BAR: Final = 1.10
 """Limit for the p50 of an engine query, relative to the bare ping-pong."""
-BUSY: Final = 0.9
+BUSY_SHARE: Final = 0.9
 """A thread that uses this share of a CPU is the bottleneck."""
-WAITING: Final = 0.1
-"""Waiting for a CPU for this share of the time means that other programs use it."""
+WAITING_SHARE: Final = 0.1
+"""A thread that waits for a CPU for this share of the time shows that other programs use the CPU."""
 HISTOGRAM_BITS: Final = 11
 """Three significant digits are 2048 equal steps, then 1024 for each doubling."""
 
@@ -175,38 +175,40 @@ def histogram_step_ns(value_ns: int) -> int:
 def limit(client_busy: float, server_busy: float, waiting: float, *, shared: bool) -> Limit:
     """What limited the rate. If both share one CPU (`shared`), each waits for the other, and their sum counts."""
     if shared:
-        return Limit.BOTH if client_busy + server_busy >= BUSY else Limit.MACHINE
-    if min(client_busy, server_busy) >= BUSY:
+        return Limit.BOTH if client_busy + server_busy >= BUSY_SHARE else Limit.MACHINE
+    if min(client_busy, server_busy) >= BUSY_SHARE:
         return Limit.BOTH
-    if max(client_busy, server_busy) >= BUSY:
+    if max(client_busy, server_busy) >= BUSY_SHARE:
         return Limit.CLIENT if client_busy > server_busy else Limit.SERVER
-    return Limit.MACHINE if waiting >= WAITING else Limit.NEITHER
+    return Limit.MACHINE if waiting >= WAITING_SHARE else Limit.NEITHER
 
 
-def _us(values_ns: Sequence[float]) -> Estimate:
+def _microseconds(values_ns: Sequence[float]) -> Estimate:
     return hodges_lehmann([value / 1e3 for value in values_ns])
 
 
 def floor(cpus: Cpus, ping_pong: Sequence[Exchange], engine: Sequence[Load]) -> Floor:
     """The floor from the blocks of both, in the same order."""
-    ratio = judge_ratio([ours.p50_ns / bare.p50_ns for bare, ours in zip(ping_pong, engine, strict=True)]).quoted
+    ratio = judge_ratio(
+        [load.p50_ns / exchange.p50_ns for exchange, load in zip(ping_pong, engine, strict=True)]
+    ).quoted
     return Floor(
         cpus=cpus,
-        ping_pong_p50_us=_us([one.p50_ns for one in ping_pong]),
-        ping_pong_cpu_us=_us([one.cpu_ns_per_round for one in ping_pong]),
-        engine_p50_us=_us([one.p50_ns for one in engine]),
-        engine_cpu_us=_us([one.client_ns_per_query for one in engine]),
+        ping_pong_p50_us=_microseconds([block.p50_ns for block in ping_pong]),
+        ping_pong_cpu_us=_microseconds([block.cpu_ns_per_round for block in ping_pong]),
+        engine_p50_us=_microseconds([block.p50_ns for block in engine]),
+        engine_cpu_us=_microseconds([block.client_ns_per_query for block in engine]),
         engine_over_ping_pong=ratio,
         within_bar=ratio.value <= FLOOR_BAR,
     )
 
 
 def ceiling(connections: int, blocks: Sequence[Load], *, shared: bool) -> Ceiling:
-    client, server = median(one.client_busy for one in blocks), median(one.server_busy for one in blocks)
-    waiting = median(one.waiting for one in blocks)
+    client, server = median(block.client_busy for block in blocks), median(block.server_busy for block in blocks)
+    waiting = median(block.waiting for block in blocks)
     return Ceiling(
         connections=connections,
-        queries_per_s=hodges_lehmann([one.queries_per_s for one in blocks]),
+        queries_per_s=hodges_lehmann([block.queries_per_s for block in blocks]),
         client_busy=client,
         server_busy=server,
         waiting=waiting,
@@ -217,31 +219,31 @@ def ceiling(connections: int, blocks: Sequence[Load], *, shared: bool) -> Ceilin
 def query_cost(connections: int, blocks: Sequence[Load]) -> QueryCost:
     return QueryCost(
         connections=connections,
-        client_us=_us([one.client_ns_per_query for one in blocks]),
-        server_us=_us([one.server_ns_per_query for one in blocks]),
+        client_us=_microseconds([block.client_ns_per_query for block in blocks]),
+        server_us=_microseconds([block.server_ns_per_query for block in blocks]),
     )
 
 
 def clock(blocks: Sequence[Exchange]) -> Clock:
     """Clock figures over all measurements, which share one clock."""
-    steps = [one.clock_step_ns for one in blocks if one.clock_step_ns > 0]
-    return Clock(step_ns=min(steps, default=0), read_ns=median(one.clock_read_ns for one in blocks))
+    steps = [block.clock_step_ns for block in blocks if block.clock_step_ns > 0]
+    return Clock(step_ns=min(steps, default=0), read_ns=median(block.clock_read_ns for block in blocks))
 
 
 def lowest_p50_ns(floors: Sequence[Floor]) -> int:
     """The engine's lowest p50, where resolution matters most."""
-    return math.floor(min(one.engine_p50_us.value for one in floors) * 1e3)
+    return math.floor(min(floor_.engine_p50_us.value for floor_ in floors) * 1e3)
 
 
 CONNECTIONS: Final = (1, 64, 512)
 """Numbers of connections at which CPU per query is measured."""
-CEILING: Final = 64
+CEILING_CONNECTIONS: Final = 64
 """Connections of the ceiling."""
 WARMUP_NS: Final = 100_000_000
 ATTEMPTS: Final = 3
 """Attempts per measurement; an attempt without any answer only shows that other programs used the CPUs."""
 LOOPBACK: Final = "127.0.0.1"
-_STARTS_S: Final = 30.0
+_START_TIMEOUT_S: Final = 30.0
 POINT_SELECT: Final = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
 """What oltp_point_select sends: one prepared point select, no transaction around it."""
 
@@ -273,10 +275,10 @@ def cpu_splits() -> dict[Cpus, Shares]:
     cpus = usable_cpus()
     shares = share_cpus(cpus)
     # The last CPU: interrupts and other programs prefer the first.
-    found: dict[Cpus, Shares] = {"together": Shares(client=cpus[-1:], server=cpus[-1:])}
+    splits: dict[Cpus, Shares] = {"together": Shares(client=cpus[-1:], server=cpus[-1:])}
     if not shares.shared:
-        found["apart"] = shares
-    return found
+        splits["apart"] = shares
+    return splits
 
 
 def arms(transport: Transport, apart: bool) -> tuple[Arm, ...]:
@@ -290,12 +292,12 @@ def arms(transport: Transport, apart: bool) -> tuple[Arm, ...]:
 def calibrate(request: Request, on_block: Callable[[int], None] = lambda _: None) -> Calibration:
     """Measure and summarize. Raises EngineError, MissingError."""
     splits = cpu_splits()
-    todo = [arm for transport in request.transports for arm in arms(transport, "apart" in splits)]
+    arms_to_measure = [arm for transport in request.transports for arm in arms(transport, "apart" in splits)]
     measured: dict[Arm, list[Part]] = defaultdict(list)
     order = random.Random(0)
     with _servers(request.transports, splits) as servers:
         for block in range(request.blocks):
-            for arm in order.sample(todo, len(todo)):
+            for arm in order.sample(arms_to_measure, len(arms_to_measure)):
                 server = servers[arm.transport, arm.cpus]
                 measured[arm].append(_measure(arm, server, splits[arm.cpus], request.block_ns))
             on_block(block + 1)
@@ -305,7 +307,7 @@ def calibrate(request: Request, on_block: Callable[[int], None] = lambda _: None
 # ---------------------------------------------------------------- processes
 
 
-def _on(cpus: tuple[int, ...]) -> Launcher:
+def _pinned_launcher(cpus: tuple[int, ...]) -> Launcher:
     taskset = shutil.which("taskset")
     if taskset is None:
         raise MissingError("the program taskset was not found", "Install util-linux.")
@@ -325,7 +327,7 @@ def _servers(
                 path = str(folder / cpus)
                 listen = UnixTarget(path=path) if transport == "socket" else TcpListen(host=LOOPBACK)
                 job = NullJob(listen=listen, threads=len(split.server))
-                pid, port = stack.enter_context(null_server(job, _on(split.server)))
+                pid, port = stack.enter_context(null_server(job, _pinned_launcher(split.server)))
                 target = UnixTarget(path=path) if port is None else TcpTarget(host=LOOPBACK, port=port)
                 servers[transport, cpus] = _Server(target, pid)
         yield servers
@@ -335,7 +337,7 @@ def _servers(
 def null_server(job: NullJob, launcher: Launcher) -> Iterator[tuple[int, int | None]]:
     """Run a null server; yields its process id, and its port if it has one. Raises EngineError."""
     with EngineProcess(job, launcher) as process:
-        with bounded(process, _STARTS_S):
+        with bounded(process, _START_TIMEOUT_S):
             ready = process.read()
         if not isinstance(ready, NullReady):
             raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")
@@ -344,7 +346,7 @@ def null_server(job: NullJob, launcher: Launcher) -> Iterator[tuple[int, int | N
 
 def _measure(arm: Arm, server: _Server, splits: Shares, block_ns: int) -> Part:
     for _ in range(ATTEMPTS):
-        measured = _attempt(arm, server, _on(splits.client), block_ns)
+        measured = _attempt(arm, server, _pinned_launcher(splits.client), block_ns)
         if measured is not None:
             return measured
     raise EngineError(
@@ -386,9 +388,9 @@ def _load(outcome: LoadOutcome) -> Load | None:
     finished = outcome.finished
     if not finished.queries:
         return None
-    use = {one.role: one for one in finished.cpu}
-    client, server = use["client"], use["server"]
-    point_select = next(one for one in finished.histograms if one.kind == "point_select")
+    cpu_by_role = {record.role: record for record in finished.cpu}
+    client, server = cpu_by_role["client"], cpu_by_role["server"]
+    point_select = next(record for record in finished.histograms if record.kind == "point_select")
     return Load(
         p50_ns=point_select.p50_ns,
         queries_per_s=finished.queries / finished.elapsed_ns * 1e9,
@@ -404,21 +406,22 @@ def _load(outcome: LoadOutcome) -> Load | None:
 
 
 def _summarize(request: Request, splits: dict[Cpus, Shares], measured: dict[Arm, list[Part]]) -> Calibration:
-    most: Cpus = "apart" if "apart" in splits else "together"
-    widest = splits[most]
+    widest_split: Cpus = "apart" if "apart" in splits else "together"
+    shares = splits[widest_split]
 
-    def of(kind: type[B], arm: Arm) -> list[B]:
-        return [one for one in measured[arm] if isinstance(one, kind)]
+    def blocks_of(kind: type[B], arm: Arm) -> list[B]:
+        return [block for block in measured[arm] if isinstance(block, kind)]
 
-    def over(transport: Transport) -> OverTransport:
-        loads = {count: of(Load, Arm(transport, most, count)) for count in CONNECTIONS}
+    def summarize_transport(transport: Transport) -> OverTransport:
+        loads = {count: blocks_of(Load, Arm(transport, widest_split, count)) for count in CONNECTIONS}
         floors = tuple(
-            floor(cpus, of(Exchange, Arm(transport, cpus, None)), of(Load, Arm(transport, cpus, 1))) for cpus in splits
+            floor(cpus, blocks_of(Exchange, Arm(transport, cpus, None)), blocks_of(Load, Arm(transport, cpus, 1)))
+            for cpus in splits
         )
         return OverTransport(
             transport=transport,
             floors=floors,
-            ceiling=ceiling(CEILING, loads[CEILING], shared=widest.shared),
+            ceiling=ceiling(CEILING_CONNECTIONS, loads[CEILING_CONNECTIONS], shared=shares.shared),
             histogram_step_ns=histogram_step_ns(lowest_p50_ns(floors)),
             cpu_per_query=tuple(query_cost(count, blocks) for count, blocks in loads.items()),
         )
@@ -427,11 +430,11 @@ def _summarize(request: Request, splits: dict[Cpus, Shares], measured: dict[Arm,
         setting=Setting(
             howfar=howfar.__version__,
             kernel=kernel(),
-            client_cpus=widest.client,
-            server_cpus=widest.server,
+            client_cpus=shares.client,
+            server_cpus=shares.server,
             blocks=request.blocks,
             block_ns=request.block_ns,
         ),
-        clock=clock([one for arm in measured for one in of(Exchange, arm)]),
-        transports=tuple(over(transport) for transport in request.transports),
+        clock=clock([block for arm in measured for block in blocks_of(Exchange, arm)]),
+        transports=tuple(summarize_transport(transport) for transport in request.transports),
     )

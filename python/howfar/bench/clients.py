@@ -9,10 +9,10 @@ from howfar.bench.peers import BareSysbenchPeer, Peer, SysbenchPeer
 from howfar.bench.pgbench import BarePgbenchPeer, PgbenchPeer
 
 CLIENTS: Final[Mapping[str, Peer]] = {"sysbench": SysbenchPeer(), "pgbench": PgbenchPeer(), "bare": BareSysbenchPeer()}
-_ALSO: Final[Mapping[str, tuple[Peer, ...]]] = {"bare": (BarePgbenchPeer(),)}
+_OTHER_PEERS: Final[Mapping[str, tuple[Peer, ...]]] = {"bare": (BarePgbenchPeer(),)}
 """Peers for other kinds of server."""
 
 
-def client_of(against: str, server: str | None) -> Peer:
+def find_client(against: str, server: str | None) -> Peer:
     """The peer of this name for a kind of server, or for its own kind."""
-    return next((peer for peer in _ALSO.get(against, ()) if peer.server == server), CLIENTS[against])
+    return next((peer for peer in _OTHER_PEERS.get(against, ()) if peer.server == server), CLIENTS[against])

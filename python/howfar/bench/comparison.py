@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 import howfar
 from howfar.bench import meter
-from howfar.bench.clients import CLIENTS, client_of
+from howfar.bench.clients import CLIENTS, find_client
 from howfar.bench.meter import Trial
 from howfar.bench.peers import Counters, Peer
 from howfar.engine.messages import (
@@ -86,14 +86,14 @@ class Row(Described):
     def misses(self) -> tuple[str, ...]:
         """Bars that the whole interval of the ratio misses. Memory has no interval and is judged by its median."""
         cpu, memory = self.cpu_bar, self.memory_bar
-        found = []
+        misses = []
         if cpu is not None and self.cpu_ratio.low is not None and self.cpu_ratio.low > cpu:
-            found.append(f"client CPU {self.cpu_ratio.value:.3f}, not {cpu:.2f}")
+            misses.append(f"client CPU {self.cpu_ratio.value:.3f}, not {cpu:.2f}")
         if memory is not None and self.rss_ratio > memory:
-            found.append(f"memory {self.rss_ratio:.3f}, not {memory:.2f}")
+            misses.append(f"memory {self.rss_ratio:.3f}, not {memory:.2f}")
         if self.qps_bar is not None and self.qps_ratio.high is not None and self.qps_ratio.high < self.qps_bar:
-            found.append(f"throughput {self.qps_ratio.value:.3f}, below the peer's")
-        return tuple(found)
+            misses.append(f"throughput {self.qps_ratio.value:.3f}, below the peer's")
+        return tuple(misses)
 
     @property
     def unresolved(self) -> tuple[str, ...]:
@@ -140,11 +140,11 @@ class Comparison(Described):
 
 def side(trials: Sequence[Trial]) -> Side:
     return Side(
-        client_cpu_us_per_query=median(_cpu_us(one) for one in trials),
-        whole_process_cpu_us_per_query=median(one.whole_cpu_ns / 1e3 / one.whole_queries for one in trials),
-        qps=median(_qps(one) for one in trials),
-        rss_mib=median(one.rss_bytes for one in trials) / 2**20,
-        context_switches_per_query=median(one.context_switches / one.queries for one in trials),
+        client_cpu_us_per_query=median(_cpu_us(trial) for trial in trials),
+        whole_process_cpu_us_per_query=median(trial.whole_cpu_ns / 1e3 / trial.whole_queries for trial in trials),
+        qps=median(_qps(trial) for trial in trials),
+        rss_mib=median(trial.rss_bytes for trial in trials) / 2**20,
+        context_switches_per_query=median(trial.context_switches / trial.queries for trial in trials),
     )
 
 
@@ -155,14 +155,14 @@ def row(connections: int, ours: Sequence[Trial], peer: Sequence[Trial], against:
         connections=connections,
         ours=side(ours),
         peer=side(peer),
-        cpu_ratio=judge_ratio([_cpu_us(one) / _cpu_us(other) for one, other in pairs]).quoted,
-        qps_ratio=judge_ratio([_qps(one) / _qps(other) for one, other in pairs]).quoted,
-        rss_ratio=median(one.rss_bytes / other.rss_bytes for one, other in pairs),
+        cpu_ratio=judge_ratio([_cpu_us(ours_trial) / _cpu_us(peer_trial) for ours_trial, peer_trial in pairs]).quoted,
+        qps_ratio=judge_ratio([_qps(ours_trial) / _qps(peer_trial) for ours_trial, peer_trial in pairs]).quoted,
+        rss_ratio=median(ours_trial.rss_bytes / peer_trial.rss_bytes for ours_trial, peer_trial in pairs),
         driver=ours[-1].driver,
         cpu_bar=against.cpu_bars.get(connections),
         memory_bar=against.memory_bars.get(connections),
         qps_bar=None if against.bare else 1.0,
-        blocks=tuple(Block(ours=one, peer=other) for one, other in pairs),
+        blocks=tuple(Block(ours=ours_trial, peer=peer_trial) for ours_trial, peer_trial in pairs),
     )
 
 
@@ -178,8 +178,8 @@ Tool = Literal["ours", "peer"]
 TOOLS: Final[tuple[Tool, ...]] = ("ours", "peer")
 SETTLE_S: Final = 0.5
 """Time between the first answers and the window."""
-PATIENCE_S: Final = 60.0
-_LONG_NS: Final = 3_600_000_000_000
+TIMEOUT_S: Final = 60.0
+_MAX_RUN_NS: Final = 3_600_000_000_000
 """Length of a client's run: none ends by itself; each is stopped after its window."""
 
 
@@ -197,7 +197,7 @@ class Request:
 
     @property
     def peer(self) -> Peer:
-        return client_of(self.against, self.server)
+        return find_client(self.against, self.server)
 
 
 @dataclass(frozen=True)
@@ -224,19 +224,19 @@ class Client:
     driver: str | None = None
 
 
-def compare(request: Request, on_trial: Callable[[int, int], None] = lambda done, of: None) -> Comparison:
+def compare(request: Request, on_trial: Callable[[int, int], None] = lambda step, total: None) -> Comparison:
     """Measure and summarize. Raises MissingError, LabError, EngineError."""
     peer = request.peer
     version = peer.version()
-    _allow_files(max(request.connections))
+    _raise_file_limit(max(request.connections))
     cpus = splits(request.placement)
     measured: dict[tuple[int, Tool], list[Trial]] = defaultdict(list)
-    todo = [(connections, tool) for connections in request.connections for tool in TOOLS]
+    measurements = [(connections, tool) for connections in request.connections for tool in TOOLS]
     order = random.Random(0)
     with _testbed(request, cpus) as testbed:
         for block in range(request.blocks):
-            for number, (connections, tool) in enumerate(order.sample(todo, len(todo)), start=1):
-                on_trial(block * len(todo) + number, request.blocks * len(todo))
+            for number, (connections, tool) in enumerate(order.sample(measurements, len(measurements)), start=1):
+                on_trial(block * len(measurements) + number, request.blocks * len(measurements))
                 measured[connections, tool].append(_trial(tool, connections, request.seconds, testbed))
         setting = _setting(request, cpus, version, testbed.server)
     rows = tuple(row(n, measured[n, "ours"], measured[n, "peer"], peer) for n in request.connections)
@@ -247,17 +247,17 @@ def splits(placement: Placement) -> Shares:
     cpus = usable_cpus()
     if placement == "apart":
         return share_cpus(cpus)
-    both = cpus[-1:] if placement == "one-cpu" else cpus  # the last: interrupts and other programs prefer the first
-    return Shares(both, both)
+    shared = cpus[-1:] if placement == "one-cpu" else cpus  # the last: interrupts and other programs prefer the first
+    return Shares(shared, shared)
 
 
-def _allow_files(connections: int) -> None:
+def _raise_file_limit(connections: int) -> None:
     """Raise the limit on open files: a client has a descriptor per connection, and sysbench does not raise its limit itself."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + 256
-    if hard != resource.RLIM_INFINITY and hard < wanted:
+    needed = connections + 256
+    if hard != resource.RLIM_INFINITY and hard < needed:
         raise MissingError(
-            f"{counted(connections, 'connection')} need{'s' if connections == 1 else ''} {wanted} open files, {hard} are allowed",
+            f"{counted(connections, 'connection')} need{'s' if connections == 1 else ''} {needed} open files, {hard} are allowed",
             "Raise `ulimit -Hn`.",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -270,9 +270,9 @@ def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
         Tables(peer.workload.tables, peer.workload.table_size) if isinstance(peer.workload, Sysbench) else Tables(0, 1)
     )
     store: Store = find_store(request.server or peer.server, tables)
-    of = SERVICES[peer.protocol]
-    if store.kind not in of.kinds:
-        kinds = " and ".join(of.kinds)
+    protocol = SERVICES[peer.protocol]
+    if store.kind not in protocol.kinds:
+        kinds = " and ".join(protocol.kinds)
         raise PlanError(
             f"this comparison with {peer.program} is for {kinds}, not for {store.kind}",
             f"Leave --server out: {peer.server}.",
@@ -285,15 +285,15 @@ def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
                 work=work, host=Host("here", None), cpus=cpus.server, connections=connections, namespaced=False
             )
         )
-        running = store.start(networking=False)
-        stack.callback(running.stop)
+        server = store.start(networking=False)
+        stack.callback(server.stop)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-bench-")))
-        peer.prepare(running, store.password, folder)
-        counters = stack.enter_context(closing(peer.counters(running, store.password)))
+        peer.prepare(server, store.password, folder)
+        counters = stack.enter_context(closing(peer.counters(server, store.password)))
         # Both clients stay in this session, and so in one scheduling group.
         prefix = ("setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", format_cpus(cpus.client))
         launcher = Launcher(prefix=prefix)
-        yield Testbed(running, store.password, launcher, peer, folder, len(cpus.client), counters, request.driver)
+        yield Testbed(server, store.password, launcher, peer, folder, len(cpus.client), counters, request.driver)
 
 
 # ---------------------------------------------------------------- one client, once
@@ -302,21 +302,21 @@ def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
 def _trial(tool: Tool, connections: int, seconds: float, testbed: Testbed) -> Trial:
     start = _ours if tool == "ours" else _peer
     counters = testbed.counters
-    meter.wait_until(lambda: counters.connected() == 0, "the sessions of the previous client to end", PATIENCE_S)
-    began = counters.executed()
+    meter.wait_until(lambda: counters.connected() == 0, "the sessions of the previous client to end", TIMEOUT_S)
+    executed_before = counters.executed()
     with start(connections, testbed) as client:
 
-        def under_way() -> bool:
+        def has_answered() -> bool:
             client.check()
-            return counters.executed() > began
+            return counters.executed() > executed_before
 
         # Both start only when all connections are open and prepared.
-        meter.wait_until(under_way, f"the first answers on {counted(connections, 'connection')}", PATIENCE_S)
+        meter.wait_until(has_answered, f"the first answers on {counted(connections, 'connection')}", TIMEOUT_S)
         time.sleep(SETTLE_S)
-        open_now = counters.connected()
-        if open_now != connections:
-            raise LabError(f"{counted(open_now, 'connection')} open, {connections} requested")
-        trial = meter.measure(client.pid, counters, seconds, began, counters.align)
+        connected = counters.connected()
+        if connected != connections:
+            raise LabError(f"{counted(connected, 'connection')} open, {connections} requested")
+        trial = meter.measure(client.pid, counters, seconds, executed_before, counters.align)
         client.check()
         return trial.model_copy(update={"driver": client.driver})
 
@@ -333,11 +333,11 @@ def _ours(connections: int, testbed: Testbed, subcommand: Literal["load", "bare"
         connections=connections,
         seed=1,
         warmup_ns=0,
-        measure_ns=_LONG_NS,
-        interval_ns=_LONG_NS,
+        measure_ns=_MAX_RUN_NS,
+        interval_ns=_MAX_RUN_NS,
         client_work="touch",
         driver=testbed.driver,
-        connect_timeout_ns=round(PATIENCE_S * 1e9),
+        connect_timeout_ns=round(TIMEOUT_S * 1e9),
     )
     with EngineProcess(job, testbed.launcher, subcommand) as engine:
         ready = engine.read()

@@ -1,6 +1,6 @@
 """Measures any client from outside: its CPU clock, peak memory and context switches, and the server's count of queries.
 
-It treats every program alike and trusts none. It cannot measure latency.
+It measures every program in the same way and uses no program's own figures. It cannot measure latency.
 """
 
 from __future__ import annotations
@@ -88,34 +88,37 @@ def read(pid: int, counters: Counting) -> Reading:
     return Reading((before[0] + after[0]) // 2, (before[1] + after[1]) // 2, executed, switches)
 
 
-def measure(pid: int, counters: Counting, seconds: float, began: int, align: Callable[[], None] | None = None) -> Trial:
-    """Measure a window of a running client; `began`: the server's counter before its start. `align` precedes each reading."""
+def measure(
+    pid: int, counters: Counting, seconds: float, executed_before: int, align: Callable[[], None] | None = None
+) -> Trial:
+    """Measure a window of a running client. `executed_before`: the server's counter before its start. `align` is called before each
+    reading."""
     if align is not None:
         align()
-    first = read(pid, counters)
+    begin = read(pid, counters)
     time.sleep(seconds)
     if align is not None:
         align()
-    last = read(pid, counters)
-    if last.executed == first.executed:
+    end = read(pid, counters)
+    if end.executed == begin.executed:
         raise LabError(
             f"nothing was answered in {seconds:g} s", "Wait until the machine is quieter, or measure longer."
         )
     return Trial(
-        queries=last.executed - first.executed,
-        seconds=(last.at_ns - first.at_ns) / 1e9,
-        cpu_ns=last.cpu_ns - first.cpu_ns,
-        whole_queries=last.executed - began,
-        whole_cpu_ns=last.cpu_ns,
+        queries=end.executed - begin.executed,
+        seconds=(end.at_ns - begin.at_ns) / 1e9,
+        cpu_ns=end.cpu_ns - begin.cpu_ns,
+        whole_queries=end.executed - executed_before,
+        whole_cpu_ns=end.cpu_ns,
         rss_bytes=peak_memory_bytes(pid),
-        context_switches=last.context_switches - first.context_switches,
+        context_switches=end.context_switches - begin.context_switches,
     )
 
 
-def wait_until(condition: Callable[[], bool], what: str, patience_s: float) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
     """Wait for a condition, bounded in time. Raises LabError."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise LabError(f"waited {patience_s:.0f} s for {what}", "Is the machine overloaded?")
+            raise LabError(f"waited {timeout_s:.0f} s for {what}", "Is the machine overloaded?")
         time.sleep(_POLL_S)

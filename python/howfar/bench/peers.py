@@ -69,10 +69,10 @@ class Peer(Protocol):
 
 
 def version_of(program: str, package: str) -> str:
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         raise MissingError(f"the program {program} was not found", f"Install Debian's package {package}.")
-    return subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def write_secret(path: Path, text: str) -> None:
@@ -141,11 +141,11 @@ class MysqlCounters:
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name = %s", (name,))
-                found = cursor.fetchone()
+                row = cursor.fetchone()
         except pymysql.Error as error:
             raise LabError(f"the server did not report its counter {name}: {error}") from error
-        assert found is not None, "every server counts this"
-        return int(found[1])
+        assert row is not None, "every server counts this"
+        return int(row[1])
 
     def close(self) -> None:
         self._connection.close()

@@ -38,14 +38,14 @@ class PgbenchPeer:
 
     def prepare(self, server: Server, password: str, folder: Path) -> None:
         write_secret(folder / "pgpass", f"*:*:*:*:{password}\n")
-        made = subprocess.run(
+        completed = subprocess.run(
             ["pgbench", "--initialize", "--quiet", f"--scale={self.workload.scale}"],
             env=self.environment(server, folder),
             capture_output=True,
             text=True,
         )
-        if made.returncode != 0:
-            raise LabError(f"pgbench did not make its tables: {made.stderr.strip()[-500:]}")
+        if completed.returncode != 0:
+            raise LabError(f"pgbench did not make its tables: {completed.stderr.strip()[-500:]}")
 
     def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]:
         return [
@@ -60,8 +60,8 @@ class PgbenchPeer:
 
     def environment(self, server: Server, folder: Path) -> dict[str, str]:
         name = server.socket.name  # .s.PGSQL.5432
-        place = {"PGHOST": str(server.socket.parent), "PGPORT": name.rpartition(".")[2]}
-        return {**os.environ, **place, "PGUSER": USER, "PGDATABASE": DATABASE, "PGPASSFILE": str(folder / "pgpass")}
+        location = {"PGHOST": str(server.socket.parent), "PGPORT": name.rpartition(".")[2]}
+        return {**os.environ, **location, "PGUSER": USER, "PGDATABASE": DATABASE, "PGPASSFILE": str(folder / "pgpass")}
 
     def counters(self, server: Server, password: str) -> Counters:
         return PostgresCounters(server.socket, password)
@@ -77,8 +77,8 @@ class PostgresCounters:
     def align(self) -> None:
         """Wait until a session has just published its counts. With many sessions, the lag is the same at both ends of a window."""
         before = self.executed()
-        until = time.monotonic() + _FLUSH_S
-        while self.executed() == before and time.monotonic() < until:
+        deadline = time.monotonic() + _FLUSH_S
+        while self.executed() == before and time.monotonic() < deadline:
             time.sleep(_FLUSH_POLL_S)
 
     def connected(self) -> int:
@@ -88,14 +88,14 @@ class PostgresCounters:
 
     def executed(self) -> int:
         """Count scans of an index that only the workload uses: queries of this connection and of the laboratory do not count."""
-        return self._one(
+        return self._query_number(
             "SELECT coalesce(sum(idx_scan), 0)::bigint FROM pg_stat_user_tables WHERE relname = 'pgbench_accounts'"
         )
 
     def _backends(self) -> int:
-        return self._one("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+        return self._query_number("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
 
-    def _one(self, statement: str) -> int:
+    def _query_number(self, statement: str) -> int:
         try:
             rows = self._connection.run(statement)
         except (DatabaseError, InterfaceError, OSError) as error:

@@ -1,5 +1,5 @@
-"""Attribution: which resource limits an arm, with the evidence. Pure: records in, findings out.
+"""Attribution: which resource limits an arm, with the evidence. Pure functions from records to findings.
 
-`evidence.py` reads the facts off an arm's good trials, `cycle.py` splits a transaction's time by them, `rules.py` names what is full,
-`limit.py` says what would change it. Not here: predictions (`model/`), and drawing.
+`evidence.py` collects facts from an arm's good trials, `cycle.py` splits a transaction's time into parts, `rules.py` names the full
+resource, and `limit.py` tells which changes would help. Predictions are in `model/`.
 """

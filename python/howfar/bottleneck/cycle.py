@@ -1,7 +1,7 @@
-"""Division of the time from one transaction of a connection to its next into parts. What none of them explains is `rest`.
+"""Division of the cycle, the time from one transaction of a connection to its next, into parts. Unexplained time is the part `rest`.
 
 In a closed loop each of N connections always has one transaction in progress, so the cycle is N x elapsed / transactions. Each part
-is known from a source other than the clock, and claims its time in this order; a later one gets at most what is left:
+is known from a source other than the clock. Parts claim their time in this order; a later part gets at most what is left:
 
 - CPU time of client, server and forwarder per transaction, measured. Only one of them at a time works on a transaction, so the cycle
   contains all of it, whatever N is.
@@ -86,23 +86,24 @@ LOSS_WINDOW = 1.5
 GROUP_WAIT = 1.5
 """Mean wait of a commit that shares the disk, in multiples of its own write: half of the write in progress, then its own."""
 
-SHORTER = 0.6
-"""Share of a commit's mean wait below which a cycle has no commit: even one with a free slot on the path waits two thirds."""
+MIN_COMMIT_WAIT_SHARE = 0.6
+"""If a cycle is shorter than this share of the wait for a replica, its transactions commit nothing: even a commit with a free slot on
+the path waits two thirds of it."""
 
 Basis = Literal["measured", "computed", "bounded"]
 
 
 def cycle_of(evidence: Evidence) -> Cycle:
-    """The cycle of an arm: adds up to `evidence.cycle_s`, exactly except for rounding. Parts of 0 are left out, but not `rest`."""
+    """The cycle of an arm. Its parts add up to `evidence.cycle_s`, except for rounding. Parts of 0 are left out, but `rest` is not."""
     cycle = evidence.cycle_s
-    claims: list[tuple[str, float, Basis]] = [*_cpu(evidence, cycle)]
-    left = cycle - sum(seconds for _, seconds, _ in claims)
+    claims: list[tuple[str, float, Basis]] = [*_cpu_claims(evidence, cycle)]
+    remaining = cycle - sum(seconds for _, seconds, _ in claims)
     parts = list(claims)
-    for name, seconds, basis in _claims(evidence):
-        got = min(max(left, 0.0), seconds)
-        parts.append((name, got, basis))
-        left -= got
-    rest = max(0.0, left)
+    for name, seconds, basis in _other_claims(evidence):
+        claimed = min(max(remaining, 0.0), seconds)
+        parts.append((name, claimed, basis))
+        remaining -= claimed
+    rest = max(0.0, remaining)
     shown = [CyclePart(name=name, us=s * 1e6, basis=basis) for name, s, basis in parts if s > 0]
     return Cycle(
         us=cycle * 1e6,
@@ -111,42 +112,42 @@ def cycle_of(evidence: Evidence) -> Cycle:
     )
 
 
-def _cpu(evidence: Evidence, cycle: float) -> list[tuple[str, float, Basis]]:
+def _cpu_claims(evidence: Evidence, cycle: float) -> list[tuple[str, float, Basis]]:
     """CPU time of the roles, scaled down if overlapping work (a server that cleans up after its answer) exceeds the cycle."""
-    found = {part: evidence.role(role).cpu_s / evidence.transactions for part, role in CPU_ROLES.items()}
-    total = sum(found.values())
+    cpu_s = {part: evidence.role(role).cpu_s / evidence.transactions for part, role in CPU_ROLES.items()}
+    total = sum(cpu_s.values())
     scale = cycle / total if total > cycle else 1.0
-    return [(part, seconds * scale, "measured") for part, seconds in found.items()]
+    return [(part, seconds * scale, "measured") for part, seconds in cpu_s.items()]
 
 
-def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
+def _other_claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
     """All parts except CPU, in the order of PARTS."""
     setting = evidence.setting
-    commit, commit_basis = _commit(evidence)
+    commit, commit_basis = _commit_wait(evidence)
     wire_basis: Basis = "bounded" if any(link.rate_is_least for link in evidence.directions) else "computed"
     return [
         (ROUND_TRIPS, (setting.rest_rtt_s or 0.0) * evidence.round_trips, "computed"),
-        (ACKNOWLEDGEMENT, _acknowledgement(evidence), "computed"),
+        (ACKNOWLEDGEMENT, _acknowledgement_wait_s(evidence), "computed"),
         (WIRE, sum(link.wire_s or 0.0 for link in evidence.directions), wire_basis),
         (LOCKS, evidence.lock_s or 0.0, "bounded"),
         (COMMIT, commit, commit_basis),
         (WAITING, sum(evidence.role(role).wait_s for role in CPU_ROLES.values()) / evidence.transactions, "bounded"),
-        (LINK_QUEUE, _link_queue(evidence), "bounded"),
-        (WINDOWS, _windows(evidence), "bounded"),
-        (LOSS, _loss(evidence), "bounded"),
-        (CLIENT_QUEUE, _client_queue(evidence), "bounded"),
+        (LINK_QUEUE, _link_queue_s(evidence), "bounded"),
+        (WINDOWS, _window_wait_s(evidence), "bounded"),
+        (LOSS, _loss_wait_s(evidence), "bounded"),
+        (CLIENT_QUEUE, _client_queue_s(evidence), "bounded"),
     ]
 
 
-def _acknowledgement(evidence: Evidence) -> float:
+def _acknowledgement_wait_s(evidence: Evidence) -> float:
     """Wait for a replica; 0 if cycles are too short for it, because then the transactions commit nothing."""
     wait_s = evidence.setting.acknowledgement_s or 0.0
-    return wait_s if evidence.cycle_s >= SHORTER * wait_s else 0.0
+    return wait_s if evidence.cycle_s >= MIN_COMMIT_WAIT_SHARE * wait_s else 0.0
 
 
-def _commit(evidence: Evidence) -> tuple[float, Basis]:
-    """Wait for the disk. A single connection waits for each of its writes; one of several at most for the present group and its
-    own."""
+def _commit_wait(evidence: Evidence) -> tuple[float, Basis]:
+    """Wait for the disk. A single connection waits for each of its writes. One of several connections waits at most for the present
+    group of commits and then for its own."""
     if evidence.fsyncs is None or evidence.setting.fsync_s is None:
         return 0.0, "computed"
     if evidence.setting.connections == 1 or not evidence.commits or evidence.fsyncs >= evidence.commits:
@@ -156,64 +157,70 @@ def _commit(evidence: Evidence) -> tuple[float, Basis]:
     return GROUP_WAIT * evidence.commits * evidence.setting.fsync_s, "bounded"
 
 
-def behind_others(demand_s: float, used: float, connections: int, unevenness: float = 1.0) -> float:
+def max_queue_wait_s(demand_s: float, utilisation: float, connections: int, unevenness: float = 1.0) -> float:
     """Upper bound of the mean wait at a station with this demand per transaction and this utilisation, in a closed loop.
     `unevenness`: the remaining time of a service in progress over the mean service, (1 + C²) / 2."""
-    most = demand_s * (connections - 2 + unevenness) if connections > 1 else 0.0
-    return most if used >= 1 else min(most, demand_s * used / (1 - used) * unevenness)
+    bound_s = demand_s * (connections - 2 + unevenness) if connections > 1 else 0.0
+    return bound_s if utilisation >= 1 else min(bound_s, demand_s * utilisation / (1 - utilisation) * unevenness)
 
 
-def _link_queue(evidence: Evidence) -> float:
+def _link_queue_s(evidence: Evidence) -> float:
     setting = evidence.setting
     return sum(
-        behind_others(link.wire_s, link.used, setting.connections, setting.unevenness)
+        max_queue_wait_s(link.wire_s, link.used, setting.connections, setting.unevenness)
         for link in evidence.directions
         if link.wire_s and link.used
     )
 
 
-def _windows(evidence: Evidence) -> float:
+def _window_wait_s(evidence: Evidence) -> float:
     """Time of a cycle in which either sender was held back by a window."""
-    held = [tcp.rwnd_of_window + tcp.sndbuf_of_window for tcp in evidence.tcp.values()]
-    return min(1.0, sum(held)) * evidence.cycle_s
+    limited_shares = [tcp.rwnd_of_window + tcp.sndbuf_of_window for tcp in evidence.tcp.values()]
+    return min(1.0, sum(limited_shares)) * evidence.cycle_s
 
 
-def _loss(evidence: Evidence) -> float:
+def _loss_wait_s(evidence: Evidence) -> float:
     if not evidence.retransmits or (evidence.retransmit_share or 0.0) < LOSS_COUNTS_SHARE:
         return 0.0
     rtt_s = evidence.setting.rest_rtt_s or 0.0
     timeouts = evidence.retransmits if evidence.timeouts is None else min(evidence.timeouts, evidence.retransmits)
-    fast = evidence.retransmits - timeouts
-    return timeouts * RTO_S + (timeouts + fast + (_rounds_more(evidence) if fast else 0.0)) * rtt_s
+    fast_retransmits = evidence.retransmits - timeouts
+    return (
+        timeouts * RTO_S
+        + (timeouts + fast_retransmits + (_extra_round_trips(evidence) if fast_retransmits else 0.0)) * rtt_s
+    )
 
 
-def _rounds_more(evidence: Evidence) -> float:
+def _extra_round_trips(evidence: Evidence) -> float:
     """Additional round trips of a transaction at the mean window for this loss: sqrt(3/2p) segments (Mathis and others, 1997)."""
     share = evidence.retransmit_share or 0.0
     segments = max((link.segments for link in evidence.directions), default=0.0)
     return max(0.0, segments / math.sqrt(LOSS_WINDOW / share) - evidence.round_trips) if share else 0.0
 
 
-def _client_queue(evidence: Evidence) -> float:
+def _client_queue_s(evidence: Evidence) -> float:
     """Wait of answers: each of the client's threads serves many connections, so an answer waits for those ahead of it."""
     client, workers = evidence.role("client"), evidence.client_workers
     busy_s = client.cpu_s + client.wait_s
-    each = -(-evidence.setting.connections // workers)
-    used = busy_s / (evidence.elapsed_s * workers)
-    return behind_others(busy_s / evidence.transactions, used, each, evidence.setting.unevenness)
+    connections_per_worker = -(-evidence.setting.connections // workers)
+    utilisation = busy_s / (evidence.elapsed_s * workers)
+    return max_queue_wait_s(
+        busy_s / evidence.transactions, utilisation, connections_per_worker, evidence.setting.unevenness
+    )
 
 
-def twice_share(evidence: Evidence, cycle: Cycle) -> float:
-    """The share of the cycle that may be claimed twice: a ping at rest includes work of both hosts' kernels, which is CPU time too."""
+def double_counted_share(evidence: Evidence, cycle: Cycle) -> float:
+    """The share of the cycle that may be claimed twice: a ping at rest includes work of both kernels, which also counts as CPU
+    time."""
     hosts_us = (evidence.setting.hosts_rtt_s or 0.0) * evidence.round_trips * 1e6
     return min(hosts_us, part_us(cycle, *CPU_ROLES), part_us(cycle, ROUND_TRIPS)) / cycle.us
 
 
-def link_most_us(evidence: Evidence, cycle: Cycle) -> float:
+def max_link_us(evidence: Evidence, cycle: Cycle) -> float:
     """Upper bound for bytes on the wire and the queue for it, at most the cycle without CPU time and round trips: the true values of
     other upper bounds, which claim their time earlier, may be nearly 0."""
-    most = sum(link.wire_s or 0.0 for link in evidence.directions) + _link_queue(evidence)
-    return min(most * 1e6, cycle.us - part_us(cycle, *CPU_ROLES, ROUND_TRIPS))
+    link_s = sum(link.wire_s or 0.0 for link in evidence.directions) + _link_queue_s(evidence)
+    return min(link_s * 1e6, cycle.us - part_us(cycle, *CPU_ROLES, ROUND_TRIPS))
 
 
 def part_us(cycle: Cycle, *names: str) -> float:
@@ -237,17 +244,17 @@ def setting_of(
     acknowledgement_s: float | None = None,
     hosts_rtt_s: float | None = None,
 ) -> Setting:
-    """Facts that the arm's trials share. Client and server share CPUs on local paths of the placement `machines`."""
+    """Facts that the arm's trials share. Client and server share CPUs on local paths of the placement `share_cpus`."""
     environment = info.environment
     server_cpus = cpus_in(environment, "server_cpus")
     fsync_ns = number_in(environment, *_FSYNC)
-    machines = arm.factors.get("placement", environment.get("placement")) == "machines" and not crosses_link(
+    share_cpus = arm.factors.get("placement", environment.get("placement")) == "machines" and not crosses_link(
         arm.factors.get("path")
     )
     return Setting(
         connections=connections,
         factors=arm.factors,
-        client_cpus=server_cpus if machines else cpus_in(environment, "client_cpus"),
+        client_cpus=server_cpus if share_cpus else cpus_in(environment, "client_cpus"),
         server_cpus=server_cpus,
         rest_rtt_s=rest_rtt_s,
         machine_cpus=next((n for key in ("cpu_count", "cpus") if isinstance(n := environment.get(key), int)), None),

@@ -1,7 +1,6 @@
-"""Facts about an arm from its good trials: sums over trials, so that one trial and several are computed in the same way.
+"""Facts about an arm from its good trials. They are sums over trials, so that one trial and several are treated in the same way.
 
-None always means *unknown*: an older file, a path without a link, a kernel that does not report it. Not here: any judgement
-(`rules.py`).
+None always means *unknown*: an older file, a path without a link, a kernel that does not report it. `rules.py` judges these facts.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Tcp:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All facts about an arm. Times in seconds; `*_share` are shares."""
+    """All facts about an arm. Times are in seconds; `*_share` are between 0 and 1."""
 
     setting: Setting
     elapsed_s: float
@@ -117,13 +116,13 @@ class Evidence:
     retransmits: float | None
     """Retransmitted segments per transaction, both hosts."""
     retransmit_share: float | None
-    """Retransmitted segments, as a share of those that carried this load, both directions."""
+    """Retransmitted segments as a share of all segments of this load, both directions."""
     timeouts: float | None
     """Expired retransmission timers per transaction, both hosts. None: not counted."""
     lock_waits: float | None
     """Waits for locks per transaction."""
     lock_s: float | None
-    """Time waiting for row locks per transaction; one server counts whole milliseconds and cuts off the rest."""
+    """Time waiting for row locks per transaction. One server counts only whole milliseconds of each wait."""
     fsyncs: float | None
     """Writes made durable per transaction."""
     commits: float | None
@@ -166,14 +165,14 @@ class Evidence:
 
     @property
     def cpu_sets(self) -> tuple[CpuSet, ...]:
-        """Each CPU once: where client and server share a host there is one set."""
+        """The sets of CPUs, so that each CPU occurs once: if client and server share a host, there is one set."""
         if self.setting.client_cpus == self.setting.server_cpus:
             return (self.server_cpus,)
         return (self.server_cpus, self.client_cpus)
 
     @property
     def fsync_busy_share(self) -> float | None:
-        """Share of the time in which writes were being made durable, if one thread did so after the other."""
+        """Share of the time in which writes were being made durable, if they were done one after the other."""
         if self.fsyncs is None or self.setting.fsync_s is None:
             return None
         return self.fsyncs * self.throughput * self.setting.fsync_s
@@ -185,14 +184,14 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
     transactions = sum(m.transactions for m in good)
     assert transactions > 0, "evidence needs a transaction"
     elapsed_s = sum(m.elapsed_ns for m in good) / 1e9
-    roles = {name: found for name in ROLES if (found := _role(good, name)) is not None}
+    roles = {name: role_use for name in ROLES if (role_use := _role(good, name)) is not None}
     round_trips = sum(m.turns for m in good) / transactions + connect_round_trips(
         [t.receipt for t in trials], setting.factors
     )
-    retransmits = _retransmits(trials)
+    retransmits = _retransmits_per_transaction(trials)
     to_client = link_direction(trials, setting.factors, "to_client")
     to_server = link_direction(trials, setting.factors, "to_server")
-    lock_waits, lock_s = _locks(trials)
+    lock_waits, lock_s = _lock_waits(trials)
     return Evidence(
         setting=setting,
         elapsed_s=elapsed_s,
@@ -208,11 +207,11 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         tcp={} if connects_each_time(setting.factors) else _tcp(trials),
         retransmits=retransmits,
         retransmit_share=_retransmit_share(retransmits, to_client, to_server),
-        timeouts=_timeouts(trials),
+        timeouts=_timeouts_per_transaction(trials),
         lock_waits=lock_waits,
         lock_s=lock_s,
-        fsyncs=_growth(trials, lambda seen: seen.fsyncs),
-        commits=_growth(trials, lambda seen: seen.commits),
+        fsyncs=_server_count_per_transaction(trials, lambda seen: seen.fsyncs),
+        commits=_server_count_per_transaction(trials, lambda seen: seen.commits),
         threads_running=_threads_running(trials),
         semi_sync_wait_s=_semi_sync_wait_s(trials),
     )
@@ -234,24 +233,26 @@ def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting
     """CPUs of a host, by the medians of `stats.host_cpus`. Without readings, emulator and others count as spread over all CPUs."""
     cpus = setting.server_cpus if name == "server" else setting.client_cpus
     number = max(len(cpus), 1)
-    both = len({*setting.server_cpus, *setting.client_cpus})
-    host = HostCpus(frozenset(cpus), setting.machine_cpus or both or number)
+    all_cpus = len({*setting.server_cpus, *setting.client_cpus})
+    host = HostCpus(frozenset(cpus), setting.machine_cpus or all_cpus or number)
     roles = (name,) if setting.client_cpus != setting.server_cpus else ("server", "client")
-    share = dict.fromkeys(roles, 1.0)
-    if part := sum(_forwarder_share(trials, role) for role in roles):
-        share["forwarder"] = part
-    seen = [(trial, trial.measured) for trial in trials if trial.measured is not None]
-    present = {use.role for _, measured in seen for use in measured.cpu}
+    share_by_role = dict.fromkeys(roles, 1.0)
+    if forwarder_part := sum(_forwarder_share(trials, role) for role in roles):
+        share_by_role["forwarder"] = forwarder_part
+    measured_trials = [(trial, trial.measured) for trial in trials if trial.measured is not None]
+    present = {use.role for _, measured in measured_trials for use in measured.cpu}
     owners = {
-        role: median(part * cpus_used(measured, (role,)) for _, measured in seen) / number
-        for role, part in share.items()
+        role: median(forwarder_part * cpus_used(measured, (role,)) for _, measured in measured_trials) / number
+        for role, forwarder_part in share_by_role.items()
         if role in present
     }
     if emulated := host.link_cpus(trials):
         owners["link"] = emulated / number
-    counted = [trial for trial, _ in seen if host.window(trial) is not None or others_in(trial) is not None]
-    if counted:
-        owners["others"] = median(_others(host, trial, share) for trial in counted) / number
+    trials_with_counts = [
+        trial for trial, _ in measured_trials if host.window(trial) is not None or others_in(trial) is not None
+    ]
+    if trials_with_counts:
+        owners["others"] = median(_others_cpus(host, trial, share_by_role) for trial in trials_with_counts) / number
     # Sampled ticks miss short wake-ups; the CPU times of our own processes do not.
     busy = host.busy(trials)
     return CpuSet(name, number, None if busy is None else min(max(busy, sum(owners.values())), 1.0), owners)
@@ -261,13 +262,13 @@ def _forwarder_share(trials: Sequence[Trial], host: str) -> float:
     return forwarder_share([trial.receipt for trial in trials], host)
 
 
-def _others(host: HostCpus, trial: Trial, share: Mapping[str, float]) -> float:
-    ours = sum(part * cpus_used(trial.measured, (role,)) for role, part in share.items())
+def _others_cpus(host: HostCpus, trial: Trial, share_by_role: Mapping[str, float]) -> float:
+    ours = sum(part * cpus_used(trial.measured, (role,)) for role, part in share_by_role.items())
     return host.others_cpus(trial, ours)
 
 
 def _tcp(trials: Sequence[Trial]) -> dict[str, Tcp]:
-    found = {}
+    tcp_by_host = {}
     for host in ("client", "server"):
         counted = [
             (record, trial.window.length_ns / 1e9)
@@ -277,38 +278,38 @@ def _tcp(trials: Sequence[Trial]) -> dict[str, Tcp]:
             if record.host == host and record.busy_ns is not None and record.connections
         ]
         if counted:
-            found[host] = _limits(counted)
-    return found
+            tcp_by_host[host] = _tcp_shares(counted)
+    return tcp_by_host
 
 
-def _limits(counted: Sequence[tuple[TcpRecord, float]]) -> Tcp:
-    busy = sum(r.busy_ns or 0 for r, _ in counted) / 1e9
-    rwnd = sum(r.rwnd_limited_ns or 0 for r, _ in counted) / 1e9
-    sndbuf = sum(r.sndbuf_limited_ns or 0 for r, _ in counted) / 1e9
-    window = sum(r.connections * length_s for r, length_s in counted)
-    stretched = [r.rtt_p50_ns / r.min_rtt_ns for r, _ in counted if r.min_rtt_ns]
+def _tcp_shares(counted: Sequence[tuple[TcpRecord, float]]) -> Tcp:
+    busy_s = sum(r.busy_ns or 0 for r, _ in counted) / 1e9
+    rwnd_s = sum(r.rwnd_limited_ns or 0 for r, _ in counted) / 1e9
+    sndbuf_s = sum(r.sndbuf_limited_ns or 0 for r, _ in counted) / 1e9
+    window_s = sum(r.connections * length_s for r, length_s in counted)
+    stretches = [r.rtt_p50_ns / r.min_rtt_ns for r, _ in counted if r.min_rtt_ns]
     return Tcp(
-        busy_share=busy / window,
-        rwnd_of_busy=rwnd / busy if busy else 0.0,
-        rwnd_of_window=rwnd / window,
-        sndbuf_of_busy=sndbuf / busy if busy else 0.0,
-        sndbuf_of_window=sndbuf / window,
-        rtt_stretch=sum(stretched) / len(stretched) if stretched else None,
+        busy_share=busy_s / window_s,
+        rwnd_of_busy=rwnd_s / busy_s if busy_s else 0.0,
+        rwnd_of_window=rwnd_s / window_s,
+        sndbuf_of_busy=sndbuf_s / busy_s if busy_s else 0.0,
+        sndbuf_of_window=sndbuf_s / window_s,
+        rtt_stretch=sum(stretches) / len(stretches) if stretches else None,
     )
 
 
-def _a_transaction(counted: Sequence[tuple[Trial, int]]) -> float | None:
+def _per_transaction(counted: Sequence[tuple[Trial, int]]) -> float | None:
     """Mean count per transaction, over the trials that have a count."""
     transactions = sum(trial.measured.transactions for trial, _ in counted if trial.measured is not None)
     return sum(count for _, count in counted) / transactions if transactions else None
 
 
-def _retransmits(trials: Sequence[Trial]) -> float | None:
-    return _a_transaction([(t, t.window.network[-1].retransmits) for t in trials if t.window and t.window.network])
+def _retransmits_per_transaction(trials: Sequence[Trial]) -> float | None:
+    return _per_transaction([(t, t.window.network[-1].retransmits) for t in trials if t.window and t.window.network])
 
 
-def _timeouts(trials: Sequence[Trial]) -> float | None:
-    return _a_transaction([(t, t.window.timeouts) for t in trials if t.window and t.window.timeouts is not None])
+def _timeouts_per_transaction(trials: Sequence[Trial]) -> float | None:
+    return _per_transaction([(t, t.window.timeouts) for t in trials if t.window and t.window.timeouts is not None])
 
 
 def _retransmit_share(retransmits: float | None, *directions: CarriedTraffic | None) -> float | None:
@@ -316,23 +317,25 @@ def _retransmit_share(retransmits: float | None, *directions: CarriedTraffic | N
     return retransmits / sent if retransmits is not None and sent else None
 
 
-def _growth(trials: Sequence[Trial], metric: Callable[[ServerMetrics], int | None]) -> float | None:
+def _server_count_per_transaction(
+    trials: Sequence[Trial], metric: Callable[[ServerMetrics], int | None]
+) -> float | None:
     """A server's count per transaction. None: the server does not count it."""
     counts = [(t, metric(server_metrics(t.window.server))) for t in trials if t.window]
-    return _a_transaction([(t, count) for t, count in counts if count is not None])
+    return _per_transaction([(t, count) for t, count in counts if count is not None])
 
 
-def _locks(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
-    waits = _growth(trials, lambda seen: seen.lock_waits)
-    time_ms = _growth(trials, lambda seen: seen.lock_wait_ms)
+def _lock_waits(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
+    waits = _server_count_per_transaction(trials, lambda seen: seen.lock_waits)
+    time_ms = _server_count_per_transaction(trials, lambda seen: seen.lock_wait_ms)
     if waits is None or time_ms is None:
         return waits, None
     return waits, (time_ms + waits) / 1e3
 
 
 def _threads_running(trials: Sequence[Trial]) -> float | None:
-    seen = [server_metrics(t.window.server).running for t in trials if t.window]
-    known = [running for running in seen if running is not None]
+    readings = [server_metrics(t.window.server).running for t in trials if t.window]
+    known = [running for running in readings if running is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -356,8 +359,8 @@ def connect_round_trips(receipts: Sequence[Mapping[str, Any]], factors: Mapping[
     """Round trips to connect, per transaction of an arm's good trials. 0: its connections stay open, or no receipt counts them."""
     if not connects_each_time(factors):
         return 0.0
-    found = [_round_trips(session) for receipt in receipts if isinstance(session := receipt.get("session"), Mapping)]
-    return mean(found) if found else 0.0
+    counts = [_round_trips(session) for receipt in receipts if isinstance(session := receipt.get("session"), Mapping)]
+    return mean(counts) if counts else 0.0
 
 
 def _round_trips(session: Mapping[str, Any]) -> int:
@@ -366,5 +369,5 @@ def _round_trips(session: Mapping[str, Any]) -> int:
         return counted
     if session.get("tls_version") is None:
         return _PLAIN_ROUND_TRIPS
-    begun_in_two = session.get("tls_version") == "TLSv1.2" or session.get("tls_retried") is True
-    return _PLAIN_ROUND_TRIPS + (2 if begun_in_two and not session.get("tls_resumed") else 1)
+    has_longer_handshake = session.get("tls_version") == "TLSv1.2" or session.get("tls_retried") is True
+    return _PLAIN_ROUND_TRIPS + (2 if has_longer_handshake and not session.get("tls_resumed") else 1)

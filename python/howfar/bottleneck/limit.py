@@ -1,4 +1,4 @@
-"""The cycle and the limit of an arm from its good trials, and which changes would increase its throughput, by how much at most."""
+"""The limit of an arm, from its good trials, and the changes that would increase its throughput, with upper bounds of their gains."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
+
+from pydantic import AliasChoices, Field
 
 from howfar.bottleneck.cycle import (
     ACKNOWLEDGEMENT,
@@ -18,7 +20,7 @@ from howfar.bottleneck.cycle import (
     WINDOWS,
     Cycle,
     cycle_of,
-    link_most_us,
+    max_link_us,
     part_us,
 )
 from howfar.bottleneck.evidence import Evidence, Setting, gather
@@ -52,6 +54,10 @@ class Limit(Part):
     the next share."""
 
 
+_OTHERWISE = AliasChoices("otherwise", "ratio_if_wrong")
+"""Names of a field: its name in run files and reports, and in Python."""
+
+
 class Intervention(Part):
     """A change that tests whether a limit is the limit."""
 
@@ -63,7 +69,7 @@ class Intervention(Part):
     """The arm's, with the change."""
     predicted: float
     """Throughput over the unchanged arm's, if the limit is as named."""
-    otherwise: float
+    ratio_if_wrong: float = Field(validation_alias=_OTHERWISE, serialization_alias="otherwise")
     """Expected ratio if it is not. The further apart the two are, the fewer blocks are needed."""
     rules_out: str = ""
     """What is not a limit if throughput moves as predicted, where something other than the resource was changed. Empty: it was
@@ -89,9 +95,9 @@ class Confirmation(Part):
     """Throughput over the unchanged arm's, by the model."""
     measured: Estimate
     confirmed: bool
-    """Whether throughput moved as predicted, and not as `otherwise`: see `analysis/confirmation.py`, `is_as_predicted`."""
+    """Whether throughput moved as predicted, and not as `ratio_if_wrong`: see `analysis/confirmation.py`, `is_as_predicted`."""
     blocks: int
-    otherwise: float = 1.0
+    ratio_if_wrong: float = Field(1.0, validation_alias=_OTHERWISE, serialization_alias="otherwise")
     """Expected ratio if it were not the limit."""
     rules_out: str = ""
     """As in the intervention. Empty: the resource itself was changed."""
@@ -104,7 +110,7 @@ _UNBOUNDED = 100.0
 _EMULATOR_SHARE = 0.10
 """Share of the CPUs used by the emulator from which its absence would be noticeable."""
 HARDLY = 1.05
-"""Factor of throughput: a change that gives less even by its upper limit is no help."""
+"""Factor of throughput. A change whose gain is lower than this even by its upper limit does not help."""
 SHARED_CPUS = "separate CPUs for each of these; which of them that would help most is unknown"
 """Suggested change when no process dominates the shared CPUs."""
 _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
@@ -126,40 +132,40 @@ HELD_PARTS: dict[Resource, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Bound:
-    """Factor by which throughput can grow at most before something else is full."""
+    """Upper bound of the factor by which throughput can grow before something else is full."""
 
     factor: float
     then: str
-    """What is full then."""
+    """The resource that is full then. Empty: none."""
 
 
-Figure = Callable[[Evidence, Cycle], Bound]
+Metric = Callable[[Evidence, Cycle], Bound]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Evidence and cycle of an arm's trials together, and of each alone: its blocks, from which intervals are computed."""
+    """Evidence and cycle of all of an arm's trials together, and of each trial alone, from which intervals are computed."""
 
     evidence: Evidence
     cycle: Cycle
     each: tuple[tuple[Evidence, Cycle], ...] = ()
 
-    def gain(self, figure: Figure, most: float = _UNBOUNDED) -> Gain:
-        """A figure, capped at `most`, with the interval of its values in each block alone, because users of CPUs are medians over
-        trials."""
-        whole, each = figure(self.evidence, self.cycle), [figure(*one).factor for one in self.each]
-        bound = whole if whole.factor <= most else Bound(most, "")
-        found = of_blocks(bound.factor, [min(factor, most) for factor in each])
+    def gain(self, figure: Metric, max_factor: float = _UNBOUNDED) -> Gain:
+        """A bound, at most `max_factor`, with an interval from its values in each block alone. Resampling would not do, because users
+        of CPUs are medians over trials."""
+        overall, block_factors = figure(self.evidence, self.cycle), [figure(*block).factor for block in self.each]
+        bound = overall if overall.factor <= max_factor else Bound(max_factor, "")
+        interval = of_blocks(bound.factor, [min(factor, max_factor) for factor in block_factors])
         # Removing a limit cannot make it slower.
-        low, high = (None, None) if found is None else (max(1.0, found[0]), min(most, found[1]))
-        points = tuple(min(factor, most) for factor in each) if found is None else ()
-        return Gain(Estimate(value=bound.factor, low=low, high=high, n=len(each), points=points), bound.then)
+        low, high = (None, None) if interval is None else (max(1.0, interval[0]), min(max_factor, interval[1]))
+        points = tuple(min(factor, max_factor) for factor in block_factors) if interval is None else ()
+        return Gain(Estimate(value=bound.factor, low=low, high=high, n=len(block_factors), points=points), bound.then)
 
-    def undecided(self, one: Figure, other: Figure) -> bool:
+    def undecided(self, first: Metric, second: Metric) -> bool:
         """Whether the interval of the ratio of two gains, paired by block, includes 1."""
-        whole = one(self.evidence, self.cycle).factor / other(self.evidence, self.cycle).factor
-        found = of_blocks(whole, [one(*block).factor / other(*block).factor for block in self.each])
-        return found is not None and found[0] <= 1 <= found[1]
+        ratio = first(self.evidence, self.cycle).factor / second(self.evidence, self.cycle).factor
+        interval = of_blocks(ratio, [first(*block).factor / second(*block).factor for block in self.each])
+        return interval is not None and interval[0] <= 1 <= interval[1]
 
 
 @dataclass(frozen=True)
@@ -192,23 +198,23 @@ class Gain:
 
 
 def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> Bound:
-    """The lowest ceiling of all resources with a capacity, except those in `without`. The use by the load and its instrument grows
-    with throughput; other programs would have to give up their part of a CPU."""
-    found = [
+    """The lowest ceiling of all resources with a capacity, except those in `without`. It assumes that the use by the load and its
+    instrument grows with throughput, and that other programs give up their part of a CPU."""
+    bounds = [
         Bound(1 / link.used, f"the link {DIRECTION_LABELS[link.name]}")
         for link in evidence.directions
         if link.used and not link.rate_is_least and _link(link.name) not in without
     ]
     if Resource.SERVER_CPU not in without:
-        found += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[:1] if cpus.ours]
+        bounds += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[:1] if cpus.ours]
     if Resource.CLIENT_CPU not in without:
-        found += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[1:] if cpus.ours]
+        bounds += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[1:] if cpus.ours]
         share = evidence.thread_share("client") / evidence.client_workers
-        found += [Bound(1 / share, "the load generator")] if share else []
-    if not found:
+        bounds += [Bound(1 / share, "the load generator")] if share else []
+    if not bounds:
         return Bound(_UNBOUNDED, "nothing that was measured")
-    least = min(found, key=lambda bound: bound.factor)
-    return Bound(min(_UNBOUNDED, max(1.0, least.factor)), least.then)
+    lowest = min(bounds, key=lambda bound: bound.factor)
+    return Bound(min(_UNBOUNDED, max(1.0, lowest.factor)), lowest.then)
 
 
 def _link(name: str) -> Resource:
@@ -217,82 +223,90 @@ def _link(name: str) -> Resource:
 
 def without_parts(cycle: Cycle, us: float) -> float:
     """Factor by which a connection is faster if its cycle is shorter by `us`."""
-    left = cycle.us - us
-    return cycle.us / left if left > cycle.us / _UNBOUNDED else _UNBOUNDED
+    remaining_us = cycle.us - us
+    return cycle.us / remaining_us if remaining_us > cycle.us / _UNBOUNDED else _UNBOUNDED
 
 
 def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> Bound:
     """Upper bound of the gain if a limit is removed."""
     if resource is Resource.INSTRUMENT_CPU:
-        return _emulator_gone(evidence)
-    after = next_ceiling(evidence, frozenset({resource}))
+        return _gain_without_emulator(evidence)
+    ceiling = next_ceiling(evidence, frozenset({resource}))
     parts: tuple[str, ...] = HELD_PARTS.get(resource, ())
     if resource in _LINKS:
-        return _least(after, without_parts(cycle, link_most_us(evidence, cycle)))
+        return _lower_bound(ceiling, without_parts(cycle, max_link_us(evidence, cycle)))
     if resource is Resource.LATENCY:
         parts = (ROUND_TRIPS,)
     elif resource is Resource.FORWARDER_CPU:
         parts = (FORWARDER_CPU, WAITING)
-    return _least(after, without_parts(cycle, part_us(cycle, *parts))) if parts else after
+    return _lower_bound(ceiling, without_parts(cycle, part_us(cycle, *parts))) if parts else ceiling
 
 
-def _least(after: Bound, faster: float) -> Bound:
-    return after if after.factor <= faster else Bound(faster, "")
+def _lower_bound(ceiling: Bound, faster: float) -> Bound:
+    return ceiling if ceiling.factor <= faster else Bound(faster, "")
 
 
 def bandwidth(evidence: Evidence, cycle: Cycle) -> Bound | None:
     """Upper bound of the gain from a link of any rate. None: no link, or one without a rate."""
     if all(link.used is None for link in evidence.directions):
         return None
-    return _least(next_ceiling(evidence, _LINKS), without_parts(cycle, link_most_us(evidence, cycle)))
+    return _lower_bound(next_ceiling(evidence, _LINKS), without_parts(cycle, max_link_us(evidence, cycle)))
 
 
-_HARDLY_ANYTHING = 1.02
+_NEGLIGIBLE = 1.02
 
 
-def _up_to(found: Gain) -> str:
-    """A gain as text: hardly anything only if the entire interval shows it, and perhaps if its lower end does."""
-    if found.most <= _HARDLY_ANYTHING:
-        return f"hardly anything, because {found.then} is also full" if found.then else "hardly anything"
-    perhaps = ", perhaps hardly anything" if found.least <= _HARDLY_ANYTHING else ""
-    return f"at most {found}" + (f", then {found.then} is full" if found.then else "") + perhaps
+def _gain_text(gain: Gain) -> str:
+    """A gain as text: "hardly anything" if the whole interval shows that, "perhaps hardly anything" if only its lower end does."""
+    if gain.most <= _NEGLIGIBLE:
+        return f"hardly anything, because {gain.then} is also full" if gain.then else "hardly anything"
+    perhaps = ", perhaps hardly anything" if gain.least <= _NEGLIGIBLE else ""
+    return f"at most {gain}" + (f", then {gain.then} is full" if gain.then else "") + perhaps
 
 
 def would_change(resource: Resource, sample: Sample) -> str:
     """The changes that move throughput, as text with numbers and intervals."""
-    most = sample.gain(partial(gain, resource))
+    full = sample.gain(partial(gain, resource))
     match resource:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
-            first = sample.gain(partial(gain, resource), FASTER)
-            what = "compression, fewer columns or rows" if resource is Resource.LINK_TO_CLIENT else "compression"
-            return f"a link of {FASTER:g} times the rate: about {first}; a much faster one: {_up_to(most)}; fewer bytes ({what})"
-        case Resource.SERVER_CPU:
-            twice = sample.gain(partial(gain, resource), 2.0)
-            return f"twice the CPU for the server: {_up_to(twice)}" + _without_emulator(sample)
-        case Resource.CLIENT_CPU:
-            return f"more CPU for the load generator, or a second load generator: {_up_to(most)}"
-        case Resource.INSTRUMENT_CPU:
-            return f"a machine with spare CPUs for the emulator: {_up_to(most)}"
-        case Resource.FORWARDER_CPU | Resource.ONE_THREAD:
-            return "plain TCP instead of a forwarder, or more connections where one thread serves each: " + _up_to(most)
-        case Resource.RECEIVE_WINDOW:
-            return f"a larger receive window (net.ipv4.tcp_rmem of the receiver): {_up_to(most)}; more connections, each with its own"
-        case Resource.SEND_BUFFER:
-            return f"a larger send buffer (net.ipv4.tcp_wmem of the sender): {_up_to(most)}; more connections, each with its own"
-        case Resource.LOSS:
-            return f"a path without loss: {_up_to(most)}; more connections, since a loss delays only one of them"
-        case Resource.COMMIT:
-            return f"commits that do not wait for the disk: {_up_to(most)}; more connections, which share a write; a faster disk"
-        case Resource.ACKNOWLEDGEMENT:
-            half = sample.gain(lambda _, cycle: Bound(without_parts(cycle, part_us(cycle, ACKNOWLEDGEMENT) / 2), ""))
+            faster = sample.gain(partial(gain, resource), FASTER)
+            fewer_bytes = "compression, fewer columns or rows" if resource is Resource.LINK_TO_CLIENT else "compression"
             return (
-                f"a replica at half the distance: about {half}; more connections, which wait together; "
-                f"asynchronous replication, which may lose commits in a crash: {_up_to(most)}"
+                f"a link of {FASTER:g} times the rate: about {faster}; a much faster one: {_gain_text(full)}; "
+                f"fewer bytes ({fewer_bytes})"
+            )
+        case Resource.SERVER_CPU:
+            doubled = sample.gain(partial(gain, resource), 2.0)
+            return f"twice the CPU for the server: {_gain_text(doubled)}" + _without_emulator(sample)
+        case Resource.CLIENT_CPU:
+            return f"more CPU for the load generator, or a second load generator: {_gain_text(full)}"
+        case Resource.INSTRUMENT_CPU:
+            return f"a machine with spare CPUs for the emulator: {_gain_text(full)}"
+        case Resource.FORWARDER_CPU | Resource.ONE_THREAD:
+            return "plain TCP instead of a forwarder, or more connections where one thread serves each: " + _gain_text(
+                full
+            )
+        case Resource.RECEIVE_WINDOW:
+            return (
+                f"a larger receive window (net.ipv4.tcp_rmem of the receiver): {_gain_text(full)}; "
+                "more connections, each with its own"
+            )
+        case Resource.SEND_BUFFER:
+            return f"a larger send buffer (net.ipv4.tcp_wmem of the sender): {_gain_text(full)}; more connections, each with its own"
+        case Resource.LOSS:
+            return f"a path without loss: {_gain_text(full)}; more connections, since a loss delays only one of them"
+        case Resource.COMMIT:
+            return f"commits that do not wait for the disk: {_gain_text(full)}; more connections, which share a write; a faster disk"
+        case Resource.ACKNOWLEDGEMENT:
+            halved = sample.gain(lambda _, cycle: Bound(without_parts(cycle, part_us(cycle, ACKNOWLEDGEMENT) / 2), ""))
+            return (
+                f"a replica at half the distance: about {halved}; more connections, which wait together; "
+                f"asynchronous replication, which may lose commits in a crash: {_gain_text(full)}"
             )
         case Resource.LOCK:
-            return f"no waiting for locks (shorter transactions, other rows): {_up_to(most)}"
+            return f"no waiting for locks (shorter transactions, other rows): {_gain_text(full)}"
         case Resource.LATENCY:
-            return _latency(sample)
+            return _latency_remedies(sample)
         case Resource.SERVER_WAIT:
             return "depends on what the sessions wait for: see the server's performance_schema or processlist during the load"
         case Resource.ERRORS:
@@ -303,44 +317,45 @@ def would_change(resource: Resource, sample: Sample) -> str:
             return "unknown: change one thing at a time (--confirm does so for a limit that is established)"
 
 
-def _at_most(factor: float, most: Bound) -> Bound:
+def _lower_of(factor: float, most: Bound) -> Bound:
     return most if most.factor < factor else Bound(factor, "")
 
 
-def _twice_the_connections(evidence: Evidence, _: Cycle) -> Bound:
-    return _at_most(2.0, next_ceiling(evidence, frozenset()))
+def _gain_of_twice_the_connections(evidence: Evidence, _: Cycle) -> Bound:
+    return _lower_of(2.0, next_ceiling(evidence, frozenset()))
 
 
-def _half_the_round_trips(evidence: Evidence, cycle: Cycle) -> Bound:
+def _gain_of_half_the_round_trips(evidence: Evidence, cycle: Cycle) -> Bound:
     faster = without_parts(cycle, part_us(cycle, ROUND_TRIPS) / 2)
     return Bound(min(faster, next_ceiling(evidence, frozenset()).factor), "")
 
 
-def _far_faster_link(evidence: Evidence, cycle: Cycle) -> Bound:
+def _gain_of_far_faster_link(evidence: Evidence, cycle: Cycle) -> Bound:
     return bandwidth(evidence, cycle) or Bound(1.0, "")
 
 
-def _latency(sample: Sample) -> str:
-    """Changes that help, each with its bound, and whether the blocks resolve which of the two best helps more."""
-    half, wide = sample.gain(_half_the_round_trips, 2.0), sample.gain(_far_faster_link)
-    twice = sample.gain(_twice_the_connections, 2.0)
-    remedies: list[tuple[Figure, Gain, str, str]] = [
-        (_half_the_round_trips, half, "half the RTT or half the round trips", f"about {half}"),
-        (_far_faster_link, wide, "a much faster link", _up_to(wide)),
-        (_twice_the_connections, twice, "twice the connections", _up_to(twice)),
+def _latency_remedies(sample: Sample) -> str:
+    """Changes that help against latency, each with its bound, and a note if the blocks do not resolve which of the best two helps
+    more."""
+    halved_trips, faster_link = sample.gain(_gain_of_half_the_round_trips, 2.0), sample.gain(_gain_of_far_faster_link)
+    doubled = sample.gain(_gain_of_twice_the_connections, 2.0)
+    remedies: list[tuple[Metric, Gain, str, str]] = [
+        (_gain_of_half_the_round_trips, halved_trips, "half the RTT or half the round trips", f"about {halved_trips}"),
+        (_gain_of_far_faster_link, faster_link, "a much faster link", _gain_text(faster_link)),
+        (_gain_of_twice_the_connections, doubled, "twice the connections", _gain_text(doubled)),
     ]
-    left = [part_us(sample.cycle, ROUND_TRIPS) > HALF * sample.cycle.us, wide.most >= HARDLY, True]
-    remedies = [remedy for remedy, helps in zip(remedies, left, strict=True) if helps]
-    says = [f"{what}: {gives}" for _, _, what, gives in remedies]
+    applicable = [part_us(sample.cycle, ROUND_TRIPS) > HALF * sample.cycle.us, faster_link.most >= HARDLY, True]
+    remedies = [remedy for remedy, helps in zip(remedies, applicable, strict=True) if helps]
+    clauses = [f"{what}: {effect}" for _, _, what, effect in remedies]
     if len(remedies) > 1:
-        one, other = sorted(remedies, key=lambda remedy: -remedy[1].estimate.value)[:2]
-        if sample.undecided(one[0], other[0]):
-            says.append(f"whether {one[2]} or {other[2]} helps more is not resolved")
-    return "; ".join(says)
+        best, second = sorted(remedies, key=lambda remedy: -remedy[1].estimate.value)[:2]
+        if sample.undecided(best[0], second[0]):
+            clauses.append(f"whether {best[2]} or {second[2]} helps more is not resolved")
+    return "; ".join(clauses)
 
 
-def _emulator_gone(evidence: Evidence) -> Bound:
-    """Bound without the emulator: its share of the fullest set of CPUs goes to the processes that wait for it."""
+def _gain_without_emulator(evidence: Evidence) -> Bound:
+    """Bound of the gain without the emulator: its share of the fullest set of CPUs would go to the processes that wait for it."""
     share = max((cpus.owners.get("link", 0.0) / cpus.used for cpus in evidence.cpu_sets if cpus.used), default=0.0)
     links = [1 / link.used for link in evidence.directions if link.used]
     return Bound(min([_UNBOUNDED, 1 / (1 - min(share, 0.99)), *links]), "")
@@ -351,29 +366,33 @@ def _without_emulator(sample: Sample) -> str:
     share = cpus.owners.get("link", 0.0)
     if share < _EMULATOR_SHARE or not cpus.used:
         return ""
-    gone = sample.gain(lambda evidence, _: _emulator_gone(evidence))
-    return f"; the emulator used {percent(share)} of it: with CPUs of its own, {_up_to(gone)}"
+    gain_without = sample.gain(lambda evidence, _: _gain_without_emulator(evidence))
+    return f"; the emulator used {percent(share)} of it: with CPUs of its own, {_gain_text(gain_without)}"
 
 
-def would_not(resource: Resource, sample: Sample, wide: Gain | None) -> str:
+def would_not(resource: Resource, sample: Sample, faster_link: Gain | None) -> str:
     """Changes that will not help although they are often tried; bandwidth only if its entire interval shows that."""
     evidence = sample.evidence
     used = max((link.used for link in evidence.directions if link.used is not None), default=None)
-    most = "at most " if any(link.rate_is_least for link in evidence.directions) else ""
-    idle = f"more bandwidth: {most}{percent(used)} of the link is used" if used and wide and wide.most < HARDLY else ""
+    at_most = "at most " if any(link.rate_is_least for link in evidence.directions) else ""
+    unused_link = (
+        f"more bandwidth: {at_most}{percent(used)} of the link is used"
+        if used and faster_link and faster_link.most < HARDLY
+        else ""
+    )
     match resource:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
             return "more connections, or more CPU on either side"
         case Resource.SERVER_CPU | Resource.FORWARDER_CPU | Resource.INSTRUMENT_CPU:
-            return _joined("more connections", idle)
+            return _join_clauses("more connections", unused_link)
         case Resource.CLIENT_CPU:
             return "any change of path or server: these figures would not show it"
         case Resource.ACKNOWLEDGEMENT:
-            return _joined("a faster disk, or more bandwidth to the replica", _cpu_idle(evidence))
+            return _join_clauses("a faster disk, or more bandwidth to the replica", _cpu_idle(evidence))
         case Resource.LOCK:
-            return _joined("more connections", idle)
+            return _join_clauses("more connections", unused_link)
         case Resource.LATENCY | Resource.LOSS | Resource.RECEIVE_WINDOW | Resource.SEND_BUFFER | Resource.COMMIT:
-            return _joined(idle, _cpu_idle(evidence))
+            return _join_clauses(unused_link, _cpu_idle(evidence))
         case _:
             return ""
 
@@ -383,70 +402,73 @@ def _cpu_idle(evidence: Evidence) -> str:
     return f"more CPU for the server: only {percent(cpus.used)} of it is in use" if 0 < cpus.used < HALF else ""
 
 
-def _joined(*clauses: str) -> str:
+def _join_clauses(*clauses: str) -> str:
     return "; ".join(clause for clause in clauses if clause)
 
 
-SURE_SHARE, MOST_SHARE = 0.75, 0.5
-"""Share of trials naming the same limit from which it has the confidence of its rule, and up to which it has low confidence."""
-_LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
+SURE_SHARE, MAX_SHARE = 0.75, 0.5
+"""If at least `SURE_SHARE` of the trials name the same limit, it has the confidence of its rule; up to `MAX_SHARE`, low confidence."""
+_CONFIDENCE_LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
 def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cycle, Limit]:
-    """The limit of one arm, with the evidence and cycle of all `trials`: its good ones, at least one. The limit is what most of them
-    name, by the evidence of those only: a block in which the machine was disturbed must not affect the others."""
-    everything = gather(trials, setting)
-    cycle = cycle_of(everything)
-    alone = [gather([trial], setting) for trial in trials]
-    each = [(evidence, cycle_of(evidence)) for evidence in alone]
-    named = [judge(*one).resource for one in each]
-    agreeing = _of_most(named)
-    evidence = gather([trials[index] for index in agreeing], setting)
-    sample = Sample(evidence, cycle_of(evidence), tuple(each[index] for index in agreeing))
-    found = judge(sample.evidence, sample.cycle)
-    share = named.count(found.resource) / len(trials)
-    if not share and found.resource is not Resource.NOT_ESTABLISHED:
-        found = _named_by_none(found.resource, named)
-    facts = found.evidence
+    """The limit of one arm, with the evidence and cycle of all `trials` (its good trials, at least one). The limit is the one that
+    most trials name, judged by the evidence of those trials only: a block in which the machine was disturbed must not affect the
+    others."""
+    all_evidence = gather(trials, setting)
+    cycle = cycle_of(all_evidence)
+    evidence_by_trial = [gather([trial], setting) for trial in trials]
+    judged_trials = [(evidence, cycle_of(evidence)) for evidence in evidence_by_trial]
+    named_limits = [judge(*one).resource for one in judged_trials]
+    agreeing_trials = _majority(named_limits)
+    evidence = gather([trials[index] for index in agreeing_trials], setting)
+    sample = Sample(evidence, cycle_of(evidence), tuple(judged_trials[index] for index in agreeing_trials))
+    finding = judge(sample.evidence, sample.cycle)
+    share = named_limits.count(finding.resource) / len(trials)
+    if not share and finding.resource is not Resource.NOT_ESTABLISHED:
+        finding = _differing_trials_finding(finding.resource, named_limits)
+    facts = finding.evidence
     if share and len(trials) > 1:
-        facts += (f"{named.count(found.resource)} of {len(trials)} trials name it when each is judged alone",)
-    wide = None if bandwidth(sample.evidence, sample.cycle) is None else sample.gain(_far_faster_link)
-    changes = SHARED_CPUS if found.divided else would_change(found.resource, sample)
+        facts += (f"{named_limits.count(finding.resource)} of {len(trials)} trials name it when each is judged alone",)
+    faster_link = None if bandwidth(sample.evidence, sample.cycle) is None else sample.gain(_gain_of_far_faster_link)
+    changes = SHARED_CPUS if finding.divided else would_change(finding.resource, sample)
     limit = Limit(
-        resource=found.resource,
-        says=found.says,
+        resource=finding.resource,
+        says=finding.says,
         evidence=facts,
-        confidence=_confidence(found.confidence, share),
+        confidence=_overall_confidence(finding.confidence, share),
         would_change=changes,
-        would_not=would_not(found.resource, sample, wide),
+        would_not=would_not(finding.resource, sample, faster_link),
         gain=None
-        if found.divided or found.resource in _GAIN_UNKNOWN
-        else sample.gain(partial(gain, found.resource)).estimate,
-        faster_link=wide.estimate if wide else None,
-        divided=found.divided,
+        if finding.divided or finding.resource in _GAIN_UNKNOWN
+        else sample.gain(partial(gain, finding.resource)).estimate,
+        faster_link=faster_link.estimate if faster_link else None,
+        divided=finding.divided,
     )
-    return everything, cycle, limit
+    return all_evidence, cycle, limit
 
 
-def _of_most(named: Sequence[Resource]) -> list[int]:
+def _majority(named_limits: Sequence[Resource]) -> list[int]:
     """The indices of the trials that name the same limit, if they are more than half; otherwise all."""
-    first = max(named, key=named.count)
-    if named.count(first) <= MOST_SHARE * len(named):
-        return list(range(len(named)))
-    return [index for index, resource in enumerate(named) if resource is first]
+    most_named = max(named_limits, key=named_limits.count)
+    if named_limits.count(most_named) <= MAX_SHARE * len(named_limits):
+        return list(range(len(named_limits)))
+    return [index for index, resource in enumerate(named_limits) if resource is most_named]
 
 
-def _named_by_none(together: Resource, named: Sequence[Resource]) -> Finding:
+def _differing_trials_finding(together: Resource, named_limits: Sequence[Resource]) -> Finding:
     """The finding if the mean of unlike trials suggests a limit that none of them names."""
-    each = ", ".join(f"{resource.value} in {named.count(resource)}" for resource in dict.fromkeys(named))
-    says = f"not established: the {len(named)} trials differ, and together resemble none of them: {each}"
+    counts = ", ".join(
+        f"{resource.value} in {named_limits.count(resource)}" for resource in dict.fromkeys(named_limits)
+    )
+    says = f"not established: the {len(named_limits)} trials differ, and together resemble none of them: {counts}"
     fact = f"taken together, they look like {together.value}, which none of them names"
     return Finding(Resource.NOT_ESTABLISHED, says, (fact,), "low")
 
 
-def _confidence(found: Confidence, agreeing_share: float) -> Confidence:
-    if agreeing_share <= MOST_SHARE:
+def _overall_confidence(of_rule: Confidence, agreeing_share: float) -> Confidence:
+    if agreeing_share <= MAX_SHARE:
         return "low"
     if agreeing_share < SURE_SHARE:
-        return _LEVELS[max(0, _LEVELS.index(found) - 1)]
-    return found
+        return _CONFIDENCE_LEVELS[max(0, _CONFIDENCE_LEVELS.index(of_rule) - 1)]
+    return of_rule

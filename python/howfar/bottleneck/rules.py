@@ -1,4 +1,4 @@
-"""The rules of attribution in their order: the first that finds something names the limit.
+"""The rules of attribution, in the order in which they are applied. The first rule that applies names the limit.
 
 A rule is a function of the evidence and the cycle; a new one is a function and its position in `RULES`. docs/bottleneck.md describes
 the thresholds.
@@ -24,9 +24,9 @@ from howfar.bottleneck.cycle import (
     SERVER_CPU,
     WAITING,
     Cycle,
+    double_counted_share,
     largest,
     part_us,
-    twice_share,
 )
 from howfar.bottleneck.evidence import CpuSet, Evidence, connects_each_time
 from howfar.bottleneck.traffic import (
@@ -42,7 +42,8 @@ from howfar.model.resource import Resource
 Confidence = Literal["high", "medium", "low"]
 
 FULL_SHARE = 0.95
-"""Share of its time from which a link, a CPU or a thread counts as full; the rest is within the resolution of clocks and windows."""
+"""A link, a CPU or a thread that is used for this share of the time counts as full. The rest is within the resolution of clocks and
+windows."""
 INTERNAL_SHARE = 0.30
 """Share of the cycle in waits that the server itself counts."""
 HALF = 0.5
@@ -74,11 +75,11 @@ CLIENT_WAITS_SHARE = 0.10
 """Share of the time that the load generator's thread was ready and had no CPU, from which the figures describe its own scheduling."""
 
 
-CLEARLY = 2.0
+DOMINANCE_RATIO = 2.0
 """Ratio of the largest share of a CPU to the next from which its user dominates, as it does with half of the CPU time in use."""
 
 
-_OWNER = {
+_RESOURCE_OF_USER = {
     "server": Resource.SERVER_CPU,
     "client": Resource.CLIENT_CPU,
     "forwarder": Resource.FORWARDER_CPU,
@@ -88,7 +89,7 @@ _OWNER = {
 
 
 def client_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """The load generator has no time left."""
+    """Rule: the load generator's thread is always busy."""
     share = evidence.thread_share("client")
     if share < FULL_SHARE:
         return None
@@ -103,7 +104,7 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if not full or not (by_load or cpu_residence(evidence, cycle, full) >= MATTERS_SHARE):
         return None
     shares = _pooled(full)
-    owner, divided = _largest(shares)
+    main_user, divided = _largest_user(shares)
     hosts = "the CPUs of both hosts are" if len(full) > 1 else f"the CPU of the {full[0].name} is"
     facts: tuple[str, ...] = tuple(
         f"CPU of the {cpus.name}: {percent(cpus.used)} in use ({owners_text(cpus.owners)})" for cpus in full
@@ -111,26 +112,28 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
     facts += (
         f"{percent(cpu_residence(evidence, cycle, full))} of the cycle is spent on these CPUs or waiting for them",
     )
-    sure: Confidence = "high" if shares[owner] >= HALF and all(cpus.busy is not None for cpus in full) else "medium"
-    held = f"{hosts} full: {owners_text(shares)}"
+    confidence: Confidence = (
+        "high" if shares[main_user] >= HALF and all(cpus.busy is not None for cpus in full) else "medium"
+    )
+    says = f"{hosts} full: {owners_text(shares)}"
     if divided:
-        return Finding(_OWNER[owner], held + _NOBODY, facts, "low", divided=True)
-    return Finding(_OWNER[owner], held + _about(owner), facts, sure)
+        return Finding(_RESOURCE_OF_USER[main_user], says + _NO_DOMINANT_USER, facts, "low", divided=True)
+    return Finding(_RESOURCE_OF_USER[main_user], says + _user_note(main_user), facts, confidence)
 
 
-_NOBODY = "; no single program uses most of it"
+_NO_DOMINANT_USER = "; no single program uses most of it"
 
 
-def _largest(shares: dict[str, float]) -> tuple[str, bool]:
+def _largest_user(shares: dict[str, float]) -> tuple[str, bool]:
     """The largest user of a CPU, and whether it does not dominate. Then other programs are passed over: whether a cell's figures
     are invalid must not depend on a small difference."""
     first, *rest = sorted(shares, key=lambda role: -shares[role])
     next_share = shares[rest[0]] if rest else 0.0
-    clear = shares[first] >= HALF * sum(shares.values()) or shares[first] >= CLEARLY * next_share
-    return (rest[0] if not clear and first == "others" else first), not clear
+    is_dominant = shares[first] >= HALF * sum(shares.values()) or shares[first] >= DOMINANCE_RATIO * next_share
+    return (rest[0] if not is_dominant and first == "others" else first), not is_dominant
 
 
-def _about(owner: str) -> str:
+def _user_note(owner: str) -> str:
     match owner:
         case "client":
             return "; these figures describe the load generator"
@@ -152,13 +155,13 @@ def _pooled(sets: list[CpuSet]) -> dict[str, float]:
 def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float:
     """Share of the cycle spent on the CPUs of these hosts, or waiting for them."""
     names = {cpus.name for cpus in sets}
-    us, waits = 0.0, 0.0
+    us, waits_s = 0.0, 0.0
     for host, parts in (("server", (SERVER_CPU,)), ("client", (CLIENT_CPU, CLIENT_QUEUE))):
         if host in names or len(evidence.cpu_sets) == 1:
             share = evidence.forwarder_share[host]
             us += part_us(cycle, *parts) + share * part_us(cycle, FORWARDER_CPU)
-            waits += evidence.role(host).wait_s + share * evidence.role("forwarder").wait_s
-    return (us + min(part_us(cycle, WAITING), waits * 1e6 / evidence.transactions)) / cycle.us
+            waits_s += evidence.role(host).wait_s + share * evidence.role("forwarder").wait_s
+    return (us + min(part_us(cycle, WAITING), waits_s * 1e6 / evidence.transactions)) / cycle.us
 
 
 def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -167,15 +170,15 @@ def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
     cpus = evidence.server_cpus
     if waited <= WAITS_SHARE:
         return None
-    known = cpus.used >= HALF  # otherwise a process that is not accounted for uses it
-    owner, divided = _largest(cpus.owners) if known and cpus.owners else ("others", False)
+    is_accounted = cpus.used >= HALF  # otherwise a process that is not accounted for uses it
+    main_user, divided = _largest_user(cpus.owners) if is_accounted and cpus.owners else ("others", False)
     says = f"the server's threads wait for a CPU for {percent(waited)} of the cycle: {owners_text(cpus.owners)}"
-    says += _NOBODY if divided else ""
+    says += _NO_DOMINANT_USER if divided else ""
     facts = (
         f"the server's threads were runnable without a CPU for {percent(waited)} of the cycle",
         f"CPU of the server: {percent(cpus.used)} in use",
     )
-    return Finding(_OWNER[owner], says, facts, "low" if divided else "medium", divided)
+    return Finding(_RESOURCE_OF_USER[main_user], says, facts, "low" if divided else "medium", divided)
 
 
 def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -187,28 +190,32 @@ def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
         if role == "link":
             says = f"one thread of the link's emulator was on a CPU for {percent(share)} of the time"
             return Finding(Resource.INSTRUMENT_CPU, says, (says,), "medium")
-        left = all(cpus.used < FULL_SHARE for cpus in evidence.cpu_sets)
+        others_have_time = all(cpus.used < FULL_SHARE for cpus in evidence.cpu_sets)
         says = f"one thread of the {role} was on a CPU for {percent(share)} of the time"
-        says += ", while other CPUs had time left" if left else "; the other CPUs had hardly any time left"
-        return Finding(Resource.ONE_THREAD, says, (says,), "high" if left else "medium")
+        says += ", while other CPUs had time left" if others_have_time else "; the other CPUs had hardly any time left"
+        return Finding(Resource.ONE_THREAD, says, (says,), "high" if others_have_time else "medium")
     return None
 
 
 def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """The load generator was ready and had no CPU: other programs used it, or it needs more CPUs than exist."""
     share = evidence.client_waited_share
-    matters = (evidence.role("client").wait_s * 1e6 / evidence.transactions + part_us(cycle, CLIENT_QUEUE)) / cycle.us
+    share_of_cycle = (
+        evidence.role("client").wait_s * 1e6 / evidence.transactions + part_us(cycle, CLIENT_QUEUE)
+    ) / cycle.us
     cpus = evidence.cpu_sets[-1]
-    if share <= CLIENT_WAITS_SHARE or matters <= CLIENT_WAITS_SHARE:
+    if share <= CLIENT_WAITS_SHARE or share_of_cycle <= CLIENT_WAITS_SHARE:
         return None
     if cpus.busy is not None and cpus.used < HALF:
         return None  # mostly idle: no program occupies it, and the wait is a part of the cycle like others
     owners = cpus.owners
-    owner, divided = _largest(owners) if owners else ("client", False)
+    main_user, divided = _largest_user(owners) if owners else ("client", False)
     says = f"the load generator waited for a CPU for {percent(share)} of the time: {owners_text(owners)}"
-    tail = _NOBODY if divided else _about(owner) if owner == "client" else ""
+    note = _NO_DOMINANT_USER if divided else _user_note(main_user) if main_user == "client" else ""
     facts = (f"client runnable without a CPU for {percent(share)} of the time (limit {percent(CLIENT_WAITS_SHARE)})",)
-    return Finding(_OWNER[owner], says + tail, facts, "low" if divided or cpus.busy is None else "medium", divided)
+    return Finding(
+        _RESOURCE_OF_USER[main_user], says + note, facts, "low" if divided or cpus.busy is None else "medium", divided
+    )
 
 
 def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -216,9 +223,9 @@ def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
     crowded = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE and cpus.owners.get("others", 0.0) >= HALF]
     if not crowded or cycle.rest_share <= REST_SHARE:
         return None
-    held = "; ".join(f"CPU of the {cpus.name}: {owners_text(cpus.owners)}" for cpus in crowded)
-    says = f"other programs occupy the machine ({held}), and {percent(cycle.rest_share)} of the cycle is unexplained"
-    return Finding(Resource.INVALID, says, (held,), "medium")
+    users = "; ".join(f"CPU of the {cpus.name}: {owners_text(cpus.owners)}" for cpus in crowded)
+    says = f"other programs occupy the machine ({users}), and {percent(cycle.rest_share)} of the cycle is unexplained"
+    return Finding(Resource.INVALID, says, (users,), "medium")
 
 
 HIDDEN_SHARE = 0.95
@@ -228,34 +235,34 @@ HIDDEN_SHARE = 0.95
 def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """Nothing is full, and most of the time is spent on round trips: distance."""
     share = part_us(cycle, ROUND_TRIPS) / cycle.us
-    if share <= HALF or _could_hide(evidence, cycle.rest_share):
+    if share <= HALF or _could_hide_resource(evidence, cycle.rest_share):
         return None
-    each = milliseconds(evidence.setting.rest_rtt_s or 0)
-    says = f"round trips take {percent(share)} of the cycle: {evidence.round_trips:.3g} x {each}"
-    clear = cycle.rest_share <= REST_SHARE and share - twice_share(evidence, cycle) > HALF
-    sure: Confidence = "high" if clear else "medium"
-    return _round(says, evidence, cycle, sure)
+    rtt_text = milliseconds(evidence.setting.rest_rtt_s or 0)
+    says = f"round trips take {percent(share)} of the cycle: {evidence.round_trips:.3g} x {rtt_text}"
+    is_clear = cycle.rest_share <= REST_SHARE and share - double_counted_share(evidence, cycle) > HALF
+    confidence: Confidence = "high" if is_clear else "medium"
+    return _own_cycle_finding(says, evidence, cycle, confidence)
 
 
 def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """Nothing is full, whichever part takes the time: each connection waits for its own transaction."""
     first = largest(cycle, 1)[0]
-    if first.name == REST or _could_hide(evidence, cycle.rest_share):
+    if first.name == REST or _could_hide_resource(evidence, cycle.rest_share):
         return None
-    if first.basis == "bounded" and _could_hide(evidence, _unproven_share(cycle)):
+    if first.basis == "bounded" and _could_hide_resource(evidence, _unproven_share(cycle)):
         return None  # the text would name a largest part that may really be almost nothing
     says = (
         f"no resource is full: each connection waits for its own cycle of {milliseconds(cycle.us / 1e6)}, "
         f"the largest part of which is {first.name} ({percent(first.us / cycle.us)})"
     )
-    return _round(says, evidence, cycle, "medium")
+    return _own_cycle_finding(says, evidence, cycle, "medium")
 
 
-def _round(says: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Finding:
+def _own_cycle_finding(says: str, evidence: Evidence, cycle: Cycle, confidence: Confidence) -> Finding:
     """A finding about a connection's own cycle; of low confidence if upper bounds claim time that a full resource could have taken."""
     facts, unproven = _nothing_full(evidence), _unproven_share(cycle)
-    if not _could_hide(evidence, unproven):
-        return Finding(Resource.LATENCY, says, facts, sure)
+    if not _could_hide_resource(evidence, unproven):
+        return Finding(Resource.LATENCY, says, facts, confidence)
     doubt = f"{percent(unproven)} of the cycle is unexplained or explained by upper bounds: a full resource could hide there"
     return Finding(Resource.LATENCY, says, (*facts, doubt), "low")
 
@@ -265,7 +272,7 @@ def _unproven_share(cycle: Cycle) -> float:
     return cycle.rest_share + sum(part.us for part in cycle.parts if part.basis == "bounded") / cycle.us
 
 
-def _could_hide(evidence: Evidence, share: float) -> bool:
+def _could_hide_resource(evidence: Evidence, share: float) -> bool:
     """Whether this share of the cycle is enough for a full resource that nothing here counts."""
     return share > REST_SHARE and evidence.setting.connections * share >= HIDDEN_SHARE
 
@@ -289,7 +296,7 @@ def not_established(evidence: Evidence, cycle: Cycle) -> Finding:
     return Finding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
 
 
-AGREE = 1.5
+MAX_WAIT_RATIO = 1.5
 """Factor within which the wait measured by the primary and the round trips at rest count as the same wait."""
 ERRORS_SHARE = 0.01
 """Share of failed transactions from which the figures also describe these, which are a different workload."""
@@ -311,13 +318,13 @@ def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
     says = (
         f"commits wait for a replica: {percent(us / cycle.us)} of the cycle, {milliseconds(wait_s)} of round trips each"
     )
-    counted = evidence.semi_sync_wait_s
-    if counted is None:
+    measured_wait_s = evidence.semi_sync_wait_s
+    if measured_wait_s is None:
         return Finding(
             Resource.ACKNOWLEDGEMENT, says, ("the primary's own measure of these waits was not read",), "medium"
         )
-    agree = wait_s / AGREE <= counted <= wait_s * AGREE
-    fact = f"the primary measured waits of {milliseconds(counted)} each"
+    agree = wait_s / MAX_WAIT_RATIO <= measured_wait_s <= wait_s * MAX_WAIT_RATIO
+    fact = f"the primary measured waits of {milliseconds(measured_wait_s)} each"
     return Finding(Resource.ACKNOWLEDGEMENT, says, (fact,), "high" if agree else "medium")
 
 
@@ -366,10 +373,10 @@ def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 BURSTY_SHARE, BURSTY_STRETCH = 0.90, 2.0
 """Mean use, and stretch of the round trip, from which a link is full in bursts."""
-DROPPED = 1.01
+DROPPED_RATIO = 1.01
 """Ratio of bytes sent into a link to bytes carried from which segments were dropped; a smaller ratio is within the resolution of
 counting."""
-HELD_SHARE, HELD_WINDOW_SHARE = 0.30, 0.10
+LIMITED_SHARE, LIMITED_WINDOW_SHARE = 0.30, 0.10
 """Shares of the time with data to send, and of the whole window, in which a window held the sender back."""
 LOSS_MATTERS_SHARE = 0.10
 """Share of the cycle spent waiting for lost segments, below which they do not limit anything."""
@@ -387,7 +394,7 @@ def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
     full = link.used >= FULL_SHARE
     facts = [f"the wire {DIRECTION_LABELS[link.name]} carries {percent(link.used)} of its rate, including framing"]
     facts += [f"round trips take {stretch:.1f} times as long as the shortest"] if stretch > BURSTY_STRETCH else []
-    if link.offered_bytes_per_s > DROPPED * link.interface_bytes_per_s:
+    if link.offered_bytes_per_s > DROPPED_RATIO * link.interface_bytes_per_s:
         facts.append(f"{speed(link.offered_bytes_per_s)} MiB/s were sent into it: its queue drops what does not fit")
     facts += [f"up to {link.queue_bytes / 1e3:.0f} kB wait in its queue"] if link.queue_bytes else []
     resource = Resource.LINK_TO_CLIENT if link.name == "to_client" else Resource.LINK_TO_SERVER
@@ -412,12 +419,12 @@ def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
     for host, tcp in sorted(evidence.tcp.items(), key=lambda item: item[0] != "server"):
         receiver = "client" if host == "server" else "server"
         sending = f"{percent(tcp.busy_share)} of the measured window"
-        if tcp.rwnd_of_busy > HELD_SHARE and tcp.rwnd_of_window > HELD_WINDOW_SHARE:
+        if tcp.rwnd_of_busy > LIMITED_SHARE and tcp.rwnd_of_window > LIMITED_WINDOW_SHARE:
             says = f"the {receiver}'s receive window holds the {host} back for {percent(tcp.rwnd_of_busy)} of its sending time"
             return Finding(
                 Resource.RECEIVE_WINDOW, says, (f"sending time is {sending}", _window_fact(evidence)), "high"
             )
-        if tcp.sndbuf_of_busy > HELD_SHARE and tcp.sndbuf_of_window > HELD_WINDOW_SHARE:
+        if tcp.sndbuf_of_busy > LIMITED_SHARE and tcp.sndbuf_of_window > LIMITED_WINDOW_SHARE:
             says = f"the {host}'s send buffer holds it back for {percent(tcp.sndbuf_of_busy)} of its sending time"
             return Finding(Resource.SEND_BUFFER, says, (f"sending time is {sending}", _window_fact(evidence)), "high")
     return None
@@ -469,7 +476,7 @@ RULES: tuple[Rule, ...] = (
 def judge(evidence: Evidence, cycle: Cycle) -> Finding:
     """The finding of the first rule that applies, or `not_established`."""
     for rule in RULES:
-        found = rule(evidence, cycle)
-        if found is not None:
-            return found
+        finding = rule(evidence, cycle)
+        if finding is not None:
+            return finding
     return not_established(evidence, cycle)

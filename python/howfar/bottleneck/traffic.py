@@ -1,4 +1,4 @@
-"""One direction of the path under load: the bytes carried compared with its rate, and the series of one trial for charts."""
+"""Traffic under load in one direction of a path: bytes carried compared with the link's rate; and the time series of one trial."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class CarriedTraffic:
     queue_bytes: float | None
     """Longest queue, mean over samples."""
     counted: bool
-    """Whether an interface counted over the window; else computed from the protocol's bytes."""
+    """Whether an interface counted the traffic over the window. Otherwise it is computed from the protocol's bytes."""
     rate_is_least: bool = False
     """Whether only a lower bound of a real link's rate is known, so that `wire_s` and `used` are upper bounds, which never show
     that it is full."""
@@ -120,48 +120,48 @@ def link_direction(
     trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: Direction
 ) -> CarriedTraffic | None:
     """Traffic over all of an arm's good trials. None: no link on this path, or its bytes are not known."""
-    linked = [trial for trial in trials if trial.measured is not None and trial.receipt.get("link")]
-    if not linked:
+    link_trials = [trial for trial in trials if trial.measured is not None and trial.receipt.get("link")]
+    if not link_trials:
         return None
-    counted = [trial for trial in linked if trial.window is not None and trial.window.network]
-    loads = [_counted(trial, name) for trial in counted]
-    rate = _rate(linked[-1].receipt, factors, name)
-    if not counted:
+    counted_trials = [trial for trial in link_trials if trial.window is not None and trial.window.network]
+    traffic = [_traffic_by_interface(trial, name) for trial in counted_trials]
+    rate = _rate(link_trials[-1].receipt, factors, name)
+    if not counted_trials:
         if str(factors.get("compression", "off")) != "off":
             return None  # the engine counts bytes before compression: the number on the wire is unknown
-        loads = [_computed(trial, name, rate.mtu) for trial in linked]
-    seconds = sum(load.seconds for load in loads)
-    transactions = sum(load.transactions for load in loads)
+        traffic = [_traffic_by_payload(trial, name, rate.mtu) for trial in link_trials]
+    seconds = sum(trial_traffic.seconds for trial_traffic in traffic)
+    transactions = sum(trial_traffic.transactions for trial_traffic in traffic)
     if not seconds or not transactions:
         return None
-    interface = sum(load.carried.interface for load in loads)
-    wire = sum(load.carried.wire for load in loads)
-    segments = sum(load.segments for load in loads)
+    interface = sum(trial_traffic.carried.interface for trial_traffic in traffic)
+    wire = sum(trial_traffic.carried.wire for trial_traffic in traffic)
+    segments = sum(trial_traffic.segments for trial_traffic in traffic)
     rate_bps = rate.bps
     if rate.is_least and rate_bps:
         rate_bps = max(rate_bps, wire * 8 / seconds)  # its rate is at least what it carried
     offered = wire * 8 / rate_bps / seconds if rate_bps else None
     # At most the rate: bytes that its queue dropped were never on the wire.
-    passed = 1 / offered if offered and offered > 1 else 1.0
-    queues = [queue for load in loads for queue in load.queues]
+    passed_share = 1 / offered if offered and offered > 1 else 1.0
+    queues = [queue for trial_traffic in traffic for queue in trial_traffic.queues]
     return CarriedTraffic(
         name=name,
         rate_bps=rate_bps,
         ceilings=ceilings(rate_bps, rate.mtu) if rate_bps else None,
-        interface_bytes_per_s=interface * passed / seconds,
+        interface_bytes_per_s=interface * passed_share / seconds,
         offered_bytes_per_s=interface / seconds,
-        payload_bytes_per_s=(interface - segments * SEGMENT_HEADER_BYTES) * passed / seconds,
-        wire_s=wire * passed * 8 / rate_bps / transactions if rate_bps else None,
-        used=offered * passed if offered is not None else None,
+        payload_bytes_per_s=(interface - segments * SEGMENT_HEADER_BYTES) * passed_share / seconds,
+        wire_s=wire * passed_share * 8 / rate_bps / transactions if rate_bps else None,
+        used=offered * passed_share if offered is not None else None,
         segments=segments / transactions,
         queue_bytes=sum(queues) / len(queues) if queues else None,
-        counted=bool(counted),
+        counted=bool(counted_trials),
         rate_is_least=rate.is_least,
     )
 
 
 @dataclass(frozen=True)
-class _Load:
+class _TrialTraffic:
     """One trial's bytes in one direction."""
 
     carried: Carried
@@ -171,13 +171,13 @@ class _Load:
     queues: tuple[int, ...] = ()
 
 
-def _counted(trial: Trial, name: Direction) -> _Load:
+def _traffic_by_interface(trial: Trial, name: Direction) -> _TrialTraffic:
     assert trial.window is not None and trial.measured is not None, "counted trials have both"
     last = trial.window.network[-1]
-    seconds, frames = last.at_ns / 1e9, _of(last, name, "packets")
+    seconds, frames = last.at_ns / 1e9, _counter_of(last, name, "packets")
     queues = [getattr(sample, f"{name}_queue_bytes") for sample in trial.window.network]
-    return _Load(
-        carried=carried(_of(last, name, "bytes"), frames),
+    return _TrialTraffic(
+        carried=carried(_counter_of(last, name, "bytes"), frames),
         segments=frames,
         seconds=seconds,
         transactions=trial.measured.transactions * seconds / (trial.measured.elapsed_ns / 1e9),
@@ -185,20 +185,20 @@ def _counted(trial: Trial, name: Direction) -> _Load:
     )
 
 
-def _computed(trial: Trial, name: Direction, mtu: int) -> _Load:
+def _traffic_by_payload(trial: Trial, name: Direction, mtu: int) -> _TrialTraffic:
     measured = trial.measured
     assert measured is not None, "only of good trials"
     payload = measured.bytes_to_client if name == "to_client" else measured.bytes_to_server
-    found = carried_payload(payload, measured.turns, mtu)
+    carried_bytes = carried_payload(payload, measured.turns, mtu)
     segments = payload / (mtu - IP_TCP_BYTES) + measured.turns / 2
-    return _Load(found, segments, measured.elapsed_ns / 1e9, measured.transactions)
+    return _TrialTraffic(carried_bytes, segments, measured.elapsed_ns / 1e9, measured.transactions)
 
 
-def _of(sample: NetworkSample, name: Direction, what: Literal["bytes", "packets"]) -> int:
+def _counter_of(sample: NetworkSample, name: Direction, what: Literal["bytes", "packets"]) -> int:
     return int(getattr(sample, f"{name}_{what}"))
 
 
-def _section(receipt: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+def _nested(receipt: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     value: Any = receipt
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -206,7 +206,7 @@ def _section(receipt: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Rate:
+class _LinkRate:
     """The rate of one direction, framing included."""
 
     bps: float | None
@@ -214,17 +214,17 @@ class _Rate:
     is_least: bool = False
 
 
-def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: Direction) -> _Rate:
-    """The requested rate: from the receipt, which has each direction, else from the cell. Of a real link, the rate that the
-    probe's one connection got: several may get more."""
-    link = _section(receipt, "link")
+def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: Direction) -> _LinkRate:
+    """The requested rate, from the receipt, which has each direction, or else from the cell. For a real link, the rate that the
+    probe's one connection reached; several connections may reach more."""
+    link = _nested(receipt, "link")
     if link.get("real"):
-        goodput_bps, mtu = _section(link, "goodput_bps").get(name), mtu_of(link)
-        return _Rate(goodput_bps / payload_share(mtu) if goodput_bps else None, mtu, is_least=True)
-    requested = _section(link, "asked")
-    rate = _section(requested, name).get("rate_bps", requested.get("rate_bps", factors.get("rate_bps")))
+        goodput_bps, mtu = _nested(link, "goodput_bps").get(name), mtu_of(link)
+        return _LinkRate(goodput_bps / payload_share(mtu) if goodput_bps else None, mtu, is_least=True)
+    requested = _nested(link, "asked")
+    rate = _nested(requested, name).get("rate_bps", requested.get("rate_bps", factors.get("rate_bps")))
     mtu = link.get("mtu", MTU)
-    return _Rate(float(rate) if isinstance(rate, int | float) and rate else None, int(mtu) if mtu else MTU)
+    return _LinkRate(float(rate) if isinstance(rate, int | float) and rate else None, int(mtu) if mtu else MTU)
 
 
 # ---------------------------------------------------------------- for charts
@@ -236,27 +236,27 @@ def network_series(trial: Trial, factors: Mapping[str, FactorValue]) -> NetworkS
     if window is None or not window.network:
         return None
     linked = bool(trial.receipt.get("link"))
-    rate = _rate(trial.receipt, factors, "to_client") if linked else _Rate(None, MTU)
-    limits = ceilings(rate.bps, rate.mtu) if rate.bps else None
-    seen = (_BEGIN, *window.network)
-    slices = [pair for pair in pairwise(seen) if pair[1].at_ns > pair[0].at_ns]
+    rate = _rate(trial.receipt, factors, "to_client") if linked else _LinkRate(None, MTU)
+    rate_ceilings = ceilings(rate.bps, rate.mtu) if rate.bps else None
+    samples = (_FIRST_SAMPLE, *window.network)
+    slices = [pair for pair in pairwise(samples) if pair[1].at_ns > pair[0].at_ns]
     return NetworkSeries(
         trial=trial.number,
         at_s=tuple((before.at_ns + after.at_ns) / 2e9 for before, after in slices),
-        to_client_bytes_per_s=_speeds(slices, "to_client"),
-        to_server_bytes_per_s=_speeds(slices, "to_server"),
+        to_client_bytes_per_s=_bytes_per_s(slices, "to_client"),
+        to_server_bytes_per_s=_bytes_per_s(slices, "to_server"),
         to_client_queue_bytes=_queues(slices, "to_client"),
         to_server_queue_bytes=_queues(slices, "to_server"),
         retransmits_per_s=tuple(
             (after.retransmits - before.retransmits) * 1e9 / (after.at_ns - before.at_ns) for before, after in slices
         ),
-        interface_ceiling_bytes_per_s=limits.interface if limits else None,
-        payload_ceiling_bytes_per_s=limits.payload if limits else None,
+        interface_ceiling_bytes_per_s=rate_ceilings.interface if rate_ceilings else None,
+        payload_ceiling_bytes_per_s=rate_ceilings.payload if rate_ceilings else None,
     )
 
 
 _Slices = Sequence[tuple[NetworkSample, NetworkSample]]
-_BEGIN = NetworkSample(
+_FIRST_SAMPLE = NetworkSample(
     at_ns=0,
     to_server_bytes=0,
     to_client_bytes=0,
@@ -269,22 +269,22 @@ _BEGIN = NetworkSample(
 """The sample at the beginning of the window, from which samples count."""
 
 
-def _speeds(slices: _Slices, name: Direction) -> tuple[float, ...]:
+def _bytes_per_s(slices: _Slices, name: Direction) -> tuple[float, ...]:
     return tuple(
-        (_of(after, name, "bytes") - _of(before, name, "bytes")) * 1e9 / (after.at_ns - before.at_ns)
+        (_counter_of(after, name, "bytes") - _counter_of(before, name, "bytes")) * 1e9 / (after.at_ns - before.at_ns)
         for before, after in slices
     )
 
 
 def _queues(slices: _Slices, name: Direction) -> tuple[int, ...] | None:
-    found = [getattr(after, f"{name}_queue_bytes") for _, after in slices]
-    return None if any(queue is None for queue in found) else tuple(found)
+    queues = [getattr(after, f"{name}_queue_bytes") for _, after in slices]
+    return None if any(queue is None for queue in queues) else tuple(queues)
 
 
 DIRECTION_LABELS = {"to_client": "to the client", "to_server": "to the server"}
-_OWNERS = {"link": "emulator", "others": "other programs"}
+_OWNER_LABELS = {"link": "emulator", "others": "other programs"}
 _MIB = 2**20
-_NAMED_SHARE = 0.02
+_MIN_SHARE_NAMED = 0.02
 """Smallest share of a CPU whose owner is named."""
 
 
@@ -316,10 +316,10 @@ def speed_pair(link: CarriedTraffic) -> str:
 
 def owners_text(shares: Mapping[str, float]) -> str:
     """Owners as text, the largest first: `server 62 %, emulator 35 %`."""
-    named = sorted(
-        ((role, share) for role, share in shares.items() if share >= _NAMED_SHARE), key=lambda item: -item[1]
+    shown = sorted(
+        ((role, share) for role, share in shares.items() if share >= _MIN_SHARE_NAMED), key=lambda item: -item[1]
     )
-    return ", ".join(f"{_OWNERS.get(role, role)} {percent(share)}" for role, share in named) or "no known program"
+    return ", ".join(f"{_OWNER_LABELS.get(role, role)} {percent(share)}" for role, share in shown) or "no known program"
 
 
 def times(factor: float) -> str:

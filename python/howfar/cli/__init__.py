@@ -5,21 +5,21 @@ def main() -> int:
     """Entry point of the `howfar` command. Returns the exit code."""
     from contextlib import ExitStack
 
-    from howfar.stopping import ended_by_request, withheld
+    from howfar.stopping import ended_by_request, hold_requests
 
     with ended_by_request(), ExitStack() as loading:
-        loading.enter_context(withheld())  # until the code that reports an end is loaded
+        loading.enter_context(hold_requests())  # until the code that reports an end is loaded
         try:
             from howfar.cli.hide_arguments import hide_passwords
 
             hide_passwords()
             from howfar.cli.main import run_command_line
         except (ImportError, MemoryError, OSError) as error:
-            return _not_started(error)
-        return run_command_line(loaded=loading.close)
+            return _report_failed_import(error)
+        return run_command_line(on_loaded=loading.close)
 
 
-def _not_started(error: Exception) -> int:
+def _report_failed_import(error: Exception) -> int:
     """Report that howfar could not be loaded, and return the exit code. Raises the error unless memory or files are lacking."""
     import sys
 

@@ -1,4 +1,4 @@
-"""`howfar bench`: the cost of the instrument itself. Thin: options in, figures out; the measuring is in `howfar.bench`."""
+"""`howfar bench`: measures howfar's own overhead. Only options and output are here; the measuring is in `howfar.bench`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from howfar.bench.links.figures import (
     RATES_GBIT,
     RTTS_MS,
     Extra,
-    Figure,
     LinkBench,
     LinkPoint,
+    Measurement,
     Obtained,
     Peer,
     RunsOn,
@@ -56,26 +56,26 @@ from howfar.plan.quantities import RateBps, RttNs, read_option
 from howfar.stats.intervals import MIN_BLOCKS, in_brackets
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
-MISSED = "!"
-"""Mark after the figure of a link that misses a bar."""
-SHARE_MOST = 1.5
+MISSED_MARK = "!"
+"""Mark after a figure that misses its bar (the limit that it is required to meet)."""
+MAX_GOODPUT_RATIO = 1.5
 
 
-def show(found: LinkBench, screen: Console) -> None:
-    setting = found.setting
-    lines = [_heading(found)]
+def show(measured: LinkBench, screen: Console) -> None:
+    setting = measured.setting
+    lines = [_heading(measured)]
     if setting.peer_skipped:
         lines.append(f"Peer skipped: {setting.peer_skipped}")
     processes = (("Our emulator", setting.ours_runs_on), ("the peer", setting.peer_runs_on))
     lines.append("; ".join(_process(name, runs) for name, runs in processes if runs is not None))
     _print(screen, lines)
-    screen.print(_links(found.rows))
-    _print(screen, [*notes(found.rows), *failures(found.rows)])
+    screen.print(_links_table(measured.rows))
+    _print(screen, [*notes(measured.rows), *failures(measured.rows)])
     if setting.busy:
         screen.print(Text("Other programs were running at the start. Measure again when the machine is quiet."))
     screen.print()
-    screen.print(_bars(found))
-    _print(screen, [_extra(extra) for extra in found.extras])
+    screen.print(_bars_table(measured))
+    _print(screen, [_format_extra(extra) for extra in measured.extras])
 
 
 def _print(screen: Console, lines: Sequence[str]) -> None:
@@ -83,8 +83,8 @@ def _print(screen: Console, lines: Sequence[str]) -> None:
         screen.print(Text(line))
 
 
-def _heading(found: LinkBench) -> str:
-    setting = found.setting
+def _heading(measured: LinkBench) -> str:
+    setting = measured.setting
     scheduling = {None: "no emulator", True: "real-time class"}.get(
         setting.realtime, "short slice" if setting.short_slice else "ordinary scheduling"
     )
@@ -101,49 +101,51 @@ def _process(name: str, runs: RunsOn) -> str:
     return f"{name} on CPUs {cpu_list(runs.cpus)}, {' and '.join(runs.scheduling)}"
 
 
-def name_of(point: LinkPoint) -> str:
+def link_name(point: LinkPoint) -> str:
     rate = "no rate" if point.rate_bps is None else format_rate_bps(point.rate_bps)
     return f"{format_duration_ns(point.rtt_ns)} {rate}"
 
 
-def _goodput(got: Obtained) -> str:
+def _goodput(obtained: Obtained) -> str:
     """Goodput as a share of what the rate permits; in Gb/s if far above it, as then no rate was in force."""
-    if got.goodput_ratio is None or got.goodput_ratio > SHARE_MOST:
-        return f"{got.goodput_gbit:.3g} Gb/s"
-    return f"{got.goodput_ratio:.2%}"
+    if obtained.goodput_ratio is None or obtained.goodput_ratio > MAX_GOODPUT_RATIO:
+        return f"{obtained.goodput_gbit:.3g} Gb/s"
+    return f"{obtained.goodput_ratio:.2%}"
 
 
-_OBTAINED: tuple[tuple[str, Callable[[Obtained], str], tuple[str, ...]], ...] = (
-    ("RTT p50, ms", lambda got: f"{got.rtt_ms_p50:.3f}", ("RTT p50 error, µs",)),
-    ("p99", lambda got: f"{got.rtt_ms_p99:.3f}", ("RTT p99 excess, µs",)),
-    ("from idle", lambda got: f"{got.rtt_ms_p50_from_idle:.3f}", ()),
+_OBTAINED_COLUMNS: tuple[tuple[str, Callable[[Obtained], str], tuple[str, ...]], ...] = (
+    ("RTT p50, ms", lambda obtained: f"{obtained.rtt_ms_p50:.3f}", ("RTT p50 error, µs",)),
+    ("p99", lambda obtained: f"{obtained.rtt_ms_p99:.3f}", ("RTT p99 excess, µs",)),
+    ("from idle", lambda obtained: f"{obtained.rtt_ms_p50_from_idle:.3f}", ()),
     ("goodput", _goodput, ("goodput off, %", "goodput, %")),
 )
-_COST: tuple[tuple[str, Callable[[LinkRow | Peer], str], tuple[str, ...]], ...] = (
-    ("core per Gb/s", lambda row: _figure(row.cpu_core_per_gbit), ("CPU, core per Gb/s",)),
-    ("machine", lambda row: _figure(row.machine_core_per_gbit), ()),
-    ("late p99.9, µs", lambda row: _figure(getattr(row, "lateness_us_p999", None)), ()),
-    ("drops", lambda row: _figure(getattr(row, "drops", None)), ("unmodelled drops",)),
+_COST_COLUMNS: tuple[tuple[str, Callable[[LinkRow | Peer], str], tuple[str, ...]], ...] = (
+    ("core per Gb/s", lambda row: _format_figure(row.cpu_core_per_gbit), ("CPU, core per Gb/s",)),
+    ("machine", lambda row: _format_figure(row.machine_core_per_gbit), ()),
+    ("late p99.9, µs", lambda row: _format_figure(getattr(row, "lateness_us_p999", None)), ()),
+    ("drops", lambda row: _format_figure(getattr(row, "drops", None)), ("unmodelled drops",)),
 )
-"""Heading and figure of each column, and the bars that mark it."""
+"""Of each column: its heading, the function that formats its figure, and the bars that, if missed, mark the figure."""
 
 
-def _links(rows: Sequence[LinkRow]) -> Table:
-    made = Table(box=None, padding=(0, 2, 0, 0))
-    made.add_column("link", overflow="fold")
-    for heading, *_ in (*_OBTAINED, *_COST):
-        made.add_column(heading, justify="right", overflow="fold")
+def _links_table(rows: Sequence[LinkRow]) -> Table:
+    output = Table(box=None, padding=(0, 2, 0, 0))
+    output.add_column("link", overflow="fold")
+    for heading, *_ in (*_OBTAINED_COLUMNS, *_COST_COLUMNS):
+        output.add_column(heading, justify="right", overflow="fold")
     for row in rows:
-        made.add_row(name_of(row.asked), *_line(row.obtained, row, {bar.bar for bar in row.bars if not bar.met}))
+        output.add_row(
+            link_name(row.asked), *_row_cells(row.obtained, row, {bar.bar for bar in row.bars if not bar.met})
+        )
         if row.peer is not None:
-            made.add_row(f"  {row.peer.name}", *_line(row.peer, row.peer, set()))
-    return made
+            output.add_row(f"  {row.peer.name}", *_row_cells(row.peer, row.peer, set()))
+    return output
 
 
-def _line(got: Obtained, cost: LinkRow | Peer, missed: set[str]) -> list[str]:
-    figures = [(show_figure(got), bars) for _, show_figure, bars in _OBTAINED]
-    figures += [(show_cost(cost), bars) for _, show_cost, bars in _COST]
-    return [f"{figure} {MISSED}" if missed.intersection(bars) else figure for figure, bars in figures]
+def _row_cells(obtained: Obtained, cost: LinkRow | Peer, missed: set[str]) -> list[str]:
+    figures = [(show_figure(obtained), bars) for _, show_figure, bars in _OBTAINED_COLUMNS]
+    figures += [(show_cost(cost), bars) for _, show_cost, bars in _COST_COLUMNS]
+    return [f"{figure} {MISSED_MARK}" if missed.intersection(bars) else figure for figure, bars in figures]
 
 
 def notes(rows: Sequence[LinkRow]) -> list[str]:
@@ -151,7 +153,7 @@ def notes(rows: Sequence[LinkRow]) -> list[str]:
     links: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.peer is not None and row.peer.note:
-            links.setdefault((row.peer.name, row.peer.note), []).append(name_of(row.asked))
+            links.setdefault((row.peer.name, row.peer.note), []).append(link_name(row.asked))
     return [
         f"{name} was {note}" + ("" if len(names) == len(rows) else f" ({', '.join(names)})")
         for (name, note), names in links.items()
@@ -159,49 +161,55 @@ def notes(rows: Sequence[LinkRow]) -> list[str]:
 
 
 def failures(rows: Sequence[LinkRow]) -> list[str]:
-    return [f"The peer failed at {name_of(row.asked)}: {row.peer_failed}" for row in rows if row.peer_failed]
+    return [f"The peer failed at {link_name(row.asked)}: {row.peer_failed}" for row in rows if row.peer_failed]
 
 
-def _bars(found: LinkBench) -> Table:
+def _bars_table(measured: LinkBench) -> Table:
     """Table of bars: how many links meet each, and those that do not, with their figures."""
-    judged: dict[tuple[str, str], list[tuple[str, Verdict]]] = {}
-    named = [(name_of(row.asked), bar) for row in found.rows for bar in row.bars]
-    for name, bar in [*named, *((extra.name, bar) for extra in found.extras for bar in extra.bars)]:
-        judged.setdefault((bar.bar, bar.limit), []).append((name, bar))
-    made = Table(box=None, padding=(0, 2, 0, 0))
+    verdicts_by_bar: dict[tuple[str, str], list[tuple[str, Verdict]]] = {}
+    link_bars = [(link_name(row.asked), bar) for row in measured.rows for bar in row.bars]
+    for name, bar in [*link_bars, *((extra.name, bar) for extra in measured.extras for bar in extra.bars)]:
+        verdicts_by_bar.setdefault((bar.bar, bar.limit), []).append((name, bar))
+    output = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("bar", "required", "verdict"):
-        made.add_column(heading, overflow="fold")
-    for (bar_name, limit), verdicts in judged.items():
-        made.add_row(bar_name, limit, verdict_on(verdicts, found.setting.runs > 1))
-    return made
+        output.add_column(heading, overflow="fold")
+    for (bar_name, limit), verdicts in verdicts_by_bar.items():
+        output.add_row(bar_name, limit, verdict_on(verdicts, measured.setting.runs > 1))
+    return output
 
 
-def verdict_on(verdicts: Sequence[tuple[str, Verdict]], several: bool) -> str:
+def verdict_on(verdicts: Sequence[tuple[str, Verdict]], has_runs: bool) -> str:
     """The verdict as text: `met`, or which links miss it and by how much; for several runs with the best one."""
 
     def figure(bar: Verdict) -> str:
-        return f"{_figure(bar.median)} (best {_figure(bar.best)})" if several else _figure(bar.median)
+        return (
+            f"{_format_figure(bar.median)} (best {_format_figure(bar.best)})"
+            if has_runs
+            else _format_figure(bar.median)
+        )
 
     missed = [(name, bar) for name, bar in verdicts if not bar.met]
-    alone = len(verdicts) == 1
+    is_only_one = len(verdicts) == 1
     if not missed:
-        return f"met: {figure(verdicts[0][1])}" if alone else f"met by {len(verdicts)} of {len(verdicts)}"
+        return f"met: {figure(verdicts[0][1])}" if is_only_one else f"met by {len(verdicts)} of {len(verdicts)}"
     figures = "; ".join(f"{name} {figure(bar)}" for name, bar in missed)
-    return f"MISSED: {figures}" if alone else f"MISSED by {len(missed)} of {len(verdicts)}: {figures}"
+    return f"MISSED: {figures}" if is_only_one else f"MISSED by {len(missed)} of {len(verdicts)}: {figures}"
 
 
-def _extra(extra: Extra) -> str:
-    sides = [f"skipped, {extra.skipped}" if extra.ours is None else f"ours {_of_runs(extra.ours)} {extra.unit}"]
-    sides += [f"{one.name} {_of_runs(one.figure)} {extra.unit}" for one in extra.beside]
+def _format_extra(extra: Extra) -> str:
+    sides = [
+        f"skipped, {extra.skipped}" if extra.ours is None else f"ours {_format_measurement(extra.ours)} {extra.unit}"
+    ]
+    sides += [f"{other.name} {_format_measurement(other.figure)} {extra.unit}" for other in extra.beside]
     return f"{extra.what}: {', '.join(sides)}"
 
 
-def _of_runs(figure: Figure) -> str:
-    best = f" (best {_figure(figure.best)})" if len(figure.runs) > 1 else ""
-    return f"{_figure(figure.median)}{best}"
+def _format_measurement(figure: Measurement) -> str:
+    best = f" (best {_format_figure(figure.best)})" if len(figure.runs) > 1 else ""
+    return f"{_format_figure(figure.median)}{best}"
 
 
-def _figure(value: float | None) -> str:
+def _format_figure(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -209,7 +217,7 @@ def _figure(value: float | None) -> str:
 
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 CONNECTIONS = "1,64,512,2048"
-MOST = 10_000
+MAX_CONNECTIONS = 10_000
 RTTS = ",".join(f"{rtt:g}ms" for rtt in RTTS_MS)
 RATES = ",".join(f"{rate:g}gbit" for rate in RATES_GBIT)
 _LIMITS = {
@@ -229,37 +237,37 @@ def bench() -> None:
 bench.add_command(hosts_command)
 
 
-def progress(what: str) -> Callable[[int, int], None]:
-    """Shows `block 2 of 8` on one line of a terminal, and nothing elsewhere."""
-    shown = is_terminal(sys.stderr)
+def make_progress(step: str) -> Callable[[int, int], None]:
+    """A function that shows `block 2 of 8` on one line of a terminal, and nothing elsewhere."""
+    on_terminal = is_terminal(sys.stderr)
 
-    def show_step(number: int, of: int) -> None:
-        if shown:
-            rewrite_line(f"{what} {number} of {of}", number == of)
+    def show_step(number: int, total: int) -> None:
+        if on_terminal:
+            rewrite_line(f"{step} {number} of {total}", number == total)
 
     return show_step
 
 
 def table(headings: Sequence[str], columns: Sequence[Sequence[tuple[str, str]]]) -> Table:
     """A column of named figures under each heading; all columns name the same rows."""
-    made = Table(box=None, padding=(0, 2, 0, 0))
-    made.add_column("", overflow="fold")
+    output = Table(box=None, padding=(0, 2, 0, 0))
+    output.add_column("", overflow="fold")
     for heading in headings:
-        made.add_column(heading, justify="right", overflow="fold")
+        output.add_column(heading, justify="right", overflow="fold")
     for cells in zip(*columns, strict=True):
-        made.add_row(cells[0][0], *(value for _, value in cells))
-    return made
+        output.add_row(cells[0][0], *(value for _, value in cells))
+    return output
 
 
-def _answer(
-    found: Calibration | Comparison, as_json: bool, screen: Console, shown: Table, lines: Sequence[str]
+def _print_result(
+    measured: Calibration | Comparison, as_json: bool, screen: Console, output: Table, lines: Sequence[str]
 ) -> None:
     """Print a table; the first of `lines` is the heading."""
     if as_json:
-        show_json(found.model_dump_json(indent=2))
+        show_json(measured.model_dump_json(indent=2))
         return
     screen.print(Text(lines[0]))
-    screen.print(shown)
+    screen.print(output)
     for line in lines[1:]:
         screen.print(Text(line))
 
@@ -283,69 +291,72 @@ def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_co
     (queries per second with 64 connections, and what limited them), the resolution of the clock and the histogram, and the CPU time
     per query with 1, 64 and 512 connections.
     """
-    request = CalibrationRequest(_transports(transports), blocks, round(seconds * 1e9))
-    show_step = progress("block")
-    found = run_calibration(request, lambda block: show_step(block, blocks))
-    setting = found.setting
+    request = CalibrationRequest(_parse_transports(transports), blocks, round(seconds * 1e9))
+    show_step = make_progress("block")
+    measured = run_calibration(request, lambda block: show_step(block, blocks))
+    setting = measured.setting
     heading = (
         f"howfar {setting.howfar} on {setting.kernel}: client on CPUs {cpu_list(setting.client_cpus)}, "
         f"null server on CPUs {cpu_list(setting.server_cpus)}, {setting.blocks} blocks of {setting.block_ns / 1e9:g} s"
     )
-    shown = table([over.transport for over in found.transports], [_rows(found, over) for over in found.transports])
-    _answer(found, as_json, console(no_colour), shown, [heading, *_verdicts(found)])
+    output = table(
+        [result.transport for result in measured.transports],
+        [_calibration_rows(measured, result) for result in measured.transports],
+    )
+    _print_result(measured, as_json, console(no_colour), output, [heading, *_calibration_verdicts(measured)])
 
 
-def _transports(text: str) -> tuple[Transport, ...]:
-    named = [name.strip() for name in text.split(",")]
-    found = tuple(transport for transport in TRANSPORTS if transport in named)
-    if len(found) != len(named):
+def _parse_transports(text: str) -> tuple[Transport, ...]:
+    names = [name.strip() for name in text.split(",")]
+    known = tuple(transport for transport in TRANSPORTS if transport in names)
+    if len(known) != len(names):
         raise UsageError(
             f"--transport {text!r} names an unknown transport", f"Known transports: {', '.join(TRANSPORTS)}."
         )
-    return found
+    return known
 
 
-def _rows(found: Calibration, over: OverTransport) -> list[tuple[str, str]]:
+def _calibration_rows(measured: Calibration, result: OverTransport) -> list[tuple[str, str]]:
     def figure(digits: int) -> Callable[[float], str]:
         return lambda value: f"{value:,.{digits}f}"
 
     rows = []
-    for floor in over.floors:
+    for floor in result.floors:
         cpus = {"together": "one CPU for both", "apart": "a CPU for each"}[floor.cpus]
         rows += [
             (f"floor, {cpus}: ping-pong p50, µs", in_brackets(floor.ping_pong_p50_us, figure(2))),
             ("  engine p50, 1 connection, µs", in_brackets(floor.engine_p50_us, figure(2))),
             ("  engine over ping-pong", in_brackets(floor.engine_over_ping_pong, lambda r: f"{(r - 1) * 100:+.1f} %")),
         ]
-    ceiling = over.ceiling
+    ceiling = result.ceiling
     rows.append(
         (f"ceiling, {ceiling.connections} connections, queries/s", in_brackets(ceiling.queries_per_s, figure(0)))
     )
     rows.append(("  busiest thread: client, null server", f"{ceiling.client_busy:.0%}, {ceiling.server_busy:.0%}"))
-    for cost in over.cpu_per_query:
+    for cost in result.cpu_per_query:
         rows.append(
             (
                 f"client CPU per query, {counted(cost.connections, 'connection')}, µs",
                 in_brackets(cost.client_us, figure(2)),
             )
         )
-    rows.append(("clock: step, cost of a reading", f"{found.clock.step_ns} ns, {found.clock.read_ns:.0f} ns"))
-    rows.append(("step of the histogram at the floor", f"{over.histogram_step_ns} ns"))
+    rows.append(("clock: step, cost of a reading", f"{measured.clock.step_ns} ns, {measured.clock.read_ns:.0f} ns"))
+    rows.append(("step of the histogram at the floor", f"{result.histogram_step_ns} ns"))
     return rows
 
 
-def _verdicts(found: Calibration) -> list[str]:
+def _calibration_verdicts(measured: Calibration) -> list[str]:
     lines = []
-    for over in found.transports:
-        limit = "at most" if all(floor.within_bar for floor in over.floors) else "more than"
+    for result in measured.transports:
+        limit = "at most" if all(floor.within_bar for floor in result.floors) else "more than"
         doubt = (
-            " (not resolved)" if any(within(floor.engine_over_ping_pong, FLOOR_BAR) for floor in over.floors) else ""
+            " (not resolved)" if any(within(floor.engine_over_ping_pong, FLOOR_BAR) for floor in result.floors) else ""
         )
         lines.append(
-            f"Over {over.transport}, the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} above the ping-pong's{doubt}; "
-            f"the ceiling's limit was {_LIMITS[over.ceiling.limit]}."
+            f"Over {result.transport}, the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} above the ping-pong's{doubt}; "
+            f"the ceiling's limit was {_LIMITS[result.ceiling.limit]}."
         )
-    if found.setting.blocks < MIN_BLOCKS:
+    if measured.setting.blocks < MIN_BLOCKS:
         lines.append(f"Fewer than {MIN_BLOCKS} blocks give no intervals, so small differences mean nothing.")
     return lines
 
@@ -388,49 +399,49 @@ def engine(
     figures for each process while all connections are active; the server counts the queries. No privileges are needed, because the
     server is a private one.
     """
-    request = Request(_numbers(connections), blocks, seconds, placement, server, driver, against)
-    found = compare(request, progress("measurement"))
-    setting = found.setting
+    request = Request(_parse_connections(connections), blocks, seconds, placement, server, driver, against)
+    measured = compare(request, make_progress("measurement"))
+    setting = measured.setting
     heading = (
         f"howfar {setting.howfar} and {setting.peer} on {setting.server}, {setting.kernel}: {setting.workload}; "
         f"client on CPUs {cpu_list(setting.client_cpus)}, server on CPUs {cpu_list(setting.server_cpus)}, "
         f"{setting.blocks} blocks of {setting.seconds:g} s"
     )
     lines = [heading]
-    for row in found.rows:
+    for row in measured.rows:
         at = f"At {counted(row.connections, 'connection')}"
         lines += [f"{at}, the bar is missed: {missed}." for missed in row.misses]
-        lines += [f"{at}, the bar is not resolved: {unclear}. Use more blocks." for unclear in row.unresolved]
-    shown = table([f"{row.connections}" for row in found.rows], [_cells(row) for row in found.rows])
-    _answer(found, as_json, console(no_colour), shown, lines)
+        lines += [f"{at}, the bar is not resolved: {unresolved}. Use more blocks." for unresolved in row.unresolved]
+    output = table([f"{row.connections}" for row in measured.rows], [_comparison_cells(row) for row in measured.rows])
+    _print_result(measured, as_json, console(no_colour), output, lines)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_connections(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and 1 <= int(part) <= MOST for part in parts):
-        advice = f"Give numbers from 1 to {MOST}, separated by commas, such as {CONNECTIONS}."
+    if not all(part.isdigit() and 1 <= int(part) <= MAX_CONNECTIONS for part in parts):
+        advice = f"Give numbers from 1 to {MAX_CONNECTIONS}, separated by commas, such as {CONNECTIONS}."
         raise UsageError(f"--connections {text!r} is not a list of numbers", advice)
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-def _cells(row: Row) -> list[tuple[str, str]]:
-    def both(name: str, figure: str) -> tuple[str, str]:
-        return name, f"{_value(row.ours, figure)} / {_value(row.peer, figure)}"
+def _comparison_cells(row: Row) -> list[tuple[str, str]]:
+    def ours_and_peer(name: str, figure: str) -> tuple[str, str]:
+        return name, f"{_format_side(row.ours, figure)} / {_format_side(row.peer, figure)}"
 
     return [
-        both("CPU per query, µs", "client_cpu_us_per_query"),
+        ours_and_peer("CPU per query, µs", "client_cpu_us_per_query"),
         ("  ratio", in_brackets(row.cpu_ratio, "{:.3g}".format)),
-        both("  with start-up, µs", "whole_process_cpu_us_per_query"),
-        both("queries/s", "qps"),
+        ours_and_peer("  with start-up, µs", "whole_process_cpu_us_per_query"),
+        ours_and_peer("queries/s", "qps"),
         ("  ratio", in_brackets(row.qps_ratio, "{:.3g}".format)),
-        both("peak memory, MiB", "rss_mib"),
+        ours_and_peer("peak memory, MiB", "rss_mib"),
         ("  ratio", f"{row.rss_ratio:.3g}"),
-        both("switches per query", "context_switches_per_query"),
+        ours_and_peer("switches per query", "context_switches_per_query"),
         ("our driver", row.driver or ""),
     ]
 
 
-def _value(side: Side, figure: str) -> str:
+def _format_side(side: Side, figure: str) -> str:
     value = float(getattr(side, figure))
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
@@ -490,31 +501,33 @@ def link(
     from howfar.bench.links.bench import measure_links
     from howfar.lab import sandbox
 
-    links = grid(_quantities("--rtt", rtts or RTTS, RttNs), _quantities("--rate", rates or RATES, RateBps))
+    links = grid(_parse_quantities("--rtt", rtts or RTTS, RttNs), _parse_quantities("--rate", rates or RATES, RateBps))
     if quick and rtts is None and rates is None:
         links = QUICK
     if not sandbox.inside():
         if build_peer:
-            _build(against)
+            _build_peer(against)
         if find_spec("scipy") is None:
             raise MissingError(
                 "SciPy, which judges the figures, is not installed", "Reinstall howfar with its extra `bench`."
             )
         sys.exit(sandbox.run_inside())
     times = QUICK_TIMES if quick else FULL_TIMES
-    found = measure_links(LinkRequest(links, against, backend, runs, times, hogs, extras), progress("measurement"))
+    measured = measure_links(
+        LinkRequest(links, against, backend, runs, times, hogs, extras), make_progress("measurement")
+    )
     if as_json:
-        show_json(found.model_dump_json(indent=2))
+        show_json(measured.model_dump_json(indent=2))
     else:
-        show(found, console(no_colour))
+        show(measured, console(no_colour))
 
 
-def _quantities(option: str, text: str, kind: object) -> tuple[int, ...]:
+def _parse_quantities(option: str, text: str, kind: object) -> tuple[int, ...]:
     """Quantities with units from a list like `1ms,10ms`. Raises UsageError."""
     return tuple(read_option(option, part.strip(), kind, "howfar bench link") for part in text.split(","))
 
 
-def _build(against: str | None) -> None:
+def _build_peer(against: str | None) -> None:
     """Build the peer outside of the sandbox, where there is a network. Raises UsageError, MissingError, LabError."""
     from howfar.bench.links.peers import toxiproxy
 

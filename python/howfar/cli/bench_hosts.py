@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from howfar.cli.on_hosts import enter, joined
+from howfar.cli.on_hosts import enter, join_hosts
 from howfar.cli.screen import blocks_option, columns, json_option, note
 from howfar.stats.intervals import MIN_BLOCKS, interval_text
 from howfar.units import format_duration_ns
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     metavar="HOSTS",
     help="Hosts that generate the load, such as a,c,d.  [default: all others with that role]",
 )
-@blocks_option(6, "Number of blocks; intervals need four or more.", most=100)
+@blocks_option(6, "Number of blocks; intervals need four or more.", maximum=100)
 @click.option(
     "--seconds", type=click.FloatRange(0.5, 60), default=3, show_default=True, help="Length of each measurement."
 )
@@ -47,34 +47,34 @@ def hosts_command(
     cluster, code = enter(where)
     if code is not None:
         return code
-    from howfar.fleet.roles import find_place, parse_place, with_clients
+    from howfar.fleet.roles import assign_hosts, parse_role_hosts, with_clients
     from howfar.fleet.scale_out import Request, scale_out
 
-    with joined(cluster) as (file, hosts):
-        chosen = find_place(file, place, clients=clients)
-        able = [name for name in file.with_role("client") if name != chosen.server]
-        every = chosen.client if "client" in parse_place(place or "") else ",".join(able)
-        chosen = with_clients(chosen, file, clients or every)
-        load = [hosts[name] for name in (chosen.client, *chosen.others)]
+    with join_hosts(cluster) as (file, hosts):
+        roles = assign_hosts(file, place, clients=clients)
+        clients_available = [name for name in file.with_role("client") if name != roles.server]
+        default_clients = roles.client if "client" in parse_role_hosts(place or "") else ",".join(clients_available)
+        roles = with_clients(roles, file, clients or default_clients)
+        load_hosts = [hosts[name] for name in (roles.client, *roles.others)]
         request = Request(blocks, round(seconds * 1e9), threads)
-        found = scale_out(hosts[chosen.server], load, request, lambda block: note(f"block {block} of {blocks}"))
+        result = scale_out(hosts[roles.server], load_hosts, request, lambda block: note(f"block {block} of {blocks}"))
     if as_json:
-        division = None if found.division is None else _plain(found.division)
-        whole = asdict(found) | {"rows": [_plain(row) for row in found.rows], "division": division}
-        click.echo(json.dumps(whole, indent=2))
+        division = None if result.division is None else _as_dict(result.division)
+        facts = asdict(result) | {"rows": [_as_dict(row) for row in result.rows], "division": division}
+        click.echo(json.dumps(facts, indent=2))
     else:
-        _show(found)
+        _show(result)
     return 0
 
 
-def _plain(row: object) -> dict[str, object]:
+def _as_dict(row: object) -> dict[str, object]:
     return {name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in vars(row).items()}
 
 
-def _show(found: ScaleOut) -> None:
+def _show(result: ScaleOut) -> None:
     click.echo(
-        f"{found.connections} connections per client against a null server on {found.server_cpus} CPUs, "
-        f"{found.blocks} blocks of {format_duration_ns(found.measure_ns)}:"
+        f"{result.connections} connections per client against a null server on {result.server_cpus} CPUs, "
+        f"{result.blocks} blocks of {format_duration_ns(result.measure_ns)}:"
     )
     rows: list[tuple[str, ...]] = [
         (
@@ -90,7 +90,7 @@ def _show(found: ScaleOut) -> None:
             "agent",
         )
     ]
-    for row in found.rows:
+    for row in result.rows:
         rows.append(
             (
                 str(row.clients),
@@ -107,17 +107,20 @@ def _show(found: ScaleOut) -> None:
         )
     for line in columns(rows):
         click.echo(line)
-    if found.division is not None:
-        click.echo(_division(found.division))
-    if found.blocks < MIN_BLOCKS:
+    if result.division is not None:
+        click.echo(_describe_division(result.division))
+    if result.blocks < MIN_BLOCKS:
         click.echo(f"Fewer than {MIN_BLOCKS} blocks give no intervals, so small differences mean nothing.")
 
 
-def _division(found: Division) -> str:
+def _describe_division(result: Division) -> str:
     """`64 connections over 4 clients, and a server that takes 5ms: p50 1.000 [0.999, 1.001] and p99 … times those from one client`."""
-    service, alone = format_duration_ns(found.service_ns), f"{found.p50_ns / 1e6:.2f} and {found.p99_ns / 1e6:.2f} ms"
+    service, single_client = (
+        format_duration_ns(result.service_ns),
+        f"{result.p50_ns / 1e6:.2f} and {result.p99_ns / 1e6:.2f} ms",
+    )
     return (
-        f"{found.connections} connections over {found.clients} clients, and a server that takes {service}: "
-        f"p50 {interval_text(found.p50)} and p99 {interval_text(found.p99)} times those from one client ({alone}, its busiest "
-        f"thread {found.client_busy:.0%})."
+        f"{result.connections} connections over {result.clients} clients, and a server that takes {service}: "
+        f"p50 {interval_text(result.p50)} and p99 {interval_text(result.p99)} times those from one client "
+        f"({single_client}, its busiest thread {result.client_busy:.0%})."
     )

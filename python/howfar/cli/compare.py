@@ -11,11 +11,11 @@ from rich.text import Text
 
 from howfar.analysis.compare import ArmComparison, Comparison
 from howfar.analysis.compare import compare as compare_runs
-from howfar.cli.output import from_file
+from howfar.cli.output import report_damage
 from howfar.cli.screen import console, no_colour_option, note
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import in_brackets
-from howfar.stats.trials import ONE, TAIL
+from howfar.stats.trials import MIN_BEYOND_QUANTILE, ONE
 from howfar.store.run_file import read_run
 
 
@@ -25,58 +25,62 @@ from howfar.store.run_file import read_run
 @no_colour_option
 def compare(before: Path, after: Path, no_colour: bool) -> int:
     """Compare the runs in the files BEFORE and AFTER; ratios are AFTER over BEFORE."""
-    one, other = read_run(before), read_run(after)
-    if one.info.run_id == other.info.run_id:
+    run_before, run_after = read_run(before), read_run(after)
+    if run_before.info.run_id == run_after.info.run_id:
         note("both files hold the same run, so they differ only in how far it had progressed")
-    with from_file(before, one.is_verified), from_file(after, other.is_verified):
-        found = compare_runs(one, other)
+    with report_damage(before, run_before.is_verified), report_damage(after, run_after.is_verified):
+        comparison = compare_runs(run_before, run_after)
     screen = console(no_colour)
     screen.print(Text(f"{before} -> {after}"))
-    screen.print(_table(found) if found.arms else Text("The runs have no arm in common."))
-    if timed := [arm for arm in found.arms if arm.p50]:
-        screen.print(Text(f"Time of a {'page' if found.counted == 'pages' else 'transaction'}:"))
-        screen.print(_times(timed))
-        if any(arm.p99 is None for arm in timed):
-            screen.print(Text(f"-: a trial has fewer than {TAIL} transactions beyond that percentile."))
-    for name, only in ((before, found.only_before), (after, found.only_after)):
-        if only:
-            screen.print(Text(f"Only in {name}: {', '.join(only)}"))
-    for difference in found.differences:
+    screen.print(_ratios_table(comparison) if comparison.arms else Text("The runs have no arm in common."))
+    if arms_with_times := [arm for arm in comparison.arms if arm.p50]:
+        screen.print(Text(f"Time of a {'page' if comparison.counted == 'pages' else 'transaction'}:"))
+        screen.print(_times_table(arms_with_times))
+        if any(arm.p99 is None for arm in arms_with_times):
+            screen.print(Text(f"-: a trial has fewer than {MIN_BEYOND_QUANTILE} transactions beyond that percentile."))
+    for name, arms in ((before, comparison.only_before), (after, comparison.only_after)):
+        if arms:
+            screen.print(Text(f"Only in {name}: {', '.join(arms)}"))
+    for difference in comparison.differences:
         screen.print(Text(f"Differs: {difference.what}: {difference.before} -> {difference.after}"))
-    if found.beside:
-        screen.print(Text(found.beside))
-    screen.print(Text(found.warning))
+    if comparison.beside:
+        screen.print(Text(comparison.beside))
+    screen.print(Text(comparison.warning))
     return 0
 
 
-def _table(found: Comparison) -> Table:
+def _ratios_table(comparison: Comparison) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")
-    for title in (f"{found.counted}/s", "vs. baseline", f"CPU per {ONE[found.counted]}"):
+    for title in (f"{comparison.counted}/s", "vs. baseline", f"CPU per {ONE[comparison.counted]}"):
         table.add_column(title, justify="right", overflow="fold")
     table.add_column("verdict", overflow="fold")
-    for arm in found.arms:
+    for arm in comparison.arms:
         table.add_row(
-            arm.arm, _ratio(arm.qps), _ratio(arm.relative_to_baseline), _ratio(arm.cpu_per_query), _verdict(arm)
+            arm.arm,
+            _format_ratio(arm.qps),
+            _format_ratio(arm.relative_to_baseline),
+            _format_ratio(arm.cpu_per_query),
+            _describe_change(arm),
         )
     return table
 
 
-def _times(arms: Sequence[ArmComparison]) -> Table:
+def _times_table(arms: Sequence[ArmComparison]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")
     for title in ("p50", "p99"):
         table.add_column(title, justify="right", overflow="fold")
     for arm in arms:
-        table.add_row(arm.arm, _ratio(arm.p50), _ratio(arm.p99))
+        table.add_row(arm.arm, _format_ratio(arm.p50), _format_ratio(arm.p99))
     return table
 
 
-def _ratio(estimate: Estimate | None) -> str:
+def _format_ratio(estimate: Estimate | None) -> str:
     return "-" if estimate is None else in_brackets(estimate, "{:.3f}".format)
 
 
-def _verdict(arm: ArmComparison) -> str:
+def _describe_change(arm: ArmComparison) -> str:
     if not arm.same_cell:
         return "other factor levels"
     if arm.rate_given:

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+    CompleteFunction = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -29,19 +29,19 @@ def completion(shell: str) -> None:
 
     from howfar.cli.main import COMPLETE, cli
 
-    found = get_completion_class(shell)
-    assert found is not None, "click knows these shells"
-    click.echo(found(cli, {}, "howfar", COMPLETE).source())
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None, "click knows these shells"
+    click.echo(shell_class(cli, {}, "howfar", COMPLETE).source())
 
 
-def _names(find: Callable[[], Iterable[str]], or_files: bool = False) -> Complete:
-    """A function that completes a parameter with the names that `find` returns; `or_files`: with files if no name fits."""
+def _complete_from(find_names: Callable[[], Iterable[str]], or_files: bool = False) -> CompleteFunction:
+    """A function that completes a parameter with the names that `find_names` returns; `or_files`: with files if no name fits."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        fitting = [CompletionItem(name) for name in find() if name.startswith(incomplete)]
-        return fitting or ([CompletionItem(incomplete, type="file")] if or_files else [])
+        matches = [CompletionItem(name) for name in find_names() if name.startswith(incomplete)]
+        return matches or ([CompletionItem(incomplete, type="file")] if or_files else [])
 
     return complete
 
@@ -71,7 +71,7 @@ def _commands() -> Iterable[str]:
     return (TARGET, *cli.list_commands(click.Context(cli)))
 
 
-complete_plans = _names(_plans, or_files=True)
-complete_links = _names(_links)
-complete_servers = _names(_servers, or_files=True)
-complete_commands = _names(_commands)
+complete_plans = _complete_from(_plans, or_files=True)
+complete_links = _complete_from(_links)
+complete_servers = _complete_from(_servers, or_files=True)
+complete_commands = _complete_from(_commands)

@@ -1,4 +1,4 @@
-"""`howfar TARGET`: how far one server is. Without a target, the servers of this machine. Thin: reads, calls, shows."""
+"""`howfar TARGET`: measures how far one server is; without a target, lists the servers of this machine. See `howfar.distance`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from howfar.distance.session import Server
     from howfar.services import ServiceName
 
-LEAST_TIMEOUT_NS = 10_000_000
+MIN_TIMEOUT_NS = 10_000_000
 
 
 class _Duration(click.ParamType[int]):
@@ -89,7 +89,7 @@ def distance(target: str | None, **options: Any) -> int:
     localhost, it lists the servers of this machine, and connects to none.
     """
     if target == "localhost" or (target is None and options["env_name"] is None and options["defaults_file"] is None):
-        _check_alone()
+        _check_no_options()
         return _list_servers(options["as_json"])
     _check_options(options)
     from howfar.distance.limits import parse_limit
@@ -98,13 +98,13 @@ def distance(target: str | None, **options: Any) -> int:
 
     limits = [parse_limit(text) for text in options["fail_if"]]
     for limit in limits:
-        if options["count"] is not None and options["count"] < limit.least_count:
+        if options["count"] is not None and options["count"] < limit.min_count:
             raise UsageError(
-                f"--count {options['count']} is too few for {limit.text}: {limit.metric} needs {limit.least_count} requests",
-                f"Write --count {limit.least_count}, or leave it out.",
+                f"--count {options['count']} is too few for {limit.text}: {limit.metric} needs {limit.min_count} requests",
+                f"Write --count {limit.min_count}, or leave it out.",
             )
     try:
-        server = _find(target, options)
+        server = _find_server(target, options)
         for text in server.notes:
             note(text)
         if options["watch"]:
@@ -121,47 +121,49 @@ def distance(target: str | None, **options: Any) -> int:
         for line in failure(error.distance):
             click.echo(line, err=True)
         code = REFUSED if error.is_refusal else UNREACHABLE
-        _write(error.distance.model_copy(update={"exit_code": code}), options)
+        _write_outputs(error.distance.model_copy(update={"exit_code": code}), options)
         return code
 
 
-def _check_alone() -> None:
+def _check_no_options() -> None:
     """Refuse options of a measurement if there is no target: a check that lost its target must not pass. Raises UsageError."""
     context = click.get_current_context()
-    given = [
+    options_given = [
         param.opts[0]
         for param in context.command.params
         if isinstance(param, click.Option)
         and param.name not in (None, "as_json")
         and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
     ]
-    if given:
-        raise UsageError(f"{given[0]} needs a target", f"Use {LIKE_TARGET}; `localhost` alone lists the servers here.")
+    if options_given:
+        raise UsageError(
+            f"{options_given[0]} needs a target", f"Use {LIKE_TARGET}; `localhost` alone lists the servers here."
+        )
 
 
 def _check_options(options: dict[str, Any]) -> None:
     """Refuse options that would be ignored, or leave no time. Raises UsageError."""
-    if options["timeout"] < LEAST_TIMEOUT_NS:
+    if options["timeout"] < MIN_TIMEOUT_NS:
         raise UsageError(
             f"--timeout {format_duration_ns(options['timeout'])} is shorter than a step of a connection may take",
-            f"Give each step {format_duration_ns(LEAST_TIMEOUT_NS)} or more; a distant server needs more.",
+            f"Give each step {format_duration_ns(MIN_TIMEOUT_NS)} or more; a distant server needs more.",
         )
     if options["watch"]:
-        given = [name for name in ("fail_if", "strict", "as_csv", "prometheus", "bandwidth") if options[name]]
-        if given:
-            name = given[0].removeprefix("as_").replace("_", "-")
+        options_given = [name for name in ("fail_if", "strict", "as_csv", "prometheus", "bandwidth") if options[name]]
+        if options_given:
+            name = options_given[0].removeprefix("as_").replace("_", "-")
             raise UsageError(
                 f"--{name} does not go with --watch", "It judges or writes one measurement: leave out --watch."
             )
     elif options["interval"] is not None:
         raise UsageError("--interval goes with --watch", "Add --watch, or leave it out.")
     elif options["count"] is not None:
-        from howfar.distance.record import MOST_COUNT, MOST_REQUESTS
+        from howfar.distance.record import MAX_COUNT, MAX_REQUESTS
 
-        if options["count"] > MOST_COUNT:
+        if options["count"] > MAX_COUNT:
             raise UsageError(
-                f"--count {options['count']}: of the {MOST_REQUESTS} requests at most, {MOST_COUNT} are timed",
-                f"Write --count {MOST_COUNT} or less; with --watch it may be more.",
+                f"--count {options['count']}: of the {MAX_REQUESTS} requests at most, {MAX_COUNT} are timed",
+                f"Write --count {MAX_COUNT} or less; with --watch it may be more.",
             )
     if options["as_json"] and options["as_csv"]:
         raise UsageError("--json does not go with --csv", "Both are written to standard output: choose one.")
@@ -174,88 +176,90 @@ def _list_servers(as_json: bool) -> int:
     """List the servers of this machine, each with the command that measures it. Connects to none of them."""
     from howfar.doctor.candidates import servers_here
 
-    found = servers_here()
+    servers = servers_here()
     if as_json:
-        show_json(json.dumps([dataclasses.asdict(server) for server in found], indent=2))
+        show_json(json.dumps([dataclasses.asdict(server) for server in servers], indent=2))
         return 0
-    if not found:
+    if not servers:
         click.echo("No database server is seen on this machine.")
         click.echo(f"Next: {program()} mysql://USER@HOST/DATABASE     (or postgresql://, redis://, HOST:PORT)")
         return 0
-    click.echo(f"{counted(len(found), 'server')} on this machine; howfar has connected to none of them.")
-    for server in found:
-        at = ", ".join(server.addresses) or "no address that can be reached from here"
-        click.echo(f"\n{server.name}: {at}")
+    click.echo(f"{counted(len(servers), 'server')} on this machine; howfar has connected to none of them.")
+    for server in servers:
+        addresses = ", ".join(server.addresses) or "no address that can be reached from here"
+        click.echo(f"\n{server.name}: {addresses}")
         for remark in server.notes:
             click.echo(f"  {remark}")
         if server.target is not None:
             click.echo(f"  {program()} {server.target}")
-    scheme = next((one.target.partition("://")[0] for one in found if one.target and "://" in one.target), "mysql")
+    scheme = next(
+        (listed.target.partition("://")[0] for listed in servers if listed.target and "://" in listed.target), "mysql"
+    )
     click.echo(f"\nAdd your account, such as {scheme}://USER@… . Next: {program()} doctor   (examines them all)")
     return 0
 
 
-def _find(target: str | None, options: dict[str, Any]) -> Server:
+def _find_server(target: str | None, options: dict[str, Any]) -> Server:
     """The server that target, options and environment name. Raises UsageError, EngineError."""
     from howfar.address import ServerAddress
     from howfar.cli.target import find_server
     from howfar.distance.target import server_of
 
-    asked: list[Secret] = []  # the password is requested only once, even if several kinds of server are tried
+    passwords: list[Secret] = []  # the password is requested only once, even if several kinds of server are tried
 
-    def as_kind(service: ServiceName | None) -> Login:
-        found = find_server(
+    def login_as(service: ServiceName | None) -> Login:
+        login_found = find_server(
             target,
-            named=ServerAddress(protocol=service),
+            option_address=ServerAddress(protocol=service),
             env_name=options["env_name"],
             user=options["user"],
             password_file=options["password_file"],
-            ask_password=options["ask_password"] and not asked,
+            ask_password=options["ask_password"] and not passwords,
             defaults_file=options["defaults_file"],
         )
         if options["ask_password"]:
-            asked.append(found.password)
-        return replace(found, password=asked[0]) if asked else found
+            passwords.append(login_found.password)
+        return replace(login_found, password=passwords[0]) if passwords else login_found
 
-    login = as_kind(None)
+    login = login_as(None)
     service = login.address.protocol or ("mysql" if options["defaults_file"] is not None else None)
     if service is not None:
-        return server_of(login if login.address.protocol is not None else as_kind(service), service)
-    return _detected(login, lambda kind: server_of(as_kind(kind), kind), options["timeout"])
+        return server_of(login if login.address.protocol is not None else login_as(service), service)
+    return _detect_server(login, lambda kind: server_of(login_as(kind), kind), options["timeout"])
 
 
-def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns: int) -> Server:
+def _detect_server(login: Login, server_as: Callable[[ServiceName], Server], timeout_ns: int) -> Server:
     """Detect the kind of server at an address. If nothing listens, returns one whose measurement will report that. Raises UsageError,
     MeasurementFailed, EngineError."""
     from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
     from howfar.distance.session import Server
-    from howfar.distance.target import ORDER, NothingListens, detect
+    from howfar.distance.target import DETECTION_ORDER, NothingListens, detect
     from howfar.services import SERVICES
 
-    asked = as_kind(ORDER[0])
+    first_guess = server_as(DETECTION_ORDER[0])
     if login.address.socket is None and login.address.port is None:
         raise UsageError(
-            f"{asked.host}: which server there?",
+            f"{first_guess.host}: which server there?",
             "Add its port: :3306 for MySQL, :5432 for PostgreSQL, :6379 for Redis, :11211 for Memcached.",
         )
-    _, targets = find_addresses(asked, timeout_ns)
-    shown = asked.place.partition(" ")[2]
+    _, targets = find_addresses(first_guess, timeout_ns)
+    shown_address = first_guess.place.partition(" ")[2]
     failure: Failure | None = None
     for address in targets:
         try:
-            found = detect(as_kind, address, timeout_ns)
+            detected = detect(server_as, address, timeout_ns)
         except NothingListens:
             continue
-        if isinstance(found, Server):
+        if isinstance(detected, Server):
             note(
-                f"{shown} speaks the protocol of {SERVICES[found.service].label}; {found.service}://… skips this check"
+                f"{shown_address} speaks the protocol of {SERVICES[detected.service].label}; {detected.service}://… skips this check"
             )
-            return found
-        failure = found
-    at = replace(asked, shown=shown)
+            return detected
+        failure = detected
+    silent_server = replace(first_guess, shown=shown_address)
     if failure is None:
-        return at
-    raise MeasurementFailed(unmeasured(at, failure))
+        return silent_server
+    raise MeasurementFailed(unmeasured(silent_server, failure))
 
 
 def _measure(server: Server, limits: list[LimitExpression], options: dict[str, Any]) -> int:
@@ -267,43 +271,43 @@ def _measure(server: Server, limits: list[LimitExpression], options: dict[str, A
         timeout_ns=options["timeout"],
         bandwidth=options["bandwidth"],
         count=options["count"],
-        least_count=max((limit.least_count for limit in limits), default=1),
+        min_count=max((limit.min_count for limit in limits), default=1),
     )
-    found = measure(server, effort)
-    judged = tuple(judge(limit, found) for limit in limits)
-    bad = {"crossed", "undecided"} if options["strict"] else {"crossed"}
-    passed = None if not judged else not any(one.verdict in bad for one in judged)
+    result = measure(server, effort)
+    judged = tuple(judge(limit, result) for limit in limits)
+    failing = {"crossed", "undecided"} if options["strict"] else {"crossed"}
+    passed = None if not judged else not any(judgement.verdict in failing for judgement in judged)
     code = LIMIT_CROSSED if passed is False else 0
-    found = found.model_copy(update={"limits": judged, "passed": passed, "exit_code": code})
-    _write(found, options)
+    result = result.model_copy(update={"limits": judged, "passed": passed, "exit_code": code})
+    _write_outputs(result, options)
     if not (options["as_json"] or options["as_csv"] or options["prometheus"] == STDOUT):
         from howfar.distance import screen
 
-        click.echo("\n".join([screen.render(found, min(width(), screen.WIDTH)), *map(screen.limit_line, judged)]))
+        click.echo("\n".join([screen.render(result, min(width(), screen.WIDTH)), *map(screen.limit_line, judged)]))
     return code
 
 
-def _write(found: Distance, options: dict[str, Any]) -> None:
+def _write_outputs(result: Distance, options: dict[str, Any]) -> None:
     """Write the machine-readable output, also of a failed measurement. Raises RunFileError for a file, after writing the rest."""
     from howfar.distance import formats
 
-    unwritten: RunFileError | None = None
+    write_error: RunFileError | None = None
     if options["prometheus"] == STDOUT:
-        click.echo(formats.prometheus_text(found), nl=False)
+        click.echo(formats.prometheus_text(result), nl=False)
     elif options["prometheus"] is not None:
-        from howfar.store.partial import write_whole
+        from howfar.store.partial import write_atomically
 
         path = options["prometheus"]
         try:
-            write_whole(path, formats.prometheus_text(found), 0o644)
+            write_atomically(path, formats.prometheus_text(result), 0o644)
         except OSError as error:
-            unwritten = RunFileError(
+            write_error = RunFileError(
                 f"{path} cannot be written: {error.strerror}", "Name a file in a directory of yours."
             )
-            found = found.model_copy(update={"exit_code": unwritten.exit_code})
+            result = result.model_copy(update={"exit_code": write_error.exit_code})
     if options["as_json"]:
-        show_json(found.model_dump_json(indent=None if options["watch"] else 2))
+        show_json(result.model_dump_json(indent=None if options["watch"] else 2))
     elif options["as_csv"]:
-        click.echo(formats.csv_text(found), nl=False)
-    if unwritten is not None:
-        raise unwritten
+        click.echo(formats.csv_text(result), nl=False)
+    if write_error is not None:
+        raise write_error

@@ -1,4 +1,4 @@
-"""`howfar doctor`: examines the database servers of this machine and reports lines to change. Thin: reads, calls, shows."""
+"""`howfar doctor`: examines the database servers of this machine and reports lines to change. The checks are in `howfar.doctor`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from howfar.address import Secret, ServerAddress
 from howfar.cli.exit_codes import TO_CHANGE
 from howfar.cli.screen import note, show_json
 from howfar.cli.target import (
-    located,
+    complete_address,
+    laboratory_address,
     numeric,
-    of_laboratory,
-    own_name,
+    own_account_name,
     parse_target,
     password,
     password_note,
@@ -39,14 +39,14 @@ from howfar.doctor.findings import (
     Severity,
     Unseen,
 )
-from howfar.doctor.targets import Login, Logins, Target, target_of
+from howfar.doctor.targets import Login, Logins, Target, target_from_login
 from howfar.engine.ping_messages import UnixTarget
 from howfar.errors import MissingError, UsageError
 from howfar.passwords import learn
 from howfar.terminal_text import one_line
 from howfar.units import counted
 
-_WIDTH_MOST = 120
+_MAX_WIDTH = 120
 
 
 @click.command()
@@ -90,113 +90,117 @@ def doctor(
     """
     from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not import
 
-    targets = [_numeric(_named(dsn, True)) for dsn in dsns]
-    targets += [_numeric(_named(variable(name, os.environ), False)) for name in env_names]
-    if not targets and (address := of_laboratory()) is not None and (protocol := os.environ.get("HOWFAR_PROTOCOL")):
+    targets = [_resolve(_target_of_dsn(dsn, True)) for dsn in dsns]
+    targets += [_resolve(_target_of_dsn(variable(name, os.environ), False)) for name in env_names]
+    if (
+        not targets
+        and (address := laboratory_address()) is not None
+        and (protocol := os.environ.get("HOWFAR_PROTOCOL"))
+    ):
         note("using the server of `howfar lab`")
-        known = Target(
+        laboratory = Target(
             Kind(protocol), address.socket, address.host, address.port, None, False, database=address.database
         )
-        targets = [_numeric(known)]
-    logins = _logins(user, password_file, ask_password, defaults_file)
+        targets = [_resolve(laboratory)]
+    logins = _find_logins(user, password_file, ask_password, defaults_file)
     if not as_json:
         note(f"watching connections for {seconds:g} s")
-    seen = examine(targets, logins, seconds)
+    examination = examine(targets, logins, seconds)
     if as_json:
-        show_json(seen.model_dump_json(indent=2, by_alias=True))
+        show_json(examination.model_dump_json(indent=2, by_alias=True))
     else:
-        click.echo(screen(seen, min(shutil.get_terminal_size((100, 24)).columns, _WIDTH_MOST)))
-    if targets and seen.unseen:
+        click.echo(screen(examination, min(shutil.get_terminal_size((100, 24)).columns, _MAX_WIDTH)))
+    if targets and examination.unseen:
         return MissingError.exit_code
-    return TO_CHANGE if strict and seen.to_change else 0
+    return TO_CHANGE if strict and examination.to_change else 0
 
 
-def _named(dsn: str, seen: bool) -> Target:
-    """The server of a DSN. `seen`: it is on the command line, where other users see it. Raises UsageError."""
-    given = parse_target(dsn)
-    if given.address.service is not None:
+def _target_of_dsn(dsn: str, on_command_line: bool) -> Target:
+    """The server of a DSN. `on_command_line`: it is on the command line, where other users see it. Raises UsageError."""
+    parsed = parse_target(dsn)
+    if parsed.address.service is not None:
         raise UsageError("howfar doctor does not read service files", "Name host, port and user in the DSN.")
-    target = target_of(AddressLogin(located(given.address, os.environ), given.password or Secret()))
-    for remark in (*given.notes, *password_note(seen, given)):
+    target = target_from_login(AddressLogin(complete_address(parsed.address, os.environ), parsed.password or Secret()))
+    for remark in (*parsed.notes, *password_note(on_command_line, parsed)):
         note(remark)
     return target
 
 
-def _numeric(target: Target) -> Target:
+def _resolve(target: Target) -> Target:
     """A target with its host name resolved to an address, as in `howfar load`."""
-    found = numeric(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
-    if isinstance(found, UnixTarget):
-        return replace(target, path=found.path, host=None, port=None)
-    return replace(target, path=None, host=found.host, port=found.port)
+    resolved = numeric(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
+    if isinstance(resolved, UnixTarget):
+        return replace(target, path=resolved.path, host=None, port=None)
+    return replace(target, path=None, host=resolved.host, port=resolved.port)
 
 
-def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_file: Path | None) -> Logins:
+def _find_logins(user: str | None, password_file: Path | None, ask: bool, defaults_file: Path | None) -> Logins:
     """The logins that the options give. Raises UsageError."""
     secret = os.environ.get("HOWFAR_PASSWORD_FILE")
     if secret and not (user or password_file or ask or defaults_file):
         note("using the account of `howfar lab`")
         user, password_file = os.environ.get("HOWFAR_USER"), Path(secret)
-    address, of_file = ServerAddress(), None
+    address, file_password = ServerAddress(), None
     if defaults_file is not None:
         file = read_option_file(defaults_file, os.environ, note)
-        address, of_file = file.address, file.password
-    given = password(password_file, ask, of_file, note, os.environ).reveal()
-    mysql = Login(user or address.user or own_name(), given or os.environ.get("MYSQL_PWD", ""))
-    of_libpq = Login(user or os.environ.get("PGUSER", ""), given or os.environ.get("PGPASSWORD", ""))
+        address, file_password = file.address, file.password
+    given_password = password(password_file, ask, file_password, note, os.environ).reveal()
+    mysql = Login(user or address.user or own_account_name(), given_password or os.environ.get("MYSQL_PWD", ""))
+    libpq_login = Login(user or os.environ.get("PGUSER", ""), given_password or os.environ.get("PGPASSWORD", ""))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
-    for login in (mysql, of_libpq):
+    for login in (mysql, libpq_login):
         learn(login.password)
     learn(redis)
-    return Logins(mysql, Login("", redis), of_libpq)
+    return Logins(mysql, Login("", redis), libpq_login)
 
 
 # ---------------------------------------------------------------- the report as text
 
-NOWHERE = f"Looked for {', '.join(PROGRAMS)} among the processes, and at their usual ports and sockets."
+WHERE_SEARCHED = f"Looked for {', '.join(PROGRAMS)} among the processes, and at their usual ports and sockets."
 _INDENT = 12
 _TLS = {"none": "no TLS", "offered": "TLS offered", "always": "TLS only", "unknown": "TLS unknown"}
 _STATE = {"works": "", "gone": ", path does not exist any more", "elsewhere": ", path belongs to another process",
           "unseen": ", cannot be checked"}  # fmt: skip
 
 
-def screen(seen: Examination, width: int) -> str:
+def screen(examination: Examination, width: int) -> str:
     """The report as text."""
-    return "\n".join(one_line(line) for line in _lines(seen, max(width, 60)))
+    return "\n".join(one_line(line) for line in _lines(examination, max(width, 60)))
 
 
-def _lines(seen: Examination, width: int) -> Iterator[str]:
-    yield from _head(seen, width)
-    for server in seen.servers:
+def _lines(examination: Examination, width: int) -> Iterator[str]:
+    yield from _head_lines(examination, width)
+    for server in examination.servers:
         yield ""
         yield from _server_lines(server, width)
-    if seen.to_change:
+    if examination.to_change:
         yield ""
         yield "After the changes, run howfar doctor again."
-    if seen.unseen:
+    if examination.unseen:
         yield ""
         yield "NOT SEEN on this machine"
-        yield from _unseen_lines(seen.unseen, width)
+        yield from _unseen_lines(examination.unseen, width)
 
 
-def _head(seen: Examination, width: int) -> Iterator[str]:
-    if not seen.servers:
+def _head_lines(examination: Examination, width: int) -> Iterator[str]:
+    if not examination.servers:
         yield "No MySQL, MariaDB, PostgreSQL, Redis or Memcached server was found that can be reached from here."
-        yield from textwrap.wrap(NOWHERE, width)
+        yield from textwrap.wrap(WHERE_SEARCHED, width)
         return
-    yield f"{counted(len(seen.servers), 'server')}, {_verdict(seen)}."
-    load = f"load average {seen.load_average:.1f} on {counted(seen.cpus, 'CPU')}"
-    about = f"Connections were watched for {seen.watched_s:.1f} s ({seen.looks} looks); {load}."
+    yield f"{counted(len(examination.servers), 'server')}, {_count_changes(examination)}."
+    load = f"load average {examination.load_average:.1f} on {counted(examination.cpus, 'CPU')}"
+    about = f"Connections were watched for {examination.watched_s:.1f} s ({examination.looks} looks); {load}."
     yield from textwrap.wrap(f"{about} Times are medians with 95 % intervals.", width)
 
 
-def _verdict(seen: Examination) -> str:
+def _count_changes(examination: Examination) -> str:
     """The number of changes, or an all-clear for what was examined."""
-    if seen.to_change:
-        return counted(seen.to_change, "change")
-    unseen = len(seen.unseen) + sum(len(server.unseen) for server in seen.servers)
+    if examination.to_change:
+        return counted(examination.to_change, "change")
+    unseen = len(examination.unseen) + sum(len(server.unseen) for server in examination.servers)
     if not unseen:
         return "nothing to change"
-    logins = sum(server.logged_in for server in seen.servers)
+    logins = sum(server.logged_in for server in examination.servers)
     return (
         f"nothing to change in what could be seen: {logins} accepted a login, {counted(unseen, 'thing')} stayed unseen"
     )
@@ -210,22 +214,22 @@ def _server_lines(server: Server, width: int) -> Iterator[str]:
     yield title
     yield "-" * min(len(title), width)
     for finding in server.findings:
-        yield from _finding(finding, width)
-    for label, text in _facts(server):
-        yield from _labelled(label, text, width)
+        yield from _finding_lines(finding, width)
+    for label, text in _fact_rows(server):
+        yield from _wrap_labelled(label, text, width)
     yield from _unseen_lines(server.unseen, width)
 
 
-def _finding(finding: Finding, width: int) -> Iterator[str]:
+def _finding_lines(finding: Finding, width: int) -> Iterator[str]:
     label = "CHANGE" if finding.severity is Severity.CHANGE else "note"
-    yield from _labelled(label, f"{finding.says}. [{finding.check}]", width)
+    yield from _wrap_labelled(label, f"{finding.says}. [{finding.check}]", width)
     if finding.gain is not None:
-        yield from _labelled("  gain", f"{finding.gain.says} ({finding.gain.basis})", width)
-    yield from _changes(finding.changes)
+        yield from _wrap_labelled("  gain", f"{finding.gain.says} ({finding.gain.basis})", width)
+    yield from _change_lines(finding.changes)
     yield ""
 
 
-def _changes(changes: Iterable[Change]) -> Iterator[str]:
+def _change_lines(changes: Iterable[Change]) -> Iterator[str]:
     """Lines of changes, not wrapped, because they are copied."""
     for change in changes:
         restart = ", then restart the server" if change.restarts else ""
@@ -234,34 +238,34 @@ def _changes(changes: Iterable[Change]) -> Iterator[str]:
             yield f"{'':{_INDENT}}    {line}"
 
 
-def _facts(server: Server) -> Iterator[tuple[str, str]]:
-    yield from _block("listens", [_listener(listener) for listener in server.listeners])
+def _fact_rows(server: Server) -> Iterator[tuple[str, str]]:
+    yield from _labelled_rows("listens", [_format_listener(listener) for listener in server.listeners])
     if not server.sockets:
         yield "", "no Unix socket" if server.listeners_complete else "whether it has a Unix socket is unknown"
     if server.compression not in ("none", "unknown"):
         yield "", f"compression offered: {server.compression}"
-    rows = [_client(client) for client in server.clients]
+    rows = [_format_client(client) for client in server.clients]
     if server.socket_connections:
         rows.append(f"{counted(server.socket_connections, 'connection')} over the socket")
-    yield from _block("clients", rows or ["none seen" if server.listeners else "none: it does not listen"])
+    yield from _labelled_rows("clients", rows or ["none seen" if server.listeners else "none: it does not listen"])
     if server.rates is not None:
         yield "per second", _rates_text(server.rates, server.kind)
     floors = []
     for floor in server.floors:
         name = floor.transport.value.replace("-tls", " with TLS")
         connect = f", {floor.connect_ns.text} per connect" if floor.connect_ns is not None else ""
-        shown = name.upper() if name in ("tcp", "tls") else name
-        floors.append(f"{shown}: {floor.round_trip_ns.text} per round trip{connect}")
-    yield from _block("floor", floors)
+        display_name = name.upper() if name in ("tcp", "tls") else name
+        floors.append(f"{display_name}: {floor.round_trip_ns.text} per round trip{connect}")
+    yield from _labelled_rows("floor", floors)
 
 
-def _block(label: str, rows: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _labelled_rows(label: str, rows: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Rows of a block; the label is before the first one only."""
     for number, row in enumerate(rows):
         yield "" if number else label, row
 
 
-def _listener(listener: Listener) -> str:
+def _format_listener(listener: Listener) -> str:
     if listener.path is None:
         return f"{listener.where}, {_TLS[listener.tls]}"
     file = listener.file
@@ -269,9 +273,11 @@ def _listener(listener: Listener) -> str:
     return f"{listener.path}{access}{_STATE[listener.state]}"
 
 
-def _client(client: Client) -> str:
-    over = "over the socket" if client.by == "socket" else "over TCP" + (" from this machine" if client.local else "")
-    parts = [over, counted(client.connections, "connection")]
+def _format_client(client: Client) -> str:
+    transport = (
+        "over the socket" if client.by == "socket" else "over TCP" + (" from this machine" if client.local else "")
+    )
+    parts = [transport, counted(client.connections, "connection")]
     if client.connects_seen > client.connections:
         parts.append(f"{client.connects_seen} seen in all")
     parts += [{True: "TLS", False: "no TLS", None: "TLS unknown"}[client.tls]]
@@ -287,12 +293,12 @@ def _rates_text(rates: Rates, kind: Kind) -> str:
 
 
 def _unseen_lines(unseen: Iterable[Unseen], width: int) -> Iterator[str]:
-    rows = [f"{one.what}: {one.why}" + (f". To see it: {one.how}" if one.how else "") for one in unseen]
-    for label, row in _block("not seen", rows):
-        yield from _labelled(label, row, width)
+    rows = [f"{item.what}: {item.why}" + (f". To see it: {item.how}" if item.how else "") for item in unseen]
+    for label, row in _labelled_rows("not seen", rows):
+        yield from _wrap_labelled(label, row, width)
 
 
-def _labelled(label: str, text: str, width: int) -> list[str]:
+def _wrap_labelled(label: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(
         text,
         width,

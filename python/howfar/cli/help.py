@@ -34,15 +34,15 @@ def help_command(command: tuple[str, ...], man: Path | None) -> None:
         return
     root = click.get_current_context().parent
     assert root is not None, "this is a subcommand"
-    found: click.Command = cli
+    current: click.Command = cli
     context = click.Context(cli, info_name=root.info_name, **cli.context_settings)
     for word in command:
-        inner = found.get_command(context, word) if isinstance(found, click.Group) else None
+        inner = current.get_command(context, word) if isinstance(current, click.Group) else None
         if inner is None:
-            names = found.list_commands(context) if isinstance(found, click.Group) else []
+            names = current.list_commands(context) if isinstance(current, click.Group) else []
             raise UnknownCommand(word, names, context)
-        found, context = inner, inner.context_class(inner, parent=context, info_name=word)
-    click.echo(found.get_help(context))
+        current, context = inner, inner.context_class(inner, parent=context, info_name=word)
+    click.echo(current.get_help(context))
 
 
 def _write(path: Path, text: str) -> None:
@@ -84,8 +84,8 @@ def version_text() -> str:
         wheel = metadata.version("howfar")
     except metadata.PackageNotFoundError:
         wheel = "not installed"
-    place = Path(howfar.__file__).parent
-    return f"howfar {howfar.__version__}\nengine {engine}\nwheel  {wheel}, {place}\ncommit {commit}"
+    folder = Path(howfar.__file__).parent
+    return f"howfar {howfar.__version__}\nengine {engine}\nwheel  {wheel}, {folder}\ncommit {commit}"
 
 
 # ---------------------------------------------------------------- man pages
@@ -94,65 +94,65 @@ def version_text() -> str:
 def man_pages() -> Iterator[tuple[str, str]]:
     """Name and text of a man page for every command, made from the commands themselves."""
     context = click.Context(cli, info_name="howfar", **cli.context_settings)
-    yield "howfar", _page(cli, context)
-    yield from _pages_below(cli, context)
+    yield "howfar", _man_page(cli, context)
+    yield from _subcommand_pages(cli, context)
     target = cli.get_command(context, TARGET)
     assert target is not None, "the command without a name is there"
-    yield "howfar-target", _page(target, target.context_class(target, parent=context, info_name=TARGET), TARGET)
+    yield "howfar-target", _man_page(target, target.context_class(target, parent=context, info_name=TARGET), TARGET)
 
 
-def _pages_below(group: click.Group, context: click.Context) -> Iterator[tuple[str, str]]:
+def _subcommand_pages(group: click.Group, context: click.Context) -> Iterator[tuple[str, str]]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None, "a listed command is there"
         inner = click.Context(command, parent=context, info_name=name)
-        yield inner.command_path.replace(" ", "-"), _page(command, inner)
+        yield inner.command_path.replace(" ", "-"), _man_page(command, inner)
         if isinstance(command, click.Group):
-            yield from _pages_below(command, inner)
+            yield from _subcommand_pages(command, inner)
 
 
-def _page(command: click.Command, context: click.Context, name: str = "") -> str:
+def _man_page(command: click.Command, context: click.Context, name: str = "") -> str:
     """A page in man(7): the command's own help, section by section."""
     title = (context.command_path + (f" {name}" if name else "")).replace(" ", "-")
-    built = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
+    build_date = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
     lines = [
-        f'.TH "{_text(title.upper())}" 1 "{time.strftime("%Y-%m-%d", built)}" "howfar {howfar.__version__}" "User commands"',
+        f'.TH "{_escape(title.upper())}" 1 "{time.strftime("%Y-%m-%d", build_date)}" "howfar {howfar.__version__}" "User commands"',
         ".ad l",
         ".SH NAME",
-        f"{_text(title)} \\- {_text(first_sentence(command)).rstrip('.')}",
+        f"{_escape(title)} \\- {_escape(first_sentence(command)).rstrip('.')}",
         ".SH SYNOPSIS",
-        "\n.br\n".join(f".B {_text(usage)}" for usage in _usages(command, context)),
+        "\n.br\n".join(f".B {_escape(usage)}" for usage in _usage_lines(command, context)),
         ".SH DESCRIPTION",
         *_paragraphs(command.help or ""),
     ]
-    formatter = _Sections()
+    formatter = _SectionCollector()
     command.format_options(context, formatter)
     if command is cli:
-        formatter.found.append(("Exit status", [(str(code), says) for code, says in EXIT_CODES]))
-    for heading, rows in formatter.found:
-        lines.append(f'.SH "{_text(heading.upper())}"')
-        for term, says in rows:
-            lines += [".TP", f"\\fB{_text(term.strip())}\\fR", _text(says)]
+        formatter.sections.append(("Exit status", [(str(code), description) for code, description in EXIT_CODES]))
+    for heading, rows in formatter.sections:
+        lines.append(f'.SH "{_escape(heading.upper())}"')
+        for term, description in rows:
+            lines += [".TP", f"\\fB{_escape(term.strip())}\\fR", _escape(description)]
     if command is not cli:
         lines += [".SH SEE ALSO", ".BR howfar (1)"]
     return "\n".join(lines) + "\n"
 
 
-class _Sections(click.HelpFormatter):
+class _SectionCollector(click.HelpFormatter):
     """Collects the definition lists of a help screen instead of laying them out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, list[tuple[str, str]]]] = []
+        self.sections: list[tuple[str, list[tuple[str, str]]]] = []
 
     def write_heading(self, heading: str) -> None:
-        self.found.append((heading, []))
+        self.sections.append((heading, []))
 
     def write_dl(self, rows: object, col_max: int = 30, col_spacing: int = 2) -> None:
-        self.found[-1][1].extend(rows)  # type: ignore[arg-type] # as the base class takes them
+        self.sections[-1][1].extend(rows)  # type: ignore[arg-type] # as the base class takes them
 
 
-def _usages(command: click.Command, context: click.Context) -> list[str]:
+def _usage_lines(command: click.Command, context: click.Context) -> list[str]:
     formatter = click.HelpFormatter(width=1000)
     command.format_usage(context, formatter)
     return [line.strip().removeprefix("Usage: ") for line in formatter.getvalue().splitlines() if line.strip()]
@@ -160,17 +160,17 @@ def _usages(command: click.Command, context: click.Context) -> list[str]:
 
 def _paragraphs(text: str) -> Iterator[str]:
     """Paragraphs of a help text; those that click does not rewrap keep their line breaks."""
-    for place, paragraph in enumerate(part.strip("\n") for part in inspect.cleandoc(text).split("\n\n")):
-        if place:
+    for number, paragraph in enumerate(part.strip("\n") for part in inspect.cleandoc(text).split("\n\n")):
+        if number:
             yield ".PP"
         if paragraph.startswith("\b"):
-            yield from (".nf", *map(_text, paragraph.splitlines()[1:]), ".fi")
+            yield from (".nf", *map(_escape, paragraph.splitlines()[1:]), ".fi")
         else:
-            yield _text(" ".join(paragraph.split()))
+            yield _escape(" ".join(paragraph.split()))
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     """Text escaped for roff: nothing in it is a request or an escape."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq")
-    escaped = "".join(each if each.isascii() else f"\\[u{ord(each):04X}]" for each in escaped)
+    escaped = "".join(character if character.isascii() else f"\\[u{ord(character):04X}]" for character in escaped)
     return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)

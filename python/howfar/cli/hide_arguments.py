@@ -21,33 +21,35 @@ class Hidden:
 
 
 HIDDEN = Hidden()
-_PLAIN = re.compile(
+_HARMLESS = re.compile(
     r"(?:--?[A-Za-z][\w-]*=)?[\w./,%+~-]*|--?[A-Za-z][\w-]*|\[?[0-9A-Fa-f:.]+\]?:\d+|[\w.-]+:\d+", re.ASCII
 )
-"""An option, a word, a path, a number, HOST:PORT: a password only if the name of its option indicates one."""
-_NAMES = re.compile(r"pass|pwd|secret|token|auth", re.IGNORECASE)
-_SHORT = re.compile(r"-[pa](?!$)", re.ASCII)
+"""An option, a word, a path, a number or HOST:PORT. Such an argument is a password only if the name of its option indicates one."""
+_PASSWORD_NAMES = re.compile(r"pass|pwd|secret|token|auth", re.IGNORECASE)
+_SHORT_PASSWORD_OPTION = re.compile(r"-[pa](?!$)", re.ASCII)
 """`-pPASSWORD` of MySQL's clients, `-aPASSWORD` of redis-cli."""
 
 
-def may_hold_password(argument: str, before: str) -> bool:
-    """Whether an argument can be or contain a password, as any program writes it. `before`: the argument that precedes it."""
-    if _PLAIN.fullmatch(argument) is None or _SHORT.match(argument):
+def may_hold_password(argument: str, previous: str) -> bool:
+    """Whether an argument can be or contain a password, as any program writes it. `previous`: the argument that precedes it."""
+    if _HARMLESS.fullmatch(argument) is None or _SHORT_PASSWORD_OPTION.match(argument):
         return True
     name = argument.partition("=")[0]
-    return ("=" in argument and bool(_NAMES.search(name))) or _asks_for_password(before)
+    return ("=" in argument and bool(_PASSWORD_NAMES.search(name))) or _asks_for_password(previous)
 
 
 def _asks_for_password(option: str) -> bool:
     """Whether the argument after this one may be a password."""
-    return option.startswith("-") and "=" not in option and bool(_NAMES.search(option) or option in ("-p", "-a"))
+    return (
+        option.startswith("-") and "=" not in option and bool(_PASSWORD_NAMES.search(option) or option in ("-p", "-a"))
+    )
 
 
 def learn_passwords(arguments: Sequence[str]) -> None:
     """Register all texts in these arguments that may be passwords, so that no message repeats them."""
     for number, argument in enumerate(arguments):
-        before = arguments[number - 1] if number else ""
-        for password in (*_passwords(argument, before), *_split_password(arguments[number:])):
+        previous = arguments[number - 1] if number else ""
+        for password in (*_passwords(argument, previous), *_split_password(arguments[number:])):
             learn(password)
             if "%" in password:
                 from urllib.parse import unquote  # which most commands need not load
@@ -58,12 +60,12 @@ def learn_passwords(arguments: Sequence[str]) -> None:
 _PARAMETER = re.compile(r"(?:pass\w*|pwd|secret|token|auth\w*)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&;]+)", re.IGNORECASE)
 
 
-def _passwords(argument: str, before: str) -> Iterator[str]:
+def _passwords(argument: str, previous: str) -> Iterator[str]:
     """Texts in an argument that may be a password: the value of an option or a parameter, or part of an address."""
     option, _, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
-    if _asks_for_password(option or before) and not os.path.exists(value):  # noqa: PTH110 - a text may hold what a Path refuses
+    if _asks_for_password(option or previous) and not os.path.exists(value):  # noqa: PTH110 - a text may hold what a Path refuses
         yield value
-    if _SHORT.match(argument):
+    if _SHORT_PASSWORD_OPTION.match(argument):
         yield argument[2:]
     yield from (found.strip("'") for found in _PARAMETER.findall(value))
     account, _, _ = _authority(value).rpartition("@")
@@ -78,10 +80,10 @@ def _split_password(arguments: Sequence[str]) -> Sequence[str]:
     """The parts of an address's password that the shell has split at unquoted spaces; none if the first argument is no such
     address."""
     first = arguments[0]
-    begun = _authority(first).partition(":")[2]
-    if "//" not in first or "@" in first or not begun:
+    first_part = _authority(first).partition(":")[2]
+    if "//" not in first or "@" in first or not first_part:
         return ()
-    parts = [begun]
+    parts = [first_part]
     for argument in arguments[1:]:
         if "//" in argument:
             break
@@ -99,21 +101,21 @@ def hide_passwords() -> None:
         for number, argument in enumerate(arguments)
         if may_hold_password(argument, arguments[number - 1] if number else "")
     ]
-    HIDDEN.done = not suspects or _overwritten(suspects, len(arguments))
+    HIDDEN.done = not suspects or _overwrite(suspects, len(arguments))
 
 
-def _overwritten(suspects: list[int], count: int) -> bool:
+def _overwrite(suspects: list[int], count: int) -> bool:
     """Whether the arguments with these numbers, of the last `count`, were overwritten."""
     import ctypes  # takes 10 ms to import, and most commands do not need it
 
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         begin, end = int(fields[45]), int(fields[46])  # arg_start and arg_end: the fields 48 and 49
-        shown = Path("/proc/self/cmdline").read_bytes()
+        command_line = Path("/proc/self/cmdline").read_bytes()
     except (OSError, ValueError, IndexError):
         return False
-    words = shown.removesuffix(b"\0").split(b"\0")
-    if not begin or end - begin != len(shown) or len(words) <= count:
+    words = command_line.removesuffix(b"\0").split(b"\0")
+    if not begin or end - begin != len(command_line) or len(words) <= count:
         return False
     lengths = [len(word) for word in words]
     first = len(words) - count

@@ -22,21 +22,22 @@ def hop_binary_option(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="NAME=PATH",
         expose_value=False,
-        callback=_take,
+        callback=_register_programs,
         help="Location of the program NAME that a path uses, such as envoy=/opt/envoy; may be repeated.  [default: from PATH]",
     )(command)
 
 
-def _take(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def _register_programs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """Take the programs given by the option. Raises UsageError."""
-    known = sorted({program for path in PATHS.values() for program in path.hops})
+    known_programs = sorted({program for path in PATHS.values() for program in path.hops})
     for value in values:
-        name, _equals, where = value.partition("=")
-        if name not in known:
+        name, _equals, location = value.partition("=")
+        if name not in known_programs:
             raise UsageError(
-                f"--hop-binary {value}: no path uses a program {name!r}", f"Known programs: {', '.join(known)}."
+                f"--hop-binary {value}: no path uses a program {name!r}",
+                f"Known programs: {', '.join(known_programs)}.",
             )
-        if not (Path(where).is_file() and os.access(where, os.X_OK)):
-            raise UsageError(f"--hop-binary {value}: {where or 'nothing'} is not a program", "Write NAME=PATH.")
-        give_program(name, Path(where).absolute())
+        if not (Path(location).is_file() and os.access(location, os.X_OK)):
+            raise UsageError(f"--hop-binary {value}: {location or 'nothing'} is not a program", "Write NAME=PATH.")
+        give_program(name, Path(location).absolute())
     return values

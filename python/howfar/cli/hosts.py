@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howfar.cli.on_hosts import enter, joined
+from howfar.cli.on_hosts import enter, join_hosts
 from howfar.cli.screen import columns, json_option, note
 from howfar.cli.suggest import Group
 from howfar.units import counted, format_duration_ns, format_rate_bps
@@ -18,12 +18,12 @@ from howfar.units import counted, format_duration_ns, format_rate_bps
 if TYPE_CHECKING:
     from howfar.fleet.clocks import Offset
     from howfar.fleet.cluster import Cluster
-    from howfar.fleet.existing import ExistingCluster
+    from howfar.fleet.ray_cluster import ExistingCluster
 
 UNKNOWN = "unknown"
-_PAIR_S = 15
+_SECONDS_PER_PAIR = 15
 """Time for a pair: goodput of 5 s each way, with its warm-up, and round trips."""
-_FILE = click.argument("file", default="hosts.toml", type=click.Path(path_type=Path))
+_FILE_ARGUMENT = click.argument("file", default="hosts.toml", type=click.Path(path_type=Path))
 
 
 @click.group(cls=Group)
@@ -36,7 +36,7 @@ def hosts() -> None:
 
 
 @hosts.command("up")
-@_FILE
+@_FILE_ARGUMENT
 @json_option
 def up_command(file: Path, as_json: bool) -> int:
     """Join the hosts in FILE and list them."""
@@ -70,7 +70,7 @@ def show_command(where: str, as_json: bool) -> int:
 
 
 @hosts.command("down")
-@_FILE
+@_FILE_ARGUMENT
 @click.option(
     "--force", is_flag=True, help="Release them even while a command measures between them; that command ends."
 )
@@ -88,11 +88,11 @@ def down_command(file: Path, force: bool) -> int:
 
 
 def _show(cluster: Cluster | ExistingCluster, as_json: bool, with_distances: bool = True) -> int:
-    from howfar.fleet.distances import clock_says, distances, interface, where
-    from howfar.fleet.joined import clocks, cpus_of, facts
+    from howfar.fleet.distances import distances, interface, read_clock_sync, where
+    from howfar.fleet.ray_driver import clocks, cpus_of, facts
 
-    with joined(cluster) as (_, hosts):
-        found: dict[str, dict[str, Any]] = {
+    with join_hosts(cluster) as (_, hosts):
+        host_facts: dict[str, dict[str, Any]] = {
             name: {
                 "address": host.spec.address,
                 "roles": list(host.spec.roles),
@@ -101,32 +101,34 @@ def _show(cluster: Cluster | ExistingCluster, as_json: bool, with_distances: boo
                 "where": where(host),
                 "interface": host.within(interface, host.spec.address),
                 "clock": _clock_facts(clocks(host).unix),
-                "clock_says": host.within(clock_says),
+                "clock_says": host.within(read_clock_sync),
             }
             for name, host in hosts.items()
         }
-        between = []
+        measured = []
         if with_distances:
-            pairs = len(hosts) * (len(hosts) - 1) // 2
-            note(f"measuring {counted(pairs, 'pair')} of hosts, one after the other: about {pairs * _PAIR_S} s")
-            between = [one.facts() for one in distances(hosts)]
+            pair_count = len(hosts) * (len(hosts) - 1) // 2
+            note(
+                f"measuring {counted(pair_count, 'pair')} of hosts, one after the other: about {pair_count * _SECONDS_PER_PAIR} s"
+            )
+            measured = [distance.facts() for distance in distances(hosts)]
     if as_json:
-        click.echo(json.dumps({"hosts": found, "distances": between}, indent=2))
+        click.echo(json.dumps({"hosts": host_facts, "distances": measured}, indent=2))
         return 0
-    tables = [_host_rows(found), _network_rows(found)]
-    if between:
-        tables += [_matrix(list(found), between), _distance_rows(between)]
+    tables = [_host_rows(host_facts), _network_rows(host_facts)]
+    if measured:
+        tables += [_rtt_rows(list(host_facts), measured), _distance_rows(measured)]
     click.echo("\n\n".join("\n".join(columns(rows)) for rows in tables))
-    if doubts := [*_of_one_machine(found), *_noise(between)]:
-        click.echo("\n" + "\n".join(doubts))
+    if warnings := [*_warn_of_shared_machines(host_facts), *_warn_of_noise(measured)]:
+        click.echo("\n" + "\n".join(warnings))
     return 0
 
 
-def _of_one_machine(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _warn_of_shared_machines(host_facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A sentence for each machine that is listed as several hosts."""
     by_boot: dict[str, list[str]] = {}
-    for name, one in found.items():
-        if boot := one["facts"].get("boot_id"):
+    for name, host in host_facts.items():
+        if boot := host["facts"].get("boot_id"):
             by_boot.setdefault(boot, []).append(name)
     return [
         f"Hosts {', '.join(names)} are one machine (one boot ID): they share its CPUs, and no network lies between them."
@@ -135,43 +137,64 @@ def _of_one_machine(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _noise(between: Sequence[Mapping[str, Any]]) -> list[str]:
+def _warn_of_noise(distances: Sequence[Mapping[str, Any]]) -> list[str]:
     """A note if an RTT with awake CPUs is above the one at rest: awake CPUs answer no later, so that is noise."""
-    if not any(one["rtt_awake_ns"] and one["rtt_awake_ns"]["p50"] > one["rtt_ns"]["p50"] for one in between):
+    if not any(
+        distance["rtt_awake_ns"] and distance["rtt_awake_ns"]["p50"] > distance["rtt_ns"]["p50"]
+        for distance in distances
+    ):
         return []
     return ["Where the RTT awake is above the one at rest, noise is larger than what waking costs."]
 
 
-def _host_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    head = ("host", "address", "roles", "CPUs", "howfar", "Ray", "Python", "kernel")
+def _host_rows(host_facts: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    headings = ("host", "address", "roles", "CPUs", "howfar", "Ray", "Python", "kernel")
     return [
-        head,
+        headings,
         *(
             (
                 name,
-                one["address"],
-                ",".join(one["roles"]),
-                str(len(one["cpus"])),
-                *(one["facts"][what] for what in ("howfar", "ray", "python", "kernel")),
+                host["address"],
+                ",".join(host["roles"]),
+                str(len(host["cpus"])),
+                *(host["facts"][fact] for fact in ("howfar", "ray", "python", "kernel")),
             )
-            for name, one in found.items()
+            for name, host in host_facts.items()
         ),
     ]
 
 
-def _network_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    head = ("host", "zone", "rack", "interface", "speed", "offloads", "clock, from here", "clock, by the host itself")
-    rows: list[tuple[str, ...]] = [head]
-    for name, one in found.items():
-        card, at = one["interface"], one["where"]
+def _network_rows(host_facts: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    headings = (
+        "host",
+        "zone",
+        "rack",
+        "interface",
+        "speed",
+        "offloads",
+        "clock, from here",
+        "clock, by the host itself",
+    )
+    rows: list[tuple[str, ...]] = [headings]
+    for name, host in host_facts.items():
+        card, location = host["interface"], host["where"]
         speed = format_rate_bps(card["speed_mbit"] * 1e6) if "speed_mbit" in card else card.get("kind", UNKNOWN)
         rows.append(
-            (name, at["zone"], at["rack"], card.get("name", UNKNOWN), speed, _offloads(card), _clock(one), _says(one))
+            (
+                name,
+                location["zone"],
+                location["rack"],
+                card.get("name", UNKNOWN),
+                speed,
+                _format_offloads(card),
+                _format_clock(host),
+                _format_own_clock(host),
+            )
         )
     return rows
 
 
-def _offloads(card: Mapping[str, Any]) -> str:
+def _format_offloads(card: Mapping[str, Any]) -> str:
     if "offloads" not in card:
         return UNKNOWN if card.get("ethtool", True) else f"{UNKNOWN}: no ethtool"
     short = {"tcp-segmentation-offload": "TSO", "generic-segmentation-offload": "GSO", "generic-receive-offload": "GRO"}
@@ -179,12 +202,12 @@ def _offloads(card: Mapping[str, Any]) -> str:
 
 
 def _clock_facts(offset: Offset) -> dict[str, Any]:
-    return {"offset_ns": offset.offset_ns, "bound_ns": offset.bound_ns, "is_seen": offset.is_seen}
+    return {"offset_ns": offset.offset_ns, "bound_ns": offset.bound_ns, "is_seen": offset.is_significant}
 
 
-def _clock(one: Mapping[str, Any]) -> str:
+def _format_clock(host: Mapping[str, Any]) -> str:
     """The clock's offset from this machine's, as text."""
-    clock = one["clock"]
+    clock = host["clock"]
     bound = format_duration_ns(clock["bound_ns"])
     if not clock["is_seen"]:
         return f"within {bound}"
@@ -192,33 +215,35 @@ def _clock(one: Mapping[str, Any]) -> str:
     return f"{sign}{format_duration_ns(abs(clock['offset_ns']))} ± {bound}"
 
 
-def _says(one: Mapping[str, Any]) -> str:
-    says = one["clock_says"]
-    if not says:
+def _format_own_clock(host: Mapping[str, Any]) -> str:
+    own_clock = host["clock_says"]
+    if not own_clock:
         return UNKNOWN
-    bound = "" if "bound_s" not in says else f", within {format_duration_ns(round(says['bound_s'] * 1e9))}"
-    source = f" ({says['source']})" if "source" in says else ""
-    return f"{says['by']}{source}: {format_duration_ns(round(abs(says['offset_s']) * 1e9))} off{bound}"
+    bound = "" if "bound_s" not in own_clock else f", within {format_duration_ns(round(own_clock['bound_s'] * 1e9))}"
+    source = f" ({own_clock['source']})" if "source" in own_clock else ""
+    return f"{own_clock['by']}{source}: {format_duration_ns(round(abs(own_clock['offset_s']) * 1e9))} off{bound}"
 
 
-def _matrix(names: Sequence[str], between: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    pairs = {frozenset((one["from"], one["to"])): one for one in between}
+def _rtt_rows(names: Sequence[str], distances: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    pairs = {frozenset((distance["from"], distance["to"])): distance for distance in distances}
 
-    def cell(one: str, other: str) -> str:
-        found = pairs.get(frozenset((one, other))) if one != other else None
-        if found is None:
+    def cell(from_host: str, to_host: str) -> str:
+        distance = pairs.get(frozenset((from_host, to_host))) if from_host != to_host else None
+        if distance is None:
             return "-"
-        kept = found["rtt_awake_ns"]
-        awake = "" if kept is None else f" / {format_duration_ns(kept['p50'])}"
-        return f"{format_duration_ns(found['rtt_ns']['p50'])}{awake}"
+        awake_rtt_ns = distance["rtt_awake_ns"]
+        awake = "" if awake_rtt_ns is None else f" / {format_duration_ns(awake_rtt_ns['p50'])}"
+        return f"{format_duration_ns(distance['rtt_ns']['p50'])}{awake}"
 
-    return [("RTT at rest / awake", *names), *((one, *(cell(one, other) for other in names)) for one in names)]
+    return [("RTT at rest / awake", *names), *((row, *(cell(row, column) for column in names)) for row in names)]
 
 
-def _distance_rows(between: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def _distance_rows(distances: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("from", "to", "goodput", "goodput back", "path MTU", "congestion control")]
-    for one in between:
-        there, back = (format_rate_bps(round(one["goodput_bps"][to], -7)) for to in ("to_server", "to_client"))
-        mtu = UNKNOWN if one["path_mtu"] is None else str(one["path_mtu"])
-        rows.append((one["from"], one["to"], there, back, mtu, one["congestion_control"]))
+    for distance in distances:
+        goodput, goodput_back = (
+            format_rate_bps(round(distance["goodput_bps"][to], -7)) for to in ("to_server", "to_client")
+        )
+        mtu = UNKNOWN if distance["path_mtu"] is None else str(distance["path_mtu"])
+        rows.append((distance["from"], distance["to"], goodput, goodput_back, mtu, distance["congestion_control"]))
     return rows

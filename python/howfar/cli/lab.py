@@ -21,26 +21,26 @@ from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.links import LinkChoice, link_options, read_link
 from howfar.cli.main import run_command_line
 from howfar.cli.screen import OutputFile, note
-from howfar.cli.session import replicas_of
+from howfar.cli.session import replicas_for
 from howfar.cli.target_options import enter_sandbox
 from howfar.engine.ping_messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, LabError, UsageError, how_ended, shell_code
 from howfar.lab.environment import LoadWatch
-from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
+from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabTrialEnvironment, open_laboratory
 from howfar.lab.link import DIRECTIONS, Link
 from howfar.lab.link.receipt import (
-    OF_A_PLAN,
-    STRICT,
+    RUN_LIMITS,
+    STRICT_LIMITS,
     counter_violations,
     effect_warnings,
     link_receipt,
     link_violations,
-    unproved,
+    unknown_properties,
 )
 from howfar.lab.link.settings import Player, Script
-from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, Companion
-from howfar.lab.replicated import Replicated
+from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, ManagedProcess
+from howfar.lab.replicated_group import ReplicatedGroup
 from howfar.lab.replication.dialect import replication_dialect
 from howfar.lab.replication.member import Member
 from howfar.lab.servers import USER
@@ -52,9 +52,9 @@ from howfar.plan.factors import DISTANCES, IDLE, REPLICA_RATE_BPS, REPLICA_RTT_N
 from howfar.plan.load import Override, load_plan
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.plan.types import Plan
-from howfar.runner.preflight import lacking
-from howfar.stopping import passed_on_to
-from howfar.store.partial import stays
+from howfar.runner.preflight import unsupported_levels
+from howfar.stopping import forward_requests_to
+from howfar.store.partial import is_written_in_place
 from howfar.store.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
@@ -64,7 +64,7 @@ def clear_receipt(receipt: Path) -> None:
 
     Raises UsageError.
     """
-    if stays(receipt) and not receipt.is_dir():
+    if is_written_in_place(receipt) and not receipt.is_dir():
         return
     try:
         receipt.unlink(missing_ok=True)
@@ -102,22 +102,22 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     except HowfarError as error:
         raise LabError(f"the link ended before CMD did: {error.message}", error.advice) from error
     # A script that changed the RTT is judged by the strictest of its links.
-    judged = min(script.links(), key=lambda spec: spec.rtt_ns)
-    violations = (*script_violations(player), *counter_violations(judged, stats, STRICT))
+    strictest = min(script.links(), key=lambda spec: spec.rtt_ns)
+    violations = (*script_violations(player), *counter_violations(strictest, stats, STRICT_LIMITS))
     if at_rest is not None:
-        violations = link_violations(link, at_rest, None, STRICT) + violations
+        violations = link_violations(link, at_rest, None, STRICT_LIMITS) + violations
     warnings = () if script.changes else effect_warnings(link.spec, stats)
     for sentence in (*(f"not as requested: {violation}" for violation in violations), *warnings):
         note(sentence)
     if receipt is None or at_rest is None:
         return code
-    unknown = unproved(stats)
-    facts = _facts(laboratory)
+    unknown = unknown_properties(stats)
+    facts = _environment_facts(laboratory)
     facts["link"] = {
         **link_receipt(link, at_rest, stats, laboratory.tcp(), changed=bool(script.changes)),
         "rtt_from_idle_ns": None if from_idle is None else from_idle.model_dump(exclude={"event"}),
         "elapsed_ns": elapsed_ns,
-        "script_ns": [{"asked": requested, "in_force": done} for requested, done in player.played],
+        "script_ns": [{"asked": requested, "in_force": changed_at} for requested, changed_at in player.played],
         "machine": machine.model_dump(),
         "verdict": {
             "valid": None if unknown and not violations else not violations,
@@ -128,7 +128,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     return code_with_receipt(code, receipt, facts)
 
 
-def _facts(laboratory: Lab) -> dict[str, Any]:
+def _environment_facts(laboratory: Lab) -> dict[str, Any]:
     return {"environment": laboratory.environment(), "server": laboratory.server()}
 
 
@@ -145,15 +145,15 @@ def describe_link(link: Link) -> str:
     spec, measured = link.spec, format_duration_ns(link.calibration["rtt_p50_ns"])
     if link.backend == "none":
         return f"a bare cable, RTT measured {measured} at rest"
-    own_ns = link.rest_rtt_ns(spec) - spec.rtt_ns
-    if own_ns > rtt_tolerance_ns(spec.rtt_ns):
-        measured += f", {format_duration_ns(own_ns)} of it for the ping's own bytes,"
+    ping_ns = link.rest_rtt_ns(spec) - spec.rtt_ns
+    if ping_ns > rtt_tolerance_ns(spec.rtt_ns):
+        measured += f", {format_duration_ns(ping_ns)} of it for the ping's own bytes,"
     rates = [spec.mean_rate_bps(name) for name in DIRECTIONS]
     directions = [spec.direction(name) for name in DIRECTIONS]
     parts = [
-        f"link {_both(['unshaped' if rate is None else format_rate_bps(rate) for rate in rates])}",
+        f"link {_format_directions(['unshaped' if rate is None else format_rate_bps(rate) for rate in rates])}",
         f"RTT {format_duration_ns(spec.rtt_ns)} (measured {measured} at rest)",
-        f"queue {_both([format_size_bytes(link.queue_bytes(name)) for name in DIRECTIONS])}",
+        f"queue {_format_directions([format_size_bytes(link.queue_bytes(name)) for name in DIRECTIONS])}",
         *(name for field, name in _EFFECTS.items() if any(getattr(direction, field) for direction in directions)),
     ]
     if link.backend != "packet":
@@ -172,7 +172,7 @@ _EFFECTS = {
 }
 
 
-def _both(values: list[str]) -> str:
+def _format_directions(values: list[str]) -> str:
     """One value, or both if the directions differ."""
     return values[0] if values[0] == values[1] else f"{values[0]} to server, {values[1]} to client"
 
@@ -294,15 +294,15 @@ def lab(
     check_no_address(server or "")
     if beside and server == "none":
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")
-    levels = {option: values.pop(option.replace("-", "_")) for option in _OF_REPLICAS}
+    levels = {option: values.pop(option.replace("-", "_")) for option in _REPLICA_OPTIONS}
     plan = _replicated_plan(replication, server or "mariadb", levels)
     choice = read_link(values)
-    path = _path(path_name, choice)
-    bare = choice.alone and path_name is None and not (beside or replication or tls)
+    path = _choose_path(path_name, choice)
+    only_link = choice.wants_only_link and path_name is None and not (beside or replication or tls)
     request = LabRequest(
-        replicas=None if plan is None else replicas_of(plan),
-        server=server or ("none" if bare else "mariadb"),
-        companions=tuple(filter(None, beside.split(","))),
+        replicas=None if plan is None else replicas_for(plan),
+        server=server or ("none" if only_link else "mariadb"),
+        auxiliary_servers=tuple(filter(None, beside.split(","))),
         tables=tables,
         table_size=table_size,
         with_goodput=receipt is not None,
@@ -314,15 +314,15 @@ def lab(
         tcp=choice.tcp,
         congestion_control=choice.congestion_control,
     )
-    _check_served(request.server, path, tls)
+    _check_server_starts(request.server, path, tls)
     _check_command(command)
     if receipt is not None:
         clear_receipt(receipt)
     enter_sandbox(path)
-    sys.exit(_run_inside(request, _factors(plan, path, tls), on_server, command, choice.script, receipt))
+    sys.exit(_run_inside(request, _environment_factors(plan, path, tls), on_server, command, choice.script, receipt))
 
 
-def _check_served(server: str, path: NetworkPath, tls: str | None) -> None:
+def _check_server_starts(server: str, path: NetworkPath, tls: str | None) -> None:
     """Check that a server is started if the path or TLS needs one. Raises UsageError."""
     if server == "none" and (path.hops or tls):
         raise UsageError(
@@ -331,10 +331,10 @@ def _check_served(server: str, path: NetworkPath, tls: str | None) -> None:
         )
 
 
-def _factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, FactorValue]:
-    """Factors of the stage."""
-    of_replicas: dict[str, FactorValue] = {} if plan is None else dict(cells(plan)[0].factors)
-    return of_replicas | {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
+def _environment_factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, FactorValue]:
+    """Factors of the environment."""
+    replica_factors: dict[str, FactorValue] = {} if plan is None else dict(cells(plan)[0].factors)
+    return replica_factors | {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
 
 
 def _run_inside(
@@ -347,20 +347,20 @@ def _run_inside(
 ) -> int:
     """Run the command in the sandbox and return its exit code."""
     path = find_path(str(factors["path"]))
-    with ExitStack() as ledger:
-        laboratory = ledger.enter_context(open_laboratory(request))
-        variables = _open_stage(laboratory, path, factors, ledger)
-        _say(laboratory, path, factors)
+    with ExitStack() as cleanup:
+        laboratory = cleanup.enter_context(open_laboratory(request))
+        variables = _open_environment(laboratory, path, factors, cleanup)
+        _print_setup(laboratory, path, factors)
         if on_server:
-            _start_companion(laboratory, on_server, variables, ledger)
-        run = partial(_run, _launcher(laboratory, path, command), command, variables)
+            _start_server_command(laboratory, on_server, variables, cleanup)
+        run = partial(_run, _command_launcher(laboratory, path, command), command, variables)
         if laboratory.link is not None:
             return run_over_link(laboratory, laboratory.link, script, run, receipt)
         code = run()
-        return code_with_receipt(code, receipt, _facts(laboratory)) if receipt else code
+        return code_with_receipt(code, receipt, _environment_facts(laboratory)) if receipt else code
 
 
-def _path(name: str | None, choice: LinkChoice) -> NetworkPath:
+def _choose_path(name: str | None, choice: LinkChoice) -> NetworkPath:
     """The named path; without a name, `remote` if any link option is given, else `socket`."""
     path = find_path(name or ("remote" if choice.given else "socket"))
     if choice.given and not path.crosses_link:
@@ -372,39 +372,39 @@ def _check_command(command: Sequence[str]) -> None:
     """Check the command before anything is built."""
     if not command or shutil.which(command[0]) is not None:
         return
-    there = "/" in command[0] and Path(command[0]).exists()
-    why = "cannot be executed" if there else "was not found"
-    note(f"the program {command[0]} {why}; nothing was started")
-    sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
+    exists = "/" in command[0] and Path(command[0]).exists()
+    problem = "cannot be executed" if exists else "was not found"
+    note(f"the program {command[0]} {problem}; nothing was started")
+    sys.exit(NOT_EXECUTABLE if exists else NOT_FOUND)
 
 
-_OF_REPLICAS = ("replicas", "distances", "replica-rtt", "replica-rate", "consistency")
+_REPLICA_OPTIONS = ("replicas", "distances", "replica-rtt", "replica-rate", "consistency")
 """Options that set factors."""
 
 
 def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | None]) -> Plan | None:
     """A plan of one cell, so that levels are checked and errors explained as in a plan. None without --replication. Raises
     UsageError, PlanError, ServerMissing."""
-    given = {name: level for name, level in levels.items() if level is not None}
+    given_levels = {name: level for name, level in levels.items() if level is not None}
     if mode in ("off", "none"):
         raise UsageError(
             f"--replication {mode} means no replication", "Leave it out, or name a mode such as async or galera."
         )
     if mode is None:
-        if given:
+        if given_levels:
             raise UsageError(
-                f"--{next(iter(given))} applies to replicas, and there are none", "Add --replication MODE."
+                f"--{next(iter(given_levels))} applies to replicas, and there are none", "Add --replication MODE."
             )
         return None
-    if {"distances", "replica-rtt"} <= set(given):
+    if {"distances", "replica-rtt"} <= set(given_levels):
         raise UsageError(
             "--distances and --replica-rtt both say how far apart the servers are", "Give only one of them."
         )
-    chosen = {"distances": "even" if "replica-rtt" in given else "three-zones", **given}
-    chosen |= {"replication": mode, "server": server, "threads": "1"}
+    chosen_levels = {"distances": "even" if "replica-rtt" in given_levels else "three-zones", **given_levels}
+    chosen_levels |= {"replication": mode, "server": server, "threads": "1"}
     overrides = [
-        Override(f"--{option}", ("factors", option.replace("-", "_")), _number(level))
-        for option, level in chosen.items()
+        Override(f"--{option}", ("factors", option.replace("-", "_")), _parse_level(level))
+        for option, level in chosen_levels.items()
     ]
     plan = load_plan("cluster", overrides=overrides).plan
     program = find_server(server)
@@ -412,10 +412,10 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
         raise UsageError(
             f"howfar does not replicate {program.kind}", "Leave out --replication, or name a server that speaks SQL."
         )
-    asked = {"replication": f"--replication {mode}", "consistency": f"--consistency {levels['consistency']}"}
-    unable = lacking(plan)
-    for factor, option in asked.items():
-        for reason in unable.get(factor, {}).values():
+    option_texts = {"replication": f"--replication {mode}", "consistency": f"--consistency {levels['consistency']}"}
+    lacking_levels = unsupported_levels(plan)
+    for factor, option in option_texts.items():
+        for reason in lacking_levels.get(factor, {}).values():
             modes = f"Modes of {program.kind}: {', '.join(replication_dialect(program.kind).modes)}."
             raise UsageError(
                 f"{option} is not available: {reason}", modes if factor == "replication" else "Name another level."
@@ -423,91 +423,96 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
     return plan
 
 
-def _number(level: str) -> str | int:
+def _parse_level(level: str) -> str | int:
     return int(level) if level.isascii() and level.isdigit() else level
 
 
-def _open_stage(
-    laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue], ledger: ExitStack
+def _open_environment(
+    laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue], cleanup: ExitStack
 ) -> dict[str, str]:
     """Start the server, if one was requested, and return the environment variables for CMD."""
     if laboratory.store is None:
-        return {} if path.machines == 1 else _server_host(laboratory)
+        return {} if path.machines == 1 else _server_host_variables(laboratory)
     tls = None if factors["tls"] == "off" else str(factors["tls"])
     if tls and path.by_socket and laboratory.store.kind == "postgresql":
         raise UsageError(
             f"the path {path.name} ends at PostgreSQL's Unix socket, which PostgreSQL does not encrypt",
             "Leave out --tls, or choose another --path.",
         )
-    stage = ledger.enter_context(laboratory.stage(factors))
-    ledger.callback(_name_dead_hops, stage)
-    variables = _account(laboratory, stage, tls) if stage.user else {}
-    if stage.trust is not None:
-        variables["HOWFAR_CA_FILE"] = stage.trust.ca_file
-    variables |= {"HOWFAR_PROTOCOL": KINDS[laboratory.store.kind].service, **_where("HOWFAR", stage.target)}
-    if isinstance(stage.serving, Replicated):
-        ledger.callback(_name_late_links, stage.serving)
-        for replica in stage.serving.pair.replicas:
-            variables |= _replica(laboratory, replica, stage.protocol)
-    for one in stage.companions:
-        variables |= _where(f"HOWFAR_{one.name.upper()}", one.target)
-    return variables if path.machines == 1 or path.by_socket else {**_server_host(laboratory), **variables}
+    environment = cleanup.enter_context(laboratory.trial_environment(factors))
+    cleanup.callback(_report_dead_hops, environment)
+    variables = _account_variables(laboratory, environment, tls) if environment.user else {}
+    if environment.trust is not None:
+        variables["HOWFAR_CA_FILE"] = environment.trust.ca_file
+    variables |= {
+        "HOWFAR_PROTOCOL": KINDS[laboratory.store.kind].service,
+        **_address_variables("HOWFAR", environment.target),
+    }
+    if isinstance(environment.server_group, ReplicatedGroup):
+        cleanup.callback(_report_link_mismatches, environment.server_group)
+        for replica in environment.server_group.replica_set.replicas:
+            variables |= _replica_variables(laboratory, replica, environment.protocol)
+    for auxiliary in environment.auxiliary_servers:
+        variables |= _address_variables(f"HOWFAR_{auxiliary.name.upper()}", auxiliary.target)
+    return variables if path.machines == 1 or path.by_socket else {**_server_host_variables(laboratory), **variables}
 
 
-def _name_dead_hops(stage: LabStage) -> None:
+def _report_dead_hops(environment: LabTrialEnvironment) -> None:
     """Report hops that died, whether or not CMD noticed."""
-    for hop in stage.main.endpoint.hops:
+    for hop in environment.main.endpoint.hops:
         if (code := hop.process.poll()) is not None:
             note(f"not as requested: the path's program {hop.label} ended before CMD did ({how_ended(code)})")
 
 
-def _replica(laboratory: Lab, replica: Member, protocol: str) -> dict[str, str]:
+def _replica_variables(laboratory: Lab, replica: Member, protocol: str) -> dict[str, str]:
     """Variables of a replica: its socket; for MySQL and MariaDB an option file, because its password differs from the primary's."""
     prefix = f"HOWFAR_{replica.name.upper()}"
-    found = {f"{prefix}_SOCKET": str(replica.server.socket)}
+    variables = {f"{prefix}_SOCKET": str(replica.server.socket)}
     if protocol != "postgresql":
         target = UnixTarget(path=str(replica.server.socket))
-        options = _secret(
+        options = _write_secret(
             laboratory.work / f"{replica.name}.cnf", client_options(USER, replica.server.password, target)
         )
-        found[f"{prefix}_CLIENT_CNF"] = str(options)
-    return found
+        variables[f"{prefix}_CLIENT_CNF"] = str(options)
+    return variables
 
 
-def _secret(file: Path, text: str) -> Path:
+def _write_secret(file: Path, text: str) -> Path:
     file.touch(mode=0o600)
     file.write_text(text)
     return file
 
 
-def _name_late_links(replicated: Replicated) -> None:
-    for sentence in replicated.unlike(OF_A_PLAN):
+def _report_link_mismatches(replicated: ReplicatedGroup) -> None:
+    for sentence in replicated.mismatches(RUN_LIMITS):
         note(f"not as requested: {sentence}")
 
 
-def _where(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:
+def _address_variables(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:
     if isinstance(target, UnixTarget):
         return {f"{prefix}_SOCKET": target.path}
     return {f"{prefix}_HOST": target.host, f"{prefix}_PORT": str(target.port)}
 
 
-def _account(laboratory: Lab, stage: LabStage, tls: str | None) -> dict[str, str]:
+def _account_variables(laboratory: Lab, environment: LabTrialEnvironment, tls: str | None) -> dict[str, str]:
     """Variables of the account, for a server that has accounts."""
-    if stage.protocol == "postgresql":
-        return _libpq(laboratory, stage, tls)
-    encryption = _mysql_encryption(stage.trust.ca_file, tls) if stage.trust and tls else ("loose-skip-ssl",)
-    secret = _secret(laboratory.work / "password", stage.password)
-    written = client_options(stage.user, stage.password, stage.target, encryption)
-    options = _secret(laboratory.work / "client.cnf", written)
+    if environment.protocol == "postgresql":
+        return _libpq_variables(laboratory, environment, tls)
+    encryption = (
+        _mysql_tls_options(environment.trust.ca_file, tls) if environment.trust and tls else ("loose-skip-ssl",)
+    )
+    password_file = _write_secret(laboratory.work / "password", environment.password)
+    option_text = client_options(environment.user, environment.password, environment.target, encryption)
+    options = _write_secret(laboratory.work / "client.cnf", option_text)
     return {
-        "HOWFAR_USER": stage.user,
-        "HOWFAR_PASSWORD_FILE": str(secret),
+        "HOWFAR_USER": environment.user,
+        "HOWFAR_PASSWORD_FILE": str(password_file),
         "HOWFAR_CLIENT_CNF": str(options),
-        "HOWFAR_DATABASE": stage.database,
+        "HOWFAR_DATABASE": environment.database,
     }
 
 
-def _mysql_encryption(ca_file: str, tls: str) -> tuple[str, ...]:
+def _mysql_tls_options(ca_file: str, tls: str) -> tuple[str, ...]:
     """Options of an encrypted session; MariaDB's and MySQL's clients have different names for the certificate check."""
     return (
         f'ssl-ca="{ca_file}"',
@@ -517,44 +522,44 @@ def _mysql_encryption(ca_file: str, tls: str) -> tuple[str, ...]:
     )
 
 
-def _libpq(laboratory: Lab, stage: LabStage, tls: str | None) -> dict[str, str]:
+def _libpq_variables(laboratory: Lab, environment: LabTrialEnvironment, tls: str | None) -> dict[str, str]:
     """Variables of the account, with those that libpq reads, so that psql and pgbench need no options."""
-    secret = _secret(laboratory.work / "password", stage.password)
-    line = f"*:*:{stage.database}:{stage.user}:{stage.password}\n"
-    passwords = _secret(laboratory.work / "pgpass", line)
-    target = stage.target
+    password_file = _write_secret(laboratory.work / "password", environment.password)
+    line = f"*:*:{environment.database}:{environment.user}:{environment.password}\n"
+    passwords = _write_secret(laboratory.work / "pgpass", line)
+    target = environment.target
     if isinstance(target, UnixTarget):
         # libpq takes a directory and looks for a fixed name in it; a forwarded socket has another name.
-        named = laboratory.work / "libpq" / f".s.PGSQL.{_LIBPQ_PORT}"
-        named.parent.mkdir()
-        named.symlink_to(target.path)
-        host, port = str(named.parent), str(_LIBPQ_PORT)
+        socket_link = laboratory.work / "libpq" / f".s.PGSQL.{_LIBPQ_PORT}"
+        socket_link.parent.mkdir()
+        socket_link.symlink_to(target.path)
+        host, port = str(socket_link.parent), str(_LIBPQ_PORT)
     else:
         host, port = target.host, str(target.port)
     encryption = (
         {
             "PGSSLMODE": "verify-ca",
-            "PGSSLROOTCERT": stage.trust.ca_file,
+            "PGSSLROOTCERT": environment.trust.ca_file,
             "PGSSLMINPROTOCOLVERSION": f"TLSv{tls}",
             "PGSSLMAXPROTOCOLVERSION": f"TLSv{tls}",
         }
-        if stage.trust and tls
+        if environment.trust and tls
         else {}
     )
     return {
         **encryption,
-        "HOWFAR_USER": stage.user,
-        "HOWFAR_PASSWORD_FILE": str(secret),
-        "HOWFAR_DATABASE": stage.database,
+        "HOWFAR_USER": environment.user,
+        "HOWFAR_PASSWORD_FILE": str(password_file),
+        "HOWFAR_DATABASE": environment.database,
         "PGHOST": host,
         "PGPORT": port,
-        "PGUSER": stage.user,
-        "PGDATABASE": stage.database,
+        "PGUSER": environment.user,
+        "PGDATABASE": environment.database,
         "PGPASSFILE": str(passwords),
     }
 
 
-def _server_host(laboratory: Lab) -> dict[str, str]:
+def _server_host_variables(laboratory: Lab) -> dict[str, str]:
     """The addresses of the server's host over the link."""
     addresses = {"HOWFAR_HOST": SERVER_ADDRESS}
     if laboratory.network is not None and laboratory.network.ipv6:
@@ -579,32 +584,32 @@ def client_options(
     return "\n".join([*lines, *encryption, ""])
 
 
-def _say(laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue]) -> None:
+def _print_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue]) -> None:
     kind, version = laboratory.server()
     request = laboratory.request
     parts = [f"path {path.name}"]
     if laboratory.store is not None:
-        held = "empty" if kind in STORES else f"with {request.tables} x {request.table_size} rows"
-        parts.append(f"{kind} {version} {held}")
-        companions = laboratory.companions.environment().values()
-        parts += [f"with it {found['kind']} {found['version']} empty" for found in companions]
+        contents = "empty" if kind in STORES else f"with {request.tables} x {request.table_size} rows"
+        parts.append(f"{kind} {version} {contents}")
+        auxiliary_servers = laboratory.auxiliary_servers.environment().values()
+        parts += [f"with it {facts['kind']} {facts['version']} empty" for facts in auxiliary_servers]
     if REPLICATION.name in factors:
-        parts.append(f"replication {_levels(factors)}")
+        parts.append(f"replication {_format_replication(factors)}")
     if laboratory.link is not None:
         parts.append(describe_link(laboratory.link))
     for sentence in (", ".join(parts), *laboratory.warnings):
         note(sentence)
 
 
-def _levels(factors: Mapping[str, FactorValue]) -> str:
+def _format_replication(factors: Mapping[str, FactorValue]) -> str:
     """The replication in words: `Galera, 2 replicas, three zones, replica link 1gbit`."""
-    shown = (REPLICATION, REPLICAS, DISTANCES, REPLICA_RTT_NS, REPLICA_RATE_BPS)
-    return ", ".join(factor.label(factors[factor.name]) for factor in shown if factor.name in factors)
+    factors_shown = (REPLICATION, REPLICAS, DISTANCES, REPLICA_RTT_NS, REPLICA_RATE_BPS)
+    return ", ".join(factor.label(factors[factor.name]) for factor in factors_shown if factor.name in factors)
 
 
-def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], ledger: ExitStack) -> None:
+def _start_server_command(laboratory: Lab, command: str, variables: dict[str, str], cleanup: ExitStack) -> None:
     launcher = laboratory.server_host.launcher(laboratory.shares.server)
-    companion = Companion(
+    auxiliary = ManagedProcess(
         launcher,
         ["sh", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -612,10 +617,10 @@ def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], l
         stderr=sys.stderr,
         env={**os.environ, **variables},
     )
-    ledger.callback(companion.end)
+    cleanup.callback(auxiliary.end)
 
 
-def _launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Launcher:
+def _command_launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Launcher:
     """The launcher that starts CMD on its host."""
     if not command:
         note("a shell in the laboratory; `exit` ends it")
@@ -626,7 +631,7 @@ def _launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Lau
 def _run(launcher: Launcher, command: Sequence[str], variables: dict[str, str]) -> int:
     arguments = list(command) or [os.environ.get("SHELL", "/bin/sh")]
     process = launcher.popen(arguments, env={**os.environ, **variables})
-    with passed_on_to(process):
+    with forward_requests_to(process):
         code = process.wait()
     return shell_code(code)
 

@@ -17,11 +17,11 @@ from howfar.errors import HowfarError, QuantityError, SandboxForbidden, UsageErr
 from howfar.lab import sandbox
 from howfar.lab.link import DIRECTIONS, LinkSpec
 from howfar.lab.link.backends import DEFAULT, NAMES, find_backend
-from howfar.lab.link.running import Presence, try_all
+from howfar.lab.link.running import BackendStatus, try_backends
 from howfar.lab.link.settings import (
     NamedLink,
     Script,
-    apply,
+    apply_setting,
     check,
     find_link,
     loss_share,
@@ -33,7 +33,7 @@ from howfar.lab.link.settings import (
 from howfar.lab.network import CONGESTION_CONTROL, TCP_PRESETS, TcpPreset
 from howfar.units import format_duration_ns, format_rate_bps, format_share
 
-_NONE = "-"
+_NO_VALUE = "-"
 
 
 @click.command()
@@ -49,7 +49,7 @@ def links(name: str | None, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(_link_facts(link), indent=2))
         else:
-            _show((link,))
+            _show_links((link,))
         return
     forbidden: HowfarError | None = None
     if not sandbox.inside():
@@ -57,28 +57,28 @@ def links(name: str | None, as_json: bool) -> None:
             sys.exit(sandbox.run_inside())
         except SandboxForbidden as error:
             forbidden = error
-    found = () if forbidden else try_all()
+    backends = () if forbidden else try_backends()
     if as_json:
-        click.echo(json.dumps(_facts(found, forbidden), indent=2))
+        click.echo(json.dumps(_all_facts(backends, forbidden), indent=2))
         return
-    _show(tuple(named_links().values()))
+    _show_links(tuple(named_links().values()))
     click.echo("\nBack-ends on this machine (`--link-backend`):")
-    for one in found:
-        state = "works" if one.works else "does not work"
-        notes = f" ({'; '.join(one.notes)})" if one.notes else ""
-        _paragraph(f"  {one.name:<7} ", f"{state}: {one.about}{notes}")
+    for backend in backends:
+        state = "works" if backend.works else "does not work"
+        notes = f" ({'; '.join(backend.notes)})" if backend.notes else ""
+        _print_paragraph(f"  {backend.name:<7} ", f"{state}: {backend.about}{notes}")
     if forbidden is not None:
-        _paragraph("  ", f"none: {forbidden.message}. {forbidden.advice}")
+        _print_paragraph("  ", f"none: {forbidden.message}. {forbidden.advice}")
 
 
-def _show(found: Sequence[NamedLink]) -> None:
+def _show_links(selected: Sequence[NamedLink]) -> None:
     """Show links: their figures as a table, then where each figure comes from."""
-    heads: tuple[str, ...] = ("--link", "to server", "to client", "RTT", "jitter", "loss", "")
-    for line in columns([heads, *map(_row, found)]):
+    headings: tuple[str, ...] = ("--link", "to server", "to client", "RTT", "jitter", "loss", "")
+    for line in columns([headings, *map(_row, selected)]):
         click.echo(line)
-    for link in found:
+    for link in selected:
         click.echo("")
-        _paragraph(f"{link.name}: ", f"{link.source}. Stated: {link.stated} Ours: {link.ours}")
+        _print_paragraph(f"{link.name}: ", f"{link.source}. Stated: {link.stated} Ours: {link.ours}")
 
 
 def _row(link: NamedLink) -> tuple[str, ...]:
@@ -86,22 +86,22 @@ def _row(link: NamedLink) -> tuple[str, ...]:
     rates = [spec.mean_rate_bps(name) for name in DIRECTIONS]
     return (
         link.name,
-        *(_NONE if rate is None else format_rate_bps(rate) for rate in rates),
+        *(_NO_VALUE if rate is None else format_rate_bps(rate) for rate in rates),
         format_duration_ns(spec.rtt_ns),
-        link.options.get("jitter", _NONE).rpartition(":")[2],
-        _loss(spec),
+        link.options.get("jitter", _NO_VALUE).rpartition(":")[2],
+        _format_loss(spec),
         link.about,
     )
 
 
-def _loss(spec: LinkSpec) -> str:
+def _format_loss(spec: LinkSpec) -> str:
     share = max(loss_share(spec.direction(name).loss) for name in DIRECTIONS)
-    return format_share(share) if share else _NONE
+    return format_share(share) if share else _NO_VALUE
 
 
-def _paragraph(head: str, text: str) -> None:
-    indent = " " * (len(head) if head.startswith(" ") else 2)
-    click.echo(click.wrap_text(head + text, width=width(), subsequent_indent=indent))
+def _print_paragraph(label: str, text: str) -> None:
+    indent = " " * (len(label) if label.startswith(" ") else 2)
+    click.echo(click.wrap_text(label + text, width=width(), subsequent_indent=indent))
 
 
 def _link_facts(link: NamedLink) -> dict[str, Any]:
@@ -120,11 +120,12 @@ def _link_facts(link: NamedLink) -> dict[str, Any]:
     }
 
 
-def _facts(found: tuple[Presence, ...], forbidden: HowfarError | None) -> dict[str, Any]:
+def _all_facts(backends: tuple[BackendStatus, ...], forbidden: HowfarError | None) -> dict[str, Any]:
     return {
         "links": [_link_facts(link) for link in named_links().values()],
         "backends": [
-            {"name": one.name, "works": one.works, "about": one.about, "notes": list(one.notes)} for one in found
+            {"name": backend.name, "works": backend.works, "about": backend.about, "notes": list(backend.notes)}
+            for backend in backends
         ],
         "sandbox": None if forbidden is None else forbidden.message,
     }
@@ -176,7 +177,7 @@ class LinkChoice:
     named: str | None
     given: bool
     """Whether any option of a link is given."""
-    alone: bool
+    wants_only_link: bool
     """Whether an option beyond RTT, rate and TCP is given: the user wants the link, not a database."""
 
 
@@ -237,10 +238,10 @@ def link_options(command: _Command) -> _Command:
 
 def read_link(values: dict[str, Any]) -> LinkChoice:
     """The link from the values of `link_options`. Raises UsageError."""
-    given = {word: values[word.replace("-", "_")] for word, _, _ in _OPTIONS if values[word.replace("-", "_")]}
+    given_options = {word: values[word.replace("-", "_")] for word, _, _ in _OPTIONS if values[word.replace("-", "_")]}
     name, backend = values["link_name"], values["link_backend"] or DEFAULT
     script_file: Path | None = values["link_script"]
-    spec = _spec(given, name, backend, values["rtt_trace"], values["rate_trace"])
+    spec = _build_spec(given_options, name, backend, values["rtt_trace"], values["rate_trace"])
     script = Script(spec)
     if script_file is not None:
         script = read_script(read_text(script_file, "--link-script", _MAX_BYTES), spec, str(script_file))
@@ -248,10 +249,12 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
         check(script.links())
     except QuantityError as error:
         raise UsageError(error.message, error.advice) from error
-    for later in script.links():
-        find_backend(backend, later)
+    for later_spec in script.links():
+        find_backend(backend, later_spec)
     files = (values["rtt_trace"], values["rate_trace"], script_file)
-    alone = bool(name is not None or set(given) - {"rtt", "rate"} or any(files) or values["link_backend"])
+    wants_only_link = bool(
+        name is not None or set(given_options) - {"rtt", "rate"} or any(files) or values["link_backend"]
+    )
     return LinkChoice(
         spec=script.first,
         script=script,
@@ -259,27 +262,29 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
         tcp=cast(TcpPreset, values["tcp"] or TCP_PRESETS[0]),
         congestion_control=values["congestion_control"] or CONGESTION_CONTROL,
         named=name,
-        given=bool(alone or given or values["tcp"] or values["congestion_control"]),
-        alone=alone,
+        given=bool(wants_only_link or given_options or values["tcp"] or values["congestion_control"]),
+        wants_only_link=wants_only_link,
     )
 
 
-def _spec(given: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkSpec:
+def _build_spec(
+    given_options: dict[str, Any], name: str | None, backend: str, rtt_file: Path | None, rate_file: Path | None
+) -> LinkSpec:
     try:
         spec = find_link(name).spec if name is not None else LinkSpec(rtt_ns=0, rate_bps=None)
     except QuantityError as error:
         raise UsageError(f"--link {name}: {error.message}", error.advice) from error
     if name is None and backend != "none":
-        spec = apply(apply(spec, "rtt", _RTT), "rate", _RATE)
-    extra = None
-    if rtts is not None:
-        least_ns, extra = _in_file("--rtt-trace", rtts, rtt_trace)
-        spec = replace(spec, rtt_ns=least_ns, to_client=replace(spec.to_client, jitter=extra))
-    for word, value in given.items():
+        spec = apply_setting(apply_setting(spec, "rtt", _RTT), "rate", _RATE)
+    trace_jitter = None
+    if rtt_file is not None:
+        min_rtt_ns, trace_jitter = _parse_file("--rtt-trace", rtt_file, rtt_trace)
+        spec = replace(spec, rtt_ns=min_rtt_ns, to_client=replace(spec.to_client, jitter=trace_jitter))
+    for word, value in given_options.items():
         texts = value if isinstance(value, tuple) else (value,)
         for text in texts:
             try:
-                spec = apply(spec, word, text)
+                spec = apply_setting(spec, word, text)
             except QuantityError as error:
                 raise UsageError(f"--{word} {text}: {error.message}", error.advice) from error
         directions = [
@@ -287,15 +292,15 @@ def _spec(given: dict[str, Any], name: str | None, backend: str, rtts: Path | No
         ]
         if len(set(directions)) < len(directions):
             raise UsageError(f"--{word} is given twice for the same direction: {', '.join(texts)}", "Leave one out.")
-    if extra is not None and spec.to_client.jitter != extra:
+    if trace_jitter is not None and spec.to_client.jitter != trace_jitter:
         raise UsageError(
             "--rtt-trace and --jitter both vary the delay to the client", "Leave one out, or use --jitter to-server:…."
         )
-    if rates is not None:
-        also = [f"--{word}" for word in ("rate", "rate-to-server", "rate-to-client") if word in given]
-        if also:
-            raise UsageError(f"--rate-trace and {also[0]} both set the rate", "Leave one out.")
-        steps = _in_file("--rate-trace", rates, rate_trace)
+    if rate_file is not None:
+        rate_options = [f"--{word}" for word in ("rate", "rate-to-server", "rate-to-client") if word in given_options]
+        if rate_options:
+            raise UsageError(f"--rate-trace and {rate_options[0]} both set the rate", "Leave one out.")
+        steps = _parse_file("--rate-trace", rate_file, rate_trace)
         spec = replace(
             spec,
             to_server=replace(spec.to_server, rate_trace=steps),
@@ -307,7 +312,7 @@ def _spec(given: dict[str, Any], name: str | None, backend: str, rtts: Path | No
 _Value = TypeVar("_Value")
 
 
-def _in_file(option: str, path: Path, parse: Callable[[str], _Value]) -> _Value:
+def _parse_file(option: str, path: Path, parse: Callable[[str], _Value]) -> _Value:
     try:
         return parse(read_text(path, option, _MAX_BYTES))
     except QuantityError as error:

@@ -1,4 +1,4 @@
-"""`howfar load`: the engine against a user's own server, with sysbench's options. Thin: reads, calls, chooses the exit code."""
+"""`howfar load`: load tests of a user's own server, with sysbench's options. Reads files, runs the engine, chooses the exit code."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from howfar.load.job import (
     DEFAULT_NAME,
     WORKLOAD_MAX_BYTES,
     LoadLogin,
-    address_of_options,
+    address_from_options,
     arrivals,
+    build_load_job,
+    build_session,
+    build_tables_job,
+    build_workload,
     check_sources,
     check_values,
     example_workload,
     example_workloads,
     limit_advice,
-    load_job,
+    options_without_effect,
     parse_workload,
-    session_of,
-    tables_job,
     transport_line,
-    without_effect,
-    workload_of,
 )
 from howfar.load.options import GROUPS, IGNORED, OPTIONS, REFUSED, Option
 from howfar.load.report_human import (
@@ -67,20 +67,20 @@ from howfar.load.result import (
     result_of,
     summary_line,
 )
-from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, judged, next_rate, parse_goal, sentence
+from howfar.load.search import MAX_TRIALS, Goal, Trial, answer, judge_trial, next_rate, parse_goal, sentence
 from howfar.load.verdict import Stamp
 from howfar.services import SqlProtocol
 from howfar.stopping import on_request
-from howfar.store.partial import stays, write_whole
+from howfar.store.partial import is_written_in_place, write_atomically
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_SYSBENCH = ServerAddress(protocol="mysql", user=DEFAULT_NAME, database=DEFAULT_NAME)
+_SYSBENCH_DEFAULTS = ServerAddress(protocol="mysql", user=DEFAULT_NAME, database=DEFAULT_NAME)
 """sysbench's defaults, for what neither its options nor a file specify."""
-WHOLE = 0.9
+COMPLETE_SHARE = 0.9
 """An interval shorter than this share of the configured length was cut short by the end of the window."""
-DIED_OF_SIGINT = "(signal 2)"
+KILLED_BY_SIGINT = "(signal 2)"
 
 
 class Stopped(Exception):
@@ -103,18 +103,18 @@ def stoppable() -> Iterator[None]:
             yield
     except EngineError as error:
         # A terminal's Ctrl-C also reaches the engine, and the engine's exit may be noticed first.
-        if DIED_OF_SIGINT in error.message:
+        if KILLED_BY_SIGINT in error.message:
             raise Stopped(signal.SIGINT) from error
         raise
 
 
-def _echo(lines: list[str]) -> None:
+def _print_lines(lines: list[str]) -> None:
     for line in lines:
         click.echo(line)
 
 
 @dataclass
-class Watch:
+class LoadObserver:
     """Shows a load while it runs; keeps its intervals for the report of an interrupted one."""
 
     options: Options
@@ -135,27 +135,27 @@ class Watch:
         options, job = self.options, self.job
         layout = options.value("report")
         if isinstance(event, Ready) and layout == "sysbench":
-            _echo(sysbench_started(job, options.dialect))
+            _print_lines(sysbench_started(job, options.dialect))
         if not isinstance(event, Interval) or not options.value("report-interval"):
             return
         if layout == "pgbench":
             click.echo(report_human.pgbench_progress(event))
         elif layout != "sysbench":
             click.echo(report_human.interval_line(event, job.arrivals is not None))
-        elif event.length_ns >= WHOLE * job.interval_ns:  # sysbench prints no line for an incomplete interval
-            _echo(sysbench_interval_lines(event, job, options.value("percentile")))
+        elif event.length_ns >= COMPLETE_SHARE * job.interval_ns:  # sysbench prints no line for a shorter interval
+            _print_lines(sysbench_interval_lines(event, job, options.value("percentile")))
 
-    def show_partial(self, how: str) -> None:
+    def show_partial(self, reason: str) -> None:
         """Show the intervals of an interrupted or failed load."""
         if self.options.value("json"):
             show_json_line(partial_line(self.intervals))
-        for line in report_human.partial(self.intervals, how):
+        for line in report_human.partial(self.intervals, reason):
             click.echo(line, err=True)
 
 
 def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
     """Run one load to its end. Raises EngineError, Stopped, both after the partial figures are shown."""
-    watch = Watch(options, job, quiet)
+    watch = LoadObserver(options, job, quiet)
     try:
         with stoppable():
             outcome = run_load(job, Launcher(), watch)
@@ -166,38 +166,38 @@ def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
         if watch.intervals:
             watch.show_partial("failed")
         if isinstance(error, EngineFailed):
-            raise _advised(options, job, error) from None
+            raise _with_limit_advice(options, job, error) from None
         raise
-    wrong = mismatches(job, outcome.ready.receipt)
-    return result_of(job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, wrong)
+    differences = mismatches(job, outcome.ready.receipt)
+    return result_of(job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, differences)
 
 
-def tables(options: Options, job: TablesJob) -> None:
+def run_tables_job(options: Options, job: TablesJob) -> None:
     """Run prepare, warmup or cleanup. Raises EngineError, Stopped."""
-    shown = ("", 0)
+    last_shown = ("", 0)
 
     def show_event(event: Event) -> None:
-        nonlocal shown
+        nonlocal last_shown
         if options.value("json"):
             show_json_line(event.model_dump_json())
         elif isinstance(event, TablesProgress):
             tenths = 10 * event.done // max(event.total, 1)
-            if (event.doing, tenths) != shown:
-                shown = (event.doing, tenths)
+            if (event.doing, tenths) != last_shown:
+                last_shown = (event.doing, tenths)
                 click.echo(f"{event.doing} ({10 * tenths} % of all rows)" if tenths else event.doing)
         elif isinstance(event, TablesDone) and options.value("report") == "human":
             rows = f": {event.rows:,} row{'' if event.rows == 1 else 's'}" if event.rows else ""
             click.echo(f"{job.action} done{rows} in {event.elapsed_ns / 1e9:.3g} s")
 
-    head(options, job)
+    show_head(options, job)
     try:
         with stoppable():
             run_tables(job, Launcher(), show_event)
     except EngineFailed as failed:
-        raise _advised(options, job, failed) from None
+        raise _with_limit_advice(options, job, failed) from None
 
 
-def _advised(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -> EngineFailed:
+def _with_limit_advice(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -> EngineFailed:
     """The failure; if a limit of the server was reached, its advice is the exact statement to run."""
     failed.advice = limit_advice(job, failed.message) or failed.advice
     if options.value("json"):
@@ -205,17 +205,17 @@ def _advised(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -
     return failed
 
 
-def head(options: Options, job: LoadJob | TablesJob) -> None:
+def show_head(options: Options, job: LoadJob | TablesJob) -> None:
     """Show the lines before the engine starts."""
     if options.value("json"):
         show_json_line(job_line(job))
     elif options.value("report") == "pgbench":
-        _echo(pgbench_first_line(howfar.__version__))
+        _print_lines(pgbench_first_line(howfar.__version__))
     elif options.value("report") == "sysbench":
-        _echo(sysbench_first_line(howfar.__version__, options.dialect))
+        _print_lines(sysbench_first_line(howfar.__version__, options.dialect))
         if isinstance(job, LoadJob):
             every_ns, seed = options.value("report-interval"), options.value("rand-seed")
-            _echo(sysbench_head(job, options.dialect, every_ns, seed))
+            _print_lines(sysbench_head(job, options.dialect, every_ns, seed))
 
 
 def show(options: Options, result: Result, name: str) -> None:
@@ -223,19 +223,19 @@ def show(options: Options, result: Result, name: str) -> None:
     if options.value("json"):
         click.echo(summary_line(result))
     elif options.value("report") == "sysbench":
-        _echo(sysbench_report(result, options.dialect, options.value("percentile"), options.value("histogram")))
+        _print_lines(sysbench_report(result, options.dialect, options.value("percentile"), options.value("histogram")))
         for finding in result.verdict.findings:  # sysbench's layout has no line for a verdict
             note(f"{finding.stamp}: {finding.because}")
     elif options.value("report") == "pgbench":
-        _echo(pgbench_report(result, name))
+        _print_lines(pgbench_report(result, name))
         for text in pgbench_notes(result.job, bool(options.value("report-interval"))):
             note(text)
         for finding in result.verdict.findings:
             note(f"{finding.stamp}: {finding.because}")
     else:
-        _echo(report_human.report(result, name))
+        _print_lines(report_human.report(result, name))
         if options.value("histogram"):
-            _echo(["", *report_human.histogram(result)])
+            _print_lines(["", *report_human.histogram(result)])
     if options.given("prometheus"):
         write_file(Path(options.value("prometheus")), prometheus_text(result, name))
     if options.given("hdr-log"):
@@ -245,7 +245,7 @@ def show(options: Options, result: Result, name: str) -> None:
 def write_file(path: Path, text: str) -> None:
     """Write a file that other users may read: a node exporter runs as another user. Raises RunFileError."""
     with _writing(path):
-        write_whole(path, text, 0o644)
+        write_atomically(path, text, 0o644)
 
 
 def check_outputs(options: Options) -> None:
@@ -255,7 +255,7 @@ def check_outputs(options: Options) -> None:
             raise UsageError("a file of the result cannot be written to standard output", "Name a file.")
         if path.is_dir():
             raise RunFileError(f"{path} cannot be written: it is a directory", "Name a file.")
-        if stays(path):
+        if is_written_in_place(path):
             continue
         path = path.resolve()
         with _writing(path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
@@ -280,38 +280,44 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
     results: dict[float, Result] = {}
     while (rate := next_rate(trials, low, high)) is not None:
         seed = (job.seed + len(trials)) % 2**63
-        tried = job.model_copy(update={"arrivals": arrivals(options, rate), "seed": seed})
-        result = measure(options, tried, quiet=True)
+        trial_job = job.model_copy(update={"arrivals": arrivals(options, rate), "seed": seed})
+        result = measure(options, trial_job, quiet=True)
         if result.verdict.has(Stamp.VOID):
             raise EngineError(
                 f"the search ended: {'; '.join(result.mismatches)}",
                 "Correct the server or the options, and search again.",
             )
-        trial = judged(result, goal, rate)
+        trial = judge_trial(result, goal, rate)
         trials.append(trial)
-        if trial.held:
+        if trial.met_goal:
             results[rate] = result
         _show_trial(options, trial, len(trials), result)
-    found = answer(trials)
+    search_answer = answer(trials)
     if options.value("json"):
-        event = {"event": "search", "goal": str(goal), **asdict(found), "trials": [asdict(trial) for trial in trials]}
+        event = {
+            "event": "search",
+            "goal": str(goal),
+            **asdict(search_answer),
+            "trials": [asdict(trial) for trial in trials],
+        }
         click.echo(json.dumps(event))
     else:
-        click.echo(f"\n{sentence(goal, found)}")
+        click.echo(f"\n{sentence(goal, search_answer)}")
         if any("client" in trial.why_not for trial in trials):
             click.echo("In the trials that failed, this client was short of CPU, so the server may sustain more.")
-    return results.get(found.rate) if found.rate is not None else None
+    return results.get(search_answer.rate) if search_answer.rate is not None else None
 
 
 def _show_trial(options: Options, trial: Trial, number: int, result: Result) -> None:
     if options.value("json"):
         show_json_line(json.dumps({"event": "trial", "number": number, **asdict(trial)}))
         return
-    seen = "-" if trial.observed_ns is None else time(trial.observed_ns)
-    carried = result.per_second(result.finished.transactions)
-    verdict = "holds" if trial.held else f"fails: {trial.why_not}"
+    observed = "-" if trial.observed_ns is None else time(trial.observed_ns)
+    throughput = result.per_second(result.finished.transactions)
+    verdict = "holds" if trial.met_goal else f"fails: {trial.why_not}"
     click.echo(
-        f"trial {number:2d} of at most {MOST_TRIALS}: {trial.rate:>12,.1f}/s due {carried:>12,.1f}/s answered  {seen:>9}  {verdict}"
+        f"trial {number:2d} of at most {MAX_TRIALS}: {trial.rate:>12,.1f}/s due {throughput:>12,.1f}/s answered  "
+        f"{observed:>9}  {verdict}"
     )
 
 
@@ -319,7 +325,7 @@ _METAVARS = {"int": "N", "number": "X", "switch": "[on|off]", "text": "TEXT", "l
              "duration": "TIME", "file": "FILE"}  # fmt: skip
 
 
-class _SysbenchLike(click.Command):
+class _SysbenchCommand(click.Command):
     """A command whose options are in `howfar.load.options`: click knows neither sysbench's forms nor dialects."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -339,7 +345,7 @@ class _SysbenchLike(click.Command):
         from click.shell_completion import CompletionItem
 
         if incomplete.startswith("-"):
-            words = [f"--{option.name}" for option in OPTIONS if option.fate == "used" and not option.same_as]
+            words = [f"--{option.name}" for option in OPTIONS if option.treatment == "used" and not option.same_as]
         else:
             words = [*WORKLOADS, *ACTIONS]
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
@@ -362,8 +368,8 @@ def _help_row(option: Option) -> tuple[str, str]:
     default = f" [{option.default}]" if option.default else ""
     if option.default_11 is not None:
         default = f" [{option.default}; dialect 1.1: {option.default_11}]"
-    shown = f"--{option.name}[=on|off]" if option.kind == "switch" else f"--{option.name}={value}"
-    return shown, f"{option.help}{default}"
+    term = f"--{option.name}[=on|off]" if option.kind == "switch" else f"--{option.name}={value}"
+    return term, f"{option.help}{default}"
 
 
 def find_login(options: Options, say: Say, environment: Mapping[str, str] | None = None) -> LoadLogin:
@@ -373,11 +379,11 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] | None
         return Path(options.value(name)) if options.given(name) else None
 
     env_name = options.value("env") if options.given("env") else None
-    named = check_sources(options.dsn is not None or env_name is not None, address_of_options(options))
+    option_address = check_sources(options.dsn is not None or env_name is not None, address_from_options(options))
     login = find_server(
         options.dsn,
-        named=named,
-        defaults=_SYSBENCH,
+        option_address=option_address,
+        defaults=_SYSBENCH_DEFAULTS,
         defaults_file=file("defaults-file"),
         env_name=env_name,
         password_file=file("password-file"),
@@ -398,7 +404,7 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] | None
     return LoadLogin(settle_tls(address, target, say), login.password, target=target)
 
 
-@click.command(cls=_SysbenchLike, add_help_option=False)
+@click.command(cls=_SysbenchCommand, add_help_option=False)
 def load(arguments: tuple[str, ...]) -> int:
     """Load-test your own server, and report throughput, latencies, and whether they can be trusted.
 
@@ -412,32 +418,32 @@ def load(arguments: tuple[str, ...]) -> int:
     for text in options.notes:
         note(text)
     try:
-        return _act(options)
+        return _run(options)
     except Stopped as stopped:
         note("interrupted; the engine has ended")
         return stopped.exit_code
 
 
-def _act(options: Options) -> int:
-    name, file = _workload(options)
+def _run(options: Options) -> int:
+    name, file = _read_workload(options)
     goal = parse_goal(options.value("search")) if options.given("search") else None
     if goal is not None and options.value("rate"):
         raise UsageError("--search chooses the rates itself", "Leave out --rate.")
     if file is not None:
-        for option in without_effect(options):
+        for option in options_without_effect(options):
             note(f"--{option} has no effect with --workload: the file describes the workload")
     login = find_login(options, note)
     if file is not None:
         check_values(file.source, file.text, file.custom, login.address.protocol)
-    workload = workload_of(options, file.custom if file else None)
+    workload = build_workload(options, file.custom if file else None)
     seed = options.value("rand-seed") or int.from_bytes(os.urandom(4), "big") + 1
-    note(transport_line(login, session_of(login.address, options)))
+    note(transport_line(login, build_session(login.address, options)))
     if options.action != "run":
-        tables(options, tables_job(options, login, workload, seed))
+        run_tables_job(options, build_tables_job(options, login, workload, seed))
         return 0
-    job = load_job(options, login, workload, seed)
+    job = build_load_job(options, login, workload, seed)
     check_outputs(options)
-    head(options, job)
+    show_head(options, job)
     result = search(options, job, goal) if goal is not None else measure(options, job)
     if result is None:
         return 0
@@ -446,7 +452,7 @@ def _act(options: Options) -> int:
 
 
 @dataclass(frozen=True)
-class _File:
+class _WorkloadFile:
     """A user-defined workload, and the text that describes it."""
 
     source: str
@@ -454,7 +460,7 @@ class _File:
     custom: Custom
 
 
-def _workload(options: Options) -> tuple[str, _File | None]:
+def _read_workload(options: Options) -> tuple[str, _WorkloadFile | None]:
     """The workload's name in reports, and a file's description of it. Raises UsageError, PlanError."""
     if options.kind is not None:
         return options.kind, None
@@ -463,4 +469,4 @@ def _workload(options: Options) -> tuple[str, _File | None]:
         source, text = f"{file}.toml", example_workload(file)
     else:
         source, text = file, read_text(Path(file), "--workload", WORKLOAD_MAX_BYTES)
-    return Path(file).stem, _File(source, text, parse_workload(source, text))
+    return Path(file).stem, _WorkloadFile(source, text, parse_workload(source, text))

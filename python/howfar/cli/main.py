@@ -21,25 +21,25 @@ from howfar.cli.screen import abandon_output, as_called, holds_output, note, ope
 from howfar.cli.suggest import IN_TARGET, LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
 from howfar.errors import Explanation, FailedCommand, HowfarError, MissingError, RunFileError, UsageError
 from howfar.passwords import without_passwords
-from howfar.stopping import Ended, ended_by_request, withheld
+from howfar.stopping import Ended, ended_by_request, hold_requests
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-_OUTPUT_LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+_OUTPUT_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Errors of a stdout that accepts no more, or is closed."""
-_OF_A_FILE = {*_OUTPUT_LOST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}
+_FILE_ERRNOS = {*_OUTPUT_ERRNOS, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}
 """Errors caused by a file that was named, or by its directory, not by howfar."""
 
 TARGET = "TARGET"
 """Name in the help for the command that measures how far a database is, which has no name on the command line."""
 _NAMELESS = "\0"
-"""Internal name that is put before its arguments once they are recognised; no argument can be this."""
+"""Internal name of that command, which `parse_args` puts before its arguments; no real argument can be equal to it."""
 
 
-_EMPTY = ("the target is empty", f"Check the variable that it comes from, or use {LIKE_TARGET}.")
-_DISTANCE = "Say how far a database is, and what that means for a page."
+_EMPTY_TARGET = ("the target is empty", f"Check the variable that it comes from, or use {LIKE_TARGET}.")
+_TARGET_HELP = "Say how far a database is, and what that means for a page."
 _GROUPS: dict[str, dict[str, str]] = {
     "Your database": {
         "doctor": "Examine this machine's database servers; say what to change.",
@@ -75,7 +75,7 @@ _GROUPS: dict[str, dict[str, str]] = {
     },
 }
 _COMMANDS = {name: says for group in _GROUPS.values() for name, says in group.items()}
-"""Each command and its line in the help. Its function and its module have its name, except those in `_ELSEWHERE`."""
+"""Each command and its line in the help. Function and module are named like the command, except those in `_ELSEWHERE`."""
 _ELSEWHERE = {"confirm": ("resume", "confirm"), "help": ("help", "help_command"), "version": ("help", "version")}
 
 
@@ -104,7 +104,7 @@ class Front(Group):
             return None
         name = "distance" if nameless else cmd_name
         module, attribute = _ELSEWHERE.get(name, (name, name))
-        with withheld():  # some code that runs while modules are loaded cannot propagate an exception
+        with hold_requests():  # some code that runs while modules are loaded cannot propagate an exception
             command = getattr(import_module(f"howfar.cli.{module}"), attribute)
         assert isinstance(command, click.Command), f"{cmd_name} is a command"
         if nameless:
@@ -115,8 +115,8 @@ class Front(Group):
         first = args[0] if args else ""
         if first == "-h" and len(args) > 1 and not args[1].startswith("-") and args[1] not in _COMMANDS:
             raise UsageError("-h shows the help: it takes no host", f"Use {IN_TARGET}.")
-        own = [name for param in self.get_params(ctx) for name in param.opts]
-        if first.startswith("-") and first not in own:
+        own_options = [name for param in self.get_params(ctx) for name in param.opts]
+        if first.startswith("-") and first not in own_options:
             nameless = True
         else:
             nameless = looks_like_target(first) if args else not ctx.resilient_parsing
@@ -128,7 +128,7 @@ class Front(Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if not args[0]:
-            raise UsageError(*_EMPTY)
+            raise UsageError(*_EMPTY_TARGET)
         if args[0] == TARGET:
             raise UsageError("TARGET stands for the address of your database", f"Use {LIKE_TARGET}.")
         return super().resolve_command(ctx, args)
@@ -138,15 +138,15 @@ class Front(Group):
         command = self.get_command(ctx, _NAMELESS)
         assert command is not None, "the command without a name is there"
         try:
-            given = command.make_parser(click.Context(command, ctx)).parse_args(list(args))[0]
+            values = command.make_parser(click.Context(command, ctx)).parse_args(list(args))[0]
         except click.UsageError:
             return  # reported when the command reads its options
-        words = (given.get(param.name or "") for param in command.params if isinstance(param, click.Argument))
+        words = (values.get(param.name or "") for param in command.params if isinstance(param, click.Argument))
         for word in (word for word in words if isinstance(word, str)):
             if not word:
-                raise UsageError(*_EMPTY)
-            if (instead := command_for_file(word)) is not None:
-                raise UsageError(f"{word} is a file, not the address of a server", f"Use {instead}.")
+                raise UsageError(*_EMPTY_TARGET)
+            if (file_command := command_for_file(word)) is not None:
+                raise UsageError(f"{word} is a file, not the address of a server", f"Use {file_command}.")
             if word in _COMMANDS:
                 raise UsageError(f"the command {word} has to come first", f"Write `howfar {word} …`.")
             if not looks_like_target(word):
@@ -159,8 +159,8 @@ class Front(Group):
             return [CompletionItem(name, help=_COMMANDS[name]) for name in _COMMANDS if name.startswith(incomplete)]
         command = self.get_command(ctx, _NAMELESS)
         assert command is not None, "the command without a name is there"
-        of_target = command.shell_complete(click.Context(command, ctx, ""), incomplete)
-        return list({item.value: item for item in (*super().shell_complete(ctx, incomplete), *of_target)}.values())
+        target_options = command.shell_complete(click.Context(command, ctx, ""), incomplete)
+        return list({item.value: item for item in (*super().shell_complete(ctx, incomplete), *target_options)}.values())
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, f"{TARGET} [OPTIONS]")
@@ -171,16 +171,16 @@ class Front(Group):
         for title, entries in _GROUPS.items():
             rows = list(entries.items())
             if title == "Your database":
-                rows.insert(0, (TARGET, _DISTANCE))
+                rows.insert(0, (TARGET, _TARGET_HELP))
             with formatter.section(title):
-                formatter.write_dl([(f"{name:<{longest}}", says) for name, says in rows])
+                formatter.write_dl([(f"{name:<{longest}}", description) for name, description in rows])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
-            formatter.write_dl([(f"{code:>3}", says) for code, says in EXIT_CODES])
+            formatter.write_dl([(f"{code:>3}", description) for code, description in EXIT_CODES])
 
 
-def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
+def _show_version(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
         command = cli.get_command(context, "version")
         assert command is not None, "it is listed"
@@ -194,7 +194,7 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_version,
+    callback=_show_version,
     help="Show the versions and exit.",
 )
 def cli() -> None:
@@ -209,51 +209,51 @@ def cli() -> None:
     """
 
 
-_unraisable_as_python_has_it = sys.unraisablehook
+_default_unraisable_hook = sys.unraisablehook
 
 
-def _unraisable(raised: sys.UnraisableHookArgs) -> None:
+def _ignore_broken_pipe(raised: sys.UnraisableHookArgs) -> None:
     """Ignore a broken pipe of a client library that could not send its last message because the server had closed the connection."""
     if not isinstance(raised.exc_value, BrokenPipeError):
-        _unraisable_as_python_has_it(raised)
+        _default_unraisable_hook(raised)
 
 
 COMPLETE = "_HOWFAR_COMPLETE"
 """The variable in which a shell asks for completions."""
 
 
-def run_command_line(arguments: Sequence[str] | None = None, loaded: Callable[[], None] = lambda: None) -> int:
-    """Run a command and return its exit code. A user's mistake never gives a traceback. `loaded` is called as soon as requests to end
-    can be handled.
+def run_command_line(arguments: Sequence[str] | None = None, on_loaded: Callable[[], None] = lambda: None) -> int:
+    """Run a command and return its exit code. A user's mistake never gives a traceback.
 
-    With `--json` every ending prints an object: that of the command, or a FailedCommand if it ends without one.
+    `on_loaded` is called as soon as signals that request the end can be handled. With `--json`, stdout always gets a JSON object: the
+    command's own, or a FailedCommand if the command ends without one.
     """
     open_streams()
     check_room_for_libraries()
-    sys.unraisablehook = _unraisable
+    sys.unraisablehook = _ignore_broken_pipe
     words = list(sys.argv[1:] if arguments is None else arguments)
     learn_passwords(words)
     try:
-        ending = _run(words, os.environ.get(COMPLETE) if arguments is None else None, loaded)
-        if not isinstance(ending, int):
-            _say(ending.failure.message, ending.failure.advice)
+        outcome = _run(words, os.environ.get(COMPLETE) if arguments is None else None, on_loaded)
+        if not isinstance(outcome, int):
+            _print_error(outcome.failure.message, outcome.failure.advice)
             if "--json" in (words[: words.index("--")] if "--" in words else words) and not holds_output():
-                show_json(json.dumps(asdict(ending)))
+                show_json(json.dumps(asdict(outcome)))
         sys.stdout.flush()
-        return ending if isinstance(ending, int) else ending.exit_code
+        return outcome if isinstance(outcome, int) else outcome.exit_code
     except BrokenPipeError:
         abandon_output()  # the reader has exited, as with `| head`
         return BROKEN_PIPE
     except OSError as error:
         abandon_output()
-        _say(f"writing the output failed: {error.strerror}", "Write it where there is enough space.")
+        _print_error(f"writing the output failed: {error.strerror}", "Write it where there is enough space.")
         return RunFileError.exit_code
 
 
-def _run(words: list[str], completion: str | None, loaded: Callable[[], None]) -> int | FailedCommand:
+def _run(words: list[str], completion: str | None, on_loaded: Callable[[], None]) -> int | FailedCommand:
     """The exit code of a command, or the error that ended it. Raises OSError for an output that cannot be written."""
     try:
-        loaded()
+        on_loaded()
         if completion:
             from click.shell_completion import shell_complete
 
@@ -265,47 +265,51 @@ def _run(words: list[str], completion: str | None, loaded: Callable[[], None]) -
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (HowfarError, click.ClickException) as error:
-        return _failed(error.exit_code, *explain(error, words), code=getattr(error, "code", None))
+        return _command_failure(error.exit_code, *explain(error, words), code=getattr(error, "code", None))
     except (KeyboardInterrupt, click.Abort) as ended:
-        if _lacks_threads():
-            return _short_of("threads", "Raise the limit on processes (`ulimit -u`), or end some.")
-        return _failed(ended.exit_code if isinstance(ended, Ended) else INTERRUPTED, "interrupted", "", "interrupted")
+        if _cannot_start_thread():
+            return _lack_of("threads", "Raise the limit on processes (`ulimit -u`), or end some.")
+        return _command_failure(
+            ended.exit_code if isinstance(ended, Ended) else INTERRUPTED, "interrupted", "", "interrupted"
+        )
     except MemoryError:
-        return _short_of_memory()
+        return _lack_of_memory()
     except OSError as error:
-        return _failed_call(error)
+        return _failure_of_os_error(error)
     except Exception as error:
         if isinstance(error, ImportError | RuntimeError) and lacks_memory(error):
-            return _short_of_memory()
-        return _bug(error)
+            return _lack_of_memory()
+        return _bug_failure(error)
 
 
-def _failed(exit_code: int, message: str, advice: str, code: str | None = None) -> FailedCommand:
-    says = Explanation(code or ERROR_NAMES[exit_code], without_passwords(message), without_passwords(as_called(advice)))
-    return FailedCommand(says, exit_code)
+def _command_failure(exit_code: int, message: str, advice: str, code: str | None = None) -> FailedCommand:
+    explanation = Explanation(
+        code or ERROR_NAMES[exit_code], without_passwords(message), without_passwords(as_called(advice))
+    )
+    return FailedCommand(explanation, exit_code)
 
 
-def _failed_call(error: OSError) -> FailedCommand:
+def _failure_of_os_error(error: OSError) -> FailedCommand:
     """The error if a file cannot be used or a resource is exhausted; otherwise a bug. Errors of stdout are raised again."""
     if error.errno == errno.ENOMEM:
-        return _short_of_memory()
+        return _lack_of_memory()
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return _short_of("open files", "Raise the limit (`ulimit -n`); 64 are enough for most commands.")
-    if error.filename is not None and error.errno in _OF_A_FILE:
-        return _failed(
+        return _lack_of("open files", "Raise the limit (`ulimit -n`); 64 are enough for most commands.")
+    if error.filename is not None and error.errno in _FILE_ERRNOS:
+        return _command_failure(
             RunFileError.exit_code,
             f"{os.fsdecode(error.filename)}: {error.strerror}",
             "Name another file, or correct its permissions or those of its directory.",
         )
     if error.errno == errno.ENOENT and error.filename is None and not _has_temporary_folder():
-        return _failed(
+        return _command_failure(
             MissingError.exit_code,
             "no directory for temporary files can be written",
             "Name one that can: TMPDIR=DIRECTORY.",
         )
-    if error.filename is None and (error.errno in _OUTPUT_LOST or isinstance(error, BrokenPipeError)):
+    if error.filename is None and (error.errno in _OUTPUT_ERRNOS or isinstance(error, BrokenPipeError)):
         raise error
-    return _bug(error)
+    return _bug_failure(error)
 
 
 def _has_temporary_folder() -> bool:
@@ -318,7 +322,7 @@ def _has_temporary_folder() -> bool:
     return True
 
 
-def _lacks_threads() -> bool:
+def _cannot_start_thread() -> bool:
     """Whether no thread can be started. OpenBLAS then sends SIGINT to its own process, which looks like Ctrl-C."""
     import threading
 
@@ -329,22 +333,22 @@ def _lacks_threads() -> bool:
     return False
 
 
-def _short_of_memory() -> FailedCommand:
-    return _short_of("memory", "Free some, or raise the limit (`ulimit -v`, the container's).")
+def _lack_of_memory() -> FailedCommand:
+    return _lack_of("memory", "Free some, or raise the limit (`ulimit -v`, the container's).")
 
 
-def _short_of(what: str, advice: str) -> FailedCommand:
-    return _failed(NO_MEMORY, f"this process may not have enough {what}", advice)
+def _lack_of(resource: str, advice: str) -> FailedCommand:
+    return _command_failure(NO_MEMORY, f"this process may not have enough {resource}", advice)
 
 
-def _say(message: str, advice: str) -> None:
+def _print_error(message: str, advice: str) -> None:
     with contextlib.suppress(OSError):
         note(message)
         for line in advice.splitlines():
             click.echo(f"  {line}", err=True)
 
 
-def _bug(error: Exception) -> FailedCommand:
+def _bug_failure(error: Exception) -> FailedCommand:
     import tempfile
     import traceback
 
@@ -356,5 +360,5 @@ def _bug(error: Exception) -> FailedCommand:
         with os.fdopen(descriptor, "w") as file:
             traceback.print_exception(error, file=file)
         trace = f"the trace is in {name}"
-    says = f"a bug in howfar: {type(error).__name__}: {str(error)[:200]}; {trace}"
-    return _failed(BUG, says, "Please report it.")
+    message = f"a bug in howfar: {type(error).__name__}: {str(error)[:200]}; {trace}"
+    return _command_failure(BUG, message, "Please report it.")

@@ -31,11 +31,11 @@ def mark(name: str, command: tuple[str, ...]) -> int:
     if not command:
         raise UsageError("no command follows --", f"Give one: howfar mark {name} -- COMMAND")
     signal.signal(signal.SIGINT, lambda *_: None)  # left to the command
-    begun_ns = time.monotonic_ns()
+    start_ns = time.monotonic_ns()
     try:
         code = subprocess.run(command).returncode
     except OSError as error:
         raise UsageError(f"{command[0]}: {error.strerror}", "Try the command on its own first.") from error
-    if not send(0, begun_ns, time.monotonic_ns(), "mark", name):
+    if not send(0, start_ns, time.monotonic_ns(), "mark", name):
         note("no recording is running: run this inside `howfar record -- ...`")
     return shell_code(code)

@@ -23,18 +23,18 @@ from howfar.units import counted, format_duration_ns, format_rate_bps
 
 if TYPE_CHECKING:
     from howfar.fleet.cluster import Cluster
-    from howfar.fleet.existing import ExistingCluster
-    from howfar.fleet.given import GivenServer
     from howfar.fleet.hosts_file import HostsFile
+    from howfar.fleet.ray_cluster import ExistingCluster
     from howfar.fleet.remote import RemoteHost
     from howfar.fleet.roles import RoleHosts
     from howfar.fleet.testbed import Hosts
+    from howfar.fleet.user_server import UserServer
     from howfar.runner.trial import Instruments
 
-_OF_A_LINK = {"--rtt": "RTT", "--rate": "bandwidth", "--replica-rtt": "RTT", "--distances": "RTT"}
-_LINK = ("rtt_ns", "rate_bps")
-_BETWEEN_SERVERS = ("replica_rtt_ns", "replica_rate_bps", "distances")
-_DIGITS = 3
+_LINK_OPTIONS = {"--rtt": "RTT", "--rate": "bandwidth", "--replica-rtt": "RTT", "--distances": "RTT"}
+_LINK_FACTORS = ("rtt_ns", "rate_bps")
+_SERVER_LINK_FACTORS = ("replica_rtt_ns", "replica_rate_bps", "distances")
+_SIGNIFICANT_DIGITS = 3
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class OnHosts:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The options as they were written, for the command that repeats the run."""
-        named = {
+        values = {
             "--on": self.where,
             "--place": self.place,
             "--clients": self.clients,
             "--dsn": self.dsn,
             "--password-file": self.password_file,
         }
-        return tuple(word for option, value in named.items() if value is not None for word in (option, str(value)))
+        return tuple(word for option, value in values.items() if value is not None for word in (option, str(value)))
 
 
 def on_options(command: Any) -> Any:
@@ -102,10 +102,10 @@ def on_options(command: Any) -> Any:
     return command
 
 
-def check_options(on: OnHosts | None, others: Iterable[object], given: set[str]) -> None:
+def check_options(on: OnHosts | None, other_options: Iterable[object], given_options: set[str]) -> None:
     """Refuse options that do not fit, such as those that set a link: a real link is measured. Raises UsageError."""
     if on is None:
-        if any(other is not None for other in others):
+        if any(other is not None for other in other_options):
             raise UsageError(
                 "--place, --clients, --dsn and --password-file apply only to a run between your own hosts",
                 "Name their file with --on.",
@@ -118,15 +118,15 @@ def check_options(on: OnHosts | None, others: Iterable[object], given: set[str])
         )
     if on.dsn is not None:
         _check_no_password(on.dsn)
-    if on.dsn is not None and "--server" in given:
+    if on.dsn is not None and "--server" in given_options:
         raise UsageError("--dsn names the server, and --server another", "Leave one of them out.")
     if on.password_file is not None and on.dsn is None:
         raise UsageError("--password-file applies only to your own server", "Name that server with --dsn.")
-    for option, what in _OF_A_LINK.items():
-        if option in given:
+    for option, quantity in _LINK_OPTIONS.items():
+        if option in given_options:
             raise UsageError(
-                f"{option} sets the {what} of an emulated link; between your own hosts it is measured",
-                f"Leave it out, or leave out --on to have the laboratory emulate that {what}.",
+                f"{option} sets the {quantity} of an emulated link; between your own hosts it is measured",
+                f"Leave it out, or leave out --on to have the laboratory emulate that {quantity}.",
             )
 
 
@@ -139,20 +139,20 @@ def _check_no_password(dsn: str) -> None:
         )
 
 
-def find_given(on: OnHosts, say: Callable[[str], None]) -> GivenServer | None:
+def find_user_server(on: OnHosts, say: Callable[[str], None]) -> UserServer | None:
     """The server that a DSN names. None for howfar's own server. Raises UsageError, EngineError."""
     from howfar.cli.load import find_login
-    from howfar.fleet.given import given_server
+    from howfar.fleet.user_server import user_server_from_dsn
     from howfar.load.cmdline import Options
 
     if on.dsn is None:
         return None
     _check_no_password(on.dsn)
     values = {} if on.password_file is None else {"password-file": on.password_file}
-    return given_server(find_login(Options(on.dsn, None, "run", values, ()), say))
+    return user_server_from_dsn(find_login(Options(on.dsn, None, "run", values, ()), say))
 
 
-def check_confirms(on_hosts: bool, confirm: bool) -> None:
+def refuse_confirmation(on_hosts: bool, confirm: bool) -> None:
     """Refuse a confirmation between the user's own hosts. Raises UsageError."""
     if on_hosts and confirm:
         raise UsageError(
@@ -164,15 +164,17 @@ def check_confirms(on_hosts: bool, confirm: bool) -> None:
 def enter(
     where: str, check: Callable[[HostsFile], object] = lambda file: None
 ) -> tuple[Cluster | ExistingCluster, int | None]:
-    """The cluster, and None if this process is inside it; else the exit code of this same command, run inside. `check` is called with
-    the hosts file before its hosts are joined."""
+    """The cluster, and None if this process runs inside it. Otherwise run this same command inside, and return its exit code, too.
+
+    `check` is called with the hosts file before its hosts are joined.
+    """
     from howfar.fleet import cluster as clusters
 
     if where.startswith("ray://"):
         from howfar.fleet.ship import ray_version
 
         ray_version()
-        from howfar.fleet.existing import existing_cluster
+        from howfar.fleet.ray_cluster import existing_cluster
 
         return existing_cluster(where), None
     cluster = clusters.find_cluster(Path(where))
@@ -186,22 +188,22 @@ def enter(
 
 
 @contextmanager
-def joined(cluster: Cluster | ExistingCluster) -> Iterator[tuple[HostsFile, dict[str, RemoteHost]]]:
+def join_hosts(cluster: Cluster | ExistingCluster) -> Iterator[tuple[HostsFile, dict[str, RemoteHost]]]:
     """The hosts of the cluster, each with an agent. Raises LabError."""
     from howfar.fleet.cluster import Cluster
-    from howfar.fleet.existing import join_existing
-    from howfar.fleet.joined import join
+    from howfar.fleet.ray_cluster import join_existing
+    from howfar.fleet.ray_driver import join
 
     if isinstance(cluster, Cluster):
         with join(cluster) as hosts:
             yield cluster.file, hosts
     else:
-        with join_existing(cluster) as found:
-            yield found
+        with join_existing(cluster) as joined_hosts:
+            yield joined_hosts
 
 
 @dataclass(frozen=True)
-class Opened:
+class PreparedHosts:
     """Hosts ready for the trials of a plan, which is fitted to them."""
 
     plan: Plan
@@ -211,14 +213,14 @@ class Opened:
 
 
 @contextmanager
-def opened(
+def prepare_hosts(
     plan: Plan,
     cluster: Cluster | ExistingCluster,
     place: str | None,
     clients: str | None = None,
     before: Mapping[str, Any] | None = None,
-    given: GivenServer | None = None,
-) -> Iterator[Opened]:
+    user_server: UserServer | None = None,
+) -> Iterator[PreparedHosts]:
     """Open the hosts; call inside the cluster. `before`: the roles of a resumed run. Raises what a laboratory does, PlanError."""
     from howfar.cli.session import lab_request
     from howfar.fleet.distances import check_alike
@@ -226,43 +228,53 @@ def opened(
     from howfar.fleet.roles import for_pages, may_swap
     from howfar.fleet.testbed import open_hosts
     from howfar.runner.jobs import check_workload
-    from howfar.runner.preflight import check_application, fit, machine_lacks, of_replication, service_of
+    from howfar.runner.preflight import (
+        check_application,
+        fit,
+        service_of,
+        unsupported_by_machine,
+        unsupported_replication,
+    )
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
-    check_plan(plan, given)
+    check_plan(plan, user_server)
     check_workload(plan)
-    with joined(cluster) as (file, hosts):
-        chosen = find_roles(plan, file, place, clients, given)
+    with join_hosts(cluster) as (file, hosts):
+        roles = find_roles(plan, file, place, clients, user_server)
         file = for_pages(file) if plan.workload.kind == "page" else file
-        goes_on = before is not None
-        may = given is None and place is None and clients is None and may_swap(chosen, file)
-        swaps = may if before is None else bool(before.get("swaps"))
+        is_resumed = before is not None
+        may_swap_roles = user_server is None and place is None and clients is None and may_swap(roles, file)
+        swaps = may_swap_roles if before is None else bool(before.get("swaps"))
         notes: tuple[str, ...] = ()
-        if not goes_on:
-            possible = _with_possible(plan)
+        if not is_resumed:
+            possible = _without_impossible_paths(plan)
             plan, notes = possible.plan, possible.notes
-            for name in dict.fromkeys((chosen.client, *chosen.names)):
-                plan, notes = _without(plan, notes, name, hosts[name].within(machine_lacks, plan))
-            if given is None:
-                can = hosts[chosen.server].within(fit, plan, True)
-                plan, notes = can.plan, (*notes, *can.notes)
-            _check_movable(plan, hosts, chosen, swaps)
+            for name in dict.fromkeys((roles.client, *roles.names)):
+                plan, notes = _without_lacking_levels(
+                    plan, notes, name, hosts[name].within(unsupported_by_machine, plan)
+                )
+            if user_server is None:
+                fitted = hosts[roles.server].within(fit, plan, True)
+                plan, notes = fitted.plan, (*notes, *fitted.notes)
+            _check_movable(plan, hosts, roles, swaps)
             if "php" in plan.factors.application:
-                service = hosts[chosen.server].within(service_of, plan)
-                hosts[chosen.client].within(check_application, plan, service)
-            for name in chosen.replicas:
-                plan, notes = _without(plan, notes, name, hosts[name].within(of_replication, plan))
-        with open_hosts(hosts, chosen, hosts[chosen.server].within(lab_request, plan), swaps, given) as testbed:
-            for what, links in (("clients", testbed.client_facts), ("replicas", testbed.followers)):
+                service = hosts[roles.server].within(service_of, plan)
+                hosts[roles.client].within(check_application, plan, service)
+            for name in roles.replicas:
+                plan, notes = _without_lacking_levels(
+                    plan, notes, name, hosts[name].within(unsupported_replication, plan)
+                )
+        with open_hosts(hosts, roles, hosts[roles.server].within(lab_request, plan), swaps, user_server) as testbed:
+            for role_plural, links in (("clients", testbed.client_facts), ("replicas", testbed.followers)):
                 if len(links) > 1:
-                    check_alike(links, what)
-            if not goes_on:
-                plan, more = _with_measured(plan, testbed)
-                notes += more
-                if given is not None:
-                    plan = _with_given(plan, testbed.server()[0])
-            yield Opened(
+                    check_alike(links, role_plural)
+            if not is_resumed:
+                plan, link_notes = _with_measured(plan, testbed)
+                notes += link_notes
+                if user_server is not None:
+                    plan = _with_server_kind(plan, testbed.server()[0])
+            yield PreparedHosts(
                 plan,
                 testbed,
                 Instruments(measure=measure, watch=testbed.watch, facts=program_facts),
@@ -271,43 +283,51 @@ def opened(
 
 
 def find_roles(
-    plan: Plan, file: HostsFile, place: str | None, clients: str | None, given: GivenServer | None
+    plan: Plan, file: HostsFile, place: str | None, clients: str | None, user_server: UserServer | None
 ) -> RoleHosts:
     """The host of each role, by the options and the file. Raises UsageError, PlanError."""
-    from howfar.fleet.roles import check_hop, check_shared, find_place, for_pages, placed, with_clients, with_replicas
+    from howfar.fleet.roles import (
+        assign_hosts,
+        check_hop,
+        check_shared,
+        for_pages,
+        set_role,
+        with_clients,
+        with_replicas,
+    )
 
     pages = plan.workload.kind == "page"
     if clients and "," in clients and pages:
         raise PlanError("pages are requested by only one client", "Leave out --clients.")
     file = for_pages(file) if pages else file
-    if given is not None:
-        from howfar.fleet.given import host_of
+    if user_server is not None:
+        from howfar.fleet.user_server import find_server_host
 
-        place = placed(place, "server", host_of(given, file))
-    chosen = find_place(file, place, pages, clients)
+        place = set_role(place, "server", find_server_host(user_server, file))
+    roles = assign_hosts(file, place, pages, clients)
     if clients:
-        chosen = with_clients(chosen, file, clients)
-    replicas, several = _replicas(plan), 1 + len(chosen.others)
-    check_shared(several, plan.factors.path, replicas > 0)
-    if several > min(plan.factors.threads):
+        roles = with_clients(roles, file, clients)
+    replicas, client_count = _max_replicas(plan), 1 + len(roles.others)
+    check_shared(client_count, plan.factors.path, replicas > 0)
+    if client_count > min(plan.factors.threads):
         raise PlanError(
-            f"{several} clients share {min(plan.factors.threads)} connections, and each needs one",
-            f"Add --threads {several}, or more.",
+            f"{client_count} clients share {min(plan.factors.threads)} connections, and each needs one",
+            f"Add --threads {client_count}, or more.",
         )
-    chosen = with_replicas(chosen, file, replicas, all(map(is_local, plan.factors.path)))
-    check_hop(chosen, plan.factors.path)
-    return chosen
+    roles = with_replicas(roles, file, replicas, all(map(is_local, plan.factors.path)))
+    check_hop(roles, plan.factors.path)
+    return roles
 
 
-def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
+def check_plan(plan: Plan, user_server: UserServer | None = None) -> None:
     """Refuse a plan that the user's own hosts cannot run, before they are joined. Raises PlanError."""
-    check_confirms(True, plan.timing.confirm)
+    refuse_confirmation(True, plan.timing.confirm)
     if len(plan.factors.server) > 1:
         raise PlanError(
             f"plan {plan.name} names {len(plan.factors.server)} servers, but a run has only one",
             "Make one run for each server, then compare them with `howfar compare`.",
         )
-    if needs := _needs(plan):
+    if needs := _missing_need(plan):
         raise PlanError(
             f"plan {plan.name} needs {needs}, which your own hosts do not provide yet",
             "The laboratory (without --on) provides them.",
@@ -317,16 +337,16 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
             f"plan {plan.name} compares clusters of several sizes, but the links of only one are measured",
             "Name one number of replicas.",
         )
-    fitted = _with_possible(plan).plan
-    there = (*_LINK, *(_BETWEEN_SERVERS if _replicas(plan) else ()))
-    with_link(fitted, {name: getattr(plan.factors, name)[0] for name in there})
-    if given is not None:
-        from howfar.fleet.given import check_given
+    fitted = _without_impossible_paths(plan).plan
+    names = (*_LINK_FACTORS, *(_SERVER_LINK_FACTORS if _max_replicas(plan) else ()))
+    with_link(fitted, {name: getattr(plan.factors, name)[0] for name in names})
+    if user_server is not None:
+        from howfar.fleet.user_server import check_plan_for_user_server
 
-        check_given(plan)
+        check_plan_for_user_server(plan)
 
 
-def _with_possible(plan: Plan) -> Fitted:
+def _without_impossible_paths(plan: Plan) -> Fitted:
     """The plan without paths that are impossible between hosts. Raises PlanError if nothing is left to compare."""
     reason = "not measured between hosts yet; use the laboratory (without --on)"
     return without_levels(
@@ -334,15 +354,15 @@ def _with_possible(plan: Plan) -> Fitted:
     )
 
 
-def _without(
+def _without_lacking_levels(
     plan: Plan, notes: tuple[str, ...], host: str, lacking: Mapping[str, Mapping[Any, str]]
 ) -> tuple[Plan, tuple[str, ...]]:
     """The plan without the levels that a host lacks, and notes that name the host."""
-    able = without_levels(plan, lacking)
-    return able.plan, (*notes, *(f"{note} (host {host})" for note in able.notes))
+    fitted = without_levels(plan, lacking)
+    return fitted.plan, (*notes, *(f"{note} (host {host})" for note in fitted.notes))
 
 
-def _needs(plan: Plan) -> str:
+def _missing_need(plan: Plan) -> str:
     """What a plan needs that hosts do not provide; empty if nothing."""
     if set(plan.factors.fault) - {"none"}:
         return "links that can be cut and servers that can be broken"
@@ -351,92 +371,94 @@ def _needs(plan: Plan) -> str:
     return ""
 
 
-def _replicas(plan: Plan) -> int:
+def _max_replicas(plan: Plan) -> int:
     """The maximum number of replicas of a cell."""
-    from howfar.cli.session import replicas_of
+    from howfar.cli.session import replicas_for
 
-    wanted = replicas_of(plan)
-    return 0 if wanted is None else wanted.most
+    spec = replicas_for(plan)
+    return 0 if spec is None else spec.max_replicas
 
 
-def _with_given(plan: Plan, kind: str) -> Plan:
+def _with_server_kind(plan: Plan, kind: str) -> Plan:
     """The plan with the kind of the user's own server."""
-    named = {"server": kind} if plan.baseline.server is not None else {}  # type: ignore[attr-defined]
+    baseline = {"server": kind} if plan.baseline.server is not None else {}  # type: ignore[attr-defined]
     return plan.model_copy(
         update={
             "factors": plan.factors.model_copy(update={"server": (kind,)}),
-            "baseline": plan.baseline.model_copy(update=named),
+            "baseline": plan.baseline.model_copy(update=baseline),
         }
     )
 
 
-def _check_movable(plan: Plan, hosts: Mapping[str, RemoteHost], chosen: RoleHosts, swaps: bool) -> None:
+def _check_movable(plan: Plan, hosts: Mapping[str, RemoteHost], roles: RoleHosts, swaps: bool) -> None:
     """Check the programs that run on the hop, or without one on the client's host, which may be either if roles swap. Raises
     MissingError."""
     from howfar.runner.preflight import check_movable
 
-    beside = (chosen.client, chosen.server) if swaps else (chosen.client,)
-    for name in beside if chosen.hop is None else (chosen.hop,):
+    client_hosts = (roles.client, roles.server) if swaps else (roles.client,)
+    for name in client_hosts if roles.hop is None else (roles.hop,):
         hosts[name].within(check_movable, plan)
 
 
 def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
     """The plan with the links that were measured, and notes on them; a run may have no link."""
-    first, servers = testbed.link_facts, testbed.replica_facts
-    there: dict[str, Level] = {} if first is None else {**_measured(first)}
-    there |= _between(servers)
-    if not there:
+    client_link, servers = testbed.link_facts, testbed.replica_facts
+    levels: dict[str, Level] = {} if client_link is None else {**_link_levels(client_link)}
+    levels |= _server_link_levels(servers)
+    if not levels:
         return plan, ()
-    fitted = with_link(plan, there)
+    fitted = with_link(plan, levels)
     crosses = any(find_path(name).crosses_link for name in plan.factors.path)
-    said: list[tuple[str, Sequence[Mapping[str, Any]]]] = []
-    if crosses and first is not None:
+    described: list[tuple[str, Sequence[Mapping[str, Any]]]] = []
+    if crosses and client_link is not None:
         clients = testbed.client_facts
-        said.append(("the clients' links are", clients) if len(clients) > 1 else ("the link is", [first]))
+        described.append(("the clients' links are", clients) if len(clients) > 1 else ("the link is", [client_link]))
     if testbed.hop_facts:
-        said.append(("the links to the hop and from it are", testbed.hop_facts))
+        described.append(("the links to the hop and from it are", testbed.hop_facts))
     if servers:
-        said.append(
+        described.append(
             ("the link to the replica is" if len(servers) == 1 else "the links between the servers are", servers)
         )
     notes = (
-        f"{links} measured, not set: RTT {_rtts(facts)}, goodput of one connection {format_rate_bps(_least_goodput_bps(facts))} "
-        f"({format_rate_bps(_least_bps(facts))} with framing); so there is no control arm with a longer RTT"
-        for links, facts in said
+        f"{links} measured, not set: RTT {_format_rtts(facts)}, goodput of one connection {format_rate_bps(_min_goodput_bps(facts))} "
+        f"({format_rate_bps(_min_bps(facts))} with framing); so there is no control arm with a longer RTT"
+        for links, facts in described
     )
     return fitted.plan, (*fitted.notes, *notes)
 
 
-def _between(servers: Sequence[Mapping[str, Any]]) -> dict[str, Level]:
+def _server_link_levels(servers: Sequence[Mapping[str, Any]]) -> dict[str, Level]:
     """Levels of the factors of links between servers."""
     if not servers:
         return {}
-    rtts_ns = [_measured(facts)["rtt_ns"] for facts in servers]
+    rtts_ns = [_link_levels(facts)["rtt_ns"] for facts in servers]
     level = EVEN if len(servers) == 1 else ",".join(map(format_duration_ns, rtts_ns))
-    return dict(zip(_BETWEEN_SERVERS, (rtts_ns[0], _least_bps(servers), level), strict=True))
+    return dict(zip(_SERVER_LINK_FACTORS, (rtts_ns[0], _min_bps(servers), level), strict=True))
 
 
-def _rtts(links: Sequence[Mapping[str, Any]]) -> str:
+def _format_rtts(links: Sequence[Mapping[str, Any]]) -> str:
     if len(links) == 1:
-        return format_duration_ns(_measured(links[0])["rtt_ns"])
-    return ", ".join(f"{format_duration_ns(_measured(one)['rtt_ns'])} ({one['to']}, {one['from']})" for one in links)
+        return format_duration_ns(_link_levels(links[0])["rtt_ns"])
+    return ", ".join(
+        f"{format_duration_ns(_link_levels(link)['rtt_ns'])} ({link['to']}, {link['from']})" for link in links
+    )
 
 
-def _least_bps(links: Sequence[Mapping[str, Any]]) -> int:
-    return min(_measured(one)["rate_bps"] for one in links)
+def _min_bps(links: Sequence[Mapping[str, Any]]) -> int:
+    return min(_link_levels(link)["rate_bps"] for link in links)
 
 
-def _least_goodput_bps(links: Sequence[Mapping[str, Any]]) -> int:
-    return min(_rounded(min(one["goodput_bps"].values())) for one in links)
+def _min_goodput_bps(links: Sequence[Mapping[str, Any]]) -> int:
+    return min(_round(min(link["goodput_bps"].values())) for link in links)
 
 
-def _measured(link: Mapping[str, Any]) -> dict[str, int]:
+def _link_levels(link: Mapping[str, Any]) -> dict[str, int]:
     """A measured link as levels of the laboratory's factors; the rate on the wire includes the framing, goodput does not."""
     from howfar.bottleneck.traffic import mtu_of, payload_share  # numpy, which --help need not import
 
     rate_bps = min(link["goodput_bps"].values()) / payload_share(mtu_of(link))
-    return {"rtt_ns": _rounded(link["rtt_ns"]["p50"]), "rate_bps": _rounded(rate_bps)}
+    return {"rtt_ns": _round(link["rtt_ns"]["p50"]), "rate_bps": _round(rate_bps)}
 
 
-def _rounded(value: float) -> int:
-    return int(float(f"{value:.{_DIGITS}g}"))
+def _round(value: float) -> int:
+    return int(float(f"{value:.{_SIGNIFICANT_DIGITS}g}"))

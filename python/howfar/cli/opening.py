@@ -12,14 +12,14 @@ from howfar.cli.screen import is_terminal, width
 if TYPE_CHECKING:
     from howfar.plan.types import Plan
 
-_LEFT = "HOWFAR_PICTURE"
+_PICTURE_VARIABLE = "HOWFAR_PICTURE"
 """Environment variable, set while the terminal has a picture that nothing updates: its lines above the cursor, and when the command
 began. The process in the sandbox, which runs this same command again, inherits it."""
 
 
 def show_opening(plan: Plan, began_ns: int) -> None:
     """Show the question and that howfar is starting, until the picture replaces it. Nothing if there is one, or without a terminal."""
-    if not is_terminal(sys.stderr) or _LEFT in os.environ:
+    if not is_terminal(sys.stderr) or _PICTURE_VARIABLE in os.environ:
         return
     lines = [f"{plan.name} on {', '.join(plan.factors.server)}", *textwrap.wrap(plan.question, width(sys.stderr) - 3)]
     lines += ["", "Starting, usually a few seconds"]
@@ -30,10 +30,10 @@ def show_opening(plan: Plan, began_ns: int) -> None:
 
 def hand_over(lines: int, began_ns: int) -> None:
     """Leave a picture of this many lines on the terminal, for `take_over`."""
-    os.environ[_LEFT] = f"{lines} {began_ns}"
+    os.environ[_PICTURE_VARIABLE] = f"{lines} {began_ns}"
 
 
 def take_over(began_ns: int) -> tuple[int, int]:
     """Number of lines of the picture to replace, and when the command began; 0 and `began_ns` if there is none."""
-    lines, _, began = os.environ.pop(_LEFT, "").partition(" ")
+    lines, _, began = os.environ.pop(_PICTURE_VARIABLE, "").partition(" ")
     return int(lines or 0), int(began or began_ns)

@@ -17,8 +17,8 @@ from howfar.cli.exit_codes import VOID
 from howfar.cli.screen import has_colour, note, program, show_rendered, width
 from howfar.errors import DiskFull, HowfarError, RunFileError, UsageError
 from howfar.stopping import request_code
-from howfar.store.database import damaged
-from howfar.store.partial import NO_ROOM, stays, write_whole
+from howfar.store.database import damage_error
+from howfar.store.partial import NO_ROOM, is_written_in_place, write_atomically
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
 from howfar.store.run_file import read_run
 from howfar.units import counted
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 FORMATS = ("html", "md", "csv", "json")
 
 
-_DETAILS = "howfar.details"
+_DETAILS_KEY = "howfar.details"
 
 
 def details_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--details` to a command that ends with a report in the terminal; `show` reads it from the command's context."""
 
     def keep(context: click.Context, _: click.Parameter, value: bool) -> None:
-        context.meta[_DETAILS] = value
+        context.meta[_DETAILS_KEY] = value
 
     return click.option(
         "--details",
@@ -50,11 +50,11 @@ def details_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def wants_details() -> bool:
     """Whether the command was given `--details`."""
     context = click.get_current_context(silent=True)
-    return bool(context and context.meta.get(_DETAILS))
+    return bool(context and context.meta.get(_DETAILS_KEY))
 
 
 @contextmanager
-def from_file(path: Path, is_verified: bool) -> Iterator[None]:
+def report_damage(path: Path, is_verified: bool) -> Iterator[None]:
     """Context for computations from a file. Without checksums its values may be damaged: a note reports that, and an error is then
     damage, not a bug. Raises NotARunFile."""
     if not is_verified:
@@ -64,7 +64,7 @@ def from_file(path: Path, is_verified: bool) -> Iterator[None]:
     except Exception as error:
         if is_verified or isinstance(error, HowfarError | click.ClickException | OSError | MemoryError):
             raise
-        raise damaged(path, f"it makes no report ({type(error).__name__}: {str(error)[:200]})") from error
+        raise damage_error(path, f"it makes no report ({type(error).__name__}: {str(error)[:200]})") from error
 
 
 def summarise(run: Run) -> Summary:
@@ -76,12 +76,12 @@ def summarise(run: Run) -> Summary:
 
 def show(run: Run, summary: Summary, no_colour: bool, files: Sequence[str] = (), commands: Sequence[str] = ()) -> None:
     """Write the report to stdout, with the plan's question, files that were written and suggested next commands."""
-    from howfar.experiments.registry import in_terminal
+    from howfar.experiments.registry import render_in_terminal
     from howfar.report.terminal import Around
 
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     around = Around(str(run.info.plan.get("question", "")), tuple(files), tuple(commands))
-    text = in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, wants_details(), around)
+    text = render_in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, wants_details(), around)
     show_rendered(text)
 
 
@@ -106,7 +106,7 @@ def check_page_path(path: Path) -> None:
     """Check, before anything is measured, that a page can be written there. Raises RunFileError."""
     if path.is_dir():
         raise RunFileError(f"{path} is a directory, not a file for the HTML page", "Name a file with --html.")
-    if stays(path):
+    if is_written_in_place(path):
         return
     folder = path.resolve().parent if path.is_symlink() else path.parent
     if not folder.is_dir():
@@ -115,29 +115,31 @@ def check_page_path(path: Path) -> None:
         raise RunFileError(f"the directory {folder} cannot be written to", "Choose a writable directory with --html.")
 
 
-def write(path: Path, text: str, again: str = " `howfar report --html` rewrites it from the run file.") -> None:
-    """Write the complete page or nothing; a note reports missing charts. `again`: how to write it later. Raises DiskFull,
+def write(path: Path, text: str, rewrite_hint: str = " `howfar report --html` rewrites it from the run file.") -> None:
+    """Write the complete page or nothing; a note reports missing charts. `rewrite_hint`: how to write it later. Raises DiskFull,
     RunFileError."""
     from howfar.report.drawing import REMEDY, UNDRAWN
 
     if UNDRAWN in text:
         note(f"{path} has no charts: the libraries that draw them are not installed\n{REMEDY}")
     try:
-        write_whole(path, text)
+        write_atomically(path, text)
     except OSError as error:
         kind, advice = (DiskFull, "Free some space, or name") if error.errno in NO_ROOM else (RunFileError, "Name")
-        raise kind(f"cannot write {path}: {error.strerror}", f"{advice} another file with --html.{again}") from error
+        raise kind(
+            f"cannot write {path}: {error.strerror}", f"{advice} another file with --html.{rewrite_hint}"
+        ) from error
 
 
 MORE_TIME = "10min"
 """Additional time that is offered for narrower intervals."""
-_OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
+_OPTIONS_OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
 """Options that the command for a longer run of the same plan omits."""
 
 
 def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     """Report a run that has ended and return the exit code. After Ctrl-C nothing is rendered, because the user wants to leave."""
-    from howfar.cli.progress import passing
+    from howfar.cli.progress import temporary_line
 
     run = read_run(path)
     name = shlex.quote(str(path))
@@ -149,7 +151,10 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         return request_code()
     page = page_path(html, path)
     try:
-        with passing("Writing the report and its page, usually a few seconds"), from_file(path, run.is_verified):
+        with (
+            temporary_line("Writing the report and its page, usually a few seconds"),
+            report_damage(path, run.is_verified),
+        ):
             summary = summarise(run)
             write(page, as_text(summary, "html"))
     except (DiskFull, RunFileError):
@@ -164,31 +169,31 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
 
 def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
     """Suggested next commands, each with its purpose."""
-    found = []
+    commands = []
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
-        found.append(f"Narrower intervals: {more_command(path, run)}")
+        commands.append(f"Narrower intervals: {more_command(path, run)}")
     if _can_be_confirmed(run, summary):
-        found.append(f"Confirm the limits: {program()} confirm {shlex.quote(str(path))}")
+        commands.append(f"Confirm the limits: {program()} confirm {shlex.quote(str(path))}")
     if run.info.quick:
-        found.append(f"The full plan:      {_full_command(run)}")
-    return found
+        commands.append(f"The full plan:      {_full_command(run)}")
+    return commands
 
 
 def _tested_limits(summary: Summary) -> Iterator[str]:
     """A line for each limit that was tested: the arm, the limit, the outcome."""
     from howfar.report import limit_text, sections  # slow to import: they draw charts
 
-    for found in summary.confirmations:
-        yield f"{found.arm}, {limit_text.name(found.resource)}: {sections.confirmation_outcome(found)}"
+    for tested in summary.confirmations:
+        yield f"{tested.arm}, {limit_text.name(tested.resource)}: {sections.confirmation_outcome(tested)}"
 
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:
     """Whether the run named a limit that this laboratory can test and has not yet fully tested."""
     from howfar.analysis.confirmation import choose  # numpy, which --help need not import
 
-    begun = confirmation(run.events)
-    if begun is not None:
-        return not begun.ended
+    earlier = confirmation(run.events)
+    if earlier is not None:
+        return not earlier.ended
     return bool(choose(summary.cells, compared_part(run)).interventions)
 
 
@@ -203,8 +208,8 @@ def more_command(path: Path, run: Run) -> str:
 def _full_command(run: Run) -> str:
     """Command for the plan with `--full`, and with the run's other options except its seed, budget and target."""
     arguments = run.info.command
-    kept = [*arguments[1:3], "--full"]
-    for before, word in pairwise(arguments[2:]):
-        if word != "--quick" and word not in _OF_ONE_RUN and before not in _OF_ONE_RUN:
-            kept.append(word)
-    return f"{program()} {shlex.join(kept)}"
+    words = [*arguments[1:3], "--full"]
+    for previous, word in pairwise(arguments[2:]):
+        if word != "--quick" and word not in _OPTIONS_OF_ONE_RUN and previous not in _OPTIONS_OF_ONE_RUN:
+            words.append(word)
+    return f"{program()} {shlex.join(words)}"

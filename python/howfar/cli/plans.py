@@ -10,11 +10,11 @@ from howfar.cli.completion import complete_plans
 from howfar.cli.screen import program, table, width
 from howfar.plan.cells import cells
 from howfar.plan.estimate import Cost, cost, format_range, format_time
-from howfar.plan.factors import FACTORS, breaks
+from howfar.plan.factors import FACTORS, has_fault
 from howfar.plan.load import load_plan, shipped_plans
 from howfar.plan.types import Plan
 
-_MOST_NAMED = 6
+_MAX_NAMED_CELLS = 6
 """Maximum number of cells that are listed; for more, only the factors are."""
 
 
@@ -23,35 +23,35 @@ _MOST_NAMED = 6
 def plans(name: str | None) -> None:
     """List the experiments, the question that each answers, and how long it takes; or show the one called NAME whole."""
     if name is not None:
-        _show(name)
+        _show_plan(name)
         return
     rows: list[tuple[str, ...]] = [("plan", "question", "time", "--full")]
-    for each in shipped_plans():
-        full = load_plan(each).plan
-        times = (format_time(cost(plan).most_ns) for plan in (load_plan(each, quick=True).plan, full))
-        rows.append((each, full.question, *times))
+    for plan_name in shipped_plans():
+        full = load_plan(plan_name).plan
+        times = (format_time(cost(plan).most_ns) for plan in (load_plan(plan_name, quick=True).plan, full))
+        rows.append((plan_name, full.question, *times))
     for line in table(rows, width()):
         click.echo(line)
-    says = f"At most, on MariaDB. To see one whole: {program()} plans NAME. To run it: {program()} run NAME"
-    click.echo("\n" + click.wrap_text(says, width()))
+    hint = f"At most, on MariaDB. To see one whole: {program()} plans NAME. To run it: {program()} run NAME"
+    click.echo("\n" + click.wrap_text(hint, width()))
 
 
-def _show(name: str) -> None:
+def _show_plan(name: str) -> None:
     """Show one plan: its question, what it compares, how long it takes, where it is."""
     quick, full = load_plan(name, quick=True), load_plan(name)
     click.echo(full.plan.name)
-    forms = [f"By default: {_figures(quick.plan)}."] if quick.quick else []
-    forms.append(f"{'With --full' if quick.quick else 'Takes'}: {_figures(full.plan)}.")
-    for line in (full.plan.question, _arms(full.plan), *forms):
+    forms = [f"By default: {_describe_effort(quick.plan)}."] if quick.quick else []
+    forms.append(f"{'With --full' if quick.quick else 'Takes'}: {_describe_effort(full.plan)}.")
+    for line in (full.plan.question, _describe_arms(full.plan), *forms):
         click.echo(textwrap.fill(line, width(), initial_indent="  ", subsequent_indent="    "))
     comment = [line.removeprefix("#").strip() for line in full.text.partition("\nname")[0].splitlines()]
     click.echo(textwrap.fill(" ".join(comment), width(), initial_indent="  ", subsequent_indent="  "))
 
 
-def _arms(plan: Plan) -> str:
+def _describe_arms(plan: Plan) -> str:
     """Names of all cells; for a grid, what is varied."""
     names = [cell.name for cell in cells(plan) if cell.role in ("baseline", "contender")]
-    if len(names) <= _MOST_NAMED:
+    if len(names) <= _MAX_NAMED_CELLS:
         return f"Compares {'; '.join(names)}." if len(names) > 1 else f"Measures {names[0]}."
     levels = []
     for name in plan.factors.varied:
@@ -61,32 +61,32 @@ def _arms(plan: Plan) -> str:
     return f"Compares {len(names)} cells: {'; '.join(levels)}."
 
 
-def _figures(plan: Plan) -> str:
+def _describe_effort(plan: Plan) -> str:
     forecast = cost(plan)
-    return f"{_duration(plan)}, {_enough(plan)}, {_data(plan, forecast)}"
+    return f"{_format_duration(plan)}, {_end_condition(plan)}, {_describe_data(plan, forecast)}"
 
 
-def _data(plan: Plan, forecast: Cost) -> str:
+def _describe_data(plan: Plan, forecast: Cost) -> str:
     if plan.workload.kind == "key_value":
         return f"{plan.keys.count} keys"
     tables = "a table" if plan.data.tables == 1 else f"{plan.data.tables} tables"
-    found = f"{tables} of {plan.data.table_size} rows{' or as many as fit' if plan.data.fit else ''}"
+    tables_text = f"{tables} of {plan.data.table_size} rows{' or as many as fit' if plan.data.fit else ''}"
     if forecast.first_time_ns < 10**9:
-        return found
-    return f"{found} (about {format_time(forecast.first_time_ns)} more the first time, to load them)"
+        return tables_text
+    return f"{tables_text} (about {format_time(forecast.first_time_ns)} more the first time, to load them)"
 
 
-def _enough(plan: Plan) -> str:
+def _end_condition(plan: Plan) -> str:
     """The condition that ends a run; a run of faults ends after a number of blocks, not at an interval's width."""
-    if all(breaks(cell.factors) for cell in cells(plan)):
+    if all(has_fault(cell.factors) for cell in cells(plan)):
         return f"at most {plan.timing.max_blocks} times each"
     return f"to within ±{plan.timing.target_half_width:.0%}"
 
 
-def _duration(plan: Plan) -> str:
+def _format_duration(plan: Plan) -> str:
     """Duration on each kind of server: a trial takes longer on MySQL, which starts and ends more slowly."""
-    here, mysql = (
+    mariadb, mysql = (
         format_range(cost(plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})})))
         for server in ("mariadb", "mysql")
     )
-    return here if here == mysql else f"{here} (on MySQL {mysql})"
+    return mariadb if mariadb == mysql else f"{mariadb} (on MySQL {mysql})"

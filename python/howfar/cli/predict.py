@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.exit_codes import VOID
-from howfar.cli.output import check_page_path, details_option, from_file, wants_details, write
+from howfar.cli.output import check_page_path, details_option, report_damage, wants_details, write
 from howfar.cli.screen import (
     OutputFile,
     has_colour,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from howfar.recording.prediction_report import Measurement
     from howfar.recording.slope import Slope
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 @click.command()
@@ -71,57 +71,57 @@ def predict(
     application has changed. If no page is left, the exit code is 7.
     """
     from howfar.recording import changes as changing
-    from howfar.recording.layout import lay_out
-    from howfar.recording.on_path import both_paths, whole_pages
+    from howfar.recording.layout import cost_pages
+    from howfar.recording.path_session import both_paths, whole_pages
     from howfar.recording.predict import analyze
-    from howfar.recording.prediction_report import as_json as facts_of
+    from howfar.recording.prediction_report import as_json as prediction_facts
     from howfar.recording.prediction_report import document
     from howfar.recording.recording import read
     from howfar.report import html as page
     from howfar.report import terminal
 
     recorded = whole_pages(read(recording))
-    link_values["rtt"], rtts_ns = _rtts(link_values["rtt"])
+    link_values["rtt"], rtts_ns = _parse_rtts(link_values["rtt"])
     target = read_target(path_name, tls, link_values)
-    known = _slopes(slopes, sorted({page.name for page in recorded.pages}))
-    points = [_measurement(path) for path in measured]
-    later = read(again) if again else None
+    slope_by_page = _read_slopes(slopes, sorted({page.name for page in recorded.pages}))
+    points = [_read_measurement(path) for path in measured]
+    later_recording = read(again) if again else None
     if html is not None:
         check_page_path(html)
     enter_sandbox(target.path)
-    with from_file(recording, recorded.is_verified):
-        with both_paths(recorded, target) as both:
-            costs = both.costs(blocks, note)
-        found = analyze(recorded, *costs, known, both.recorder.floor_ns, later, rtts_ns)
-        laid = lay_out(recorded, *costs)
-        changes = changing.changes(laid)
-        report = document(found, changes, laid, points)
+    with report_damage(recording, recorded.is_verified):
+        with both_paths(recorded, target) as paths:
+            costs = paths.costs(blocks, note)
+        prediction = analyze(recorded, *costs, slope_by_page, paths.recorder.floor_ns, later_recording, rtts_ns)
+        layout = cost_pages(recorded, *costs)
+        changes = changing.changes(layout)
+        report = document(prediction, changes, layout, points)
         if html is not None:
-            write(html, page.render(report), again="")
+            write(html, page.render(report), rewrite_hint="")
         if as_json:
-            click.echo(json.dumps(facts_of(found, changes), indent=2))
+            click.echo(json.dumps(prediction_facts(prediction, changes), indent=2))
         else:
             text = terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=wants_details())
             show_rendered(text + "\n")
-    return 0 if len(found.missed) < len(found.pages) else VOID
+    return 0 if len(prediction.missed) < len(prediction.pages) else VOID
 
 
-def _rtts(text: str | None) -> tuple[str | None, tuple[int, ...]]:
+def _parse_rtts(text: str | None) -> tuple[str | None, tuple[int, ...]]:
     """The RTT to measure, and all in nanoseconds if there are several. Raises QuantityError."""
     first, *others = (text or "").split(",")
-    return (first, tuple(parse_duration_ns(one) for one in (first, *others))) if others else (text, ())
+    return (first, tuple(parse_duration_ns(rtt) for rtt in (first, *others))) if others else (text, ())
 
 
-def _slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
+def _read_slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
     """Slopes from files, by the name of the page. Raises UsageError."""
     from pydantic import ValidationError
 
     from howfar.recording.slope import Slope
 
-    found: dict[str, Slope] = {}
+    slope_by_page: dict[str, Slope] = {}
     for value in values:
-        name, given, file = value.partition("=")
-        if not given or name not in pages:
+        name, equals, file = value.partition("=")
+        if not equals or name not in pages:
             name, file = "", value
         if not name and len(pages) != 1:
             raise UsageError(
@@ -129,22 +129,22 @@ def _slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
                 f"Write --slope {pages[0] if pages else 'PAGE'}={value}.",
             )
         try:
-            found[name or pages[0]] = Slope.model_validate_json(read_text(Path(file), "--slope", _MOST_BYTES))
+            slope_by_page[name or pages[0]] = Slope.model_validate_json(read_text(Path(file), "--slope", _MAX_BYTES))
         except ValidationError as error:
             raise UsageError(
                 f"--slope {file} is not output of `howfar slope --json`", "Run `howfar slope --json` again."
             ) from error
-    return found
+    return slope_by_page
 
 
-def _measurement(path: Path) -> Measurement:
+def _read_measurement(path: Path) -> Measurement:
     """Measurement in a file. Raises UsageError."""
     from howfar.recording.prediction_report import Measurement
 
     try:
-        held = json.loads(read_text(path, "--measured", _MOST_BYTES))
-        pages = [{key: page[key] for key in ("name", "p50_ms", "p95_ms")} for page in held["pages"]]
-        return Measurement.model_validate({"target": held["target"], "rtt_ns": held["rtt_ns"], "pages": pages})
+        facts = json.loads(read_text(path, "--measured", _MAX_BYTES))
+        pages = [{key: page[key] for key in ("name", "p50_ms", "p95_ms")} for page in facts["pages"]]
+        return Measurement.model_validate({"target": facts["target"], "rtt_ns": facts["rtt_ns"], "pages": pages})
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"--measured {path} is not output of `howfar replay --json`", "Run `howfar replay --json` again."

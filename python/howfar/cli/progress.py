@@ -22,34 +22,34 @@ from howfar.report.terminal import to_ascii, wrap
 from howfar.runner.observer import Observer
 from howfar.runner.stopping import (
     ATTEMPTS_PER_BLOCK,
-    ArmStanding,
+    ArmProgress,
     Forecast,
     OwnFigure,
+    RunProgress,
     Slot,
-    Standing,
     own_figure,
 )
 from howfar.stats.trials import Unit, operations_in, unit_of
 from howfar.store.records import CONFIRMATION_BLOCK, ArmRole, FactorValue, Run, StopReason, Trial, TrialStatus
 from howfar.units import counted
 
-STOPPED = {
+STOP_TEXT = {
     StopReason.WIDTH: "every interval is as narrow as requested",
     StopReason.TIME: "the time budget is used up",
     StopReason.BLOCKS: "the maximum number of blocks is reached",
     StopReason.INTERRUPTED: "interrupted",
 }
-_DONE = {
+_DONE_TEXT = {
     StopReason.WIDTH: "every interval is as narrow as requested",
     StopReason.TIME: "as many as the time budget allows",
     StopReason.BLOCKS: "as many as the plan allows",
 }
 REFRESH_PER_S = 2
 """Redraws per second: they take CPU from the measured paths, and two are enough for a viewer."""
-_MOST_RATIOS = 8
-_FIRST_INTERVALS = 4
+_MAX_RATIOS = 8
+_MIN_FORECAST_BLOCKS = 4
 """Number of blocks after which the expected end may be revised: before that, the scatter is unknown."""
-_OFF = 0.1
+_MAX_END_ERROR = 0.1
 """The expected end that is shown is revised only if it is wrong by more than this share."""
 
 
@@ -63,18 +63,18 @@ def time_left(ns: float) -> str:
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
-def ratio(arm: ArmStanding) -> str:
+def ratio(arm: ArmProgress) -> str:
     """Ratio as text: `0.781 ±4.1 %`, `p99 1.40 ±9 %`; empty if unknown or not applicable. `settled`: no longer measured."""
     if not arm.keeps_up:
         return "does not keep up"
     if arm.ratio is None or arm.role in (ArmRole.BASELINE, ArmRole.CONTROL):
         return ""
-    half = "" if arm.half_width is None else f" ±{arm.half_width * 100:.2g} %"
+    half_width = "" if arm.half_width is None else f" ±{arm.half_width * 100:.2g} %"
     if arm.half_width is not None and arm.half_width > 1:
-        half = " (> ±100 %)"
+        half_width = " (> ±100 %)"
     figure = f"{arm.figure} " if arm.figure else ""
     value = f"{arm.ratio.value:#.3g}".rstrip(".")
-    return f"{figure}{value}{half}{', settled' if arm.rests else ''}"
+    return f"{figure}{value}{half_width}{', settled' if arm.is_paused else ''}"
 
 
 def number(value: float) -> str:
@@ -91,33 +91,40 @@ def block(number: int) -> str:
     return f"block {number + 1}"
 
 
-def ended(stop: StopReason, blocks: int, took_ns: float) -> str:
+def end_text(stop: StopReason, blocks: int, took_ns: float) -> str:
     """How a run ended, as text. Empty after Ctrl-C: the end of the command reports what was kept."""
-    if stop not in _DONE:
+    if stop not in _DONE_TEXT:
         return ""
     if not blocks:
-        return f"Ended after {time_left(took_ns)} without a complete block: {STOPPED[stop]}."
-    return f"Done in {time_left(took_ns)}, {counted(blocks, 'block')}: {_DONE[stop]}."
+        return f"Ended after {time_left(took_ns)} without a complete block: {STOP_TEXT[stop]}."
+    return f"Done in {time_left(took_ns)}, {counted(blocks, 'block')}: {_DONE_TEXT[stop]}."
 
 
-class Outlook:
-    """The expected end as it is shown. Since the forecast changes with every trial, the shown end is kept until there are intervals,
-    and after that until it is far off."""
+class ExpectedEnd:
+    """The expected end of a run, as it is shown.
+
+    The forecast changes with every trial. The shown end is revised only when it has passed, or when it is far off after
+    `_MIN_FORECAST_BLOCKS` blocks.
+    """
 
     def __init__(self) -> None:
         self.blocks = 0
         self.end_ns = 0.0
 
-    def see(self, forecast: Forecast, blocks: int, now_ns: float) -> None:
+    def update(self, forecast: Forecast, blocks: int, now_ns: float) -> None:
         """Take the forecast after `blocks` blocks, if the shown end has to be revised."""
         end_ns = now_ns + forecast.left_ns
-        if not self.blocks or now_ns >= self.end_ns or (blocks >= _FIRST_INTERVALS and self._is_off(forecast, end_ns)):
+        if (
+            not self.blocks
+            or now_ns >= self.end_ns
+            or (blocks >= _MIN_FORECAST_BLOCKS and self._is_off(forecast, end_ns))
+        ):
             self.blocks, self.end_ns = forecast.blocks, end_ns
         self.blocks = max(self.blocks, blocks)
 
     def _is_off(self, forecast: Forecast, end_ns: float) -> bool:
-        wrong_ns, wrong = abs(end_ns - self.end_ns), abs(forecast.blocks - self.blocks)
-        return wrong_ns > _OFF * self.end_ns or wrong > max(1, _OFF * self.blocks)
+        error_ns, error_blocks = abs(end_ns - self.end_ns), abs(forecast.blocks - self.blocks)
+        return error_ns > _MAX_END_ERROR * self.end_ns or error_blocks > max(1, _MAX_END_ERROR * self.blocks)
 
 
 class Progress(Observer):
@@ -130,7 +137,7 @@ class Progress(Observer):
         self._began_ns = began_ns
         self._unit: Unit = "queries"
         self._blocks = 0
-        self._outlook = Outlook()
+        self._expected_end = ExpectedEnd()
 
     def __enter__(self) -> Progress:
         return self
@@ -150,19 +157,19 @@ class Progress(Observer):
         return max(time.monotonic_ns() - self._began_ns, 0)
 
 
-class Lines(Progress):
+class LineProgress(Progress):
     """Prints lines at the beginning and the end, and after each trial and block."""
 
     def __init__(self, plan: Plan, stream: TextIO, began_ns: int) -> None:
         super().__init__(plan, stream, began_ns)
-        self._named = False
+        self._has_title = False
         self._factors: dict[str, Mapping[str, FactorValue]] = {}
-        self._again = (0, 0)
+        self._repeated_block = (0, 0)
         self._left_out = 0
 
     def preparing(self, step: str) -> None:
-        if not self._named:
-            self._named = True
+        if not self._has_title:
+            self._has_title = True
             self.said(f"{self._plan.name}: {self._plan.question}")
         self.said(step)
 
@@ -173,74 +180,78 @@ class Lines(Progress):
         if differs:
             self.said(f"howfar: warning: changed since the run began: {'; '.join(differs)}")
 
-    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
+    def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         self._factors = {arm.name: arm.factors for arm in run.info.arms}
-        self._blocks = standing.blocks
+        self._blocks = run_progress.blocks
         self._unit = unit_of(run.info.plan)
-        self._outlook.see(forecast, standing.blocks, self._elapsed_ns())
+        self._expected_end.update(forecast, run_progress.blocks, self._elapsed_ns())
         done = f", {len(run.trials)} trials done earlier" if run.trials else ""
-        self.said(f"{_server(run)}, seed {run.info.seed}{done}")
-        blocks = f"{_about(forecast, plan)} {counted(forecast.blocks, 'block')}"
-        self.said(f"measuring {_arms(run)}, {blocks}, about {time_left(forecast.left_ns)}")
+        self.said(f"{_format_server(run)}, seed {run.info.seed}{done}")
+        blocks = f"{_certainty(forecast, plan)} {counted(forecast.blocks, 'block')}"
+        self.said(f"measuring {_count_arms(run)}, {blocks}, about {time_left(forecast.left_ns)}")
 
-    def trial_started(self, place: Slot, forecast: Forecast) -> None:
-        if place.attempt and (place.block, place.attempt) != self._again:
-            self._again = place.block, place.attempt
+    def trial_started(self, slot: Slot, forecast: Forecast) -> None:
+        if slot.attempt and (slot.block, slot.attempt) != self._repeated_block:
+            self._repeated_block = slot.block, slot.attempt
             self.said(
-                f"{block(place.block)} is repeated from its first trial, attempt {place.attempt + 1} of {ATTEMPTS_PER_BLOCK}"
+                f"{block(slot.block)} is repeated from its first trial, attempt {slot.attempt + 1} of {ATTEMPTS_PER_BLOCK}"
             )
 
     def trial_ended(self, trial: Trial) -> None:
         void = trial.status is TrialStatus.VOID
         position = "" if trial.block >= CONFIRMATION_BLOCK else f" {trial.position + 1}/{len(self._factors)}"
-        own = None if void else own_figure(self._factors.get(trial.arm, {}), [trial], self._unit)
+        figure = None if void else own_figure(self._factors.get(trial.arm, {}), [trial], self._unit)
         result = (
-            f"void: {trial.void_reason}" if void else "measured" if own is None else f"{number(own.value)} {own.unit}"
+            f"void: {trial.void_reason}"
+            if void
+            else "measured"
+            if figure is None
+            else f"{number(figure.value)} {figure.unit}"
         )
         self.said(f"{block(trial.block)},{position} {trial.arm}: {result}")
 
-    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
-        self._blocks = standing.blocks
-        if standing.left_out > self._left_out:
-            self._left_out = standing.left_out
-            self.said(f"howfar: block {standing.blocks} had a void trial in each of {ATTEMPTS_PER_BLOCK} attempts")
-        self._outlook.see(forecast, standing.blocks, self._elapsed_ns())
-        ratios = _ratios([arm for arm in standing.compared if arm.ratio is not None])
-        left_ns = self._outlook.end_ns - self._elapsed_ns()
+    def block_ended(self, run_progress: RunProgress, forecast: Forecast) -> None:
+        self._blocks = run_progress.blocks
+        if run_progress.left_out > self._left_out:
+            self._left_out = run_progress.left_out
+            self.said(f"howfar: block {run_progress.blocks} had a void trial in each of {ATTEMPTS_PER_BLOCK} attempts")
+        self._expected_end.update(forecast, run_progress.blocks, self._elapsed_ns())
+        ratios = _format_ratios([arm for arm in run_progress.compared if arm.ratio is not None])
+        left_ns = self._expected_end.end_ns - self._elapsed_ns()
         left = f"; about {time_left(left_ns)} left" if forecast.left_ns and left_ns > 0 else ""
-        of = f"of {_about(forecast, self._plan)} {self._outlook.blocks}"
-        self.said(f"after block {standing.blocks} {of}: {ratios}{left}")
+        total = f"of {_certainty(forecast, self._plan)} {self._expected_end.blocks}"
+        self.said(f"after block {run_progress.blocks} {total}: {ratios}{left}")
 
     def confirming(self, lines: Sequence[str]) -> None:
         for line in lines:
             self.said(f"confirming: {line}")
 
     def stopped(self, stop: StopReason) -> None:
-        if text := ended(stop, self._blocks, self._elapsed_ns()):
+        if text := end_text(stop, self._blocks, self._elapsed_ns()):
             self.said(text)
 
 
-def _about(forecast: Forecast, plan: Plan) -> str:
+def _certainty(forecast: Forecast, plan: Plan) -> str:
     """How certain a number of blocks is: `at most` or `about`."""
     return "at most" if forecast.blocks >= plan.timing.max_blocks else "about"
 
 
-def _server(run: Run) -> str:
+def _format_server(run: Run) -> str:
     return f"{run.info.server_kind} {run.info.server_version.partition('-')[0]}".strip()
 
 
-def _arms(run: Run) -> str:
+def _count_arms(run: Run) -> str:
     """Arms as text: `4 cells and 3 controls`, those measured in each block."""
     controls = sum(arm.role in (ArmRole.DUPLICATE, ArmRole.CONTROL) for arm in run.info.arms)
     text = counted(len(run.info.arms) - controls, "cell")
     return text + (f" and {counted(controls, 'control')}" if controls else "")
 
 
-def _ratios(compared: Sequence[ArmStanding]) -> str:
+def _format_ratios(compared: Sequence[ArmProgress]) -> str:
     """Ratios as text; of many, only the one with the widest interval, for which the run continues."""
     if not compared:
         return "all arms"  # an arm with a fault has no ratio
-    if len(compared) <= _MOST_RATIOS:
+    if len(compared) <= _MAX_RATIOS:
         return ", ".join(f"{arm.arm} {ratio(arm)}" for arm in compared)
     widest = max(compared, key=lambda arm: arm.half_width or 0.0)
     return f"{len(compared)} ratios, the widest {widest.arm} {ratio(widest)}"
@@ -248,12 +259,12 @@ def _ratios(compared: Sequence[ArmStanding]) -> str:
 
 # ---------------------------------------------------------------- the picture
 
-_KEEPS = "Ctrl-C keeps all"
+_INTERRUPT_HINT = "Ctrl-C keeps all"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _TIME_BAR = 24
-_MOST_BAR, _LEAST_BAR = 40, 6
+_MAX_BAR, _MIN_BAR = 40, 6
 _GAP = "  "
-_FIRST = "in the first block"
+_IN_FIRST_BLOCK = "in the first block"
 
 
 @dataclass(frozen=True)
@@ -266,27 +277,27 @@ class _Row:
     has_bar: bool
 
 
-class Picture(Progress):
+class PictureProgress(Progress):
     """A picture on a terminal, which the report replaces. Its height stays the same from the first trial to the last."""
 
     def __init__(self, plan: Plan, stream: TextIO, began_ns: int, console: Console, drawn: int = 0) -> None:
         """`drawn`: lines above the cursor that the picture replaces."""
         super().__init__(plan, stream, began_ns)
         self._console = console
-        self._drawn = drawn
+        self._drawn_lines = drawn
         self._unicode = (console.encoding or "").lower().startswith("utf")
         self._step = "checking what this machine can measure, usually a few seconds"
         self._run: Run | None = None
-        self._place: Slot | None = None
+        self._slot: Slot | None = None
         self._phase = ""
-        self._standing: Standing | None = None
-        self._first: dict[str, list[Trial]] = {}
-        self._voids: list[Trial] = []
+        self._run_progress: RunProgress | None = None
+        self._first_trials: dict[str, list[Trial]] = {}
+        self._void_trials: list[Trial] = []
         self._live: Live | None = None
 
     # -- called by the command
 
-    def __enter__(self) -> Picture:
+    def __enter__(self) -> PictureProgress:
         self.stay()
         return self
 
@@ -300,13 +311,13 @@ class Picture(Progress):
         lines = self.lines()
         for line in lines:
             self._console.print(line, no_wrap=True, crop=True, overflow="ellipsis")
-        self._drawn = len(lines)
-        hand_over(self._drawn, self._began_ns)
+        self._drawn_lines = len(lines)
+        hand_over(self._drawn_lines, self._began_ns)
 
     def stay(self) -> None:
         take_over(self._began_ns)
         self._erase()
-        self._live = Live(  # a stopped one does not know where the cursor is
+        self._live = Live(  # a stopped Live does not know where the cursor is
             console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._renderable
         )
         self._live.start(refresh=True)
@@ -318,9 +329,9 @@ class Picture(Progress):
 
     def _erase(self) -> None:
         """Remove the lines that were left for another process."""
-        if self._drawn:
-            erase_lines(self._stream, self._drawn)
-            self._drawn = 0
+        if self._drawn_lines:
+            erase_lines(self._stream, self._drawn_lines)
+            self._drawn_lines = 0
 
     # -- called by the runner
 
@@ -334,18 +345,18 @@ class Picture(Progress):
         if differs:
             self._console.print(Text(f"Changed since the run began: {'; '.join(differs)}", style="yellow"))
 
-    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
+    def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         self._run = run
         self._unit = unit_of(run.info.plan)
-        self._voids = [trial for trial in run.trials if trial.status is TrialStatus.VOID]
-        self.block_ended(standing, forecast)
+        self._void_trials = [trial for trial in run.trials if trial.status is TrialStatus.VOID]
+        self.block_ended(run_progress, forecast)
 
-    def trial_started(self, place: Slot, forecast: Forecast) -> None:
-        if place.block >= CONFIRMATION_BLOCK and (self._place is None or self._place.block < CONFIRMATION_BLOCK):
-            self._outlook = Outlook()
-        self._place = place
+    def trial_started(self, slot: Slot, forecast: Forecast) -> None:
+        if slot.block >= CONFIRMATION_BLOCK and (self._slot is None or self._slot.block < CONFIRMATION_BLOCK):
+            self._expected_end = ExpectedEnd()
+        self._slot = slot
         self._phase = "starting server and path"
-        self._outlook.see(forecast, self._blocks, self._elapsed_ns())
+        self._expected_end.update(forecast, self._blocks, self._elapsed_ns())
 
     def engine_event(self, event: Event) -> None:
         if isinstance(event, Ready):
@@ -360,20 +371,20 @@ class Picture(Progress):
 
     def trial_ended(self, trial: Trial) -> None:
         if trial.status is TrialStatus.VOID:
-            self._voids.append(trial)
-        self._first.setdefault(trial.arm, []).append(trial)
+            self._void_trials.append(trial)
+        self._first_trials.setdefault(trial.arm, []).append(trial)
 
-    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
-        self._standing = standing
-        self._blocks = standing.blocks
-        self._outlook.see(forecast, standing.blocks, self._elapsed_ns())
+    def block_ended(self, run_progress: RunProgress, forecast: Forecast) -> None:
+        self._run_progress = run_progress
+        self._blocks = run_progress.blocks
+        self._expected_end.update(forecast, run_progress.blocks, self._elapsed_ns())
 
     def confirming(self, lines: Sequence[str]) -> None:
         for line in lines:
             self.said(f"Testing a limit: {line}")
 
     def stopped(self, stop: StopReason) -> None:
-        if text := ended(stop, self._blocks, self._elapsed_ns()):
+        if text := end_text(stop, self._blocks, self._elapsed_ns()):
             self._console.print(Text(text, style="bold"))
 
     # -- what is drawn
@@ -385,63 +396,65 @@ class Picture(Progress):
         """The picture, as lines that fit on the terminal."""
         width, height = self._console.size
         width -= 3  # Ctrl-C is echoed at the end of the last line, which must not wrap
-        head = [_ends(self._title(), _KEEPS, width), *map(Text, wrap(self._plan.question, width)), Text()]
+        head = [_join_ends(self._title(), _INTERRUPT_HINT, width), *map(Text, wrap(self._plan.question, width)), Text()]
         head += [*self._progress(), *([Text()] if self._run is not None else [])]
         rows, notes = self._rows(), list(self._notes())
         if notes and len(head) + len(rows) + len(notes) + 2 < height:
             notes.insert(0, ("", ""))
         elif len(notes) > 1 and len(head) + len(rows) + len(notes) + 1 >= height:
             notes = notes[1:]
-        found = [*head, *self._table(rows, width, height - 1 - len(head) - len(notes))]
-        found += [Text(line, style=style) for line, style in notes]
-        for line in found:
+        drawn = [*head, *self._table(rows, width, height - 1 - len(head) - len(notes))]
+        drawn += [Text(line, style=style) for line, style in notes]
+        for line in drawn:
             if not self._unicode:
                 line.plain = to_ascii(line.plain)
             line.truncate(width, overflow="ellipsis" if self._unicode else "crop")
-        return found[: height - 1]
+        return drawn[: height - 1]
 
     def _title(self) -> str:
         if self._run is None:
             return f"{self._plan.name} on {', '.join(self._plan.factors.server)}"
-        return f"{self._plan.name} on {_server(self._run)}, seed {self._run.info.seed}"
+        return f"{self._plan.name} on {_format_server(self._run)}, seed {self._run.info.seed}"
 
     def _progress(self) -> list[Text]:
         """The bar with the time, and what is being done now."""
         elapsed_ns = self._elapsed_ns()
-        if self._run is None or self._standing is None:
+        if self._run is None or self._run_progress is None:
             budget = f"{time_left(elapsed_ns)} of at most {time_left(self._plan.timing.time_budget_ns)}"
-            return [Text(f"{self._bar(0, 1, _TIME_BAR, '░')}{_GAP}{budget}"), Text(_capital(self._step))]
-        end_ns = max(self._outlook.end_ns, elapsed_ns)
+            return [Text(f"{self._bar(0, 1, _TIME_BAR, '░')}{_GAP}{budget}"), Text(_capitalise(self._step))]
+        end_ns = max(self._expected_end.end_ns, elapsed_ns)
         # The bar is full only when the run has ended.
         bar = self._bar(min(elapsed_ns / max(end_ns, 1), 0.98), 1, _TIME_BAR, "░")
         time_text = f"{time_left(elapsed_ns)} of about {time_left(end_ns)}"
-        place = self._place
-        if place is None:
-            return [Text(f"{bar}{_GAP}{time_text}"), Text(_capital(self._step))]
-        at = f"{block(place.block)} of about {max(self._outlook.blocks, 1)}"
-        again = f", attempt {place.attempt + 1}" if place.attempt else ""
+        slot = self._slot
+        if slot is None:
+            return [Text(f"{bar}{_GAP}{time_text}"), Text(_capitalise(self._step))]
+        block_text = f"{block(slot.block)} of about {max(self._expected_end.blocks, 1)}"
+        attempt = f", attempt {slot.attempt + 1}" if slot.attempt else ""
         trial = (
-            "" if place.block >= CONFIRMATION_BLOCK else f"{place.position + 1} of {len(self._run.info.arms)}{again}: "
+            "" if slot.block >= CONFIRMATION_BLOCK else f"{slot.position + 1} of {len(self._run.info.arms)}{attempt}: "
         )
-        return [Text(f"{bar}{_GAP}{time_text}, {at}"), Text(f"{trial}{place.arm}, {self._phase}")]
+        return [Text(f"{bar}{_GAP}{time_text}, {block_text}"), Text(f"{trial}{slot.arm}, {self._phase}")]
 
     def _rows(self) -> list[_Row]:
         """The arms that are compared, the baseline's duplicate last; controls of the method are measured but not shown."""
-        if self._run is None or self._standing is None:
+        if self._run is None or self._run_progress is None:
             return []
-        shown = [arm for arm in self._run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
-        shown += [arm for arm in self._run.info.arms if arm.role is ArmRole.DUPLICATE]
-        standing = {arm.arm: arm for arm in self._standing.arms}
-        found = []
-        for arm in shown:
-            now = standing[arm.name]
-            own = now.own or own_figure(arm.factors, self._first.get(arm.name, []), self._unit, now.figure)
-            found.append(_Row(arm.name, own, ratio(now), now.keeps_up))
-        return found
+        arms_shown = [arm for arm in self._run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+        arms_shown += [arm for arm in self._run.info.arms if arm.role is ArmRole.DUPLICATE]
+        run_progress = {arm.arm: arm for arm in self._run_progress.arms}
+        rows = []
+        for arm in arms_shown:
+            arm_progress = run_progress[arm.name]
+            figure = arm_progress.own or own_figure(
+                arm.factors, self._first_trials.get(arm.name, []), self._unit, arm_progress.figure
+            )
+            rows.append(_Row(arm.name, figure, ratio(arm_progress), arm_progress.keeps_up))
+        return rows
 
     def _table(self, rows: list[_Row], width: int, height: int) -> list[Text]:
         """A line for each row, as many as there is room for: its name, its figure, a bar, its ratio."""
-        if not rows or self._standing is None:
+        if not rows or self._run_progress is None:
             return []
         left_out = len(rows) - (height - 1)
         if left_out > 0:
@@ -449,46 +462,50 @@ class Picture(Progress):
             rows = rows[: len(rows) - left_out]
         units = {row.own.unit for row in rows if row.own is not None}
         (unit,) = units if len(units) == 1 else ("",)
-        figures = ["-" if row.own is None else _figure(row.own, unit) for row in rows]
-        over = {arm.over for arm in self._standing.compared}
-        after = f"after {counted(self._blocks, 'block')}" if self._blocks else _FIRST
-        heads = (after, unit, f"ratio to {over.pop()}" if len(over) == 1 else "ratio")
-        name = min(max(len(_FIRST), *(len(row.name) for row in rows)), max(width // 3, 16))
-        figure = max(len(heads[1]), 8, *map(len, figures))
-        last = max(len(heads[2]), 14, *(len(row.ratio) for row in rows))
-        bar = min(width - name - figure - last - 3 * len(_GAP), _MOST_BAR)
-        bar = bar if bar >= _LEAST_BAR else 0
-        most = {
+        figures = ["-" if row.own is None else _format_figure(row.own, unit) for row in rows]
+        baselines = {arm.over for arm in self._run_progress.compared}
+        after = f"after {counted(self._blocks, 'block')}" if self._blocks else _IN_FIRST_BLOCK
+        headings = (after, unit, f"ratio to {baselines.pop()}" if len(baselines) == 1 else "ratio")
+        name_width = min(max(len(_IN_FIRST_BLOCK), *(len(row.name) for row in rows)), max(width // 3, 16))
+        figure_width = max(len(headings[1]), 8, *map(len, figures))
+        ratio_width = max(len(headings[2]), 14, *(len(row.ratio) for row in rows))
+        bar_width = min(width - name_width - figure_width - ratio_width - 3 * len(_GAP), _MAX_BAR)
+        bar_width = bar_width if bar_width >= _MIN_BAR else 0
+        max_values = {
             unit: max((row.own.value for row in rows if row.own and row.own.unit == unit), default=0) for unit in units
         }
 
         def line(first: str, second: str, third: str, fourth: str) -> str:
             cells = [
-                f"{self._short(first, name):<{name}}",
-                f"{second:>{figure}}",
-                *([f"{third:<{bar}}"] if bar else []),
+                f"{self._short(first, name_width):<{name_width}}",
+                f"{second:>{figure_width}}",
+                *([f"{third:<{bar_width}}"] if bar_width else []),
                 fourth,
             ]
             return _GAP.join(cells).rstrip()
 
-        found = [Text(line(heads[0], heads[1], "", heads[2]), style="dim")]
+        drawn = [Text(line(headings[0], headings[1], "", headings[2]), style="dim")]
         for row, text in zip(rows, figures, strict=True):
-            length = self._bar(row.own.value, most[row.own.unit], bar) if row.own is not None and row.has_bar else ""
-            found.append(Text(line(row.name, text, length, row.ratio)))
-        return [*found, Text(f"and {left_out} more", style="dim")] if left_out > 0 else found
+            length = (
+                self._bar(row.own.value, max_values[row.own.unit], bar_width)
+                if row.own is not None and row.has_bar
+                else ""
+            )
+            drawn.append(Text(line(row.name, text, length, row.ratio)))
+        return [*drawn, Text(f"and {left_out} more", style="dim")] if left_out > 0 else drawn
 
     def _short(self, text: str, width: int) -> str:
         return text if len(text) <= width else f"{text[: width - 1]}…"
 
-    def _bar(self, value: float, most: float, width: int, rest: str = "") -> str:
+    def _bar(self, value: float, maximum: float, width: int, background: str = "") -> str:
         """A bar in eighths of a character, or of `#` where the terminal has only ASCII."""
-        eighths = round(8 * width * min(value / most, 1)) if most > 0 else 0
-        whole, part = divmod(eighths, 8)
+        eighths = round(8 * width * min(value / maximum, 1)) if maximum > 0 else 0
+        full, part = divmod(eighths, 8)
         if not self._unicode:
-            return "#" * whole + ("-" if rest else "") * (width - whole)
-        if rest:
-            return "█" * whole + rest * (width - whole)
-        return "█" * whole + (_EIGHTHS[part] if part else "")
+            return "#" * full + ("-" if background else "") * (width - full)
+        if background:
+            return "█" * full + background * (width - full)
+        return "█" * full + (_EIGHTHS[part] if part else "")
 
     def _notes(self) -> Iterator[tuple[str, str]]:
         """Lines on arms that are not compared. A line on void trials replaces that on controls, so that the height stays the same."""
@@ -498,23 +515,23 @@ class Picture(Progress):
             if arm.role is ArmRole.DUPLICATE:
                 yield f"{arm.name}: the same path again, shows the noise", "dim"
         controls = [arm.name for arm in self._run.info.arms if arm.role is ArmRole.CONTROL]
-        if self._voids:
-            last = self._voids[-1]
-            yield f"{counted(len(self._voids), 'void trial')}, the last {last.arm}: {last.void_reason}", "yellow"
+        if self._void_trials:
+            last = self._void_trials[-1]
+            yield f"{counted(len(self._void_trials), 'void trial')}, the last {last.arm}: {last.void_reason}", "yellow"
         elif controls:
             yield f"Measured too, as a check of the method: {'; '.join(controls)}", "dim"
 
 
-def _capital(text: str) -> str:
+def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _figure(own: OwnFigure, unit: str) -> str:
+def _format_figure(figure: OwnFigure, unit: str) -> str:
     """A figure, with its unit unless the column's heading has it."""
-    return number(own.value) if own.unit == unit else f"{number(own.value)} {own.unit}"
+    return number(figure.value) if figure.unit == unit else f"{number(figure.value)} {figure.unit}"
 
 
-def _ends(left: str, right: str, width: int) -> Text:
+def _join_ends(left: str, right: str, width: int) -> Text:
     """Two texts at the ends of a line; the right one only if there is room for it."""
     room = width - len(left) - len(right)
     if room < len(_GAP):
@@ -522,17 +539,17 @@ def _ends(left: str, right: str, width: int) -> Text:
     return Text.assemble((left, "bold"), " " * room, (right, "dim"))
 
 
-def observer(plan: Plan, no_colour: bool, began_ns: int) -> Lines | Picture:
+def observer(plan: Plan, no_colour: bool, began_ns: int) -> LineProgress | PictureProgress:
     """The observer for this terminal, to be entered at once and left before the report."""
     drawn, began_ns = take_over(began_ns)
     if not is_terminal(sys.stderr):
-        return Lines(plan, sys.stderr, began_ns)
+        return LineProgress(plan, sys.stderr, began_ns)
     console = rich_console(sys.stderr, no_color=not has_colour(sys.stderr, no_colour), force_terminal=True)
-    return Picture(plan, sys.stderr, began_ns, console, drawn)
+    return PictureProgress(plan, sys.stderr, began_ns, console, drawn)
 
 
 @contextmanager
-def passing(text: str) -> Iterator[None]:
+def temporary_line(text: str) -> Iterator[None]:
     """Show a line on the terminal during an operation of a few seconds; without a terminal, nothing."""
     if not is_terminal(sys.stderr):
         yield

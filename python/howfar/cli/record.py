@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.screen import OutputFile, json_option, no_colour_option, show_found, try_note
-from howfar.cli.target import named_server_at, of_laboratory, server_at, usual_server
+from howfar.cli.screen import OutputFile, json_option, no_colour_option, show_result, try_note
+from howfar.cli.target import find_usual_server, laboratory_address, named_server_at, server_at
 from howfar.engine.ping_messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.store.database import kind_of
@@ -83,7 +83,7 @@ def record(
     environment (TCP). With --http, a tap listens in front of the web server; its port is printed, and in $HOWFAR_HTTP. `howfar mark`
     and $HOWFAR_MARKS name pages. If howfar or the tap is killed, the command continues. Exits with the command's exit code.
     """
-    from howfar.recording.recorder import Requested, record  # numpy, which --help need not import
+    from howfar.recording.recorder import RecordRequest, record  # numpy, which --help need not import
     from howfar.recording.recording import SUFFIX, read
     from howfar.recording.summary import document, summarize
 
@@ -91,39 +91,41 @@ def record(
     out = out or Path(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}{SUFFIX}")
     output = _STDERR if as_json else None
     seconds = parse_duration_ns(duration) / 1e9 if duration else None
-    _check(command, duration, service, interface, pcap, "--php" if php else "--http" if http else None)
+    _check_options(command, duration, service, interface, pcap, "--php" if php else "--http" if http else None)
     if yes and not service:
         raise UsageError("--yes confirms the drop-in file of --service", "Omit it, or name the service.")
     if page_by and not command:
         raise UsageError(
             "--page-by is for pages, and nothing marks any here", "Give the command after --, with --php or --http."
         )
-    by = tuple(filter(None, (name.strip() for name in (page_by or "").split(","))))
+    page_keys = tuple(filter(None, (name.strip() for name in (page_by or "").split(","))))
     code = 0
     if service:
-        _service(service, server, out, seconds, yes, gaps)
+        _record_service(service, server, out, seconds, yes, gaps)
     elif interface or pcap:
-        code = _packets(server, out, interface, pcap, command, seconds, gaps, output)
+        code = _record_packets(server, out, interface, pcap, command, seconds, gaps, output)
     elif not command:
         raise UsageError("nothing to record", "Give the command that starts your application after --.")
     else:
-        named = named_server_at(server or usual_server())
-        code = record(Requested(named, command, out, php, gaps, _http(http), by, output), try_note)
-    found = summarize(read(out))
-    show_found(found, document(found, str(out)), as_json, no_colour)
+        named_server = named_server_at(server or find_usual_server())
+        code = record(
+            RecordRequest(named_server, command, out, php, gaps, _http_target(http), page_keys, output), try_note
+        )
+    summary = summarize(read(out))
+    show_result(summary, document(summary, str(out)), as_json, no_colour)
     return code
 
 
-def _check(
+def _check_options(
     command: tuple[str, ...],
     duration: str | None,
     service: str | None,
     interface: str | None,
     pcap: Path | None,
-    of_tap: str | None,
+    tap_option: str | None,
 ) -> None:
-    """Check the options against each other. `of_tap`: an option that needs a command recorded through a tap. Raises UsageError."""
-    if sum(bool(one) for one in (service, interface, pcap)) > 1 or (command and (service or pcap)):
+    """Check the options against each other. `tap_option`: an option that needs a command recorded through a tap. Raises UsageError."""
+    if sum(bool(source) for source in (service, interface, pcap)) > 1 or (command and (service or pcap)):
         raise UsageError(
             "more than one source to record", "Give only one of: a command, --service, --interface, --pcap."
         )
@@ -133,27 +135,29 @@ def _check(
         raise UsageError("--time is for recording live traffic", "Omit it: the whole file is read.")
     if command and duration:
         raise UsageError("--time is for recording without a command", "Omit it: the recording ends with the command.")
-    if of_tap and (service or interface or pcap):
-        raise UsageError(f"{of_tap} needs a command recorded through a tap", "Omit it; name pages with `howfar mark`.")
+    if tap_option and (service or interface or pcap):
+        raise UsageError(
+            f"{tap_option} needs a command recorded through a tap", "Omit it; name pages with `howfar mark`."
+        )
 
 
-def _http(address: str | None) -> TcpTarget | None:
+def _http_target(address: str | None) -> TcpTarget | None:
     target = server_at(address, "--http") if address else None
     if isinstance(target, UnixTarget):
         raise UsageError("--http names a socket", "Write HOST:PORT.")
     return target
 
 
-def _service(unit: str, server: str | None, out: Path, seconds: float | None, yes: bool, gaps: bool) -> None:
-    from howfar.recording.recorder import ServiceRequested, record_service
+def _record_service(unit: str, server: str | None, out: Path, seconds: float | None, yes: bool, gaps: bool) -> None:
+    from howfar.recording.recorder import ServiceRequest, record_service
 
-    target = server_at(server or usual_server())
+    target = server_at(server or find_usual_server())
     if not isinstance(target, UnixTarget):
         raise UsageError("--service needs a server on a Unix socket", "For a server on TCP, use --interface.")
-    record_service(ServiceRequested(unit, target, out, seconds, gaps), try_note, lambda text: _agreed(text, yes))
+    record_service(ServiceRequest(unit, target, out, seconds, gaps), try_note, lambda text: _confirm(text, yes))
 
 
-def _packets(
+def _record_packets(
     server: str | None,
     out: Path,
     interface: str | None,
@@ -164,20 +168,22 @@ def _packets(
     output: int | None,
 ) -> int:
     """Record; returns the command's exit code, 0 without one."""
-    from howfar.recording.packets import Requested, record
+    from howfar.recording.packets import RecordRequest, record
 
-    laboratory = of_laboratory() if interface else None
+    laboratory = laboratory_address() if interface else None
     if server is None and laboratory is not None and laboratory.socket is None:
-        server = usual_server()
+        server = find_usual_server()
     target = server_at(server) if server else None
     if not isinstance(target, TcpTarget):
         raise UsageError(
             "packets can be recorded only for a server's TCP port",
             "For example: --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
         )
-    return record(Requested(target.port, target.host, out, interface, file, command, seconds, gaps, output), try_note)
+    return record(
+        RecordRequest(target.port, target.host, out, interface, file, command, seconds, gaps, output), try_note
+    )
 
 
-def _agreed(text: str, yes: bool) -> bool:
+def _confirm(text: str, yes: bool) -> bool:
     try_note(text.rstrip())
     return yes or click.confirm("Write this and restart the service?", err=True)

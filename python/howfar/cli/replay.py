@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from howfar.cli.output import from_file
-from howfar.cli.screen import json_option, no_colour_option, note, read_text, show_found
+from howfar.cli.output import report_damage
+from howfar.cli.screen import json_option, no_colour_option, note, read_text, show_result
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import EngineError, UsageError
 from howfar.services import SqlProtocol
@@ -19,12 +19,12 @@ from howfar.services import SqlProtocol
 if TYPE_CHECKING:
     from howfar.engine.messages import Repeated, RepeatJob, Replayed
     from howfar.recording.costs import PathCosts
-    from howfar.recording.layout import LaidPage
-    from howfar.recording.on_path import BothPaths
+    from howfar.recording.layout import CostedPage
+    from howfar.recording.path_session import BothPaths
     from howfar.recording.recording import Recording
     from howfar.recording.repeat import Repetition
 
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 """Maximum size in bytes of a file of statements."""
 
 
@@ -76,14 +76,14 @@ def replay(
     With --statements, the pages run on a real server, over the existing path to it. Because the recording has no literals, the file
     must contain complete statements, at least one for each that the pages run.
     """
-    from howfar.recording.layout import lay_out
-    from howfar.recording.on_path import both_paths, whole_pages
+    from howfar.recording.layout import cost_pages
+    from howfar.recording.null_server import run_in_blocks
+    from howfar.recording.path_session import both_paths, whole_pages
     from howfar.recording.predict import analyze
     from howfar.recording.recording import read
     from howfar.recording.repeat import document as document_of_server
     from howfar.recording.replay import analyze as analyze_replay
     from howfar.recording.replay import document
-    from howfar.recording.stage import in_blocks
 
     recorded = whole_pages(read(recording))
     target = read_target(path_name, tls, link_values)
@@ -94,32 +94,34 @@ def replay(
         )
     if statements is None and (dsn or writes):
         raise UsageError("--dsn and --writes need --statements", "Name the file of statements to run.")
-    recorded = _first(recorded, pages)
+    recorded = _first_pages(recorded, pages)
     if statements is not None:
-        repeated = _repeated(recorded, read_text(statements, "--statements", _MOST_BYTES), dsn, writes, blocks)
-        show_found(repeated, document_of_server(repeated), as_json, no_colour)
+        repeated = _repeat_on_server(recorded, read_text(statements, "--statements", _MAX_BYTES), dsn, writes, blocks)
+        show_result(repeated, document_of_server(repeated), as_json, no_colour)
         return 0
     enter_sandbox(target.path)
-    with from_file(recording, recorded.is_verified):
-        with both_paths(recorded, target) as both:
-            costs = both.costs(blocks, note)
-            laid = lay_out(recorded, *costs)
-            replayed = in_blocks(blocks, lambda: _block(both, laid, costs[0]), "replay", note)
-            rtt_ns = both.target.rtt_ns
-        found = analyze_replay(laid, replayed.blocks, analyze(recorded, *costs, None, both.recorder.floor_ns), rtt_ns)
-        show_found(found, document(found), as_json, no_colour)
+    with report_damage(recording, recorded.is_verified):
+        with both_paths(recorded, target) as paths:
+            costs = paths.costs(blocks, note)
+            layout = cost_pages(recorded, *costs)
+            replayed = run_in_blocks(blocks, lambda: _replay_block(paths, layout, costs[0]), "replay", note)
+            rtt_ns = paths.target.rtt_ns
+        result = analyze_replay(
+            layout, replayed.blocks, analyze(recorded, *costs, None, paths.recorder.floor_ns), rtt_ns
+        )
+        show_result(result, document(result), as_json, no_colour)
     return 0
 
 
-def _first(recording: Recording, pages: int) -> Recording:
+def _first_pages(recording: Recording, pages: int) -> Recording:
     """The recording with the first `pages` pages of each name whose round trips are known. Raises UsageError."""
-    kept: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     chosen = []
     for page in recording.pages:
         if page.contested or not any(trip.is_answered for trip in page.round_trips):
             continue
-        kept[page.name] += 1
-        if kept[page.name] <= pages:
+        counts[page.name] += 1
+        if counts[page.name] <= pages:
             chosen.append(page)
     if not chosen:
         raise UsageError(
@@ -129,49 +131,49 @@ def _first(recording: Recording, pages: int) -> Recording:
     return replace(recording, pages=tuple(chosen))
 
 
-def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, blocks: int) -> Repetition:
+def _repeat_on_server(recording: Recording, text: str, dsn: str | None, writes: bool, blocks: int) -> Repetition:
     """Repeat pages on a real server. Raises UsageError, EngineError."""
     from howfar.address import looks_like_target
     from howfar.cli.load import find_login
-    from howfar.cli.target import of_laboratory
+    from howfar.cli.target import laboratory_address
     from howfar.engine.messages import Digests, DigestsJob
     from howfar.engine.process import Launcher, run_probe
     from howfar.load.cmdline import Options
     from howfar.load.job import repeat_job
-    from howfar.recording.repeat import analyze, script, statements_in
+    from howfar.recording.repeat import analyze, script, split_statements
 
-    spoken = recording.facts.get("protocol")
-    if spoken not in get_args(SqlProtocol):
+    protocol = recording.facts.get("protocol")
+    if protocol not in get_args(SqlProtocol):
         raise UsageError(
-            f"the protocol of the recording is {spoken}, but statements can be run only on MySQL and PostgreSQL",
+            f"the protocol of the recording is {protocol}, but statements can be run only on MySQL and PostgreSQL",
             "Omit --statements to replay without a real server.",
         )
     if dsn is not None and not looks_like_target(dsn):
         raise UsageError("--dsn is not a DSN", "Write mysql://USER@HOST/DATABASE or postgresql://USER@HOST/DATABASE.")
-    if dsn is None and of_laboratory() is None:
+    if dsn is None and laboratory_address() is None:
         raise UsageError("no server was named", "Name one with --dsn, or run this inside `howfar lab`.")
     options = Options(dsn, None, "run", {}, ())
     login = find_login(options, note)
-    if (login.address.protocol or "mysql") != spoken:
+    if (login.address.protocol or "mysql") != protocol:
         raise UsageError(
-            f"the protocol of the recording is {spoken}, but that of the server is {login.address.protocol or 'mysql'}",
+            f"the protocol of the recording is {protocol}, but that of the server is {login.address.protocol or 'mysql'}",
             "Name another --dsn.",
         )
-    given = statements_in(text)
-    digests = run_probe(DigestsJob(protocol=spoken, statements=given), Launcher())
+    statements = split_statements(text)
+    digests = run_probe(DigestsJob(protocol=protocol, statements=statements), Launcher())
     assert isinstance(digests, Digests), "what a job of digests tells"
-    made = script(recording, given, digests.texts, writes)
-    job = repeat_job(login, options, made.statements, not writes, made.pages)
-    done = []
+    page_script = script(recording, statements, digests.texts, writes)
+    job = repeat_job(login, options, page_script.statements, not writes, page_script.pages)
+    blocks_done = []
     note("replay, once without counting, because the server has seen none of it yet")
-    _run(job, made.recording)
+    _run_pages(job, page_script.recording)
     for number in range(blocks):
         note(f"replay, block {number + 1} of {blocks}")
-        done.append(_run(job, made.recording))
-    return analyze(made, done, login.address.where, read_only=not writes)
+        blocks_done.append(_run_pages(job, page_script.recording))
+    return analyze(page_script, blocks_done, login.address.where, read_only=not writes)
 
 
-def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:
+def _run_pages(job: RepeatJob, recording: Recording) -> list[Repeated]:
     """Run all pages once. Raises EngineError; for a refused statement it names the page."""
     from howfar.engine.messages import Repeated
     from howfar.engine.process import EngineFailed, EngineProcess, Launcher
@@ -192,13 +194,17 @@ def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:
     return done
 
 
-def _block(both: BothPaths, laid: dict[str, list[LaidPage]], present: PathCosts) -> dict[str, Sequence[Replayed]]:
+def _replay_block(
+    paths: BothPaths, layout: dict[str, list[CostedPage]], present_costs: PathCosts
+) -> dict[str, Sequence[Replayed]]:
+    from howfar.recording.null_server import run_until_valid
     from howfar.recording.replay import script
-    from howfar.recording.stage import valid
 
-    scripts = {name: [script(page, present) for page in pages] for name, pages in laid.items()}
-    done = valid(both.target, lambda path: path.replay([page for pages in scripts.values() for page in pages]))
-    found: dict[str, Sequence[Replayed]] = {}
+    scripts = {name: [script(page, present_costs) for page in pages] for name, pages in layout.items()}
+    replayed = run_until_valid(
+        paths.target, lambda path: path.replay([page for pages in scripts.values() for page in pages])
+    )
+    by_page: dict[str, Sequence[Replayed]] = {}
     for name, pages in scripts.items():
-        found[name], done = done[: len(pages)], done[len(pages) :]
-    return found
+        by_page[name], replayed = replayed[: len(pages)], replayed[len(pages) :]
+    return by_page

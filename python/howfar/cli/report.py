@@ -13,7 +13,7 @@ import click
 
 from howfar.cli import output as pages
 from howfar.cli.output import details_option
-from howfar.cli.screen import STDOUT, no_colour_option, program, show_found
+from howfar.cli.screen import STDOUT, no_colour_option, program, show_result
 from howfar.errors import UsageError
 from howfar.file_kinds import RECORDING
 from howfar.store.database import kind_of
@@ -21,7 +21,7 @@ from howfar.store.records import Run
 from howfar.store.run_file import read_run
 
 _EXAMPLES = resources.files("howfar.report") / "examples"
-_EXAMPLE = ".howfar.xz"
+_EXAMPLE_SUFFIX = ".howfar.xz"
 
 
 @click.command()
@@ -52,26 +52,28 @@ def report(
 
     In the terminal a long report ends with its answer, so that it stays in sight.
     """
-    forms = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
-    if len(forms) + (html is not None) > 1:
+    formats = [form for form, is_requested in (("md", md), ("csv", csv), ("json", json_)) if is_requested]
+    if len(formats) + (html is not None) > 1:
         raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")
     if html == str(STDOUT):
         raise UsageError("the page cannot be written to standard output", "Name a file: --html=FILE.")
     if run is not None and example is None and kind_of(run) is RECORDING:
-        return _show_recording(run, "html" if html is not None else forms[0] if forms else "", html, no_colour)
-    found, name = _read(run, example)
-    with nullcontext() if example is not None else pages.from_file(name, found.is_verified):
-        summary = pages.summarise(found)
+        return _show_recording(run, "html" if html is not None else formats[0] if formats else "", html, no_colour)
+    recorded_run, name = _read(run, example)
+    with nullcontext() if example is not None else pages.report_damage(name, recorded_run.is_verified):
+        summary = pages.summarise(recorded_run)
         if html is not None:
             page = pages.page_path(Path(html) if html else None, name)
             pages.write(page, pages.as_text(summary, "html"))
             click.echo(page)
-        elif forms:
-            click.echo(pages.as_text(summary, forms[0]).rstrip("\n"))
+        elif formats:
+            click.echo(pages.as_text(summary, formats[0]).rstrip("\n"))
         else:
-            own = [f"Measure it here: {program()} run {found.info.plan_name}"] if example is not None else []
-            pages.show(found, summary, no_colour, commands=own)
-            if found.stop is None:
+            next_commands = (
+                [f"Measure it here: {program()} run {recorded_run.info.plan_name}"] if example is not None else []
+            )
+            pages.show(recorded_run, summary, no_colour, commands=next_commands)
+            if recorded_run.stop is None:
                 click.echo(
                     f"\nThis run has not ended. If it is not being measured now, continue it: "
                     f"{program()} resume {shlex.quote(str(name))}",
@@ -89,9 +91,9 @@ def _show_recording(path: Path, form: str, html: str | None, no_colour: bool) ->
 
     if form == "csv":
         raise UsageError("a recording has no CSV", "Use --json, or `sqlite3 -csv` with a query.")
-    found = read(path)
-    with pages.from_file(path, found.is_verified):
-        summary = summarize(found)
+    recording = read(path)
+    with pages.report_damage(path, recording.is_verified):
+        summary = summarize(recording)
         report = document(summary, str(path))
         if form == "html":
             name = pages.page_path(Path(html) if html else None, path)
@@ -100,7 +102,7 @@ def _show_recording(path: Path, form: str, html: str | None, no_colour: bool) ->
         elif form == "md":
             click.echo(as_markdown(report).rstrip("\n"))
         else:
-            show_found(summary, report, form == "json", no_colour)
+            show_result(summary, report, form == "json", no_colour)
     return 0
 
 
@@ -120,10 +122,14 @@ def _read(run: Path | None, example: str | None) -> tuple[Run, Path]:
 
 def _read_example(name: str) -> Run:
     """A run that comes with this package. Raises UsageError."""
-    known = sorted(each.name.removesuffix(_EXAMPLE) for each in _EXAMPLES.iterdir() if each.name.endswith(_EXAMPLE))
-    if name not in known:
-        raise UsageError(f"there is no example run of {name!r}", f"There are examples of: {', '.join(known)}.")
+    example_names = sorted(
+        entry.name.removesuffix(_EXAMPLE_SUFFIX)
+        for entry in _EXAMPLES.iterdir()
+        if entry.name.endswith(_EXAMPLE_SUFFIX)
+    )
+    if name not in example_names:
+        raise UsageError(f"there is no example run of {name!r}", f"There are examples of: {', '.join(example_names)}.")
     with tempfile.TemporaryDirectory(prefix="howfar-example-") as folder:
         path = Path(folder, "example.howfar")
-        path.write_bytes(lzma.decompress((_EXAMPLES / f"{name}{_EXAMPLE}").read_bytes()))
+        path.write_bytes(lzma.decompress((_EXAMPLES / f"{name}{_EXAMPLE_SUFFIX}").read_bytes()))
         return read_run(path)

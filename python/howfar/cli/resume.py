@@ -11,22 +11,22 @@ import click
 from howfar.cli import on_hosts, session
 from howfar.cli import output as pages
 from howfar.cli.hop_binary import hop_binary_option
-from howfar.cli.on_hosts import check_confirms
+from howfar.cli.on_hosts import refuse_confirmation
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
-from howfar.cli.progress import STOPPED, Progress, observer
+from howfar.cli.progress import STOP_TEXT, Progress, observer
 from howfar.cli.screen import html_option, no_colour_option, note
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS
 from howfar.plan.quantities import BudgetNs, HalfWidth, read_option
 from howfar.plan.types import Plan, restore_plan
-from howfar.runner.run import conduct, to_confirm
-from howfar.runner.stopping import Extension, block_cost_ns, blocks_done, confirmation_cost_ns, places_left
+from howfar.runner.run import arms_to_confirm, execute_run
+from howfar.runner.stopping import Extension, block_cost_ns, blocks_done, confirmation_cost_ns, remaining_slots
 from howfar.store.records import Run, StopReason, confirmation
 from howfar.store.run_file import RunFile, read_run
 from howfar.units import format_duration_ns, format_share
 
-_GO_ON = (None, StopReason.INTERRUPTED)
+_UNFINISHED = (None, StopReason.INTERRUPTED)
 
 
 @click.command()
@@ -51,11 +51,11 @@ def resume(
     any run continues, even one that has ended; the change is kept in the run file.
     """
     began_ns = time.monotonic_ns()
-    more = Extension(
+    extension = Extension(
         None if time_budget is None else read_option("--time-budget", time_budget, BudgetNs, "howfar resume"),
         None if target is None else read_option("--target", target, HalfWidth, "howfar resume"),
     )
-    return go_on(run, more, confirm, html, no_colour, began_ns)
+    return resume_run(run, extension, confirm, html, no_colour, began_ns)
 
 
 @click.command()
@@ -70,126 +70,132 @@ def confirm(run: Path, html: Path | None, no_colour: bool) -> int:
     Up to three limits are tested, in four blocks each: the unchanged and the changed arm, in random order, in one laboratory. Earlier
     trials stay as they are. An interrupted run is finished first. A run is confirmed only once. `howfar run --confirm` does this too.
     """
-    return go_on(run, Extension(), True, html, no_colour, time.monotonic_ns())
+    return resume_run(run, Extension(), True, html, no_colour, time.monotonic_ns())
 
 
-def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colour: bool, began_ns: int) -> int:
+def resume_run(
+    run: Path, extension: Extension, confirm: bool, html: Path | None, no_colour: bool, began_ns: int
+) -> int:
     """Continue the run in a file. `confirm`: test its limits afterwards, unless that has been done."""
-    found = read_run(run)
+    recorded = read_run(run)
     if confirm:
-        more = _confirming(found, more)
+        extension = _with_confirmation(recorded, extension)
     pages.check_page_path(pages.page_path(html, run))
-    if found.stop not in _GO_ON and more == Extension():
-        assert found.stop is not None
+    if recorded.stop not in _UNFINISHED and extension == Extension():
+        assert recorded.stop is not None
         click.echo(
-            f"Nothing to do: the run is complete ({STOPPED[found.stop]}){_tested(found) if confirm else ''}.", err=True
+            f"Nothing to do: the run is complete ({STOP_TEXT[recorded.stop]}){_describe_tested(recorded) if confirm else ''}.",
+            err=True,
         )
-        click.echo(f"  To continue measuring: {more_command(run, found)}", err=True)
+        click.echo(f"  To continue measuring: {more_command(run, recorded)}", err=True)
         return finish(run, html, no_colour)
-    plan = restore_plan(found.info.plan)
-    _check_helps(found, plan, more)
-    if (on := found.info.environment.get("hosts_file")) is not None:
-        check_confirms(True, more.confirm)
-        return _go_on_hosts(run, found, on, more, html, no_colour, began_ns)
-    with observer(plan, no_colour, began_ns) as watching:
-        code = _go_on_here(run, found, plan, more, watching, began_ns)
+    plan = restore_plan(recorded.info.plan)
+    _check_has_effect(recorded, plan, extension)
+    if (on := recorded.info.environment.get("hosts_file")) is not None:
+        refuse_confirmation(True, extension.confirm)
+        return _continue_on_hosts(run, recorded, on, extension, html, no_colour, began_ns)
+    with observer(plan, no_colour, began_ns) as progress:
+        code = _continue_here(run, recorded, plan, extension, progress, began_ns)
     return finish(run, html, no_colour) if code is None else code
 
 
-def _go_on_here(run: Path, found: Run, plan: Plan, more: Extension, watching: Progress, began_ns: int) -> int | None:
+def _continue_here(
+    run: Path, recorded: Run, plan: Plan, extension: Extension, progress: Progress, began_ns: int
+) -> int | None:
     """Continue the run in the sandbox. None if done in this process, else the exit code of the process in the sandbox."""
     session.check_machine(plan)
     try:
-        code = session.enter_sandbox(watching.leave)
+        code = session.enter_sandbox(progress.leave)
     except SandboxForbidden:
-        watching.stay()
+        progress.stay()
         if not all(map(is_local, plan.factors.path)):
             raise
         code = None
     if code is not None:
         return code
-    if more.only_confirms:
-        more = replace(more, time_ns=REPORT_NS + confirmation_cost_ns(plan, to_confirm(found), found.trials))
-    with RunFile(run) as file, session.open_testbed(plan, watching.preparing) as laboratory:
-        if (
-            more.only_confirms
-        ):  # its time begins here: no end was requested, and a laboratory can take minutes to fill its tables
+    if extension.only_confirms:
+        extension = replace(
+            extension, time_ns=REPORT_NS + confirmation_cost_ns(plan, arms_to_confirm(recorded), recorded.trials)
+        )
+    with RunFile(run) as file, session.open_testbed(plan, progress.preparing) as laboratory:
+        # Its time begins here: no end was requested, and a laboratory can take minutes to fill its tables.
+        if extension.only_confirms:
             began_ns = time.monotonic_ns()
-        conduct(file, laboratory, began_ns, session.instruments(), watching, more)
+        execute_run(file, laboratory, began_ns, session.instruments(), progress, extension)
     return None
 
 
-def _go_on_hosts(
-    run: Path, found: Run, on: str, more: Extension, html: Path | None, no_colour: bool, began_ns: int
+def _continue_on_hosts(
+    run: Path, recorded: Run, on: str, extension: Extension, html: Path | None, no_colour: bool, began_ns: int
 ) -> int:
     """Continue the run between the hosts where it was begun, each in its role."""
     cluster, code = on_hosts.enter(on)
     if code is not None:
         return code
-    roles = found.info.environment["place"]
-    given = on_hosts.find_given(on_hosts.OnHosts(on, **found.info.environment.get("given") or {}), note)
+    roles = recorded.info.environment["place"]
+    user_server = on_hosts.find_user_server(on_hosts.OnHosts(on, **recorded.info.environment.get("given") or {}), note)
     hosts_of_roles = [("client", roles["client"]), ("server", roles["server"])]
     hosts_of_roles += [("replica", name) for name in roles.get("replicas", ())]
     hosts_of_roles += [("hop", roles["hop"])] if roles.get("hop") else []
     place = ",".join(f"{role}={name}" for role, name in hosts_of_roles)
     clients = ",".join((roles["client"], *roles.get("others", ())))
-    plan = restore_plan(found.info.plan)
+    plan = restore_plan(recorded.info.plan)
     with (
-        observer(plan, no_colour, began_ns) as watching,
-        on_hosts.opened(plan, cluster, place, clients, before=roles, given=given) as hosts,
+        observer(plan, no_colour, began_ns) as progress,
+        on_hosts.prepare_hosts(plan, cluster, place, clients, before=roles, user_server=user_server) as hosts,
         RunFile(run) as file,
     ):
         for sentence in hosts.notes:
-            watching.said(f"howfar: {sentence}")
-        cluster.measures_into(run)
-        conduct(file, hosts.testbed, began_ns, hosts.tools, watching, more)
+            progress.said(f"howfar: {sentence}")
+        cluster.record_run_file(run)
+        execute_run(file, hosts.testbed, began_ns, hosts.tools, progress, extension)
     return finish(run, html, no_colour)
 
 
-def _tested(run: Run) -> str:
+def _describe_tested(run: Run) -> str:
     """The message when a requested test has already been made."""
-    begun = confirmation(run.events)
-    if begun is None or not begun.ended:
+    earlier = confirmation(run.events)
+    if earlier is None or not earlier.ended:
         return ""
-    tested = ", ".join(to_confirm(run))
+    tested = ", ".join(arms_to_confirm(run))
     return f", and its limits were tested earlier: {tested}" if tested else ", and none of its limits can be tested"
 
 
-def _confirming(run: Run, more: Extension) -> Extension:
+def _with_confirmation(run: Run, extension: Extension) -> Extension:
     """The extension with a confirmation; if the run has ended and no time is given, only the confirmation, with its own time."""
-    begun = confirmation(run.events)
-    if begun is not None and begun.ended:
-        return more
-    if run.stop in _GO_ON or more.time_ns is not None:
-        return replace(more, confirm=True)
-    return replace(more, confirm=True, only_confirms=True)
+    earlier = confirmation(run.events)
+    if earlier is not None and earlier.ended:
+        return extension
+    if run.stop in _UNFINISHED or extension.time_ns is not None:
+        return replace(extension, confirm=True)
+    return replace(extension, confirm=True, only_confirms=True)
 
 
-def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
+def _check_has_effect(run: Run, plan: Plan, extension: Extension) -> None:
     """Refuse options with which no further block would be measured. Raises UsageError."""
-    timing, begun = plan.timing, confirmation(run.events)
-    if more.confirm and (begun is not None or run.stop not in _GO_ON):
-        _check_time(more, 2, 2 * NEW_LINK_NS + block_cost_ns(plan, 2, run.trials))
+    timing, earlier = plan.timing, confirmation(run.events)
+    if extension.confirm and (earlier is not None or run.stop not in _UNFINISHED):
+        _check_time(extension, 2, 2 * NEW_LINK_NS + block_cost_ns(plan, 2, run.trials))
         return
-    if run.stop is StopReason.WIDTH and (more.target is None or more.target >= timing.target_half_width):
+    if run.stop is StopReason.WIDTH and (extension.target is None or extension.target >= timing.target_half_width):
         raise UsageError(
             f"every interval is already as narrow as requested, ±{format_share(timing.target_half_width)}",
             "Request a narrower one with --target.",
         )
-    if run.stop is StopReason.TIME and more.time_ns is None:
+    if run.stop is StopReason.TIME and extension.time_ns is None:
         raise UsageError("the time budget of the run is used up", f"Give this session more: --time-budget {MORE_TIME}.")
-    target = timing.target_half_width if more.target is None else more.target
-    places = len(list(places_left(run, blocks_done(run, target), target)))
-    _check_time(more, places, block_cost_ns(plan, places, run.trials))
+    target = timing.target_half_width if extension.target is None else extension.target
+    slots = len(list(remaining_slots(run, blocks_done(run, target), target)))
+    _check_time(extension, slots, block_cost_ns(plan, slots, run.trials))
 
 
-def _check_time(more: Extension, trials: int, trials_ns: int) -> None:
+def _check_time(extension: Extension, trials: int, trials_ns: int) -> None:
     needed = LABORATORY_NS + REPORT_NS + trials_ns
-    if more.time_ns is None or more.time_ns >= needed:
+    if extension.time_ns is None or extension.time_ns >= needed:
         return
-    least_s = -(-needed // 10**9)
+    min_s = -(-needed // 10**9)
     raise UsageError(
-        f"{format_duration_ns(more.time_ns)} is too short: laboratory, report and {trials} trials take about"
-        f" {least_s} s",
-        f"Give at least --time-budget {least_s}s.",
+        f"{format_duration_ns(extension.time_ns)} is too short: laboratory, report and {trials} trials take about"
+        f" {min_s} s",
+        f"Give at least --time-budget {min_s}s.",
     )

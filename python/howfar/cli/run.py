@@ -22,7 +22,7 @@ from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.paths.path import given_programs
 from howfar.plan.cells import cells
-from howfar.plan.estimate import cost, takes
+from howfar.plan.estimate import cost, describe_duration
 from howfar.plan.factors import CLOSED, DISTANCES, LOAD
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, local_part
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from howfar.runner.trial import Instruments
     from howfar.testbed import Testbed
 
-_TIMING = ("target", "time_budget", "confirm")
+_TIMING_OPTIONS = ("target", "time_budget", "confirm")
 """Options that override the plan's timing; the others override its factors, each under its own name."""
 
 
@@ -113,7 +113,9 @@ def run(
     began_ns = time.monotonic_ns()
     overrides = [
         Override(
-            f"--{name.replace('_', '-')}", ("timing" if name in _TIMING else "factors", name), _levels(name, value)
+            f"--{name.replace('_', '-')}",
+            ("timing" if name in _TIMING_OPTIONS else "factors", name),
+            _parse_levels(name, value),
         )
         for name, value in options.items()
         if value is not None
@@ -125,23 +127,23 @@ def run(
         raise UsageError("--full and --quick contradict each other", "Leave out --quick: it is the default.")
     loaded = load_plan(plan, not full, overrides)
     show_opening(loaded.plan, began_ns)
-    here = on_hosts is None
-    command = partial(_command, plan, loaded.quick, overrides=overrides, on=on_hosts)
-    wish = _Wish(out, seed, html, no_colour, began_ns, command)
-    with _observer(loaded, wish) as watching:
-        if here:
+    on_this_machine = on_hosts is None
+    command = partial(_repeat_command, plan, loaded.quick, overrides=overrides, on=on_hosts)
+    request = _RunRequest(out, seed, html, no_colour, began_ns, command)
+    with _make_observer(loaded, request) as progress:
+        if on_this_machine:
             _check_names(loaded.plan)
-        short = partial(_counted_with, here=here)
-        _check_budget(short(loaded), loaded.quick, lambda: short(load_plan(plan, True, overrides)))
-        _check_files(loaded, wish)
+        plan_for_budget = partial(_plan_for_budget, on_this_machine=on_this_machine)
+        _check_budget(plan_for_budget(loaded), loaded.quick, lambda: plan_for_budget(load_plan(plan, True, overrides)))
+        _check_files(loaded, request)
         if not loaded.quick:
             minutes = ", or minutes without --full" if full else ""
-            watching.said(f"This takes {takes(loaded.plan)}{minutes}. Ctrl-C keeps what was measured.")
+            progress.said(f"This takes {describe_duration(loaded.plan)}{minutes}. Ctrl-C keeps what was measured.")
         if on_hosts is None:
-            ended = _measure(loaded, wish, watching)
+            outcome = _measure(loaded, request, progress)
     if on_hosts is not None:
-        ended = _measure_on(loaded, wish, on_hosts)
-    return ended if isinstance(ended, int) else _finish(ended, wish)
+        outcome = _measure_on(loaded, request, on_hosts)
+    return outcome if isinstance(outcome, int) else _finish(outcome, request)
 
 
 def _check_no_server(plan: str) -> None:
@@ -162,7 +164,7 @@ def _check_names(plan: Plan) -> None:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _RunRequest:
     """Options for how a run is made and shown."""
 
     out: Path | None
@@ -173,49 +175,51 @@ class _Wish:
     command: Callable[[int], tuple[str, ...]]
 
 
-def _observer(loaded: LoadedPlan, wish: _Wish) -> Progress:
+def _make_observer(loaded: LoadedPlan, request: _RunRequest) -> Progress:
     from howfar.cli.progress import observer
 
-    return observer(loaded.plan, wish.no_colour, wish.began_ns)
+    return observer(loaded.plan, request.no_colour, request.began_ns)
 
 
-def _run_path(plan: Plan, wish: _Wish) -> Path:
+def _run_path(plan: Plan, request: _RunRequest) -> Path:
     from howfar.cli import session
 
-    return wish.out or session.default_out(plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    return request.out or session.default_run_path(plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
 
 
-def _check_files(loaded: LoadedPlan, wish: _Wish) -> None:
+def _check_files(loaded: LoadedPlan, request: _RunRequest) -> None:
     from howfar.cli import output as pages
     from howfar.store.run_file import check_absent
 
-    path = _run_path(loaded.plan, wish)
+    path = _run_path(loaded.plan, request)
     check_absent(path)
-    pages.check_page_path(pages.page_path(wish.html, path))
+    pages.check_page_path(pages.page_path(request.html, path))
 
 
-def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> Path | int:
-    """Measure between the user's own hosts. Returns the run file, or the exit code of the process that did."""
+def _measure_on(loaded: LoadedPlan, request: _RunRequest, on: OnHosts) -> Path | int:
+    """Measure between the user's own hosts. Returns the run file, or, if another process measured, its exit code."""
     from howfar.cli import on_hosts
 
-    given = on_hosts.find_given(on, note)
-    on_hosts.check_plan(loaded.plan, given)
+    user_server = on_hosts.find_user_server(on, note)
+    on_hosts.check_plan(loaded.plan, user_server)
     cluster, code = on_hosts.enter(
-        on.where, lambda file: on_hosts.find_roles(loaded.plan, file, on.place, on.clients, given)
+        on.where, lambda file: on_hosts.find_roles(loaded.plan, file, on.place, on.clients, user_server)
     )
     if code is not None:
         return code
-    with _observer(loaded, wish) as watching:
-        watching.preparing("connecting the hosts and measuring the links between them")
-        with on_hosts.opened(loaded.plan, cluster, on.place, on.clients, given=given) as hosts:
+    with _make_observer(loaded, request) as progress:
+        progress.preparing("connecting the hosts and measuring the links between them")
+        with on_hosts.prepare_hosts(loaded.plan, cluster, on.place, on.clients, user_server=user_server) as hosts:
             for sentence in hosts.notes:
-                watching.said(f"howfar: {sentence}")
+                progress.said(f"howfar: {sentence}")
             facts = {"hosts_file": str(cluster.path), "given": on.given, "not_as_asked": list(hosts.notes)}
             fitted = replace(loaded, plan=hosts.plan)
-            return _record(fitted, wish, hosts.testbed, hosts.tools, facts, watching, cluster.measures_into)
+            return _measure_into_file(
+                fitted, request, hosts.testbed, hosts.tools, facts, progress, cluster.record_run_file
+            )
 
 
-def _measure(loaded: LoadedPlan, wish: _Wish, watching: Progress) -> Path | int:
+def _measure(loaded: LoadedPlan, request: _RunRequest, progress: Progress) -> Path | int:
     """Measure in the sandbox. Returns the run file, or the exit code of the process in the sandbox."""
     from howfar.cli import session
     from howfar.runner.preflight import fit
@@ -224,60 +228,60 @@ def _measure(loaded: LoadedPlan, wish: _Wish, watching: Progress) -> Path | int:
     fitted = fit(loaded.plan)
     loaded = replace(loaded, plan=fitted.plan)
     try:
-        code = session.enter_sandbox(watching.leave)
+        code = session.enter_sandbox(progress.leave)
     except SandboxForbidden as error:
-        watching.stay()
-        loaded, code = _without_sandbox(loaded, error, watching), None
+        progress.stay()
+        loaded, code = _fit_to_local_paths(loaded, error, progress), None
     if code is not None:
         return code
     for sentence in fitted.notes:
-        watching.said(f"howfar: {sentence}")
+        progress.said(f"howfar: {sentence}")
     facts = {"not_as_asked": list(fitted.notes)}
-    with session.open_testbed(loaded.plan, watching.preparing) as laboratory:
-        return _record(loaded, wish, laboratory, session.instruments(), facts, watching)
+    with session.open_testbed(loaded.plan, progress.preparing) as laboratory:
+        return _measure_into_file(loaded, request, laboratory, session.instruments(), facts, progress)
 
 
-def _record(
+def _measure_into_file(
     loaded: LoadedPlan,
-    wish: _Wish,
+    request: _RunRequest,
     testbed: Testbed,
     tools: Instruments,
     facts: dict[str, Any],
-    watching: Observer,
-    begun: Callable[[Path], None] = lambda path: None,
+    progress: Observer,
+    on_start: Callable[[Path], None] = lambda path: None,
 ) -> Path:
-    """Measure all trials into a new run file, whose path is passed to `begun`."""
+    """Measure all trials into a new run file, whose path is passed to `on_start`."""
     from howfar.cli import session
     from howfar.runner.preflight import with_rates
-    from howfar.runner.run import conduct, new_seed, run_info
+    from howfar.runner.run import execute_run, new_seed, run_info
 
-    seed = new_seed() if wish.seed is None else wish.seed
-    rated, capacity = with_rates(loaded.plan, seed, testbed, tools, watching)
-    known = {**tools.facts(), **facts, **capacity}
-    info = run_info(replace(loaded, plan=rated), seed, wish.command(seed), testbed, known)
-    with session.new_file(_run_path(loaded.plan, wish), wish.out is None, info) as file:
-        begun(file.path)
-        conduct(file, testbed, wish.began_ns, tools, watching)
+    seed = new_seed() if request.seed is None else request.seed
+    plan_with_rates, capacity = with_rates(loaded.plan, seed, testbed, tools, progress)
+    all_facts = {**tools.facts(), **facts, **capacity}
+    info = run_info(replace(loaded, plan=plan_with_rates), seed, request.command(seed), testbed, all_facts)
+    with session.create_run_file(_run_path(loaded.plan, request), request.out is None, info) as file:
+        on_start(file.path)
+        execute_run(file, testbed, request.began_ns, tools, progress)
     return file.path
 
 
-def _finish(path: Path, wish: _Wish) -> int:
+def _finish(path: Path, request: _RunRequest) -> int:
     from howfar.cli.output import finish
 
-    return finish(path, wish.html, wish.no_colour)
+    return finish(path, request.html, request.no_colour)
 
 
-def _levels(name: str, value: Any) -> Any:
+def _parse_levels(name: str, value: Any) -> Any:
     """Levels of an option; paths, loads and distances may have several. Loads include the closed loop: it shows the highest rate."""
     if name == DISTANCES.name and ";" in value:
         return tuple(dict.fromkeys(level.strip() for level in value.split(";")))
     if name not in (LOAD.name, "path"):
         return value
-    given = (level.strip() for level in value.split(","))
-    return tuple(dict.fromkeys((CLOSED, *given) if name == LOAD.name else given))
+    levels = (level.strip() for level in value.split(","))
+    return tuple(dict.fromkeys((CLOSED, *levels) if name == LOAD.name else levels))
 
 
-def _command(
+def _repeat_command(
     plan: str,
     quick: bool,
     seed: int,
@@ -285,60 +289,65 @@ def _command(
     on: OnHosts | None = None,
 ) -> tuple[str, ...]:
     """Command that repeats this run, for the run file and the report."""
-    where = () if on is None else on.arguments
+    host_arguments = () if on is None else on.arguments
     arguments = ["howfar", "run", plan, *([] if quick else ["--full"])]
     for override in overrides:
         arguments += [override.option] if override.value is True else [override.option, override.written]
     for name, program in given_programs().items():
         arguments += ["--hop-binary", f"{name}={program}"]
-    return (*arguments, *where, "--seed", str(seed))
+    return (*arguments, *host_arguments, "--seed", str(seed))
 
 
-def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden, watching: Progress) -> LoadedPlan:
+def _fit_to_local_paths(loaded: LoadedPlan, error: SandboxForbidden, progress: Progress) -> LoadedPlan:
     """The plan for only the local paths, if namespaces are forbidden. Raises `error` if fewer than two are left to compare."""
     plan = local_part(loaded.plan)
-    local = [path for path in plan.factors.path if is_local(path)]
-    if len(local) < 2:
+    local_paths = [path for path in plan.factors.path if is_local(path)]
+    if len(local_paths) < 2:
         raise error
-    watching.said(f"howfar: {error.message}\n  {error.advice}\n  Measuring {' and '.join(local)} only.")
+    progress.said(f"howfar: {error.message}\n  {error.advice}\n  Measuring {' and '.join(local_paths)} only.")
     cells(plan)  # the baseline may have been on a path that is left out
     return replace(loaded, plan=plan)
 
 
-def _counted_with(loaded: LoadedPlan, here: bool) -> Plan:
-    """The plan whose trials a budget must cover; `here`: on a server of this machine, with its own modes of replication. Raises
-    ServerMissing, ServerCrashed."""
-    from howfar.runner.preflight import of_the_server  # the laboratory, which --help need not import
+def _plan_for_budget(loaded: LoadedPlan, on_this_machine: bool) -> Plan:
+    """The plan whose trials a budget must cover. `on_this_machine`: reduced to what the server of this machine can replicate.
 
-    return of_the_server(loaded.plan).plan if here else loaded.plan
+    Raises ServerMissing, ServerCrashed.
+    """
+    from howfar.runner.preflight import with_server_modes  # the laboratory, which --help need not import
+
+    return with_server_modes(loaded.plan).plan if on_this_machine else loaded.plan
 
 
-def _check_budget(plan: Plan, quick: bool, short: Callable[[], Plan]) -> None:
-    """Refuse a budget too short for the blocks that an interval needs. `short` returns the plan's short form. Raises UsageError."""
-    blocks = _least_blocks(plan)
-    budget, needed = plan.timing.time_budget_ns, _least_ns(plan)
+def _check_budget(plan: Plan, quick: bool, make_short_plan: Callable[[], Plan]) -> None:
+    """Refuse a budget too short for the blocks that an interval needs. Raises UsageError.
+
+    `make_short_plan` returns the plan without --full.
+    """
+    blocks = _min_blocks(plan)
+    budget, needed = plan.timing.time_budget_ns, _min_duration_ns(plan)
     if budget >= needed:
         return
-    least_s = -(-needed // 10**9)
+    min_s = -(-needed // 10**9)
     raise UsageError(
         f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and {counted(blocks, 'block')} of"
-        f" {len(cells(plan))} trials take about {least_s} s",
-        f"Give at least --time-budget {least_s}s{', or leave out --full' if not quick and _fits(short) else ''}.",
+        f" {len(cells(plan))} trials take about {min_s} s",
+        f"Give at least --time-budget {min_s}s{', or leave out --full' if not quick and _fits(make_short_plan) else ''}.",
     )
 
 
-def _least_ns(plan: Plan) -> int:
+def _min_duration_ns(plan: Plan) -> int:
     needed = cost(plan)
-    return needed.around_ns + _least_blocks(plan) * needed.block_ns
+    return needed.around_ns + _min_blocks(plan) * needed.block_ns
 
 
-def _least_blocks(plan: Plan) -> int:
+def _min_blocks(plan: Plan) -> int:
     from howfar.stats.intervals import MIN_BLOCKS  # numpy, which --help need not import
 
     return min(MIN_BLOCKS, plan.timing.max_blocks)
 
 
-def _fits(short: Callable[[], Plan]) -> bool:
+def _fits(make_short_plan: Callable[[], Plan]) -> bool:
     """Whether the short form fits into its budget."""
-    plan = short()
-    return plan.timing.time_budget_ns >= _least_ns(plan)
+    plan = make_short_plan()
+    return plan.timing.time_budget_ns >= _min_duration_ns(plan)

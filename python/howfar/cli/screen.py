@@ -71,9 +71,11 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")(command)
 
 
-def blocks_option(default: int, says: str, most: int = 1000) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add `--blocks` to a command; `says`: its help."""
-    return click.option("--blocks", type=click.IntRange(1, most), default=default, show_default=True, help=says)
+def blocks_option(
+    default: int, help_text: str, maximum: int = 1000
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--blocks` to a command; `help_text`: its help."""
+    return click.option("--blocks", type=click.IntRange(1, maximum), default=default, show_default=True, help=help_text)
 
 
 def html_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,9 +97,9 @@ def has_colour(stream: TextIO, no_colour: bool) -> bool:
 
 def width(stream: TextIO | None = None) -> int:
     """Columns to write in: COLUMNS, else the terminal's, else a width for files."""
-    named = os.environ.get("COLUMNS", "")
-    if named.isdigit() and int(named) > 0:
-        return max(int(named), MIN_WIDTH)
+    setting = os.environ.get("COLUMNS", "")
+    if setting.isdigit() and int(setting) > 0:
+        return max(int(setting), MIN_WIDTH)
     stream = stream or sys.stdout
     if not stream.isatty():
         return WIDTH_WITHOUT_TERMINAL
@@ -108,14 +110,14 @@ class _PrintableStream:
     """A standard stream whose text loses its control characters."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.unguarded = stream
+        self.unfiltered = stream
         self.holds_output = False
-        """Whether a result has been written to which nothing may be added."""
+        """Whether a complete result has been written, to which nothing may be added."""
 
     def write(self, text: str | bytes) -> int:
-        """Bytes, which Click's shell completion writes, are UTF-8."""
+        """Write text without its control characters. Bytes, which Click's shell completion writes, are decoded as UTF-8."""
         self.holds_output = True
-        self.unguarded.write(printable(text.decode(errors="replace") if isinstance(text, bytes) else text))
+        self.unfiltered.write(printable(text.decode(errors="replace") if isinstance(text, bytes) else text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -125,11 +127,11 @@ class _PrintableStream:
     def __getattr__(self, name: str) -> Any:
         if name == "buffer":  # it would bypass the filter
             raise AttributeError(name)
-        return getattr(self.unguarded, name)
+        return getattr(self.unfiltered, name)
 
 
-def _unguarded(stream: TextIO) -> TextIO:
-    return stream.unguarded if isinstance(stream, _PrintableStream) else stream
+def _unfiltered(stream: TextIO) -> TextIO:
+    return stream.unfiltered if isinstance(stream, _PrintableStream) else stream
 
 
 def rich_console(stream: TextIO, **options: Any) -> Console:
@@ -142,7 +144,7 @@ def rich_console(stream: TextIO, **options: Any) -> Console:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
-    return PrintableConsole(file=_unguarded(stream), highlight=False, **options)
+    return PrintableConsole(file=_unfiltered(stream), highlight=False, **options)
 
 
 def console(no_colour: bool) -> Console:
@@ -152,19 +154,19 @@ def console(no_colour: bool) -> Console:
 
 def show_rendered(text: str) -> None:
     """Write a report that `howfar.report.terminal` made, with its colours, to stdout."""
-    click.echo(text, file=_unguarded(sys.stdout), nl=False, color=True)
+    click.echo(text, file=_unfiltered(sys.stdout), nl=False, color=True)
 
 
 def erase_lines(stream: TextIO, lines: int) -> None:
     """Clear the cursor's line and this many lines above it, and move the cursor to the first of them."""
     up = f"\x1b[{lines}A" if lines else ""
-    _unguarded(stream).write(f"{up}\r\x1b[J")
+    _unfiltered(stream).write(f"{up}\r\x1b[J")
     stream.flush()
 
 
 def rewrite_line(text: str, is_last: bool) -> None:
     """Write a text over the current line of the terminal on stderr."""
-    print(f"\r{printable(text)}", end="\n" if is_last else "", file=_unguarded(sys.stderr), flush=True)
+    print(f"\r{printable(text)}", end="\n" if is_last else "", file=_unfiltered(sys.stderr), flush=True)
 
 
 def show_json(text: str) -> None:
@@ -185,12 +187,12 @@ def holds_output() -> bool:
     return isinstance(sys.stdout, _PrintableStream) and sys.stdout.holds_output
 
 
-def show_found(found: Part, report: Document, as_json: bool, no_colour: bool) -> None:
+def show_result(result: Part, report: Document, as_json: bool, no_colour: bool) -> None:
     """Write a result to stdout: as JSON, or its report for the terminal."""
     from howfar.report import terminal
 
     if as_json:
-        show_json(found.model_dump_json(indent=2))
+        show_json(result.model_dump_json(indent=2))
     else:
         show_rendered(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)) + "\n")
 
@@ -205,10 +207,10 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def table(rows: Sequence[Sequence[str]], most: int) -> list[str]:
-    """Lines of a table in at most `most` columns: its second column is wrapped where the rest leaves too little."""
-    others = [max(map(len, column)) for place, column in enumerate(zip(*rows, strict=True)) if place != 1]
-    room = max(most - sum(others) - 2 * len(others), 20)
+def table(rows: Sequence[Sequence[str]], max_width: int) -> list[str]:
+    """Lines of a table in at most `max_width` columns: its second column is wrapped where the rest leaves too little."""
+    other_widths = [max(map(len, column)) for index, column in enumerate(zip(*rows, strict=True)) if index != 1]
+    room = max(max_width - sum(other_widths) - 2 * len(other_widths), 20)
     lines: list[Sequence[str]] = []
     for row in rows:
         first, *more = textwrap.wrap(row[1], room) or [""]
@@ -229,18 +231,18 @@ def try_note(text: str) -> None:
         note(text)
 
 
-_NEAREST = "howfar-nearest"
-_PLAIN = {"µ": "u", "…": "...", "×": "x", "≤": "<=", "≥": ">=", "–": "-", "\N{NO-BREAK SPACE}": " "}
+_REPLACE_UNENCODABLE = "howfar-nearest"
+_REPLACEMENTS = {"µ": "u", "…": "...", "×": "x", "≤": "<=", "≥": ">=", "–": "-", "\N{NO-BREAK SPACE}": " "}
 """Characters that an encoding may lack, and what is written instead; `?` for all others."""
 
 
-def _nearest(error: UnicodeError) -> tuple[str, int]:
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError), "only output has this handler"
     lacking = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(character, "?") for character in lacking), error.end
+    return "".join(_REPLACEMENTS.get(character, "?") for character in lacking), error.end
 
 
-codecs.register_error(_NEAREST, _nearest)
+codecs.register_error(_REPLACE_UNENCODABLE, _replace_unencodable)
 
 
 def open_streams() -> None:
@@ -253,19 +255,19 @@ def open_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            taken = os.open(os.devnull, os.O_RDONLY if descriptor == 1 else os.O_RDWR)
-            if taken != descriptor:
-                os.dup2(taken, descriptor)
-                os.close(taken)
+            opened = os.open(os.devnull, os.O_RDONLY if descriptor == 1 else os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
             os.set_inheritable(descriptor, True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
-            stream.reconfigure(errors=_NEAREST)  # a report has characters that other encodings lack
+            stream.reconfigure(errors=_REPLACE_UNENCODABLE)  # a report has characters that other encodings lack
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - a descriptor, for the life of the program
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
-    sys.stdout = cast(TextIO, _PrintableStream(_unguarded(sys.stdout)))
-    sys.stderr = cast(TextIO, _PrintableStream(_unguarded(sys.stderr)))
+    sys.stdout = cast(TextIO, _PrintableStream(_unfiltered(sys.stdout)))
+    sys.stderr = cast(TextIO, _PrintableStream(_unfiltered(sys.stderr)))
 
 
 def abandon_output() -> None:
@@ -273,38 +275,38 @@ def abandon_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 """Time for the process that writes into a pipe, as in `--password-file <(pass show db)`."""
 
 
-def _read(path: Path, option: str, most_bytes: int) -> bytes:
+def _read_bytes(path: Path, option: str, max_bytes: int) -> bytes:
     """The first bytes of a file; from a pipe, as they arrive. Raises OSError, UsageError."""
     if not stat.S_ISFIFO(path.stat().st_mode):
         with path.open("rb") as file:
-            return file.read(most_bytes)
-    data, until = b"", time.monotonic() + _PATIENCE_S
+            return file.read(max_bytes)
+    data, deadline = b"", time.monotonic() + _TIMEOUT_S
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        while len(data) < most_bytes:
-            if not select.select([descriptor], [], [], max(until - time.monotonic(), 0))[0]:
+        while len(data) < max_bytes:
+            if not select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))[0]:
                 raise UsageError(
-                    f"{option} {path} is a pipe, and nothing was written to it within {_PATIENCE_S:g} s", "Write to it."
+                    f"{option} {path} is a pipe, and nothing was written to it within {_TIMEOUT_S:g} s", "Write to it."
                 )
-            piece = os.read(descriptor, most_bytes - len(data))
-            if not piece:
+            chunk = os.read(descriptor, max_bytes - len(data))
+            if not chunk:
                 break
-            data += piece
+            data += chunk
         return data
     finally:
         os.close(descriptor)
 
 
-def read_text(path: Path, option: str, most_bytes: int) -> str:
-    """The text of a file. Raises UsageError if it cannot be read, is larger than `most_bytes`, or is not text."""
+def read_text(path: Path, option: str, max_bytes: int) -> str:
+    """The text of a file. Raises UsageError if it cannot be read, is larger than `max_bytes`, or is not text."""
     try:
-        data = _read(path, option, most_bytes + 1)
-        if len(data) > most_bytes:
-            raise UsageError(f"{option} {path} has more than {most_bytes} bytes", "It is probably the wrong file.")
+        data = _read_bytes(path, option, max_bytes + 1)
+        if len(data) > max_bytes:
+            raise UsageError(f"{option} {path} has more than {max_bytes} bytes", "It is probably the wrong file.")
         if (kind := recognise(data)) is not None:
             raise UsageError(f"{option} {path} is a {kind.name}", kind.use(path))
         return data.decode("utf-8")
@@ -321,20 +323,20 @@ _NAME = "howfar"
 
 def program() -> str:
     """The name of this program: `howfar` if that word finds it, else its path, relative when that is shorter. Quoted for a shell."""
-    called = Path(sys.argv[0]) if sys.argv else Path(_NAME)
-    if called.name != _NAME or not called.exists():
+    own_path = Path(sys.argv[0]) if sys.argv else Path(_NAME)
+    if own_path.name != _NAME or not own_path.exists():
         return _NAME  # `python -m`, or a program that imports this one
-    found = shutil.which(_NAME)
-    if found is not None and Path(found).resolve() == called.resolve():
+    in_path = shutil.which(_NAME)
+    if in_path is not None and Path(in_path).resolve() == own_path.resolve():
         return _NAME
-    whole = str(called.absolute())
+    absolute = str(own_path.absolute())
     try:
-        near = os.path.relpath(whole)
+        relative = os.path.relpath(absolute)
     except OSError:  # the current directory has been removed
-        near = whole
-    if os.sep not in near:
-        near = f".{os.sep}{near}"
-    return shlex.quote(min(near, whole, key=len))
+        relative = absolute
+    if os.sep not in relative:
+        relative = f".{os.sep}{relative}"
+    return shlex.quote(min(relative, absolute, key=len))
 
 
 def as_called(advice: str) -> str:

@@ -15,9 +15,9 @@ from howfar.cli.suggest import Group, UnknownCommand
 from howfar.errors import HowfarError, UsageError, nearest
 from howfar.lab.servers.features import Features, features_or_reason
 from howfar.lab.servers.kinds import KINDS, check_name, find_server
-from howfar.lab.servers.private import RECIPES, get, get_from, installs, named
+from howfar.lab.servers.private import RECIPES, get, install_from, installs, named
 
-_WORKS = ("TLS", "compression", "semi-sync", "clone")
+_FEATURE_HEADINGS = ("TLS", "compression", "semi-sync", "clone")
 
 
 class _ServersGroup(Group):
@@ -57,9 +57,9 @@ def list_servers(name: str | None, as_json: bool, again: bool) -> None:
     """
     if name is not None:
         check_name(name)
-        _show_one(_row(name, again), as_json)
+        _show_one(_server_facts(name, again), as_json)
         return
-    rows = [_row(name, again) for name in [*KINDS, *(install.name for install in installs())]]
+    rows = [_server_facts(name, again) for name in [*KINDS, *(install.name for install in installs())]]
     if as_json:
         click.echo(
             json.dumps(
@@ -67,7 +67,7 @@ def list_servers(name: str | None, as_json: bool, again: bool) -> None:
             )
         )
         return
-    lines = [("--server", "kind", "version", *_WORKS, "program"), *map(_cells, rows)]
+    lines = [("--server", "kind", "version", *_FEATURE_HEADINGS, "program"), *map(_row_cells, rows)]
     for line in columns(lines):
         click.echo(line)
     click.echo("\nTo install with `howfar servers get NAME`:")
@@ -79,39 +79,47 @@ def _show_one(row: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(row, indent=2))
         return
-    heads = ("server", "kind", "version", *_WORKS, "program")
-    for line in columns([(head, cell) for head, cell in zip(heads, _cells(row), strict=True) if cell != "-"]):
+    headings = ("server", "kind", "version", *_FEATURE_HEADINGS, "program")
+    for line in columns([(head, cell) for head, cell in zip(headings, _row_cells(row), strict=True) if cell != "-"]):
         click.echo(line)
     if "advice" in row:
         click.echo(row["advice"])
 
 
-def _row(name: str, again: bool) -> dict[str, Any]:
+def _server_facts(name: str, again: bool) -> dict[str, Any]:
     """Facts about a server by its name, or why there is none."""
     try:
         program = find_server(name)
     except HowfarError as error:
         return {"name": name, "missing": error.message, "advice": error.advice}
-    found = features_or_reason(program, again=again)
-    known = {"features": found.model_dump(mode="json")} if isinstance(found, Features) else {"not_asked": found}
-    return {"name": name, "kind": program.kind, "version": program.version, "program": str(program.path), **known}
+    features = features_or_reason(program, again=again)
+    feature_facts = (
+        {"features": features.model_dump(mode="json")} if isinstance(features, Features) else {"not_asked": features}
+    )
+    return {
+        "name": name,
+        "kind": program.kind,
+        "version": program.version,
+        "program": str(program.path),
+        **feature_facts,
+    }
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _row_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     if "missing" in row:
-        return (row["name"], *["-"] * (2 + len(_WORKS)), row["missing"])
-    able = row.get("features")
-    if able is None:
-        works = ["?"] * len(_WORKS)
+        return (row["name"], *["-"] * (2 + len(_FEATURE_HEADINGS)), row["missing"])
+    features = row.get("features")
+    if features is None:
+        feature_cells = ["?"] * len(_FEATURE_HEADINGS)
     else:
         yes_no = {True: "yes", False: "no"}
-        works = [yes_no[able["tls"] is not None], "+".join(able["compression"]) or "no"]
-        works += [yes_no[able[name]] for name in ("semi_sync", "clone")]
-    why = f"  ({row['not_asked']})" if "not_asked" in row else ""
-    return (row["name"], row["kind"], row["version"], *works, f"{_short(Path(row['program']))}{why}")
+        feature_cells = [yes_no[features["tls"] is not None], "+".join(features["compression"]) or "no"]
+        feature_cells += [yes_no[features[name]] for name in ("semi_sync", "clone")]
+    reason = f"  ({row['not_asked']})" if "not_asked" in row else ""
+    return (row["name"], row["kind"], row["version"], *feature_cells, f"{_shorten_home(Path(row['program']))}{reason}")
 
 
-def _short(path: Path) -> str:
+def _shorten_home(path: Path) -> str:
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
@@ -138,5 +146,7 @@ def get_servers(names: tuple[str, ...], source: Path | None) -> None:
     for name in names:
         if name not in RECIPES and (kind := nearest(name, KINDS)) is not None:
             raise UsageError(f"{name} is not among the servers that `howfar servers get` installs", KINDS[kind].remedy)
-    for installed, made in [get_from(source, note)] if source is not None else [get(name, note) for name in names]:
-        click.echo(f"{installed.name}  {installed.program}{'' if made else '  (already installed)'}")
+    for installed, is_new in (
+        [install_from(source, note)] if source is not None else [get(name, note) for name in names]
+    ):
+        click.echo(f"{installed.name}  {installed.program}{'' if is_new else '  (already installed)'}")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from howfar.lab.request import LabRequest, ReplicasSpec
 
 
-_NAMES_TRIED = 100
-_KILLED = (1, 137)
+_MAX_NAMES = 100
+_EXIT_CODES_IF_KILLED = (1, 137)
 """Exit codes if a sandbox was killed: its first process (unshare then exits with 1; howfar never does), or unshare itself."""
 
 
@@ -61,7 +61,7 @@ def enter_sandbox(leave: Callable[[], None]) -> int | None:
         return None
     leave()
     code = sandbox.run_inside()
-    if code in _KILLED:
+    if code in _EXIT_CODES_IF_KILLED:
         raise LabError(
             "the sandbox was killed by another process",
             "Memory may have run out; see `dmesg`. Finished trials are in the run file; `howfar resume` continues it.",
@@ -81,7 +81,7 @@ def lab_request(plan: Plan) -> LabRequest:
     from howfar.lab.link import LOCAL_NETWORK
     from howfar.lab.request import LabRequest
     from howfar.lab.servers.kinds import long_text
-    from howfar.runner.preflight import companions
+    from howfar.runner.preflight import auxiliary_servers
 
     factors = plan.factors
     return LabRequest(
@@ -90,39 +90,39 @@ def lab_request(plan: Plan) -> LabRequest:
         table_size=plan.data.table_size,
         link=LOCAL_NETWORK.with_levels({name: getattr(factors, name)[0] for name in FACTORS}),
         placement=factors.placement[0],
-        connections=_connections(plan),  # a confirmation may halve them, never add
+        connections=_max_connections(plan),  # a confirmation may halve them, never add
         paths=factors.path,
         contents=factors.content,
-        replicas=replicas_of(plan),
+        replicas=replicas_for(plan),
         prepare=making_tables(plan.workload.kind, max(factors.row_bytes), partial(long_text, factors.server[0])),
-        companions=companions(plan),
+        auxiliary_servers=auxiliary_servers(plan),
         application="php" in factors.application,
     )
 
 
-def replicas_of(plan: Plan) -> ReplicasSpec | None:
+def replicas_for(plan: Plan) -> ReplicasSpec | None:
     """Replicas for all cells; None if no cell replicates. The first link that a cell requests is calibrated with the laboratory."""
     from howfar.lab.link import LinkSpec
-    from howfar.lab.replicated import node_links, replicates, replication_spec
+    from howfar.lab.replicated_group import node_links, replicates, replication_spec
     from howfar.lab.request import ReplicasSpec
 
-    found = [cell.factors for cell in cells(plan)]
-    pairs = [factors for factors in found if replicates(factors)]
-    if not pairs:
+    all_factors = [cell.factors for cell in cells(plan)]
+    replicated = [factors for factors in all_factors if replicates(factors)]
+    if not replicated:
         return None
-    links = [link for factors in pairs for link in node_links(factors).values()]
+    links = [link for factors in replicated for link in node_links(factors).values()]
     return ReplicasSpec(
-        most=max(replication_spec(factors).replicas for factors in pairs),
-        mesh=any(replication_spec(factors).cluster for factors in pairs),
+        max_replicas=max(replication_spec(factors).replicas for factors in replicated),
+        mesh=any(replication_spec(factors).cluster for factors in replicated),
         link=links[0] if links else LinkSpec(0, None),
-        also_alone=len(pairs) < len(found),
+        also_standalone=len(replicated) < len(all_factors),
     )
 
 
-def _connections(plan: Plan) -> int:
+def _max_connections(plan: Plan) -> int:
     """Maximum of concurrent connections. A server is slow to notice that one was closed: with one per transaction there are more."""
-    most: int = max(plan.factors.threads)
-    return 2 * most if "per-transaction" in plan.factors.connect else most
+    threads: int = max(plan.factors.threads)
+    return 2 * threads if "per-transaction" in plan.factors.connect else threads
 
 
 def instruments() -> Instruments:
@@ -132,23 +132,23 @@ def instruments() -> Instruments:
     return Instruments(watch=LoadWatch, facts=program_facts)
 
 
-def default_out(plan: str, utc: str) -> Path:
+def default_run_path(plan: str, utc: str) -> Path:
     """`howfar-paths-20261121T201500Z.howfar` in the current directory, numbered when a run of the same second has that name."""
-    return _free(Path(f"howfar-{plan}-{utc}.howfar"))
+    return _unused_path(Path(f"howfar-{plan}-{utc}.howfar"))
 
 
-def new_file(path: Path, may_rename: bool, info: RunInfo) -> RunFile:
+def create_run_file(path: Path, may_rename: bool, info: RunInfo) -> RunFile:
     """The run file. If `may_rename`, a name that another run took meanwhile is numbered. Raises DiskFull, RunFileError."""
-    for _ in range(_NAMES_TRIED):
+    for _ in range(_MAX_NAMES):
         try:
             return create(path, info)
         except RunFileError:
             if not (may_rename and path.exists()):
                 raise
-            path = _free(path)
+            path = _unused_path(path)
     return create(path, info)
 
 
-def _free(path: Path) -> Path:
+def _unused_path(path: Path) -> Path:
     numbered = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
-    return path if not path.exists() else next(each for each in numbered if not each.exists())
+    return path if not path.exists() else next(candidate for candidate in numbered if not candidate.exists())

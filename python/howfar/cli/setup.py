@@ -63,11 +63,11 @@ def setup(only_check: bool, chosen: tuple[str, ...], only_print: bool, as_json: 
 
 def _install(names: Sequence[str], only_print: bool) -> int:
     """Install what is missing of these groups. Raises MissingError, LabError."""
-    from howfar.lab.replication.galera import no_transfer
+    from howfar.lab.replication.galera import missing_for_transfer
     from howfar.setup.install import fetch_transfer_scripts, package_manager, plan_installation, untested_system
 
     missing = missing_programs(names)
-    missing_scripts = no_transfer() if "clusters" in names else None
+    missing_scripts = missing_for_transfer() if "clusters" in names else None
     if not missing and missing_scripts is None:
         click.echo(f"Nothing to install: all programs are here ({', '.join(names)}).")
         return 0
@@ -88,11 +88,11 @@ def _install(names: Sequence[str], only_print: bool) -> int:
         _install_packages(installation, names)
     if missing_scripts is not None and manager.name == "apt":
         fetch_transfer_scripts()
-    still_missing = [one for one in missing_programs(names) if one.name not in installation.unpackaged]
+    still_missing = [program for program in missing_programs(names) if program.name not in installation.unpackaged]
     if still_missing:
-        places = "; ".join(f"{one.name}: {' or '.join(one.candidates)}" for one in still_missing)
+        places = "; ".join(f"{program.name}: {' or '.join(program.candidates)}" for program in still_missing)
         raise MissingError(f"still not found after the installation: {places}", "Put commands into PATH.")
-    if "clusters" in names and (scripts := no_transfer()) is not None:
+    if "clusters" in names and (scripts := missing_for_transfer()) is not None:
         raise MissingError(scripts, "Install the package with the scripts `wsrep_sst_*`, usually the MariaDB server's.")
     return MissingError.exit_code if installation.unpackaged else 0
 
@@ -116,9 +116,9 @@ def _install_packages(installation: Installation, names: Sequence[str]) -> None:
 
 def _absolute_path() -> str:
     """Absolute path of this program, quoted for a shell, since root's PATH differs."""
-    called = sys.argv[0] if Path(sys.argv[0]).name == "howfar" else "howfar"
-    found = shutil.which(called)
-    return shlex.quote(called if found is None else str(Path(found).absolute()))
+    name = sys.argv[0] if Path(sys.argv[0]).name == "howfar" else "howfar"
+    path = shutil.which(name)
+    return shlex.quote(name if path is None else str(Path(path).absolute()))
 
 
 def _check(as_json: bool) -> int:

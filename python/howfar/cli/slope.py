@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.screen import blocks_option, json_option, no_colour_option, note, show_found
-from howfar.cli.target import named_server_at, server_at, usual_server
+from howfar.cli.screen import blocks_option, json_option, no_colour_option, note, show_result
+from howfar.cli.target import find_usual_server, named_server_at, server_at
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
 
-_LONGEST_DELAY_NS = 1_000_000_000
+_MAX_DELAY_NS = 1_000_000_000
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -58,7 +58,7 @@ def slope(
     The command reaches the tap through a mount that only it sees (Unix sockets), or by replacing HOST:PORT in its arguments and
     environment (TCP). Nothing else on this machine changes. No protocol is parsed, so it works through TLS.
     """
-    from howfar.recording.slope import Requested, document, measure  # numpy, which --help need not import
+    from howfar.recording.slope import SlopeRequest, document, measure  # numpy, which --help need not import
 
     if not command and url is None:
         raise UsageError("nothing to time", "Give a command after --, or --url, or both.")
@@ -67,26 +67,26 @@ def slope(
             "the application behind the URL does not connect through the tap",
             "Give the command that starts it after --, or --listen and configure it to connect there.",
         )
-    requested = Requested(
-        server=named_server_at(server or usual_server()),
+    requested = SlopeRequest(
+        server=named_server_at(server or find_usual_server()),
         command=command,
         url=url,
         listen=None if listen is None else server_at(listen, "--listen"),
-        delays_ns=None if delays is None else _delays(delays),
+        delays_ns=None if delays is None else _parse_delays(delays),
         blocks=blocks,
         budget_s=parse_duration_ns(time_budget) / 1e9,
         warm_ups=warmup,
     )
-    found = measure(requested, note)
-    show_found(found, document(found, url or Path(command[0]).name), as_json, no_colour)
+    result = measure(requested, note)
+    show_result(result, document(result, url or Path(command[0]).name), as_json, no_colour)
     return 0
 
 
-def _delays(text: str) -> tuple[int, ...]:
+def _parse_delays(text: str) -> tuple[int, ...]:
     """Delays in a list. Raises UsageError."""
-    found = sorted({parse_duration_ns(part) for part in text.split(",")})
-    if len(found) < 2 or found[0] != 0 or found[-1] > _LONGEST_DELAY_NS:
+    delays_ns = sorted({parse_duration_ns(part) for part in text.split(",")})
+    if len(delays_ns) < 2 or delays_ns[0] != 0 or delays_ns[-1] > _MAX_DELAY_NS:
         raise UsageError(
             f"{text!r}: a slope needs 0ms and at least one more delay, none above 1 s", "For example: 0ms,1ms,5ms."
         )
-    return tuple(found)
+    return tuple(delays_ns)

@@ -45,25 +45,27 @@ COMMANDS: dict[str, str] = {
     "latency": f"{LIKE_TARGET}. To run the plan of that name: `howfar run latency`",
     "plan": "`howfar plans NAME` to see a plan, `howfar run NAME` to run it",
 }
-"""Words that are no command -> the command that does what they mean."""
+"""Words that are not commands -> the equivalent command."""
 
-_FORMS = "`howfar report FILE` with `--json`, `--csv`, `--md` or `--html`, when the run has ended"
-_OUT = {**dict.fromkeys(("-o", "--output", "--file", "--save"), "--out")}
-_TIME = {
+_REPORT_FORMATS = "`howfar report FILE` with `--json`, `--csv`, `--md` or `--html`, when the run has ended"
+_OUT_EQUIVALENTS = {**dict.fromkeys(("-o", "--output", "--file", "--save"), "--out")}
+_TIME_EQUIVALENTS = {
     **dict.fromkeys(("-t", "-d", "-T", "--duration", "--time", "--runtime", "--timeout", "--max-time"), "--time-budget")
 }
-_RTT_AND_RATE = {
+_RTT_AND_RATE_EQUIVALENTS = {
     **dict.fromkeys(("--latency", "--delay", "--ping", "--distance"), "--rtt"),
     **dict.fromkeys(("--bandwidth", "--speed", "--throughput"), "--rate"),
 }
-_LINK = {
-    **_RTT_AND_RATE,
+_LINK_EQUIVALENTS = {
+    **_RTT_AND_RATE_EQUIVALENTS,
     **dict.fromkeys(("--network", "--profile"), "--link"),
     **dict.fromkeys(("--packet-loss", "--drop"), "--loss"),
 }
-_SECRET = {**dict.fromkeys(("-p", "--password", "--passwd", "--pass", "-W"), "--password-file or --ask-password")}
+_PASSWORD_EQUIVALENTS = {
+    **dict.fromkeys(("-p", "--password", "--passwd", "--pass", "-W"), "--password-file or --ask-password")
+}
 IN_TARGET = "the target itself: mysql://USER@HOST:PORT/DATABASE"
-_OF_TARGET = {
+_TARGET_EQUIVALENTS = {
     **dict.fromkeys(("-n", "-c", "--number", "--requests", "--samples", "--repeat", "--times"), "--count"),
     **dict.fromkeys(("-i", "--every", "--rate", "--wait"), "--interval"),
     **dict.fromkeys(("-t", "-w", "-f", "--follow", "--live", "--monitor", "--duration", "--time"), "--watch"),
@@ -72,13 +74,13 @@ _OF_TARGET = {
     **dict.fromkeys(("--dsn", "--url", "--uri", "--target"), IN_TARGET),
     **dict.fromkeys(("-V", "-v"), "--version"),
     **dict.fromkeys(("--format", "--output-format", "-o", "--output"), "--json, --csv or --prometheus FILE"),
-    **_SECRET,
+    **_PASSWORD_EQUIVALENTS,
 }
-_OF_PLANS = {
-    **_TIME,
-    **_OUT,
-    **_RTT_AND_RATE,
-    **dict.fromkeys(("--json", "--csv", "--md", "--markdown", "--format"), _FORMS),
+_RUN_EQUIVALENTS = {
+    **_TIME_EQUIVALENTS,
+    **_OUT_EQUIVALENTS,
+    **_RTT_AND_RATE_EQUIVALENTS,
+    **dict.fromkeys(("--json", "--csv", "--md", "--markdown", "--format"), _REPORT_FORMATS),
     **dict.fromkeys(("-c", "-j", "--connections", "--concurrency", "--thread-count"), "--threads"),
     **dict.fromkeys(("--database", "--db", "--engine", "--kind"), "--server"),
     **dict.fromkeys(("--long", "--complete", "--slow"), "--full"),
@@ -94,27 +96,27 @@ _OF_PLANS = {
     **dict.fromkeys(("--blocks", "--runs", "--repeat", "--precision", "--accuracy"), "--time-budget or --target"),
     **dict.fromkeys(("-v", "--verbose"), "--details"),
 }
-_OF_REPORT = {
+_REPORT_EQUIVALENTS = {
     **dict.fromkeys(("-o", "--output", "--out", "--file", "--save", "--page", "--pdf", "--open"), "--html=FILE"),
     **dict.fromkeys(("--format", "-f", "--as", "--type"), "--json, --csv, --md or --html"),
     **dict.fromkeys(("--markdown",), "--md"),
     **dict.fromkeys(("-v", "--verbose", "--full", "--long", "--all"), "--details"),
 }
-_OF_PREDICTION = {
-    **_LINK,
+_PREDICTION_EQUIVALENTS = {
+    **_LINK_EQUIVALENTS,
     **dict.fromkeys(("-n", "--runs", "--repeat"), "--blocks"),
     **dict.fromkeys(("-o", "--out", "--output"), "--json, and > FILE"),
 }
 OPTIONS: dict[str, Mapping[str, str]] = {
-    "": _OF_TARGET,
-    "run": _OF_PLANS,
+    "": _TARGET_EQUIVALENTS,
+    "run": _RUN_EQUIVALENTS,
     "resume": {
-        **_TIME,
+        **_TIME_EQUIVALENTS,
         **dict.fromkeys(("--full", "--quick"), "`howfar run NAME` for a new run: this one keeps its plan"),
         "--precision": "--target",
     },
     "confirm": {**dict.fromkeys(("--time-budget", "--duration"), "`howfar resume FILE --confirm --time-budget TIME`")},
-    "report": _OF_REPORT,
+    "report": _REPORT_EQUIVALENTS,
     "compare": {
         **dict.fromkeys(("--json", "--csv", "--md", "--html"), "`howfar report FILE --json` for each of the two")
     },
@@ -127,10 +129,10 @@ OPTIONS: dict[str, Mapping[str, str]] = {
         **dict.fromkeys(("--duration", "--time", "-t"), "--watch"),
         **dict.fromkeys(("--fail", "--exit-code"), "--strict"),
         "-u": "--user",
-        **_SECRET,
+        **_PASSWORD_EQUIVALENTS,
     },
     "slope": {
-        **_TIME,
+        **_TIME_EQUIVALENTS,
         **dict.fromkeys(("-o", "--out", "--output"), "--json, and > FILE"),
         **dict.fromkeys(("-n", "--runs", "--repeat"), "--blocks"),
         **dict.fromkeys(("--delay", "--latency", "--rtt"), "--delays"),
@@ -138,16 +140,16 @@ OPTIONS: dict[str, Mapping[str, str]] = {
     },
     "record": {
         **dict.fromkeys(("-t", "--duration", "--time-budget"), "--time"),
-        **_OUT,
+        **_OUT_EQUIVALENTS,
         **dict.fromkeys(("--host", "--dsn", "--target", "--database", "--port"), "--server"),
         **dict.fromkeys(("-i", "--iface", "--device"), "--interface"),
         **dict.fromkeys(("-r", "--read"), "--pcap"),
         **dict.fromkeys(("--url", "--web"), "--http"),
     },
-    "predict": _OF_PREDICTION,
-    "replay": _OF_PREDICTION,
+    "predict": _PREDICTION_EQUIVALENTS,
+    "replay": _PREDICTION_EQUIVALENTS,
     "lab": {
-        **_LINK,
+        **_LINK_EQUIVALENTS,
         "--duration": "`timeout` before the command",
         **dict.fromkeys(("--out", "--json"), "--receipt"),
         **dict.fromkeys(("--database", "--db"), "--server"),
@@ -178,7 +180,7 @@ SUBCOMMANDS: dict[str, Mapping[str, str]] = {
         **dict.fromkeys(("run", "self", "all"), "`howfar bench engine` or `howfar bench link`"),
     },
 }
-"""Words that are no subcommand -> the command that does what they mean."""
+"""By group: words that are not its subcommands -> the equivalent command."""
 
 
 class UnknownCommand(click.UsageError):
@@ -218,62 +220,62 @@ def explain(error: HowfarError | click.ClickException, words: Sequence[str]) -> 
         return error.message, error.advice
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path.strip() if context else "howfar"
-    found = "".join(_suggestions(error, context, path.partition(" ")[2], words)) if context else ""
+    suggestions = "".join(_suggestions(error, context, path.partition(" ")[2], words)) if context else ""
     # Click's own suggestions include names that differ much from what was typed.
     message = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
-    lists = "" if isinstance(error, UnknownCommand) else f"`{path} --help` lists the options."
-    return message[:1].lower() + message[1:].rstrip("."), f"{found}{lists}".strip()
+    option_hint = "" if isinstance(error, UnknownCommand) else f"`{path} --help` lists the options."
+    return message[:1].lower() + message[1:].rstrip("."), f"{suggestions}{option_hint}".strip()
 
 
 def _suggestions(error: click.ClickException, context: click.Context, name: str, words: Sequence[str]) -> Iterator[str]:
     if isinstance(error, UnknownCommand):
-        yield _instead_of_command(error.word, error.known, name)
+        yield _suggest_for_command(error.word, error.known, name)
     elif isinstance(error, click.NoSuchOption):
-        yield _instead_of_option(error.option_name, context, name)
+        yield _suggest_for_option(error.option_name, context, name)
     elif (
         isinstance(error, click.BadParameter) and error.param is not None and isinstance(error.param.type, click.Choice)
     ):
         yield from (did_you_mean(word, error.param.type.choices) for word in words if repr(word) in error.message)
     elif isinstance(error, click.BadParameter) and error.param is not None:
-        yield _instead_of_list(error.param, words)
-    elif extra := _leftover(context, name, words):
-        yield _instead_of_words(extra, context, name)
+        yield _suggest_for_list(error.param, words)
+    elif extra := _unparsed_words(context, name, words):
+        yield _suggest_for_words(extra, context, name)
 
 
-def _instead_of_command(word: str, known: Sequence[str], group: str) -> str:
-    meant = SUBCOMMANDS.get(group, {}) if group else COMMANDS
-    if word in meant:
-        return f"Use {meant[word]}.\n"
+def _suggest_for_command(word: str, known: Sequence[str], group: str) -> str:
+    equivalents = SUBCOMMANDS.get(group, {}) if group else COMMANDS
+    if word in equivalents:
+        return f"Use {equivalents[word]}.\n"
     if group:
-        near = nearest(word, known)
-        return f"Did you mean `howfar {group} {near}`?\n" if near else f"Known: {', '.join(known)}.\n"
+        similar = nearest(word, known)
+        return f"Did you mean `howfar {group} {similar}`?\n" if similar else f"Known: {', '.join(known)}.\n"
     from howfar.plan.load import shipped_plans  # pydantic, imported only after a mistake
 
     plan = nearest(word, shipped_plans())
     if word == plan:
         return f"It is a plan: `howfar run {word}` runs it.\n"
-    if word in _SERVERS:
-        return f"For your server: {LIKE_TARGET}. For one in the laboratory: `howfar run paths --server {_SERVERS[word]}`.\n"
+    if word in _SERVER_WORDS:
+        return f"For your server: {LIKE_TARGET}. For one in the laboratory: `howfar run paths --server {_SERVER_WORDS[word]}`.\n"
     as_host = f"As a host: `howfar {word}:3306` (MySQL), :5432 (PostgreSQL), :6379 (Redis) or :11211 (Memcached).\n"
-    if (near := nearest(word, [*known, *meant])) is not None:
-        command = f"Use {meant[near]}.\n" if near in meant else f"Did you mean `howfar {near}`?\n"
-        return command + as_host if _HOST.search(word) else command
-    if plan is not None and not _HOST.search(word):
+    if (similar := nearest(word, [*known, *equivalents])) is not None:
+        command = f"Use {equivalents[similar]}.\n" if similar in equivalents else f"Did you mean `howfar {similar}`?\n"
+        return command + as_host if _HOST_HINTS.search(word) else command
+    if plan is not None and not _HOST_HINTS.search(word):
         return f"Did you mean `howfar run {plan}`?\n"
     return f"For a database: {LIKE_TARGET}.\n{as_host}`howfar help` lists the commands.\n"
 
 
-_HOST = re.compile(r"[0-9]|db|sql|pg|host|srv|redis|cache|prod|stag|primary|replica")
-"""What names of hosts often contain."""
+_HOST_HINTS = re.compile(r"[0-9]|db|sql|pg|host|srv|redis|cache|prod|stag|primary|replica")
+"""Parts that host names often contain."""
 
 
-_SERVERS = {
+_SERVER_WORDS = {
     **{name: name for name in ("mariadb", "mysql", "postgresql", "redis", "valkey", "memcached")},
     **dict.fromkeys(("postgres", "pgsql", "pg", "psql"), "postgresql"),
 }
 
 
-def _options(context: click.Context) -> list[str]:
+def _option_names(context: click.Context) -> list[str]:
     return [
         name
         for param in context.command.get_params(context)
@@ -288,15 +290,15 @@ def accepted(suggestion: str, options: Sequence[str]) -> bool:
     return all(option in options or option == "--version" for option in re.findall(r"--[a-z][a-z-]*", outside))
 
 
-def _instead_of_option(option: str, context: click.Context, name: str) -> str:
-    options = _options(context)
-    meant = OPTIONS.get(name, {}).get(option)
-    if meant is not None and accepted(meant, options):
-        return f"Use {meant}.\n"
+def _suggest_for_option(option: str, context: click.Context, name: str) -> str:
+    options = _option_names(context)
+    equivalent = OPTIONS.get(name, {}).get(option)
+    if equivalent is not None and accepted(equivalent, options):
+        return f"Use {equivalent}.\n"
     return did_you_mean(option, [known for known in options if known.startswith("--")]).replace("? ", "?\n")
 
 
-def _instead_of_list(param: click.Parameter, words: Sequence[str]) -> str:
+def _suggest_for_list(param: click.Parameter, words: Sequence[str]) -> str:
     """Advice if several numbers were given where one is expected; else empty."""
     several = any(re.fullmatch(r"\d+(,\d+)+", word.rpartition("=")[2]) for word in words)
     if not several or not isinstance(param.type, click.types.IntParamType):
@@ -304,19 +306,19 @@ def _instead_of_list(param: click.Parameter, words: Sequence[str]) -> str:
     return f"{param.opts[0]} takes one number. For several, write `{param.name} = [1, 4]` below [factors] in a plan of your own.\n"
 
 
-def _leftover(context: click.Context, name: str, words: Sequence[str]) -> list[str]:
+def _unparsed_words(context: click.Context, name: str, words: Sequence[str]) -> list[str]:
     """The words that the command does not accept."""
-    own = list(words)[len(name.split()) :]
+    own_words = list(words)[len(name.split()) :]
     try:
-        return list(context.command.make_parser(context).parse_args(own)[1])
+        return list(context.command.make_parser(context).parse_args(own_words)[1])
     except click.UsageError:
         return []
 
 
-def _instead_of_words(extra: Sequence[str], context: click.Context, name: str) -> str:
-    word, options = extra[0], _options(context)
-    if word in _SERVERS and "--server" in options:
-        return f"Use --server {_SERVERS[word]}.\n"
+def _suggest_for_words(extra: Sequence[str], context: click.Context, name: str) -> str:
+    word, options = extra[0], _option_names(context)
+    if word in _SERVER_WORDS and "--server" in options:
+        return f"Use --server {_SERVER_WORDS[word]}.\n"
     if re.fullmatch(r"[0-9.]+(ns|us|µs|ms)", word) and "--rtt" in options:
         return f"Use --rtt {word}.\n"
     if re.fullmatch(r"[0-9.]+[kmgKMG]?(bit|bps)(/s)?", word) and "--rate" in options:
@@ -339,12 +341,12 @@ _UNITS = r"(ns|us|µs|ms|s|m|min|h|bit|kbit|mbit|gbit|[kmg]bps|[kmgt]?i?b|%)"
 
 def _split_quantity(words: Sequence[str]) -> tuple[str, str, str] | None:
     """An option, number and unit that were typed as three words (`--rtt 5 ms`), or with `=` as two; None if there is none."""
-    own = list(words[: words.index("--")] if "--" in words else words)
-    for first, unit in pairwise(own):
+    own_words = list(words[: words.index("--")] if "--" in words else words)
+    for word, unit in pairwise(own_words):
         if not re.fullmatch(_UNITS, unit, re.IGNORECASE):
             continue
-        before = own[own.index(first) - 1] if own.index(first) else ""
-        option, number = first.split("=", 1) if first.startswith("--") and "=" in first else (before, first)
+        previous = own_words[own_words.index(word) - 1] if own_words.index(word) else ""
+        option, number = word.split("=", 1) if word.startswith("--") and "=" in word else (previous, word)
         if option.startswith("-") and re.fullmatch(r"[0-9]+(\.[0-9]+)?", number):
             return option, number, unit
     return None

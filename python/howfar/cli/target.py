@@ -1,4 +1,4 @@
-"""Where a server is and how to log in: a target, options, files and the environment -> a `Login`; names -> numeric addresses.
+"""Finds a server and its login from a target, options, files and the environment, and resolves names to numeric addresses.
 
 This module reads files and resolves names; `howfar.address` parses texts. No note or error contains a password.
 """
@@ -22,8 +22,8 @@ from pathlib import Path
 from howfar.address import (
     SYSTEM_CA,
     Files,
-    Given,
     Login,
+    ParsedTarget,
     Secret,
     ServerAddress,
     libpq,
@@ -34,19 +34,19 @@ from howfar.address import (
 from howfar.cli.hide_arguments import HIDDEN
 from howfar.cli.screen import note, read_text
 from howfar.cli.suggest import LIKE_TARGET
-from howfar.distance.resolve import as_number, resolved, unknown_host
+from howfar.distance.resolve import as_number, resolve_name, unknown_host
 from howfar.engine.ping_messages import Target, TcpTarget, UnixTarget
 from howfar.errors import EngineError, UsageError
 from howfar.recording.insertion import NamedServer
 from howfar.services import SERVICES
 
 MAX_FILE_BYTES = 65_536
-TRY_S = 5.0
-"""Time for each of several addresses of a name."""
-LONGEST_SOCKET_PATH = 107
+CONNECT_TIMEOUT_S = 5.0
+"""Timeout of a connection attempt that tests whether an address answers, or whether a server offers TLS."""
+MAX_SOCKET_PATH_BYTES = 107
 """Maximum length of a path that the kernel accepts, in bytes."""
-_USUAL_SOCKETS = tuple(service.sockets[0] for service in SERVICES.values())
-_AUTHORITIES = (
+_DEFAULT_SOCKETS = tuple(service.sockets[0] for service in SERVICES.values())
+_CA_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
@@ -56,24 +56,24 @@ _AUTHORITIES = (
 _SERVICE_FOLDERS = ("/etc/postgresql-common", "/etc/sysconfig/pgsql", "/etc/postgresql", "/etc")
 """Folders of the system's service file: `pg_config --sysconfdir` on Debian, on Red Hat, and elsewhere."""
 
-_PASSWORDS = {"mysql": ("HOWFAR_PASSWORD", "MYSQL_PWD"), "redis": ("HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")}
+_PASSWORD_VARIABLES = {"mysql": ("HOWFAR_PASSWORD", "MYSQL_PWD"), "redis": ("HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")}
 """Variables with a password, by protocol: a password for another kind of server is not sent."""
 
 Say = Callable[[str], None]
-_NOTHING = ServerAddress()
-_NO_FILE = Given(_NOTHING)
+_NO_ADDRESS = ServerAddress()
+_NO_FILE = ParsedTarget(_NO_ADDRESS)
 
 
 @dataclass(frozen=True)
 class _Sources:
     """Sources for a server and a login other than the target: options and the environment."""
 
-    named: ServerAddress
+    option_address: ServerAddress
     defaults: ServerAddress
     defaults_file: Path | None
     password_file: Path | None
     ask_password: bool
-    seen: bool
+    is_visible: bool
     """Whether the target is on the command line, where other users see it."""
     environment: Mapping[str, str]
 
@@ -82,8 +82,8 @@ def find_server(
     text: str | None,
     *,
     user: str | None = None,
-    named: ServerAddress = _NOTHING,
-    defaults: ServerAddress = _NOTHING,
+    option_address: ServerAddress = _NO_ADDRESS,
+    defaults: ServerAddress = _NO_ADDRESS,
     defaults_file: Path | None = None,
     env_name: str | None = None,
     password_file: Path | None = None,
@@ -93,36 +93,40 @@ def find_server(
 ) -> Login:
     """The complete address and the password of the server that a target and options name. Raises UsageError.
 
-    `named`: options equivalent to a target; `defaults`: values that apply if no other source gives them. Without a target it is the
-    server of `howfar lab`, if that runs us, else the default of the protocol.
+    `option_address`: options equivalent to a target; `defaults`: values that apply if no other source gives them. Without a target
+    it is the server of the `howfar lab` in which this process runs, else the default of the protocol.
     """
     variables = os.environ if environment is None else environment
-    given = _given(text, env_name, variables)
+    parsed = _parse_given_target(text, env_name, variables)
     if user is not None:
-        named = replace(named, user=user)
-    sources = _Sources(named, defaults, defaults_file, password_file, ask_password, env_name is None, variables)
+        option_address = replace(option_address, user=user)
+    sources = _Sources(
+        option_address, defaults, defaults_file, password_file, ask_password, env_name is None, variables
+    )
     file = _NO_FILE if defaults_file is None else read_option_file(defaults_file, variables, say)
     laboratory = None
-    if given is None and not any(each.names_a_server or each.localhost_is_socket for each in (named, file.address)):
-        laboratory = of_laboratory(variables)
+    if parsed is None and not any(
+        source.names_a_server or source.localhost_is_socket for source in (option_address, file.address)
+    ):
+        laboratory = laboratory_address(variables)
     if laboratory is not None:
         say("using the server and account of `howfar lab`")
-    said = named.over(given.address if given is not None else _NOTHING)
-    if said.protocol is None and given is not None:
-        said = replace(said, protocol=protocol_by_port(said.port))
-    if said.protocol == "postgresql" or (laboratory is not None and laboratory.protocol == "postgresql"):
-        return _of_libpq(said, given, laboratory is not None, sources, say)
-    below = file.address if laboratory is None else laboratory.over(file.address)
-    address = said.over(below).over(defaults)
+    requested = option_address.over(parsed.address if parsed is not None else _NO_ADDRESS)
+    if requested.protocol is None and parsed is not None:
+        requested = replace(requested, protocol=protocol_by_port(requested.port))
+    if requested.protocol == "postgresql" or (laboratory is not None and laboratory.protocol == "postgresql"):
+        return _find_libpq_login(requested, parsed, laboratory is not None, sources, say)
+    fallback = file.address if laboratory is None else laboratory.over(file.address)
+    address = requested.over(fallback).over(defaults)
     if address.protocol == "mysql":
-        address = replace(address, user=address.user or own_name())
-    address = located(address, variables)
-    password = _password(sources, given, file.password, laboratory is not None, address, say)
-    notes = (*(given.notes if given is not None else ()), *file.notes, *password_note(sources.seen, given))
-    return Login(_with_files(address), password, notes)
+        address = replace(address, user=address.user or own_account_name())
+    address = complete_address(address, variables)
+    password = _password(sources, parsed, file.password, laboratory is not None, address, say)
+    notes = (*(parsed.notes if parsed is not None else ()), *file.notes, *password_note(sources.is_visible, parsed))
+    return Login(_with_checked_files(address), password, notes)
 
 
-def _given(text: str | None, env_name: str | None, environment: Mapping[str, str]) -> Given | None:
+def _parse_given_target(text: str | None, env_name: str | None, environment: Mapping[str, str]) -> ParsedTarget | None:
     """The parsed target, from the command line or from the variable that `--env` names. Raises UsageError."""
     if env_name is None:
         return None if text is None else parse_target(text)
@@ -131,20 +135,20 @@ def _given(text: str | None, env_name: str | None, environment: Mapping[str, str
     return parse_target(variable(env_name, environment))
 
 
-def parse_target(text: str) -> Given:
+def parse_target(text: str) -> ParsedTarget:
     """Parse a target; a directory is that of PostgreSQL's sockets, as in libpq. Raises UsageError."""
-    if os.path.isfile(text):  # noqa: PTH113 - see `_is_there`
+    if os.path.isfile(text):  # noqa: PTH113 - see `_exists`
         option_file = shlex.quote(text)
         raise UsageError(
             f"{text} is a file, not the address of a server",
             f"For an option file: `howfar --defaults-file {option_file}`. For a server: {LIKE_TARGET}.",
         )
-    given = parse(text)
-    path = given.address.socket
-    if given.form == "socket path" and path is not None and os.path.isdir(path):  # noqa: PTH112 - see `_is_there`
+    parsed = parse(text)
+    path = parsed.address.socket
+    if parsed.form == "socket path" and path is not None and os.path.isdir(path):  # noqa: PTH112 - see `_exists`
         folder = Path(os.path.abspath(path))  # noqa: PTH100
-        return replace(given, address=ServerAddress(protocol="postgresql", host=str(folder), port=_only_port(folder)))
-    return given
+        return replace(parsed, address=ServerAddress(protocol="postgresql", host=str(folder), port=_only_port(folder)))
+    return parsed
 
 
 def _only_port(folder: Path) -> int | None:
@@ -157,8 +161,8 @@ def _only_port(folder: Path) -> int | None:
     names = [path.name.removeprefix(libpq.SOCKET_NAME) for path in entries if path.name.startswith(libpq.SOCKET_NAME)]
     ports = [int(name) for name in names if name.isdigit()]
     if not ports:
-        others = ", ".join(str(path) for path in sorted(entries) if path.is_socket())
-        advice = f"Name one of its sockets: {others}." if others else f"For a server: {LIKE_TARGET}."
+        other_sockets = ", ".join(str(path) for path in sorted(entries) if path.is_socket())
+        advice = f"Name one of its sockets: {other_sockets}." if other_sockets else f"For a server: {LIKE_TARGET}."
         raise UsageError(f"{folder} is a directory, and PostgreSQL has no socket in it", advice)
     return ports[0] if len(ports) == 1 else None
 
@@ -167,26 +171,30 @@ def variable(name: str, environment: Mapping[str, str]) -> str:
     """The value of the variable that `--env` names. Raises UsageError."""
     value = environment.get(name)
     if not value:
-        shown = f" {name}" if name.isidentifier() else ""
-        raise UsageError(f"--env{shown}: there is no such variable, or it is empty", "Export it first.")
+        name_text = f" {name}" if name.isidentifier() else ""
+        raise UsageError(f"--env{name_text}: there is no such variable, or it is empty", "Export it first.")
     return value
 
 
-def password_note(seen: bool, given: Given | None) -> tuple[str, ...]:
+def password_note(on_command_line: bool, parsed: ParsedTarget | None) -> tuple[str, ...]:
     """A sentence if a password was on the command line, where other users see it."""
-    if not seen or given is None or not given.password:
+    if not on_command_line or parsed is None or not parsed.password:
         return ()
     can_see = "could briefly see" if HIDDEN.done else "can see"
-    remark = f"other users of this machine {can_see} the password in the target (ps); "
-    return (remark + "--env NAME, --password-file or --ask-password avoid that",)
+    visibility = f"other users of this machine {can_see} the password in the target (ps); "
+    return (visibility + "--env NAME, --password-file or --ask-password avoid that",)
 
 
-def located(address: ServerAddress, environment: Mapping[str, str]) -> ServerAddress:
+def complete_address(address: ServerAddress, environment: Mapping[str, str]) -> ServerAddress:
     """The address with its socket, or its host and port; the account is left as it is. Raises UsageError."""
     if address.protocol == "postgresql":
-        plain = ServerAddress(host=address.host, hostaddr=address.hostaddr, port=address.port, socket=address.socket)
-        found = libpq.completed(plain, "", None)
-        return replace(address, host=found.host, hostaddr=found.hostaddr, port=found.port, socket=found.socket)
+        server_part = ServerAddress(
+            host=address.host, hostaddr=address.hostaddr, port=address.port, socket=address.socket
+        )
+        completed = libpq.completed(server_part, "", None)
+        return replace(
+            address, host=completed.host, hostaddr=completed.hostaddr, port=completed.port, socket=completed.socket
+        )
     if address.socket is None and address.localhost_is_socket and address.host in (None, "localhost"):
         address = replace(address, host=None, port=None, socket=_usual_socket(environment))
     if address.socket is not None:
@@ -199,25 +207,25 @@ def located(address: ServerAddress, environment: Mapping[str, str]) -> ServerAdd
 def _usual_socket(environment: Mapping[str, str]) -> str:
     """The socket that the clients of MySQL and MariaDB use for localhost. Raises UsageError."""
     paths = SERVICES["mysql"].sockets
-    if named := environment.get("MYSQL_UNIX_PORT"):
-        return named
-    found = next((path for path in paths if Path(path).is_socket()), None)
-    if found is None:
+    if from_variable := environment.get("MYSQL_UNIX_PORT"):
+        return from_variable
+    existing = next((path for path in paths if Path(path).is_socket()), None)
+    if existing is None:
         raise UsageError(
             f"localhost means the server's socket here, and none of the usual ones exists: {', '.join(paths)}",
             "Name the socket, or write 127.0.0.1 for TCP.",
         )
-    return found
+    return existing
 
 
 # ---------------------------------------------------------------- option files
 
 
-def read_option_file(file: Path, environment: Mapping[str, str], say: Say) -> Given:
+def read_option_file(file: Path, environment: Mapping[str, str], say: Say) -> ParsedTarget:
     """The address and password that an option file and the files it includes give. Raises UsageError."""
     first = str(file)
 
-    def read(name: str) -> str | None:
+    def read_file(name: str) -> str | None:
         path = Path(name)
         if name != first and not path.exists():
             return None
@@ -227,57 +235,57 @@ def read_option_file(file: Path, environment: Mapping[str, str], say: Say) -> Gi
             return None
         return content
 
-    def names(folder: str) -> list[str] | None:
+    def list_folder(folder: str) -> list[str] | None:
         try:
             return [str(path) for path in Path(folder).iterdir()]
         except OSError:
             return None
 
-    return parse_option_file(first, Files(read, names), environment.get("MYSQL_GROUP_SUFFIX", ""))
+    return parse_option_file(first, Files(read_file, list_folder), environment.get("MYSQL_GROUP_SUFFIX", ""))
 
 
-def _with_files(address: ServerAddress) -> ServerAddress:
+def _with_checked_files(address: ServerAddress) -> ServerAddress:
     """The address, once the files that it names can be read; the system's authorities become their file. Raises UsageError."""
     if address.ssl_ca == SYSTEM_CA:
-        address = replace(address, ssl_ca=system_authorities())
+        address = replace(address, ssl_ca=find_system_ca_file())
     for name, file in (("CA", address.ssl_ca), ("certificate", address.ssl_cert), ("key", address.ssl_key)):
         if file:
             try:
                 Path(file).open("rb").close()
             except OSError as error:
-                says = f"the {name} file {file} cannot be read: {error.strerror}"
-                raise UsageError(says, "Check its name and permissions.") from error
+                problem = f"the {name} file {file} cannot be read: {error.strerror}"
+                raise UsageError(problem, "Check its name and permissions.") from error
     return address
 
 
-def system_authorities() -> str:
+def find_system_ca_file() -> str:
     """The file of the authorities that this machine trusts: OpenSSL's default, or that of a distribution. Raises UsageError."""
     default = ssl.get_default_verify_paths().cafile
-    found = next((file for file in (default, *_AUTHORITIES) if file and _is_there(file)), None)
-    if found is None:
+    existing = next((file for file in (default, *_CA_FILES) if file and _exists(file)), None)
+    if existing is None:
         raise UsageError(
             "this machine has no file of trusted authorities in a usual place",
             "Install ca-certificates, or name a file (SSL_CERT_FILE, ssl-ca, sslrootcert).",
         )
-    return found
+    return existing
 
 
 # ---------------------------------------------------------------- the laboratory
 
 
-def of_laboratory(environment: Mapping[str, str] | None = None) -> ServerAddress | None:
+def laboratory_address(environment: Mapping[str, str] | None = None) -> ServerAddress | None:
     """The server that `howfar lab` describes to the programs in it; None outside."""
     environment = os.environ if environment is None else environment
     if "HOWFAR_SOCKET" not in environment and "HOWFAR_HOST" not in environment:
         return None
-    named = environment.get("HOWFAR_PROTOCOL", "mysql")
-    service = SERVICES.get(named, SERVICES["mysql"])
+    protocol = environment.get("HOWFAR_PROTOCOL", "mysql")
+    service = SERVICES.get(protocol, SERVICES["mysql"])
     port = environment.get("HOWFAR_PORT", str(service.port))
-    inet = "HOWFAR_SOCKET" not in environment
+    is_tcp = "HOWFAR_SOCKET" not in environment
     return ServerAddress(
         protocol=service.name,
-        host=environment.get("HOWFAR_HOST") if inet else None,
-        port=int(port) if inet and port.isdigit() else None,
+        host=environment.get("HOWFAR_HOST") if is_tcp else None,
+        port=int(port) if is_tcp and port.isdigit() else None,
         socket=environment.get("HOWFAR_SOCKET"),
         user=environment.get("HOWFAR_USER"),
         database=environment.get("HOWFAR_DATABASE"),
@@ -289,27 +297,32 @@ def of_laboratory(environment: Mapping[str, str] | None = None) -> ServerAddress
 
 
 def _password(
-    sources: _Sources, given: Given | None, of_file: Secret | None, laboratory: bool, address: ServerAddress, say: Say
+    sources: _Sources,
+    parsed: ParsedTarget | None,
+    file_password: Secret | None,
+    in_laboratory: bool,
+    address: ServerAddress,
+    say: Say,
 ) -> Secret:
-    in_target = given.password if given is not None else None
+    in_target = parsed.password if parsed is not None else None
     file = sources.password_file
     environment = sources.environment
-    if laboratory and not (file or sources.ask_password or in_target or of_file is not None):
-        named = environment.get("HOWFAR_PASSWORD_FILE")  # the other variables are for the user's own servers
-        file = Path(named) if named else None
-    names = _PASSWORDS.get(address.protocol or "", ("HOWFAR_PASSWORD",))
-    return password(file, sources.ask_password, in_target or of_file, say, environment, names)
+    if in_laboratory and not (file or sources.ask_password or in_target or file_password is not None):
+        lab_file = environment.get("HOWFAR_PASSWORD_FILE")  # the other variables are for the user's own servers
+        file = Path(lab_file) if lab_file else None
+    names = _PASSWORD_VARIABLES.get(address.protocol or "", ("HOWFAR_PASSWORD",))
+    return password(file, sources.ask_password, in_target or file_password, say, environment, names)
 
 
 def password(
     file: Path | None,
     ask: bool,
-    known: Secret | None,
+    known_password: Secret | None,
     say: Say,
     environment: Mapping[str, str],
     names: tuple[str, ...] = ("HOWFAR_PASSWORD",),
 ) -> Secret:
-    """The password from the most explicit source. `known`: that of the target or an option file; `names`: variables.
+    """The password from the most explicit source. `known_password`: that of the target or an option file; `names`: variables.
 
     Raises UsageError.
     """
@@ -324,62 +337,67 @@ def password(
         )
     if ask:
         return Secret(getpass.getpass("Password: "))
-    if known is not None:
-        return known
+    if known_password is not None:
+        return known_password
     return Secret(next((environment[name] for name in names if name in environment), ""))
 
 
 # ---------------------------------------------------------------- libpq's sources
 
 
-def _of_libpq(said: ServerAddress, given: Given | None, laboratory: bool, sources: _Sources, say: Say) -> Login:
+def _find_libpq_login(
+    requested: ServerAddress, parsed: ParsedTarget | None, in_laboratory: bool, sources: _Sources, say: Say
+) -> Login:
     """The login with libpq's other sources: the service, the environment, the password file. Raises UsageError."""
     environment = dict(sources.environment)
-    if laboratory:  # it sets libpq's variables; passwords of the user's own servers do not apply
+    if in_laboratory:  # it sets libpq's variables; passwords of the user's own servers do not apply
         environment = {
             name: value for name, value in environment.items() if name not in ("HOWFAR_PASSWORD", "PGPASSWORD")
         }
-    home = home_of(environment)
-    outside = libpq.of_environment(environment)
-    notes = list(given.notes) if given is not None else []
-    of_service: Secret | None = None
-    address = replace(said, protocol="postgresql", localhost_is_socket=None)
-    if (service := address.service or outside.service) is not None:
-        found = _service(service, address.service_file or outside.service_file, home, environment)
-        address, of_service = libpq.over(address, found.address), found.password
-        notes += found.notes
-    address = libpq.over(address, outside)
+    home = home_directory(environment)
+    from_environment = libpq.of_environment(environment)
+    notes = list(parsed.notes) if parsed is not None else []
+    service_password: Secret | None = None
+    address = replace(requested, protocol="postgresql", localhost_is_socket=None)
+    if (service := address.service or from_environment.service) is not None:
+        service_file = _read_service(service, address.service_file or from_environment.service_file, home, environment)
+        address, service_password = libpq.over(address, service_file.address), service_file.password
+        notes += service_file.notes
+    address = libpq.over(address, from_environment)
     if sources.defaults.protocol in (None, "postgresql"):
         address = libpq.over(address, sources.defaults)
-    own = home / ".postgresql"
-    pair = (str(own / "postgresql.crt"), str(own / "postgresql.key"))
-    root = str(own / "root.crt")
+    certificates = home / ".postgresql"
+    client_certificate = (str(certificates / "postgresql.crt"), str(certificates / "postgresql.key"))
+    root_certificate = str(certificates / "root.crt")
     address = libpq.completed(
-        address, own_name(), root if _is_there(root) else None, pair if all(map(_is_there, pair)) else None
+        address,
+        own_account_name(),
+        root_certificate if _exists(root_certificate) else None,
+        client_certificate if all(map(_exists, client_certificate)) else None,
     )
-    in_target = given.password if given is not None else None
-    known = in_target or of_service
+    in_target = parsed.password if parsed is not None else None
+    known_password = in_target or service_password
     names = ("HOWFAR_PASSWORD", "PGPASSWORD")
-    if not known and not any(name in environment for name in names):
-        known = _of_passfile(Path(address.passfile or home / ".pgpass"), address, say)
-    found_password = password(sources.password_file, sources.ask_password, known, say, environment, names)
-    return Login(_with_files(address), found_password, (*notes, *password_note(sources.seen, given)))
+    if not known_password and not any(name in environment for name in names):
+        known_password = _read_passfile(Path(address.passfile or home / ".pgpass"), address, say)
+    found_password = password(sources.password_file, sources.ask_password, known_password, say, environment, names)
+    return Login(_with_checked_files(address), found_password, (*notes, *password_note(sources.is_visible, parsed)))
 
 
-def _service(service: str, named: str | None, home: Path, environment: Mapping[str, str]) -> Given:
-    own = Path(named or environment.get("PGSERVICEFILE") or home / ".pg_service.conf")
+def _read_service(service: str, service_file: str | None, home: Path, environment: Mapping[str, str]) -> ParsedTarget:
+    user_file = Path(service_file or environment.get("PGSERVICEFILE") or home / ".pg_service.conf")
     folders = (environment["PGSYSCONFDIR"],) if environment.get("PGSYSCONFDIR") else _SERVICE_FOLDERS
-    files = [own, *(Path(folder, "pg_service.conf") for folder in folders)]
+    files = [user_file, *(Path(folder, "pg_service.conf") for folder in folders)]
     for file in files:
-        if _is_there(file):
-            found = libpq.parse_services(str(file), read_text(file, "the service file", MAX_FILE_BYTES), service)
-            if found is not None:
-                return found
+        if _exists(file):
+            section = libpq.parse_services(str(file), read_text(file, "the service file", MAX_FILE_BYTES), service)
+            if section is not None:
+                return section
     raise UsageError("the service is not in any service file", f"Looked in {', '.join(map(str, files))}.")
 
 
-def _of_passfile(file: Path, address: ServerAddress, say: Say) -> Secret | None:
-    if not os.path.isfile(file):  # noqa: PTH113 - see `_is_there`
+def _read_passfile(file: Path, address: ServerAddress, say: Say) -> Secret | None:
+    if not os.path.isfile(file):  # noqa: PTH113 - see `_exists`
         return None
     if file.stat().st_mode & 0o077:
         say(f"{file} is ignored, because other users can read it: run chmod 600 on it")
@@ -387,12 +405,12 @@ def _of_passfile(file: Path, address: ServerAddress, say: Say) -> Secret | None:
     return libpq.password_of(read_text(file, "the password file", MAX_FILE_BYTES), address)
 
 
-def _is_there(file: str | Path) -> bool:
+def _exists(file: str | Path) -> bool:
     """Whether we can see the file: `Path.exists` raises in a directory that we may not enter, as $HOME may be."""
     return os.path.exists(file)  # noqa: PTH110
 
 
-def home_of(environment: Mapping[str, str]) -> Path:
+def home_directory(environment: Mapping[str, str]) -> Path:
     """The home directory by HOME, else by the account, as libpq finds it."""
     if environment.get("HOME"):
         return Path(environment["HOME"])
@@ -402,7 +420,7 @@ def home_of(environment: Mapping[str, str]) -> Path:
         return Path("/nonexistent")
 
 
-def own_name() -> str:
+def own_account_name() -> str:
     """Our account's name; its number if it has none, as in some containers."""
     try:
         return getpass.getuser()
@@ -426,9 +444,9 @@ def settle_tls(address: ServerAddress, target: Target, say: Say) -> ServerAddres
 def _offers_tls(target: TcpTarget) -> bool:
     """Whether the server offers TLS, asked as libpq does, on a separate connection. Raises EngineError."""
     try:
-        with closing(socket.create_connection((target.host, target.port), TRY_S)) as asked:
-            asked.sendall(struct.pack("!II", 8, 80877103))
-            return asked.recv(1) == b"S"
+        with closing(socket.create_connection((target.host, target.port), CONNECT_TIMEOUT_S)) as connection:
+            connection.sendall(struct.pack("!II", 8, 80877103))
+            return connection.recv(1) == b"S"
     except OSError as error:
         raise EngineError(
             f"{target.host} port {target.port} did not say whether it offers TLS: {error.strerror or error}",
@@ -444,13 +462,13 @@ def resolve(address: ServerAddress) -> list[tuple[socket.AddressFamily, str]]:
     host = address.hostaddr or address.host
     assert host is not None, "an address with a socket is not resolved"
     number = as_number(host)
-    found = _looked_up(host, address.port or 0) if number is None else (number,)
-    return [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in found]
+    numbers = _look_up(host, address.port or 0) if number is None else (number,)
+    return [(socket.AF_INET6 if ":" in text else socket.AF_INET, text) for text in numbers]
 
 
-def _looked_up(host: str, port: int) -> tuple[str, ...]:
+def _look_up(host: str, port: int) -> tuple[str, ...]:
     try:
-        return resolved(host, port)
+        return resolve_name(host, port)
     except (OSError, UnicodeError) as error:
         raise UsageError(*unknown_host(host, error)) from error
 
@@ -464,12 +482,12 @@ def numeric(address: ServerAddress, say: Say) -> Target:
     if len(addresses) == 1:
         return TcpTarget(host=addresses[0], port=address.port)
     refusals: list[str] = []
-    began = time.monotonic()
+    start = time.monotonic()
     for number in addresses:
-        tried = time.monotonic()
+        tried_at = time.monotonic()
         try:
-            with closing(socket.create_connection((number, address.port), TRY_S)):
-                say(_chosen(address.host, number, len(addresses), refusals, tried - began))
+            with closing(socket.create_connection((number, address.port), CONNECT_TIMEOUT_S)):
+                say(_describe_choice(address.host, number, len(addresses), refusals, tried_at - start))
                 return TcpTarget(host=number, port=address.port)
         except OSError as error:
             refusals.append(f"{number}: {error.strerror or error}")
@@ -479,37 +497,37 @@ def numeric(address: ServerAddress, say: Say) -> Target:
     )
 
 
-def _chosen(host: str | None, number: str, count: int, refusals: list[str], lost_s: float) -> str:
-    """A sentence: which of several addresses was chosen, and the time lost on dead ones before it, which no figure of a load has."""
-    said = f"{host} has {count} addresses; {number} is the first that answers"
+def _describe_choice(host: str | None, number: str, count: int, refusals: list[str], lost_s: float) -> str:
+    """A sentence: which of several addresses was chosen, and the time lost on dead ones before it. No figure of a load includes it."""
+    choice = f"{host} has {count} addresses; {number} is the first that answers"
     if not refusals:
-        return said
+        return choice
     dead = f"{len(refusals)} that did not"
-    return f"{said}, after {lost_s:.3f} s for {dead}. A client that connects by name may wait as long at each connect"
+    return f"{choice}, after {lost_s:.3f} s for {dead}. A client that connects by name may wait as long at each connect"
 
 
 def socket_path(path: str) -> str:
     """The absolute path of a socket. Raises UsageError."""
     path = os.path.abspath(path)  # noqa: PTH100 - the same text, no links followed
-    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise UsageError(
-            f"the socket's path {path} is longer than {LONGEST_SOCKET_PATH} bytes",
+            f"the socket's path {path} is longer than {MAX_SOCKET_PATH_BYTES} bytes",
             "Name a symbolic link with a shorter path.",
         )
     return path
 
 
-def usual_server() -> str:
+def find_usual_server() -> str:
     """Inside `howfar lab` its server, else the only one of the usual sockets that exists. Raises UsageError."""
-    laboratory = of_laboratory()
+    laboratory = laboratory_address()
     if laboratory is not None:
         return laboratory.where
-    found = [path for path in _USUAL_SOCKETS if Path(path).is_socket()]
-    if len(found) == 1:
-        return found[0]
-    here = ", ".join(found) or "none"
+    existing = [path for path in _DEFAULT_SOCKETS if Path(path).is_socket()]
+    if len(existing) == 1:
+        return existing[0]
+    sockets = ", ".join(existing) or "none"
     raise UsageError(
-        f"no server was named, and these usual sockets were found: {here}",
+        f"no server was named, and these usual sockets were found: {sockets}",
         "Name it with --server SOCKET or --server HOST:PORT.",
     )
 

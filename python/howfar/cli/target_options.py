@@ -17,7 +17,7 @@ from howfar.lab import sandbox
 from howfar.paths import Path, find_path, path_names
 
 if TYPE_CHECKING:
-    from howfar.recording.on_path import Target
+    from howfar.recording.path_session import Target
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,7 +36,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--tls", type=click.Choice(("1.2", "1.3")), help="TLS version. [default: 1.3 if the recording has TLS]"
             ),
-            blocks_option(6, "Number of blocks of measurements.", most=100),
+            blocks_option(6, "Number of blocks of measurements.", maximum=100),
         ]
     ):
         command = option(command)
@@ -45,7 +45,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_target(path_name: str | None, tls: str | None, link_values: dict[str, Any]) -> Target:
     """The target path and link that the options choose. Raises UsageError."""
-    from howfar.recording.on_path import Target
+    from howfar.recording.path_session import Target
 
     choice = read_link(link_values)
     path = find_path(path_name or ("remote" if choice.given else "tcp"))

@@ -23,7 +23,7 @@ from howfar.distance.record import WatchedOutage, WatchedRequest
 from howfar.distance.requests import REQUESTS
 from howfar.distance.resolve import NameFailed
 from howfar.distance.session import Lost, PingSession, Server, check_answered, not_opened, ping_session
-from howfar.distance.watch import LEAST_INTERVAL_NS, Moment, Outage, Watched, frame, summary, window_line
+from howfar.distance.watch import MIN_INTERVAL_NS, Moment, Outage, WatchResults, frame, summary, window_line
 from howfar.engine.ping_messages import NotOpened
 from howfar.errors import UsageError
 from howfar.stopping import Ended
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _SECOND_NS = 1_000_000_000
-_EARLY_NS = 2_000_000
+_HAND_OVER_NS = 2_000_000
 """How long before it is due a request is passed to the engine, which waits until then itself."""
-_GOODBYE_S = 2.0
+_CLOSE_TIMEOUT_S = 2.0
 _FRAME_S = 0.1
 _WINDOW_S = 15.0
-_BACK_OFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+_RECONNECT_WAITS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Waits before a lost connection is opened again; the last one is repeated."""
-_UNREACHABLE_FOR_S = 0.1
+_UNREACHABLE_CHECK_S = 0.1
 """Interval at which requests that were due without a connection are counted."""
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredRequest:
     """A request was answered `latency_ns` after it was due."""
 
     latency_ns: int
@@ -53,7 +53,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class WasLost:
+class LostRequest:
     """A request that was due at `when` got no answer, or an error, or could not be sent."""
 
     why: str
@@ -61,35 +61,35 @@ class WasLost:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedRequests:
     """Requests that were not sent because they were due before the previous one was answered."""
 
     count: int
 
 
 @dataclass(frozen=True)
-class Unreachable:
+class ServerUnreachable:
     """The connection ended, or could not be opened again; another attempt follows."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class Back:
+class ServerBack:
     """The server answers again."""
 
     when: Moment
 
 
-Happened = Answered | WasLost | Skipped | Unreachable | Back
+WatchEvent = AnsweredRequest | LostRequest | SkippedRequests | ServerUnreachable | ServerBack
 
 
-class _Asker(threading.Thread):
+class _RequestThread(threading.Thread):
     """Sends requests on the schedule and reports what happened. Ends with `stop`, or after `count` requests."""
 
     def __init__(self, server: Server, interval_ns: int, count: int | None, timeout_ns: int) -> None:
         super().__init__(name="asker", daemon=True)
-        self.happened: queue.SimpleQueue[Happened | None] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[WatchEvent | None] = queue.SimpleQueue()
         """Events for the main thread; the last item is None."""
         self.failed: Exception | None = None
         self.pending_since_ns: int | None = None
@@ -106,26 +106,26 @@ class _Asker(threading.Thread):
             self._watch()
         except Exception as error:  # shown by the main thread, which has the screen
             self.failed = None if self.stop.is_set() else error
-        self.happened.put(None)
+        self.events.put(None)
 
     def end(self) -> None:
         """Stop, even in the middle of a request, and wait until the connection is closed properly."""
         self.stop.set()
         if (session := self._session) is not None:
             session.end()
-        self.join(_GOODBYE_S)
+        self.join(_CLOSE_TIMEOUT_S)
 
     def _watch(self) -> None:
         """Connect and send requests; connect again after a loss, with increasing waits. Raises errors of the first connect and of a
         refused login: another attempt could lock the account."""
-        waits = _waits()
+        waits = _reconnect_waits()
         while not self.stop.is_set() and self._left > 0:
             try:
                 with self._connected() as session:
-                    waits = _waits()
+                    waits = _reconnect_waits()
                     if self._due_ns is not None:
                         self._lose_due("no connection")
-                        self.happened.put(Back(_now()))
+                        self.events.put(ServerBack(_now()))
                     self._ask(session)
                     return
             except (Lost, NameFailed) as error:
@@ -134,25 +134,25 @@ class _Asker(threading.Thread):
                 if self.stop.is_set():
                     return
                 self.pending_since_ns = None
-                self.happened.put(Unreachable(str(error)))
+                self.events.put(ServerUnreachable(str(error)))
             self._wait_unreachable(next(waits))
 
     def _wait_unreachable(self, seconds: float) -> None:
         """Wait before the connection is opened again."""
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not self.stop.is_set() and self._left > 0:
             self._lose_due("no connection")
-            left = until - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0:
                 return
-            self.stop.wait(min(left, _UNREACHABLE_FOR_S))
+            self.stop.wait(min(left, _UNREACHABLE_CHECK_S))
 
     def _lose_due(self, why: str) -> None:
         """Report every request that was due until now as lost."""
         assert self._due_ns is not None, "the server was reached once"
         now = _now()
         while self._due_ns <= now.ns and self._left > 0:
-            self.happened.put(WasLost(why, now.earlier(now.ns - self._due_ns)))
+            self.events.put(LostRequest(why, now.earlier(now.ns - self._due_ns)))
             self._due_ns += self._interval_ns
             self._left -= 1
 
@@ -184,26 +184,28 @@ class _Asker(threading.Thread):
             behind_ns = time.monotonic_ns() - due_ns
             if behind_ns > self._interval_ns:
                 skipped = min(behind_ns // self._interval_ns + 1, self._left)
-                self.happened.put(Skipped(int(skipped)))
+                self.events.put(SkippedRequests(int(skipped)))
                 self._left -= skipped
                 self._due_ns += int(skipped) * self._interval_ns
                 continue
-            if self.stop.wait(max(-behind_ns - _EARLY_NS, 0) / 1e9):
+            if self.stop.wait(max(-behind_ns - _HAND_OVER_NS, 0) / 1e9):
                 return
             self.pending_since_ns, self._due_ns = due_ns, due_ns + self._interval_ns
             self._left -= 1
             try:
-                asked = session.ask([query], 1, 0, due_ns)
+                answer = session.ask([query], 1, 0, due_ns)
             except Lost as lost:
                 if not self.stop.is_set():
                     now = _now()
-                    self.happened.put(WasLost(lost.failure.message, now.earlier(now.ns - due_ns)))
+                    self.events.put(LostRequest(lost.failure.message, now.earlier(now.ns - due_ns)))
                     self._lose_due("no connection")
                 raise
-            error, took_ns = asked.refusals[0], asked.latencies_ns[0][0] + asked.late_ns
+            error, took_ns = answer.refusals[0], answer.latencies_ns[0][0] + answer.late_ns
             now = _now()
-            self.happened.put(
-                Answered(took_ns, now) if error is None else WasLost(f"an error: {error}", now.earlier(now.ns - due_ns))
+            self.events.put(
+                AnsweredRequest(took_ns, now)
+                if error is None
+                else LostRequest(f"an error: {error}", now.earlier(now.ns - due_ns))
             )
             self.pending_since_ns = None
 
@@ -212,115 +214,115 @@ def _now() -> Moment:
     return Moment(datetime.now().astimezone(), time.monotonic_ns())
 
 
-def _waits() -> Iterator[float]:
-    yield from _BACK_OFF_S
+def _reconnect_waits() -> Iterator[float]:
+    yield from _RECONNECT_WAITS_S
     while True:
-        yield _BACK_OFF_S[-1]
+        yield _RECONNECT_WAITS_S[-1]
 
 
 def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns: int, as_json: bool) -> int:
     """Send requests until Ctrl-C, or `count` of them. Returns the exit code. Raises UsageError, MeasurementFailed, NameFailed."""
     interval_ns = _SECOND_NS if interval_ns is None else interval_ns
-    if interval_ns < LEAST_INTERVAL_NS:
+    if interval_ns < MIN_INTERVAL_NS:
         raise UsageError(
             f"--interval {format_duration_ns(interval_ns)} is more than 100 requests a second",
             "howfar load makes load; here 10ms is the shortest interval.",
         )
-    asker = _Asker(server, interval_ns, count, timeout_ns)
-    watched = Watched(title=f"{server.shown}: {REQUESTS[server.service].query_name}", interval_ns=interval_ns)
-    asker.start()
+    thread = _RequestThread(server, interval_ns, count, timeout_ns)
+    watched = WatchResults(title=f"{server.shown}: {REQUESTS[server.service].query_name}", interval_ns=interval_ns)
+    thread.start()
     code = 0
     try:
         if as_json:
-            _as_json(asker, watched, server.shown)
+            _print_json(thread, watched, server.shown)
         elif is_terminal(sys.stdout):
-            _live(asker, watched)
+            _show_live(thread, watched)
         else:
-            _lines(asker, watched)
+            _print_windows(thread, watched)
     except KeyboardInterrupt as ended:  # the usual end, if it is Ctrl-C
         code = ended.exit_code if isinstance(ended, Ended) else 0
-    asker.end()
-    _take(asker, watched, 0.0)
+    thread.end()
+    _take_events(thread, watched, 0.0)
     if as_json and watched.outage is not None:
-        _outage_as_json(watched.outage, server.shown)
+        _print_outage_json(watched.outage, server.shown)
     elif watched.due and not as_json:
         click.echo("\n".join(summary(watched, time.monotonic_ns())))
-    if isinstance(asker.failed, Lost):
-        raise MeasurementFailed(unmeasured(server, asker.failed.failure))
-    if asker.failed is not None:
-        raise asker.failed
+    if isinstance(thread.failed, Lost):
+        raise MeasurementFailed(unmeasured(server, thread.failed.failure))
+    if thread.failed is not None:
+        raise thread.failed
     return code or (UNREACHABLE if watched.lost and not watched.count else 0)
 
 
-def _take(asker: _Asker, watched: Watched, limit_s: float) -> tuple[list[Happened], bool]:
+def _take_events(thread: _RequestThread, watched: WatchResults, limit_s: float) -> tuple[list[WatchEvent], bool]:
     """Take and count the events of the next `limit_s`; returns them and whether more may follow."""
-    taken: list[Happened] = []
-    until = time.monotonic() + limit_s
+    new_events: list[WatchEvent] = []
+    deadline = time.monotonic() + limit_s
     while True:
         try:
-            one = asker.happened.get(timeout=max(until - time.monotonic(), 0))
+            event = thread.events.get(timeout=max(deadline - time.monotonic(), 0))
         except queue.Empty:
             break
-        if one is None:
-            return taken, False
-        taken.append(one)
-        match one:
-            case Answered(latency_ns, when):
-                watched.answered(latency_ns, when)
-            case WasLost(why, when):
+        if event is None:
+            return new_events, False
+        new_events.append(event)
+        match event:
+            case AnsweredRequest(latency_ns, when):
+                watched.record_answer(latency_ns, when)
+            case LostRequest(why, when):
                 watched.was_lost(why, when)
-            case Skipped(number):
+            case SkippedRequests(number):
                 watched.skipped += number
-            case Unreachable(why):
+            case ServerUnreachable(why):
                 watched.unreachable(why)
-            case Back(when):
+            case ServerBack(when):
                 watched.back(when)
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             break
-    return taken, True
+    return new_events, True
 
 
-def _live(asker: _Asker, watched: Watched) -> None:
+def _show_live(thread: _RequestThread, watched: WatchResults) -> None:
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=rich_console(sys.stdout), auto_refresh=False, transient=True) as live:
-        while _take(asker, watched, _FRAME_S)[1]:
-            _draw(live, Text, asker, watched)
+        while _take_events(thread, watched, _FRAME_S)[1]:
+            _draw(live, Text, thread, watched)
 
 
-def _draw(live: Live, text: type, asker: _Asker, watched: Watched) -> None:
+def _draw(live: Live, text: type, thread: _RequestThread, watched: WatchResults) -> None:
     size = shutil.get_terminal_size((80, 24))
-    since, now_ns = asker.pending_since_ns, time.monotonic_ns()
-    pending = None if since is None else max(now_ns - since, 0)
-    live.update(text(frame(watched, pending, now_ns, size.columns, size.lines), no_wrap=True), refresh=True)
+    pending_since_ns, now_ns = thread.pending_since_ns, time.monotonic_ns()
+    pending_ns = None if pending_since_ns is None else max(now_ns - pending_since_ns, 0)
+    live.update(text(frame(watched, pending_ns, now_ns, size.columns, size.lines), no_wrap=True), refresh=True)
 
 
-def _lines(asker: _Asker, watched: Watched) -> None:
-    while _take(asker, watched, _WINDOW_S)[1]:
+def _print_windows(thread: _RequestThread, watched: WatchResults) -> None:
+    while _take_events(thread, watched, _WINDOW_S)[1]:
         click.echo(window_line(watched, _now()))
 
 
-def _as_json(asker: _Asker, watched: Watched, target: str) -> None:
+def _print_json(thread: _RequestThread, watched: WatchResults, target: str) -> None:
     """Write one object per request when it is answered or lost, and one per outage when it ends."""
-    goes_on, shown = True, 0
-    while goes_on:
-        taken, goes_on = _take(asker, watched, _FRAME_S)
-        for one in taken:
-            if isinstance(one, Answered | WasLost):
+    may_continue, shown_outages = True, 0
+    while may_continue:
+        new_events, may_continue = _take_events(thread, watched, _FRAME_S)
+        for event in new_events:
+            if isinstance(event, AnsweredRequest | LostRequest):
                 line = WatchedRequest(
                     target=target,
-                    at=_utc(one.when),
-                    latency_ns=one.latency_ns if isinstance(one, Answered) else None,
-                    lost=one.why if isinstance(one, WasLost) else None,
+                    at=_utc(event.when),
+                    latency_ns=event.latency_ns if isinstance(event, AnsweredRequest) else None,
+                    lost=event.why if isinstance(event, LostRequest) else None,
                 )
                 show_json_line(line.model_dump_json())
-        new, shown = watched.outage_count - shown, watched.outage_count
+        new, shown_outages = watched.outage_count - shown_outages, watched.outage_count
         for outage in list(watched.outages)[-new:] if new else []:
-            _outage_as_json(outage, target)
+            _print_outage_json(outage, target)
 
 
-def _outage_as_json(outage: Outage, target: str) -> None:
+def _print_outage_json(outage: Outage, target: str) -> None:
     line = WatchedOutage(
         target=target,
         outage=outage.kind,

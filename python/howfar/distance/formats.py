@@ -11,12 +11,12 @@ from howfar.distance.record import Distance
 
 def csv_text(distance: Distance) -> str:
     """The figures as CSV: one line each, with its name and its value, in nanoseconds or the unit in the name."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("target", "metric", "value"))
     for metric, value in figures(distance):
         writer.writerow((distance.target, metric, value))
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def figures(distance: Distance) -> Iterator[tuple[str, object]]:
@@ -64,16 +64,16 @@ _HELP = {
 def prometheus_text(distance: Distance) -> str:
     """Gauges for the textfile collector of Prometheus' node exporter."""
     lines: list[str] = []
-    for name, says in _HELP.items():
+    for name, description in _HELP.items():
         samples = list(_samples(distance, name))
         if samples:
-            lines += [f"# HELP howfar_{name} {says}", f"# TYPE howfar_{name} gauge"]
+            lines += [f"# HELP howfar_{name} {description}", f"# TYPE howfar_{name} gauge"]
             lines += [f"howfar_{name}{{{_labels(distance, labels)}}} {value:.9g}" for labels, value in samples]
     return "\n".join(lines) + "\n"
 
 
-def _labels(distance: Distance, more: dict[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in {"target": distance.target, **more}.items())
+def _labels(distance: Distance, labels: dict[str, str]) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in {"target": distance.target, **labels}.items())
 
 
 def _escaped(value: str) -> str:
@@ -100,4 +100,4 @@ def _samples(distance: Distance, name: str) -> Iterator[tuple[dict[str, str], fl
     elif name == "requests" and request is not None:
         yield {}, float(request.count)
     elif name == "limit_crossed":
-        yield from (({"limit": one.expression}, float(one.verdict == "crossed")) for one in distance.limits)
+        yield from (({"limit": limit.expression}, float(limit.verdict == "crossed")) for limit in distance.limits)

@@ -1,4 +1,4 @@
-"""Limits for scripts and monitoring: `--fail-if 'p95>2ms'`. Pure.
+"""Limits for scripts and monitoring: `--fail-if 'p95>2ms'`. No I/O.
 
 A limit is crossed only if the complete 95 % interval of the figure is above it, and passed only if no part of it is; otherwise it is
 undecided. Figures without an interval (min, network, connect, name) are compared directly.
@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from howfar.distance.record import Bounds, Distance, Latencies, Limit, interval, least_count
+from howfar.distance.record import Bounds, Distance, Latencies, Limit, interval, min_count
 from howfar.errors import QuantityError, UsageError
 from howfar.units import parse_duration_ns
 
 _EXPRESSION: Final = re.compile(r"\s*([A-Za-z0-9_]+)\s*(>=|<=|>|<)\s*(\S.*?)\s*")
-_Z: Final = 1.96
+_Z_95: Final = 1.96
 _SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 Figure = tuple[float | None, Bounds | None]
 """A value and its 95 % interval; None if not measured, or without an interval."""
@@ -34,22 +34,22 @@ class LimitExpression:
     threshold_ns: float
 
     @property
-    def least_count(self) -> int:
+    def min_count(self) -> int:
         """Minimum number of requests with which the limit can be passed."""
-        return least_count(_SHARES[self.metric]) if self.metric in _SHARES else 1
+        return min_count(_SHARES[self.metric]) if self.metric in _SHARES else 1
 
 
 def parse_limit(text: str) -> LimitExpression:
     """Parse a limit. Raises UsageError, such as for an unknown metric; called before any connection is made."""
-    found = _EXPRESSION.fullmatch(text)
+    match = _EXPRESSION.fullmatch(text)
     example = "Write for example p95>2ms, connect>50ms or page60>100ms."
-    if found is None:
+    if match is None:
         raise UsageError(f"--fail-if: {text!r} is not METRIC>TIME", example)
-    metric, sign, value = found.group(1).lower(), found.group(2), found.group(3)
+    metric, sign, value = match.group(1).lower(), match.group(2), match.group(3)
     if metric not in METRICS:
-        near = difflib.get_close_matches(metric, METRICS, 1)
-        meant = f"Did you mean {near[0]}? " if near else ""
-        raise UsageError(f"--fail-if: there is no metric {metric!r}", f"{meant}Known: {', '.join(METRICS)}.")
+        similar = difflib.get_close_matches(metric, METRICS, 1)
+        suggestion = f"Did you mean {similar[0]}? " if similar else ""
+        raise UsageError(f"--fail-if: there is no metric {metric!r}", f"{suggestion}Known: {', '.join(METRICS)}.")
     try:
         threshold = parse_duration_ns(value)
     except QuantityError as error:
@@ -75,7 +75,7 @@ def judge(limit: LimitExpression, distance: Distance) -> Limit:
     return Limit(expression=limit.text, value_ns=value, interval_ns=bounds, verdict=verdict)
 
 
-def _percentile(name: str) -> Callable[[Distance], Figure]:
+def _percentile_figure(name: str) -> Callable[[Distance], Figure]:
     share = _SHARES[name]
 
     def read(distance: Distance) -> Figure:
@@ -88,44 +88,46 @@ def _percentile(name: str) -> Callable[[Distance], Figure]:
     return read
 
 
-def _mean(request: Latencies) -> tuple[float, float] | tuple[None, None]:
+def _mean_interval(request: Latencies) -> tuple[float, float] | tuple[None, None]:
     """The interval of the mean: 1.96 standard errors on each side; (None, None) for a single sample."""
     if request.count < 2:
         return None, None
-    half = _Z * statistics.stdev(request.samples_ns) / math.sqrt(request.count)
-    return request.mean_ns - half, request.mean_ns + half
+    margin = _Z_95 * statistics.stdev(request.samples_ns) / math.sqrt(request.count)
+    return request.mean_ns - margin, request.mean_ns + margin
 
 
 def _mean_figure(distance: Distance) -> Figure:
     request = distance.request
-    return (None, None) if request is None else (request.mean_ns, _mean(request))
+    return (None, None) if request is None else (request.mean_ns, _mean_interval(request))
 
 
-def _page(requests: int) -> Callable[[Distance], Figure]:
+def _page_figure(requests: int) -> Callable[[Distance], Figure]:
     def read(distance: Distance) -> Figure:
         if distance.request is None:
             return None, None
-        bounds = tuple(None if one is None else one * requests for one in _mean(distance.request))
+        bounds = tuple(None if bound is None else bound * requests for bound in _mean_interval(distance.request))
         return distance.request.mean_ns * requests, (bounds[0], bounds[1])
 
     return read
 
 
-def _plain(read: Callable[[Distance], float | None]) -> Callable[[Distance], Figure]:
+def _without_interval(read: Callable[[Distance], float | None]) -> Callable[[Distance], Figure]:
     return lambda distance: (read(distance), None)
 
 
 METRICS: Final[Mapping[str, Callable[[Distance], Figure]]] = {
-    "min": _plain(lambda one: None if one.request is None else one.request.min_ns),
-    **{name: _percentile(name) for name in _SHARES},
+    "min": _without_interval(lambda distance: None if distance.request is None else distance.request.min_ns),
+    **{name: _percentile_figure(name) for name in _SHARES},
     "mean": _mean_figure,
-    "network": _plain(lambda one: one.network_ns),
-    "connect": _plain(
-        lambda one: one.connection.took_ns if one.connection is not None and one.connection.count else None
+    "network": _without_interval(lambda distance: distance.network_ns),
+    "connect": _without_interval(
+        lambda distance: (
+            distance.connection.took_ns if distance.connection is not None and distance.connection.count else None
+        )
     ),
-    "name": _plain(lambda one: None if one.name is None else one.name.took_ns),
-    "page10": _page(10),
-    "page60": _page(60),
-    "page200": _page(200),
+    "name": _without_interval(lambda distance: None if distance.name is None else distance.name.took_ns),
+    "page10": _page_figure(10),
+    "page60": _page_figure(60),
+    "page200": _page_figure(200),
 }
-"""Metrics by name: the function that reads each, with its interval if it has one."""
+"""Metrics by name: the function that reads each, with its interval if it has distance."""

@@ -1,4 +1,4 @@
-"""The meaning of a distance: the time of a page, the time on other paths, and kilometres. Pure."""
+"""The meaning of a distance: the time of a page, the time on other paths, and kilometres."""
 
 from __future__ import annotations
 
@@ -37,11 +37,15 @@ def explain(distance: Distance, socket_saving_ns: int | None = None) -> Distance
     )
     if socket_saving_ns is not None and network_ns is not None:
         # A socket cannot save more than TCP costs; on a busy machine the measured saving may be larger.
-        each_ns = request.mean_ns - min(socket_saving_ns, network_ns, request.min_ns)
-        by_socket = Elsewhere(name="its socket", rtt_ns=None, kept_ns=tuple(count * each_ns for count in PAGE_REQUESTS))
+        request_ns = request.mean_ns - min(socket_saving_ns, network_ns, request.min_ns)
+        by_socket = Elsewhere(
+            name="its socket", rtt_ns=None, kept_ns=tuple(count * request_ns for count in PAGE_REQUESTS)
+        )
         elsewhere = (by_socket, *elsewhere)
-    far = network_ns is not None and distance.path is not None and distance.path.kind in ("other_machine", "unknown")
-    light_km = network_ns / 1e6 / 2 * FIBRE_KM_PER_MS if far and network_ns is not None else None
+    is_remote = (
+        network_ns is not None and distance.path is not None and distance.path.kind in ("other_machine", "unknown")
+    )
+    light_km = network_ns / 1e6 / 2 * FIBRE_KM_PER_MS if is_remote and network_ns is not None else None
     return distance.model_copy(update={"pages": pages, "elsewhere": elsewhere, "light_km": light_km})
 
 

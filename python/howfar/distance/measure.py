@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from howfar.distance.meaning import explain
 from howfar.distance.path import locate, path_facts
 from howfar.distance.record import (
-    MOST_COUNT,
+    MAX_COUNT,
     Address,
     Bandwidth,
     Distance,
@@ -58,7 +58,7 @@ _SECOND_NS = 1_000_000_000
 NEAR_CONNECTS = 5
 """Number of connections, over which medians are taken, if the first takes less than `_NEAR_NS`; else only one is opened."""
 _NEAR_NS = 50_000_000
-_WITHIN_NS = 2 * _SECOND_NS
+_NEAR_BUDGET_NS = 2 * _SECOND_NS
 """Time for all requests to a near server."""
 
 
@@ -74,21 +74,21 @@ class _Round:
         return self.before + self.after
 
     @property
-    def most(self) -> int:
+    def max_rounds(self) -> int:
         """Maximum number of rounds."""
-        return MOST_COUNT // (self.requests + 1)
+        return MAX_COUNT // (self.requests + 1)
 
 
-_NEAR, _FAR = _Round(1, 1), _Round(3, 2)
-"""For a far server, where time allows fewer than `MOST_COUNT`, a round has more requests per ping."""
-_TRIED = 3
+_NEAR_ROUND, _FAR_ROUND = _Round(1, 1), _Round(3, 2)
+"""For a far server, where time allows fewer than `MAX_COUNT`, a round has more requests per ping."""
+_PROBE_COUNT = 3
 """Number of requests whose minimum estimates the time of one."""
-_LEAST = 60
+_MIN_P95_COUNT = 60
 """Minimum number of requests for a p95."""
-_SYN_AGAIN_NS = _SECOND_NS
+_SYN_TIMEOUT_NS = _SECOND_NS
 """Time after which Linux retransmits a SYN: after a shorter wait, the first may still be in transit."""
 _NO_LIMIT_NS = 3600 * _SECOND_NS
-_MOST_SECONDS = 5.2
+_MAX_SECONDS = 5.2
 """Time after the beginning of the measurement at which requests to a far server end."""
 
 
@@ -101,7 +101,7 @@ class Effort:
     bandwidth: bool = False
     count: int | None = None
     """Number of requests; None: as many as the time allows, at most 500."""
-    least_count: int = 1
+    min_count: int = 1
     """Minimum number of requests, however long they take."""
 
 
@@ -131,23 +131,25 @@ def measure(server: Server, effort: Effort) -> Distance:
             step="name", code="name", message=error.message, advice=error.advice, waited_ns=error.waited_ns
         )
         raise MeasurementFailed(distance.model_copy(update={"failure": failure})) from error
-    failed: list[Address] = []
+    failed_addresses: list[Address] = []
     for number, target in enumerate(targets):
-        named = _name_so_far(name, failed, number)
+        name_so_far = _name_so_far(name, failed_addresses, number)
         with ping_session(server, target, effort.timeout_ns) as session:
             opened = _open(session, server)
             if isinstance(opened, Opened):
-                measuring = _Measuring(server, effort, session, began, distance.model_copy(update={"name": named}))
+                measurement = _Measurement(
+                    server, effort, session, began, distance.model_copy(update={"name": name_so_far})
+                )
                 try:
-                    return measuring.run(opened)
+                    return measurement.run(opened)
                 except Lost as lost:
-                    failed_so_far = measuring.so_far.model_copy(update={"failure": lost.failure})
+                    failed_so_far = measurement.so_far.model_copy(update={"failure": lost.failure})
         if isinstance(opened, Opened):
             raise MeasurementFailed(_with_protocol(failed_so_far, server, target, effort.timeout_ns))
         if opened.step != "connect" or number == len(targets) - 1:
-            failed_so_far = _not_opened(distance.model_copy(update={"name": named}), server, opened)
+            failed_so_far = _not_opened(distance.model_copy(update={"name": name_so_far}), server, opened)
             raise MeasurementFailed(_with_protocol(failed_so_far, server, target, effort.timeout_ns))
-        failed.append(
+        failed_addresses.append(
             Address(
                 address=target.host if isinstance(target, TcpTarget) else "",
                 state="failed",
@@ -158,7 +160,7 @@ def measure(server: Server, effort: Effort) -> Distance:
     raise AssertionError("a name has at least one address")
 
 
-_SAID_NOTHING = ("connect", "server_gone", "stalled")
+_SILENT_CODES = ("connect", "server_gone", "stalled")
 """Failure codes of a server that stayed silent or hung up."""
 
 
@@ -166,13 +168,13 @@ def _with_protocol(failed: Distance, server: Server, target: Target, timeout_ns:
     """The failed measurement. If the server has sent nothing yet, the failure names the protocol that the server proves to speak."""
     failure = failed.failure
     assert failure is not None, "it failed"
-    if failure.step == "connect" or failure.code not in _SAID_NOTHING or failed.first_request_ns is not None:
+    if failure.step == "connect" or failure.code not in _SILENT_CODES or failed.first_request_ns is not None:
         return failed
     other = other_protocol(server, target, timeout_ns)
     if other is None:
         return failed
-    found = other.model_copy(update={"step": failure.step, "waited_ns": failure.waited_ns})
-    return failed.model_copy(update={"failure": found})
+    other_failure = other.model_copy(update={"step": failure.step, "waited_ns": failure.waited_ns})
+    return failed.model_copy(update={"failure": other_failure})
 
 
 def unmeasured(server: Server, failure: Failure | None = None) -> Distance:
@@ -199,15 +201,15 @@ def find_addresses(server: Server, timeout_ns: int) -> tuple[Name | None, tuple[
     if number is not None:
         return None, (TcpTarget(host=number, port=server.port),)
     took_ns, addresses = lookup(server.host, server.port, timeout_ns / 1e9)
-    name = Name(took_ns=took_ns, addresses=tuple(Address(address=one, state="not_tried") for one in addresses))
-    return name, tuple(TcpTarget(host=one, port=server.port) for one in addresses)
+    name = Name(took_ns=took_ns, addresses=tuple(Address(address=address, state="not_tried") for address in addresses))
+    return name, tuple(TcpTarget(host=address, port=server.port) for address in addresses)
 
 
 def _name_so_far(name: Name | None, failed: Sequence[Address], used: int) -> Name | None:
     if name is None:
         return None
-    now = name.addresses[used].model_copy(update={"state": "used"})
-    return name.model_copy(update={"addresses": (*failed, now, *name.addresses[used + 1 :])})
+    used_address = name.addresses[used].model_copy(update={"state": "used"})
+    return name.model_copy(update={"addresses": (*failed, used_address, *name.addresses[used + 1 :])})
 
 
 def _open(session: PingSession, server: Server) -> Opened | NotOpened:
@@ -226,27 +228,27 @@ def reason(failed: NotOpened) -> str:
 
 
 def _not_opened(distance: Distance, server: Server, failed: NotOpened) -> Distance:
-    says, advice = failed.failure.message, failed.failure.advice
+    message, advice = failed.failure.message, failed.failure.advice
     syns = None if failed.syn_retransmits is None else failed.syn_retransmits + 1
     if failed.step == "connect" and failed.timed_out and syns is not None:
         host, waited = server.place.removeprefix("at "), failed.waited_ns / 1e9
-        says = f"{host} does not answer: {counted(syns, 'SYN')} in {waited:.1f} s, no refusal"
+        message = f"{host} does not answer: {counted(syns, 'SYN')} in {waited:.1f} s, no refusal"
         advice = (
             "The host may be farther away than this limit: raise --timeout."
-            if failed.waited_ns < _SYN_AGAIN_NS
+            if failed.waited_ns < _SYN_TIMEOUT_NS
             else "A closed port refuses at once: a firewall drops the packets, or the host is down. "
             "Allow this machine to reach that port, or correct the address."
         )
     failure = Failure(
         step=failed.step,
         code=failed.failure.code,
-        message=says,
+        message=message,
         advice=advice,
         waited_ns=failed.waited_ns,
         syn_count=syns,
     )
     return distance.model_copy(
-        update={"failure": failure, "connection": connection_of([failed]) if failed.steps else None}
+        update={"failure": failure, "connection": summarise_connections([failed]) if failed.steps else None}
     )
 
 
@@ -262,7 +264,7 @@ class _Samples:
 
 
 @dataclass
-class _Measuring:
+class _Measurement:
     """The measurement of a server that has accepted the login."""
 
     server: Server
@@ -277,93 +279,101 @@ class _Measuring:
 
     def run(self, first: Opened) -> Distance:
         """Do the complete measurement; `so_far` has the results at any time. Raises Lost."""
-        opened = self._connections(first)
+        opened = self._open_connections(first)
         last = opened[-1]
-        handshakes = [one.handshake_rtt_ns for one in opened if one.handshake_rtt_ns is not None]
-        self._learn(
+        handshakes = [connection.handshake_rtt_ns for connection in opened if connection.handshake_rtt_ns is not None]
+        self._update(
             product=self._product(Identity(), last),
-            connection=connection_of(opened),
+            connection=summarise_connections(opened),
             encryption=self._encryption(last),
             network_ns=min(handshakes) if handshakes else None,
         )
-        cold = self.session.ask([self.requests.query], 1, _SECOND_NS)
-        self._learn(first_request_ns=cold.latencies_ns[0][0])
-        check_answered(self.server, cold.refusals[0])
-        identity = identify(self.server.service, [self._rows(words) for words in self.requests.identity])
+        first_answer = self.session.ask([self.requests.query], 1, _SECOND_NS)
+        self._update(first_request_ns=first_answer.latencies_ns[0][0])
+        check_answered(self.server, first_answer.refusals[0])
+        identity = identify(self.server.service, [self._fetch_rows(words) for words in self.requests.identity])
         check_kind(self.server, identity)
-        self._learn(product=self._product(identity, last))
-        samples = self._requests()
+        self._update(product=self._product(identity, last))
+        samples = self._send_requests()
         check_answered(self.server, samples.query_refusal)
-        ping = Latencies.of(self.requests.ping_name, samples.ping, samples.ping_refusal) if samples.ping else None
-        self._learn(
+        ping = (
+            Latencies.from_samples(self.requests.ping_name, samples.ping, samples.ping_refusal)
+            if samples.ping
+            else None
+        )
+        self._update(
             path=path_facts(last, locate(last), identity, samples.query, samples.ping),
-            request=Latencies.of(self.requests.query_name, samples.query),
+            request=Latencies.from_samples(self.requests.query_name, samples.query),
             ping=ping,
             kernel_min_rtt_ns=samples.last.min_rtt_ns,
             retransmits=samples.last.retransmits,
         )
         if self.effort.bandwidth:
             self._measure_bandwidth()
-        return explain(self.so_far, self._socket_saving(self.so_far, identity))
+        return explain(self.so_far, self._find_socket_saving(self.so_far, identity))
 
-    def _learn(self, **fields: object) -> None:
+    def _update(self, **fields: object) -> None:
         self.so_far = self.so_far.model_copy(update=fields)
 
-    def _connections(self, first: Opened) -> list[Opened]:
+    def _open_connections(self, first: Opened) -> list[Opened]:
         """All connections over which medians are taken. Raises Lost if one fails after the first succeeded."""
         opened = [first]
-        while len(opened) < NEAR_CONNECTS and _took(first) < _NEAR_NS:
-            found = self.session.open()
-            if isinstance(found, NotOpened):
-                raise Lost(not_opened(found))
-            opened.append(found)
+        while len(opened) < NEAR_CONNECTS and _duration_ns(first) < _NEAR_NS:
+            attempt = self.session.open()
+            if isinstance(attempt, NotOpened):
+                raise Lost(not_opened(attempt))
+            opened.append(attempt)
         return opened
 
-    def _socket_saving(self, measured: Distance, identity: Identity) -> int | None:
+    def _find_socket_saving(self, measured: Distance, identity: Identity) -> int | None:
         """The saving of a Unix socket, if TCP was used on this machine and a socket of the server is known. It is measured with a
         dummy server, since the user has not requested a login over that socket."""
         port = self.server.port
-        usual = (path for path in SERVICES[self.server.service].sockets if port == SERVICES[self.server.service].port)
-        path = identity.socket or next((path for path in usual if _is_socket(path)), None)
-        local = measured.path is not None and measured.path.kind in ("loopback", "this_machine")
-        if not local or path is None or not _is_socket(path):
+        default_paths = (
+            path for path in SERVICES[self.server.service].sockets if port == SERVICES[self.server.service].port
+        )
+        path = identity.socket or next((path for path in default_paths if _is_socket(path)), None)
+        is_local = measured.path is not None and measured.path.kind in ("loopback", "this_machine")
+        if not is_local or path is None or not _is_socket(path):
             return None
         return socket_saving_ns()
 
-    def _rows(self, words: tuple[str, ...]) -> Rows:
+    def _fetch_rows(self, words: tuple[str, ...]) -> Rows:
         fetched = self.session.fetch(words)
         return fetched.rows if fetched.refusal is None else ()
 
-    def _requests(self) -> _Samples:
+    def _send_requests(self) -> _Samples:
         """Send as many requests as count and time allow."""
-        query, least = self.requests.query, self.effort.least_count
+        query, min_count = self.requests.query, self.effort.min_count
         count = self.effort.count
-        if count is None and least > _NEAR.most * _NEAR.requests:
-            count = least
+        if count is None and min_count > _NEAR_ROUND.max_rounds * _NEAR_ROUND.requests:
+            count = min_count
         if count is not None:
-            asked = self.session.ask([query], count, _NO_LIMIT_NS)
-            return _Samples(list(asked.latencies_ns[0]), [], asked.refusals[0], None, asked)
+            answer = self.session.ask([query], count, _NO_LIMIT_NS)
+            return _Samples(list(answer.latencies_ns[0]), [], answer.refusals[0], None, answer)
         # The cold request is no estimate: it may have opened a connection behind a pooler.
-        one_ns = min(self.session.ask([query], _TRIED, _SECOND_NS).latencies_ns[0])
-        if one_ns * MOST_COUNT < 2 * _WITHIN_NS:
-            return self._rounds(_NEAR, _NEAR.most, _WITHIN_NS)
-        rounds_needed = math.ceil(least / _FAR.requests)
-        round_ns = one_ns * (_FAR.requests + 1)
-        left_ns = int((_MOST_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS) - round_ns
-        within_ns = min(max(_WITHIN_NS, round_ns * math.ceil(_LEAST / _FAR.requests)), max(left_ns, one_ns))
+        one_ns = min(self.session.ask([query], _PROBE_COUNT, _SECOND_NS).latencies_ns[0])
+        if one_ns * MAX_COUNT < 2 * _NEAR_BUDGET_NS:
+            return self._send_rounds(_NEAR_ROUND, _NEAR_ROUND.max_rounds, _NEAR_BUDGET_NS)
+        rounds_needed = math.ceil(min_count / _FAR_ROUND.requests)
+        round_ns = one_ns * (_FAR_ROUND.requests + 1)
+        left_ns = int((_MAX_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS) - round_ns
+        within_ns = min(
+            max(_NEAR_BUDGET_NS, round_ns * math.ceil(_MIN_P95_COUNT / _FAR_ROUND.requests)), max(left_ns, one_ns)
+        )
         if 2 * round_ns * rounds_needed > within_ns:
-            return self._rounds(_FAR, rounds_needed, _NO_LIMIT_NS)
-        return self._rounds(_FAR, _FAR.most, within_ns)
+            return self._send_rounds(_FAR_ROUND, rounds_needed, _NO_LIMIT_NS)
+        return self._send_rounds(_FAR_ROUND, _FAR_ROUND.max_rounds, within_ns)
 
-    def _rounds(self, one: _Round, most: int, within_ns: int) -> _Samples:
+    def _send_rounds(self, round_kind: _Round, max_rounds: int, within_ns: int) -> _Samples:
         query, ping = self.requests.query, ()
-        turn = [*[query] * one.before, ping, *[query] * one.after]
-        asked = self.session.ask(turn, most, within_ns)
-        pings, ping_refusal = asked.latencies_ns[one.before], asked.refusals[one.before]
-        others = [*asked.latencies_ns[: one.before], *asked.latencies_ns[one.before + 1 :]]
-        refusals = [*asked.refusals[: one.before], *asked.refusals[one.before + 1 :]]
-        in_order = [sample for samples in zip(*others, strict=True) for sample in samples]
-        return _Samples(in_order, list(pings), next(filter(None, refusals), None), ping_refusal, asked)
+        sequence = [*[query] * round_kind.before, ping, *[query] * round_kind.after]
+        answer = self.session.ask(sequence, max_rounds, within_ns)
+        pings, ping_refusal = answer.latencies_ns[round_kind.before], answer.refusals[round_kind.before]
+        queries = [*answer.latencies_ns[: round_kind.before], *answer.latencies_ns[round_kind.before + 1 :]]
+        refusals = [*answer.refusals[: round_kind.before], *answer.refusals[round_kind.before + 1 :]]
+        in_order = [sample for samples in zip(*queries, strict=True) for sample in samples]
+        return _Samples(in_order, list(pings), next(filter(None, refusals), None), ping_refusal, answer)
 
     def _product(self, identity: Identity, opened: Opened) -> str | None:
         if identity.product is not None:
@@ -385,20 +395,20 @@ class _Measuring:
     def _measure_bandwidth(self) -> None:
         """Measure one large answer. A refusal or a broken connection only loses this result."""
         if self.requests.bulk is None:
-            self._learn(bandwidth_refusal="this server has no large answer without storing one first")
+            self._update(bandwidth_refusal="this server has no large answer without storing one first")
             return
         try:
             fetched = self.session.fetch(self.requests.bulk, rows=False)
         except Lost as lost:
-            self._learn(bandwidth_refusal=lost.failure.message)
+            self._update(bandwidth_refusal=lost.failure.message)
             return
         if fetched.refusal is not None or fetched.bytes < BULK_BYTES:
-            why = fetched.refusal or "the server gave less (max_allowed_packet?)"
-            self._learn(bandwidth_refusal=why)
+            reason_text = fetched.refusal or "the server gave less (max_allowed_packet?)"
+            self._update(bandwidth_refusal=reason_text)
             return
         transfer_ns = fetched.took_ns - fetched.first_byte_ns
-        found = Bandwidth(bytes=fetched.bytes, took_ns=transfer_ns, waited_ns=fetched.first_byte_ns)
-        self._learn(bandwidth=found)
+        bandwidth = Bandwidth(bytes=fetched.bytes, took_ns=transfer_ns, waited_ns=fetched.first_byte_ns)
+        self._update(bandwidth=bandwidth)
 
 
 def _is_socket(path: str) -> bool:
@@ -408,20 +418,20 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-def _took(attempt: Opened | NotOpened) -> int:
+def _duration_ns(attempt: Opened | NotOpened) -> int:
     return sum(step.took_ns for step in attempt.steps)
 
 
-def connection_of(attempts: Sequence[Opened | NotOpened]) -> NewConnection:
+def summarise_connections(attempts: Sequence[Opened | NotOpened]) -> NewConnection:
     """The medians, step by step, of connections with the same steps; or the steps of a connection that could not be opened."""
     steps = []
     for position, step in enumerate(attempts[-1].steps):
-        times = [one.steps[position].took_ns for one in attempts if len(one.steps) > position]
+        times = [attempt.steps[position].took_ns for attempt in attempts if len(attempt.steps) > position]
         steps.append(StepTime(name=step.name, took_ns=round(statistics.median(times)), round_trips=step.round_trips))
     return NewConnection(
-        count=sum(isinstance(one, Opened) for one in attempts),
-        took_ns=round(statistics.median(_took(one) for one in attempts)),
+        count=sum(isinstance(attempt, Opened) for attempt in attempts),
+        took_ns=round(statistics.median(_duration_ns(attempt) for attempt in attempts)),
         steps=tuple(steps),
         round_trips=sum(step.round_trips for step in attempts[-1].steps),
-        first_ns=_took(attempts[0]),
+        first_ns=_duration_ns(attempts[0]),
     )

@@ -11,8 +11,8 @@ from howfar.distance.requests import Identity, named_proxy
 from howfar.doctor.peer_location import PeerLocation, tcp_peer, unix_peer
 from howfar.engine.ping_messages import Opened
 
-_TIMES_PING = 2.0
-_LEAST_NS = 200_000
+_PING_FACTOR = 2.0
+_MIN_EXCESS_NS = 200_000
 """If a request takes more than twice as long as a ping, and longer by more than this, something nearer probably answers the pings."""
 
 
@@ -26,18 +26,18 @@ def locate(opened: Opened) -> PeerLocation:
 def path_facts(
     opened: Opened, location: PeerLocation, identity: Identity, query_ns: Sequence[int], ping_ns: Sequence[int]
 ) -> PathFacts:
-    """What is known of the path of an open connection. Pure."""
-    kind, says, evidence = _kind(opened, location)
+    """Facts about the path of an open connection, each with its evidence. No I/O."""
+    kind, statement, evidence = _classify(opened, location)
     facts = (
-        *_named(opened, identity),
-        *_listener(location),
-        *_numbers(opened, identity),
-        *_addresses(opened, identity),
-        *_pings(query_ns, ping_ns),
+        *_proxy_facts(opened, identity),
+        *_forwarder_facts(location),
+        *_connection_id_facts(opened, identity),
+        *_address_facts(opened, identity),
+        *_ping_facts(query_ns, ping_ns),
     )
     return PathFacts(
         kind=kind,
-        says=says,
+        says=statement,
         evidence=evidence,
         mtu=opened.path_mtu,
         between=facts,
@@ -46,16 +46,20 @@ def path_facts(
     )
 
 
-def _kind(opened: Opened, location: PeerLocation) -> tuple[PathKind, str, str]:
-    elsewhere, same = location.same_namespace.holds is False, location.same_namespace.evidence
+def _classify(opened: Opened, location: PeerLocation) -> tuple[PathKind, str, str]:
+    in_other_namespace, evidence = location.same_namespace.holds is False, location.same_namespace.evidence
     if opened.local_address is None:
-        return "socket", "a Unix socket into a container" if elsewhere else "a Unix socket of this machine", same
+        return (
+            "socket",
+            "a Unix socket into a container" if in_other_namespace else "a Unix socket of this machine",
+            evidence,
+        )
     if location.here.holds is None:
         return "unknown", location.here.evidence, location.here.evidence
     if not location.here.holds:
         return "other_machine", "another machine", location.here.evidence
-    if elsewhere:
-        return "passed_on", "this machine, into another network namespace (a container's published port?)", same
+    if in_other_namespace:
+        return "passed_on", "this machine, into another network namespace (a container's published port?)", evidence
     if ip_address(host_of(opened.peer_address)).is_loopback:
         return "loopback", "this machine's loopback interface", location.here.evidence
     return "this_machine", "an address of this machine", location.here.evidence
@@ -66,7 +70,7 @@ def _endpoint(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _listener(location: PeerLocation) -> Iterator[Fact]:
+def _forwarder_facts(location: PeerLocation) -> Iterator[Fact]:
     if location.passed_on == "forwarder" and location.listener is not None:
         name = location.listener.name
         yield Fact(what=name, says=f"{name} passes the connection on", evidence=f"{location.listens} listens there")
@@ -86,32 +90,32 @@ def _is_number(host: str) -> bool:
     return True
 
 
-def _named(opened: Opened, identity: Identity) -> Iterator[Fact]:
+def _proxy_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
     name = named_proxy(opened.server_version or "") or identity.between
     if name is not None:
         yield Fact(what=name, says=f"{name} answers", evidence="the version that it shows says so")
 
 
-def _numbers(opened: Opened, identity: Identity) -> Iterator[Fact]:
-    at_login, now = opened.connection_id, identity.connection_id
+def _connection_id_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
+    at_login, current = opened.connection_id, identity.connection_id
     # MySQL's greeting has only the lower 32 bits of the connection ID.
-    if at_login is not None and now is not None and at_login != now & 0xFFFF_FFFF:
+    if at_login is not None and current is not None and at_login != current & 0xFFFF_FFFF:
         yield Fact(
             what="a pooler or proxy",
             says="a pooler or proxy is in between",
-            evidence=f"the connection ID was {at_login} at login, but the server reports {now}",
+            evidence=f"the connection ID was {at_login} at login, but the server reports {current}",
         )
 
 
-def _addresses(opened: Opened, identity: Identity) -> Iterator[Fact]:
+def _address_facts(opened: Opened, identity: Identity) -> Iterator[Fact]:
     """Facts from comparing both ends of the connection as the server sees them with our own view."""
-    local, seen, peer = opened.local_address, identity.client_address, opened.peer_address
+    local, seen_address, peer = opened.local_address, identity.client_address, opened.peer_address
     if local is None:
-        if seen is not None:
+        if seen_address is not None:
             yield Fact(
                 what="a forwarder",
                 says="a program passes the socket on",
-                evidence=f"the server sees a TCP connection from {seen}",
+                evidence=f"the server sees a TCP connection from {seen_address}",
             )
         return
     if identity.by_socket:
@@ -120,36 +124,38 @@ def _addresses(opened: Opened, identity: Identity) -> Iterator[Fact]:
             says="a program passes the connection on",
             evidence="the server sees it come over its Unix socket",
         )
-    elif seen is not None:
-        host, port = host_of(seen), seen.rpartition(":")[2]
-        ours, our_port = host_of(local), local.rpartition(":")[2]
-        if port != our_port:
+    elif seen_address is not None:
+        host, port = host_of(seen_address), seen_address.rpartition(":")[2]
+        local_host, local_port = host_of(local), local.rpartition(":")[2]
+        if port != local_port:
             yield Fact(
                 what="a proxy or NAT",
                 says="a proxy or NAT is in between",
-                evidence=f"the server sees the connection come from {seen}, it left here from {local}",
+                evidence=f"the server sees the connection come from {seen_address}, it left here from {local}",
             )
-        elif _is_number(host) and host != ours:
+        elif _is_number(host) and host != local_host:
             yield Fact(
-                what="NAT", says="NAT is in between", evidence=f"the server sees the address {host}, here it is {ours}"
+                what="NAT",
+                says="NAT is in between",
+                evidence=f"the server sees the address {host}, here it is {local_host}",
             )
-    came_in = identity.server_address
-    if came_in is not None and (host_of(came_in), came_in.rpartition(":")[2]) != (
+    reached_address = identity.server_address
+    if reached_address is not None and (host_of(reached_address), reached_address.rpartition(":")[2]) != (
         host_of(peer),
         peer.rpartition(":")[2],
     ):
         yield Fact(
             what="a proxy or NAT",
             says="a proxy or NAT is in between",
-            evidence=f"the server was reached at {came_in}, the connection was made to {peer}",
+            evidence=f"the server was reached at {reached_address}, the connection was made to {peer}",
         )
 
 
-def _pings(query_ns: Sequence[int], ping_ns: Sequence[int]) -> Iterator[Fact]:
+def _ping_facts(query_ns: Sequence[int], ping_ns: Sequence[int]) -> Iterator[Fact]:
     if not query_ns or not ping_ns:
         return
     query, ping = statistics.median(query_ns), statistics.median(ping_ns)
-    if query > _TIMES_PING * ping and query - ping > _LEAST_NS:
+    if query > _PING_FACTOR * ping and query - ping > _MIN_EXCESS_NS:
         yield Fact(
             what=None,
             says="something nearer than the server may answer pings",

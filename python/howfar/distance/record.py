@@ -1,4 +1,4 @@
-"""What a measurement of one server says, as frozen values. Their JSON form is public (`howfar TARGET --json`, `schema/distance.json`).
+"""The results of measuring one server, as frozen models. Their JSON form is public (`howfar TARGET --json`, `schema/distance.json`).
 
 Times are nanoseconds. None means that a value was not measured or is not known, never that it is zero.
 
@@ -23,15 +23,15 @@ FORMAT: Literal[1] = 1
 
 StepName = Literal["name", "connect", "greeting", "tls_request", "tls", "login", "request"]
 PathKind = Literal["socket", "loopback", "this_machine", "passed_on", "other_machine", "unknown"]
-MOST_REQUESTS = 500
-"""In all, without --watch."""
+MAX_REQUESTS = 500
+"""Maximum number of requests of a measurement, timed or not; --watch has no such limit."""
 _OTHER_REQUESTS = 10
-"""Those that are not timed, as they identify the server, warm it up, or say how many others there is time for."""
-MOST_COUNT = MOST_REQUESTS - _OTHER_REQUESTS
-"""Requests and pings that are timed."""
-MOST_CONNECTS = 20
-_BEYOND = 3
-"""Samples beyond a percentile without which it is not printed."""
+"""Requests that are not timed: they identify the server, warm it up, or show how many others there is time for."""
+MAX_COUNT = MAX_REQUESTS - _OTHER_REQUESTS
+"""Maximum number of timed requests and pings."""
+MAX_CONNECTS = 20
+_MIN_BEYOND = 3
+"""A percentile is printed only if at least this many samples lie beyond it."""
 
 
 class Part(BaseModel):
@@ -44,34 +44,34 @@ def percentile(ordered: Sequence[int], share: float) -> int:
 
 
 def supports(count: int, share: float) -> bool:
-    """Whether so many samples have at least three beyond the percentile (the median: three in all)."""
-    return count * min(share, 1 - share) >= _BEYOND * (1 - 1e-9)
+    """Whether, of `count` samples, at least three lie beyond the percentile (for the median: on either side)."""
+    return count * min(share, 1 - share) >= _MIN_BEYOND * (1 - 1e-9)
 
 
 Bounds = tuple[float | None, float | None]
-"""Limits of a figure; None: too few samples bound it on that side."""
+"""Lower and upper limit of a figure; None if there are too few samples for a limit on that side."""
 
 
 def interval(ordered: Sequence[int], share: float, level: float = 0.95) -> Bounds:
-    """The limits of a percentile by order statistics.
+    """The confidence interval of a percentile, by order statistics.
 
     The number of samples below the true percentile is binomial, so the sample of rank r is below it with the probability that at
     least r are.
     """
-    count, out = len(ordered), (1 - level) / 2
-    fewer = 0.0  # the probability that fewer than `rank` samples lie below the true percentile
-    least = most = None
+    count, tail = len(ordered), (1 - level) / 2
+    probability = 0.0  # the probability that fewer than `rank` samples lie below the true percentile
+    low_rank = high_rank = None
     for rank in range(1, count + 1):
-        fewer += _binomial(count, rank - 1, share)
-        if fewer <= out:
-            least = rank
-        if most is None and fewer >= 1 - out:
-            most = rank
-    return None if least is None else ordered[least - 1], None if most is None else ordered[most - 1]
+        probability += _binomial(count, rank - 1, share)
+        if probability <= tail:
+            low_rank = rank
+        if high_rank is None and probability >= 1 - tail:
+            high_rank = rank
+    return None if low_rank is None else ordered[low_rank - 1], None if high_rank is None else ordered[high_rank - 1]
 
 
-def least_count(share: float, level: float = 0.95) -> int:
-    """Samples without which `interval` has no limits on one side: so many may all lie on the other side by chance."""
+def min_count(share: float, level: float = 0.95) -> int:
+    """Minimum number of samples for both limits of `interval`: fewer may, by chance, all lie on one side of the percentile."""
     return math.ceil(math.log((1 - level) / 2) / math.log(max(share, 1 - share)))
 
 
@@ -88,7 +88,7 @@ class Latencies(Part):
     count: int
     min_ns: int
     p50_ns: int | None
-    """None: fewer than three samples lie beyond it; so p95 and p99."""
+    """None if fewer than three samples lie beyond it; the same holds for p95 and p99."""
     p95_ns: int | None
     p99_ns: int | None
     mean_ns: int
@@ -104,8 +104,8 @@ class Latencies(Part):
         return percentile(sorted(self.samples_ns), 0.5)
 
     @classmethod
-    def of(cls, request: str, samples_ns: Sequence[int], refusal: str | None = None) -> Latencies:
-        """`samples_ns` is not empty."""
+    def from_samples(cls, request: str, samples_ns: Sequence[int], refusal: str | None = None) -> Latencies:
+        """The latencies with these samples, of which there is at least one."""
         ordered = sorted(samples_ns)
         count = len(ordered)
 
@@ -132,7 +132,7 @@ class Address(Part):
     address: str
     state: Literal["used", "failed", "not_tried"]
     waited_ns: int | None = None
-    """Until it failed."""
+    """Time until it failed."""
     why: str | None = None
 
 
@@ -148,7 +148,7 @@ class StepTime(Part):
 
     name: StepName
     took_ns: int
-    """The median of the connections that were opened."""
+    """The median over the connections that were opened."""
     round_trips: int
 
 
@@ -161,7 +161,7 @@ class NewConnection(Part):
     steps: tuple[StepTime, ...]
     round_trips: int
     first_ns: int
-    """The first one alone."""
+    """Time of the first connection alone."""
 
 
 NOT_VERIFIED = "nothing"
@@ -172,7 +172,7 @@ class Encryption(Part):
     cipher: str
     handshake: Literal["full", "resumed"]
     verified: str
-    """What the server's certificate was verified by, in words; `nothing` where it was not."""
+    """What the server's certificate was verified against, in words; `nothing` if it was not verified."""
 
 
 class Fact(Part):
@@ -191,7 +191,7 @@ class PathFacts(Part):
     mtu: int | None = None
     """Bytes of the largest packet that the path is known to carry."""
     between: tuple[Fact, ...] = ()
-    """What shows itself between client and server: a pooler, a proxy, NAT."""
+    """What was detected between client and server: a pooler, a proxy, NAT."""
     peer_address: str
     local_address: str | None = None
 
@@ -202,7 +202,7 @@ class Bandwidth(Part):
     bytes: int
     took_ns: int
     waited_ns: int
-    """From the request to the first byte of the answer, in which the server makes it."""
+    """Time from the request to the first byte of the answer, in which the server prepares it."""
 
 
 class Page(Part):
@@ -220,7 +220,7 @@ class Elsewhere(Part):
     rtt_ns: int | None
     """None: a Unix socket of this machine."""
     kept_ns: tuple[int, ...]
-    """In the order of `pages`."""
+    """Time of each page over an open connection, in the order of `Distance.pages`."""
 
 
 class Failure(Part):
@@ -267,19 +267,19 @@ class Distance(Part):
     request: Latencies | None = None
     """A request that only the server can answer; the middle sample is the distance."""
     ping: Latencies | None = None
-    """The protocol's own ping, in turn with it: something between client and server may answer it."""
+    """The protocol's own ping, alternating with `request`: something between client and server may answer it."""
     network_ns: int | None = None
     """The smallest time of TCP's own handshake, as the kernel measured it; None: a Unix socket."""
     kernel_min_rtt_ns: int | None = None
-    """The kernel's smallest round trip over all of the connection; it may hold the server's time."""
+    """The kernel's smallest round trip time during the whole connection; it may include the server's time."""
     retransmits: int | None = None
     pages: tuple[Page, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
     light_km: float | None = None
-    """Kilometres of fibre that light passes in half of `network_ns`: what answers TCP is no farther."""
+    """Kilometres of fibre that light travels in half of `network_ns`: whatever answers TCP is no farther away."""
     bandwidth: Bandwidth | None = None
     bandwidth_refusal: str | None = None
-    """Why there is no large answer, where one was asked for."""
+    """Why there is no large answer, although one was requested."""
     failure: Failure | None = None
     limits: tuple[Limit, ...] = ()
     passed: bool | None = None
@@ -297,7 +297,7 @@ class WatchedRequest(Part):
     at: str
     """When it was answered; when it was due if it was lost. UTC, in ISO 8601."""
     latency_ns: int | None
-    """Since the moment at which it was due. None: it was lost."""
+    """Time since it was due; None if it was lost."""
     lost: str | None
     """What came instead of an answer, or why it could not be sent."""
 
@@ -319,21 +319,21 @@ class WatchedOutage(Part):
     """When the server answered again. None: it had not when the watch ended."""
     took_ns: int
     lost: int
-    """Requests."""
+    """Number of lost requests."""
     why: str
-    """Of the first one."""
+    """Why the first of them was lost."""
 
 
 def schema_text() -> str:
-    """The schema of all that `howfar TARGET --json` prints, and without a target, as the text of its file."""
+    """The JSON schema of everything that `howfar --json` prints, with or without a target, as the text of its file."""
     from howfar.doctor.candidates import ServerHere
 
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, the distance of one server"}
     printed: TypeAdapter[object] = TypeAdapter(
         Distance | WatchedRequest | WatchedOutage | FailedCommand | list[ServerHere]
     )
-    made = {**printed.json_schema(mode="serialization"), **head}
-    return json.dumps(made, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    schema = {**printed.json_schema(mode="serialization"), **head}
+    return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -116,17 +116,19 @@ def named_proxy(text: str) -> str | None:
 
 def identify(service: ServiceName, answers: Sequence[Rows]) -> Identity:
     """The identity in the answers to `Requests.identity`; answers without rows are ignored. Never raises, whatever was answered."""
-    read = {"mysql": _mysql, "postgresql": _postgresql, "redis": _redis, "memcached": _memcached}[service]
+    read = {"mysql": _read_mysql, "postgresql": _read_postgresql, "redis": _read_redis, "memcached": _read_memcached}[
+        service
+    ]
     return read(answers)
 
 
-def _cells(answers: Sequence[Rows], count: int) -> list[str | None] | None:
+def _first_row(answers: Sequence[Rows], count: int) -> list[str | None] | None:
     if not answers or not answers[0] or len(answers[0][0]) != count:
         return None
     return list(answers[0][0])
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     """A number from a server; None if it sent anything else."""
     return int(text) if text is not None and re.fullmatch(r"[0-9]{1,20}", text) else None
 
@@ -137,14 +139,14 @@ def _endpoint(host: str | None, port: str | None) -> str | None:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _mysql(answers: Sequence[Rows]) -> Identity:
-    cells = _cells(answers, 5)
+def _read_mysql(answers: Sequence[Rows]) -> Identity:
+    cells = _first_row(answers, 5)
     if cells is None:
         return Identity()
-    number, version, comment, path, host = cells
+    connection_id, version, comment, path, host = cells
     return Identity(
         product=product_of("mysql", version or "", comment or "") if version else None,
-        connection_id=_number(number),
+        connection_id=_parse_number(connection_id),
         client_address=host if host and re.fullmatch(r".+:[0-9]+", host) else None,
         by_socket=host == "localhost",
         socket=path or None,
@@ -152,14 +154,14 @@ def _mysql(answers: Sequence[Rows]) -> Identity:
     )
 
 
-def _postgresql(answers: Sequence[Rows]) -> Identity:
-    cells = _cells(answers, 6)
+def _read_postgresql(answers: Sequence[Rows]) -> Identity:
+    cells = _first_row(answers, 6)
     if cells is None:
         return Identity()
     process, version, client, client_port, server, server_port = cells
     return Identity(
         product=product_of("postgresql", version) if version else None,
-        connection_id=_number(process),
+        connection_id=_parse_number(process),
         client_address=_endpoint(client, client_port),
         by_socket=process is not None and client is None,
         server_address=_endpoint(server, server_port),
@@ -167,25 +169,25 @@ def _postgresql(answers: Sequence[Rows]) -> Identity:
     )
 
 
-def _redis(answers: Sequence[Rows]) -> Identity:
+def _read_redis(answers: Sequence[Rows]) -> Identity:
     info, client = ("\n".join(row[0] or "" for row in rows if row) for rows in (*answers, (), ())[:2])
-    found = Identity()
+    identity = Identity()
     for field, brand in (("valkey_version", "Valkey"), ("redis_version", "Redis")):
         version = re.search(rf"^{field}:(\S+)", info, re.MULTILINE)
-        if version and found.product is None:
-            found = replace(found, product=f"{brand} {version.group(1)}")
+        if version and identity.product is None:
+            identity = replace(identity, product=f"{brand} {version.group(1)}")
     words = dict(word.partition("=")[::2] for word in client.split())
     address = words.get("addr", "")
     by_socket = address.endswith(":0")  # Redis gives the socket's path, and 0 for the port
     return replace(
-        found,
-        connection_id=_number(words.get("id")),
+        identity,
+        connection_id=_parse_number(words.get("id")),
         client_address=address if re.fullmatch(r".+:[1-9][0-9]*", address) else None,
         by_socket=by_socket,
     )
 
 
-def _memcached(answers: Sequence[Rows]) -> Identity:
+def _read_memcached(answers: Sequence[Rows]) -> Identity:
     text = answers[0][0][0] if answers and answers[0] and answers[0][0] else None
     name, _, version = (text or "").partition(" ")
     return Identity(product=f"Memcached {version}") if name == "VERSION" and version else Identity()

@@ -20,48 +20,48 @@ class NameFailed(HowfarError):
 
 def lookup(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, ...]]:
     """Look up a name. Returns the duration in ns, and the addresses in the order in which clients try them. Raises NameFailed."""
-    found: list[tuple[str, ...]] = []
-    failed: list[Exception] = []
+    results: list[tuple[str, ...]] = []
+    errors: list[Exception] = []
 
-    def ask() -> None:
+    def resolve() -> None:
         try:
-            found.append(resolved(host, port))
+            results.append(resolve_name(host, port))
         except (OSError, UnicodeError) as error:  # UnicodeError: a label is empty or too long
-            failed.append(error)
+            errors.append(error)
 
-    began = time.monotonic_ns()
+    start_ns = time.monotonic_ns()
     # A lookup cannot be interrupted: one that takes too long is abandoned and ends with the process.
-    asking = threading.Thread(target=ask, name="lookup", daemon=True)
-    asking.start()
-    asking.join(limit_s)
-    took_ns = time.monotonic_ns() - began
-    if found:
-        return took_ns, found[0]
-    if not failed:
+    thread = threading.Thread(target=resolve, name="lookup", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    took_ns = time.monotonic_ns() - start_ns
+    if results:
+        return took_ns, results[0]
+    if not errors:
         raise NameFailed(
             f"the name {host} was not looked up within {limit_s:g} s",
             "The resolver does not answer: check /etc/resolv.conf, or give the address as a number.",
             took_ns,
         )
-    raise NameFailed(*unknown_host(host, failed[0]), took_ns)
+    raise NameFailed(*unknown_host(host, errors[0]), took_ns)
 
 
-def resolved(host: str, port: int) -> tuple[str, ...]:
+def resolve_name(host: str, port: int) -> tuple[str, ...]:
     """The addresses of a name, in the order in which clients try them. Raises OSError; UnicodeError for a label that is empty or too
     long."""
     answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(_address(answer[4]) for answer in answers))
 
 
-def unknown_host(host: str, why: Exception) -> tuple[str, str]:
+def unknown_host(host: str, error: Exception) -> tuple[str, str]:
     """Message and advice for a lookup that failed."""
     return (
-        f"the host {host} is not known: {_why(why)}",
+        f"the host {host} is not known: {_describe_error(error)}",
         "Correct its name, or give its address.",
     )
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return "between its dots, a part is empty, longer than 63 characters, or has some that no name has"
     return str(getattr(error, "strerror", None) or error)

@@ -73,7 +73,7 @@ class Lost(Exception):
         self.failure = failure
 
 
-_NOT_LET_IN = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
+_LOGIN_REQUIRED = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
 
 
 def check_answered(server: Server, refusal: str | None) -> None:
@@ -81,14 +81,14 @@ def check_answered(server: Server, refusal: str | None) -> None:
 
     Redis and Memcached accept every connection, and refuse the first request if a password is missing.
     """
-    where = server.place.partition(" ")[2]
+    address = server.place.partition(" ")[2]
     if refusal is None:
         return
-    if refusal.startswith(_NOT_LET_IN):
-        message = f"{where} wants a password: {refusal}"
+    if refusal.startswith(_LOGIN_REQUIRED):
+        message = f"{address} wants a password: {refusal}"
         advice = "Give one: --ask-password, --password-file, --env, or one of its variables."
         raise Lost(Failure(step="login", code="auth", message=message, advice=advice, waited_ns=None))
-    message = f"{where} answered `{REQUESTS[server.service].query_name}` with an error: {refusal}"
+    message = f"{address} answered `{REQUESTS[server.service].query_name}` with an error: {refusal}"
     advice = "Wait until the server is ready, or give the account the right to this request."
     raise Lost(Failure(step="request", code="server_error", message=message, advice=advice, waited_ns=None))
 
@@ -129,8 +129,8 @@ class PingSession:
 
     def ask(self, requests: Sequence[tuple[str, ...]], rounds: int, within_ns: int, at_ns: int = 0) -> Asked:
         """Send the requests in turn, `rounds` times. Raises Lost if the connection ends; earlier results are then lost, too."""
-        asked = tuple(PingRequest(words=words) for words in requests)
-        self._engine.send(AskInTurn(requests=asked, rounds=rounds, within_ns=within_ns, at_ns=at_ns))
+        ping_requests = tuple(PingRequest(words=words) for words in requests)
+        self._engine.send(AskInTurn(requests=ping_requests, rounds=rounds, within_ns=within_ns, at_ns=at_ns))
         return self._answer(Asked)
 
     def fetch(self, words: tuple[str, ...], rows: bool = True) -> Fetched:
@@ -167,8 +167,8 @@ def ping_session(server: Server, target: Target, timeout_ns: int) -> Iterator[Pi
 
 # ---------------------------------------------------------------- a socket beside TCP
 
-_TURNS, _EACH = 12, 25
-"""Number of turns of each transport, and of requests in each turn."""
+_ROUNDS, _REQUESTS_PER_ROUND = 12, 25
+"""Number of rounds over each transport, and of requests in each round."""
 _LIMIT_NS = 2_000_000_000
 
 
@@ -184,33 +184,33 @@ def socket_saving_ns() -> int | None:
 
 
 def _socket_saving_ns(folder: Path) -> int | None:
-    made = Server(
+    dummy_server = Server(
         service="mysql", shown="", host=None, port=None, socket=None, user="howfar", password="", database="howfar",
         session=Session(multi_statements=False), verified="",
     )  # fmt: skip
     best = [math.inf, math.inf]
-    with contextlib.ExitStack() as ends:
+    with contextlib.ExitStack() as cleanup:
         listen: tuple[Listen, ...] = (UnixTarget(path=str(folder / "s")), TcpListen(host="127.0.0.1"))
         sessions = []
-        for end in listen:
-            ready = ends.enter_context(EngineProcess(NullJob(listen=end))).read()
+        for endpoint in listen:
+            ready = cleanup.enter_context(EngineProcess(NullJob(listen=endpoint))).read()
             assert isinstance(ready, NullReady), "it says where it listens"
-            session = ends.enter_context(ping_session(made, _target(end, ready), _LIMIT_NS))
+            session = cleanup.enter_context(ping_session(dummy_server, _listening_target(endpoint, ready), _LIMIT_NS))
             if not isinstance(session.open(), Opened):
                 return None
             sessions.append(session)
             # Once connected, the socket needs no name: removing it now leaves nothing behind after a kill.
             shutil.rmtree(folder, ignore_errors=True)
-        for turn in range(2 * _TURNS):
-            which = turn % 2
-            asked = sessions[which].ask([("SELECT 1",)], _EACH, _LIMIT_NS)
-            best[which] = min(best[which], *asked.latencies_ns[0])
+        for number in range(2 * _ROUNDS):
+            index = number % 2
+            answer = sessions[index].ask([("SELECT 1",)], _REQUESTS_PER_ROUND, _LIMIT_NS)
+            best[index] = min(best[index], *answer.latencies_ns[0])
     by_socket, by_tcp = best
     return round(by_tcp - by_socket) if by_tcp > by_socket else None
 
 
-def _target(end: Listen, ready: NullReady) -> Target:
-    if isinstance(end, UnixTarget):
-        return end
+def _listening_target(endpoint: Listen, ready: NullReady) -> Target:
+    if isinstance(endpoint, UnixTarget):
+        return endpoint
     assert ready.port is not None, "TCP has a port"
     return TcpTarget(host="127.0.0.1", port=ready.port)

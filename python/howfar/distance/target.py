@@ -23,7 +23,7 @@ def server_of(login: Login, service: ServiceName) -> Server:
     address = login.address
     return Server(
         service=service,
-        shown=shown_target(address, service),
+        shown=format_target(address, service),
         host=None if address.socket is not None else address.hostaddr or address.host or "localhost",
         port=None if address.socket is not None else address.port,
         socket=address.socket,
@@ -31,12 +31,12 @@ def server_of(login: Login, service: ServiceName) -> Server:
         password=login.password.reveal(),
         database=_database(address, service),
         session=_session(address, service),
-        verified=_verified(address),
+        verified=_describe_verification(address),
         notes=login.notes,
     )
 
 
-def shown_target(address: ServerAddress, service: ServiceName) -> str:
+def format_target(address: ServerAddress, service: ServiceName) -> str:
     """The address as a URL without a password: `mysql://app@db.internal:3306/shop`."""
     user = f"{address.user}@" if address.user else ""
     database = address.database or ("" if address.database_number is None else str(address.database_number))
@@ -68,7 +68,7 @@ def _tls(address: ServerAddress, service: ServiceName) -> Tls | None:
     return tls_of(address, address.ssl_mode or default, resumption=False)
 
 
-def _verified(address: ServerAddress) -> str:
+def _describe_verification(address: ServerAddress) -> str:
     authority = f"the CA in {address.ssl_ca}"
     if address.ssl_mode == "VERIFY_IDENTITY":
         return f"{authority} and the name {address.host}" if address.ssl_ca else "the password"
@@ -81,37 +81,41 @@ _WAIT_NS = 2_000_000_000
 """Timeout for the first answer in each protocol: a server of another kind may wait in silence."""
 
 
-ORDER: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "memcached")
+DETECTION_ORDER: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "memcached")
 
 
 class NothingListens(Exception):
     """No connection could be made, so the kind of server is irrelevant."""
 
 
-def detect(as_kind: Callable[[ServiceName], Server], target: Target, timeout_ns: int) -> Server | Failure:
-    """The server, of the kind that answers; a Failure if it is of no supported kind. `as_kind`: the server as one of a kind, with
-    that kind's account and session. Raises NothingListens, EngineError."""
+def detect(server_as: Callable[[ServiceName], Server], target: Target, timeout_ns: int) -> Server | Failure:
+    """The server, of the kind that answers; a Failure if it is of no supported kind. Raises NothingListens, EngineError.
+
+    `server_as` returns the server as one of the given kind, with that kind's account and session.
+    """
     within_ns = min(timeout_ns, _WAIT_NS)
-    found: Failure | None = None
+    other_failure: Failure | None = None
     codes = set[str]()
-    for service in ORDER:
-        server = as_kind(service)
-        refusal = _not_of_kind(server, target, within_ns)
+    for service in DETECTION_ORDER:
+        server = server_as(service)
+        refusal = _find_mismatch(server, target, within_ns)
         if refusal is None:
             return server
         codes.add(refusal.code)
-        if refusal.code == _OTHER:
-            found = refusal
-    place = server.place.partition(" ")[2]
-    if found is None and _answers_tls(server, target, within_ns):
-        return _other(f"{place} expects TLS from the first byte", "Begin the address with rediss:// or memcacheds://.")
-    does = "does not speak the protocol"
+        if refusal.code == _OTHER_PROTOCOL:
+            other_failure = refusal
+    address = server.place.partition(" ")[2]
+    if other_failure is None and _answers_tls(server, target, within_ns):
+        return _other_protocol_failure(
+            f"{address} expects TLS from the first byte", "Begin the address with rediss:// or memcacheds://."
+        )
+    behaviour = "does not speak the protocol"
     if codes == {"stalled"}:
-        does = f"takes connections and said nothing for {within_ns / 1e9:g} s to a client"
+        behaviour = f"takes connections and said nothing for {within_ns / 1e9:g} s to a client"
     elif codes <= {"server_gone", "connect"}:
-        does = "takes connections and closes them without an answer to a client"
-    return found or _wrong(
-        f"{place} {does} of MySQL, PostgreSQL, Redis or Memcached",
+        behaviour = "takes connections and closes them without an answer to a client"
+    return other_failure or _protocol_failure(
+        f"{address} {behaviour} of MySQL, PostgreSQL, Redis or Memcached",
         "Name the kind of server: mysql://…, postgresql://…, redis://… or memcached://….",
     )
 
@@ -119,29 +123,29 @@ def detect(as_kind: Callable[[ServiceName], Server], target: Target, timeout_ns:
 def other_protocol(server: Server, target: Target, timeout_ns: int) -> Failure | None:
     """A Failure that names the protocol of a server that did not answer in the requested one but stayed silent or hung up; None if
     unknown. MySQL is not tried: it speaks first, so it would have been recognized already. Raises EngineError."""
-    within_ns = min(timeout_ns, _OTHER_WAIT_NS)
+    within_ns = min(timeout_ns, _MAX_OTHER_WAIT_NS)
     began_with_tls = _begins_with_tls(server)
-    others: tuple[ServiceName, ...] = ("postgresql", "redis", "memcached")
+    services: tuple[ServiceName, ...] = ("postgresql", "redis", "memcached")
     if not began_with_tls:
         # Redis and Memcached would have answered each other's request.
         stores = ("redis", "memcached") if server.service in ("redis", "memcached") else ()
-        others = tuple(service for service in others if service != server.service and service not in stores)
-    place = server.place.partition(" ")[2]
-    for service in others:
+        services = tuple(service for service in services if service != server.service and service not in stores)
+    address = server.place.partition(" ")[2]
+    for service in services:
         with contextlib.suppress(NothingListens):
-            if _not_of_kind(_stranger(server, service), target, within_ns) is None:
-                said = f"{place} speaks the protocol of {SERVICES[service].label}"
-                without = ", without TLS" if began_with_tls else ""
-                return _other(f"{said}{without}", f"Begin the address with {service}://.")
+            if _find_mismatch(_as_other_kind(server, service), target, within_ns) is None:
+                statement = f"{address} speaks the protocol of {SERVICES[service].label}"
+                tls_text = ", without TLS" if began_with_tls else ""
+                return _other_protocol_failure(f"{statement}{tls_text}", f"Begin the address with {service}://.")
     if not began_with_tls and _answers_tls(server, target, within_ns):
         advice = _TLS_FIRST.get(server.service, "MySQL never begins that way: correct the port.")
-        return _other(f"{place} expects TLS from the first byte", advice)
+        return _other_protocol_failure(f"{address} expects TLS from the first byte", advice)
     return None
 
 
-_OTHER = "other_protocol"
+_OTHER_PROTOCOL = "other_protocol"
 """The engine's code for a server whose first bytes show that it speaks another protocol."""
-_OTHER_WAIT_NS = 1_000_000_000
+_MAX_OTHER_WAIT_NS = 1_000_000_000
 _TLS_FIRST: dict[ServiceName, str] = {
     "redis": "Begin the address with rediss://.",
     "memcached": "Begin the address with memcacheds://.",
@@ -155,15 +159,15 @@ def _begins_with_tls(server: Server) -> bool:
     return tls is not None and (server.service in ("redis", "memcached") or tls.direct)
 
 
-def _other(message: str, advice: str) -> Failure:
-    return Failure(step="request", code=_OTHER, message=message, advice=advice, waited_ns=None)
+def _other_protocol_failure(message: str, advice: str) -> Failure:
+    return Failure(step="request", code=_OTHER_PROTOCOL, message=message, advice=advice, waited_ns=None)
 
 
-def _wrong(message: str, advice: str) -> Failure:
+def _protocol_failure(message: str, advice: str) -> Failure:
     return Failure(step="request", code="protocol", message=message, advice=advice, waited_ns=None)
 
 
-def _stranger(server: Server, service: ServiceName, tls: Tls | None = None) -> Server:
+def _as_other_kind(server: Server, service: ServiceName, tls: Tls | None = None) -> Server:
     """The server as one of another kind, without the password, which is not meant for that kind."""
     session = Session(tls=tls, multi_statements=False)
     return replace(server, service=service, user=server.user or "howfar", password="", database="", session=session)
@@ -171,11 +175,11 @@ def _stranger(server: Server, service: ServiceName, tls: Tls | None = None) -> S
 
 def _answers_tls(server: Server, target: Target, within_ns: int) -> bool:
     """Whether a TLS handshake succeeds. With TLS 1.3 it does even if the server requires a client certificate."""
-    with ping_session(_stranger(server, "redis", Tls(resumption=False)), target, within_ns) as session:
+    with ping_session(_as_other_kind(server, "redis", Tls(resumption=False)), target, within_ns) as session:
         return isinstance(session.open(), Opened)
 
 
-def _not_of_kind(server: Server, target: Target, within_ns: int) -> Failure | None:
+def _find_mismatch(server: Server, target: Target, within_ns: int) -> Failure | None:
     """Why the server is not of the kind `server.service`; None if it is. Raises NothingListens."""
     with ping_session(server, target, within_ns) as session:
         opened = session.open()
@@ -184,17 +188,17 @@ def _not_of_kind(server: Server, target: Target, within_ns: int) -> Failure | No
                 raise NothingListens
             # A server that refuses the login, or requires TLS, has answered in this protocol.
             return None if opened.failure.code in ("auth", "tls", "server_error") else not_opened(opened)
-        return None if server.service in ("mysql", "postgresql") else _not_by_ping(server, session)
+        return None if server.service in ("mysql", "postgresql") else _find_mismatch_by_ping(server, session)
 
 
-def _not_by_ping(server: Server, session: PingSession) -> Failure | None:
-    """Like `_not_of_kind`, for Redis and Memcached: they accept connections without a greeting; only a ping identifies them."""
+def _find_mismatch_by_ping(server: Server, session: PingSession) -> Failure | None:
+    """Like `_find_mismatch`, for Redis and Memcached: they accept connections without a greeting; only a ping identifies them."""
     try:
         answer = session.fetch(())
     except Lost as lost:
         return lost.failure
     text = (answer.rows[0][0] if answer.rows and answer.rows[0] else "") or ""
-    is_of_kind = text.startswith("VERSION ")
+    is_expected = text.startswith("VERSION ")
     if server.service == "redis":
-        is_of_kind = text == "PONG" or answer.refusal is not None  # such as NOAUTH, LOADING, MASTERDOWN
-    return None if is_of_kind else _wrong(f"{server.place} answers no ping", "Name the kind of server.")
+        is_expected = text == "PONG" or answer.refusal is not None  # such as NOAUTH, LOADING, MASTERDOWN
+    return None if is_expected else _protocol_failure(f"{server.place} answers no ping", "Name the kind of server.")

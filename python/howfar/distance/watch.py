@@ -1,4 +1,4 @@
-"""Repeated requests to a server on a schedule: the result of each request, and the live screen. Pure.
+"""Repeated requests to a server on a schedule: the result of each request, and the live screen. No I/O.
 
 Latency counts from the time at which a request was due: a request that waits for a slow one before it is slow, too.
 """
@@ -16,17 +16,17 @@ from datetime import datetime, timedelta
 from howfar.distance.record import OutageKind
 from howfar.distance.screen import shown
 
-LEAST_INTERVAL_NS = 10_000_000
+MIN_INTERVAL_NS = 10_000_000
 """Shortest interval: at most 100 requests per second."""
-_KEPT_EVENTS = 5
-_RECENT = 600
+_MAX_KEPT_EVENTS = 5
+_MAX_RECENT = 600
 _BARS = " ▁▂▃▄▅▆▇█"
 _SLOW_FACTOR = 3.0
-_SLOW_LEAST = 20
+_MIN_SLOW = 20
 """A request is slow if it takes more than `_SLOW_FACTOR` times the median; this needs at least that many samples."""
 
 
-WORDS = "lost: no answer, or no connection; skipped: due before the last answer"
+LEGEND = "lost: no answer, or no connection; skipped: due before the last answer"
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ class Outage:
 
 
 @dataclass
-class Watched:
+class WatchResults:
     """The results of a watch; memory does not grow with its duration."""
 
     title: str
     interval_ns: int
     counts: Counter[int] = field(default_factory=Counter)
     """Latencies by value, rounded to three significant digits."""
-    recent: deque[int | None] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    recent: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_RECENT))
     """The latest latencies, in order; None for a lost request."""
     total_ns: int = 0
     min_ns: int | None = None
@@ -94,9 +94,9 @@ class Watched:
     """The present outage, if any."""
     outage_count: int = 0
     """Number of outages that have ended."""
-    outages: deque[Outage] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
+    outages: deque[Outage] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_EVENTS))
     """The latest outages that have ended."""
-    slow: deque[Slow] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
+    slow: deque[Slow] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_EVENTS))
 
     @property
     def count(self) -> int:
@@ -106,12 +106,12 @@ class Watched:
     def due(self) -> int:
         return self.count + self.lost + self.skipped
 
-    def answered(self, latency_ns: int, when: Moment) -> None:
+    def record_answer(self, latency_ns: int, when: Moment) -> None:
         """Record an answer that came `latency_ns` after its request was due."""
         self.back(when)
-        if self.count >= _SLOW_LEAST and latency_ns > _SLOW_FACTOR * (self.quantile_ns(0.5) or latency_ns):
+        if self.count >= _MIN_SLOW and latency_ns > _SLOW_FACTOR * (self.quantile_ns(0.5) or latency_ns):
             self.slow.append(Slow(when, latency_ns))
-        self.counts[rounded(latency_ns)] += 1
+        self.counts[round_to_three_digits(latency_ns)] += 1
         self.recent.append(latency_ns)
         self.total_ns += latency_ns
         self.min_ns = latency_ns if self.min_ns is None else min(self.min_ns, latency_ns)
@@ -138,21 +138,21 @@ class Watched:
             self.outage_count += 1
             self.outage = None
 
-    def events(self, now_ns: int, clock: str, most: int) -> list[str]:
-        """The latest outages and slow requests in chronological order, at most `most`; outages have priority."""
+    def events(self, now_ns: int, clock: str, maximum: int) -> list[str]:
+        """The latest outages and slow requests in chronological order, at most `maximum`; outages have priority."""
         outages: list[Outage | Slow] = [*self.outages, *([] if self.outage is None else [self.outage])]
-        kept = outages[-most:]
-        kept += list(self.slow)[len(self.slow) - min(most - len(kept), len(self.slow)) :]
-        return [one.line(now_ns, clock) for one in sorted(kept, key=lambda one: one.began.ns)]
+        chosen = outages[-maximum:]
+        chosen += list(self.slow)[len(self.slow) - min(maximum - len(chosen), len(self.slow)) :]
+        return [event.line(now_ns, clock) for event in sorted(chosen, key=lambda event: event.began.ns)]
 
     def quantile_ns(self, share: float) -> int | None:
         """A percentile; None unless at least three samples lie beyond it."""
         if self.count * min(share, 1 - share) < 3 * (1 - 1e-9):
             return None
-        left = math.ceil(share * self.count)
+        remaining = math.ceil(share * self.count)
         for value in sorted(self.counts):
-            left -= self.counts[value]
-            if left <= 0:
+            remaining -= self.counts[value]
+            if remaining <= 0:
                 return value
         raise AssertionError("the counts add up")
 
@@ -161,7 +161,7 @@ class Watched:
         return self.total_ns / self.count if self.count else math.nan
 
 
-def rounded(value: int) -> int:
+def round_to_three_digits(value: int) -> int:
     """A positive number with three significant digits."""
     if value < 1000:
         return value
@@ -169,30 +169,30 @@ def rounded(value: int) -> int:
     return (value + step // 2) // step * step
 
 
-def figures(watched: Watched) -> str:
+def figures(watched: WatchResults) -> str:
     """Minimum, percentiles and maximum as text: `min 0.38 ms  p50 0.42 ms  …`, as far as the number of requests supports them."""
-    known = [("min", watched.min_ns), *((f"p{int(q * 100)}", watched.quantile_ns(q)) for q in (0.5, 0.95, 0.99))]
-    named = [(name, ns) for name, ns in known if ns is not None]
-    if not named:
+    all_figures = [("min", watched.min_ns), *((f"p{int(q * 100)}", watched.quantile_ns(q)) for q in (0.5, 0.95, 0.99))]
+    known_figures = [(name, ns) for name, ns in all_figures if ns is not None]
+    if not known_figures:
         return "no answer yet"
-    return "  ".join(f"{name} {shown(ns)}" for name, ns in [*named, ("max", watched.max_ns)])
+    return "  ".join(f"{name} {shown(ns)}" for name, ns in [*known_figures, ("max", watched.max_ns)])
 
 
-def frame(watched: Watched, pending_ns: int | None, now_ns: int, width: int, height: int) -> str:
+def frame(watched: WatchResults, pending_ns: int | None, now_ns: int, width: int, height: int) -> str:
     """The live screen: the present state, percentiles, a histogram, outages and slow requests. `pending_ns`: age of the unanswered
     request, if any."""
     latest = watched.recent[-1] if watched.recent else None
-    now = "-" if latest is None else shown(latest)
+    state = "-" if latest is None else shown(latest)
     if watched.outage is not None:
-        now = watched.outage.says(now_ns)
+        state = watched.outage.says(now_ns)
     elif pending_ns is not None and pending_ns > max(2 * (latest or 0), 100_000_000):
-        now = f"waiting for {shown(pending_ns)}"
+        state = f"waiting for {shown(pending_ns)}"
     lines = [
         *textwrap.wrap(watched.title, width, max_lines=1),
         "",
-        *_within(width, f"now    {now:<24}", counts(watched)),
+        *_join_if_fits(width, f"now    {state:<24}", counts(watched)),
         f"all    {figures(watched)}",
-        *textwrap.wrap(WORDS, width, initial_indent=_INDENT, subsequent_indent=_INDENT),
+        *textwrap.wrap(LEGEND, width, initial_indent=_INDENT, subsequent_indent=_INDENT),
         "",
         *histogram(watched, width, max(height - 13, 3)),
         "",
@@ -206,17 +206,17 @@ def frame(watched: Watched, pending_ns: int | None, now_ns: int, width: int, hei
 _INDENT = " " * 7
 
 
-def _within(width: int, first: str, second: str) -> list[str]:
+def _join_if_fits(width: int, first: str, second: str) -> list[str]:
     """Two texts on one line, or on two lines if `width` is too small."""
     line = f"{first} {second}"
     return [line] if len(line) <= width else [first.rstrip(), f"{_INDENT}{second}"]
 
 
-def counts(watched: Watched) -> str:
+def counts(watched: WatchResults) -> str:
     return f"{watched.count:,} answered, {watched.lost:,} lost, {watched.skipped:,} skipped"
 
 
-def histogram(watched: Watched, width: int, rows: int) -> list[str]:
+def histogram(watched: WatchResults, width: int, rows: int) -> list[str]:
     """A histogram of latencies, in bins whose width grows by a constant factor, from the smallest to the largest latency."""
     if not watched.counts:
         return []
@@ -227,35 +227,35 @@ def histogram(watched: Watched, width: int, rows: int) -> list[str]:
     bins = [0] * rows
     for value, count in watched.counts.items():
         bins[bisect.bisect_left(edges, value)] += count
-    most = max(bins)
-    room = max(width - 30, 10)
+    max_count = max(bins)
+    bar_width = max(width - 30, 10)
     names = [shown(edge) for edge in [*edges, high]]
-    size = max(map(len, names))
+    name_width = max(map(len, names))
     return [
-        f"<= {name:>{size}}  {count:>7,}  {'█' * math.ceil(room * count / most)}"
+        f"<= {name:>{name_width}}  {count:>7,}  {'█' * math.ceil(bar_width * count / max_count)}"
         for name, count in zip(names, bins, strict=True)
     ]
 
 
-def sparkline(watched: Watched, width: int) -> str:
+def sparkline(watched: WatchResults, width: int) -> str:
     """The latest latencies as bars; a lost request is a cross."""
     latest = list(watched.recent)[-max(width, 1) :]
-    most = max((one for one in latest if one is not None), default=1)
-    return "".join("x" if one is None else _BARS[max(round(8 * one / most), 1)] for one in latest)
+    longest = max((latency for latency in latest if latency is not None), default=1)
+    return "".join("x" if latency is None else _BARS[max(round(8 * latency / longest), 1)] for latency in latest)
 
 
-def summary(watched: Watched, now_ns: int) -> Iterator[str]:
+def summary(watched: WatchResults, now_ns: int) -> Iterator[str]:
     """The lines that remain on the screen at the end."""
     yield watched.title
     yield f"{watched.due:,} requests: {counts(watched)}."
     if watched.lost or watched.skipped:
-        yield f"({WORDS})"
+        yield f"({LEGEND})"
     if watched.count:
         yield f"{figures(watched)}  mean {shown(watched.mean_ns)}"
-    yield from watched.events(now_ns, "%Y-%m-%d %H:%M:%S", 2 * _KEPT_EVENTS)
+    yield from watched.events(now_ns, "%Y-%m-%d %H:%M:%S", 2 * _MAX_KEPT_EVENTS)
 
 
-def window_line(watched: Watched, now: Moment) -> str:
+def window_line(watched: WatchResults, now: Moment) -> str:
     """A line for a log: the time of day, the present outage, and the figures so far."""
     outage = f"{watched.outage.says(now.ns)}  " if watched.outage is not None else ""
     return f"{now.at:%H:%M:%S}  {outage}{counts(watched)}  {figures(watched)}"

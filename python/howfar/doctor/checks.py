@@ -1,4 +1,5 @@
-"""The checks for what can be wrong. A new check is a function from a `Context` to drafts of findings, and one line in CHECKS.
+"""The checks, each for one thing that can be wrong. A new check is a function from a `Context` to drafts of findings, and a line in
+CHECKS.
 
 A check sends no requests, and reports nothing where the facts are insufficient.
 """
@@ -11,17 +12,17 @@ from ipaddress import ip_address
 
 from howfar.doctor import clusters
 from howfar.doctor.findings import (
-    SHORT,
+    NOT_CAUGHT,
     UNSEEN,
     Change,
     Client,
     Cluster,
     Draft,
     Finding,
-    Floor,
     Gain,
     Kind,
     Median,
+    MinimumLatency,
     Server,
     Severity,
     Transport,
@@ -29,14 +30,14 @@ from howfar.doctor.findings import (
 )
 from howfar.doctor.floors import savings
 from howfar.doctor.peer_location import FORWARDERS
-from howfar.doctor.procfs import CLEANED
+from howfar.doctor.procfs import CLEANED_FOLDERS
 from howfar.doctor.proposals import (
+    changes_to_socket,
     commands_without,
     family,
     file_of,
     is_movable,
     keeping_connections,
-    moved,
     naming_an_authority,
     socket_again,
 )
@@ -53,18 +54,18 @@ _SERVERS = (
 @dataclass(frozen=True)
 class Context:
     server: Server
-    pure: tuple[Floor, ...]
-    """Floors between two processes of howfar, without a server."""
+    process_floors: tuple[MinimumLatency, ...]
+    """Floors measured between two processes of howfar, without a server."""
     looks: int
     seconds: float
     path: str
     """A path for this server's socket on which no other process listens."""
 
-    def by_tcp(self) -> list[Client]:
+    def movable_tcp_clients(self) -> list[Client]:
         """Local TCP clients that could use a socket: forwarders, replicas and Java are left out."""
         return [client for client in self._local_tcp() if not needs_tcp(client)]
 
-    def only_by_tcp(self) -> list[Client]:
+    def clients_needing_tcp(self) -> list[Client]:
         """Clients that cannot use a socket: remote ones, and local ones that need TCP."""
         remote = [client for client in self.server.clients if not client.local]
         return remote + [client for client in self._local_tcp() if needs_tcp(client)]
@@ -73,17 +74,17 @@ class Context:
         return [client for client in self.server.clients if client.local and client.by == "tcp"]
 
     def difference(self, worse: Transport, better: Transport) -> tuple[Median | None, Median | None, str] | None:
-        """Savings per round trip and per connect, and both as text; None if one of the transports was not measured."""
+        """What `better` saves per round trip and per connect, and both as text; None if one of the transports was not measured."""
         slow, fast = self.server.floor(worse), self.server.floor(better)
         if slow is None or fast is None:
             return None
         trip, connect = savings(slow.round_trips_ns, fast.round_trips_ns), savings(slow.connects_ns, fast.connects_ns)
-        parts = [
-            f"{found.text} per {what}"
-            for what, found in (("round trip", trip), ("connect", connect))
-            if found is not None and resolved(found)
+        texts = [
+            f"{saving.text} per {unit}"
+            for unit, saving in (("round trip", trip), ("connect", connect))
+            if saving is not None and is_resolved(saving)
         ]
-        return trip, connect, "; ".join(parts) or "not resolved: no difference above the noise of this look"
+        return trip, connect, "; ".join(texts) or "not resolved: no difference above the noise of this look"
 
 
 Check = Callable[[Context], list[Draft]]
@@ -91,62 +92,63 @@ Check = Callable[[Context], list[Draft]]
 
 def needs_tcp(client: Client) -> bool:
     """Whether a client must use TCP, whatever its configuration. Forwarders have their own check; Java's drivers lack Unix sockets."""
-    return forwards(client) or _name(client) in _SERVERS or family(client.program) == "java"
+    return is_forwarder(client) or _program_name(client) in _SERVERS or family(client.program) == "java"
 
 
-def forwards(client: Client) -> bool:
-    return _name(client) in FORWARDERS
+def is_forwarder(client: Client) -> bool:
+    return _program_name(client) in FORWARDERS
 
 
-def _name(client: Client) -> str:
+def _program_name(client: Client) -> str:
     return client.program.partition(" ")[0]
 
 
-def severity_for(using: Iterable[Client]) -> Severity:
-    """A note if all programs are hidden, as these may need TCP, such as a replica; else a change."""
-    known = [client for client in using if client.program != UNSEEN and (client.program != SHORT or client.user)]
+def severity_for(clients: Iterable[Client]) -> Severity:
+    """NOTE if no program could be identified, because these may need TCP, as a replica does; else CHANGE."""
+    known = [client for client in clients if client.program != UNSEEN and (client.program != NOT_CAUGHT or client.user)]
     return Severity.CHANGE if known else Severity.NOTE
 
 
-def do(using: Sequence[Client], one: str, several: str) -> str:
+def subject_and_verb(clients: Sequence[Client], singular: str, plural: str) -> str:
     """The clients as a subject, with its verb in the singular or plural."""
-    is_one = len(using) == 1 and using[0].program != SHORT
-    return f"{named(using)} {one if is_one else several}"
+    is_one = len(clients) == 1 and clients[0].program != NOT_CAUGHT
+    return f"{list_clients(clients)} {singular if is_one else plural}"
 
 
-def named(using: Iterable[Client]) -> str:
+def list_clients(clients: Iterable[Client]) -> str:
     """The clients as text: `php-fpm8.2 (www-data, pid 812, 815) and mariadb (app)`."""
-    return " and ".join(client.named for client in using)
+    return " and ".join(client.named for client in clients)
 
 
-def resolved(found: Median | None) -> bool:
-    """Whether the complete interval is above 0."""
-    return found is not None and found.low is not None and found.low > 0
+def is_resolved(median: Median | None) -> bool:
+    """Whether the whole interval is above 0."""
+    return median is not None and median.low is not None and median.low > 0
 
 
-def socket_gain(context: Context, using: Sequence[Client]) -> Gain:
-    """The saving of a socket over the transport in use: from pings of the server, else between two processes of howfar."""
-    encrypted = bool(using) and all(client.tls for client in using)
+def socket_gain(context: Context, affected: Sequence[Client]) -> Gain:
+    """What a socket saves compared with the transport in use: from pings of the server, else from pings between two processes of
+    howfar."""
+    encrypted = bool(affected) and all(client.tls for client in affected)
     now = (Transport.TLS, Transport.TCP) if encrypted else (Transport.TCP, Transport.TLS)
     socket, tcp = context.server.floor(Transport.SOCKET), context.server.floor(*now)
     basis = f"{'TLS' if tcp and tcp.transport is Transport.TLS else 'TCP'} against the socket, pinged here in turn"
     if socket is None or tcp is None:
-        by_name = {floor.transport: floor for floor in context.pure}
+        by_name = {floor.transport: floor for floor in context.process_floors}
         if len(by_name) < 2:
             return Gain(says="not measured", basis="the server does not answer on both transports", saves_ns=None)
         socket, tcp = by_name[Transport.SOCKET], by_name[Transport.TCP]
         basis = "TCP against a socket between two processes here, as the server cannot be pinged on both"
     return Gain(
-        says=_saving(context, socket, tcp),
+        says=_saving_text(context, socket, tcp),
         basis=f"{basis}: {len(tcp.round_trips_ns)} rounds of {tcp.pings_per_round} pings",
         saves_ns=savings(tcp.round_trips_ns, socket.round_trips_ns),
     )
 
 
-def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
+def _saving_text(context: Context, socket: MinimumLatency, tcp: MinimumLatency) -> str:
     trip, connect = savings(tcp.round_trips_ns, socket.round_trips_ns), savings(tcp.connects_ns, socket.connects_ns)
     assert trip is not None, "floors of one examination have as many rounds"
-    if not resolved(trip):
+    if not is_resolved(trip):
         parts = [f"not resolved: no difference per round trip above the noise of this look ({trip.text})"]
     else:
         parts = [f"{trip.text} of each round trip's {format_time(tcp.round_trip_ns.value)}"]
@@ -155,12 +157,12 @@ def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
         if rates is not None and rates.statements >= 1 and context.server.kind.counts == "statements":
             total = format_time(rates.statements * trip.value)
             parts.append(f"at most {total} per second at the {rates.statements:.3g} statements/s of all its clients")
-    if connect is not None and resolved(connect) and tcp.connect_ns is not None:
+    if connect is not None and is_resolved(connect) and tcp.connect_ns is not None:
         parts.append(f"{connect.text} of each connect's {format_time(tcp.connect_ns.value)}")
     return "; ".join(parts)
 
 
-_IGNORED = {
+_MEANING_OF_IGNORED = {
     "-p": "nothing listens on that port",
     "-l": "nothing listens on that address",
     "-Z": "the socket is not encrypted",
@@ -170,52 +172,57 @@ _IGNORED = {
 def loopback_tcp(context: Context) -> list[Draft]:
     """A local client uses TCP although a socket exists that it may use."""
     socket = context.server.socket()
-    using = [client for client in context.by_tcp() if client.may_use_socket is not False]
-    if socket is None or not using:
+    affected = [client for client in context.movable_tcp_clients() if client.may_use_socket is not False]
+    if socket is None or not affected:
         return []
     assert socket.path is not None, "a socket has a path"
-    unsure = "" if all(client.may_use_socket for client in using) else " (whether it has access is unknown)"
-    says = f"{do(using, 'connects', 'connect')} over TCP from this machine, although there is the socket {socket.path}{unsure}"
-    changes = moved(context.server, using, context.path)
-    return [Draft(says, changes, socket_gain(context, using), severity_for(using))]
+    uncertainty = "" if all(client.may_use_socket for client in affected) else " (whether it has access is unknown)"
+    says = (
+        f"{subject_and_verb(affected, 'connects', 'connect')} over TCP from this machine, although there is the socket "
+        f"{socket.path}{uncertainty}"
+    )
+    changes = changes_to_socket(context.server, affected, context.path)
+    return [Draft(says, changes, socket_gain(context, affected), severity_for(affected))]
 
 
 def socket_off(context: Context) -> list[Draft]:
     """The server has no socket, and local clients could use one."""
-    server, using = context.server, context.by_tcp()
-    if server.sockets or not server.listeners_complete or not server.listeners or not using:
+    server, affected = context.server, context.movable_tcp_clients()
+    if server.sockets or not server.listeners_complete or not server.listeners or not affected:
         return []
-    says = f"there is no Unix socket, so {do(using, 'connects', 'connect')} over TCP from this machine"
-    gain = socket_gain(context, using)
-    if server.kind is Kind.MEMCACHED and (others := _others(context)):
+    says = f"there is no Unix socket, so {subject_and_verb(affected, 'connects', 'connect')} over TCP from this machine"
+    gain = socket_gain(context, affected)
+    if server.kind is Kind.MEMCACHED and (others := _clients_needing_tcp(context)):
         # With -s memcached listens nowhere else, which would cut off these clients.
         says = f"{says}; but memcached serves either a socket or TCP, and TCP also serves {others}"
         return [Draft(says, (), gain, Severity.NOTE)]
-    changes = moved(server, using, context.path)
+    changes = changes_to_socket(server, affected, context.path)
     if server.kind is Kind.MEMCACHED:
         removed = ("# remove -p, -l and -Z, which it ignores with -s",)
         changes = (Change(where=file_of(server), lines=removed, restarts=True), *changes)
-    return [Draft(says, changes, gain, severity_for(using))]
+    return [Draft(says, changes, gain, severity_for(affected))]
 
 
-def _others(context: Context) -> str:
+def _clients_needing_tcp(context: Context) -> str:
     """Clients that need TCP, as text; empty if the server listens on the loopback only and no such client was seen."""
-    if needs := context.only_by_tcp():
-        return named(needs)
+    if clients := context.clients_needing_tcp():
+        return list_clients(clients)
     listeners = context.server.listeners
-    addresses = [found.where for found in listeners if found.host and not ip_address(found.host).is_loopback]
+    addresses = [
+        listener.where for listener in listeners if listener.host and not ip_address(listener.host).is_loopback
+    ]
     return f"other machines ({', '.join(addresses)})" if addresses else ""
 
 
 def socket_out_of_reach(context: Context) -> list[Draft]:
     """A local client may not use the socket, because of its mode or that of a directory above it."""
     socket = context.server.socket()
-    using = [client for client in context.by_tcp() if client.may_use_socket is False]
-    if socket is None or not using or socket.file is None:
+    affected = [client for client in context.movable_tcp_clients() if client.may_use_socket is False]
+    if socket is None or not affected or socket.file is None:
         return []
-    says = f"{named(using)} may not use the socket {socket.path} (open to {socket.file.who}) and so uses TCP"
-    changes = moved(context.server, using, context.path)
-    return [Draft(says, changes, socket_gain(context, using), severity_for(using))]
+    says = f"{list_clients(affected)} may not use the socket {socket.path} (open to {socket.file.who}) and so uses TCP"
+    changes = changes_to_socket(context.server, affected, context.path)
+    return [Draft(says, changes, socket_gain(context, affected), severity_for(affected))]
 
 
 def socket_gone(context: Context) -> list[Draft]:
@@ -225,7 +232,7 @@ def socket_gone(context: Context) -> list[Draft]:
         if listener.state not in ("gone", "elsewhere"):
             continue
         assert listener.path is not None, "a socket has a path"
-        cleaned = listener.path.startswith(CLEANED)
+        cleaned = listener.path.startswith(CLEANED_FOLDERS)
         what = "does not exist any more" if listener.state == "gone" else "belongs to another process"
         why = ", perhaps removed by a cleaner of temporary files or hidden by PrivateTmp" if cleaned else ""
         path = context.path if cleaned or listener.state == "elsewhere" else listener.path
@@ -236,17 +243,17 @@ def socket_gone(context: Context) -> list[Draft]:
 
 
 def forwarder(context: Context) -> list[Draft]:
-    """A local forwarder connects over TCP: its clients may need TCP, but its own connection to the server does not."""
+    """A local forwarder connects to the server over TCP. Its clients may need TCP, but its own connection to the server does not."""
     server = context.server
-    using = [
+    affected = [
         client
         for client in server.clients
-        if client.local and client.by == "tcp" and forwards(client) and is_movable(client)
+        if client.local and client.by == "tcp" and is_forwarder(client) and is_movable(client)
     ]
-    if not using or not (server.sockets or (server.listeners_complete and server.kind is not Kind.MEMCACHED)):
+    if not affected or not (server.sockets or (server.listeners_complete and server.kind is not Kind.MEMCACHED)):
         return []
-    says = f"{do(using, 'forwards', 'forward')} to it over TCP on this machine"
-    return [Draft(says, moved(server, using, context.path), socket_gain(context, using))]
+    says = f"{subject_and_verb(affected, 'forwards', 'forward')} to it over TCP on this machine"
+    return [Draft(says, changes_to_socket(server, affected, context.path), socket_gain(context, affected))]
 
 
 def options_ignored(context: Context) -> list[Draft]:
@@ -254,7 +261,7 @@ def options_ignored(context: Context) -> list[Draft]:
     ignored = context.server.ignored
     if not ignored:
         return []
-    means = "; ".join(f"{option}: {_IGNORED[option]}" for option in ignored)
+    means = "; ".join(f"{option}: {_MEANING_OF_IGNORED[option]}" for option in ignored)
     removed = tuple(f"# remove {option}" for option in ignored)
     change = Change(where=file_of(context.server), lines=removed, restarts=True)
     gain = Gain(
@@ -264,12 +271,12 @@ def options_ignored(context: Context) -> list[Draft]:
 
 
 HANDSHAKE_SHARE = 0.01
-"""Minimum share of the time spent in handshakes that justifies a change to an application."""
-_MOST_STATEMENTS = 100
+"""Minimum time spent in handshakes, as a share of the time watched, that justifies a change to an application."""
+_MAX_STATEMENTS = 100
 """A connection that carries more statements than this is not opened for each use."""
-FEWEST_LOOKS = 2
-"""Minimum number of looks with the bundle open: a single one may be a program that starts."""
-_FEWEST_CONNECTS = 2
+MIN_BUNDLE_LOOKS = 2
+"""Minimum number of looks at which a program had the bundle open: a single one may only mean that the program was starting."""
+_MIN_BUNDLE_CONNECTS = 2
 _NAMES = {
     Transport.SOCKET: "the socket",
     Transport.TCP: "TCP",
@@ -280,24 +287,24 @@ _NAMES = {
 
 def connect_churn(context: Context) -> list[Draft]:
     """Clients open a new connection for each use."""
-    rates, floor = context.server.rates, _floor_in_use(context)
+    rates, floor = context.server.rates, _floor_of_reconnecting(context)
     if rates is None or floor is None or floor.connect_ns is None or rates.connects == 0:
         return []
     share = rates.connects * floor.connect_ns.value / 1e9
-    if share < HANDSHAKE_SHARE or rates.statements / rates.connects > _MOST_STATEMENTS:
+    if share < HANDSHAKE_SHARE or rates.statements / rates.connects > _MAX_STATEMENTS:
         return []
-    using = _reconnecting(context)
-    caught = [client for client in using if client.program != SHORT]
-    who = do(caught, "opens", "open") if caught else "clients open"
+    affected = _reconnecting(context)
+    identified = [client for client in affected if client.program != NOT_CAUGHT]
+    subject = subject_and_verb(identified, "opens", "open") if identified else "clients open"
     work = f"{rates.statements:.3g} {context.server.kind.counts}/s"
-    by = f"{floor.connect_ns.text} per connect over {_NAMES[floor.transport]}"
+    cost = f"{floor.connect_ns.text} per connect over {_NAMES[floor.transport]}"
     return [
         Draft(
-            f"{who} a new connection for each use: {rates.connects:.3g} connects/s and {work}",
-            keeping_connections(context.server.kind, caught),
+            f"{subject} a new connection for each use: {rates.connects:.3g} connects/s and {work}",
+            keeping_connections(context.server.kind, identified),
             Gain(
                 says=f"handshakes take about {share * 100:.2g} % of one CPU or of a client's waiting time",
-                basis=f"{by} with howfar's own client, without a network",
+                basis=f"{cost} with howfar's own client, without a network",
                 saves_ns=floor.connect_ns,
             ),
         )
@@ -305,13 +312,13 @@ def connect_churn(context: Context) -> list[Draft]:
 
 
 def _reconnecting(context: Context) -> list[Client]:
-    """Clients each of which made at least half of the connects that the server counted."""
+    """The clients that made at least half of the connects that the server counted."""
     assert context.server.rates is not None, "checked before"
     half = context.server.rates.connects * context.seconds / 2
     return [client for client in context.server.clients if client.connects_seen - client.connections >= max(half, 1)]
 
 
-def _floor_in_use(context: Context) -> Floor | None:
+def _floor_of_reconnecting(context: Context) -> MinimumLatency | None:
     """The floor of the transport that reconnecting clients use, or of the cheapest one if there are none."""
     server, rates = context.server, context.server.rates
     if (
@@ -321,9 +328,9 @@ def _floor_in_use(context: Context) -> Floor | None:
         and rates.tls_connects >= 0.9 * rates.connects
     ):
         return server.floor(Transport.TLS, Transport.SOCKET_TLS)
-    using = _reconnecting(context) if rates is not None else []
-    if any(client.by == "tcp" for client in using):
-        encrypted = any(client.tls for client in using)
+    affected = _reconnecting(context) if rates is not None else []
+    if any(client.by == "tcp" for client in affected):
+        encrypted = any(client.tls for client in affected)
         return server.floor(*((Transport.TLS,) if encrypted else ()), Transport.TCP, Transport.TLS)
     return server.floor(Transport.SOCKET, Transport.TCP, Transport.TLS)
 
@@ -331,40 +338,45 @@ def _floor_in_use(context: Context) -> Floor | None:
 def authority_bundle(context: Context) -> list[Draft]:
     """MySQL clients read the system's complete CA bundle for each connect.
 
-    Libraries do so if TLS is possible and no certificate authority is named. Programs read it for HTTPS too; PHP reads none.
+    Client libraries do so if TLS is possible and no certificate authority is configured. Programs also read the bundle for HTTPS;
+    PHP's drivers do not read it.
     """
     if context.server.kind is not Kind.MYSQL or context.server.bundle_ns is None:
         return []
-    using = [
+    affected = [
         client
         for client in context.server.clients
-        if client.bundle_looks >= FEWEST_LOOKS
+        if client.bundle_looks >= MIN_BUNDLE_LOOKS
         and client.connects_seen > client.connections
         and family(client.program) != "php"
     ]
-    sure = [client for client in using if _coincides(client)]
-    unsure = [client for client in using if client not in sure]
-    return [_bundle_draft(context, clients, clients is sure) for clients in (sure, unsure) if clients]
+    for_this_server = [client for client in affected if _reads_when_connecting(client)]
+    for_unknown_server = [client for client in affected if client not in for_this_server]
+    return [
+        _bundle_draft(context, clients, clients is for_this_server)
+        for clients in (for_this_server, for_unknown_server)
+        if clients
+    ]
 
 
-def _coincides(client: Client) -> bool:
+def _reads_when_connecting(client: Client) -> bool:
     """Whether most readings of the bundle coincide with a new connection to this server."""
-    return client.bundle_connects >= _FEWEST_CONNECTS and 2 * client.bundle_connects >= client.bundle_reads
+    return client.bundle_connects >= _MIN_BUNDLE_CONNECTS and 2 * client.bundle_connects >= client.bundle_reads
 
 
-def _bundle_draft(context: Context, using: list[Client], sure: bool) -> Draft:
-    price = context.server.bundle_ns
-    assert price is not None, "checked before"
-    most = min(max(client.bundle_looks for client in using), context.looks)
-    says = f"{do(using, 'was', 'were')} reading the system's CA bundle at {most} of {context.looks} looks"
+def _bundle_draft(context: Context, affected: list[Client], is_for_this_server: bool) -> Draft:
+    read_time = context.server.bundle_ns
+    assert read_time is not None, "checked before"
+    max_looks = min(max(client.bundle_looks for client in affected), context.looks)
+    says = f"{subject_and_verb(affected, 'was', 'were')} reading the system's CA bundle at {max_looks} of {context.looks} looks"
     gain = Gain(
-        says=f"{price.text} of client CPU per {'connect' if sure else 'reading'}",
+        says=f"{read_time.text} of client CPU per {'connect' if is_for_this_server else 'reading'}",
         basis="reading that bundle here, six times",
-        saves_ns=price,
+        saves_ns=read_time,
     )
-    if not sure:
+    if not is_for_this_server:
         return Draft(f"{says}; whether for this server is unknown", (), gain, Severity.NOTE)
-    changes = naming_an_authority(using)
+    changes = naming_an_authority(affected)
     severity = Severity.CHANGE if changes else Severity.NOTE
     return Draft(f"{says}, next to new connections: no authority is configured", changes, gain, severity)
 
@@ -374,73 +386,83 @@ _COMPRESSION_OPTIONS = Change(
     lines=("without MYSQL_CLIENT_COMPRESS, PDO::MYSQL_ATTR_COMPRESS, compress=true, --compress",),
     restarts=False,
 )
-"""No line for the option group [client], which would also apply to connections to other machines."""
+"""No line for the option group [client] is proposed, because it would also apply to connections to other machines."""
 
 
 def compressed_local(context: Context) -> list[Draft]:
     """Local clients compress: they spend CPU time to save bandwidth of a network that is not used."""
-    using = [client for client in context.server.clients if client.local and client.compressed and not forwards(client)]
-    if not using:
+    affected = [
+        client for client in context.server.clients if client.local and client.compressed and not is_forwarder(client)
+    ]
+    if not affected:
         return []
     gain = Gain(
         says="the CPU time of compressing and expanding each result",
         basis="measured elsewhere: 3 ms of server CPU per 100 kB with zlib, 0.5 to 1 ms with zstd; not measured here",
         saves_ns=None,
     )
-    changes = (*commands_without("compress", using), _COMPRESSION_OPTIONS)
-    return [Draft(f"{do(using, 'compresses', 'compress')} traffic that never leaves this machine", changes, gain)]
+    changes = (*commands_without("compress", affected), _COMPRESSION_OPTIONS)
+    return [
+        Draft(
+            f"{subject_and_verb(affected, 'compresses', 'compress')} traffic that never leaves this machine",
+            changes,
+            gain,
+        )
+    ]
 
 
 def encrypted_local(context: Context) -> list[Draft]:
     """Local clients use TLS over the loopback."""
     server = context.server
-    using = [
+    affected = [
         client
         for client in server.clients
-        if client.local and client.by == "tcp" and client.tls and not forwards(client)
+        if client.local and client.by == "tcp" and client.tls and not is_forwarder(client)
     ]
-    if not using:
+    if not affected:
         return []
     difference, gain = context.difference(Transport.TLS, Transport.TCP), None
     if difference is not None:
         trip, _, text = difference
         gain = Gain(says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=trip)
-    says = f"{do(using, 'encrypts', 'encrypt')} traffic that never leaves this machine"
-    if (server.socket() is not None or server.kind is Kind.MEMCACHED) and not all(map(needs_tcp, using)):
+    says = f"{subject_and_verb(affected, 'encrypts', 'encrypt')} traffic that never leaves this machine"
+    if (server.socket() is not None or server.kind is Kind.MEMCACHED) and not all(map(needs_tcp, affected)):
         return [Draft(f"{says}; over the socket there would be nothing to encrypt", (), gain, Severity.NOTE)]
-    return [Draft(says, _plain_url(context), gain, Severity.NOTE)]
+    return [Draft(says, _unencrypted_url_change(context), gain, Severity.NOTE)]
 
 
-def _plain_url(context: Context) -> tuple[Change, ...]:
-    """The change to an unencrypted URL, for Redis only. MySQL's accounts may require TLS, and without TLS new logins over TCP need the
-    server's RSA key."""
-    plain = next((found for found in context.server.listeners if found.path is None and found.tls == "none"), None)
-    if context.server.kind is not Kind.REDIS or plain is None:
+def _unencrypted_url_change(context: Context) -> tuple[Change, ...]:
+    """The change to an unencrypted URL, for Redis only. It is not proposed for MySQL: accounts may require TLS, and without TLS new
+    logins over TCP need the server's RSA key."""
+    unencrypted = next(
+        (listener for listener in context.server.listeners if listener.path is None and listener.tls == "none"), None
+    )
+    if context.server.kind is not Kind.REDIS or unencrypted is None:
         return ()
-    lines = (f"redis://{plain.where}   instead of rediss://…",)
+    lines = (f"redis://{unencrypted.where}   instead of rediss://…",)
     return (Change(where="the client's URL", lines=lines, restarts=False),)
 
 
 def encrypted_socket(context: Context) -> list[Draft]:
     """MySQL sessions are encrypted inside a Unix socket, which only root could intercept. Some clients do so by default."""
-    using = [client for client in context.server.clients if client.by == "socket" and client.tls]
-    if not using:
+    affected = [client for client in context.server.clients if client.by == "socket" and client.tls]
+    if not affected:
         return []
     difference, gain = context.difference(Transport.SOCKET_TLS, Transport.SOCKET), None
     if difference is not None:
         _, connect, text = difference
         gain = Gain(says=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect)
-    changes = commands_without("ssl", using)
-    says = f"{do(using, 'encrypts', 'encrypt')} inside the socket, which only root could intercept"
+    changes = commands_without("ssl", affected)
+    says = f"{subject_and_verb(affected, 'encrypts', 'encrypt')} inside the socket, which only root could intercept"
     return [Draft(says, changes, gain, Severity.CHANGE if changes else Severity.NOTE)]
 
 
-FEWEST_SESSIONS = 50
+MIN_SESSIONS = 50
 IDLE_SHARE = 0.9
 """A pooler is proposed if at least this share of sessions is idle. An application's own pool, sized for its peak, has fewer."""
 WAITING_SHARE = 0.5
-"""Minimum share of the time in transactions that is spent waiting for the client, including the client's own work, for a finding."""
-_FEWEST_PER_S = 10
+"""A finding needs at least this share of the time in transactions to be spent waiting for the client, including its own work."""
+_MIN_TRANSACTIONS_PER_S = 10
 _POOLERS = ("pgbouncer", "odyssey", "pgcat")
 _POOLER = Change(
     where="a pooler between the clients and the server, pgbouncer.ini",
@@ -468,7 +490,7 @@ def pooler_missing(context: Context) -> list[Draft]:
     server = context.server
     if any(client.program in _POOLERS for client in server.clients):
         return []
-    if (server.sessions or 0) - (server.socket_connections or 0) < FEWEST_SESSIONS:
+    if (server.sessions or 0) - (server.socket_connections or 0) < MIN_SESSIONS:
         return []
     return _idle_sessions(context, "no pooler was seen")
 
@@ -477,7 +499,7 @@ def pooler_mode(context: Context) -> list[Draft]:
     """A pooler keeps a session for each of its clients."""
     poolers = [client for client in context.server.clients if client.program in _POOLERS]
     return (
-        _idle_sessions(context, f"{do(poolers, 'keeps', 'keep')} sessions, as with pool_mode = session")
+        _idle_sessions(context, f"{subject_and_verb(poolers, 'keeps', 'keep')} sessions, as with pool_mode = session")
         if poolers
         else []
     )
@@ -485,7 +507,7 @@ def pooler_mode(context: Context) -> list[Draft]:
 
 def _idle_sessions(context: Context, why: str) -> list[Draft]:
     server = context.server
-    if server.sessions is None or server.idle_sessions is None or server.sessions < FEWEST_SESSIONS:
+    if server.sessions is None or server.idle_sessions is None or server.sessions < MIN_SESSIONS:
         return []
     if server.idle_sessions < IDLE_SHARE * server.sessions:
         return []
@@ -503,15 +525,16 @@ def _idle_sessions(context: Context, why: str) -> list[Draft]:
 def statement_by_statement(context: Context) -> list[Draft]:
     """Transactions wait for their client longer than they work: each statement is a round trip."""
     rates = context.server.rates
-    if rates is None or not rates.waiting or rates.working is None or rates.statements < _FEWEST_PER_S:
+    if rates is None or not rates.waiting or rates.working is None or rates.statements < _MIN_TRANSACTIONS_PER_S:
         return []
     share = rates.waiting / (rates.waiting + rates.working)
     if share < WAITING_SHARE:
         return []
     floor = context.server.floor(Transport.SOCKET, Transport.TCP, Transport.TLS)
-    beside = f"; a round trip here takes {format_time(floor.round_trip_ns.value)}" if floor is not None else ""
+    comparison = f"; a round trip here takes {format_time(floor.round_trip_ns.value)}" if floor is not None else ""
     gain = Gain(
-        says=f"at most {format_time(rates.waiting / rates.statements * 1e9)} of a transaction{beside}; the client's own work is in it",
+        says=f"at most {format_time(rates.waiting / rates.statements * 1e9)} of a transaction{comparison}; "
+        "the client's own work is in it",
         basis="pg_stat_database: idle_in_transaction_time and active_time, while watched",
         saves_ns=None,
     )
@@ -519,10 +542,10 @@ def statement_by_statement(context: Context) -> list[Draft]:
     return [Draft(says, (_PIPELINE,), gain, Severity.NOTE)]
 
 
-MATTERS_SHARE = 0.05
-"""Minimum share of a round trip that is worth the power."""
+MIN_WAKING_SHARE = 0.05
+"""Waking CPUs must take at least this share of a round trip to be worth the power that is needed to avoid it."""
 
-_LINES = (
+_IDLE_STATE_CHANGES = (
     Change(
         where="tuned, for the whole machine",
         lines=("tuned-adm profile latency-performance   # or network-latency",),
@@ -549,7 +572,7 @@ _LINES = (
 def idle_states(context: Context) -> list[Draft]:
     """Waking CPUs is a significant part of a round trip. A note, because the owner must weigh it against the power consumption."""
     cost = context.server.idle
-    if cost is None or not resolved(cost.waking) or cost.waking.value < MATTERS_SHARE * cost.as_found.value:
+    if cost is None or not is_resolved(cost.waking) or cost.waking.value < MIN_WAKING_SHARE * cost.as_found.value:
         return []
     share = cost.waking.value / cost.as_found.value
     says = (
@@ -561,15 +584,15 @@ def idle_states(context: Context) -> list[Draft]:
         basis=f"pings over {cost.transport.value}, alternately with 0 held in /dev/cpu_dma_latency",
         saves_ns=cost.waking,
     )
-    return [Draft(says, _LINES, gain, Severity.NOTE)]
+    return [Draft(says, _IDLE_STATE_CHANGES, gain, Severity.NOTE)]
 
 
-def _of_node(check: Callable[[Server, Cluster], list[Draft]]) -> Check:
-    def of_context(context: Context) -> list[Draft]:
+def _cluster_check(check: Callable[[Server, Cluster], list[Draft]]) -> Check:
+    def check_context(context: Context) -> list[Draft]:
         cluster = context.server.cluster
         return check(context.server, cluster) if cluster is not None else []
 
-    return of_context
+    return check_context
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
@@ -587,12 +610,12 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("pooler-mode", pooler_mode),
     ("statement-by-statement", statement_by_statement),
     ("options-ignored", options_ignored),
-    *((name, _of_node(check)) for name, check in clusters.CHECKS.items()),
+    *((name, _cluster_check(check)) for name, check in clusters.CHECKS.items()),
     ("idle-states", idle_states),
 )
 """Checks with the names under which their findings are shown, in the order of display."""
 
 
 def findings(context: Context) -> tuple[Finding, ...]:
-    found = [draft.finding(name) for name, check in CHECKS for draft in check(context)]
-    return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.CHANGE))
+    all_findings = [draft.finding(name) for name, check in CHECKS for draft in check(context)]
+    return tuple(sorted(all_findings, key=lambda finding: finding.severity is not Severity.CHANGE))

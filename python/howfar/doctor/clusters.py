@@ -1,4 +1,4 @@
-"""Galera and Group Replication, as described by one of their nodes: finds settings that waste round trips or risk a stall."""
+"""Finds settings of Galera and Group Replication that waste round trips or risk a stall. One node describes its cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS = (
     "evs.keepalive_period", "evs.suspect_timeout", "evs.inactive_timeout", "gcs.fc_limit", "pc.ignore_quorum", "pc.ignore_sb",
     WINDOW, "evs.send_window", PACKET,
 )  # fmt: skip
-"""The only options that are read from `wsrep_provider_options`, because it also contains the names of key files."""
+"""The only options that are kept of `wsrep_provider_options`, because it also contains the names of key files."""
 _PERIOD = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 _STATUS = (
     "wsrep_replicated", "wsrep_replicated_bytes",
@@ -30,8 +30,10 @@ _STATUS = (
     "Gr_transactions_consistency_before_begin_time_sum", "Gr_transactions_consistency_after_termination_count",
     "Gr_transactions_consistency_after_termination_time_sum",
 )  # fmt: skip
-_MEMBERS = "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'"
-_QUEUE = (
+_COUNT_ONLINE_MEMBERS = (
+    "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'"
+)
+_LONGEST_QUEUE = (
     "SELECT MAX(GREATEST(COUNT_TRANSACTIONS_IN_QUEUE, COUNT_TRANSACTIONS_REMOTE_IN_APPLIER_QUEUE)) "
     "FROM performance_schema.replication_group_member_stats"
 )
@@ -44,39 +46,41 @@ _COUNTERS = {
     "BEFORE": "transactions_consistency_before_begin",
     "AFTER": "transactions_consistency_after_termination",
 }
-"""Counters by the part of the name of a level of `group_replication_consistency`."""
+"""Counters by a word in the names of the levels of `group_replication_consistency`."""
 
 PAUSED_SHARE = 0.01
 """Minimum share of the time in which flow control stopped all nodes that justifies a change."""
-_LIMIT = 256
-"""Transactions that may queue at a Galera node before it stops the others: enough for bursts, not for a node that is always slower."""
-_FAR_S = 0.005
-_WINDOW, _FEW = 512, 16
-"""Messages in flight: the recommended number, and the largest that counts as few (default: two). At an RTT of 85 ms, a row of 1 MB
-took 0.12 s with 512, and 1.4 s with two."""
+_MIN_QUEUE_LIMIT = 256
+"""Minimum number of transactions that should be allowed to queue at a Galera node before it stops the others: enough for bursts. No
+limit helps a node that is always slower."""
+_FAR_MESSAGE_S = 0.005
+_RECOMMENDED_WINDOW, _MAX_SMALL_WINDOW = 512, 16
+"""Messages in flight: the recommended number, and the largest number that counts as too few (Galera's default is two). At an RTT of
+85 ms, a row of 1 MB took 0.12 s with 512 messages in flight, and 1.4 s with two."""
 _LARGE_BYTES = 10_000
-"""Mean size of a large transaction as sent: it takes 80 µs on a link of 1 Gb/s, as long as a round trip in a rack."""
-_ROUND_TRIPS = 10
-"""A node must not be considered dead before this multiple of the slowest message's time."""
-_NEAR = {"evs.keepalive_period": "PT1S", "evs.suspect_timeout": "PT5S", "evs.inactive_timeout": "PT15S"}
+"""Minimum mean size, as sent, of transactions that count as large. Sending this much on a link of 1 Gb/s takes 80 µs, as long as a
+round trip in a rack."""
+_TIMEOUT_FACTOR = 10
+"""A node must not be considered dead before this multiple of the slowest message's latency."""
+_NEAR_TIMEOUTS = {"evs.keepalive_period": "PT1S", "evs.suspect_timeout": "PT5S", "evs.inactive_timeout": "PT15S"}
 """Galera's defaults, for nodes that are close to each other."""
-_FAR = {
+_FAR_TIMEOUTS = {
     "evs.keepalive_period": "PT3S",
     "evs.suspect_timeout": "PT30S",
     "evs.inactive_timeout": "PT1M",
     "evs.install_timeout": "PT1M",
 }
 """The values of Galera's manual for nodes that are far apart."""
-_LONG_EXPEL_S = 60
+_MAX_EXPEL_S = 60
 _ARBITER = Change(
     where="a machine apart from the nodes: a vote without data",
     lines=("garbd --group CLUSTER --address gcomm://NODES",),
     restarts=False,
 )
-_EXPEL_S = 5
-"""MySQL's default; it is added to the 5 s after which a silent node is suspected."""
-_THRESHOLD = 25_000
-"""MySQL's default of the thresholds of flow control, in transactions."""
+_DEFAULT_EXPEL_S = 5
+"""MySQL's default of `group_replication_member_expel_timeout`, which is added to the 5 s after which a silent member is suspected."""
+_DEFAULT_THRESHOLD = 25_000
+"""MySQL's default for both thresholds of flow control, in transactions."""
 
 
 def read_cluster(
@@ -91,37 +95,43 @@ def read_cluster(
     counted = {name: float(value) for name, value in status.items() if re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value)}
     nodes = int(counted.pop("wsrep_cluster_size", 0))
     if settings.pop("wsrep_on", "OFF") == "ON" and nodes:
-        slowest = status.get("wsrep_evs_repl_latency", "").split("/")
-        if len(slowest) == 5:  # minimum, mean, maximum, deviation, number of messages
-            counted["fastest_message_s"], counted["slowest_message_s"] = float(slowest[0]), float(slowest[2])
-        given = provider_options(settings.pop("wsrep_provider_options", ""))
-        known = {name: given[name] for name in _OPTIONS if name in given}
+        latencies = status.get("wsrep_evs_repl_latency", "").split("/")
+        if len(latencies) == 5:  # minimum, mean, maximum, deviation, number of messages
+            counted["fastest_message_s"], counted["slowest_message_s"] = float(latencies[0]), float(latencies[2])
+        all_options = provider_options(settings.pop("wsrep_provider_options", ""))
+        read_options = {name: all_options[name] for name in _OPTIONS if name in all_options}
         settings |= {
             name: value
-            for name, value in known.items()
+            for name, value in read_options.items()
             if not name.endswith(("_period", "_timeout")) or _PERIOD.fullmatch(value)
         }
         return Cluster(product=GALERA, nodes=nodes, settings=settings, counted=counted)
-    if "group_replication_consistency" not in settings or not (online := rows(_MEMBERS)[0][0]):
+    if "group_replication_consistency" not in settings or not (online_members := rows(_COUNT_ONLINE_MEMBERS)[0][0]):
         return None
-    counted["longest_queue"] = float(rows(_QUEUE)[0][0] or 0)
+    counted["longest_queue"] = float(rows(_LONGEST_QUEUE)[0][0] or 0)
     settings = {name.removeprefix("group_replication_"): value for name, value in settings.items()}
-    return Cluster(product=GROUP, nodes=int(online), settings=settings, counted=counted)
+    return Cluster(product=GROUP, nodes=int(online_members), settings=settings, counted=counted)
 
 
-def _lines(server: Server, *lines: str) -> tuple[Change, ...]:
+def _config_change(server: Server, *lines: str) -> tuple[Change, ...]:
     return (Change(where=f"{file_of(server)} of every node", lines=("[mysqld]", *lines), restarts=True),)
 
 
-def _provider(server: Server, cluster: Cluster, *more: str) -> tuple[Change, ...]:
-    """Lines with all wanted provider options: the server uses only the last such line, so each finding shows the complete line."""
+def _provider_change(server: Server, cluster: Cluster, *more_lines: str) -> tuple[Change, ...]:
+    """Lines that set all provider options that the findings propose. The server uses only the last such line, so each finding shows
+    the complete line."""
     options = ";".join(f"{name}={value}" for name, value in sorted(_wanted_options(cluster).items()))
-    beside = "# with the options that are there already, in one line: the last one counts"
-    return _lines(server, beside, f'wsrep_provider_options = "{options}"', *more)
+    comment = "# with the options that are there already, in one line: the last one counts"
+    return _config_change(server, comment, f'wsrep_provider_options = "{options}"', *more_lines)
 
 
 def _wanted_options(cluster: Cluster) -> dict[str, str]:
-    return _tolerant(cluster) | _longer_queue(cluster) | _with_quorum(cluster) | _wider(cluster)
+    return (
+        _longer_timeout_options(cluster)
+        | _longer_queue_options(cluster)
+        | _quorum_options(cluster)
+        | _wider_window_options(cluster)
+    )
 
 
 def _mean_ms(cluster: Cluster, name: str, time: str = "time") -> float | None:
@@ -130,13 +140,14 @@ def _mean_ms(cluster: Cluster, name: str, time: str = "time") -> float | None:
     return cluster.counted.get(f"Gr_{name}_{time}_sum", 0) / count / 1e3 if count else None
 
 
-def _number(cluster: Cluster, name: str, otherwise: int) -> int:
+def _integer_setting(cluster: Cluster, name: str, default: int) -> int:
     text = cluster.settings.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else otherwise
+    return int(text) if text.isascii() and text.isdigit() else default
 
 
 def reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
-    """Statements or commits that wait for other nodes longer than agreement needs, in every session. A note: it may be required."""
+    """In every session, statements or commits wait for other nodes longer than agreement needs. A note, because this may be
+    intended."""
     if cluster.product == GALERA:
         wait = cluster.settings.get("wsrep_sync_wait", "0")
         if wait == "0":
@@ -146,7 +157,7 @@ def reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
         line = (
             "wsrep_sync_wait = 0   # SET SESSION wsrep_sync_wait = 1 where a read must see what was committed elsewhere"
         )
-        return [Draft(says, _lines(server, line), None, Severity.NOTE)]
+        return [Draft(says, _config_change(server, line), None, Severity.NOTE)]
     level = cluster.settings.get("consistency", "EVENTUAL")
     if level in ("EVENTUAL", "BEFORE_ON_PRIMARY_FAILOVER"):
         return []
@@ -162,13 +173,13 @@ def reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
     name = "group_replication_consistency"
     line = f"{name} = BEFORE_ON_PRIMARY_FAILOVER   # SET SESSION {name} = '{level}' where it is needed"
     says = f"{name} = {level}: in every session {' and '.join(text for word, text in _WAITS.items() if word in level)}"
-    return [Draft(says, _lines(server, line), gain, Severity.NOTE)]
+    return [Draft(says, _config_change(server, line), gain, Severity.NOTE)]
 
 
-def idle_turns(server: Server, cluster: Cluster) -> list[Draft]:
-    """Members take turns as leader of the agreement although only one of them writes."""
-    found = cluster.settings
-    if (found.get("paxos_single_leader"), found.get("single_primary_mode")) != ("OFF", "ON") or cluster.nodes < 2:
+def waits_for_idle_leaders(server: Server, cluster: Cluster) -> list[Draft]:
+    """All members take turns as leader of the agreement although only one of them writes."""
+    settings = cluster.settings
+    if (settings.get("paxos_single_leader"), settings.get("single_primary_mode")) != ("OFF", "ON") or cluster.nodes < 2:
         return []
     mean = _mean_ms(cluster, "data_messages_sent", "roundtrip_time")
     gain = None
@@ -179,25 +190,25 @@ def idle_turns(server: Server, cluster: Cluster) -> list[Draft]:
     name = "group_replication_paxos_single_leader"
     says = f"one member writes, but each commit also waits for the turns of the idle ones ({name} = OFF)"
     line = f"{name} = ON   # then stop all members and bootstrap the group again"
-    return [Draft(says, _lines(server, line), gain)]
+    return [Draft(says, _config_change(server, line), gain)]
 
 
 def timeouts(server: Server, cluster: Cluster) -> list[Draft]:
-    """Timeouts after which the others continue without a silent node: too short or too long."""
+    """The timeouts after which the other nodes continue without a silent node are too short or too long."""
     if cluster.product == GALERA:
-        if not _tolerant(cluster):
+        if not _longer_timeout_options(cluster):
             return []
-        found = cluster.settings
-        needed = _least_timeout_s(cluster)
+        settings = cluster.settings
+        needed_s = _min_timeout_s(cluster)
         says = (
-            f"a node that is silent for evs.suspect_timeout = {found['evs.suspect_timeout']} (evs.inactive_timeout = "
-            f"{found['evs.inactive_timeout']}) is taken for dead; two keepalives and {_ROUND_TRIPS} of the slowest messages "
-            f"seen take {needed:.3g} s"
+            f"a node that is silent for evs.suspect_timeout = {settings['evs.suspect_timeout']} (evs.inactive_timeout = "
+            f"{settings['evs.inactive_timeout']}) is taken for dead; two keepalives and {_TIMEOUT_FACTOR} of the slowest messages "
+            f"seen take {needed_s:.3g} s"
         )
         gain = Gain(says="no node is lost to a late answer", basis="wsrep_evs_repl_latency", saves_ns=None)
-        return [Draft(says, _provider(server, cluster), gain)]
-    seconds = _number(cluster, "member_expel_timeout", _EXPEL_S)
-    if 0 < seconds <= _LONG_EXPEL_S:
+        return [Draft(says, _provider_change(server, cluster), gain)]
+    seconds = _integer_setting(cluster, "member_expel_timeout", _DEFAULT_EXPEL_S)
+    if 0 < seconds <= _MAX_EXPEL_S:
         return []
     says = (
         "a member that is not heard for 5 s is expelled, and joins again by itself if group_replication_autorejoin_tries allows it. "
@@ -208,31 +219,33 @@ def timeouts(server: Server, cluster: Cluster) -> list[Draft]:
     )
     name = "group_replication_member_expel_timeout"
     severity = Severity.CHANGE if seconds else Severity.NOTE  # 0 may be intended, for a short outage
-    return [Draft(f"{says} ({name} = {seconds})", _lines(server, f"{name} = {_EXPEL_S}"), None, severity)]
+    return [
+        Draft(f"{says} ({name} = {seconds})", _config_change(server, f"{name} = {_DEFAULT_EXPEL_S}"), None, severity)
+    ]
 
 
-def _least_timeout_s(cluster: Cluster) -> float:
-    keepalive = _seconds(cluster.settings.get("evs.keepalive_period", "PT1S"))
-    return 2 * keepalive + _ROUND_TRIPS * cluster.counted.get("slowest_message_s", 0.0)
+def _min_timeout_s(cluster: Cluster) -> float:
+    keepalive = _period_s(cluster.settings.get("evs.keepalive_period", "PT1S"))
+    return 2 * keepalive + _TIMEOUT_FACTOR * cluster.counted.get("slowest_message_s", 0.0)
 
 
-def _tolerant(cluster: Cluster) -> dict[str, str]:
-    """Timeouts that are long enough for the cluster; empty if its present ones are."""
-    found = cluster.settings
-    if "evs.suspect_timeout" not in found or "evs.inactive_timeout" not in found:
+def _longer_timeout_options(cluster: Cluster) -> dict[str, str]:
+    """Options with timeouts that are long enough for the cluster; empty if its present ones are."""
+    settings = cluster.settings
+    if "evs.suspect_timeout" not in settings or "evs.inactive_timeout" not in settings:
         return {}
-    suspect, inactive = (_seconds(found[f"evs.{name}_timeout"]) for name in ("suspect", "inactive"))
-    if _least_timeout_s(cluster) <= suspect <= inactive:
+    suspect, inactive = (_period_s(settings[f"evs.{name}_timeout"]) for name in ("suspect", "inactive"))
+    if _min_timeout_s(cluster) <= suspect <= inactive:
         return {}
-    near = _ROUND_TRIPS * cluster.counted.get("slowest_message_s", 0.0) <= 3
-    return _NEAR if near else _FAR
+    is_near = _TIMEOUT_FACTOR * cluster.counted.get("slowest_message_s", 0.0) <= 3
+    return _NEAR_TIMEOUTS if is_near else _FAR_TIMEOUTS
 
 
-def _seconds(text: str) -> float:
+def _period_s(text: str) -> float:
     """Seconds of a period such as `PT1M30S`; Galera writes no days."""
-    found = _PERIOD.fullmatch(text)
-    assert found is not None, "only such are kept"
-    hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    match = _PERIOD.fullmatch(text)
+    assert match is not None, "only such are kept"
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return 3600 * hours + 60 * minutes + seconds
 
 
@@ -247,26 +260,26 @@ def flow_control(server: Server, cluster: Cluster) -> list[Draft]:
         says = (
             f"all commits stood still for {share}, because a node had more to apply than gcs.fc_limit = {limit} allows"
         )
-        if not _longer_queue(cluster):
+        if not _longer_queue_options(cluster):
             return [Draft(f"{says}: it is too slow for the others", (), gain, Severity.NOTE)]
         threads = ("wsrep_slave_threads = 4",) if cluster.settings.get("wsrep_slave_threads") == "1" else ()
-        return [Draft(says, _provider(server, cluster, *threads), gain)]
+        return [Draft(says, _provider_change(server, cluster, *threads), gain)]
     if cluster.settings.get("flow_control_mode") != "QUOTA":
         return []
     names = [f"flow_control_{which}_threshold" for which in ("applier", "certifier")]
-    threshold = min(_number(cluster, name, _THRESHOLD) for name in names)
+    threshold = min(_integer_setting(cluster, name, _DEFAULT_THRESHOLD) for name in names)
     queue = int(cluster.counted.get("longest_queue", 0))
-    if threshold >= _THRESHOLD and queue <= threshold:
+    if threshold >= _DEFAULT_THRESHOLD and queue <= threshold:
         return []
     says = f"commits are held back once a member has {threshold:,} transactions to apply, and the longest queue is {queue:,}"
-    if threshold >= _THRESHOLD:
+    if threshold >= _DEFAULT_THRESHOLD:
         return [Draft(f"{says}: it is too slow for the others", (), None, Severity.NOTE)]
-    lines = _lines(server, *(f"group_replication_{name} = {_THRESHOLD}" for name in names))
+    lines = _config_change(server, *(f"group_replication_{name} = {_DEFAULT_THRESHOLD}" for name in names))
     return [Draft(says, lines, None, Severity.CHANGE if queue > threshold else Severity.NOTE)]
 
 
-def annotated(server: Server, cluster: Cluster) -> list[Draft]:
-    """Large transactions that send the text of their statements to every node, in addition to the rows."""
+def sends_statement_text(server: Server, cluster: Cluster) -> list[Draft]:
+    """Large transactions send the text of their statements to every node, in addition to the rows."""
     count = cluster.counted.get("wsrep_replicated", 0)
     mean = cluster.counted.get("wsrep_replicated_bytes", 0) / count if count else 0.0
     if cluster.product != GALERA or cluster.settings.get("binlog_annotate_row_events") != "ON" or mean < _LARGE_BYTES:
@@ -280,48 +293,51 @@ def annotated(server: Server, cluster: Cluster) -> list[Draft]:
     return [Draft(says, (change,), None, Severity.NOTE)]
 
 
-def few_pieces(server: Server, cluster: Cluster) -> list[Draft]:
+def small_send_window(server: Server, cluster: Cluster) -> list[Draft]:
     """Galera's nodes are far apart, but its send window is sized for a rack: large transactions wait after every few messages.
     A note: messages in flight also burden a struggling node."""
-    if not _wider(cluster):
+    if not _wider_window_options(cluster):
         return []
-    least_ms, window = cluster.counted["fastest_message_s"] * 1e3, _number(cluster, WINDOW, _WINDOW)
-    turn_bytes = window * _number(cluster, PACKET, Pieces().packet_bytes)
+    fastest_ms, window = (
+        cluster.counted["fastest_message_s"] * 1e3,
+        _integer_setting(cluster, WINDOW, _RECOMMENDED_WINDOW),
+    )
+    window_bytes = window * _integer_setting(cluster, PACKET, Pieces().packet_bytes)
     says = (
-        f"a node has {window} messages under way ({WINDOW}), {turn_bytes / 1e3:,.0f} kB at most, and the fastest took "
-        f"{least_ms:.3g} ms: large transactions, and many connections, wait for their turn"
+        f"a node has {window} messages under way ({WINDOW}), {window_bytes / 1e3:,.0f} kB at most, and the fastest took "
+        f"{fastest_ms:.3g} ms: large transactions, and many connections, wait for their turn"
     )
     gain = Gain(
-        says=f"up to {least_ms:.3g} ms for each {turn_bytes / 1e3:,.0f} kB of a transaction",
+        says=f"up to {fastest_ms:.3g} ms for each {window_bytes / 1e3:,.0f} kB of a transaction",
         basis="wsrep_evs_repl_latency",
         saves_ns=None,
     )
-    return [Draft(says, _provider(server, cluster), gain, Severity.NOTE)]
+    return [Draft(says, _provider_change(server, cluster), gain, Severity.NOTE)]
 
 
-def _wider(cluster: Cluster) -> dict[str, str]:
-    far = cluster.counted.get("fastest_message_s", 0.0) >= _FAR_S
-    if not far or _number(cluster, WINDOW, _WINDOW) > _FEW:
+def _wider_window_options(cluster: Cluster) -> dict[str, str]:
+    is_far = cluster.counted.get("fastest_message_s", 0.0) >= _FAR_MESSAGE_S
+    if not is_far or _integer_setting(cluster, WINDOW, _RECOMMENDED_WINDOW) > _MAX_SMALL_WINDOW:
         return {}
     return {
-        "evs.send_window": str(max(_WINDOW, _number(cluster, "evs.send_window", 0))),
-        WINDOW: str(_WINDOW),
+        "evs.send_window": str(max(_RECOMMENDED_WINDOW, _integer_setting(cluster, "evs.send_window", 0))),
+        WINDOW: str(_RECOMMENDED_WINDOW),
     }
 
 
-def _longer_queue(cluster: Cluster) -> dict[str, str]:
+def _longer_queue_options(cluster: Cluster) -> dict[str, str]:
     paused = cluster.counted.get("wsrep_flow_control_paused", 0.0) >= PAUSED_SHARE
-    short = _number(cluster, "gcs.fc_limit", _LIMIT) < _LIMIT
-    return {"gcs.fc_limit": str(_LIMIT)} if paused and short else {}
+    short = _integer_setting(cluster, "gcs.fc_limit", _MIN_QUEUE_LIMIT) < _MIN_QUEUE_LIMIT
+    return {"gcs.fc_limit": str(_MIN_QUEUE_LIMIT)} if paused and short else {}
 
 
 def quorum(server: Server, cluster: Cluster) -> list[Draft]:
     """A partition may continue without a majority, or an even number of votes makes both halves of a split cluster stop."""
     drafts = []
-    if wanted := _with_quorum(cluster):
-        options = ", ".join(f"{name} = YES" for name in wanted)
+    if changed_options := _quorum_options(cluster):
+        options = ", ".join(f"{name} = YES" for name in changed_options)
         says = f"a part without a majority of the nodes goes on writing for itself ({options})"
-        drafts.append(Draft(says, _provider(server, cluster)))
+        drafts.append(Draft(says, _provider_change(server, cluster)))
     votes = int(cluster.counted.get("wsrep_cluster_weight", cluster.nodes))
     if cluster.nodes == 1:
         drafts.append(Draft("it is the only node of its cluster", (), None, Severity.NOTE))
@@ -333,17 +349,17 @@ def quorum(server: Server, cluster: Cluster) -> list[Draft]:
     return drafts
 
 
-def _with_quorum(cluster: Cluster) -> dict[str, str]:
+def _quorum_options(cluster: Cluster) -> dict[str, str]:
     names = ("pc.ignore_quorum", "pc.ignore_sb")
     return {name: "NO" for name in names if cluster.settings.get(name, "").lower() in ("true", "yes", "1")}
 
 
 CHECKS: Mapping[str, Callable[[Server, Cluster], list[Draft]]] = {
     "cluster-reads": reads_wait,
-    "cluster-turns": idle_turns,
+    "cluster-turns": waits_for_idle_leaders,
     "cluster-timeouts": timeouts,
     "cluster-flow-control": flow_control,
     "cluster-quorum": quorum,
-    "cluster-text": annotated,
-    "cluster-window": few_pieces,
+    "cluster-text": sends_statement_text,
+    "cluster-window": small_send_window,
 }

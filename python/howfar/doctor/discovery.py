@@ -1,4 +1,4 @@
-"""Servers on this machine: the server that answers at each candidate, and the programs that hold connections to it.
+"""Finds which server answers at each candidate of this machine, and watches which programs have connections to it.
 
 The kind and version of a server come from its own answers (`protocols/`).
 """
@@ -18,56 +18,68 @@ from typing import Literal
 
 from howfar.doctor import procfs
 from howfar.doctor.candidates import Candidate, ListenAddress, Search, program_of, search, socket_file
-from howfar.doctor.findings import ANOTHER_ROOT, SHORT, UNSEEN, Client, Listener, SocketFile, Transport, Unseen
+from howfar.doctor.findings import ANOTHER_ROOT, NOT_CAUGHT, UNSEEN, Client, Listener, SocketFile, Transport, Unseen
 from howfar.doctor.kind import Kind
-from howfar.doctor.procfs import CLEANED, ESTABLISHED, LISTEN, TIME_WAIT, Address, Process, TcpRow, account, may_use
+from howfar.doctor.procfs import (
+    CLEANED_FOLDERS,
+    ESTABLISHED,
+    LISTEN,
+    TIME_WAIT,
+    Address,
+    Process,
+    TcpRow,
+    account,
+    may_connect,
+)
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import (
-    Elsewhere,
     Endpoint,
     Greeting,
     ListedSession,
-    Nobody,
-    NotThis,
+    NothingListens,
+    NoValidAnswer,
     Owner,
     Tls,
+    UnexpectedListener,
     dial,
 )
 from howfar.doctor.targets import Login, Logins, Target
 
 
 def discover() -> tuple[tuple[Candidate, ...], tuple[Unseen, ...]]:
-    """The candidates, and a description of what cannot be seen."""
-    found = search()
-    return found.candidates, _unseen(found)
+    """The candidates, and notes about what cannot be seen."""
+    result = search()
+    return result.candidates, _unseen(result)
 
 
 def _unseen(search: Search) -> tuple[Unseen, ...]:
     """Servers in another network namespace, and servers whose open files may not be read."""
 
-    def named(processes: Sequence[Process]) -> str:
+    def list_processes(processes: Sequence[Process]) -> str:
         return ", ".join(f"{program_of(process)} (pid {process.pid})" for process in processes)
 
     foreign, hidden = search.foreign, search.hidden
-    found = []
+    unseen = []
     if foreign:
         why = "it listens on nothing in this network namespace: it is in a container, or starting or stopping"
-        found.append(Unseen(what=named(foreign), why=why, how=f"nsenter -t {foreign[0].pid} -n howfar doctor"))
+        unseen.append(
+            Unseen(what=list_processes(foreign), why=why, how=f"nsenter -t {foreign[0].pid} -n howfar doctor")
+        )
     if hidden and os.geteuid() != 0:
         user = procfs.account(os.geteuid())
         why = f"{user} may not read another account's open files; guessed from account and port"
-        found.append(Unseen(what=f"which sockets belong to {named(hidden)}", why=why, how=_AS_ROOT))
-    return tuple(found)
+        unseen.append(Unseen(what=f"which sockets belong to {list_processes(hidden)}", why=why, how=_AS_ROOT))
+    return tuple(unseen)
 
 
 _AS_ROOT = "run howfar doctor as root"
-_X_PORT = 33060
+_X_PROTOCOL_PORT = 33060
 """Default port of MySQL's X protocol."""
 State = Literal["works", "gone", "elsewhere", "unseen"]
 
 
 @dataclass
-class Known:
+class IdentifiedServer:
     """A server that answered, or whose process was found on this machine although nothing answered."""
 
     kind: Kind
@@ -81,11 +93,11 @@ class Known:
     tls: str = "unknown"
     compression: str = "unknown"
     certain: bool = False
-    """Whether the addresses come from the sockets of the server's process; otherwise they are guessed."""
+    """Whether the addresses are known from the sockets of the server's process; otherwise they are guessed."""
     trusted: bool = False
     """Whether a password may be sent to the server."""
     bound: set[str] = field(default_factory=set)
-    """Paths of the server's sockets, as it bound them."""
+    """Paths of the server's sockets, as the server passed them to bind()."""
     refusals: dict[str, str] = field(default_factory=dict)
     """Reason for the refusal of a login, by address."""
     remedy: str | None = None
@@ -93,38 +105,40 @@ class Known:
     unseen: list[Unseen] = field(default_factory=list)
 
 
-def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
-    """The server at a candidate. None if a guess was wrong: nothing at its addresses answers as such a server would."""
-    known = _identified(candidate, logins, target)
+def identify(candidate: Candidate, logins: Logins, target: Target | None) -> IdentifiedServer | None:
+    """The server at a candidate. None if the candidate was a wrong guess: nothing at its addresses answers as such a server would."""
+    known = _identify_with(candidate, logins, target)
     if known is None or not candidate.kind.knows_accounts or target is not None or not known.refusals:
         return known
-    # The named user may be meant for servers of another kind: retry with the account that this kind's package sets up.
-    others = logins.without_user()
-    own = _identified(candidate, others, None) if others is not None else None
-    return own if own is not None and not own.refusals else known
+    # The user given to the doctor may be meant for servers of another kind: retry with the account that this kind's package sets up.
+    default_logins = logins.without_user()
+    default_known = _identify_with(candidate, default_logins, None) if default_logins is not None else None
+    return default_known if default_known is not None and not default_known.refusals else known
 
 
-def _identified(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
+def _identify_with(candidate: Candidate, logins: Logins, target: Target | None) -> IdentifiedServer | None:
     trusted = target is not None or candidate.is_trusted
-    login = _login(candidate, logins, target, trusted)
-    known = Known(candidate.kind, candidate.process, target, login, certain=candidate.certain, trusted=trusted)
+    login = _login_for(candidate, logins, target, trusted)
+    known = IdentifiedServer(
+        candidate.kind, candidate.process, target, login, certain=candidate.certain, trusted=trusted
+    )
     silent = []
     for address in candidate.addresses:
-        if not _greeted(known, address):
+        if not _record_greeting(known, address):
             silent.append(address)
     if not known.name and (candidate.process is None or not candidate.certain):
         return None
     for address in silent:
-        _not_answering(known, address, candidate.certain)
+        _record_silence(known, address, candidate.certain)
     known.name = known.name or candidate.kind.shown
     return known
 
 
-def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted: bool) -> Login:
+def _login_for(candidate: Candidate, logins: Logins, target: Target | None, trusted: bool) -> Login:
     login = logins.of(candidate.kind)
     user = (target.user if target is not None else None) or login.user
-    of_server = not user and candidate.kind.knows_accounts
-    if of_server:
+    as_server_account = not user and candidate.kind.knows_accounts
+    if as_server_account:
         uid = candidate.process.uid if candidate.process is not None and os.geteuid() == 0 else os.geteuid()
         user = procfs.account(uid)
     return Login(
@@ -132,34 +146,34 @@ def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted:
         (target.password if target is not None and target.password else login.password) if trusted else "",
         target.consent if target is not None else login.consent,
         target.database if target is not None else None,
-        of_server,
+        as_server_account,
     )
 
 
-def _greeted(known: Known, address: ListenAddress) -> bool:
-    """Connect to the address and record the answer. Returns False if it is to be reported as not answering."""
+def _record_greeting(known: IdentifiedServer, address: ListenAddress) -> bool:
+    """Connect to the address and record the server's answer. Returns False if the address is to be reported as not answering."""
     endpoint = Endpoint(
         address.path, address.dialled, address.port, _tls_requested(known.target, address), _owner(known.process)
     )
     try:
         greeting = PROTOCOLS[known.kind].greet(endpoint, known.login)
-    except Elsewhere:
+    except UnexpectedListener:
         return not known.certain  # another process listens: an address that was only guessed is not reported
-    except NotThis:
+    except NoValidAnswer:
         return False
-    if not known.certain and address.path is None and not _confirms(greeting, known.process, address.shared):
+    if not known.certain and address.path is None and not _is_confirmed(greeting, known.process, address.shared):
         if greeting.pid is None:
             whose = f"whether {address.host}:{address.port} is its port"
             known.unseen.append(Unseen(what=whose, why="its account runs several such servers here", how=_AS_ROOT))
         return True
-    _listen(known, address, greeting.tls, "works")
+    _add_listener(known, address, greeting.tls, "works")
     known.name = max(known.name, greeting.name, key=len)
     known.compression = greeting.compression
     if greeting.refused is not None:
         known.remedy = known.remedy if known.refusals else greeting.remedy
         known.refusals[known.listeners[-1].where] = greeting.refused
-    for transport, found in _endpoints(known.kind, endpoint, greeting).items():
-        known.endpoints.setdefault(transport, found)  # addresses are ordered by cost: the cheapest is kept
+    for transport, candidate_endpoint in _endpoints(known.kind, endpoint, greeting).items():
+        known.endpoints.setdefault(transport, candidate_endpoint)  # addresses are ordered by cost: the cheapest is kept
     return True
 
 
@@ -172,8 +186,8 @@ def _tls_requested(target: Target | None, address: ListenAddress) -> bool:
     return target is not None and target.tls and address.path is None and address.port == target.port
 
 
-def _listen(known: Known, address: ListenAddress, tls: Tls, state: State) -> None:
-    file = _look_at(address.path) if address.path is not None else None
+def _add_listener(known: IdentifiedServer, address: ListenAddress, tls: Tls, state: State) -> None:
+    file = _socket_file(address.path) if address.path is not None else None
     known.listeners.append(
         Listener(path=address.path, host=address.host, port=address.port, tls=tls, file=file, state=state)
     )
@@ -181,28 +195,31 @@ def _listen(known: Known, address: ListenAddress, tls: Tls, state: State) -> Non
         known.bound.add(address.bound or address.path)
 
 
-def _look_at(path: str) -> SocketFile | None:
+def _socket_file(path: str) -> SocketFile | None:
     """A socket's file; None if it does not exist or may not be seen."""
     try:
-        seen = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
     return SocketFile(
-        mode=stat.S_IMODE(seen.st_mode), owner=account(seen.st_uid), group=_group(seen.st_gid), who=_who(path, seen)
+        mode=stat.S_IMODE(status.st_mode),
+        owner=account(status.st_uid),
+        group=_group(status.st_gid),
+        who=_accounts_that_may_connect(path, status),
     )
 
 
-def _who(path: str, seen: os.stat_result) -> str:
+def _accounts_that_may_connect(path: str, status: os.stat_result) -> str:
     """Accounts that may connect: they must be able to write to the file and to enter every directory above it."""
-    if seen.st_mode & 0o002:
-        closed = next((above for above in Path(path).parents if not above.stat().st_mode & 0o001), None)
-        if closed is None:
+    if status.st_mode & 0o002:
+        closed_folder = next((folder for folder in Path(path).parents if not folder.stat().st_mode & 0o001), None)
+        if closed_folder is None:
             return "every account"
-        owner, mode = account(closed.stat().st_uid), stat.S_IMODE(closed.stat().st_mode)
-        return f"accounts that may enter {closed} (owner {owner}, mode {mode:04o})"
-    if seen.st_mode & 0o020:
-        return f"{account(seen.st_uid)}, the group {_group(seen.st_gid)}, and root"
-    return "root" if seen.st_uid == 0 else f"{account(seen.st_uid)} and root"
+        owner, mode = account(closed_folder.stat().st_uid), stat.S_IMODE(closed_folder.stat().st_mode)
+        return f"accounts that may enter {closed_folder} (owner {owner}, mode {mode:04o})"
+    if status.st_mode & 0o020:
+        return f"{account(status.st_uid)}, the group {_group(status.st_gid)}, and root"
+    return "root" if status.st_uid == 0 else f"{account(status.st_uid)} and root"
 
 
 def _group(gid: int) -> str:
@@ -212,7 +229,7 @@ def _group(gid: int) -> str:
         return str(gid)
 
 
-def _confirms(greeting: Greeting, process: Process | None, shared: bool) -> bool:
+def _is_confirmed(greeting: Greeting, process: Process | None, shared: bool) -> bool:
     """Whether the server at a guessed port is this process. A server in a container reports PID 1."""
     return process is None or greeting.pid == process.pid or (not shared and greeting.pid in (None, 1))
 
@@ -220,50 +237,54 @@ def _confirms(greeting: Greeting, process: Process | None, shared: bool) -> bool
 def _endpoints(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Transport, Endpoint]:
     encrypted = replace(endpoint, tls=True)
     if endpoint.path is not None:
-        found = {Transport.SOCKET: endpoint}
-        return found | {Transport.SOCKET_TLS: encrypted} if greeting.tls == "offered" and kind is Kind.MYSQL else found
+        endpoints = {Transport.SOCKET: endpoint}
+        return (
+            endpoints | {Transport.SOCKET_TLS: encrypted}
+            if greeting.tls == "offered" and kind is Kind.MYSQL
+            else endpoints
+        )
     if greeting.tls == "always" or endpoint.tls:
         return {Transport.TLS: encrypted}
     return {Transport.TCP: endpoint} | ({Transport.TLS: encrypted} if greeting.tls == "offered" else {})
 
 
-def _not_answering(known: Known, address: ListenAddress, certain: bool) -> None:
-    """Record an address without an answer: a path with its state; a port only as unseen, as it may serve another purpose."""
+def _record_silence(known: IdentifiedServer, address: ListenAddress, certain: bool) -> None:
+    """Record an address that did not answer: a path with its state; a port only as unseen, because it may serve another purpose."""
     if address.path is None:
-        if certain and address.port != _X_PORT:
+        if certain and address.port != _X_PROTOCOL_PORT:
             where = f"{address.host}:{address.port}"
             why = "it does not answer as such a server would"
             known.unseen.append(Unseen(what=f"the purpose of {where}", why=why, how=""))
         return
     if known.kind is Kind.MYSQL and "mysqlx" in address.path.rpartition("/")[2]:
         return  # the X protocol has its own socket, which stays silent to other protocols
-    state, why = _state_of(address.path, known.process)
+    state, why = _silent_path_state(address.path, known.process)
     if certain or state == "unseen":
-        _listen(known, address, "unknown", state)
+        _add_listener(known, address, "unknown", state)
     if why:
         how = f"{_AS_ROOT}, in the server's namespaces, while it answers"
         known.unseen.append(Unseen(what=f"the socket {address.path}", why=why, how=how))
 
 
-def _state_of(path: str, process: Process | None) -> tuple[State, str]:
-    """State of a path that did not answer, with the reason if it cannot be checked from here. Silence alone proves nothing."""
+def _silent_path_state(path: str, process: Process | None) -> tuple[State, str]:
+    """State of a path that did not answer, and the reason if the state cannot be checked from here. Silence alone proves nothing."""
     if process is not None and _sees_another_file(path, process):
         return "unseen", "the server sees another file system, as in a container"
     try:
         dial(Endpoint(path, None, None, owner=_owner(process))).close()
-    except Nobody:
+    except NothingListens:
         return "gone", ""
-    except Elsewhere:
+    except UnexpectedListener:
         return "elsewhere", ""
-    except NotThis as why:
+    except NoValidAnswer as why:
         return "unseen", str(why)
     return "unseen", "it does not answer as such a server would at present"
 
 
 def _sees_another_file(path: str, process: Process) -> bool:
     """Whether the process sees another file at the path. Not for /tmp: a socket in a private /tmp is useless to others anyway."""
-    inside = socket_file(f"/proc/{process.pid}/root{path}")
-    return inside is not None and inside != socket_file(path) and not path.startswith(CLEANED)
+    file_in_process = socket_file(f"/proc/{process.pid}/root{path}")
+    return file_in_process is not None and file_in_process != socket_file(path) and not path.startswith(CLEANED_FOLDERS)
 
 
 def tls_by_listener(listeners: Sequence[Listener]) -> str:
@@ -274,12 +295,12 @@ def tls_by_listener(listeners: Sequence[Listener]) -> str:
     return "; ".join(f"{tls} on {', '.join(addresses)}" for tls, addresses in by_tls.items())
 
 
-_SHORT = ("-p", "-l", "-Z", "-s")
-_LONG = {"--port": "-p", "--listen": "-l", "--enable-ssl": "-Z", "--unix-socket": "-s"}
+_SHORT_OPTIONS = ("-p", "-l", "-Z", "-s")
+_SHORT_BY_LONG = {"--port": "-p", "--listen": "-l", "--enable-ssl": "-Z", "--unix-socket": "-s"}
 
 
-def ignored_options(known: Known) -> tuple[str, ...]:
-    """Options that memcached ignores with -s: it then listens on nothing else and never encrypts. Returns only names, no values."""
+def ignored_options(known: IdentifiedServer) -> tuple[str, ...]:
+    """Names, without values, of the options that memcached ignores if it has -s: it then only listens on the socket, without TLS."""
     if known.kind is not Kind.MEMCACHED or known.process is None or not known.listeners:
         return ()
     given = options(known.process.arguments)
@@ -290,26 +311,30 @@ def ignored_options(known: Known) -> tuple[str, ...]:
 
 def options(arguments: Sequence[str]) -> set[str]:
     """Short names of the options in a command line, given in any form. `-p 0` is left out: it means no port."""
-    found = set()
-    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
-        name = _LONG.get(argument.partition("=")[0]) or (argument[:2] if argument[:2] in _SHORT else None)
+    names = set()
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name = _SHORT_BY_LONG.get(argument.partition("=")[0]) or (
+            argument[:2] if argument[:2] in _SHORT_OPTIONS else None
+        )
         if name == "-p" and (
-            argument[2:] == "0" or argument.partition("=")[2] == "0" or (argument in ("-p", "--port") and after == "0")
+            argument[2:] == "0"
+            or argument.partition("=")[2] == "0"
+            or (argument in ("-p", "--port") and following == "0")
         ):
             continue
         if name is not None:
-            found.add(name)
-    return found
+            names.add(name)
+    return names
 
 
-_LOOK_S = 0.002
+_POLL_S = 0.002
 _CPU_SHARE = 0.25
-"""Share of one CPU spent on sampling: only frequent looks catch connections of a few milliseconds."""
-_SOCKETS_EVERY = 8
-"""Slowly changing facts are read once per this number of looks."""
-_NEVER = -9
-_NEAR = 2
-"""Maximum number of looks between reading the CA bundle and connecting: on a busy machine a program may wait in between."""
+"""Share of one CPU spent on sampling: only frequent looks catch connections of a few milliseconds. A *look* is one sample."""
+_SAMPLES_PER_SOCKET_READ = 8
+"""Connections over Unix sockets, which change slowly, are counted once per this number of looks."""
+_LONG_AGO = -9
+_MAX_SAMPLES_APART = 2
+"""Maximum number of looks between reading the CA bundle and connecting: on a busy machine a program may wait between the two."""
 _BUNDLE_COUNTS = ("bundle_looks", "bundle_reads", "bundle_connects")
 _FULL_SEARCH_S = 0.2
 """Minimum time between two searches of all processes for the owner of a socket."""
@@ -321,7 +346,7 @@ _BUNDLE = re.compile(
 
 @dataclass
 class Holder:
-    """One process, or a group of processes that cannot be distinguished, with its connections to one server."""
+    """A process, or several processes that cannot be distinguished, with its connections to one server."""
 
     pid: int | None
     uid: int | None
@@ -330,31 +355,33 @@ class Holder:
     ports: set[int] = field(default_factory=set)
     server_ports: set[int] = field(default_factory=set)
     at_once: int = 0
-    """Maximum number of connections at one look, of all processes of the same program and account together."""
+    """Maximum number of connections seen at one look, for all processes of the same program and account together."""
     bundle_looks: int = 0
     bundle_reads: int = 0
     bundle_connects: int = 0
-    new_at: int = _NEVER
+    new_at: int = _LONG_AGO
     """The last look at which it had a new connection."""
-    bundle_at: int = _NEVER
-    counted_at: int = _NEVER
+    bundle_at: int = _LONG_AGO
+    counted_at: int = _LONG_AGO
     """The last value of `new_at` that was counted in `bundle_connects`."""
 
-    def read_bundle(self, look: int) -> None:
+    def record_bundle_open(self, look: int) -> None:
         self.bundle_looks += 1
         self.bundle_reads += self.bundle_at < look - 1
         self.bundle_at = look
 
-    def compare(self) -> None:
-        """Count a new connection close to a reading of the bundle: some libraries read it just before connecting, some just after."""
-        if self.new_at > self.counted_at and abs(self.new_at - self.bundle_at) <= _NEAR:
+    def count_bundle_connect(self) -> None:
+        """Count a new connection if it is close in time to a reading of the bundle. Some libraries read the bundle just before
+        connecting, some just after."""
+        if self.new_at > self.counted_at and abs(self.new_at - self.bundle_at) <= _MAX_SAMPLES_APART:
             self.bundle_connects += 1
             self.counted_at = self.new_at
 
 
 @dataclass
-class Watched:
-    """Result of watching, by the server's key: the holders of TCP connections, and the number of connections over its socket."""
+class WatchResult:
+    """The result of watching. By the server's key: the holders of its TCP connections, and the number of connections over its
+    socket."""
 
     holders: dict[int, dict[object, Holder]]
     socket_connections: dict[int, int]
@@ -363,7 +390,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Watching:
+class WatchedServer:
     """One server to watch: the addresses that identify its connections."""
 
     key: int
@@ -372,39 +399,39 @@ class Watching:
     paths: frozenset[str]
 
 
-class Watch:
-    def __init__(self, servers: Sequence[Watching]) -> None:
+class ConnectionWatch:
+    def __init__(self, servers: Sequence[WatchedServer]) -> None:
         self._servers = servers
         self._pid_of: dict[int, int] = {}
         self.programs: dict[int, procfs.Process] = {}
         """Each process that held a connection, by PID; kept because it may be gone at the end."""
-        self._searched = float("-inf")
+        self._searched_at = float("-inf")
         self._pids_of_account: dict[int, set[int]] = {}
         """Processes by account, as of the last search of all processes."""
         self._closing_before: frozenset[tuple[Address, Address]] | None = None
         """Connections that were closing at the first look, which are not counted: they may be the doctor's own logins."""
-        self._own = os.getpid()
-        self._seen = Watched({s.key: {} for s in servers}, {s.key: 0 for s in servers}, 0, 0.0)
+        self._own_pid = os.getpid()
+        self._result = WatchResult({s.key: {} for s in servers}, {s.key: 0 for s in servers}, 0, 0.0)
 
-    def during(self, seconds: float) -> Watched:
+    def watch_for(self, seconds: float) -> WatchResult:
         began = time.monotonic()
         while True:
-            worked = time.thread_time()
-            self._look(time.monotonic())
-            self._seen.looks += 1
-            now, worked = time.monotonic(), time.thread_time() - worked
-            self._seen.seconds = now - began
+            cpu_s = time.thread_time()
+            self._take_sample(time.monotonic())
+            self._result.looks += 1
+            now, cpu_s = time.monotonic(), time.thread_time() - cpu_s
+            self._result.seconds = now - began
             if now - began >= seconds:
-                self._drop_identified_later()
-                return self._seen
-            time.sleep(max(_LOOK_S, worked / _CPU_SHARE - worked))
+                self._remove_identified_later()
+                return self._result
+            time.sleep(max(_POLL_S, cpu_s / _CPU_SHARE - cpu_s))
 
-    def _look(self, now: float) -> None:
+    def _take_sample(self, now: float) -> None:
         all_rows = procfs.tcp_rows()
         rows = [row for row in all_rows if row.state == ESTABLISHED]
-        by_ends = {(row.local, row.remote): row for row in rows}
+        rows_by_ends = {(row.local, row.remote): row for row in rows}
         pairs = [
-            (server, row, by_ends.get((row.remote, row.local)))
+            (server, row, rows_by_ends.get((row.remote, row.local)))
             for server in self._servers
             for row in rows
             if _is_at(server, row.local)
@@ -412,23 +439,23 @@ class Watch:
         self._find_owners(
             {client.inode: client.uid for _, _, client in pairs if client is not None and client.inode}, now
         )
-        held: dict[tuple[int, int], list[Holder]] = {}
+        holders_by_server: dict[tuple[int, int], list[Holder]] = {}
         for server, row, client in pairs:
-            if (holder := self._holder(server.key, row, client)) is None:
+            if (holder := self._find_holder(server.key, row, client)) is None:
                 continue
-            if row.remote[1] not in holder.ports and self._seen.looks:
-                holder.new_at = self._seen.looks
+            if row.remote[1] not in holder.ports and self._result.looks:
+                holder.new_at = self._result.looks
             holder.ports.add(row.remote[1])
             holder.server_ports.add(row.local[1])
-            held.setdefault((server.key, id(holder)), []).append(holder)
-        self._count(held)
+            holders_by_server.setdefault((server.key, id(holder)), []).append(holder)
+        self._update_counts(holders_by_server)
         self._count_ended(all_rows)
-        if self._seen.looks % _SOCKETS_EVERY == 0:
+        if self._result.looks % _SAMPLES_PER_SOCKET_READ == 0:
             self._count_on_sockets()
-        self._look_for_bundles()
+        self._find_bundle_readers()
 
     def _count_ended(self, rows: Sequence[TcpRow]) -> None:
-        """Count connections that were opened and closed between two looks: the kernel lists them for a minute (TIME_WAIT), without
+        """Count connections that were opened and closed between two looks. The kernel lists them for a minute (TIME_WAIT), without
         their account."""
         if self._closing_before is None:
             self._closing_before = frozenset(
@@ -436,36 +463,44 @@ class Watch:
             )
         ended = [row for row in rows if row.state == TIME_WAIT and (row.local, row.remote) not in self._closing_before]
         for server in self._servers if ended else ():
-            holders = self._seen.holders[server.key]
+            holders = self._result.holders[server.key]
             known = {port for holder in holders.values() for port in holder.ports}
             for row in ended:
-                client, its = (row.remote, row.local) if _is_at(server, row.local) else (row.local, row.remote)
-                if not _is_at(server, its) or not procfs.is_of_this_machine(its[0]) or client[1] in known:
+                client_end, server_end = (
+                    (row.remote, row.local) if _is_at(server, row.local) else (row.local, row.remote)
+                )
+                if (
+                    not _is_at(server, server_end)
+                    or not procfs.is_of_this_machine(server_end[0])
+                    or client_end[1] in known
+                ):
                     continue
-                remote = None if procfs.is_of_this_machine(client[0]) else client[0]
+                remote = None if procfs.is_of_this_machine(client_end[0]) else client_end[0]
                 holder = holders.setdefault(
                     ("remote", remote) if remote else "ended", Holder(None, None, remote, 1, at_once=1)
                 )
-                holder.ports.add(client[1])
-                holder.server_ports.add(its[1])
+                holder.ports.add(client_end[1])
+                holder.server_ports.add(server_end[1])
 
-    def _count(self, held: Mapping[tuple[int, int], Sequence[Holder]]) -> None:
-        """Count each holder's connections at this look, and those of its program and account together. `held`: for each holder one
-        entry per connection."""
-        together: Counter[object] = Counter()
-        for (key, _), each in held.items():
-            each[0].connections = max(each[0].connections, len(each))
-            together[self._program(key, each[0])] += len(each)
-        for (key, _), each in held.items():
-            each[0].at_once = max(each[0].at_once, together[self._program(key, each[0])])
+    def _update_counts(self, holders_by_server: Mapping[tuple[int, int], Sequence[Holder]]) -> None:
+        """Update the maximum number of connections of each holder, and of each program and account together. `holders_by_server`: for
+        each holder, one entry per connection at this look."""
+        totals: Counter[object] = Counter()
+        for (key, _), holder_entries in holders_by_server.items():
+            holder_entries[0].connections = max(holder_entries[0].connections, len(holder_entries))
+            totals[self._program_key(key, holder_entries[0])] += len(holder_entries)
+        for (key, _), holder_entries in holders_by_server.items():
+            holder_entries[0].at_once = max(
+                holder_entries[0].at_once, totals[self._program_key(key, holder_entries[0])]
+            )
 
-    def _program(self, key: int, holder: Holder) -> object:
+    def _program_key(self, key: int, holder: Holder) -> object:
         program = self.programs.get(holder.pid) if holder.pid is not None else None
         return key, program.shown if program is not None else None, holder.uid, holder.remote
 
-    def _drop_identified_later(self) -> None:
-        """Remove connections that were first counted without a process if their process was found later."""
-        for holders in self._seen.holders.values():
+    def _remove_identified_later(self) -> None:
+        """Remove connections that were first counted without a process, but whose process was found later."""
+        for holders in self._result.holders.values():
             for name, holder in list(holders.items()):
                 holder.connections = min(holder.connections, len(holder.ports))
                 if not holder.ports:
@@ -475,16 +510,16 @@ class Watch:
         paths = [row.path for row in procfs.unix_rows() if row.connected]
         for server in self._servers:
             count = sum(path in server.paths for path in paths)
-            self._seen.socket_connections[server.key] = max(self._seen.socket_connections[server.key], count)
+            self._result.socket_connections[server.key] = max(self._result.socket_connections[server.key], count)
 
-    def _holder(self, key: int, row: TcpRow, client: TcpRow | None) -> Holder | None:
-        holders = self._seen.holders[key]
+    def _find_holder(self, key: int, row: TcpRow, client: TcpRow | None) -> Holder | None:
+        holders = self._result.holders[key]
         if client is not None:
             pid = self._pid_of.get(client.inode)
             unidentified = holders.get(("uid", client.uid))
             if pid is not None and unidentified is not None:
                 unidentified.ports.discard(row.remote[1])
-            if pid == self._own:
+            if pid == self._own_pid:
                 return None
             name: object = ("pid", pid) if pid is not None else ("uid", client.uid)
             return holders.setdefault(name, Holder(pid, client.uid, None))
@@ -493,51 +528,51 @@ class Watch:
         return holders.setdefault(("remote", row.remote[0]), Holder(None, None, row.remote[0]))
 
     def _find_owners(self, accounts: Mapping[int, int], now: float) -> None:
-        """Find the owners of sockets. `accounts`: UID by inode. Searches the processes that had connections before, then those of the
-        account, and at limited frequency all processes."""
+        """Find the processes that own sockets. `accounts`: UID by inode. Searches the processes that had connections before, then
+        those of the account, and then, at a limited rate, all processes."""
         missing = accounts.keys() - self._pid_of.keys()
         if missing:
-            missing -= self._take(set(self._pid_of.values()), missing)
+            missing -= self._assign_owned(set(self._pid_of.values()), missing)
         for uid in {accounts[inode] for inode in missing}:
-            missing -= self._take(self._pids_of_account.get(uid, set()), missing)
-        if missing and now - self._searched >= _FULL_SEARCH_S:
-            self._searched = now
+            missing -= self._assign_owned(self._pids_of_account.get(uid, set()), missing)
+        if missing and now - self._searched_at >= _FULL_SEARCH_S:
+            self._searched_at = now
             self._pids_of_account.clear()
             for process in procfs.processes():
                 self._pids_of_account.setdefault(process.uid, set()).add(process.pid)
-            self._take({pid for pids in self._pids_of_account.values() for pid in pids}, missing)
+            self._assign_owned({pid for pids in self._pids_of_account.values() for pid in pids}, missing)
 
-    def _take(self, pids: set[int], missing: set[int]) -> set[int]:
-        found: set[int] = set()
+    def _assign_owned(self, pids: set[int], missing: set[int]) -> set[int]:
+        assigned: set[int] = set()
         for pid in pids:
             for inode in (procfs.socket_inodes(pid) or set()) & missing:
                 self._pid_of[inode] = pid
-                found.add(inode)
+                assigned.add(inode)
                 if pid not in self.programs and (process := procfs.process(pid)) is not None:
                     self.programs[pid] = process
-        return found
+        return assigned
 
-    def _look_for_bundles(self) -> None:
-        """Look for processes that read the CA bundle. Reading it takes most of such a connect, so a few looks find it open."""
+    def _find_bundle_readers(self) -> None:
+        """Look for processes that have the CA bundle open. Reading it takes most of the time of a connect, so a few looks catch it."""
         reading: dict[int, bool] = {}
-        for holder in (holder for holders in self._seen.holders.values() for holder in holders.values()):
+        for holder in (holder for holders in self._result.holders.values() for holder in holders.values()):
             if holder.pid is None:
                 continue
             if holder.pid not in reading:
                 reading[holder.pid] = any(_BUNDLE.search(name) for name in procfs.open_files(holder.pid) or [])
             if reading[holder.pid]:
-                holder.read_bundle(self._seen.looks)
-            holder.compare()
+                holder.record_bundle_open(self._result.looks)
+            holder.count_bundle_connect()
 
 
-def _is_at(server: Watching, local: Address) -> bool:
+def _is_at(server: WatchedServer, local: Address) -> bool:
     hosts = server.ports.get(local[1])
     return hosts is not None and (not hosts or local[0] in hosts)
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Facts about one server's sessions, besides their holders."""
+class SessionFacts:
+    """What else is known about one server's sessions, besides the holders of its connections."""
 
     sessions: Sequence[ListedSession]
     listeners: Sequence[Listener]
@@ -546,33 +581,39 @@ class Sight:
     socket: str | None
 
 
-def clients(holders: Sequence[Holder], programs: Mapping[int, procfs.Process], sight: Sight) -> tuple[Client, ...]:
+def clients(
+    holders: Sequence[Holder], programs: Mapping[int, procfs.Process], sight: SessionFacts
+) -> tuple[Client, ...]:
     """Clients by program and account, ordered by their number of connections, largest first."""
-    parts = [(_by_tcp(holder, programs, sight), holder.at_once) for holder in holders]
-    parts += [(client, client.connections) for client in _by_socket(sight)]
+    clients_and_totals = [(_tcp_client(holder, programs, sight), holder.at_once) for holder in holders]
+    clients_and_totals += [(client, client.connections) for client in _socket_clients(sight)]
     merged: dict[object, Client] = {}
     at_once: dict[object, int] = {}
-    for part, together in parts:
-        key = (part.program, part.user, part.address, part.by, part.local, part.tls)
-        merged[key] = _added(merged[key], part) if key in merged else part
-        at_once[key] = at_once.get(key, 0) + together if part.by == "socket" else max(at_once.get(key, 0), together)
-    found = [
+    for client, total in clients_and_totals:
+        key = (client.program, client.user, client.address, client.by, client.local, client.tls)
+        merged[key] = _merge_clients(merged[key], client) if key in merged else client
+        at_once[key] = at_once.get(key, 0) + total if client.by == "socket" else max(at_once.get(key, 0), total)
+    result = [
         client.model_copy(update={"connections": min(client.connections, at_once[key])})
         for key, client in merged.items()
     ]
-    return tuple(sorted(found, key=lambda client: -client.connections))
+    return tuple(sorted(result, key=lambda client: -client.connections))
 
 
-def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight) -> Client:
+def _tcp_client(holder: Holder, programs: Mapping[int, procfs.Process], sight: SessionFacts) -> Client:
     process = programs.get(holder.pid) if holder.pid is not None else None
     uid = process.uid if process is not None else holder.uid
     listed = [session for session in sight.sessions if session.port in holder.ports]
     root = _root(holder.pid)
-    usable = may_use(sight.socket, uid, holder.pid) if sight.socket is not None and uid is not None else None
-    if usable and root == "/" and holder.pid is not None and not procfs.sees(holder.pid, str(sight.socket)):
+    usable = may_connect(sight.socket, uid, holder.pid) if sight.socket is not None and uid is not None else None
+    if usable and root == "/" and holder.pid is not None and not procfs.sees_same_file(holder.pid, str(sight.socket)):
         usable = False  # the socket is hidden from the client, as by PrivateTmp
     return Client(
-        program=process.shown if process is not None else SHORT if uid is None or os.geteuid() in (0, uid) else UNSEEN,
+        program=process.shown
+        if process is not None
+        else NOT_CAUGHT
+        if uid is None or os.geteuid() in (0, uid)
+        else UNSEEN,
         pids=(holder.pid,) if holder.pid is not None else (),
         user=procfs.account(uid) if uid is not None else None,
         local=holder.remote is None,
@@ -581,7 +622,7 @@ def _by_tcp(holder: Holder, programs: Mapping[int, procfs.Process], sight: Sight
         connections=holder.connections,
         connects_seen=len(holder.ports),
         tls=_tls(holder, listed, sight),
-        compressed=_any([session.compressed for session in listed]),
+        compressed=_any_or_unknown([session.compressed for session in listed]),
         may_use_socket=usable,
         root=root,
         **{name: getattr(holder, name) for name in _BUNDLE_COUNTS},
@@ -594,25 +635,25 @@ def _root(pid: int | None) -> str | None:
     return ANOTHER_ROOT if root == "" else root
 
 
-def _tls(holder: Holder, listed: Sequence[ListedSession], sight: Sight) -> bool | None:
+def _tls(holder: Holder, listed: Sequence[ListedSession], sight: SessionFacts) -> bool | None:
     if sight.never_tls:
         return False
-    if (reported := _any([session.tls for session in listed])) is not None:
+    if (reported := _any_or_unknown([session.tls for session in listed])) is not None:
         return reported
-    of_ports = {found.tls for found in sight.listeners if found.port in holder.server_ports}
-    if of_ports == {"always"}:
+    by_ports = {listener.tls for listener in sight.listeners if listener.port in holder.server_ports}
+    if by_ports == {"always"}:
         return True
-    return False if of_ports == {"none"} else None
+    return False if by_ports == {"none"} else None
 
 
-def _by_socket(sight: Sight) -> list[Client]:
+def _socket_clients(sight: SessionFacts) -> list[Client]:
     """Clients over the socket, as listed by the server: /proc does not show which process is at the other end."""
-    found = []
+    sessions_as_clients = []
     for session in sight.sessions:
         if session.port is not None or (session.tls is None and session.pid is None):
             continue
         process = procfs.process(session.pid) if session.pid is not None else None
-        made = Client(
+        client = Client(
             program=process.shown if process is not None else UNSEEN,
             pids=(session.pid,) if session.pid is not None else (),
             user=procfs.account(process.uid) if process is not None else None,
@@ -627,23 +668,25 @@ def _by_socket(sight: Sight) -> list[Client]:
             root=_root(session.pid),
             **dict.fromkeys(_BUNDLE_COUNTS, 0),
         )
-        found.append(made)
-    return found
+        sessions_as_clients.append(client)
+    return sessions_as_clients
 
 
-def _any(reported: Sequence[bool | None]) -> bool | None:
-    known = [value for value in reported if value is not None]
+def _any_or_unknown(values: Sequence[bool | None]) -> bool | None:
+    known = [value for value in values if value is not None]
     return any(known) if known else None
 
 
-def _added(one: Client, other: Client) -> Client:
+def _merge_clients(left: Client, right: Client) -> Client:
     sums = ("connections", "connects_seen", *_BUNDLE_COUNTS)
-    usable = None if None in (one.may_use_socket, other.may_use_socket) else one.may_use_socket and other.may_use_socket
-    return one.model_copy(
+    usable = (
+        None if None in (left.may_use_socket, right.may_use_socket) else left.may_use_socket and right.may_use_socket
+    )
+    return left.model_copy(
         update={
-            **{name: getattr(one, name) + getattr(other, name) for name in sums},
-            "pids": tuple(sorted({*one.pids, *other.pids})),
-            "compressed": _any([one.compressed, other.compressed]),
+            **{name: getattr(left, name) + getattr(right, name) for name in sums},
+            "pids": tuple(sorted({*left.pids, *right.pids})),
+            "compressed": _any_or_unknown([left.compressed, right.compressed]),
             "may_use_socket": usable,
         }
     )

@@ -15,11 +15,11 @@ from howfar.doctor import floors, procfs
 from howfar.doctor.candidates import Candidate, ListenAddress
 from howfar.doctor.checks import Context, findings
 from howfar.doctor.discovery import (
-    Known,
-    Sight,
-    Watch,
-    Watched,
-    Watching,
+    ConnectionWatch,
+    IdentifiedServer,
+    SessionFacts,
+    WatchedServer,
+    WatchResult,
     clients,
     discover,
     identify,
@@ -39,19 +39,19 @@ from howfar.doctor.findings import (
     Unseen,
     address_text,
 )
-from howfar.doctor.proposals import own_paths
+from howfar.doctor.proposals import unique_socket_paths
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Counters, Endpoint, GuardedSession, NotThis, Refused, SelfReport
+from howfar.doctor.protocols.session import Counters, Endpoint, GuardedSession, NoValidAnswer, Refused, SelfReport
 from howfar.doctor.targets import Login, Logins, Target
 from howfar.errors import HowfarError, MissingError
 from howfar.lab.idle import cannot_poll
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 _NO_REPORT = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
-_FEWEST_COUNTED = 5
+_MIN_COUNTED = 5
 """Missed connections are reported only if the server counted at least this many connections."""
-_MOST_OF_A_USER = 16
+_MAX_PER_USER = 16
 """Maximum number of processes of one user that are examined without being named: any account may run processes named mysqld, and each
 takes time."""
 
@@ -60,32 +60,32 @@ takes time."""
 class _ServerState:
     """A server during the examination."""
 
-    known: Known
+    known: IdentifiedServer
     session: GuardedSession | None
-    by: Transport | None = None
+    session_transport: Transport | None = None
     """Transport of the session."""
-    before: Counters | None = None
-    after: Counters | None = None
+    counters_before: Counters | None = None
+    counters_after: Counters | None = None
     reported: SelfReport = _NO_REPORT
 
 
 def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examination:
     """Examine the named servers, or all servers that are found. Raises MissingError if none of the named ones answers."""
-    found, unseen = _named(targets, logins) if targets else _found(logins)
-    states = [_ServerState(server, *_admitted(server)) for server in found]
+    known_servers, unseen = _identify_named(targets, logins) if targets else _search_servers(logins)
+    states = [_ServerState(server, *_open_session(server)) for server in known_servers]
     try:
         watched, programs = _watch(states, seconds)
     finally:
         for state in states:
             if state.session is not None:
                 state.session.close()
-    servers = tuple(_server(key, state, watched, programs) for key, state in enumerate(states))
+    servers = tuple(_describe_server(key, state, watched, programs) for key, state in enumerate(states))
     unmeasured = any(
         server.floor(Transport.SOCKET) is None or server.floor(Transport.TCP, Transport.TLS) is None
         for server in servers
     )
-    pure = floors.between_processes() if unmeasured else ()
-    paths = own_paths(servers, [row.path for row in procfs.unix_rows() if row.listens])
+    process_floors = floors.between_processes() if unmeasured else ()
+    paths = unique_socket_paths(servers, [row.path for row in procfs.unix_rows() if row.listens])
     return Examination(
         format=FORMAT,
         howfar_version=howfar.__version__,
@@ -94,10 +94,10 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
         looks=watched.looks,
         load_average=os.getloadavg()[0],
         cpus=len(os.sched_getaffinity(0)),
-        pure_floors=pure,
+        pure_floors=process_floors,
         servers=tuple(
             server.model_copy(
-                update={"findings": findings(Context(server, pure, watched.looks, watched.seconds, path))}
+                update={"findings": findings(Context(server, process_floors, watched.looks, watched.seconds, path))}
             )
             for server, path in zip(servers, paths, strict=True)
         ),
@@ -105,51 +105,51 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
     )
 
 
-def _found(logins: Logins) -> tuple[list[Known], tuple[Unseen, ...]]:
+def _search_servers(logins: Logins) -> tuple[list[IdentifiedServer], tuple[Unseen, ...]]:
     candidates, unseen = discover()
-    seen: Counter[int] = Counter()
-    known: list[Known] = []
+    counts: Counter[int] = Counter()
+    known: list[IdentifiedServer] = []
     for candidate in candidates:
         if candidate.process is not None and not candidate.is_trusted:
-            seen[candidate.process.uid] += 1
-            if seen[candidate.process.uid] > _MOST_OF_A_USER:
+            counts[candidate.process.uid] += 1
+            if counts[candidate.process.uid] > _MAX_PER_USER:
                 continue
         if (server := identify(candidate, logins, None)) is not None:
             known.append(server)
     left_out = tuple(
         Unseen(
-            what=f"{count - _MOST_OF_A_USER} more processes of {procfs.account(uid)} that are named like servers",
-            why=f"at most {_MOST_OF_A_USER} of a user are examined",
+            what=f"{count - _MAX_PER_USER} more processes of {procfs.account(uid)} that are named like servers",
+            why=f"at most {_MAX_PER_USER} of a user are examined",
             how="howfar doctor DSN",
         )
-        for uid, count in seen.items()
-        if count > _MOST_OF_A_USER
+        for uid, count in counts.items()
+        if count > _MAX_PER_USER
     )
     return known, (*unseen, *left_out)
 
 
-def _named(targets: Sequence[Target], logins: Logins) -> tuple[list[Known], tuple[Unseen, ...]]:
+def _identify_named(targets: Sequence[Target], logins: Logins) -> tuple[list[IdentifiedServer], tuple[Unseen, ...]]:
     """The named servers that answer, and notes about the others. Raises MissingError if none answers."""
     candidates, _ = discover()
-    found: list[Known] = []
+    answering: list[IdentifiedServer] = []
     silent: list[Unseen] = []
     for target in targets:
         server = identify(_candidate(target, candidates), logins, target)
         if server is not None and server.endpoints:
-            found.append(server)
+            answering.append(server)
         else:
             where = f"{target.kind.shown} server at {target.path or address_text(target.host, target.port)}"
             silent.append(Unseen(what=f"the {where}", why=_why_silent(target), how=""))
-    if not found:
+    if not answering:
         raise MissingError(
             f"{silent[0].what} does not answer: {silent[0].why}",
             "Is the server running, and does it listen there? Without a DSN, howfar doctor searches this machine for servers.",
         )
-    return found, tuple(silent)
+    return answering, tuple(silent)
 
 
 def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate that listens at the target, with its process and other addresses; if there is none, one with only that address."""
+    """The candidate that listens at the target, with its process and other addresses; else a new candidate with only that address."""
     for candidate in candidates:
         if candidate.kind is target.kind and any(_is_at(address, target) for address in candidate.addresses):
             return candidate
@@ -158,8 +158,8 @@ def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
 
 def _is_at(address: ListenAddress, target: Target) -> bool:
     if target.path is not None or address.path is not None:
-        same = target.path is not None and address.path is not None
-        return same and os.path.realpath(str(target.path)) == os.path.realpath(str(address.path))
+        are_paths = target.path is not None and address.path is not None
+        return are_paths and os.path.realpath(str(target.path)) == os.path.realpath(str(address.path))
     assert target.host is not None, "a target has a path or an address"
     return address.port == target.port and (target.host == address.host or _is_here(target.host, address))
 
@@ -174,52 +174,59 @@ def _why_silent(target: Target) -> str:
         PROTOCOLS[target.kind].greet(
             Endpoint(target.path, target.host, target.port, target.tls), Login(target.user or "", "")
         )
-    except NotThis as reason:
+    except NoValidAnswer as reason:
         return str(reason)
     return "it answered only the second time"
 
 
-def _admitted(known: Known) -> tuple[GuardedSession | None, Transport | None]:
-    """A session on the cheapest endpoint that accepts the login, and its transport."""
+def _open_session(known: IdentifiedServer) -> tuple[GuardedSession | None, Transport | None]:
+    """Open a session on the cheapest endpoint that accepts the login. Returns it with its transport; both None if no endpoint does."""
     for transport, endpoint in known.endpoints.items():
         try:
             return PROTOCOLS[known.kind].open(endpoint, known.login), transport
-        except (Refused, NotThis):
+        except (Refused, NoValidAnswer):
             continue
     return None, None
 
 
-def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[Watched, dict[int, procfs.Process]]:
-    """Watch connections, and read counters before and after that. While watching, the doctor opens no connection."""
+def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[WatchResult, dict[int, procfs.Process]]:
+    """Watch connections, and read the servers' counters before and after. While watching, the doctor opens no connection."""
     began = time.monotonic()
     for state in states:
-        state.before = _asked(state, GuardedSession.counters, "its counters", "an account that may read them")
-    watch = Watch([_watching(key, state.known) for key, state in enumerate(states)])
-    watched = watch.during(seconds)
+        state.counters_before = _ask_session(
+            state, GuardedSession.counters, "its counters", "an account that may read them"
+        )
+    watch = ConnectionWatch([_watched_server(key, state.known) for key, state in enumerate(states)])
+    watched = watch.watch_for(seconds)
     for state in states:
-        state.after = _asked(state, GuardedSession.counters, "its counters", "an account that may read them")
+        state.counters_after = _ask_session(
+            state, GuardedSession.counters, "its counters", "an account that may read them"
+        )
     watched.seconds = time.monotonic() - began
     for state in states:
-        state.reported = _asked(state, GuardedSession.report, "its settings and sessions", "") or _NO_REPORT
+        state.reported = _ask_session(state, GuardedSession.report, "its settings and sessions", "") or _NO_REPORT
     return watched, watch.programs
 
 
-def _asked(state: _ServerState, question: Callable[[GuardedSession], Answer], what: str, how: str) -> Answer | None:
-    """The answer to a question; None, with a note in `unseen`, if there is none. A closed session is not used again."""
+def _ask_session(
+    state: _ServerState, question: Callable[[GuardedSession], Result], subject: str, remedy: str
+) -> Result | None:
+    """The result of `question`; None, with a note in `unseen`, if the server does not answer it. A closed session is not used
+    again."""
     if state.session is None or state.session.is_closed:
         return None
     try:
         return question(state.session)
     except Refused as why:
-        unseen = Unseen(what=what, why=str(why), how=how)
-    except NotThis as why:
-        unseen = Unseen(what=what, why=str(why), how="")
+        unseen = Unseen(what=subject, why=str(why), how=remedy)
+    except NoValidAnswer as why:
+        unseen = Unseen(what=subject, why=str(why), how="")
     if unseen not in state.known.unseen:
         state.known.unseen.append(unseen)
     return None
 
 
-def _watching(key: int, known: Known) -> Watching:
+def _watched_server(key: int, known: IdentifiedServer) -> WatchedServer:
     ports: dict[int, frozenset[str]] = {}
     for listener in known.listeners:
         if listener.port is not None and listener.host is not None:
@@ -227,21 +234,25 @@ def _watching(key: int, known: Known) -> Watching:
             ports[listener.port] = (
                 frozenset() if everywhere else ports.get(listener.port, frozenset()) | {listener.host}
             )
-    return Watching(key, ports, frozenset(known.bound))
+    return WatchedServer(key, ports, frozenset(known.bound))
 
 
-def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int, procfs.Process]) -> Server:
+def _describe_server(
+    key: int, state: _ServerState, watched: WatchResult, programs: dict[int, procfs.Process]
+) -> Server:
     known = state.known
     measured, reasons = floors.measure(PROTOCOLS[known.kind], known.endpoints, known.login)
     idle = _idle_cost(known, [floor.transport for floor in measured])
-    sight = Sight(
+    sight = SessionFacts(
         sessions=state.reported.sessions,
         listeners=known.listeners,
         never_tls=_never_tls(state),
-        socket=next((found.path for found in known.listeners if found.path and found.state == "works"), None),
+        socket=next(
+            (listener.path for listener in known.listeners if listener.path and listener.state == "works"), None
+        ),
     )
-    using = clients(list(watched.holders[key].values()), programs, sight)
-    rates = _rates(state, watched)
+    server_clients = clients(list(watched.holders[key].values()), programs, sight)
+    rates = _compute_rates(state, watched)
     return Server(
         kind=known.kind,
         name=known.name,
@@ -254,26 +265,26 @@ def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int,
         tls=tls_by_listener(known.listeners),
         compression=known.compression,
         config_file=state.reported.config_file,
-        socket_connections=_on_socket(key, state, watched),
+        socket_connections=_count_socket_connections(key, state, watched),
         rates=rates,
         sessions=state.reported.counted[0] if state.reported.counted is not None else None,
         idle_sessions=state.reported.counted[1] if state.reported.counted is not None else None,
         cluster=state.reported.cluster,
-        clients=using,
+        clients=server_clients,
         floors=measured,
         idle=idle,
-        bundle_ns=_bundle() if any(client.bundle_looks for client in using) else None,
+        bundle_ns=_measure_bundle_read() if any(client.bundle_looks for client in server_clients) else None,
         ignored=ignored_options(known),
         findings=(),
-        unseen=(*known.unseen, *_unseen(state, reasons), *_uncaught(rates, using, watched.seconds)),
+        unseen=(*known.unseen, *_unseen(state, reasons), *_uncaught(rates, server_clients, watched.seconds)),
     )
 
 
-def _uncaught(rates: Rates | None, using: Sequence[Client], seconds: float) -> list[Unseen]:
-    """A note about new connections that the server counted but the doctor did not see, if these are the majority."""
+def _uncaught(rates: Rates | None, server_clients: Sequence[Client], seconds: float) -> list[Unseen]:
+    """A note about new connections that the server counted but the doctor did not see, if these are at least half of them."""
     counted = round(rates.connects * seconds) if rates is not None else 0
-    missed = counted - sum(client.connects_seen for client in using)
-    if counted < _FEWEST_COUNTED or 2 * missed < counted:
+    missed = counted - sum(client.connects_seen for client in server_clients)
+    if counted < _MIN_COUNTED or 2 * missed < counted:
         return []
     return [
         Unseen(
@@ -284,58 +295,60 @@ def _uncaught(rates: Rates | None, using: Sequence[Client], seconds: float) -> l
     ]
 
 
-def _idle_cost(known: Known, measured: Sequence[Transport]) -> IdleCost | None:
+def _idle_cost(known: IdentifiedServer, measured: Sequence[Transport]) -> IdleCost | None:
     """Cost of idle states, on the cheapest transport that was measured; only for a server on this machine."""
-    transport = next((each for each in (Transport.SOCKET, Transport.TCP, Transport.TLS) if each in measured), None)
+    transport = next(
+        (candidate for candidate in (Transport.SOCKET, Transport.TCP, Transport.TLS) if candidate in measured), None
+    )
     if known.process is None or transport is None:
         return None
     why = cannot_poll()
     if why is None:
         try:
             return floors.idle_cost(PROTOCOLS[known.kind], transport, known.endpoints[transport], known.login)
-        except (HowfarError, Refused, NotThis, OSError) as error:
+        except (HowfarError, Refused, NoValidAnswer, OSError) as error:
             why = str(error)
     known.unseen.append(Unseen(what="what waking idle CPUs costs", why=why, how="root, on the machine itself"))
     return None
 
 
-def _on_socket(key: int, state: _ServerState, watched: Watched) -> int | None:
+def _count_socket_connections(key: int, state: _ServerState, watched: WatchResult) -> int | None:
     """Number of connections over the socket, without the doctor's own."""
     if not any(listener.path is not None for listener in state.known.listeners):
         return None
-    own = state.by in (Transport.SOCKET, Transport.SOCKET_TLS)
+    own = state.session_transport in (Transport.SOCKET, Transport.SOCKET_TLS)
     return max(watched.socket_connections[key] - own, 0)
 
 
 def _names_no_socket(report: SelfReport) -> bool:
-    """Whether the server's settings could be read and name no socket."""
+    """Whether the server's settings were read and configure no socket."""
     return "" in (report.settings.get("socket"), report.settings.get("unixsocket"))
 
 
 def _never_tls(state: _ServerState) -> bool:
     if all(listener.tls == "none" for listener in state.known.listeners):
         return True
-    return state.after is not None and state.after.tls_connects == 0
+    return state.counters_after is not None and state.counters_after.tls_connects == 0
 
 
-def _rates(state: _ServerState, watched: Watched) -> Rates | None:
-    if state.session is None or state.before is None or state.after is None:
+def _compute_rates(state: _ServerState, watched: WatchResult) -> Rates | None:
+    if state.session is None or state.counters_before is None or state.counters_after is None:
         return None
-    return state.after.rates(state.before, watched.seconds, state.session.statements_by_counters)
+    return state.counters_after.rates(state.counters_before, watched.seconds, state.session.statements_by_counters)
 
 
-def _bundle() -> Median:
+def _measure_bundle_read() -> Median:
     """CPU time to create a TLS context without a named authority, which reads this machine's CA bundle."""
-    took = []
+    times_ns = []
     for _ in range(_BUNDLE_READS):
         began = time.thread_time_ns()
         ssl.create_default_context()
-        took.append(float(time.thread_time_ns() - began))
-    return floors.interval(took)
+        times_ns.append(float(time.thread_time_ns() - began))
+    return floors.interval(times_ns)
 
 
-def _how_to_log_in(known: Known) -> str:
-    """How to make a login possible: a password is sent only to a trusted server, or to one that the user named."""
+def _how_to_log_in(known: IdentifiedServer) -> str:
+    """The command that makes a login possible. A password is sent only to a trusted server, or to one that the user named."""
     endpoint = next(iter(known.endpoints.values()))
     where = endpoint.where
     if known.kind is Kind.REDIS:

@@ -25,11 +25,11 @@ FORMAT = 1
 
 
 UNSEEN = "unseen"
-"""Shown in place of the name of another account's program, whose open files may not be read."""
+"""Shown instead of the name of another account's program, whose open files may not be read."""
 ANOTHER_ROOT = "another file system"
-"""Shown in place of the root directory of a program that sees other files, as in a container."""
-SHORT = "not caught"
-"""Shown in place of the name of a program whose connections ended before they were looked up."""
+"""Shown instead of the root directory of a program that sees other files, as in a container."""
+NOT_CAUGHT = "not caught"
+"""Shown instead of the name of a program whose connections ended before their process was found."""
 
 
 def address_text(host: str | None, port: int | None) -> str:
@@ -67,21 +67,21 @@ class Median(Estimate):
         """The time as text, `5.3 µs [4.0, 6.6]`; the limits have the unit of the median."""
         size, unit = _unit(self.value)
         if self.low is None or self.high is None:
-            return f"{_short(self.value / size)} {unit}"
-        return f"{_short(self.value / size)} {unit} [{_short(self.low / size)}, {_short(self.high / size)}]"
+            return f"{_three_digits(self.value / size)} {unit}"
+        return f"{_three_digits(self.value / size)} {unit} [{_three_digits(self.low / size)}, {_three_digits(self.high / size)}]"
 
 
 def format_time(ns: float) -> str:
     """A time as text: `26.3 µs`."""
     size, unit = _unit(ns)
-    return f"{_short(ns / size)} {unit}"
+    return f"{_three_digits(ns / size)} {unit}"
 
 
 def _unit(ns: float) -> tuple[float, str]:
     return next(((size, unit) for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")) if abs(ns) >= size), (1.0, "ns"))
 
 
-def _short(value: float) -> str:
+def _three_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -112,7 +112,7 @@ class Listener(_Value):
     file: SocketFile | None
     """The file of a socket; None if it does not exist or may not be seen."""
     state: Literal["works", "gone", "elsewhere", "unseen"]
-    """State of a socket's path: it leads to the server, to nothing, to another process, or cannot be checked."""
+    """What answers at a socket's path: the server, nothing, another process, or it cannot be checked."""
 
     @property
     def where(self) -> str:
@@ -123,7 +123,7 @@ class Client(_Value):
     """All connections of one program and account to the server; of an account or address where the program cannot be seen."""
 
     program: str
-    """The process's name in the kernel, with an interpreter's script; or UNSEEN, or SHORT."""
+    """The process's name in the kernel, with an interpreter's script; or UNSEEN, or NOT_CAUGHT."""
     pids: tuple[int, ...]
     user: str | None
     local: bool
@@ -155,13 +155,13 @@ class Client(_Value):
         owner = [self.user or self.address or "", f"pid {pids}" if self.pids else ""]
         hidden = {
             UNSEEN: "a process that cannot be identified",
-            SHORT: "connections that ended before they were identified",
+            NOT_CAUGHT: "connections that ended before they were identified",
         }
         known = ", ".join(part for part in owner if part)
         return hidden.get(self.program, self.program) + (f" ({known})" if known else "")
 
 
-class Floor(_Value):
+class MinimumLatency(_Value):
     """What a round trip and a connect cost on one transport when the server has nothing to do."""
 
     transport: Transport
@@ -262,7 +262,7 @@ class Server(_Value):
     logged_in: bool
     listeners: tuple[Listener, ...]
     listeners_complete: bool
-    """Whether it listens nowhere else: its process's sockets are known, or its settings name no socket."""
+    """Whether it certainly listens nowhere else: the sockets of its process are known, or its settings configure no socket."""
     tls: str
     compression: str
     config_file: str | None
@@ -274,7 +274,7 @@ class Server(_Value):
     cluster: Cluster | None = None
     """None if it is in no cluster, or its settings could not be read."""
     clients: tuple[Client, ...]
-    floors: tuple[Floor, ...]
+    floors: tuple[MinimumLatency, ...]
     idle: IdleCost | None
     """None if it was not measured (`unseen` has the reason), or the server is on another machine."""
     bundle_ns: Median | None
@@ -290,9 +290,9 @@ class Server(_Value):
 
     def socket(self) -> Listener | None:
         """The first socket that works, or None."""
-        return next((found for found in self.sockets if found.state == "works"), None)
+        return next((listener for listener in self.sockets if listener.state == "works"), None)
 
-    def floor(self, *transports: Transport) -> Floor | None:
+    def floor(self, *transports: Transport) -> MinimumLatency | None:
         """The floor of the first of these transports that was measured, or None."""
         by_name = {floor.transport: floor for floor in self.floors}
         return next((by_name[name] for name in transports if name in by_name), None)
@@ -308,7 +308,7 @@ class Examination(_Value):
     looks: int
     load_average: float
     cpus: int
-    pure_floors: tuple[Floor, ...]
+    pure_floors: tuple[MinimumLatency, ...]
     """Floors of a socket and TCP between two processes of howfar, for servers that accept no login."""
     servers: tuple[Server, ...]
     unseen: tuple[Unseen, ...]
@@ -321,9 +321,9 @@ class Examination(_Value):
 def schema_text() -> str:
     """The JSON schema of the output of `howfar doctor --json`, as the text of its file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, an examination by the doctor"}
-    printed: TypeAdapter[object] = TypeAdapter(Examination | FailedCommand)
-    made = {**printed.json_schema(mode="serialization"), **head}
-    return json.dumps(made, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    output_type: TypeAdapter[object] = TypeAdapter(Examination | FailedCommand)
+    schema = {**output_type.json_schema(mode="serialization"), **head}
+    return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ FORWARDERS = (
     "nginx", "twemproxy", "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-",
     "rootlessport",
 )  # fmt: skip
-"""Names of forwarding programs in the kernel, which truncates names to 15 characters, such as that of systemd-socket-proxyd."""
+"""Names of forwarding programs, as the kernel shows them. It truncates names to 15 characters, such as that of
+systemd-socket-proxyd."""
 NETWORKS = Path("/sys/class/net")
 _SEARCH_S = 0.15
 """Limit of the CPU time to search all processes for the owner of a socket."""
@@ -54,14 +55,14 @@ class PeerLocation:
 
 def tcp_peer(local: Address, peer: Address) -> PeerLocation:
     """Location of the peer of a connected TCP socket, from both of its addresses, which are numeric."""
-    local, peer = _plain(local), _plain(peer)
-    here = _is_here(peer[0])
+    local, peer = _normalize(local), _normalize(peer)
+    here = _locate_host(peer[0])
     if here.holds is not True:
         return PeerLocation(here, Fact(None, here.evidence), None, "unknown: it is not in this network namespace", None)
     rows = procfs.tcp_rows()
     other_end = [row for row in rows if row.state == ESTABLISHED and (row.local, row.remote) == (peer, local)]
     listening = [row for row in rows if row.state == LISTEN and _listens_at(row, peer)]
-    where = _text(peer)
+    where = _address_text(peer)
     if not rows:
         return PeerLocation(
             here, Fact(None, "the kernel's table of connections may not be read"), None, "unknown", None
@@ -72,65 +73,65 @@ def tcp_peer(local: Address, peer: Address) -> PeerLocation:
         says = f"{note}: address translation passes it on, as to a container's published port"
         return PeerLocation(here, Fact(False, why), None, says, "translation")
     same = Fact(True, f"both ends of the connection to {where} are in this network namespace")
-    rows_of_it = [row for row in (*other_end, *listening) if row.inode]
-    owner = next(iter(owners({row.inode for row in rows_of_it}).values()), None)
+    peer_rows = [row for row in (*other_end, *listening) if row.inode]
+    owner = next(iter(owners({row.inode for row in peer_rows}).values()), None)
     if owner is None:
-        accounts = sorted({procfs.account(row.uid) for row in rows_of_it})
-        said = "a program that is not seen" + (f", of the account {', '.join(accounts)}" if accounts else "")
-        return PeerLocation(here, same, None, said, None)
-    return PeerLocation(here, same, owner, *_named(owner))
+        accounts = sorted({procfs.account(row.uid) for row in peer_rows})
+        description = "a program that is not seen" + (f", of the account {', '.join(accounts)}" if accounts else "")
+        return PeerLocation(here, same, None, description, None)
+    return PeerLocation(here, same, owner, *_describe_listener(owner))
 
 
 def unix_peer(path: str, pid: int) -> PeerLocation:
     """Location of the listener of a Unix socket. `pid`: the listener's, as SO_PEERCRED gives it to a client."""
     here = Fact(True, f"{path} is a Unix socket")
     if pid == 0:
-        away = Fact(
+        elsewhere = Fact(
             False, "the kernel gives no process id for the listener: it is in another PID namespace, as in a container"
         )
-        return PeerLocation(here, away, None, "a program in another PID namespace", None)
+        return PeerLocation(here, elsewhere, None, "a program in another PID namespace", None)
     listener = procfs.process(pid)
     if listener is None:
         unseen = f"process {pid}, which is not seen"
         return PeerLocation(here, Fact(None, unseen), None, unseen, None)
-    same = {kind: _same_namespace(pid, kind) for kind in ("net", "pid")}
-    differing = [kind for kind, is_same in same.items() if is_same is False]
+    is_same_by_kind = {kind: _same_namespace(pid, kind) for kind in ("net", "pid")}
+    differing = [kind for kind, is_same in is_same_by_kind.items() if is_same is False]
     if differing:
         namespace = Fact(False, f"process {pid} is in another {' and '.join(differing)} namespace, as in a container")
-    elif None in same.values():
-        namespace = Fact(None, f"{_self()} may not read the namespaces of process {pid}")
+    elif None in is_same_by_kind.values():
+        namespace = Fact(None, f"{_own_account()} may not read the namespaces of process {pid}")
     else:
         namespace = Fact(True, f"process {pid} is in this process's network and PID namespaces")
-    return PeerLocation(here, namespace, listener, *_named(listener))
+    return PeerLocation(here, namespace, listener, *_describe_listener(listener))
 
 
 def owners(inodes: Iterable[int]) -> dict[int, Process]:
-    """The processes that hold these sockets, as far as a short search finds them; forwarders are searched first."""
+    """The processes that have these sockets open, by inode, as far as a short search finds them. Forwarders are searched first."""
     missing = set(inodes)
-    found: dict[int, Process] = {}
-    until = time.thread_time() + _SEARCH_S
+    owner_by_inode: dict[int, Process] = {}
+    deadline_s = time.thread_time() + _SEARCH_S
     names = procfs.names() if missing else {}
     for pid in sorted(names, key=lambda pid: names[pid] not in FORWARDERS):
-        if not missing or time.thread_time() > until:
+        if not missing or time.thread_time() > deadline_s:
             break
-        held = (procfs.socket_inodes(pid) or set()) & missing
-        if held and (holder := procfs.process(pid)) is not None:
-            found |= dict.fromkeys(held, holder)
-            missing -= held
-    return found
+        held_inodes = (procfs.socket_inodes(pid) or set()) & missing
+        if held_inodes and (holder := procfs.process(pid)) is not None:
+            owner_by_inode |= dict.fromkeys(held_inodes, holder)
+            missing -= held_inodes
+    return owner_by_inode
 
 
-def _plain(address: Address) -> Address:
+def _normalize(address: Address) -> Address:
     """The address as in `procfs`: an IPv4-mapped address becomes IPv4, and the zone is removed."""
     number = ipaddress.ip_address(address[0].partition("%")[0])
     return str(getattr(number, "ipv4_mapped", None) or number), address[1]
 
 
-def _text(address: Address) -> str:
+def _address_text(address: Address) -> str:
     return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
 
 
-def _self() -> str:
+def _own_account() -> str:
     return procfs.account(os.geteuid())
 
 
@@ -138,7 +139,7 @@ def _listens_at(row: TcpRow, peer: Address) -> bool:
     return row.local[1] == peer[1] and row.local[0] in (peer[0], "0.0.0.0", "::")
 
 
-def _named(process: Process) -> tuple[str, Literal["forwarder"] | None]:
+def _describe_listener(process: Process) -> tuple[str, Literal["forwarder"] | None]:
     """A listener in words, and "forwarder" if it forwards connections."""
     if process.name in FORWARDERS:
         return f"{process.shown} (pid {process.pid}), which passes connections on", "forwarder"
@@ -147,7 +148,7 @@ def _named(process: Process) -> tuple[str, Literal["forwarder"] | None]:
     return f"{process.shown} (pid {process.pid})", None
 
 
-def _is_here(host: str) -> Fact:
+def _locate_host(host: str) -> Fact:
     number = ipaddress.ip_address(host)
     if number.is_loopback:
         return Fact(True, f"{host} is an address of the loopback")
@@ -161,11 +162,15 @@ def _is_here(host: str) -> Fact:
 
 def _bridge_to(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str | None:
     """The bridge of this machine that is directly on the address's network; None if the address is reached by another route."""
-    best: tuple[int, str] | None = None
+    longest_match: tuple[int, str] | None = None
     for name, network, gateway in procfs.routes():
-        if address in network and (best is None or network.prefixlen >= best[0]):
-            best = (network.prefixlen, "" if gateway else name)
-    return best[1] if best is not None and best[1] and (NETWORKS / best[1] / "bridge").is_dir() else None
+        if address in network and (longest_match is None or network.prefixlen >= longest_match[0]):
+            longest_match = (network.prefixlen, "" if gateway else name)
+    return (
+        longest_match[1]
+        if longest_match is not None and longest_match[1] and (NETWORKS / longest_match[1] / "bridge").is_dir()
+        else None
+    )
 
 
 def _same_namespace(pid: int, kind: str) -> bool | None:

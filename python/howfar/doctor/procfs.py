@@ -1,7 +1,7 @@
 """Reads what the kernel shows: processes, their open files and sockets (/proc), and which accounts may use a socket's file.
 
-Rules about servers are elsewhere. A result of None means that a file may not be read. psutil is no replacement: it neither shows the
-inodes of sockets nor reads one table at a time, and watching connections takes hundreds of samples per second.
+A result of None means that a file may not be read. psutil is no replacement: it neither shows the inodes of sockets nor reads one
+table at a time, and watching connections takes hundreds of samples per second.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 
 PROC = Path("/proc")
 LISTEN, ESTABLISHED, TIME_WAIT = "0A", "01", "06"
-_UNIX_ACCEPTING = 0x10000
+_UNIX_LISTENING_FLAG = 0x10000
 """Flag of a Unix socket that listens (include/uapi/linux/net.h, SO_ACCEPTCON)."""
 _UNIX_CONNECTED = "03"
-_SCRIPTS = (".py", ".rb", ".php", ".js", ".mjs", ".pl", ".jar", ".phar")
-_ORDER = "<" if sys.byteorder == "little" else ">"
-CLEANED = ("/tmp/", "/var/tmp/")
-"""Directories whose files are removed by age, and that may be private to a service (PrivateTmp)."""
+_SCRIPT_SUFFIXES = (".py", ".rb", ".php", ".js", ".mjs", ".pl", ".jar", ".phar")
+_BYTE_ORDER = "<" if sys.byteorder == "little" else ">"
+CLEANED_FOLDERS = ("/tmp/", "/var/tmp/")
+"""Folders whose old files are removed automatically, and that may be private to a service (PrivateTmp)."""
 
 Address = tuple[str, int]
 
@@ -38,7 +38,7 @@ class Process:
     """Name in the kernel. A process may choose it, so it proves nothing."""
     uid: int
     arguments: tuple[str, ...]
-    """Command line. It may contain secrets, so it is never shown, only searched for options and programs."""
+    """The command line. It may contain secrets, so it is never shown, only searched for options and programs."""
     parent: int = 0
 
     @property
@@ -46,7 +46,12 @@ class Process:
         """The process's name, with an interpreter's script; nothing else of the command line."""
         for argument in self.arguments[1:4]:
             base = argument.rpartition("/")[2]
-            if not argument.startswith("-") and base.endswith(_SCRIPTS) and "=" not in argument and "@" not in argument:
+            if (
+                not argument.startswith("-")
+                and base.endswith(_SCRIPT_SUFFIXES)
+                and "=" not in argument
+                and "@" not in argument
+            ):
                 return f"{self.name} {base}"
         return self.name
 
@@ -99,33 +104,33 @@ def process(pid: int) -> Process | None:
     name = _lines(PROC / str(pid) / "comm")
     if not name or not status or status["State"][0] == "Z":
         return None
-    # The UID is not the directory's owner: that is root for a server that dropped its privileges itself.
+    # The owner of the /proc directory is not used as the UID: it is root for a server that dropped its privileges itself.
     return Process(pid, name[0], int(status["Uid"][1]), tuple(arguments[:-1]), int(status["PPid"][0]))
 
 
 def processes() -> Iterator[Process]:
     for entry in PROC.iterdir():
-        if entry.name.isdigit() and (found := process(int(entry.name))) is not None:
-            yield found
+        if entry.name.isdigit() and (visible := process(int(entry.name))) is not None:
+            yield visible
 
 
 def names() -> dict[int, str]:
     """Names of all processes, by PID."""
-    found = ((int(entry.name), _lines(entry / "comm")) for entry in PROC.iterdir() if entry.name.isdigit())
-    return {pid: lines[0] for pid, lines in found if lines}
+    entries = ((int(entry.name), _lines(entry / "comm")) for entry in PROC.iterdir() if entry.name.isdigit())
+    return {pid: lines[0] for pid, lines in entries if lines}
 
 
 def open_files(pid: int) -> list[str] | None:
     """Targets of a process's file descriptors; None if they may not be read or the process is gone."""
-    found = []
+    targets = []
     try:
         entries = list((PROC / str(pid) / "fd").iterdir())
     except OSError:
         return None
     for entry in entries:
         with suppress(OSError):
-            found.append(str(entry.readlink()))
-    return found
+            targets.append(str(entry.readlink()))
+    return targets
 
 
 def socket_inodes(pid: int) -> set[int] | None:
@@ -149,7 +154,7 @@ def _address(text: str) -> Address:
     """An address from the kernel, which prints each 32-bit word in this machine's byte order."""
     digits, _, port = text.partition(":")
     numbers = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
-    packed = struct.pack(f"{_ORDER}{len(numbers)}I", *numbers)
+    packed = struct.pack(f"{_BYTE_ORDER}{len(numbers)}I", *numbers)
     if len(packed) == 4:
         return str(ipaddress.IPv4Address(packed)), int(port, 16)
     address = ipaddress.IPv6Address(packed)
@@ -157,7 +162,7 @@ def _address(text: str) -> Address:
 
 
 def unix_rows() -> list[UnixRow]:
-    """Unix sockets with a path. The path is as bound: it may be relative to the process's working directory."""
+    """Unix sockets with a path. The path is the one passed to bind(), so it may be relative to the process's working directory."""
     return [row for line in _lines(PROC / "net" / "unix")[1:] if (row := parse_unix(line)) is not None]
 
 
@@ -166,7 +171,7 @@ def parse_unix(line: str) -> UnixRow | None:
     if len(fields) < 8 or fields[7].startswith("@"):
         return None
     try:
-        listens = bool(int(fields[3], 16) & _UNIX_ACCEPTING)
+        listens = bool(int(fields[3], 16) & _UNIX_LISTENING_FLAG)
         return UnixRow(fields[7], int(fields[6]), listens, fields[5] == _UNIX_CONNECTED)
     except ValueError:  # the rest of a path with a line break in it
         return None
@@ -181,16 +186,16 @@ def is_of_this_machine(address: str) -> bool:
 def _own_addresses() -> set[str]:
     """Addresses of this machine, from the kernel's tables."""
     routes = pairwise(_lines(PROC / "net" / "fib_trie"))
-    found = {line.split("|-- ")[1].strip() for line, after in routes if "/32 host LOCAL" in after and "|-- " in line}
-    inet6 = (bytes.fromhex(line.split()[0]) for line in _lines(PROC / "net" / "if_inet6"))
-    return found | {str(ipaddress.IPv6Address(packed)) for packed in inet6}
+    ipv4 = {line.split("|-- ")[1].strip() for line, after in routes if "/32 host LOCAL" in after and "|-- " in line}
+    ipv6 = (bytes.fromhex(line.split()[0]) for line in _lines(PROC / "net" / "if_inet6"))
+    return ipv4 | {str(ipaddress.IPv6Address(packed)) for packed in ipv6}
 
 
 def routes() -> Iterator[tuple[str, ipaddress.IPv4Network, bool]]:
     """IPv4 routes: interface, network, and whether it is reached through a gateway."""
     for line in _lines(PROC / "net" / "route")[1:]:
         name, network, gateway, *_, mask = line.split()[:8]
-        numbers = [int.from_bytes(bytes.fromhex(each), sys.byteorder) for each in (network, mask)]
+        numbers = [int.from_bytes(bytes.fromhex(field), sys.byteorder) for field in (network, mask)]
         yield name, ipaddress.IPv4Network((numbers[0], bin(numbers[1]).count("1")), strict=False), int(gateway, 16) != 0
 
 
@@ -205,39 +210,41 @@ def namespace(pid: int | None, kind: str) -> str | None:
 def root(pid: int) -> str | None:
     """The root directory of a process: `/`, its chroot, or empty if it has another file system; None if that may not be read."""
     try:
-        seen = (PROC / str(pid) / "root").readlink()
-        same = os.path.samestat((PROC / str(pid) / "root").stat(), seen.stat())
+        target = (PROC / str(pid) / "root").readlink()
+        is_same = os.path.samestat((PROC / str(pid) / "root").stat(), target.stat())
     except OSError:
         return None
-    return str(seen) if same else ""
+    return str(target) if is_same else ""
 
 
-def sees(pid: int, path: str) -> bool:
+def sees_same_file(pid: int, path: str) -> bool:
     """Whether a process finds the same file at a path as this one; also True if that may not be read."""
-    own = Path(path)
+    own_path = Path(path)
     try:
-        return os.path.samestat(own.stat(), Path(f"{PROC}/{pid}/root{path}").stat())
+        return os.path.samestat(own_path.stat(), Path(f"{PROC}/{pid}/root{path}").stat())
     except FileNotFoundError:
-        return root(pid) is None or not own.exists()
+        return root(pid) is None or not own_path.exists()
     except OSError:
         return True
 
 
-def may_use(path: str, uid: int, pid: int | None) -> bool | None:
+def may_connect(path: str, uid: int, pid: int | None) -> bool | None:
     """Whether an account may connect to a socket, by file modes; None if unknown. ACLs and confinement are not considered."""
     if uid == 0:
         return True
     groups = _groups(pid, uid)
     try:
-        return all(_may(above, uid, groups, 0o1) for above in Path(path).parents) and _may(Path(path), uid, groups, 0o2)
+        return all(_is_permitted(folder, uid, groups, 0o1) for folder in Path(path).parents) and _is_permitted(
+            Path(path), uid, groups, 0o2
+        )
     except OSError:
         return None
 
 
-def _may(path: Path, uid: int, groups: set[int], wanted: int) -> bool:
-    seen = path.stat()
-    shift = 6 if seen.st_uid == uid else 3 if seen.st_gid in groups else 0
-    return bool(seen.st_mode & wanted << shift)
+def _is_permitted(path: Path, uid: int, groups: set[int], permission: int) -> bool:
+    status = path.stat()
+    shift = 6 if status.st_uid == uid else 3 if status.st_gid in groups else 0
+    return bool(status.st_mode & permission << shift)
 
 
 def _groups(pid: int | None, uid: int) -> set[int]:

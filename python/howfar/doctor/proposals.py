@@ -1,4 +1,4 @@
-"""The configuration lines that the checks propose, for servers and clients. Pure, except that it looks up accounts and files.
+"""The configuration lines that the checks propose, for servers and clients. No I/O, except that it looks up accounts and files.
 
 Lines for servers are tested by starting a server with them; those for clients are in `client_lines.toml`.
 """
@@ -16,44 +16,48 @@ from pathlib import Path
 from shlex import quote
 from typing import Literal
 
-from howfar.doctor.findings import ANOTHER_ROOT, SHORT, UNSEEN, Change, Client, Kind, Server
-from howfar.doctor.procfs import may_use
+from howfar.doctor.findings import ANOTHER_ROOT, NOT_CAUGHT, UNSEEN, Change, Client, Kind, Server
+from howfar.doctor.procfs import may_connect
 from howfar.services import SERVICES
 
 _CLIENT_LINES: dict[str, dict[str, dict[str, list[list[str]]]]] = tomllib.loads(
     (resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8")
 )
-"""Lines by purpose, kind of server and language. Read at import, because doctor may later drop the rights to read its own files."""
+"""Lines by purpose, kind of server and language. They are read at import, because the doctor may later drop the right to read its own
+files."""
 _FORWARDER_LINES = _CLIENT_LINES["socket"].pop("forwarder")
 
 
-def _is_there(path: str) -> bool:
+def _path_exists(path: str) -> bool:
     return os.access(path, os.F_OK)  # `Path.exists` raises if a directory may not be searched
 
 
-def _is_same_file(one: str, other: str) -> bool:
+def _is_same_file(left: str, right: str) -> bool:
     try:
-        return Path(one).samefile(other)
+        return Path(left).samefile(right)
     except OSError:
         return False
 
 
 def file_of(server: Server) -> str:
-    """The server's configuration file: the reported one; at the usual port, the first usual file that exists; else a description."""
+    """The server's configuration file: the one that it reported; else, at the usual port, the first usual file that exists; else a
+    description of the file."""
     if server.config_file is not None:
         return server.config_file
-    usual = next((path for path in SERVICES[server.kind].files if _is_there(path)), None) if _is_usual(server) else None
-    of_which = f" of the server at {server.listeners[0].where}" if server.listeners and not _is_usual(server) else ""
-    return usual or SERVICES[server.kind].file + of_which
+    usual_file = (
+        next((path for path in SERVICES[server.kind].files if _path_exists(path)), None) if _is_usual(server) else None
+    )
+    description = f" of the server at {server.listeners[0].where}" if server.listeners and not _is_usual(server) else ""
+    return usual_file or SERVICES[server.kind].file + description
 
 
 def _is_usual(server: Server) -> bool:
-    """Whether the server is at the usual port; a server without a port counts as usual."""
+    """Whether the server listens at the usual port; also True if it listens at no port."""
     ports = {listener.port for listener in server.listeners if listener.port is not None}
     return not ports or SERVICES[server.kind].port in ports
 
 
-def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
+def unique_socket_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
     """A unique socket path for each server, on which no other process listens. `in_use`: paths on which any process listens."""
     owners: dict[str, set[int]] = {}
     for number, server in enumerate(servers):
@@ -62,17 +66,17 @@ def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
                 owners.setdefault(os.path.realpath(listener.path), set()).add(number)
     taken = {os.path.realpath(path) for path in in_use}
     paths = [""] * len(servers)
-    for number in sorted(range(len(servers)), key=lambda at: not _is_usual(servers[at])):
+    for number in sorted(range(len(servers)), key=lambda index: not _is_usual(servers[index])):
         paths[number] = next(
             path
-            for path in _names(servers[number])
+            for path in _candidate_paths(servers[number])
             if path not in paths
             and (os.path.realpath(path) not in taken or owners.get(os.path.realpath(path)) == {number})
         )
     return paths
 
 
-def _names(server: Server) -> Iterator[str]:
+def _candidate_paths(server: Server) -> Iterator[str]:
     folder, _, file = SERVICES[server.kind].sockets[0].rpartition("/")
     if server.kind.names_folder:  # the server itself adds the file name, which contains its port
         file = f".s.PGSQL.{next((listener.port for listener in server.listeners if listener.port), SERVICES[server.kind].port)}"
@@ -88,42 +92,42 @@ def socket_again(server: Server, path: str) -> tuple[Change, ...]:
     is_old = any(listener.path == path for listener in server.sockets)
     lines = _socket_lines(server.kind, path)
     where = f"{file_of(server)}{', as it is' if is_old else ''}"
-    return Change(where=where, lines=lines, restarts=True), *_folder(server, path)
+    return Change(where=where, lines=lines, restarts=True), *_folder_changes(server, path)
 
 
-def moved(server: Server, using: Sequence[Client], own_path: str) -> tuple[Change, ...]:
-    """All changes that move clients to the server's socket: the socket and their access to it, then the accounts with which the server
-    accepts them, then their own lines. `own_path`: path of a new socket."""
-    path, opened = _opened_to(server, using, own_path)
-    return (*opened, *by_socket(server.kind, path, using))
+def changes_to_socket(server: Server, clients: Sequence[Client], own_path: str) -> tuple[Change, ...]:
+    """All changes that move clients to the server's socket: first those for the socket and the access to it, then those for accounts
+    on the server, then the clients' own lines. `own_path`: path of a new socket."""
+    path, opened = _accessible_socket(server, clients, own_path)
+    return (*opened, *by_socket(server.kind, path, clients))
 
 
-def _opened_to(server: Server, using: Sequence[Client], own_path: str) -> tuple[str, tuple[Change, ...]]:
-    """Path of a socket that all of `using` can reach, and the changes that are still needed for that."""
+def _accessible_socket(server: Server, clients: Sequence[Client], own_path: str) -> tuple[str, tuple[Change, ...]]:
+    """Path of a socket that all of `clients` can reach, and the changes that are still needed for that."""
     socket = server.socket()
     if socket is None or socket.path is None:
-        return own_path, _socket_for(server, using, own_path)
-    kept_out = [client for client in using if client.may_use_socket is False]
+        return own_path, _socket_for(server, clients, own_path)
+    kept_out = [client for client in clients if client.may_use_socket is False]
     if not kept_out:
         return socket.path, ()
     file = socket.file
-    if file is None or file.mode & 0o002:  # a directory above it keeps them out, and is to stay closed
-        return own_path, (*_socket_for(server, using, own_path), _old_path(socket.path, own_path))
-    if file.mode & 0o020 and file.group != "root" and _lets_in(socket.path, file.group):
-        return socket.path, tuple(_joining(file.group, other_accounts(server, kept_out)))
-    path = socket.path if _lets_in(socket.path, group_of(server.user)) else own_path
+    if file is None or file.mode & 0o002:  # a directory above the socket keeps them out, and should stay closed
+        return own_path, (*_socket_for(server, clients, own_path), _old_path(socket.path, own_path))
+    if file.mode & 0o020 and file.group != "root" and _may_enter(socket.path, file.group):
+        return socket.path, tuple(_group_changes(file.group, other_accounts(server, kept_out)))
+    path = socket.path if _may_enter(socket.path, group_of(server.user)) else own_path
     moves = () if path == socket.path else (_old_path(socket.path, path),)
-    return path, (*_socket_for(server, using, path), *moves)
+    return path, (*_socket_for(server, clients, path), *moves)
 
 
-def _lets_in(path: str, group: str) -> bool:
+def _may_enter(path: str, group: str) -> bool:
     """Whether members of the group may enter every directory above the path."""
     try:
-        above = [folder.stat() for folder in Path(path).parents]
+        folders = [parent.stat() for parent in Path(path).parents]
         gid = grp.getgrnam(group).gr_gid
     except (OSError, KeyError):
         return False
-    return all(seen.st_mode & 0o001 or (seen.st_gid == gid and seen.st_mode & 0o010) for seen in above)
+    return all(folder.st_mode & 0o001 or (folder.st_gid == gid and folder.st_mode & 0o010) for folder in folders)
 
 
 def _old_path(old: str, new: str) -> Change:
@@ -131,20 +135,22 @@ def _old_path(old: str, new: str) -> Change:
     return Change(where=where, lines=(f"ln -sf {quote(new)} {quote(old)}",), restarts=False)
 
 
-def _socket_for(server: Server, using: Iterable[Client], path: str) -> tuple[Change, ...]:
-    """Changes for a socket at `path` that all of `using` can reach: open to all accounts, or to a group that they join."""
-    others = other_accounts(server, using)
+def _socket_for(server: Server, clients: Iterable[Client], path: str) -> tuple[Change, ...]:
+    """Changes for a socket at `path` that all of `clients` can reach: open to all accounts, or to a group that they join."""
+    others = other_accounts(server, clients)
     mode = 0o700
-    if others:  # no account should join root's group, and every local account can use the loopback anyway
+    if others:  # no account should join root's group: then open the socket to all, who can use the loopback anyway
         mode = 0o777 if server.user in (None, "root") else 0o770
-    there = next((found for found in server.sockets if found.path == path and found.state == "works"), None)
-    lines = () if there is not None else _socket_lines(server.kind, path)
-    if there is None or there.file is None or there.file.mode & 0o777 != mode:
+    existing = next(
+        (listener for listener in server.sockets if listener.path == path and listener.state == "works"), None
+    )
+    lines = () if existing is not None else _socket_lines(server.kind, path)
+    if existing is None or existing.file is None or existing.file.mode & 0o777 != mode:
         lines += tuple(line.format(mode=f"{mode:o}") for line in SERVICES[server.kind].mode_lines)
     changes = [Change(where=file_of(server), lines=lines, restarts=True)] if lines else []
-    changes += _folder(server, path)
+    changes += _folder_changes(server, path)
     if server.kind in (Kind.REDIS, Kind.MEMCACHED) and mode == 0o770:  # the sockets of the other kinds are open to all
-        changes += _joining(group_of(server.user), others)
+        changes += _group_changes(group_of(server.user), others)
     return tuple(changes)
 
 
@@ -153,13 +159,13 @@ def _socket_lines(kind: Kind, path: str) -> tuple[str, ...]:
     return tuple(line.format(path=path, folder=folder) for line in SERVICES[kind].socket_lines)
 
 
-def other_accounts(server: Server, using: Iterable[Client]) -> tuple[str, ...]:
+def other_accounts(server: Server, clients: Iterable[Client]) -> tuple[str, ...]:
     """Accounts other than the server's and root; `ACCOUNT` for an unknown one."""
-    users = {client.user or "ACCOUNT" for client in using}
+    users = {client.user or "ACCOUNT" for client in clients}
     return tuple(sorted(users - {server.user or "", "root"}))
 
 
-def _joining(group: str, users: Iterable[str]) -> list[Change]:
+def _group_changes(group: str, users: Iterable[str]) -> list[Change]:
     lines = tuple(f"usermod -a -G {group} {user}" for user in users)
     return [Change(where="shell, as root; then restart the client", lines=lines, restarts=False)] if lines else []
 
@@ -171,7 +177,7 @@ def group_of(user: str | None) -> str:
         return "GROUP"
 
 
-def _folder(server: Server, path: str) -> list[Change]:
+def _folder_changes(server: Server, path: str) -> list[Change]:
     """Changes that create the socket's folder now and at each boot, since /run is then empty; none if the folder is usable."""
     folder = Path(path).parent
     user = server.user or "USER"
@@ -179,7 +185,7 @@ def _folder(server: Server, path: str) -> list[Change]:
         uid = pwd.getpwnam(user).pw_uid
     except KeyError:
         uid = -1
-    if _is_there(str(folder)) and (uid == -1 or may_use(str(folder), uid, server.pid)):
+    if _path_exists(str(folder)) and (uid == -1 or may_connect(str(folder), uid, server.pid)):
         return []
     group = group_of(server.user)
     return [
@@ -199,95 +205,97 @@ FAMILIES = {
     "node": ("node", "bun", "deno"),
     "java": ("java",),
 }
-"""Languages by the beginning of the program's name."""
-_SHELL = (
+"""For each language, prefixes of the names of programs written in it."""
+_COMMAND_LINE_CLIENTS = (
     "psql", "pg_dump", "pgbench", "mariadb", "mariadb-dump", "mariadb-admin", "mysql", "mysqldump", "mysqladmin", "redis-cli",
     "valkey-cli", "mytop",
 )  # fmt: skip
-"""Full names of command-line clients, because a prefix such as `mysql` would also match mysqlrouter and mysqld_exporter."""
+"""Full names of command-line clients. A prefix such as `mysql` would also match mysqlrouter and mysqld_exporter."""
 
-_OF_BRAND = {
+_OPTION_BY_BRAND = {
     "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
     "MySQL": {"ssl": "--ssl-mode=DISABLED", "compress": "--loose-skip-compress"},
 }
-_SAYS = {"ssl": " (unless its account has REQUIRE SSL)", "compress": ""}
+_CONDITION = {"ssl": " (unless its account has REQUIRE SSL)", "compress": ""}
 
 
 def family(program: str) -> str | None:
     """The language of a program, `shell` for a command-line client, or `native`; None if the program is unknown."""
-    if program in (SHORT, UNSEEN):
+    if program in (NOT_CAUGHT, UNSEEN):
         return None
     name = program.partition(" ")[0].lower()
-    if name in _SHELL:
+    if name in _COMMAND_LINE_CLIENTS:
         return "shell"
-    return next((found for found, begins in FAMILIES.items() if name.startswith(begins)), "native")
+    return next((language for language, prefixes in FAMILIES.items() if name.startswith(prefixes)), "native")
 
 
 def is_movable(forwarder: Client) -> bool:
-    """Whether the lines are known by which a forwarder connects to a socket."""
+    """Whether the configuration lines are known with which a forwarder connects to a socket."""
     return forwarder.program in _FORWARDER_LINES
 
 
-def by_socket(kind: Kind, path: str, using: Sequence[Client]) -> tuple[Change, ...]:
-    """Changes with which the server accepts clients over the socket, clients see its path, and clients use it."""
-    first = SERVICES[kind].accounts
-    accepted = (_change(*first, path=path),) if first else ()
-    forwarders = dict.fromkeys(client.program for client in using if is_movable(client))
+def by_socket(kind: Kind, path: str, clients: Sequence[Client]) -> tuple[Change, ...]:
+    """The changes so that the server accepts clients over the socket, clients can see its path, and clients use it."""
+    account_lines = SERVICES[kind].accounts
+    account_changes = (_change(*account_lines, path=path),) if account_lines else ()
+    forwarders = dict.fromkeys(client.program for client in clients if is_movable(client))
     rows = tuple(_change(*row, path=path) for program in forwarders for row in _FORWARDER_LINES[program])
-    others = [client for client in using if not is_movable(client)]
-    if others or not using:
-        rows += _rows("socket", kind, others, path)
-    return (*accepted, *_seen_by(using, path.rpartition("/")[0]), *rows)
+    others = [client for client in clients if not is_movable(client)]
+    if others or not clients:
+        rows += _client_changes("socket", kind, others, path)
+    return (*account_changes, *_mounts_for(clients, path.rpartition("/")[0]), *rows)
 
 
-def _seen_by(using: Iterable[Client], folder: str) -> Iterator[Change]:
+def _mounts_for(clients: Iterable[Client], folder: str) -> Iterator[Change]:
     """Changes that make a folder visible to clients with another root directory."""
-    for root, program in sorted({(client.root, client.program) for client in using if client.root not in (None, "/")}):
+    for root, program in sorted(
+        {(client.root, client.program) for client in clients if client.root not in (None, "/")}
+    ):
         if root == ANOTHER_ROOT:
             where = f"{program} sees another file system, as in a container: share the folder with it"
             yield Change(where=where, lines=(f"volume {folder}:{folder}",), restarts=False)
             continue
         if _is_same_file(f"{root}{folder}", folder):
             continue
-        inside = quote(f"{root}{folder}")
+        path_in_root = quote(f"{root}{folder}")
         where = (
             f"shell, as root, because {program} sees only what is below its chroot; again at each start of the machine"
         )
-        lines = (f"install -d {inside}", f"mount --bind {quote(folder)} {inside}")
+        lines = (f"install -d {path_in_root}", f"mount --bind {quote(folder)} {path_in_root}")
         yield Change(where=where, lines=lines, restarts=False)
 
 
-def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ...]:
-    return _rows("keeping", kind, using, "")
+def keeping_connections(kind: Kind, clients: Iterable[Client]) -> tuple[Change, ...]:
+    return _client_changes("keeping", kind, clients, "")
 
 
-def naming_an_authority(using: Iterable[Client]) -> tuple[Change, ...]:
+def naming_an_authority(clients: Iterable[Client]) -> tuple[Change, ...]:
     """Lines that name a certificate authority; none if the client's language is unknown."""
-    known = [client for client in using if family(client.program) in _CLIENT_LINES["authority"][Kind.MYSQL]]
-    return _rows("authority", Kind.MYSQL, known, "") if known else ()
+    known = [client for client in clients if family(client.program) in _CLIENT_LINES["authority"][Kind.MYSQL]]
+    return _client_changes("authority", Kind.MYSQL, known, "") if known else ()
 
 
-def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) -> tuple[Change, ...]:
-    """An option for the command that was seen. In an option file it would also apply to connections to other machines."""
+def commands_without(what: Literal["ssl", "compress"], clients: Iterable[Client]) -> tuple[Change, ...]:
+    """Changes that add an option to the commands that were seen. In an option file it would also apply to other machines' servers."""
     names = {
         client.program
-        for client in using
-        if client.program.startswith(("mariadb", "mysql")) and client.program in _SHELL
+        for client in clients
+        if client.program.startswith(("mariadb", "mysql")) and client.program in _COMMAND_LINE_CLIENTS
     }
     return tuple(
-        Change(where=f"the command of {brand}{_SAYS[what]}", lines=(f"{name} {options[what]} …",), restarts=False)
+        Change(where=f"the command of {brand}{_CONDITION[what]}", lines=(f"{name} {options[what]} …",), restarts=False)
         for name in sorted(names)
-        for brand, options in _OF_BRAND.items()
+        for brand, options in _OPTION_BY_BRAND.items()
         if brand == "MariaDB" or name.startswith("mysql")
     )
 
 
-def _rows(purpose: str, kind: Kind, using: Iterable[Client], path: str) -> tuple[Change, ...]:
+def _client_changes(purpose: str, kind: Kind, clients: Iterable[Client], path: str) -> tuple[Change, ...]:
     """Lines for the languages of the clients; if no language has lines, those for all languages."""
     table = _CLIENT_LINES[purpose][kind]
-    families = {family(client.program) for client in using}
-    chosen = [found for found in table if found in families] or list(table)
-    return tuple(_change(*row, path=path) for found in chosen for row in table[found])
+    families = {family(client.program) for client in clients}
+    languages = [language for language in table if language in families] or list(table)
+    return tuple(_change(*row, path=path) for language in languages for row in table[language])
 
 
 def with_socket(line: str, path: str) -> str:

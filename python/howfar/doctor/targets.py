@@ -1,6 +1,6 @@
-"""Servers that the user named, as the doctor examines them, and logins. Pure.
+"""The servers that the user named, and logins. No I/O.
 
-`howfar.address` parses the addresses; they are completed before they reach this module.
+`howfar.address` parses the addresses, and completes them before they reach this module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Login:
     database: str | None = None
     """Name of the database, for PostgreSQL."""
     of_server: bool = False
-    """Whether no user was named, so that root logs in to PostgreSQL as the account of the server, which its package permits."""
+    """Whether no user was named. Root then logs in to PostgreSQL as the account of the server, which PostgreSQL's package permits."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Logins:
         return {Kind.REDIS: self.redis, Kind.POSTGRESQL: self.postgresql}.get(kind, self.mysql)
 
     def without_user(self) -> Logins | None:
-        """These logins without the user named for PostgreSQL, whose package has its own account; None if no user was named."""
+        """These logins without the user named for PostgreSQL, whose package sets up an account of its own; None if no user was
+        named."""
         return replace(self, postgresql=Login("", "")) if self.postgresql.user else None
 
 
@@ -73,7 +74,7 @@ class Target:
     """The password that was given for this server alone."""
 
 
-def target_of(login: AddressLogin) -> Target:
+def target_from_login(login: AddressLogin) -> Target:
     """The target of a complete address; it has a user only if the address names one. Raises UsageError."""
     address = login.address
     protocol = address.protocol or protocol_by_port(address.port)

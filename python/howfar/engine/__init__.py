@@ -1,1 +1,1 @@
-"""MEASURE: find the engine program, send it a job, read its typed events. Start at `process.py`."""
+"""The engine, the program that measures: find it, send it a job, read its typed events. Start at `process.py`."""

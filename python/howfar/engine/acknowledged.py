@@ -1,7 +1,8 @@
 """Reads the log of acknowledged keys that a load job wrote: what each transaction wrote, when it was sent, what became of it.
 
 The engine writes it (`crates/load/src/acknowledged.rs`): a header, records of one size, a closing record. An incomplete log is
-refused: a missing record would look like a transaction that never was. `analysis/crash` compares a log with what a server holds.
+refused: a missing record would look like a transaction that was never sent. `runner/fault/crash.py` compares a log with a server's
+rows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RECORD = np.dtype(
         ("reserved", "u1"),
     ]
 )
-_CLOSED = 255
+_CLOSING_RECORD = 255
 
 
 class KeyOutcome(IntEnum):
@@ -59,7 +60,7 @@ class KeyLog:
     """Records of type RECORD without the closing one, mapped from the file read-only; in order for each connection: `sent_ns` is
     before the first byte of the transaction's last statement left, `ended_ns` after the last byte of its answer came."""
     closed: bool
-    """Whether the engine has closed the log, so that no record is missing."""
+    """Whether the engine has closed the log; then no record is missing."""
 
     def keys(self, fate: KeyOutcome) -> NDArray[np.int64]:
         """The keys with this outcome, ascending."""
@@ -87,26 +88,26 @@ def read(path: Path, *, unclosed: bool = False) -> KeyLog:
         raise EngineError(
             f"the log of acknowledged keys cannot be read: {error}", "Name the file of a load job."
         ) from error
-    origin_ns, origin_unix_ns, connections = _header(path, head)
-    whole, torn = divmod(size - HEADER.size, RECORD.itemsize)
-    if torn and not unclosed:
-        raise _broken(path, f"its last record has {torn} of {RECORD.itemsize} bytes")
+    origin_ns, origin_unix_ns, connections = _parse_header(path, head)
+    record_count, extra_bytes = divmod(size - HEADER.size, RECORD.itemsize)
+    if extra_bytes and not unclosed:
+        raise _incomplete_log_error(path, f"its last record has {extra_bytes} of {RECORD.itemsize} bytes")
     records: NDArray[Any] = np.empty(0, RECORD)
-    if whole > 0:
-        records = np.memmap(path, RECORD, mode="r", offset=HEADER.size, shape=(whole,))
-    closed = whole > 0 and int(records["fate"][-1]) == _CLOSED
+    if record_count > 0:
+        records = np.memmap(path, RECORD, mode="r", offset=HEADER.size, shape=(record_count,))
+    closed = record_count > 0 and int(records["fate"][-1]) == _CLOSING_RECORD
     if not closed and not unclosed:
-        raise _broken(path, f"it ends after {whole} records without having been closed")
+        raise _incomplete_log_error(path, f"it ends after {record_count} records without having been closed")
     log = KeyLog(path, origin_ns, origin_unix_ns, connections, records[:-1] if closed else records, closed)
     if closed:
-        _closing(log, records[-1])
-    _consistent(log)
+        _check_counts(log, records[-1])
+    _check_consistency(log)
     return log
 
 
-def _header(path: Path, head: bytes) -> tuple[int, int, int]:
+def _parse_header(path: Path, head: bytes) -> tuple[int, int, int]:
     if len(head) < HEADER.size:
-        raise _broken(path, f"its header has {len(head)} of {HEADER.size} bytes")
+        raise _incomplete_log_error(path, f"its header has {len(head)} of {HEADER.size} bytes")
     magic, version, itemsize, origin_ns, origin_unix_ns, connections = HEADER.unpack(head)
     if magic != MAGIC:
         raise EngineError(f"{path} is not a log of acknowledged keys: it begins with {magic!r}")
@@ -119,38 +120,40 @@ def _header(path: Path, head: bytes) -> tuple[int, int, int]:
     return origin_ns, origin_unix_ns, connections
 
 
-def _closing(log: KeyLog, last: np.void) -> None:
+def _check_counts(log: KeyLog, closing_record: np.void) -> None:
     """Compare the engine's own counts with the records."""
-    declared = (int(last["key"]), int(last["sent_ns"]), int(last["ended_ns"]))
-    found = (len(log.records), log.count(KeyOutcome.ACKNOWLEDGED), log.count(KeyOutcome.REFUSED))
-    if declared != found:
-        raise _broken(
+    declared = (int(closing_record["key"]), int(closing_record["sent_ns"]), int(closing_record["ended_ns"]))
+    counted = (len(log.records), log.count(KeyOutcome.ACKNOWLEDGED), log.count(KeyOutcome.REFUSED))
+    if declared != counted:
+        raise _incomplete_log_error(
             log.path,
             f"it was closed with {declared[0]} records, {declared[1]} acknowledged and {declared[2]} refused, "
-            f"and has {found[0]}, {found[1]} and {found[2]}",
+            f"and has {counted[0]}, {counted[1]} and {counted[2]}",
         )
 
 
-def _consistent(log: KeyLog) -> None:
+def _check_consistency(log: KeyLog) -> None:
     records = log.records
     if len(records) == 0:
         return
     if not np.isin(records["fate"], list(KeyOutcome)).all():
-        raise _broken(log.path, "a record's fate is none that there is")
+        raise _incomplete_log_error(log.path, "a record's fate is none that there is")
     if (records["connection"] >= log.connections).any():
-        raise _broken(log.path, f"a record is of a connection beyond the {log.connections} that there were")
+        raise _incomplete_log_error(
+            log.path, f"a record is of a connection beyond the {log.connections} that there were"
+        )
     if (records["ended_ns"] < records["sent_ns"]).any():
-        raise _broken(log.path, "a transaction ended before it was asked for")
+        raise _incomplete_log_error(log.path, "a transaction ended before it was asked for")
     if len(np.unique(records["key"])) < len(records):
-        raise _broken(log.path, "two transactions have one key")
+        raise _incomplete_log_error(log.path, "two transactions have one key")
     order = np.argsort(records["connection"], kind="stable")
-    same = np.diff(records["connection"][order].astype(np.int64)) == 0
-    back = records["sent_ns"][order][1:] < records["ended_ns"][order][:-1]
-    if (same & back & (records["fate"][order][1:] != KeyOutcome.SEEN)).any():
-        raise _broken(log.path, "a connection asked before its last transaction had ended")
+    same_connection = np.diff(records["connection"][order].astype(np.int64)) == 0
+    overlaps = records["sent_ns"][order][1:] < records["ended_ns"][order][:-1]
+    if (same_connection & overlaps & (records["fate"][order][1:] != KeyOutcome.SEEN)).any():
+        raise _incomplete_log_error(log.path, "a connection asked before its last transaction had ended")
 
 
-def _broken(path: Path, what: str) -> EngineError:
+def _incomplete_log_error(path: Path, what: str) -> EngineError:
     return EngineError(
         f"the log of acknowledged keys {path} is not whole: {what}",
         "Nothing can be concluded from it; run the load again, on a file system with room.",

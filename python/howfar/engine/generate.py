@@ -22,16 +22,17 @@ HERE: Final = Path(__file__).parent
 SCHEMA: Final = HERE.parents[2] / "schema" / "contract.json"
 TARGET: Final = HERE / "messages.py"
 PING_TARGET: Final = HERE / "ping_messages.py"
-"""The messages for timing a server, with all to which they refer: `howfar TARGET` imports no others, as each costs import time."""
+"""The messages for timing a server, with all that they refer to. `howfar TARGET` imports only these, because each costs import
+time."""
 LIMITS: Final = HERE.parent / "plan" / "engine_limits.py"
 """Limits for plans, which do not import the engine's messages but must accept only what the engine can run."""
 TAGS: Final = ("job", "command", "event")
 
-_OF_PINGS: Final = (
+_PING_MESSAGES: Final = (
     "PingJob", "OpenConnection", "AskInTurn", "FetchAnswer", "Opened", "NotOpened", "Asked", "Fetched", "Failed", "NullJob",
     "NullReady", "Info",
 )  # fmt: skip
-_NAMED: Final = {
+_NAMED_ENUMS: Final = {
     "PsMode": "PsMode",
     "Sysbench.kind": "SysbenchKind",
     "AnswerJob.speech": "Speech",
@@ -51,14 +52,14 @@ _BOUNDS: Final = {
     "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
 }  # fmt: skip
 """JSON schema's names and their pydantic equivalents."""
-_LIMITED: Final = ("Sysbench", "Distribution")
+_MESSAGES_IN_PLANS: Final = ("Sysbench", "Distribution")
 """Messages whose fields also exist in plans, under the same names."""
 _EVENTS: Final = {
     "LoadEvent": ("Ready", "Begun", "Measuring", "Interval", "AcknowledgementLog", "Finished", "Failed"),
     "LinkEvent": ("LinkReady", "LinkStats", "Failed"),
     "ProbeEvent": ("Listening", "RttResult", "GoodputResult", "Failed"),
 }
-_LIMITS_HEAD: Final = '''"""Limits of the engine for plans. Generated from `schema/contract.json` by `generate.py`: do not edit."""
+_LIMITS_HEADER: Final = '''"""Limits of the engine for plans. Generated from `schema/contract.json` by `generate.py`: do not edit."""
 
 from __future__ import annotations
 
@@ -67,23 +68,23 @@ from typing import Annotated
 from pydantic import Field
 '''
 # Annotations are not postponed: pydantic would evaluate their text for every class, a fifth of the module's import time.
-_HEAD: Final = (
+_HEADER: Final = (
     '"""{} Generated from `schema/contract.json` by `generate.py`: do not edit.\n{}"""\n\n# ruff: noqa: E402, I001\n'
 )
-_IMPORTS: Final = """from typing import Annotated, Final, Literal, get_args
+_IMPORT_LINES: Final = """from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
 from howfar.engine.message import Message
 """
-_UNITS: Final = """
+_UNITS_TEXT: Final = """
 One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times are integers of nanoseconds, sizes bytes, rates bits
 per second.
 """
 
 
 class Generator:
-    """One pass over the definitions, each after those that it refers to."""
+    """Generates the modules in one pass over the schema's definitions. Each definition comes after those that it refers to."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self.schema = schema
@@ -95,9 +96,9 @@ class Generator:
 
     def texts(self) -> dict[Path, str]:
         """The modules of messages, before they are formatted."""
-        for name in _OF_PINGS:
+        for name in _PING_MESSAGES:
             self._define(name)
-        of_pings, self.parts = self.parts, []
+        ping_parts, self.parts = self.parts, []
         events = self._by_tag("PING_EVENTS", "event")
         # First the messages that the engine reads: their bounds are checked. Those that it writes have none.
         names = sorted(self.defs, key=lambda name: ("event" in self.defs[name].get("properties", {}), name))
@@ -117,14 +118,14 @@ class Generator:
         unions.append(self._union("Event", tuple(sorted(self.tagged["event"].values())), "event"))
         unions.append("SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)")
         unions += [self._by_tag(f"{tag.upper()}S", tag) for tag in TAGS]
-        defined = re.findall(r"^(?:class )?(\w+)(?:\(| = )", "\n".join(of_pings), re.MULTILINE)
-        again = "".join(f"{name} as {name}," for name in sorted([*defined, "PROTOCOL_VERSION"]))
+        defined = re.findall(r"^(?:class )?(\w+)(?:\(| = )", "\n".join(ping_parts), re.MULTILINE)
+        reexports = "".join(f"{name} as {name}," for name in sorted([*defined, "PROTOCOL_VERSION"]))
         return {
-            PING_TARGET: _HEAD.format("The messages that time a server: a part of `messages.py`.", "")
-            + "\n\n".join([_IMPORTS.replace(", get_args", ""), version, *of_pings, events])
+            PING_TARGET: _HEADER.format("The messages that time a server: a part of `messages.py`.", "")
+            + "\n\n".join([_IMPORT_LINES.replace(", get_args", ""), version, *ping_parts, events])
             + "\n\nfrom howfar.engine import ping_rules as ping_rules  # their rules\n",
-            TARGET: _HEAD.format("The messages between Python and the engine.", _UNITS)
-            + f"{_IMPORTS}from howfar.engine.ping_messages import ({again})\n\n"
+            TARGET: _HEADER.format("The messages between Python and the engine.", _UNITS_TEXT)
+            + f"{_IMPORT_LINES}from howfar.engine.ping_messages import ({reexports})\n\n"
             + constants
             + "\n\n".join([*self.parts, *unions])
             + "\n\nfrom howfar.engine import rules as rules  # their rules\n",
@@ -137,8 +138,8 @@ class Generator:
 
     def limits(self) -> str:
         """The module of types with the limits of fields that plans have, before it is formatted."""
-        lines = [_LIMITS_HEAD]
-        for name in _LIMITED:
+        lines = [_LIMITS_HEADER]
+        for name in _MESSAGES_IN_PLANS:
             for field, kind in self.defs[name]["properties"].items():
                 if kind.get("type") in ("integer", "number") and (bounds := self._bounds(kind)):
                     alias = "".join(part.capitalize() for part in field.split("_"))
@@ -157,14 +158,14 @@ class Generator:
         elif "$ref" in part.get("oneOf", [{}])[0]:
             kinds = tuple(_target(choice) for choice in part["oneOf"])
             self.parts.append(self._union(name, kinds, "kind"))
-        elif name in _NAMED:
-            self.parts.append(f"{_NAMED[name]} = {_literal(_values(part) or [])}")
+        elif name in _NAMED_ENUMS:
+            self.parts.append(f"{_NAMED_ENUMS[name]} = {_literal(_values(part) or [])}")
 
     def _union(self, name: str, kinds: tuple[str, ...], tag: str) -> str:
         return f'{name} = Annotated[{" | ".join(kinds)}, Field(discriminator="{tag}")]'
 
     def _model(self, name: str, part: dict[str, Any]) -> str:
-        self.bounded = "event" not in part.get("properties", {}) and name in self._sent
+        self.bounded = "event" not in part.get("properties", {}) and name in self._sent_names
         lines = [f"class {name}(Message):"]
         if "description" in part:
             lines.append(_docstring(part["description"]))
@@ -175,9 +176,9 @@ class Generator:
                     self.tagged[tag][kind["const"]] = name
             key = f"{name}.{field}"
             annotation = self._type(kind)
-            if key in _NAMED:
-                before.append(f"{_NAMED[key]} = {annotation}\n\n\n")
-                annotation = _NAMED[key]
+            if key in _NAMED_ENUMS:
+                before.append(f"{_NAMED_ENUMS[key]} = {annotation}\n\n\n")
+                annotation = _NAMED_ENUMS[key]
             lines.append(f"    {field}: {annotation}{self._default(key, kind, field in part.get('required', ()))}")
             if "description" in kind:
                 lines.append(_docstring(kind["description"]))
@@ -186,40 +187,40 @@ class Generator:
         return "".join(before) + "\n".join(lines)
 
     @cached_property
-    def _sent(self) -> set[str]:
+    def _sent_names(self) -> set[str]:
         """Definitions that jobs and commands refer to."""
-        waiting = [name for name, part in self.defs.items() if {"job", "command"} & set(part.get("properties", {}))]
-        found: set[str] = set()
-        while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found.add(name)
-                waiting += _references(self.defs[name])
-        return found
+        to_visit = [name for name, part in self.defs.items() if {"job", "command"} & set(part.get("properties", {}))]
+        visited: set[str] = set()
+        while to_visit:
+            name = to_visit.pop()
+            if name not in visited:
+                visited.add(name)
+                to_visit += _references(self.defs[name])
+        return visited
 
     def _type(self, kind: dict[str, Any]) -> str:
         if "$ref" in kind:
-            return self._referred(_target(kind))
+            return self._type_of_definition(_target(kind))
         values = _values(kind)
         if values is not None:
             return _literal(values)
         if "anyOf" in kind:
             return " | ".join(self._type(choice) for choice in kind["anyOf"])
-        of = kind["type"]
-        if isinstance(of, list):
-            return " | ".join(self._type({**kind, "type": each}) for each in of)
-        if of == "array":
+        json_type = kind["type"]
+        if isinstance(json_type, list):
+            return " | ".join(self._type({**kind, "type": member}) for member in json_type)
+        if json_type == "array":
             inner = self._type(kind["items"])
             bounds = self._bounds(kind["items"])
             return f"tuple[Annotated[{inner}, Field({', '.join(bounds)})], ...]" if bounds else f"tuple[{inner}, ...]"
-        if of == "object":
+        if json_type == "object":
             return f"dict[str, {self._type(kind['additionalProperties'])}]"
-        return {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}[of]
+        return {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}[json_type]
 
-    def _referred(self, name: str) -> str:
+    def _type_of_definition(self, name: str) -> str:
         part = self.defs[name]
-        if name in _NAMED:
-            return _NAMED[name]
+        if name in _NAMED_ENUMS:
+            return _NAMED_ENUMS[name]
         if "properties" in part or "$ref" in part.get("oneOf", [{}])[0]:
             return name
         return self._type(part)
@@ -227,8 +228,12 @@ class Generator:
     def _bounds(self, kind: dict[str, Any]) -> list[str]:
         if not self.bounded or "const" in kind:
             return []
-        found = [f"{ours}={_number(kind[theirs])}" for theirs, ours in _BOUNDS.items() if theirs in kind]
-        return [*found, f'pattern=r"{kind["pattern"]}"'] if "pattern" in kind else found
+        bounds = [
+            f"{pydantic_name}={_number(kind[schema_name])}"
+            for schema_name, pydantic_name in _BOUNDS.items()
+            if schema_name in kind
+        ]
+        return [*bounds, f'pattern=r"{kind["pattern"]}"'] if "pattern" in kind else bounds
 
     def _default(self, key: str, kind: dict[str, Any], required: bool) -> str:
         options = self._bounds(kind)
@@ -256,13 +261,17 @@ class Generator:
         name = _target(kind)
         part = self.defs[name]
         if "oneOf" in part:
-            named = [_target(choice) for choice in part["oneOf"]]
-            name = next(n for n in named if self.defs[n]["properties"]["kind"].get("const") == value["kind"])
+            kinds = [_target(choice) for choice in part["oneOf"]]
+            name = next(
+                candidate
+                for candidate in kinds
+                if self.defs[candidate]["properties"]["kind"].get("const") == value["kind"]
+            )
             part = self.defs[name]
         arguments = []
-        for field, own in part.get("properties", {}).items():
-            if "const" not in own and field in value and value[field] != own.get("default"):
-                arguments.append(f"{field}={self._value(own, value[field])}")
+        for field, field_schema in part.get("properties", {}).items():
+            if "const" not in field_schema and field in value and value[field] != field_schema.get("default"):
+                arguments.append(f"{field}={self._value(field_schema, value[field])}")
         return f"{name}({', '.join(arguments)})"
 
 
@@ -273,10 +282,10 @@ def _target(kind: dict[str, Any]) -> str:
 def _references(part: Any) -> list[str]:
     """Definitions that a schema refers to, in order."""
     if isinstance(part, dict):
-        own = [_target(part)] if "$ref" in part else []
-        return own + [name for key, each in part.items() if key != "default" for name in _references(each)]
+        target = [_target(part)] if "$ref" in part else []
+        return target + [name for key, child in part.items() if key != "default" for name in _references(child)]
     if isinstance(part, list):
-        return [name for each in part for name in _references(each)]
+        return [name for child in part for name in _references(child)]
     return []
 
 
@@ -300,8 +309,8 @@ def _number(value: Any) -> str:
 
 
 def _docstring(text: str) -> str:
-    paragraphs = [" ".join(each.split()) for each in text.split("\n\n")]
-    wrapped = ["\n".join(textwrap.wrap(each, 126, break_long_words=False)) for each in paragraphs]
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    wrapped = ["\n".join(textwrap.wrap(paragraph, 126, break_long_words=False)) for paragraph in paragraphs]
     lines = "\n\n".join(wrapped).split("\n")
     body = "\n".join(f"    {line}" if line else "" for line in lines).strip()
     return f'    """{body}\n    """' if len(paragraphs) > 1 else f'    """{body}"""'
@@ -310,10 +319,10 @@ def _docstring(text: str) -> str:
 def generated(schema: dict[str, Any]) -> dict[Path, str]:
     """The text of each module, formatted."""
     texts = {**Generator(schema).texts(), LIMITS: Generator(schema).limits()}
-    return {path: _formatted(path, text) for path, text in texts.items()}
+    return {path: _format(path, text) for path, text in texts.items()}
 
 
-def _formatted(path: Path, text: str) -> str:
+def _format(path: Path, text: str) -> str:
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 

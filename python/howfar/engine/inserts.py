@@ -18,13 +18,13 @@ from howfar.engine.messages import (
 )
 
 TABLE = "inserted"
-_VARCHAR_MOST = 16_000
+_MAX_VARCHAR = 16_000
 """Maximum number of characters, of up to four bytes each, that fit into a row of every server."""
 
 
 def single_row_inserts(row_bytes: int, long_text: str = "MEDIUMTEXT") -> Custom:
     """A workload whose transactions insert a row with a text of `row_bytes`. `long_text`: the server's type for a long one."""
-    column = f"VARCHAR({row_bytes})" if row_bytes <= _VARCHAR_MOST else long_text
+    column = f"VARCHAR({row_bytes})" if row_bytes <= _MAX_VARCHAR else long_text
     return Custom(
         statements=(
             CustomStatement(
@@ -66,11 +66,12 @@ def single_row_updates(row: int) -> Custom:
 
 
 OWN_TABLES = ("single_row_inserts", "single_row_updates")
-"""Kinds of workload whose tables are made for each trial; the tables of other kinds are filled beforehand."""
+"""Kinds of workload whose tables are created anew for each trial. The tables of other kinds are filled beforehand."""
 
 
 def making_tables(kind: str, row_bytes: int, long_text: Callable[[], str]) -> tuple[str, ...]:
-    """Statements that make a workload's tables, if any. `row_bytes`: of the longest row. `long_text`: called only if needed."""
+    """Statements that create a workload's tables, if any. `row_bytes`: length of the longest row's text. `long_text`: returns the
+    server's type for a long text; called only if needed."""
     if kind == "single_row_inserts":
-        return single_row_inserts(row_bytes, long_text() if row_bytes > _VARCHAR_MOST else "").prepare
+        return single_row_inserts(row_bytes, long_text() if row_bytes > _MAX_VARCHAR else "").prepare
     return single_row_updates(1).prepare if kind == "single_row_updates" else ()

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, mod
 from howfar.passwords import without_passwords
 from howfar.terminal_text import one_line
 
-_LONGEST_TEXT, _LONGEST_VERSION = 1000, 100
+_MAX_TEXT_CHARS, _MAX_VERSION_CHARS = 1000, 100
 """Maximum lengths, in characters, to which a server's texts are cut."""
 
 
@@ -25,10 +25,10 @@ class Message(BaseModel):
     def _clean(cls, text: Any, info: ValidationInfo) -> Any:
         """Reduce a server's version or error message to one line of bounded length, without passwords and terminal control
         characters."""
-        most = _LONGEST_VERSION if info.field_name == "server_version" else _LONGEST_TEXT
+        max_chars = _MAX_VERSION_CHARS if info.field_name == "server_version" else _MAX_TEXT_CHARS
         if isinstance(text, tuple):
-            return tuple(_legible(one, most) for one in text)
-        return _legible(text, most)
+            return tuple(_legible(item, max_chars) for item in text)
+        return _legible(text, max_chars)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -38,11 +38,11 @@ class Message(BaseModel):
         return self
 
 
-def _legible(text: Any, most: int) -> Any:
+def _legible(text: Any, max_chars: int) -> Any:
     if not isinstance(text, str):
         return text
     clean = without_passwords(one_line(text))
-    return clean if len(clean) <= most else f"{clean[: most - 1]}…"
+    return clean if len(clean) <= max_chars else f"{clean[: max_chars - 1]}…"
 
 
 _Rule = TypeVar("_Rule", bound=Callable[[Any], None])

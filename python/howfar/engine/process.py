@@ -1,6 +1,6 @@
 """Start the engine program with a job and read its typed events. The program next to this package is preferred to PATH.
 
-A job's password travels on stdin only. The engine is always a child process that ends with this one.
+A job's password is sent on stdin only. The engine is always a child process, and ends when this process ends.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from howfar.errors import EngineError, MissingError, UsageError, how_ended
 if TYPE_CHECKING:
     from howfar.engine.messages import Event
 
-_STDERR_KEPT = 4000
-_EXIT_S = 5.0
-_GOODBYE_S = 3.0
-"""Time for an engine that is stopped after an error to close its connections, and to complete a login that it has begun."""
-_SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
-"""Environment variables that are not passed on: other users may be able to read a process's environment."""
+_MAX_STDERR_CHARS = 4000
+_EXIT_TIMEOUT_S = 5.0
+_GOODBYE_TIMEOUT_S = 3.0
+"""After an error: time for the engine to close its connections, and to complete a login that it has begun."""
+_SECRET_VARIABLES = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
+"""Environment variables that are not passed to child processes: other users may be able to read a process's environment."""
 _LAST_EVENTS: Final = frozenset(
     {"finished", "tables_done", "watched", "rtt_result", "goodput_result", "ping_pong", "used"}
 )
 """Events that end a job."""
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_SHORTAGE_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 class EngineFailed(EngineError):
@@ -61,41 +61,42 @@ class Launcher:
     pass_fds: tuple[int, ...] = ()
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start `command` with this prefix and these descriptors; in our environment without secrets, unless `options` has `env`."""
+        """Start `command` with this prefix and these descriptors. Unless `options` has `env`, its environment is ours without
+        secrets."""
         options = {"env": own_environment(), **options}
         return subprocess.Popen([*self.prefix, *command], pass_fds=self.pass_fds, **options)
 
 
 def find_engine() -> Path:
-    """The engine program: $HOWFAR_ENGINE, else next to the package, else the scripts directory, else PATH.
+    """The engine program: from $HOWFAR_ENGINE, or next to the package, or in the scripts directory, or on PATH.
 
     Raises MissingError.
     """
-    named = os.environ.get("HOWFAR_ENGINE")
-    candidates = [Path(named)] if named else []
+    configured = os.environ.get("HOWFAR_ENGINE")
+    candidates = [Path(configured)] if configured else []
     candidates.append(Path(howfar.__file__).parent.parent / "bin" / "howfar-engine")
     candidates.append(Path(sysconfig.get_path("scripts")) / "howfar-engine")
     for candidate in candidates:
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate
-    found = shutil.which("howfar-engine")
-    if found is None:
+    on_path = shutil.which("howfar-engine")
+    if on_path is None:
         tried = ", ".join(str(candidate) for candidate in candidates)
         raise MissingError(
             f"the program howfar-engine was not found (tried {tried} and PATH)",
             "Reinstall howfar; in a checkout, run ./setup.",
         )
-    return Path(found)
+    return Path(on_path)
 
 
 def own_environment() -> dict[str, str]:
-    """Our own environment, without users' passwords."""
-    return {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    """This process's environment, without passwords."""
+    return {name: value for name, value in os.environ.items() if name not in _SECRET_VARIABLES}
 
 
 @cache
 def engine_info() -> Info:
-    """The version handshake. Raises EngineError when the engine is of another version or was built for debugging."""
+    """The engine's version and contract. Raises EngineError if it is of another version, or was built for debugging."""
     path = find_engine()
     try:
         answer = subprocess.run(
@@ -103,7 +104,7 @@ def engine_info() -> Info:
         ).stdout
         info = Info.model_validate_json(answer)
     except (OSError, subprocess.SubprocessError, ValidationError) as error:
-        if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        if isinstance(error, OSError) and error.errno in _SHORTAGE_ERRNOS:
             raise  # this process lacks resources; the engine is not at fault
         raise EngineError(
             f"{path} does not answer `info`: {error}", "Reinstall howfar; in a checkout, run ./setup."
@@ -123,9 +124,9 @@ def engine_info() -> Info:
 
 
 def parse_event(line: str) -> Event:
-    """The event that a line of the engine's output holds. Raises ValueError; a ValidationError is one."""
-    held = json.loads(line)
-    name = str(held.get("event")) if isinstance(held, dict) else ""
+    """Parse one line of the engine's output as an event. Raises ValueError; pydantic's ValidationError is one."""
+    message = json.loads(line)
+    name = str(message.get("event")) if isinstance(message, dict) else ""
     kind = PING_EVENTS.get(name) or _all_events().get(name)
     if kind is None:
         raise ValueError("it is none of the contract's events")
@@ -133,7 +134,7 @@ def parse_event(line: str) -> Event:
 
 
 def _all_events() -> dict[str, type[Message]]:
-    """All other events, imported only when needed: the import takes longer than many jobs."""
+    """The types of all other events. They are imported only when needed: the import takes longer than many jobs."""
     from howfar.engine.messages import EVENTS
 
     return EVENTS
@@ -150,8 +151,8 @@ class EngineProcess:
         *,
         says_goodbye: bool = False,
     ) -> None:
-        """`subcommand`: the engine's command for the job, if not the one that the job names. `says_goodbye`: the engine has time to
-        close its connections even after an error of ours, and does not receive the terminal's Ctrl-C."""
+        """`subcommand`: the engine's command for the job, if it is not the one that the job names. `says_goodbye`: whether the engine
+        gets time to close its connections even after an error of ours; then it does not receive the terminal's Ctrl-C."""
         engine_info()
         self._says_goodbye = says_goodbye
         self._subcommand = subcommand or str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
@@ -180,14 +181,14 @@ class EngineProcess:
             self._process.stdin.write(message.model_dump_json() + "\n")
             self._process.stdin.flush()
         except (OSError, ValueError) as error:  # the engine has exited, or its stdin was closed meanwhile
-            raise self._died() from error
+            raise self._death_error() from error
 
     def read(self) -> Event:
         """The next event. Raises EngineFailed on a `failed` event, EngineError when the engine died or broke the contract."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise self._died()
+            raise self._death_error()
         try:
             event = parse_event(line)
         except ValueError as error:
@@ -207,25 +208,25 @@ class EngineProcess:
                 return
 
     def end_input(self) -> None:
-        """Close the engine's stdin, at which some jobs end with their last event."""
+        """Close the engine's stdin. Some jobs then end with their last event."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
-    def leave(self, patience_s: float) -> bool:
-        """Stop reading events. Returns whether the engine has ended by itself within `patience_s`."""
+    def leave(self, timeout_s: float) -> bool:
+        """Stop reading events. Returns whether the engine has ended by itself within `timeout_s`."""
         assert self._process.stdout is not None
         self.end_input()
         self._process.stdout.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience_s)
+            self._process.wait(timeout_s)
         return not self.alive()
 
-    def close(self, patience_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = 5.0) -> None:
         """End the engine: close stdin, wait, kill."""
         self.end_input()
         try:
-            self._process.wait(patience_s)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -233,14 +234,14 @@ class EngineProcess:
         self._process.kill()
         self._process.wait()
 
-    def _died(self) -> EngineError:
+    def _death_error(self) -> EngineError:
         # An engine that closed its output but still runs counts as ended.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT_S)
+            self._process.wait(_EXIT_TIMEOUT_S)
         self.kill()
         code = self._process.returncode
         assert self._process.stderr is not None
-        output = self._process.stderr.read()[-_STDERR_KEPT:].strip()
+        output = self._process.stderr.read()[-_MAX_STDERR_CHARS:].strip()
         return EngineError(
             f"howfar-engine {self._subcommand} died ({how_ended(code)}){': ' + output if output else ''}",
             "Please report this with the command you ran.",
@@ -255,7 +256,7 @@ class EngineProcess:
         if kind is None:
             self.close()
         elif self._says_goodbye:
-            self.close(_GOODBYE_S)
+            self.close(_GOODBYE_TIMEOUT_S)
         else:
             self.kill()
 
@@ -263,19 +264,19 @@ class EngineProcess:
 @contextlib.contextmanager
 def bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
     """Kill an engine that still runs after `seconds`. Raises EngineError then."""
-    late = threading.Event()
+    timed_out = threading.Event()
 
-    def end() -> None:
-        late.set()
+    def time_out() -> None:
+        timed_out.set()
         engine.kill()
 
-    timer = threading.Timer(seconds, end)
+    timer = threading.Timer(seconds, time_out)
     timer.daemon = True
     timer.start()
     try:
         yield
     except EngineError as error:
-        if late.is_set():
+        if timed_out.is_set():
             raise EngineError(f"howfar-engine did not end within {seconds:.0f} s and was killed") from error
         raise
     finally:

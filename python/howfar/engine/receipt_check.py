@@ -1,7 +1,8 @@
-"""Differences between the obtained session and the requested one, in words. Pure; any difference makes a trial void.
+"""Differences between the obtained session and the requested one, in words. Any difference makes a trial void. No I/O.
 
-A property that a receipt cannot show on a transport is no difference; one that was obtained but not requested is. Encryption is judged
-on this side, which negotiated it. The server may report the connection of a pooler or proxy instead; then there is a note.
+A property that a receipt cannot show on a transport counts as no difference. A property that was obtained but not requested is a
+difference. Encryption is judged by the client's side. The server may report the encryption of a pooler's or proxy's connection
+instead; then there is a note.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.rules import services_of
 
-_OPENSSL: Final = {
+_OPENSSL_NAMES: Final = {
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
@@ -34,64 +35,74 @@ _OPENSSL: Final = {
 
 
 def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = False) -> tuple[str, ...]:
-    """Differences between receipt and request. `must_resume`: per-transaction connections that may resume TLS must."""
-    found = (*_transport(job.target, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
-    return (*found, *_not_resumed(job, receipt)) if must_resume else found
+    """Differences between receipt and request. `must_resume`: whether per-transaction connections that may resume TLS must do so."""
+    differences = (
+        *_transport_differences(job.target, receipt),
+        *_tls_differences(job.session.tls, receipt),
+        *_compression_differences(job, receipt),
+    )
+    return (*differences, *_resumption_differences(job, receipt)) if must_resume else differences
 
 
 def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
     """Differences for each service of a page's script, with its name; or for the application's socket."""
     if isinstance(job.application, FastCgi):
-        return _transport(job.application.target, ready.receipt)
-    found: list[str] = []
+        return _transport_differences(job.application.target, ready.receipt)
+    differences: list[str] = []
     for name, service in services_of(job.application).items():
         receipt = ready.services.get(name)
         if receipt is None:
-            found.append(f"{name} has no receipt")
+            differences.append(f"{name} has no receipt")
             continue
-        ends = None if name in ("redis", "memcached") else _ends_before(receipt)
-        wrong = (*_transport(service.target, receipt), *_tls(service.tls, receipt), *_uncompressed(receipt))
-        found.extend(f"{name}: {sentence}" for sentence in (*wrong, *([ends] if ends else [])))
-    return tuple(found)
+        note = None if name in ("redis", "memcached") else _encryption_end_note(receipt)
+        service_differences = (
+            *_transport_differences(service.target, receipt),
+            *_tls_differences(service.tls, receipt),
+            *_unrequested_compression(receipt),
+        )
+        differences.extend(f"{name}: {sentence}" for sentence in (*service_differences, *([note] if note else [])))
+    return tuple(differences)
 
 
-def _transport(target: Target, receipt: Receipt) -> tuple[str, ...]:
+def _transport_differences(target: Target, receipt: Receipt) -> tuple[str, ...]:
     if isinstance(target, UnixTarget):
         if receipt.address_family != "unix":
             return (f"a Unix socket was requested, but {receipt.address_family} was obtained",)
         return ()
-    wanted = "inet6" if ":" in target.host else "inet"
-    if receipt.address_family != wanted:
-        return (f"{wanted} was requested, but {receipt.address_family} was obtained",)
+    expected = "inet6" if ":" in target.host else "inet"
+    if receipt.address_family != expected:
+        return (f"{expected} was requested, but {receipt.address_family} was obtained",)
     if receipt.tcp_nodelay is False:
         return ("TCP_NODELAY was requested, but Nagle's algorithm is in force",)
     return ()
 
 
-def _tls(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]:
-    """Differences on this side's half of the path, which is certain. What the server reports is its own half (`encryption_note`)."""
-    got, cipher = receipt.tls_client_version, receipt.tls_client_cipher
+def _tls_differences(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]:
+    """Differences in the encryption that the client negotiated. What the server reports may be another connection's
+    (`encryption_note`)."""
+    version, cipher = receipt.tls_client_version, receipt.tls_client_cipher
     if requested is None:
-        return () if got is None else (f"no TLS was requested, but {got} was obtained",)
-    if got is None:
+        return () if version is None else (f"no TLS was requested, but {version} was obtained",)
+    if version is None:
         return ("TLS was requested, but the session is plain",)
-    found = []
-    if requested.versions != "any" and got != f"TLSv{requested.versions}":
-        found.append(f"TLS {requested.versions} was requested, but {got} was obtained")
+    differences = []
+    if requested.versions != "any" and version != f"TLSv{requested.versions}":
+        differences.append(f"TLS {requested.versions} was requested, but {version} was obtained")
     if requested.cipher is not None and cipher != cipher_name(requested.cipher):
-        found.append(f"the cipher {requested.cipher} was requested, but {cipher} was obtained")
+        differences.append(f"the cipher {requested.cipher} was requested, but {cipher} was obtained")
     if not requested.resumption and receipt.tls_resumed:
-        found.append("sessions were not to be resumed, and one was")
-    return tuple(found)
+        differences.append("sessions were not to be resumed, and one was")
+    return tuple(differences)
 
 
 def encryption_note(job: LoadJob | TablesJob, receipt: Receipt) -> str | None:
-    """The encryption of each half of the path, if it ends before the server; else None. Key-value stores do not report theirs."""
-    return None if isinstance(job.workload, KeyValue) else _ends_before(receipt)
+    """A sentence on the encryption at both ends, if the client's ends before the server; otherwise None. Key-value stores do not
+    report theirs."""
+    return None if isinstance(job.workload, KeyValue) else _encryption_end_note(receipt)
 
 
-def _ends_before(receipt: Receipt) -> str | None:
-    """A sentence if server and client do not see the same encryption: a pooler or a provider's proxy is in between."""
+def _encryption_end_note(receipt: Receipt) -> str | None:
+    """A sentence if server and client report different encryption: then a pooler or a provider's proxy is in between."""
     ours = (receipt.tls_client_version, receipt.tls_client_cipher)
     theirs = (receipt.tls_version, receipt.tls_cipher)
     if ours == theirs:
@@ -103,7 +114,7 @@ def _ends_before(receipt: Receipt) -> str | None:
     )
 
 
-def _not_resumed(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
+def _resumption_differences(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
     """A difference if an encrypted session was not resumed; that a session is plain is reported elsewhere."""
     requested = job.session.tls is not None and job.session.tls.resumption and job.session.connect == "per_transaction"
     if requested and receipt.tls_client_version is not None and not receipt.tls_resumed:
@@ -116,10 +127,10 @@ def cipher_name(name: str) -> str:
     upper = name.upper()
     if upper.startswith("TLS13_"):
         return "TLS_" + upper.removeprefix("TLS13_")
-    return _OPENSSL.get(upper, upper)
+    return _OPENSSL_NAMES.get(upper, upper)
 
 
-def _uncompressed(receipt: Receipt) -> tuple[str, ...]:
+def _unrequested_compression(receipt: Receipt) -> tuple[str, ...]:
     return (
         ()
         if receipt.compression is None
@@ -127,11 +138,11 @@ def _uncompressed(receipt: Receipt) -> tuple[str, ...]:
     )
 
 
-def _compression(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
+def _compression_differences(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
     requested = job.session.compression
-    wanted = requested.algorithm if requested else None
-    if receipt.compression != wanted:
-        return (f"{wanted or 'no'} compression was requested, but {receipt.compression or 'none'} was obtained",)
+    algorithm = requested.algorithm if requested else None
+    if receipt.compression != algorithm:
+        return (f"{algorithm or 'no'} compression was requested, but {receipt.compression or 'none'} was obtained",)
     # Servers report only zstd's level, which the client chooses; with zlib each side chooses its own.
     if (
         requested

@@ -1,6 +1,6 @@
-"""Rules that the generated types of the contract cannot express: which fields go together, and what follows from them.
+"""Rules that the generated types of the contract cannot express: which fields go together.
 
-The engine refuses the same jobs; here they are refused before it starts, with a message for the author of the plan.
+The engine would refuse the same jobs. Here they are refused before it starts, with a message for the author of the plan.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from howfar.engine.messages import (
 )
 
 KEY_DIGITS: Final = 12
-MOST_BYTES_AT_ONCE: Final = 64 * 2**20
+MAX_BYTES_AT_ONCE: Final = 64 * 2**20
 """Maximum size in bytes of the values of one request or reply, with their keys: a connection of the engine buffers that much."""
-MOST_SQL_BYTES: Final = 2**24 - 256
+MAX_SQL_BYTES: Final = 2**24 - 256
 """Maximum bytes of a statement with its values, or of a transaction sent as one text: MySQL needs several packets for more."""
-MOST_ROUND_TRIPS: Final = 100_000
+MAX_ROUND_TRIPS: Final = 100_000
 """Maximum round trips of a page: a worker of the engine keeps the latency of each until the page has ended."""
 
 
@@ -83,10 +83,10 @@ def is_redis(load: KeyValue) -> bool:
 
 def fits_at_once(load: KeyValue, keys: int) -> bool:
     """Whether a reply with `keys` of the longest values, and their keys, is within the limit."""
-    return keys * (_longest(load.value) + len(load.key_prefix) + KEY_DIGITS) <= MOST_BYTES_AT_ONCE
+    return keys * (_max_value_bytes(load.value) + len(load.key_prefix) + KEY_DIGITS) <= MAX_BYTES_AT_ONCE
 
 
-def _longest(value: Sizes) -> int:
+def _max_value_bytes(value: Sizes) -> int:
     match value:
         case FixedSize():
             return value.bytes
@@ -108,27 +108,29 @@ def _custom(custom: Custom) -> None:
         for step in transaction.steps:
             if step.statement not in known:
                 raise ValueError(f"transaction {transaction.name} names statement {step.statement}, which is not there")
-    sizes = _most_bytes(custom)
+    sizes = _max_bytes(custom)
     for name, size in sizes.items():
-        if size > MOST_SQL_BYTES:
+        if size > MAX_SQL_BYTES:
             raise ValueError(f"statement {name} has more than 16 MiB with its values")
     for transaction in custom.transactions if custom.db_ps_mode == "multi" else ():
-        if sum(step.repeat * sizes[step.statement] for step in transaction.steps) > MOST_SQL_BYTES:
+        if sum(step.repeat * sizes[step.statement] for step in transaction.steps) > MAX_SQL_BYTES:
             raise ValueError(f"transaction {transaction.name} is one text (db_ps_mode=multi) of more than 16 MiB")
 
 
-def _most_bytes(custom: Custom) -> dict[str, int]:
+def _max_bytes(custom: Custom) -> dict[str, int]:
     """Maximum size in bytes of each statement with its values, quoted or not."""
 
-    def of(values: object) -> int:
+    def value_bytes(values: object) -> int:
         if isinstance(values, TextValues):
             return values.length
         return 2 * len(str(values.value).encode()) if isinstance(values, ConstantValue) else 0
 
-    widest = max((of(values) for statement in custom.statements for values in statement.parameters), default=0)
+    widest = max((value_bytes(values) for statement in custom.statements for values in statement.parameters), default=0)
     return {
         statement.name: len(statement.sql.encode())
-        + sum(32 + (widest if isinstance(values, SameValue) else of(values)) for values in statement.parameters)
+        + sum(
+            32 + (widest if isinstance(values, SameValue) else value_bytes(values)) for values in statement.parameters
+        )
         for statement in custom.statements
     }
 
@@ -148,22 +150,22 @@ def check_statements(statements: Sequence[CustomStatement]) -> frozenset[str]:
 
 
 def is_keyed(workload: Workload) -> bool:
-    """Whether each transaction draws at most one key, unique in the job, and some transactions draw one."""
+    """Whether each transaction draws at most one key, which is unique in the job, and at least one transaction draws a key."""
     if isinstance(workload, Sysbench):
         return workload.kind == "oltp_insert" and not workload.auto_inc
     if not isinstance(workload, Custom):
         return False
-    drawing = [
+    drawing_statements = [
         statement.name
         for statement in workload.statements
         for values in statement.parameters
         if isinstance(values, SequenceValues)
     ]
-    keys = [
-        sum(step.repeat for step in transaction.steps if step.statement in drawing)
+    keys_per_transaction = [
+        sum(step.repeat for step in transaction.steps if step.statement in drawing_statements)
         for transaction in workload.transactions
     ]
-    return len(drawing) == 1 and max(keys) == 1
+    return len(drawing_statements) == 1 and max(keys_per_transaction) == 1
 
 
 # ---------------------------------------------------------------- jobs
@@ -173,21 +175,21 @@ def is_keyed(workload: Workload) -> bool:
 def _load_job(job: LoadJob) -> None:
     if job.ramp_ns > job.warmup_ns:
         raise ValueError("ramp_ns is part of the warm-up and cannot be longer")
-    _must_fit(job.workload, job.session, job.user, job.password, job.database)
-    _must_speak(job)
-    _must_pause(job)
+    _check_store_session(job.workload, job.session, job.user, job.password, job.database)
+    _check_protocol(job)
+    _check_pauses(job)
     if job.acknowledged is not None and not is_keyed(job.workload):
         raise ValueError("a log of acknowledged keys needs a workload that gives each transaction one key")
 
 
 @rule_of(TablesJob)
 def _tables_job(job: TablesJob) -> None:
-    _must_speak(job)
-    _must_fit(job.workload, job.session, job.user, job.password, job.database)
+    _check_protocol(job)
+    _check_store_session(job.workload, job.session, job.user, job.password, job.database)
 
 
-def _must_speak(job: LoadJob | TablesJob) -> None:
-    """Check for features that only one of the SQL protocols has."""
+def _check_protocol(job: LoadJob | TablesJob) -> None:
+    """Check that a job uses no features that its SQL protocol lacks."""
     workload, session = job.workload, job.session
     mode = None if isinstance(workload, KeyValue) else workload.db_ps_mode
     if job.protocol == "postgresql":
@@ -204,17 +206,17 @@ def _must_speak(job: LoadJob | TablesJob) -> None:
         raise ValueError("db_ps_mode=extended, a pipeline and direct TLS need PostgreSQL")
 
 
-def _must_pause(job: LoadJob) -> None:
-    """Check for pauses between statements that are sent at once, which would have no effect."""
-    work = job.workload
-    if not isinstance(work, Custom) or (work.db_ps_mode != "multi" and job.session.pipeline == 1):
+def _check_pauses(job: LoadJob) -> None:
+    """Check that there are no pauses between statements that are sent at once, where they would have no effect."""
+    workload = job.workload
+    if not isinstance(workload, Custom) or (workload.db_ps_mode != "multi" and job.session.pipeline == 1):
         return
-    if any(step.think_ns for transaction in work.transactions for step in transaction.steps):
+    if any(step.think_ns for transaction in workload.transactions for step in transaction.steps):
         raise ValueError("think needs statements that are sent one at a time: neither db_ps_mode=multi nor a pipeline")
 
 
-def _must_fit(workload: Workload, session: Session, user: str, password: str, database: str) -> None:
-    """Check for features that a session with a key-value store cannot have."""
+def _check_store_session(workload: Workload, session: Session, user: str, password: str, database: str) -> None:
+    """Check that a session with a key-value store uses no features that such a store lacks."""
     if not isinstance(workload, KeyValue):
         return
     if session.compression is not None:
@@ -232,13 +234,13 @@ def _must_fit(workload: Workload, session: Session, user: str, password: str, da
 
 def services_of(script: PageScript) -> dict[ServiceName, Service]:
     """Services that a page names, in the order of their receipts."""
-    named: tuple[tuple[ServiceName, Service | None], ...] = (
+    by_name: tuple[tuple[ServiceName, Service | None], ...] = (
         ("mysql", script.mysql),
         ("postgresql", script.postgresql),
         ("redis", script.redis),
         ("memcached", script.memcached),
     )
-    return {name: service for name, service in named if service is not None}
+    return {name: service for name, service in by_name if service is not None}
 
 
 def sql_of(names: Iterable[ServiceName]) -> ServiceName | None:
@@ -257,10 +259,10 @@ def _page_script(script: PageScript) -> None:
         raise ValueError("a page needs a service")
     if script.mysql is not None and script.postgresql is not None:
         raise ValueError("statements go to one server")
-    _stores_fit(script)
+    _check_stores(script)
     known = check_statements(script.statements)
-    if round_trips_of(script) > MOST_ROUND_TRIPS:
-        raise ValueError(f"a page has at most {MOST_ROUND_TRIPS} round trips")
+    if round_trips_of(script) > MAX_ROUND_TRIPS:
+        raise ValueError(f"a page has at most {MAX_ROUND_TRIPS} round trips")
     for step in script.steps:
         if isinstance(step, QueryStep):
             if step.statement not in known:
@@ -277,7 +279,7 @@ def _page_script(script: PageScript) -> None:
                 raise ValueError(f"a get needs the service {step.store} and its keys")
 
 
-def _stores_fit(script: PageScript) -> None:
+def _check_stores(script: PageScript) -> None:
     stores = (("redis", script.redis, script.redis_keys), ("memcached", script.memcached, script.memcached_keys))
     for name, service, keys in stores:
         if (service is None) != (keys is None):
@@ -286,7 +288,7 @@ def _stores_fit(script: PageScript) -> None:
             continue
         if is_redis(keys) != (name == "redis"):
             raise ValueError(f"{keys.protocol} is not a protocol of {name}")
-        most_each = max((s.keys_each for s in script.steps if isinstance(s, GetStep) and s.store == name), default=1)
-        if not fits_at_once(keys, most_each):
+        max_each = max((s.keys_each for s in script.steps if isinstance(s, GetStep) and s.store == name), default=1)
+        if not fits_at_once(keys, max_each):
             raise ValueError("keys_each of a step times the longest value with its key must be 64 MiB at most")
-        _must_fit(keys, Session(), service.user, service.password, service.database)
+        _check_store_session(keys, Session(), service.user, service.password, service.database)

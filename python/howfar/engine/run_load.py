@@ -21,13 +21,13 @@ from howfar.engine.process import EngineProcess, Launcher, bounded
 from howfar.engine.rules import services_of
 from howfar.errors import EngineError
 
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 """Extra time beyond the maximum that a job's own limits allow."""
 
 
 @dataclass(frozen=True)
 class LoadOutcome:
-    """A load or page job that ended well."""
+    """The events of a load or page job that ended without failure."""
 
     ready: Ready
     measuring: Measuring
@@ -35,7 +35,7 @@ class LoadOutcome:
     finished: Finished
 
 
-def _openings(job: LoadJob | PageJob) -> int:
+def _connect_phases(job: LoadJob | PageJob) -> int:
     """How many times in a row the engine may wait for `connect_timeout_ns` before it measures."""
     if isinstance(job, LoadJob):
         return 1
@@ -45,8 +45,8 @@ def _openings(job: LoadJob | PageJob) -> int:
 
 def longest_s(job: LoadJob | PageJob) -> float:
     """Maximum duration of a job. The engine bounds each of its phases; this limit is for an engine whose own limits fail."""
-    phases_ns = _openings(job) * job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
-    return phases_ns / 1e9 + _PATIENCE_S
+    phases_ns = _connect_phases(job) * job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
+    return phases_ns / 1e9 + _TIMEOUT_S
 
 
 def run_load(

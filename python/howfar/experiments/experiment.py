@@ -25,4 +25,4 @@ class Experiment(Analysis, ABC):
 
     @abstractmethod
     def document(self, summary: Summary) -> Document:
-        """The report. Pure. Its records are the lines of the CSV."""
+        """The report, computed without I/O. Its records are the lines of the CSV."""

@@ -1,5 +1,5 @@
-"""Common parts of the reports of plans with several factors: the grid of cells, limits, the model's predictions for other settings,
-and charts. Each function returns the blocks of one question, or none where the run does not answer it."""
+"""Common parts of the reports on plans with several factors: the grid of cells, limits, the model's predictions for other settings,
+and charts. Each function returns the blocks that answer one question, or none if the run does not answer it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from howfar.report.charts import (
     data,
     layer,
     legend,
-    looks,
     pick,
     rows_of,
+    styles,
     vconcat,
 )
 from howfar.report.document import (
@@ -51,22 +51,22 @@ from howfar.report.sections import cell_table, confirmations, trials
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width_text
 
-MOST_BARS = 30
+MAX_BARS = 30
 """Maximum number of bars in a chart. Beyond it, rows of the grid are left out at even intervals; the first and the last stay."""
 
-MOST_NETWORKS = 4
-NAMED_SHARE = 0.2
-"""Share of a bar from which a part has room for its name."""
+MAX_NETWORK_CHARTS = 4
+MIN_LABELLED_SHARE = 0.2
+"""Share of a bar from which a part is long enough for its name."""
 
-REST = "rest"
+REST_PART = "rest"
 MIB = 2**20
 
 
 def budget_cells(summary: Summary) -> list[tuple[str, CellSummary]]:
-    """Bars as (label, cell), column by column."""
+    """The bars of the chart of time budgets as (label, cell), column by column of the grid."""
     table = grid(summary)
     rows = range(len(table.rows))
-    while len(rows) * len(table.columns) > MOST_BARS and len(rows) > 2:
+    while len(rows) * len(table.columns) > MAX_BARS and len(rows) > 2:
         rows = range(0, len(table.rows), rows.step + 1)
     chosen = [*rows, *([len(table.rows) - 1] if rows[-1] != len(table.rows) - 1 else [])]
     return [
@@ -77,15 +77,15 @@ def budget_cells(summary: Summary) -> list[tuple[str, CellSummary]]:
     ]
 
 
-def part_names(cells: list[tuple[str, CellSummary]]) -> list[str]:
-    """Names of parts in the order of the cycles; the rest is last."""
+def names_of_parts(cells: list[tuple[str, CellSummary]]) -> list[str]:
+    """Names of the parts of all cycles, in their order; `rest` is last."""
     names = dict.fromkeys(part.name for _, cell in cells if cell.cycle for part in cell.cycle.parts if part.us > 0)
-    names.pop(REST, None)
-    return [*names, REST]
+    names.pop(REST_PART, None)
+    return [*names, REST_PART]
 
 
 def _draw_budgets(summary: Summary, width: int) -> Drawable:
-    """A bar for each cell, all equally long: shares of its cycle, with the cycle's length and the limit at its end."""
+    """A bar for each cell, all equally long: the shares of its cycle. The cycle's length and the limit are at its end."""
     cells = budget_cells(summary)
     narrow = width < PHONE
     rows: Rows = []
@@ -94,43 +94,43 @@ def _draw_budgets(summary: Summary, width: int) -> Drawable:
         assert cell.cycle is not None, "chosen for it"
         # A phone has no room for the limit next to the bar, so its letter follows the name.
         name = f"{label} {limit_text.letter(cell.limit)}".rstrip() if narrow else label
-        at = 0.0
+        start = 0.0
         for part in cell.cycle.parts:
             share = part.us / cell.cycle.us
             if share > 0:
-                long = share >= NAMED_SHARE and part.name != REST
-                text = f"{part.name} {share * 100:.0f} %" if long else ""
-                ends = {"from": at, "to": at + share, "middle": at + share / 2}
-                rows.append({"cell": name, "part": part.name, "text": text, **ends})
-            at += share
+                is_labelled = share >= MIN_LABELLED_SHARE and part.name != REST_PART
+                text = f"{part.name} {share * 100:.0f} %" if is_labelled else ""
+                positions = {"from": start, "to": start + share, "middle": start + share / 2}
+                rows.append({"cell": name, "part": part.name, "text": text, **positions})
+            start += share
         limit = f": {limit_text.name(cell.limit.resource)}" if cell.limit else ""
-        lengths.append({"cell": name, "at": 1.0, "text": f"{duration(cell.cycle.us)}{limit}"})
-    names = part_names(cells)
+        lengths.append({"cell": name, "at": 1.0, "text": f"{format_duration_us(cell.cycle.us)}{limit}"})
+    names = names_of_parts(cells)
     colours = [*pick((*palette.PARTS[:5], *palette.SERIES[5:], *palette.MORE), len(names) - 1), palette.PARTS[5]]
     y = arm_axis([row["cell"] for row in lengths], "cell", 120 if narrow else 200)
-    key = legend(2 if narrow else 4, 160, symbolType="square")
-    colour = by_name(alt.Color, "part", dict(zip(names, colours, strict=True)), key)
+    legend_spec = legend(2 if narrow else 4, 160, symbolType="square")
+    colour = by_name(alt.Color, "part", dict(zip(names, colours, strict=True)), legend_spec)
 
-    def along(field: str) -> alt.X:
+    def x_axis(field: str) -> alt.X:
         return axis(alt.X, field, "of a connection's cycle", (0, 1), format="%", tickCount=5)
 
-    layers: list[Any] = [data(rows).mark_bar(size=17).encode(x=along("from"), x2="to:Q", y=y, color=colour)]
+    layers: list[Any] = [data(rows).mark_bar(size=17).encode(x=x_axis("from"), x2="to:Q", y=y, color=colour)]
     if not narrow:
-        named = data([row for row in rows if row["text"]]).mark_text(color=palette.ON_BAR, fontSize=11)
-        text_of = data(lengths).mark_text(align="left", dx=6, color=palette.INK, fontSize=11)
+        labelled = data([row for row in rows if row["text"]]).mark_text(color=palette.ON_BAR, fontSize=11)
+        length_labels = data(lengths).mark_text(align="left", dx=6, color=palette.INK, fontSize=11)
         layers += [
-            named.encode(x=along("middle"), y=y, text="text:N"),
-            text_of.encode(x=along("at"), y=y, text="text:N"),
+            labelled.encode(x=x_axis("middle"), y=y, text="text:N"),
+            length_labels.encode(x=x_axis("at"), y=y, text="text:N"),
         ]
     return layer(*layers, width=width - (0 if narrow else 170), height=22 * len(cells))
 
 
-def duration(us: float) -> str:
+def format_duration_us(us: float) -> str:
     return f"{us / 1e6:.3g} s" if us >= 1e6 else f"{us / 1e3:.3g} ms" if us >= 1e3 else f"{us:.3g} µs"
 
 
 def network_cells(summary: Summary) -> list[CellSummary]:
-    """The fastest cell of each kind of limit over a link, then the fastest of other columns, a few in all."""
+    """At most `MAX_NETWORK_CHARTS` cells: the fastest over a link for each kind of limit, then the fastest of other columns."""
     table = grid(summary)
     columns = [
         [cell for cell in table.column(index) if cell.network and cell.network.at_s]
@@ -138,31 +138,31 @@ def network_cells(summary: Summary) -> list[CellSummary]:
     ]
     fastest = [max(cells, key=lambda cell: tps(cell).value) for cells in columns if cells]
     linked = [cell for cell in fastest if cell.network and cell.network.interface_ceiling_bytes_per_s]
-    seen: set[str] = set()
-    first = []
+    seen_kinds: set[str] = set()
+    first_of_kind = []
     for cell in linked or fastest:
         kind = cell.limit.resource.value if cell.limit else ""
-        if kind not in seen:
-            seen.add(kind)
-            first.append(cell)
-    rest = [cell for cell in linked or fastest if cell not in first]
-    chosen = (first + rest)[:MOST_NETWORKS]
+        if kind not in seen_kinds:
+            seen_kinds.add(kind)
+            first_of_kind.append(cell)
+    others = [cell for cell in linked or fastest if cell not in first_of_kind]
+    chosen = (first_of_kind + others)[:MAX_NETWORK_CHARTS]
     return [cell for cell in fastest if cell in chosen]
 
 
 def _draw_networks(summary: Summary, width: int) -> Drawable:
-    """Bytes per second each way against the ceilings, the queue, and retransmits, for each chosen cell."""
+    """For each chosen cell: bytes per second in each direction with their ceilings, the queue, and retransmits."""
     cells = network_cells(summary)
-    across = 2 if width >= PHONE and len(cells) > 1 else 1
-    return rows_of([_network(cell, width if across == 1 else (width - 90) // 2) for cell in cells], across)
+    columns = 2 if width >= PHONE and len(cells) > 1 else 1
+    return rows_of([_draw_network(cell, width if columns == 1 else (width - 90) // 2) for cell in cells], columns)
 
 
-def _network(cell: CellSummary, width: int) -> Drawable:
+def _draw_network(cell: CellSummary, width: int) -> Drawable:
     series = cell.network
     assert series is not None, "chosen for it"
-    title = alt.TitleParams(cell.arm, anchor="start", subtitle=_filled(series), limit=width + 40)
+    title = alt.TitleParams(cell.arm, anchor="start", subtitle=_subtitle(series), limit=width + 40)
     x = axis(alt.X, "at", "s", (0, series.at_s[-1]), tickCount=4, grid=False)
-    parts = [layer(*_bytes(series, x), width=width, height=110, title=title)]
+    parts = [layer(*_byte_rate_layers(series, x), width=width, height=110, title=title)]
     if series.to_client_queue_bytes is not None:
         counts = zip(series.at_s, series.to_client_queue_bytes, strict=True)
         area = data([{"at": at, "kb": count / 1000} for at, count in counts]).mark_area(
@@ -172,37 +172,37 @@ def _network(cell: CellSummary, width: int) -> Drawable:
     return vconcat(*parts, spacing=4)
 
 
-def _filled(series: NetworkSeries) -> str:
-    most = max(max(series.to_client_bytes_per_s), max(series.to_server_bytes_per_s))
-    sent = sum(series.retransmits_per_s) * (series.at_s[-1] / len(series.at_s))
-    again = f"{sent:.0f} segments sent again" if sent >= 0.5 else "nothing sent again"
+def _subtitle(series: NetworkSeries) -> str:
+    max_rate = max(max(series.to_client_bytes_per_s), max(series.to_server_bytes_per_s))
+    segments = sum(series.retransmits_per_s) * (series.at_s[-1] / len(series.at_s))
+    retransmit_text = f"{segments:.0f} segments sent again" if segments >= 0.5 else "nothing sent again"
     ceiling = series.interface_ceiling_bytes_per_s
     if not ceiling:
-        return f"up to {most / MIB:,.1f} MiB/s; {again}"
-    return f"up to {most / MIB:,.1f} of {ceiling / MIB:,.1f} MiB/s; {again}"
+        return f"up to {max_rate / MIB:,.1f} MiB/s; {retransmit_text}"
+    return f"up to {max_rate / MIB:,.1f} of {ceiling / MIB:,.1f} MiB/s; {retransmit_text}"
 
 
-def _bytes(series: NetworkSeries, x: alt.X) -> list[Any]:
+def _byte_rate_layers(series: NetworkSeries, x: alt.X) -> list[Any]:
     directions = {"to client": series.to_client_bytes_per_s, "to server": series.to_server_bytes_per_s}
     rows: Rows = [
         {"at": at, "direction": direction, "mib": count / MIB}
         for direction, counts in directions.items()
         for at, count in zip(series.at_s, counts, strict=True)
     ]
-    most = max(row["mib"] for row in rows)
+    max_mib = max(row["mib"] for row in rows)
     ceilings: Rows = [
         {"mib": ceiling / MIB, "text": name, "at": 0.0}
         for name, ceiling in (
             ("interface", series.interface_ceiling_bytes_per_s),
             ("payload", series.payload_ceiling_bytes_per_s),
         )
-        if ceiling and ceiling / MIB < most * 3
+        if ceiling and ceiling / MIB < max_mib * 3
     ]
-    top = max([most, *(row["mib"] for row in ceilings)]) * 1.16
-    y = axis(alt.Y, "mib", "MiB/s", (0, top), tickCount=4)
-    key = legend(2, symbolStrokeWidth=2)
-    colour = by_name(alt.Color, "direction", looks(list(directions), palette.SERIES), key)
-    dash = by_name(alt.StrokeDash, "direction", looks(list(directions), ([1, 0], [5, 3])), key)
+    y_max = max([max_mib, *(row["mib"] for row in ceilings)]) * 1.16
+    y = axis(alt.Y, "mib", "MiB/s", (0, y_max), tickCount=4)
+    legend_spec = legend(2, symbolStrokeWidth=2)
+    colour = by_name(alt.Color, "direction", styles(list(directions), palette.SERIES), legend_spec)
+    dash = by_name(alt.StrokeDash, "direction", styles(list(directions), ([1, 0], [5, 3])), legend_spec)
     layers: list[Any] = [data(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash)]
     for offset, row in zip((-6, 10), ceilings, strict=False):
         text = data([row]).mark_text(align="left", dx=4, dy=offset, fontSize=10, color=palette.MUTED)
@@ -215,30 +215,30 @@ def _bytes(series: NetworkSeries, x: alt.X) -> list[Any]:
 
 def grid_document(summary: Summary, *, chart: Sequence[Block], economics: Sequence[Block] = ()) -> Document:
     """The report. `chart` answers the question of the experiment and leads; `economics` are tables of a factor's costs."""
-    lead = [block for block in chart if isinstance(block, Chart)]
+    charts = [block for block in chart if isinstance(block, Chart)]
     curves = scaling(summary)
-    below = (
-        *limits(summary),
+    sections = (
+        *limits_section(summary),
         *economics,
         *(curves if curves != chart else [block for block in curves if isinstance(block, Details)]),
-        *what_if(summary),
-        *budgets(summary),
-        *networks(summary),
+        *what_if_section(summary),
+        *budgets_section(summary),
+        *networks_section(summary),
         *predictions(summary),
         *confirmations(summary),
         *published(summary),
-        Details("Latency of each cell", (latency(summary),)),
+        Details("Latency of each cell", (latency_table(summary),)),
         *trials(summary),
         Details("Every cell with all its figures", (cell_table(summary, main=False),)),
     )
-    return frame(summary, (*lead, throughput(summary)), below=below)
+    return frame(summary, (*charts, throughput_table(summary)), below=sections)
 
 
 NOT_VALID = "not valid"
-"""Text below a ratio if one of its cells describes other programs or errors."""
+"""Text below a ratio if one of its cells describes other programs or errors instead of the path."""
 
 
-def modelled(predicted: float | None) -> str:
+def prediction_text(predicted: float | None) -> str:
     """The model's prediction of a ratio."""
     return figures.UNKNOWN if predicted is None else f"{predicted:.2f}"
 
@@ -246,30 +246,30 @@ def modelled(predicted: float | None) -> str:
 # ---------------------------------------------------------------- the cells
 
 
-def _columns(shape: Grid) -> tuple[Column, ...]:
+def _matrix_columns(cells_grid: Grid) -> tuple[Column, ...]:
     """Columns, with shared levels above and distinguishing ones below."""
     heads = (
         Column(" ".join(column[:-1]), column[-1]) if len(column) > 1 else Column("", "".join(column))
-        for column in shape.columns
+        for column in cells_grid.columns
     )
-    return (Column(shape.row_head, left=True), *heads)
+    return (Column(cells_grid.row_head, left=True), *heads)
 
 
 def _matrix(
     title: str, summary: Summary, cell_of: Callable[[CellSummary], Cell], *notes: str, main: bool = False
 ) -> Table:
-    shape = grid(summary)
+    cells_grid = grid(summary)
     rows = tuple(
         (Cell(row), *(cell_of(cell) if cell else Cell(figures.UNKNOWN) for cell in cells))
-        for row, cells in zip(shape.rows, shape.cells, strict=True)
+        for row, cells in zip(cells_grid.rows, cells_grid.cells, strict=True)
     )
-    return Table(title, _columns(shape), rows, tuple(note for note in notes if note), main=main)
+    return Table(title, _matrix_columns(cells_grid), rows, tuple(note for note in notes if note), main=main)
 
 
-def throughput(summary: Summary) -> Table:
+def throughput_table(summary: Summary) -> Table:
     """Transactions per second of each cell with the letter of its limit, shaded by its share of the largest."""
     cells = figures.shown_cells(summary)
-    most = max((tps(cell).value for cell in cells), default=1.0) or 1.0
+    max_tps = max((tps(cell).value for cell in cells), default=1.0) or 1.0
     widths = [width for cell in cells if (width := _half_width(cell.qps)) is not None]
     explanation = (
         f"95 % intervals: half-widths up to {half_width_text(max(widths))}."
@@ -282,7 +282,7 @@ def throughput(summary: Summary) -> Table:
         letter = limit_text.letter(cell.limit) if legend else ""
         return Cell(
             f"{figures.number(tps(cell).value)} {letter}" if legend else figures.number(tps(cell).value),
-            share=tps(cell).value / most,
+            share=tps(cell).value / max_tps,
         )
 
     return _matrix("Transactions per second", summary, cell_of, f"{legend} {explanation}".strip(), main=True)
@@ -295,7 +295,7 @@ def _half_width(estimate: Estimate) -> float | None:
     return (estimate.high - estimate.low) / 2 / estimate.value
 
 
-def latency(summary: Summary) -> Table:
+def latency_table(summary: Summary) -> Table:
     return _matrix(
         "Milliseconds per transaction: median / 99 %",
         summary,
@@ -304,7 +304,7 @@ def latency(summary: Summary) -> Table:
     )
 
 
-def limits(summary: Summary) -> list[Block]:
+def limits_section(summary: Summary) -> list[Block]:
     """A row for each group of cells with the same limit, with the evidence of the fastest of them."""
     fields: dict[str, Callable[[limit_text.LimitGroup], str]] = {
         "cells": lambda group: group.where,
@@ -315,48 +315,52 @@ def limits(summary: Summary) -> list[Block]:
         "would not help": lambda group: group.limit.would_not or figures.UNKNOWN,
     }
     groups, notes = limit_text.groups(summary), ("The evidence is that of the fastest cell in its row.",)
-    table = table_of("", groups, {Column(head, left=True): of for head, of in fields.items()}, notes, stack=True)
+    table = table_of(
+        "", groups, {Column(head, left=True): text_of for head, text_of in fields.items()}, notes, stack=True
+    )
     return [Details("What limits each cell", (table,), open=True)] if table.rows else []
 
 
 # ---------------------------------------------------------------- what if
 
 
-def what_if(summary: Summary) -> list[Block]:
-    """Answers of the fitted model for a few settings; a mark where a setting lies beyond what was measured."""
+def what_if_section(summary: Summary) -> list[Block]:
+    """Predictions of the fitted model for a few settings, with a mark if a setting is beyond the measured range."""
     base = summary.found(WhatIf)
     if base is None or not base.worked:
         return []
-    own = base.worked[0].answer.tps
+    model_tps = base.worked[0].answer.tps
     fields: Fields[WhatIfWorked] = {
-        "link": lambda each: _link(each.settings.rate_bps) + (" *" if _beyond(summary, each) else ""),
-        "RTT": lambda each: f"{each.settings.rtt_s * 1e3:.3g} ms",
-        "connections": lambda each: str(each.settings.threads),
-        "TLS": lambda each: "on" if each.settings.tls else "off",
-        "connect": lambda each: "each transaction" if each.settings.connect_each else "persistent",
-        "compression": lambda each: each.settings.compression,
-        "model/s": lambda each: (
-            f"{figures.number(each.answer.tps)} {figures.between(each.answer.tps_interval)}".strip()
+        "link": lambda worked: (
+            _link_text(worked.settings.rate_bps) + (" *" if _is_extrapolated(summary, worked) else "")
         ),
-        "of the first": lambda each: f"x {each.answer.tps / own:.2f}",
-        "limit": lambda each: each.answer.limits,
+        "RTT": lambda worked: f"{worked.settings.rtt_s * 1e3:.3g} ms",
+        "connections": lambda worked: str(worked.settings.threads),
+        "TLS": lambda worked: "on" if worked.settings.tls else "off",
+        "connect": lambda worked: "each transaction" if worked.settings.connect_each else "persistent",
+        "compression": lambda worked: worked.settings.compression,
+        "model/s": lambda worked: (
+            f"{figures.number(worked.answer.tps)} {figures.between(worked.answer.tps_interval)}".strip()
+        ),
+        "of the first": lambda worked: f"x {worked.answer.tps / model_tps:.2f}",
+        "limit": lambda worked: worked.answer.limits,
     }
-    notes = [f"From {base.arm}: {_model_error(base)}"]
-    if any(_beyond(summary, worked) for worked in base.worked):
+    notes = [f"From {base.arm}: {_model_error_text(base)}"]
+    if any(_is_extrapolated(summary, worked) for worked in base.worked):
         notes.append("* beyond the measured range of links, round trips or connections: an extrapolation.")
     return [Details("What if?", (table_of("", base.worked, fields, notes, stack=True),), open=True)]
 
 
-def _link(rate_bps: float | None) -> str:
+def _link_text(rate_bps: float | None) -> str:
     return figures.rate(rate_bps) if rate_bps else "no link"
 
 
-def _beyond(summary: Summary, worked: WhatIfWorked) -> bool:
+def _is_extrapolated(summary: Summary, worked: WhatIfWorked) -> bool:
     """Whether a setting is outside of this run's rates of the link, round trips or numbers of connections."""
     settings = worked.settings
     return any(
-        wanted is not None and not _within(wanted, [cell.factors.get(name) for cell in summary.cells], slack)
-        for wanted, name, slack in (
+        value is not None and not _is_within(value, [cell.factors.get(name) for cell in summary.cells], slack)
+        for value, name, slack in (
             (settings.rate_bps, "rate_bps", 1.0),
             (settings.rtt_s * 1e9, "rtt_ns", 1.25),
             (float(settings.threads), "threads", 1.0),
@@ -364,37 +368,39 @@ def _beyond(summary: Summary, worked: WhatIfWorked) -> bool:
     )
 
 
-def _within(wanted: float, levels: Sequence[object], slack: float) -> bool:
-    """Whether a value is within the levels. `slack`: a measured round trip at rest is a little longer than the one requested."""
-    known = [float(level) for level in levels if isinstance(level, int | float)]
-    return bool(known) and min(known) / slack <= wanted <= max(known) * slack
+def _is_within(value: float, levels: Sequence[object], slack: float) -> bool:
+    """Whether a value is within the range of the levels, widened by the factor `slack`: a round trip measured at rest is a little
+    longer than the requested one."""
+    numbers = [float(level) for level in levels if isinstance(level, int | float)]
+    return bool(numbers) and min(numbers) / slack <= value <= max(numbers) * slack
 
 
-def _model_error(base: WhatIf) -> str:
+def _model_error_text(base: WhatIf) -> str:
     """The model's error at the setting that it was fitted to. The other predictions are relative to the model's own figure there."""
-    own = base.worked[0].answer.tps
+    model_tps = base.worked[0].answer.tps
     return (
-        f"{figures.number(base.tps)} transactions per second measured, {figures.number(own)} by the model at the same settings"
-        f" ({figures.percent(own / base.tps - 1, signed=True)}: its error there). Changes are relative to the model's own figure."
+        f"{figures.number(base.tps)} transactions per second measured, {figures.number(model_tps)} by the model at the same settings"
+        f" ({figures.percent(model_tps / base.tps - 1, signed=True)}: its error there). Changes are relative to the model's "
+        "own figure."
     )
 
 
 # ---------------------------------------------------------------- charts of the cells
 
 
-def budgets(summary: Summary) -> list[Block]:
+def budgets_section(summary: Summary) -> list[Block]:
     cells = budget_cells(summary)
     if not cells:
         return []
-    names = part_names(cells)
-    how = [
-        f"{heading}: {', '.join(of)}."
+    names = names_of_parts(cells)
+    notes = [
+        f"{heading}: {', '.join(bounded_names)}."
         for heading, basis in (("Computed from rates and delays", "computed"), ("An upper bound", "bounded"))
-        if (of := [name for name in names if basis in _bases(cells, name)])
+        if (bounded_names := [name for name in names if basis in _bases_of_part(cells, name)])
     ]
     caption = (
         "Each bar is one cycle of a connection, from one transaction to the next. Grey, last: the rest, which none of the others "
-        f"explains. Next to it: the length of the cycle, and the limit. {' '.join(how)}"
+        f"explains. Next to it: the length of the cycle, and the limit. {' '.join(notes)}"
     ).rstrip()
     rows = []
     for label, cell in cells:
@@ -402,7 +408,7 @@ def budgets(summary: Summary) -> list[Block]:
         parts = {part.name: part.us for part in cell.cycle.parts}
         shares = [f"{parts.get(name, 0.0) / cell.cycle.us * 100:.1f}" for name in names]
         limit = limit_text.name(cell.limit.resource) if cell.limit else figures.UNKNOWN
-        rows.append(plain(label, *shares, duration(cell.cycle.us), limit))
+        rows.append(plain(label, *shares, format_duration_us(cell.cycle.us), limit))
     data = Table("", single("% of the cycle", *names, "cycle", "limit"), tuple(rows))
     title = "Where the time between two transactions of a connection goes, by cell"
     return [
@@ -411,15 +417,15 @@ def budgets(summary: Summary) -> list[Block]:
     ]
 
 
-def _bases(cells: list[tuple[str, CellSummary]], name: str) -> set[str]:
-    if name == REST:
+def _bases_of_part(cells: list[tuple[str, CellSummary]], name: str) -> set[str]:
+    if name == REST_PART:
         return set()
     return {
         part.basis for _, cell in cells if cell.cycle for part in cell.cycle.parts if part.name == name and part.us > 0
     }
 
 
-def networks(summary: Summary) -> list[Block]:
+def networks_section(summary: Summary) -> list[Block]:
     cells = network_cells(summary)
     if not cells:
         return []
@@ -431,18 +437,18 @@ def networks(summary: Summary) -> list[Block]:
         caption += " Below: the most bytes waiting in the link's queue to the client."
     fields: Fields[NetworkSeries] = {
         "MiB/s": lambda each: names[id(each)],
-        "to client": lambda each: _mib(fmean(each.to_client_bytes_per_s)),
-        "to server": lambda each: _mib(fmean(each.to_server_bytes_per_s)),
-        "interface ceiling": lambda each: _mib(each.interface_ceiling_bytes_per_s),
-        "payload ceiling": lambda each: _mib(each.payload_ceiling_bytes_per_s),
+        "to client": lambda each: _mib_text(fmean(each.to_client_bytes_per_s)),
+        "to server": lambda each: _mib_text(fmean(each.to_server_bytes_per_s)),
+        "interface ceiling": lambda each: _mib_text(each.interface_ceiling_bytes_per_s),
+        "payload ceiling": lambda each: _mib_text(each.payload_ceiling_bytes_per_s),
         "most queued": lambda each: (
             figures.size(max(queue)) if (queue := each.to_client_queue_bytes) else figures.UNKNOWN
         ),
         "retransmits/s": lambda each: f"{fmean(each.retransmits_per_s):.2f}",
     }
-    found = [(cell.arm, cell.network) for cell in cells if cell.network]
-    names = {id(series): arm for arm, series in found}
-    data = table_of("", [series for _, series in found], fields)
+    arms_and_series = [(cell.arm, cell.network) for cell in cells if cell.network]
+    names = {id(series): arm for arm, series in arms_and_series}
+    data = table_of("", [series for _, series in arms_and_series], fields)
     title = "Bytes per second in each direction over one trial, of chosen cells"
     return [
         Heading("Is the network full?"),
@@ -450,5 +456,5 @@ def networks(summary: Summary) -> list[Block]:
     ]
 
 
-def _mib(count: float | None) -> str:
+def _mib_text(count: float | None) -> str:
     return figures.UNKNOWN if count is None else f"{count / MIB:,.1f}"

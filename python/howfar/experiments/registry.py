@@ -37,12 +37,12 @@ EXPERIMENTS: list[Experiment] = [
 
 
 def summarise(run: Run) -> Summary:
-    """The complete answer of a run. Pure."""
+    """The complete analysis of a run, computed without I/O."""
     return analysis.summarise(run, EXPERIMENTS)
 
 
 def experiment_of(summary: Summary) -> Experiment:
-    return next((each for each in EXPERIMENTS if each.applies(summary)), EXPERIMENTS[-1])
+    return next((experiment for experiment in EXPERIMENTS if experiment.applies(summary)), EXPERIMENTS[-1])
 
 
 def document(summary: Summary) -> Document:
@@ -50,7 +50,7 @@ def document(summary: Summary) -> Document:
     return experiment_of(summary).document(summary)
 
 
-def in_terminal(
+def render_in_terminal(
     summary: Summary,
     width: int,
     colour: bool,
@@ -71,4 +71,4 @@ def rendered(summary: Summary, form: str) -> str:
 
 def schema() -> dict[str, object]:
     """JSON Schema of the JSON report."""
-    return json_schema({key: kind for each in EXPERIMENTS for key, kind in each.findings.items()})
+    return json_schema({key: kind for experiment in EXPERIMENTS for key, kind in experiment.findings.items()})

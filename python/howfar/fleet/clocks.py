@@ -1,4 +1,5 @@
-"""The offset of another host's clocks from ours, with a bound: they were read after a ping was sent and before its answer arrived."""
+"""Measure the offset of another host's clocks from ours. A clock is read between sending a ping and receiving its answer, which bounds
+the error."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from howfar.errors import LabError
 
 _ANSWER = struct.Struct("!qq")
 PINGS = 30
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Their clock minus ours, accurate to plus or minus `bound_ns`."""
+    """The other host's clock minus ours, accurate to plus or minus `bound_ns`."""
 
     offset_ns: int
     bound_ns: int
 
     @property
-    def is_seen(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the clocks are known to differ."""
         return abs(self.offset_ns) > self.bound_ns
 
@@ -35,42 +36,42 @@ class Clocks:
     """The offsets of one host's clocks."""
 
     monotonic: Offset
-    """Used to schedule a common start; unlike the wall clock, it is never stepped."""
+    """Used to schedule a common start: unlike the wall clock, it is never set."""
     unix: Offset
     """The wall clock, for logs."""
 
 
-def best(pings: list[tuple[int, int, int]]) -> Offset:
-    """Return the offset from the fastest ping, given as (sent, theirs, received)."""
-    sent, theirs, received = min(pings, key=lambda ping: ping[2] - ping[0])
-    return Offset(theirs - (sent + received) // 2, (received - sent + 1) // 2)
+def best_offset(pings: list[tuple[int, int, int]]) -> Offset:
+    """Return the offset from the fastest ping, given as (sent, remote clock, received)."""
+    sent_ns, remote_ns, received_ns = min(pings, key=lambda ping: ping[2] - ping[0])
+    return Offset(remote_ns - (sent_ns + received_ns) // 2, (received_ns - sent_ns + 1) // 2)
 
 
 class ClockServer:
     """Answers each byte with both clocks of its host, until it is closed."""
 
     def __init__(self, address: str, port: int = 0) -> None:
-        self._listening = socket.create_server((address, port))
-        self.port: int = self._listening.getsockname()[1]
+        self._listener = socket.create_server((address, port))
+        self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._serve, name="clock", daemon=True).start()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                asking, _ = self._listening.accept()
-                threading.Thread(target=self._answer, args=(asking,), daemon=True).start()
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(client,), daemon=True).start()
 
-    def _answer(self, asking: socket.socket) -> None:
-        with asking, contextlib.suppress(OSError):
-            asking.settimeout(_PATIENCE_S)
-            asking.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while asking.recv(1):
-                asking.sendall(_ANSWER.pack(time.monotonic_ns(), time.time_ns()))
+    def _answer(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.settimeout(_TIMEOUT_S)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while client.recv(1):
+                client.sendall(_ANSWER.pack(time.monotonic_ns(), time.time_ns()))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # it wakes the thread that accepts; closing alone does not
-        self._listening.close()
+            self._listener.shutdown(socket.SHUT_RDWR)  # it wakes the thread that accepts; closing alone does not
+        self._listener.close()
 
 
 def read_clocks(
@@ -82,21 +83,21 @@ def read_clocks(
     """Read the clocks of a `ClockServer`. Raises LabError."""
     monotonic, unix = [], []
     try:
-        with socket.create_connection((address, port), _PATIENCE_S) as asked:
-            asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with socket.create_connection((address, port), _TIMEOUT_S) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for _ in range(PINGS):
-                sent, sent_unix = monotonic_ns(), unix_ns()
-                asked.sendall(b"?")
+                sent_ns, sent_unix_ns = monotonic_ns(), unix_ns()
+                connection.sendall(b"?")
                 answer = b""
                 while len(answer) < _ANSWER.size:
-                    more = asked.recv(_ANSWER.size - len(answer))
-                    if not more:
+                    chunk = connection.recv(_ANSWER.size - len(answer))
+                    if not chunk:
                         raise LabError(f"the clock at {address} port {port} ended the connection")
-                    answer += more
-                received, received_unix = monotonic_ns(), unix_ns()
-                theirs, theirs_unix = _ANSWER.unpack(answer)
-                monotonic.append((sent, theirs, received))
-                unix.append((sent_unix, theirs_unix, received_unix))
+                    answer += chunk
+                received_ns, received_unix_ns = monotonic_ns(), unix_ns()
+                remote_ns, remote_unix_ns = _ANSWER.unpack(answer)
+                monotonic.append((sent_ns, remote_ns, received_ns))
+                unix.append((sent_unix_ns, remote_unix_ns, received_unix_ns))
     except OSError as error:
         raise LabError(f"the clock at {address} port {port} cannot be asked: {error}", "Is that port open?") from error
-    return Clocks(best(monotonic), best(unix))
+    return Clocks(best_offset(monotonic), best_offset(unix))

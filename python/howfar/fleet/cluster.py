@@ -28,22 +28,23 @@ from howfar.fleet.node import MEMORY, preload, ray_environment
 from howfar.fleet.ship import bring, ray_version
 from howfar.lab.cache import cache_home
 from howfar.lab.kernel import die_with_parent
-from howfar.lab.sandbox import attended, children_of, heed_signals
+from howfar.lab.sandbox import children_of, heed_signals, run_forwarding_signals
 
-INSIDE = "HOWFAR_HOSTS_INSIDE"
+INSIDE_VARIABLE = "HOWFAR_HOSTS_INSIDE"
 """Set in the environment of a command that runs in the namespaces of Ray's head."""
-_KILLED = (1, 137)
-_UP_S = 120.0
-_DOWN_S = 10.0
+_EXIT_CODES_IF_KILLED = (1, 137)
+"""Exit codes with which a command may have ended because its cluster ended; `_went_down` decides."""
+_UP_TIMEOUT_S = 120.0
+_DOWN_TIMEOUT_S = 10.0
 _POLL_S = 0.05
-_LOOK_S = 0.5
+_LOCK_TIMEOUT_S = 0.5
 """Retry a lock for this long: `is_up` takes it briefly just to test it."""
-_ENDS_S = 2.0
+_GUARD_EXIT_GRACE_S = 2.0
 """When Ray's head dies and takes a command with it, the guard may need this long to end too."""
 
 
 class GuardSettings(BaseModel):
-    """What `guard.py` reads from its stdin."""
+    """The settings that `guard.py` reads from its stdin."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     file: HostsFile
@@ -55,8 +56,9 @@ class GuardSettings(BaseModel):
 class Cluster:
     """The cluster that one hosts file describes, whether up or not.
 
-    In its directory, `lock` is held by the command that joins the hosts and then by their guard, `used` by the command that measures
-    between them. Both files stay: a lock on a removed file excludes no other process. `run` names the run file of that command.
+    Files in its directory: `lock` is locked by the command that joins the hosts, and then by their guard. `used` is locked by the
+    command that measures between them, and `run` names that command's run file. The lock files are never removed: a lock on a removed
+    file excludes no other process.
     """
 
     path: Path
@@ -97,17 +99,17 @@ class Cluster:
     def is_coming_up(self) -> bool:
         """Whether some of its hosts have not been joined yet; a host that was joined and then lost counts as joined."""
         state = self.state()
-        return not state or any(one["state"] == "joining" for one in state.values())
+        return not state or any(host["state"] == "joining" for host in state.values())
 
     def guard_pid(self) -> int:
         return int((self.directory / "pid").read_text())
 
-    def measures_into(self, run: Path) -> None:
-        """Record the run file of the command inside, for the command outside."""
+    def record_run_file(self, run: Path) -> None:
+        """Record the run file of a command that runs in the head's namespaces, for the command that started it there."""
         (self.directory / "run").write_text(str(run))
 
-    def resumes(self) -> str:
-        """Advice on how to continue after the command inside was lost."""
+    def resume_advice(self) -> str:
+        """Advice on how to continue after the command in the head's namespaces was lost."""
         try:
             run = (self.directory / "run").read_text()
         except OSError:
@@ -117,7 +119,7 @@ class Cluster:
     def check_usable(self) -> None:
         """Check a cluster that is up. Raises UsageError."""
         if self.is_coming_up():
-            raise _joining(self)
+            raise _joining_error(self)
         try:
             joined = GuardSettings.model_validate_json((self.directory / "settings.json").read_text())
         except (OSError, ValueError):
@@ -129,7 +131,7 @@ class Cluster:
             )
 
 
-def _joining(cluster: Cluster) -> UsageError:
+def _joining_error(cluster: Cluster) -> UsageError:
     return UsageError(
         f"another command is joining the hosts of {cluster.path}", "Try again when it has finished, or interrupt it."
     )
@@ -144,20 +146,20 @@ def find_cluster(path: Path) -> Cluster:
 
 
 def _own_address(file: HostsFile) -> str:
-    """Raises UsageError."""
+    """Address by which the hosts reach this machine. Raises UsageError."""
     local = next((host.address for host in file.hosts.values() if host.is_local), None)
     if file.address or local:
         return file.address or str(local)
     first = next(iter(file.hosts.values())).address
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            asked.connect((first, 9))
+            probe.connect((first, 9))
         except OSError as error:
             raise UsageError(
                 f"there is no way from here to {first}: {error.strerror}",
                 'Is the address right? Else give this machine\'s own: address = "…" at the top of the file.',
             ) from error
-        address: str = asked.getsockname()[0]
+        address: str = probe.getsockname()[0]
         return address
 
 
@@ -186,9 +188,9 @@ class Guard:
 
 @contextmanager
 def up(cluster: Cluster) -> Iterator[Guard]:
-    """Copy howfar to all hosts and start Ray there, for this block or, if it lets the guard stay, for longer. Raises UsageError,
-    LabError, MissingError."""
-    check_seen(sys.argv[1:])
+    """Copy howfar to all hosts and start Ray there. They stay up until the block ends, or longer if it calls `Guard.stay`. Raises
+    UsageError, LabError, MissingError."""
+    check_paths_visible(sys.argv[1:])
     guard = _start(cluster)
     try:
         _await_started(cluster, guard.process)
@@ -203,28 +205,28 @@ def _start(cluster: Cluster) -> Guard:
     with _locked(cluster.directory / "lock") as lock:
         if lock is None:
             if cluster.is_coming_up():
-                raise _joining(cluster)
+                raise _joining_error(cluster)
             raise UsageError(f"the hosts of {cluster.path} are up already", "`howfar hosts down` takes them down.")
-        for left in ("state.json", "pid"):
-            (cluster.directory / left).unlink(missing_ok=True)
+        for stale in ("state.json", "pid"):
+            (cluster.directory / stale).unlink(missing_ok=True)
         settings = cluster.settings.model_dump_json()
         (cluster.directory / "settings.json").write_text(settings)
         hosts = cluster.file.hosts
         with ThreadPoolExecutor(len(hosts)) as pool:
             list(pool.map(bring, hosts, hosts.values()))
-        heard, lifeline = os.pipe()
+        read_end, lifeline = os.pipe()
         with (cluster.directory / "guard.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "howfar.fleet.guard", str(cluster.directory), str(heard)],
+                [sys.executable, "-m", "howfar.fleet.guard", str(cluster.directory), str(read_end)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=(lock, heard),
+                pass_fds=(lock, read_end),
                 cwd="/",
                 env=own_environment(),
             )
-        os.close(heard)
+        os.close(read_end)
         (cluster.directory / "pid").write_text(str(process.pid))
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended, which `_await_started` detects
@@ -244,7 +246,7 @@ def _locked(file: Path) -> Iterator[int | None]:
 
 
 def _lock(descriptor: int) -> bool:
-    deadline = time.monotonic() + _LOOK_S
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -256,25 +258,25 @@ def _lock(descriptor: int) -> bool:
 
 
 def _await_started(cluster: Cluster, guard: subprocess.Popen[bytes]) -> None:
-    """Raises LabError."""
-    deadline = time.monotonic() + _UP_S
+    """Wait until all hosts have started. Raises LabError."""
+    deadline = time.monotonic() + _UP_TIMEOUT_S
     while True:
         state = cluster.state()
-        lost = {name: one["why"] for name, one in state.items() if one["state"] == "lost"}
+        lost = {name: host["why"] for name, host in state.items() if host["state"] == "lost"}
         if guard.poll() is not None or lost:
-            why = "; ".join(f"{name}: {reason}" for name, reason in lost.items()) or _tail(cluster)
+            why = "; ".join(f"{name}: {reason}" for name, reason in lost.items()) or _end_of_log(cluster)
             raise LabError(f"the hosts could not be joined: {why}", "See docs/hosts.md for ports and rights.")
-        if state and all(one["state"] == "started" for one in state.values()):
+        if state and all(host["state"] == "started" for host in state.values()):
             return
         if time.monotonic() > deadline:
-            late = [name for name, one in state.items() if one["state"] == "joining"]
+            late = [name for name, host in state.items() if host["state"] == "joining"]
             raise LabError(
-                f"{', '.join(late) or 'the head'} did not start within {_UP_S:.0f} s", "Are they overloaded?"
+                f"{', '.join(late) or 'the head'} did not start within {_UP_TIMEOUT_S:.0f} s", "Are they overloaded?"
             )
         time.sleep(_POLL_S)
 
 
-def _tail(cluster: Cluster) -> str:
+def _end_of_log(cluster: Cluster) -> str:
     with contextlib.suppress(OSError):
         return (cluster.directory / "guard.log").read_text(errors="replace").strip()[-300:]
     return "the guard ended"
@@ -287,7 +289,7 @@ def down(cluster: Cluster, force: bool = False) -> None:
     try:
         pid = cluster.guard_pid()
     except (OSError, ValueError) as error:
-        raise _joining(cluster) from error
+        raise _joining_error(cluster) from error
     with _locked(cluster.directory / "used") as lock:
         if lock is None and not force:
             raise UsageError(
@@ -298,10 +300,10 @@ def down(cluster: Cluster, force: bool = False) -> None:
 
 
 def _end(cluster: Cluster, pid: int) -> None:
-    """End the guard, and wait until it has released the hosts."""
+    """End the guard and wait until it has released the hosts; kill it if that takes too long."""
     with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _DOWN_S
+        deadline = time.monotonic() + _DOWN_TIMEOUT_S
         while cluster.is_up():
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
@@ -319,15 +321,16 @@ def held_up(cluster: Cluster) -> Iterator[None]:
 
 
 def inside() -> bool:
-    """Whether this command runs in the namespaces of Ray's head; the first call also makes it end with the command outside."""
-    if INSIDE not in os.environ:
+    """Whether this command runs in the namespaces of Ray's head. If so, the call also makes it end with the command that started
+    it."""
+    if INSIDE_VARIABLE not in os.environ:
         return False
     die_with_parent()
     heed_signals()
     return True
 
 
-def check_seen(words: Sequence[str]) -> None:
+def check_paths_visible(words: Sequence[str]) -> None:
     """Refuse a command line with files that Ray's head cannot see. Raises UsageError."""
     for word in (".", *words):
         path = Path(word.partition("=")[2] if word.startswith("--") else word).resolve()
@@ -341,7 +344,7 @@ def check_seen(words: Sequence[str]) -> None:
 def enter(cluster: Cluster) -> int:
     """Rerun this command in the namespaces of Ray's head; returns its exit code (128 + N for signal N). Raises UsageError,
     LabError."""
-    check_seen(sys.argv[1:])
+    check_paths_visible(sys.argv[1:])
     cluster.check_usable()
     with _locked(cluster.directory / "used") as lock:
         if lock is None:
@@ -350,15 +353,17 @@ def enter(cluster: Cluster) -> int:
                 "It measures between them, or releases them. Try again when it has ended.",
             )
         (cluster.directory / "run").unlink(missing_ok=True)
-        code = attended(_command_inside(cluster), {**ray_environment(os.environ), INSIDE: "1"}, withheld=True)
-    if code in _KILLED and _went_down(cluster):
+        code = run_forwarding_signals(
+            _command_inside(cluster), {**ray_environment(os.environ), INSIDE_VARIABLE: "1"}, block_signals=True
+        )
+    if code in _EXIT_CODES_IF_KILLED and _went_down(cluster):
         why = cluster.state().get("head", {}).get("why", "it was killed")
-        raise LabError(f"the cluster went down: {why}", cluster.resumes())
+        raise LabError(f"the cluster went down: {why}", cluster.resume_advice())
     return code
 
 
 def _command_inside(cluster: Cluster) -> list[str]:
-    """Raises LabError."""
+    """The command line that runs this command again in the namespaces of Ray's head. Raises LabError."""
     try:
         (unshare,) = children_of(cluster.guard_pid())
         (first,) = children_of(unshare)
@@ -374,8 +379,8 @@ def _command_inside(cluster: Cluster) -> list[str]:
 
 
 def _went_down(cluster: Cluster) -> bool:
-    """Whether the end of the cluster explains that of a command."""
-    deadline = time.monotonic() + _ENDS_S
+    """Whether the cluster has ended, which explains why a command in it ended; waits a moment for the guard."""
+    deadline = time.monotonic() + _GUARD_EXIT_GRACE_S
     while cluster.is_up():
         if time.monotonic() > deadline:
             return False

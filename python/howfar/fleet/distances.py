@@ -15,7 +15,7 @@ from typing import Any
 
 from howfar.engine.messages import GoodputResult, RttResult
 from howfar.errors import LabError, PlanError
-from howfar.fleet.joined import Link, cpus_of
+from howfar.fleet.ray_driver import Link, cpus_of
 from howfar.fleet.remote import RemoteHost
 from howfar.lab.awake import awake
 from howfar.lab.link import DIRECTIONS
@@ -23,23 +23,23 @@ from howfar.plan.quantities import rtt_void_ns
 from howfar.units import format_duration_ns
 
 GOODPUT_S = 5
-_TOOL_S = 5.0
+_TOOL_TIMEOUT_S = 5.0
 _IP_MTU = 14
-"""An option of getsockopt (ip(7)); the module socket has no name for it."""
+"""The option IP_MTU of getsockopt (see ip(7)), which the module `socket` does not define."""
 _CLOUD = Path("/run/cloud-init/instance-data.json")
-"""Written by cloud-init when the machine started, readable by all users; so no query over the network is needed."""
+"""Cloud-init writes this file when the machine starts, and all users may read it: the cloud's network service is not needed."""
 _OFFLOADS = ("tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload")
-_INVENT_SPEED = ("veth", "tun")
-"""Kinds of interfaces whose speed is a constant of the kernel, without a meaning."""
+_KINDS_WITHOUT_SPEED = ("veth", "tun")
+"""Kinds of interfaces for which the kernel reports a constant, meaningless speed."""
 UNKNOWN = "unknown"
 
 
 def path_mtu(address: str) -> int | None:
     """Run on a host: the path MTU to another host, as the kernel knows it after traffic."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-            asked.connect((address, 9))
-            return asked.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
     except OSError:
         return None
 
@@ -54,7 +54,7 @@ def interface(address: str) -> dict[str, Any]:
     kind = listed[0].get("linkinfo", {}).get("info_kind")
     found |= {"kind": kind} if kind else {}
     with suppress(OSError, ValueError):
-        speed = 0 if kind in _INVENT_SPEED else int(Path(f"/sys/class/net/{name}/speed").read_text())
+        speed = 0 if kind in _KINDS_WITHOUT_SPEED else int(Path(f"/sys/class/net/{name}/speed").read_text())
         found |= {"speed_mbit": speed} if speed > 0 else {}
     found["ethtool"] = shutil.which("ethtool") is not None
     offloads = _json_of(["ethtool", "--json", "-k", name])
@@ -63,10 +63,10 @@ def interface(address: str) -> dict[str, Any]:
     return found
 
 
-def clock_says() -> dict[str, Any]:
-    """Run on a host: what chrony, or else PTP, reports about its clock; empty without them."""
-    return chrony(_output(["chronyc", "-n", "-c", "tracking"])) or ptp(
-        _output(["pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET"])
+def read_clock_sync() -> dict[str, Any]:
+    """Run on a host: how well its clock is synchronised, as reported by chrony or else by PTP; empty without them."""
+    return chrony(_read_output(["chronyc", "-n", "-c", "tracking"])) or ptp(
+        _read_output(["pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET"])
     )
 
 
@@ -76,14 +76,14 @@ def chrony(tracking: str) -> dict[str, Any]:
     if len(fields) < 14 or fields[13] == "Not synchronised":
         return {}
     with suppress(ValueError):
-        offset, delay, dispersion = (float(fields[at]) for at in (4, 10, 11))
+        offset, delay, dispersion = (float(fields[column]) for column in (4, 10, 11))
         bound = abs(offset) + dispersion + delay / 2
         return {"by": "chrony", "source": fields[1] or fields[0], "offset_s": offset, "bound_s": round(bound, 9)}
     return {}
 
 
 def ptp(data_set: str) -> dict[str, Any]:
-    """Parse what pmc(8) of linuxptp prints. Its offset has no bound."""
+    """Parse the output of linuxptp's pmc(8), which reports an offset without a bound."""
     for line in data_set.splitlines():
         name, _, value = line.strip().partition(" ")
         if name == "offsetFromMaster":
@@ -95,39 +95,39 @@ def ptp(data_set: str) -> dict[str, Any]:
 def cloud() -> dict[str, str]:
     """Run on a host: its cloud's name, region and zone, if cloud-init wrote them. Empty: unknown."""
     try:
-        said = json.loads(_CLOUD.read_text()).get("v1", {})
+        metadata = json.loads(_CLOUD.read_text()).get("v1", {})
     except (OSError, ValueError, AttributeError):
         return {}
     names = {"cloud_name": "cloud", "region": "region", "availability_zone": "zone"}
-    return {ours: str(said[theirs]) for theirs, ours in names.items() if said.get(theirs)}
+    return {ours: str(metadata[theirs]) for theirs, ours in names.items() if metadata.get(theirs)}
 
 
 def where(host: RemoteHost) -> dict[str, str]:
     """The location of a host: from the hosts file, else from the host's own cloud metadata. Nothing is guessed from addresses."""
-    told = {name: word for name in ("zone", "rack") if (word := getattr(host.spec, name)) is not None}
-    return {"zone": UNKNOWN, "rack": UNKNOWN, **host.within(cloud), **told}
+    configured = {name: word for name in ("zone", "rack") if (word := getattr(host.spec, name)) is not None}
+    return {"zone": UNKNOWN, "rack": UNKNOWN, **host.within(cloud), **configured}
 
 
-def _output(command: Sequence[str]) -> str:
+def _read_output(command: Sequence[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_S).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 def _json_of(command: Sequence[str]) -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = [one for one in json.loads(_output(command) or "[]") if one]
+        found: list[dict[str, Any]] = [item for item in json.loads(_read_output(command) or "[]") if item]
     except ValueError:
         return []
     return found
 
 
 def entered(context: Callable[..., AbstractContextManager[object]], *arguments: Any) -> ExitStack:
-    """An entered context, to be held on a host: dropping it exits the context."""
-    ledger = ExitStack()
-    ledger.enter_context(context(*arguments))
-    return ledger
+    """Enter a context manager on a host. The result is held there; dropping it exits the context."""
+    stack = ExitStack()
+    stack.enter_context(context(*arguments))
+    return stack
 
 
 @dataclass(frozen=True)
@@ -137,27 +137,27 @@ class Distance:
     source: str
     target: str
     rtt: RttResult
-    """At rest: idle CPUs sleep as they always do."""
+    """RTT at rest, with idle CPUs allowed to sleep as usual."""
     awake: RttResult | None
-    """With all CPUs of both hosts kept awake, so it is the time of the network alone. None: they cannot be kept awake."""
+    """RTT with all CPUs of both hosts kept awake: the time of the network alone. None if they cannot be kept awake."""
     goodput: Mapping[str, GoodputResult]
-    """`to_server` is to the target."""
+    """By direction; `to_server` is the direction to the target."""
     mtu: int | None
     """Path MTU. None: not reported by the kernel."""
 
     def facts(self) -> dict[str, Any]:
-        """The distances as JSON, for a run file and for other programs."""
-        there = self.goodput["to_server"]
+        """The distance as JSON, for a run file and for other programs."""
+        to_target = self.goodput["to_server"]
         return {
             "from": self.source,
             "to": self.target,
-            "rtt_ns": _rtt(self.rtt),
-            "rtt_awake_ns": None if self.awake is None else _rtt(self.awake),
+            "rtt_ns": _rtt_facts(self.rtt),
+            "rtt_awake_ns": None if self.awake is None else _rtt_facts(self.awake),
             "goodput_bps": {to: round(found.bits_per_second) for to, found in self.goodput.items()},
             "retransmits": {to: found.retransmits for to, found in self.goodput.items()},
             "path_mtu": self.mtu,
-            "mss": there.mss,
-            "congestion_control": there.congestion_control,
+            "mss": to_target.mss,
+            "congestion_control": to_target.congestion_control,
         }
 
 
@@ -171,39 +171,40 @@ def real_link(probe: RttResult, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def link_moved(real: Mapping[str, Any]) -> tuple[str, ...]:
-    """Reasons why the trial is void: the RTT of its link, or of a further client's, has changed, by the rule for emulated links."""
-    return tuple(moved for one in (real, *real.get("others", ())) for moved in _moved(one))
+def rtt_violations(real: Mapping[str, Any]) -> tuple[str, ...]:
+    """Reasons why the trial is void: the RTT of its link, or of a further client's link, has changed by more than an emulated link
+    may."""
+    return tuple(moved for link in (real, *real.get("others", ())) for moved in _rtt_change(link))
 
 
-def _moved(real: Mapping[str, Any]) -> tuple[str, ...]:
-    seen_ns, before_ns = real["rtt_at_rest_ns"]["p50"], real["asked"]["rest_rtt_ns"]
-    if abs(seen_ns - before_ns) <= rtt_void_ns(before_ns):
+def _rtt_change(real: Mapping[str, Any]) -> tuple[str, ...]:
+    now_ns, before_ns = real["rtt_at_rest_ns"]["p50"], real["asked"]["rest_rtt_ns"]
+    if abs(now_ns - before_ns) <= rtt_void_ns(before_ns):
         return ()
     ends = f"from host {real['from']} to host {real['to']}"
-    return (f"the RTT {ends} was {format_duration_ns(seen_ns)}, and {format_duration_ns(before_ns)} before the run",)
+    return (f"the RTT {ends} was {format_duration_ns(now_ns)}, and {format_duration_ns(before_ns)} before the run",)
 
 
 def check_alike(links: Sequence[Mapping[str, Any]], what: str = "clients") -> None:
-    """Refuse clients, or replicas, that are not as far from the server as the first one: their common results would have no single
-    RTT. Raises PlanError."""
+    """Check that all clients, or replicas, have about the same RTT to the server as the first; otherwise their combined results would
+    belong to no single RTT. Raises PlanError."""
     first = links[0]["rtt_ns"]["p50"]
-    if any(abs(one["rtt_ns"]["p50"] - first) > rtt_void_ns(first) for one in links):
-        rtts = ", ".join(f"{format_duration_ns(one['rtt_ns']['p50'])} from {one['from']}" for one in links)
+    if any(abs(link["rtt_ns"]["p50"] - first) > rtt_void_ns(first) for link in links):
+        rtts = ", ".join(f"{format_duration_ns(link['rtt_ns']['p50'])} from {link['from']}" for link in links)
         raise PlanError(
             f"the {what} are not equally far from the server, and the results would be of no one RTT: {rtts}",
             f"Name {what} whose RTTs differ by at most 100 µs or 3 %, or make one run for each distance.",
         )
 
 
-def by_way_of(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]:
-    """The receipt of two real links, to a hop and from it, as one: a request's round trip is the sum of theirs (of the medians, and of
-    the minima), and the slower link bounds the goodput."""
+def combined_receipt(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]:
+    """The receipt of two real links, to a hop and from it, as if they were one. The RTT is the sum of both (of the medians, and of the
+    minima); the goodput is that of the slower link."""
 
     def sums(name: str) -> dict[str, int]:
-        return {which: near[name][which] + far[name][which] for which in ("p50", "min")}
+        return {statistic: near[name][statistic] + far[name][statistic] for statistic in ("p50", "min")}
 
-    goodput = {to: min(one["goodput_bps"][to] for one in (near, far)) for to in DIRECTIONS}
+    goodput = {to: min(link["goodput_bps"][to] for link in (near, far)) for to in DIRECTIONS}
     return {
         "real": True,
         "rtt_at_rest_ns": sums("rtt_at_rest_ns"),
@@ -213,34 +214,37 @@ def by_way_of(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]
         "to": far["to"],
         "rtt_ns": sums("rtt_ns"),
         "goodput_bps": goodput,
-        "mss": min((one["mss"] for one in (near, far) if one.get("mss")), default=None),
+        "mss": min((link["mss"] for link in (near, far) if link.get("mss")), default=None),
         "links": [dict(near), dict(far)],
     }
 
 
-def _rtt(found: RttResult) -> dict[str, int]:
+def _rtt_facts(found: RttResult) -> dict[str, int]:
     return {"min": found.min_ns, "p50": found.p50_ns, "p99": found.p99_ns}
 
 
-def distance(one: RemoteHost, other: RemoteHost, goodput_s: int | None = GOODPUT_S) -> Distance:
-    """Measure one pair. `goodput_s` None: as long as for a run. Raises LabError, EngineError."""
-    with closing(Link(one, other)) as link:
+def distance(source: RemoteHost, target: RemoteHost, goodput_s: int | None = GOODPUT_S) -> Distance:
+    """Measure the distance between two hosts. `goodput_s`: seconds of bulk transfer in each direction; None: as for a run. Raises
+    LabError, EngineError."""
+    with closing(Link(source, target)) as link:
         return link_distance(link, goodput_s)
 
 
 def link_distance(link: Link, goodput_s: int | None = None) -> Distance:
     """Like `distance`, over an open link."""
-    one, other = link.source, link.target
+    source, target = link.source, link.target
     rtt = link.ping()
     goodput: dict[str, GoodputResult] = {to: link.goodput(to, rtt.p50_ns, goodput_s) for to in DIRECTIONS}
-    return Distance(one.name, other.name, rtt, _awake(link), goodput, one.within(path_mtu, other.spec.address))
+    return Distance(
+        source.name, target.name, rtt, _ping_awake(link), goodput, source.within(path_mtu, target.spec.address)
+    )
 
 
-def _awake(link: Link) -> RttResult | None:
-    with ExitStack() as ledger:
+def _ping_awake(link: Link) -> RttResult | None:
+    with ExitStack() as stack:
         try:
             for host in (link.source, link.target):
-                ledger.callback(host.hold(entered, awake, cpus_of(host), called="awake").drop)
+                stack.callback(host.hold(entered, awake, cpus_of(host), called="awake").drop)
         except LabError:
             return None
         return link.ping()

@@ -1,4 +1,4 @@
-"""Keeps a cluster alive between commands: Ray's head in a sandbox here, and an ssh with heartbeats to each other host.
+"""Keeps a cluster alive between commands: runs Ray's head in a sandbox here, and sends heartbeats to each other host over ssh.
 
 `python -m howfar.fleet.guard DIRECTORY LIFELINE` reads its settings from stdin and runs until it is stopped, or until LIFELINE, a
 descriptor, is closed without a message; `cluster.py` starts and stops it. If it is killed, heartbeats stop and the hosts clean up.
@@ -22,16 +22,16 @@ from howfar.errors import HowfarError
 from howfar.fleet import node
 from howfar.fleet.cluster import GuardSettings
 from howfar.fleet.hosts_file import HostSpec
-from howfar.fleet.node import BEAT_S, NodeSettings
+from howfar.fleet.node import HEARTBEAT_INTERVAL_S, NodeSettings
 from howfar.fleet.ship import script
 from howfar.fleet.ssh import command_on
 from howfar.lab import sandbox
 
-_AGAIN_S = 2.0
-_GIVES_UP_S = 900.0
+_REJOIN_DELAY_S = 2.0
+_JOIN_TIMEOUT_S = 900.0
 """Give up on a host that has not joined for this long."""
-_ASKED = 5
-"""Number of requests to end, a second apart, before SIGKILL."""
+_SIGTERMS = 5
+"""Number of SIGTERMs, a second apart, before SIGKILL."""
 
 
 def resources(name: str | None, host: HostSpec | None) -> dict[str, float]:
@@ -42,7 +42,7 @@ def resources(name: str | None, host: HostSpec | None) -> dict[str, float]:
 
 
 class State:
-    """`state.json`: the progress of each host, for the process that waits for it."""
+    """The file `state.json` with the state of each host, for the process that waits for the hosts."""
 
     def __init__(self, directory: Path, names: list[str]) -> None:
         self._file = directory / "state.json"
@@ -59,7 +59,7 @@ class State:
             new.replace(self._file)
 
 
-class _Join:
+class _HostKeeper:
     """Joins one host, and joins it again whenever it is lost."""
 
     def __init__(self, name: str, host: HostSpec, settings: GuardSettings, token: str, state: State) -> None:
@@ -72,26 +72,26 @@ class _Join:
             resources=resources(name, host),
         )
         self._process: subprocess.Popen[bytes] | None = None
-        threading.Thread(target=self._keep, name=f"host-{name}", daemon=True).start()
+        threading.Thread(target=self._keep_joined, name=f"host-{name}", daemon=True).start()
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         process = self._process
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):
                 process.stdin.write(b"\n")
                 process.stdin.flush()
 
-    def _keep(self) -> None:
+    def _keep_joined(self) -> None:
         joined = time.monotonic()
-        while time.monotonic() - joined < _GIVES_UP_S:
+        while time.monotonic() - joined < _JOIN_TIMEOUT_S:
             if self._join_once():
                 joined = time.monotonic()
-            time.sleep(_AGAIN_S)  # a host that restarts is given a moment
+            time.sleep(_REJOIN_DELAY_S)  # time for a host that restarts
 
     def _join_once(self) -> bool:
         """Join the host and wait until it is lost. Returns False if it never joined."""
-        line = command_on(self._host, script(self._host, "-m howfar.fleet.node"))
-        process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        command = command_on(self._host, script(self._host, "-m howfar.fleet.node"))
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         started, why = False, ""
         with contextlib.suppress(OSError):
@@ -99,7 +99,7 @@ class _Join:
             process.stdin.flush()
         self._process = process
         for text in process.stdout:
-            event = said(text)
+            event = parse_message(text)
             if event.get("started"):
                 started = True
                 self._state.put(self._name, state="started")
@@ -111,7 +111,7 @@ class _Join:
         return started
 
 
-def said(line: bytes) -> dict[str, Any]:
+def parse_message(line: bytes) -> dict[str, Any]:
     """A host's message in a line; empty for other output, such as a shell's greeting."""
     try:
         found = json.loads(line)
@@ -120,7 +120,7 @@ def said(line: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _inside(directory: Path) -> int:
+def _run_head(directory: Path) -> int:
     settings = GuardSettings.model_validate_json(sys.stdin.read())
     file, token = settings.file, secrets.token_hex(32)
     state = State(directory, list(file.hosts))
@@ -134,24 +134,26 @@ def _inside(directory: Path) -> int:
     )
     node.prepare(head)
     ray = node.start_ray(head)
-    joins = [_Join(name, host, settings, token, state) for name, host in file.hosts.items() if not host.is_local]
+    keepers = [
+        _HostKeeper(name, host, settings, token, state) for name, host in file.hosts.items() if not host.is_local
+    ]
     if local is not None:
         state.put(local, state="started")
-    threading.Thread(target=_beat, args=(joins,), name="heartbeat", daemon=True).start()
+    threading.Thread(target=_send_heartbeats, args=(keepers,), name="heartbeat", daemon=True).start()
     node.watch(ray)
-    state.put("head", state="lost", why=f"Ray's head ended: {node.last_words()}")
+    state.put("head", state="lost", why=f"Ray's head ended: {node.last_error()}")
     return 1
 
 
-def _beat(joins: list[_Join]) -> None:
+def _send_heartbeats(keepers: list[_HostKeeper]) -> None:
     while True:
-        for join in joins:
-            join.beat()
-        time.sleep(BEAT_S)
+        for keeper in keepers:
+            keeper.send_heartbeat()
+        time.sleep(HEARTBEAT_INTERVAL_S)
 
 
-def _hold(lifeline: int) -> int:
-    """Hold, by an inherited descriptor, the lock that shows that the cluster is up."""
+def _run_sandbox(lifeline: int) -> int:
+    """Run the sandbox. This process inherited the descriptor that locks the cluster's `lock`, which shows that the cluster is up."""
     threading.Thread(target=_follow, args=(lifeline,), name="lifeline", daemon=True).start()
     return sandbox.run_inside(network=False)
 
@@ -161,7 +163,7 @@ def _follow(lifeline: int) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     if os.read(lifeline, 1):
         return
-    for number in (*[signal.SIGTERM] * _ASKED, signal.SIGKILL):
+    for number in (*[signal.SIGTERM] * _SIGTERMS, signal.SIGKILL):
         os.kill(os.getpid(), number)
         time.sleep(1.0)
 
@@ -170,7 +172,7 @@ def main() -> int:
     directory = Path(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return _inside(directory) if sandbox.inside() else _hold(int(sys.argv[2]))
+        return _run_head(directory) if sandbox.inside() else _run_sandbox(int(sys.argv[2]))
     except HowfarError as error:
         State(directory, []).put("head", state="lost", why=error.message)
         return error.exit_code

@@ -17,11 +17,11 @@ from howfar.toml_text import MalformedToml, parse_toml
 Role = Literal["client", "server", "replica", "hop", "application"]
 ROLES: tuple[Role, ...] = get_args(Role)
 BOTH: tuple[Role, ...] = ROLES[:2]
-"""Roles of every run."""
+"""Roles that every run needs."""
 UNNAMED: tuple[Role, ...] = ROLES[:3]
-"""Roles for which hosts are chosen if `--place` names none."""
+"""Roles for which howfar chooses hosts if `--place` names none."""
 LOCAL = "local"
-"""Value of `ssh` for this machine."""
+"""Value of the key `ssh` that means this machine."""
 FIRST_PORT = 6379
 PORTS = 5
 """Number of consecutive ports: Ray's head, node manager, object manager and agents."""
@@ -74,7 +74,7 @@ class HostSpec(BaseModel):
     """Arguments of ssh; empty: the address. `local`: this machine."""
     roles: tuple[Role, ...] = ROLES
     cpus: Annotated[str, AfterValidator(_cpus)] | None = None
-    """CPUs that howfar may use; None: all."""
+    """CPUs that howfar may use. None: all."""
     python: str | None = None
     """Python of an environment with `howfar[hosts]`. None: howfar makes an environment on that host."""
     zone: str | None = None
@@ -100,7 +100,7 @@ class HostsFile(BaseModel):
 
 
 def read_hosts(path: Path) -> HostsFile:
-    """Raises UsageError."""
+    """Read and check a hosts file. Raises UsageError."""
     try:
         with path.open("rb") as file:
             refuse_own(path, file.read(HEAD_BYTES), "a file of hosts")
@@ -112,7 +112,7 @@ def read_hosts(path: Path) -> HostsFile:
 
 
 def parse_hosts(text: str, name: str = "hosts.toml") -> HostsFile:
-    """Raises UsageError."""
+    """Parse and check the text of a hosts file. Raises UsageError."""
     try:
         found = HostsFile.model_validate(parse_toml(text))
     except MalformedToml as error:

@@ -1,5 +1,5 @@
-"""A load from other hosts: divided among them, started at the same time by each host's own clock, and merged again. CPU time is
-measured on the host that uses it.
+"""A load from several hosts. The job is divided among them, all start at the same time by their own clocks, and the results are
+merged. CPU time is measured on the host that uses it.
 
 The start time is set in advance, because a signal to a host 40 ms away would arrive 40 ms late. Each engine reports how late it
 started; a late start voids the trial. Percentiles are of all samples, never averages.
@@ -58,34 +58,37 @@ if TYPE_CHECKING:  # Ray, which dividing and merging do not need
 
 _M = TypeVar("_M", bound=Message)
 _LEAD_NS = 30_000_000
-"""Lead of the start, beyond the delay to the farthest host: the driver sends one line to each host."""
+"""How far in the future the start is set, in addition to the delay to the farthest host: the driver first sends a line to each
+host."""
 _LATE_SHARE = 0.01
-"""Largest lateness, as a share of the window: a host that begins later, or after the warm-up, has not warmed up as the others have."""
+"""Maximum lateness of a start, as a share of the window. A host that starts later, or after the warm-up, is not as warm as the
+others."""
 
 
 class LateStart(LabError):
-    """A host began so late that its load differed from the others': the trial is void, but the next one may be good."""
+    """A host began so late that its load differed from the others'. The trial is void, but another attempt may succeed."""
 
 
 @dataclass(frozen=True)
 class Client(Launcher):
-    """A host that runs a stage's load, with its clock offsets. Passed to `measure` as the stage's launcher."""
+    """The hosts that run an environment's load, and how to read their clocks. Passed to `measure` as the environment's launcher."""
 
     launcher: RemoteLauncher = field(kw_only=True)
     others: tuple[RemoteLauncher, ...] = field(default=(), kw_only=True)
     """Further clients, which share the load."""
     clocks: Callable[[RemoteHost], Clocks] = field(kw_only=True)
     elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]] = field(kw_only=True)
-    """By host: processes whose CPU time belongs to the stage, on hosts other than the first client's."""
-    told: dict[str, dict[str, Any]] = field(kw_only=True)
-    """By host, for the receipt: clock offset with its bound, lateness of the start and, for a client, its results."""
+    """By host: processes whose CPU time belongs to the environment, on hosts other than the first client's."""
+    host_reports: dict[str, dict[str, Any]] = field(kw_only=True)
+    """Filled by `measure`, by host, for the receipt: clock offset with its bound, lateness of the start and, for a client, its
+    results."""
 
     def popen(self, command: Any, **options: Any) -> Any:
         return self.launcher.popen(command, **options)
 
 
 @dataclass
-class _Heard:
+class _ClientEvents:
     """The events of one client's engine so far."""
 
     ready: Ready
@@ -96,61 +99,68 @@ class _Heard:
 
 def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
     """See `runner.trial.Measure`. Raises EngineError, LabError, PlanError."""
-    assert isinstance(launcher, Client), "a stage of hosts has such a launcher"
+    assert isinstance(launcher, Client), "an environment of hosts has such a launcher"
     clients = (launcher.launcher, *launcher.others)
-    jobs = [one.model_copy(update={"held": True}) for one in divided(job, len(clients))]
-    jobs[1:] = [one.model_copy(update={"observe": ()}) for one in jobs[1:]]
-    with ExitStack() as ledger, ThreadPoolExecutor(len(clients)) as pool:
-        engines = [ledger.enter_context(EngineProcess(*each)) for each in zip(jobs, clients, strict=True)]
+    jobs = [client_job.model_copy(update={"held": True}) for client_job in divide_job(job, len(clients))]
+    jobs[1:] = [client_job.model_copy(update={"observe": ()}) for client_job in jobs[1:]]
+    with ExitStack() as stack, ThreadPoolExecutor(len(clients)) as pool:
+        engines = [stack.enter_context(EngineProcess(*arguments)) for arguments in zip(jobs, clients, strict=True)]
         for engine in engines:
-            ledger.enter_context(bounded(engine, longest_s(job)))
-        heard = [_Heard(ready) for ready in pool.map(_await_ready, engines)]
-        _check_alike(clients, heard)
-        on_event(heard[0].ready)
+            stack.enter_context(bounded(engine, longest_s(job)))
+        client_events = [_ClientEvents(ready) for ready in pool.map(_await_ready, engines)]
+        _check_same_session(clients, client_events)
+        on_event(client_events[0].ready)
         meters = {}
-        for name, (where, observe) in launcher.elsewhere.items():
+        for name, (usage_launcher, observe) in launcher.elsewhere.items():
             usage = UsageJob(observe=observe, warmup_ns=job.warmup_ns, measure_ns=job.measure_ns)
-            meters[name] = ledger.enter_context(EngineProcess(usage, where))
-            ledger.enter_context(bounded(meters[name], longest_s(job)))
-        hosts = {one.host.name: (one.host, engine) for one, engine in zip(clients, engines, strict=True)}
+            meters[name] = stack.enter_context(EngineProcess(usage, usage_launcher))
+            stack.enter_context(bounded(meters[name], longest_s(job)))
+        hosts = {client.host.name: (client.host, engine) for client, engine in zip(clients, engines, strict=True)}
         hosts |= {name: (launcher.elsewhere[name][0].host, meter) for name, meter in meters.items()}
-        _begin(hosts, launcher, job)
+        _start_together(hosts, launcher, job)
         names = [client.host.name for client in clients]
-        others = [pool.submit(_listen, *each, _nobody) for each in zip(names[1:], engines[1:], heard[1:], strict=True)]
-        _listen(names[0], engines[0], heard[0], on_event)
+        others = [
+            pool.submit(_read_events, *arguments, _ignore_event)
+            for arguments in zip(names[1:], engines[1:], client_events[1:], strict=True)
+        ]
+        _read_events(names[0], engines[0], client_events[0], on_event)
         for other in others:
             other.result()
-        used = [one for meter in meters.values() for one in _used(meter)]
-    if not all(one.finished and one.measuring for one in heard):
+        used = [use for meter in meters.values() for use in _read_usage(meter)]
+    if not all(events.finished and events.measuring for events in client_events):
         raise EngineError(f"howfar-engine {job.job} ended without a result", "Please report this.")
-    for client, one in zip(clients, heard, strict=True):
-        launcher.told[client.host.name] |= _fared(one.finished[0])
-    finished = merged([one.finished[0] for one in heard])
+    for client, events in zip(clients, client_events, strict=True):
+        launcher.host_reports[client.host.name] |= _client_summary(events.finished[0])
+    finished = merge_results([events.finished[0] for events in client_events])
     finished = finished.model_copy(update={"cpu": (*finished.cpu, *used)})
     on_event(finished)
-    warmup = sum(one.measuring[0].warmup_transactions for one in heard)
-    measuring = heard[0].measuring[0].model_copy(update={"warmup_transactions": warmup})
-    return LoadOutcome(heard[0].ready, measuring, merged_intervals([one.intervals for one in heard]), finished)
+    warmup = sum(events.measuring[0].warmup_transactions for events in client_events)
+    measuring = client_events[0].measuring[0].model_copy(update={"warmup_transactions": warmup})
+    return LoadOutcome(
+        client_events[0].ready, measuring, merge_intervals([events.intervals for events in client_events]), finished
+    )
 
 
-def _nobody(_: Event) -> None:
+def _ignore_event(_: Event) -> None:
     """Ignore an event: those of further clients are handled when all have finished."""
 
 
-def _listen(host: str, engine: EngineProcess, heard: _Heard, on_event: Callable[[Event], None]) -> None:
+def _read_events(
+    host: str, engine: EngineProcess, client_events: _ClientEvents, on_event: Callable[[Event], None]
+) -> None:
     """Read an engine's events to the end; the caller reports the end when all engines have ended."""
-    for event in _named(host, engine):
+    for event in _events_of(host, engine):
         if isinstance(event, Measuring):
-            heard.measuring.append(event)
+            client_events.measuring.append(event)
         elif isinstance(event, Interval):
-            heard.intervals.append(event)
+            client_events.intervals.append(event)
         elif isinstance(event, Finished):
-            heard.finished.append(event)
+            client_events.finished.append(event)
             return
         on_event(event)
 
 
-def _named(host: str, engine: EngineProcess) -> Iterator[Event]:
+def _events_of(host: str, engine: EngineProcess) -> Iterator[Event]:
     """An engine's events. Raises EngineError with the host's name."""
     try:
         yield from engine.events()
@@ -160,14 +170,14 @@ def _named(host: str, engine: EngineProcess) -> Iterator[Event]:
         raise EngineError(f"host {host}: {error.message}", error.advice) from error
 
 
-def _check_alike(clients: tuple[RemoteLauncher, ...], heard: list[_Heard]) -> None:
+def _check_same_session(clients: tuple[RemoteLauncher, ...], client_events: list[_ClientEvents]) -> None:
     """Check that all clients have the same session as the first, which the receipt shows. Raises LabError."""
-    first = heard[0].ready.receipt
-    for client, one in zip(clients, heard, strict=True):
+    first = client_events[0].ready.receipt
+    for client, events in zip(clients, client_events, strict=True):
         for what in ("peer_address", "address_family", "tls_client_version", "compression"):
-            if getattr(one.ready.receipt, what) != getattr(first, what):
+            if getattr(events.ready.receipt, what) != getattr(first, what):
                 raise LabError(
-                    f"{what} of host {client.host.name} is {getattr(one.ready.receipt, what)}, not {getattr(first, what)}"
+                    f"{what} of host {client.host.name} is {getattr(events.ready.receipt, what)}, not {getattr(first, what)}"
                 )
 
 
@@ -178,10 +188,10 @@ def _await_ready(engine: EngineProcess) -> Ready:
     return event
 
 
-def _fared(finished: Finished) -> dict[str, Any]:
-    """Results of one client: its part of the load, and whether its own CPU or its own lateness limited it."""
+def _client_summary(finished: Finished) -> dict[str, Any]:
+    """Results of one client: its part of the load, and figures that show whether its own CPU or lateness limited it."""
     own = next(use for use in finished.cpu if use.role == "client")
-    late = next((one.p99_ns for one in finished.histograms if one.kind == "lateness"), None)
+    late = next((histogram.p99_ns for histogram in finished.histograms if histogram.kind == "lateness"), None)
     return {
         "transactions": finished.transactions,
         "busiest_thread_share": round(own.busiest_thread_ns / finished.elapsed_ns, 3),
@@ -190,10 +200,14 @@ def _fared(finished: Finished) -> dict[str, Any]:
     }
 
 
-def _begin(hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client, job: LoadJob | PageJob) -> None:
-    """Set one start for all clients. Raises LateStart."""
+def _start_together(
+    hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client, job: LoadJob | PageJob
+) -> None:
+    """Start all engines at the same time. Raises LateStart, EngineError."""
     with ThreadPoolExecutor(len(hosts)) as pool:
-        clocks = dict(zip(hosts, pool.map(lambda one: client.clocks(one[0]), hosts.values()), strict=True))
+        clocks = dict(
+            zip(hosts, pool.map(lambda host_and_engine: client.clocks(host_and_engine[0]), hosts.values()), strict=True)
+        )
         farthest_ns = max(clock.monotonic.bound_ns for clock in clocks.values())
         at_ns = time.monotonic_ns() + _LEAD_NS + 4 * farthest_ns
 
@@ -206,20 +220,20 @@ def _begin(hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client
             return begun
 
         begun = dict(zip(hosts, pool.map(start, hosts), strict=True))
-    for name, one in begun.items():
+    for name, engine_start in begun.items():
         clock = clocks[name].monotonic
-        client.told[name] = {
+        client.host_reports[name] = {
             "clock_offset_ns": clock.offset_ns,
             "clock_bound_ns": clock.bound_ns,
-            "late_ns": one.late_ns,
+            "late_ns": engine_start.late_ns,
         }
-        if one.late_ns > min(_LATE_SHARE * job.measure_ns, job.warmup_ns):
+        if engine_start.late_ns > min(_LATE_SHARE * job.measure_ns, job.warmup_ns):
             raise LateStart(
-                f"host {name} began {one.late_ns / 1e6:.1f} ms late", "Is it, or the way to it, overloaded?"
+                f"host {name} began {engine_start.late_ns / 1e6:.1f} ms late", "Is it, or the way to it, overloaded?"
             )
 
 
-def _used(meter: EngineProcess) -> tuple[CpuUse, ...]:
+def _read_usage(meter: EngineProcess) -> tuple[CpuUse, ...]:
     event = meter.read()
     if not isinstance(event, Used):
         raise EngineError(f"howfar-engine usage said {event.event}", "Please report this.")
@@ -229,7 +243,7 @@ def _used(meter: EngineProcess) -> tuple[CpuUse, ...]:
 # ---------------------------------------------------------------- the job, divided
 
 
-def divided(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
+def divide_job(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
     """Divide connections and rate among clients. Raises PlanError."""
     if clients == 1:
         return [job]
@@ -238,7 +252,7 @@ def divided(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
             f"this load cannot be divided over {clients} clients",
             "It must be of statements, with a connection (--threads) for each client at the least.",
         )
-    if _of_one_client(job.workload):
+    if _needs_one_client(job.workload):
         raise PlanError(
             f"{job.workload.kind} cannot be divided over {clients} clients: it gives each connection rows of its own, by their number "
             "on one client",
@@ -250,39 +264,41 @@ def divided(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
         arrivals = job.arrivals
         if arrivals is not None:
             arrivals = arrivals.model_copy(update={"rate_per_s": arrivals.rate_per_s * share / job.connections})
-        alone = {"workload": _interleaved(job.workload, number, clients), "seed": job.seed ^ (number << 32)}
+        alone = {"workload": _interleave_sequences(job.workload, number, clients), "seed": job.seed ^ (number << 32)}
         found.append(job.model_copy(update={"connections": share, "arrivals": arrivals, **alone}))
     return found
 
 
-_BY_CONNECTION = ("select_random_points", "select_random_ranges", "bulk_insert")
-"""Workloads of sysbench whose rows depend on a connection's number."""
+_ROWS_BY_CONNECTION = ("select_random_points", "select_random_ranges", "bulk_insert")
+"""Sysbench workloads in which a connection's number determines its rows."""
 
 
-def _of_one_client(workload: Workload) -> bool:
+def _needs_one_client(workload: Workload) -> bool:
     """Whether two clients with this workload would use each other's rows or keys."""
     if not isinstance(workload, Sysbench):
         return False
-    return workload.kind in _BY_CONNECTION or (workload.kind == "oltp_insert" and not workload.auto_inc)
+    return workload.kind in _ROWS_BY_CONNECTION or (workload.kind == "oltp_insert" and not workload.auto_inc)
 
 
-def _interleaved(workload: Workload, number: int, clients: int) -> Workload:
-    """The workload of one of several clients: of each sequence it takes every n-th value for n clients, so that no key is used
-    twice."""
+def _interleave_sequences(workload: Workload, number: int, clients: int) -> Workload:
+    """The workload of client `number` (from 0) of several: with n clients, it takes every n-th value of each sequence, so that no key
+    is used twice."""
     if not isinstance(workload, Custom):
         return workload
     statements = tuple(
-        each.model_copy(
+        statement.model_copy(
             update={
                 "parameters": tuple(
-                    one.model_copy(update={"first": one.first + number * one.step, "step": clients * one.step})
-                    if isinstance(one, SequenceValues)
-                    else one
-                    for one in each.parameters
+                    parameter.model_copy(
+                        update={"first": parameter.first + number * parameter.step, "step": clients * parameter.step}
+                    )
+                    if isinstance(parameter, SequenceValues)
+                    else parameter
+                    for parameter in statement.parameters
                 )
             }
         )
-        for each in workload.statements
+        for statement in workload.statements
     )
     return workload.model_copy(update={"statements": statements})
 
@@ -290,76 +306,86 @@ def _interleaved(workload: Workload, number: int, clients: int) -> Workload:
 # ---------------------------------------------------------------- the results, merged
 
 
-def merged_intervals(clients: Sequence[Sequence[Interval]]) -> tuple[Interval, ...]:
-    """Merge the slices of the window, which are the same for all clients, because these have one start time. Raises LabError."""
+def merge_intervals(clients: Sequence[Sequence[Interval]]) -> tuple[Interval, ...]:
+    """Merge the clients' intervals; these have the same bounds, because all clients start at the same time. Raises LabError."""
     if len(clients) == 1:
         return tuple(clients[0])
-    if len({tuple((one.start_ns, one.length_ns) for one in slices) for slices in clients}) > 1:
+    if len({tuple((interval.start_ns, interval.length_ns) for interval in slices) for slices in clients}) > 1:
         raise LabError("the clients did not measure the same window", "Please report this.")
     found = []
     for slices in zip(*clients, strict=True):
         first = slices[0]
         sums = {
-            name: sum(getattr(one, name) for one in slices)
+            name: sum(getattr(interval, name) for interval in slices)
             for name in ("transactions", "queries", "errors", "reconnects", "backlog")
         }
-        together = merge_data(one.latencies for one in slices if one.latencies is not None)
+        together = merge_data(interval.latencies for interval in slices if interval.latencies is not None)
         sums |= {f"p{share}_ns": round(value_at(together, share / 100)) for share in (50, 95, 99)}
-        sums["max_ns"] = max(one.max_ns for one in slices)
-        found.append(first.model_copy(update={**sums, "classes": _summed(Classes, [one.classes for one in slices])}))
+        sums["max_ns"] = max(interval.max_ns for interval in slices)
+        found.append(
+            first.model_copy(
+                update={**sums, "classes": _sum_messages(Classes, [interval.classes for interval in slices])}
+            )
+        )
     return tuple(found)
 
 
-def merged(clients: Sequence[Finished]) -> Finished:
+def merge_results(clients: Sequence[Finished]) -> Finished:
     """Merge the results of all clients."""
     if len(clients) == 1:
         return clients[0]
     first = clients[0]
     summed = {
-        name: sum(getattr(one, name) for one in clients)
+        name: sum(getattr(client, name) for client in clients)
         for name in ("transactions", "queries", "turns", "rows", "reconnects", "starved_receives", "peak_memory_bytes")
     }
-    errors = reduce(Counter.__add__, (Counter(one.errors) for one in clients), Counter[str]())
-    accounts = [one.open_loop for one in clients if one.open_loop is not None]
-    lookups = [one.lookups for one in clients if one.lookups is not None]
-    lost = [one.lost for one in clients if one.lost is not None]
+    errors = reduce(Counter.__add__, (Counter(client.errors) for client in clients), Counter[str]())
+    accounts = [client.open_loop for client in clients if client.open_loop is not None]
+    lookups = [client.lookups for client in clients if client.lookups is not None]
+    lost = [client.lost for client in clients if client.lost is not None]
     return first.model_copy(
         update={
             **summed,
-            "elapsed_ns": max(one.elapsed_ns for one in clients),
-            "answered": _all_or_none([one.answered for one in clients]),
-            "classes": _summed(Classes, [one.classes for one in clients]),
-            "lookups": _summed(Lookups, lookups) if lookups else None,
-            "bytes": _summed(Bytes, [one.bytes for one in clients]),
+            "elapsed_ns": max(client.elapsed_ns for client in clients),
+            "answered": _sum_if_all_known([client.answered for client in clients]),
+            "classes": _sum_messages(Classes, [client.classes for client in clients]),
+            "lookups": _sum_messages(Lookups, lookups) if lookups else None,
+            "bytes": _sum_messages(Bytes, [client.bytes for client in clients]),
             "errors": dict(errors),
-            "lost": lost[0].model_copy(update={"at_end": sum(one.at_end for one in lost)}) if lost else None,
-            "open_loop": _summed(Account, accounts) if accounts else None,
-            "fairness": _fairness([one.fairness for one in clients]),
-            "tcp": _tcp([one.tcp for one in clients if one.tcp is not None]),
-            "cpu": _cpu([use for one in clients for use in one.cpu]),
-            "histograms": _histograms([each for one in clients for each in one.histograms]),
-            "interrupted": next((one.interrupted for one in clients if one.interrupted), None),
+            "lost": lost[0].model_copy(update={"at_end": sum(client_lost.at_end for client_lost in lost)})
+            if lost
+            else None,
+            "open_loop": _sum_messages(Account, accounts) if accounts else None,
+            "fairness": _merge_fairness([client.fairness for client in clients]),
+            "tcp": _merge_tcp([client.tcp for client in clients if client.tcp is not None]),
+            "cpu": _sum_cpu([use for client in clients for use in client.cpu]),
+            "histograms": _merge_histograms([histogram for client in clients for histogram in client.histograms]),
+            "interrupted": next((client.interrupted for client in clients if client.interrupted), None),
         }
     )
 
 
-def _all_or_none(counts: Sequence[int | None]) -> int | None:
+def _sum_if_all_known(counts: Sequence[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 
 
-def _summed(kind: type[_M], all_: Sequence[_M]) -> _M:
-    """The sum of messages that only have counts."""
-    return kind.model_validate({name: sum(getattr(one, name) for one in all_) for name in kind.model_fields})
+def _sum_messages(kind: type[_M], messages: Sequence[_M]) -> _M:
+    """Sum messages of a type whose fields are all counts."""
+    return kind.model_validate(
+        {name: sum(getattr(message, name) for message in messages) for name in kind.model_fields}
+    )
 
 
-def _fairness(all_: Sequence[Fairness]) -> Fairness:
-    """Merge fairness; clients differ by at most one connection, so their means have equal weight."""
+def _merge_fairness(messages: Sequence[Fairness]) -> Fairness:
+    """Merge fairness. Clients differ by at most one connection, so their means get equal weights."""
 
     def pooled(mean: str, deviation: str) -> tuple[float, float]:
-        means = [getattr(one, mean) for one in all_]
+        means = [getattr(message, mean) for message in messages]
         centre = sum(means) / len(means)
-        spread = sum(getattr(one, deviation) ** 2 + (getattr(one, mean) - centre) ** 2 for one in all_) / len(all_)
+        spread = sum(
+            getattr(message, deviation) ** 2 + (getattr(message, mean) - centre) ** 2 for message in messages
+        ) / len(messages)
         return centre, sqrt(spread)
 
     transactions, busy = pooled("transactions_mean", "transactions_stddev"), pooled("busy_mean_ns", "busy_stddev_ns")
@@ -371,13 +397,13 @@ def _fairness(all_: Sequence[Fairness]) -> Fairness:
     )
 
 
-def _tcp(all_: Sequence[TcpFacts]) -> TcpFacts | None:
-    """Merge TCP figures; a median is the worst client's."""
-    if not all_:
+def _merge_tcp(messages: Sequence[TcpFacts]) -> TcpFacts | None:
+    """Merge TCP figures: counts are summed; of the median and maximum RTT the worst client's is kept."""
+    if not messages:
         return None
 
     def known(name: str) -> list[int]:
-        return [value for one in all_ if (value := getattr(one, name)) is not None]
+        return [value for message in messages if (value := getattr(message, name)) is not None]
 
     summed = {name: sum(known(name)) for name in ("connections", "retransmits")}
     times = {
@@ -387,10 +413,10 @@ def _tcp(all_: Sequence[TcpFacts]) -> TcpFacts | None:
     return TcpFacts(**summed, **times, **worst, min_rtt_ns=min(known("min_rtt_ns"), default=None))
 
 
-def _cpu(all_: Sequence[CpuUse]) -> tuple[CpuUse, ...]:
+def _sum_cpu(messages: Sequence[CpuUse]) -> tuple[CpuUse, ...]:
     """Sum CPU time by role; the busiest thread is the maximum."""
     found = []
-    for role, group in groupby(sorted(all_, key=lambda use: use.role), key=lambda use: use.role):
+    for role, group in groupby(sorted(messages, key=lambda use: use.role), key=lambda use: use.role):
         uses = list(group)
         names = ("cpu_ns", "runnable_wait_ns", "threads", "voluntary_switches", "involuntary_switches")
         sums = {name: sum(getattr(use, name) for use in uses) for name in names}
@@ -398,21 +424,21 @@ def _cpu(all_: Sequence[CpuUse]) -> tuple[CpuUse, ...]:
     return tuple(found)
 
 
-def _histograms(all_: Sequence[Histogram]) -> tuple[Histogram, ...]:
+def _merge_histograms(messages: Sequence[Histogram]) -> tuple[Histogram, ...]:
     """Add histograms; the counts are exact."""
     found = []
-    for kind in dict.fromkeys(each.kind for each in all_):
-        same = [each for each in all_ if each.kind == kind]
-        count = sum(each.count for each in same)
-        together = merge(HistogramRecord(**each.model_dump()) for each in same)
+    for kind in dict.fromkeys(histogram.kind for histogram in messages):
+        same = [histogram for histogram in messages if histogram.kind == kind]
+        count = sum(histogram.count for histogram in same)
+        together = merge(HistogramRecord(**histogram.model_dump()) for histogram in same)
         percentiles = {f"p{share}_ns": round(value_at(together, share / 100)) for share in (50, 95, 99)}
         found.append(
             same[0].model_copy(
                 update={
                     "count": count,
-                    "min_ns": min((each.min_ns for each in same if each.count), default=0),
-                    "max_ns": max(each.max_ns for each in same),
-                    "mean_ns": sum(each.mean_ns * each.count for each in same) / count if count else 0.0,
+                    "min_ns": min((histogram.min_ns for histogram in same if histogram.count), default=0),
+                    "max_ns": max(histogram.max_ns for histogram in same),
+                    "mean_ns": sum(histogram.mean_ns * histogram.count for histogram in same) / count if count else 0.0,
                     **percentiles,
                     "data": encode(together),
                 }

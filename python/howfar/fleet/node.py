@@ -1,8 +1,8 @@
 """One host's part of a cluster: Ray in its own namespaces, alive as long as heartbeats arrive on stdin.
 
 `python -m howfar.fleet.node` reads a line of settings, then heartbeats. It starts this program again as process 1 of new PID and mount
-namespaces, in which Ray, the agents, servers and engines live; their files are in memory that only they see. When stdin ends, or is
-silent for `SILENCE_S`, or this process is killed, the kernel removes all of it.
+namespaces, in which Ray, the agents, servers and engines run; their files are in a tmpfs that only they can see. When stdin ends, or
+is silent for `HEARTBEAT_TIMEOUT_S`, or this process is killed, the kernel removes all of it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from howfar.fleet.hosts_file import WORKER_PORTS
 from howfar.lab import sandbox
 from howfar.lab.environment import memory_bytes
 
-SILENCE_S = 8.0
-"""A link that was down for 5 s is tolerated; a host without heartbeats for longer removes everything within 10 s."""
-BEAT_S = 1.0
-MISSED_S = 3.0
-"""After this time without a heartbeat the connection to a host counts as interrupted: trials at that time are void."""
+HEARTBEAT_TIMEOUT_S = 8.0
+"""Without heartbeats for this long, a host removes everything, so that nothing is left after 10 s; a link may be down for 5 s."""
+HEARTBEAT_INTERVAL_S = 1.0
+INTERRUPTION_S = 3.0
+"""After this time without a heartbeat the connection to a host counts as interrupted, and trials at that time are void."""
 MEMORY = Path("/dev/shm")
-"""A tmpfs of the host's own sandbox, for Ray's object store and all our other files."""
+"""Where the sandbox of each host mounts its own tmpfs, for Ray's object store and all our other files."""
 TOKEN = MEMORY / "token"
 RAY = MEMORY / "ray"
 WORK = MEMORY / "work"
-HEARD = MEMORY / "heard"
+LAST_HEARTBEAT = MEMORY / "heard"
 """Time of the last heartbeat, by the monotonic clock."""
-SILENCES = MEMORY / "silences"
+INTERRUPTIONS = MEMORY / "silences"
 """Length of each interruption of the heartbeats in ns, one per line."""
 _LIBRARY = MEMORY / "listen.so"
-"""Loaded into Ray's programs, which otherwise listen on all addresses of a host."""
+"""Library that is preloaded into Ray's programs, which would otherwise listen on all addresses of a host."""
 _OBJECT_STORE_BYTES = 80_000_000
 _LOG = MEMORY / "ray-start.log"
 _ENVIRONMENT = {
@@ -82,7 +82,7 @@ class NodeSettings(BaseModel):
 
 
 def ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of Ray's programs and the driver in the sandbox, from that outside."""
+    """The environment variables of Ray's programs and the driver in the sandbox: those from outside, and Ray's settings."""
     return {**environment, **_ENVIRONMENT}
 
 
@@ -92,20 +92,20 @@ def preload(address: str) -> dict[str, str]:
 
 
 def leave_preload() -> None:
-    """Start further processes without the library, because everything that is measured must run without it."""
+    """Remove the library from this process's environment, because everything that is measured must start without it."""
     for name in preload(""):
         os.environ.pop(name, None)
 
 
 def prepare(settings: NodeSettings) -> None:
-    """Mount a private tmpfs in the sandbox; store there the token and the library. Raises LabError."""
+    """Mount the private tmpfs in the sandbox, and store the token and the library there. Raises LabError."""
     sandbox.mount_memory(MEMORY, memory_bytes("MemAvailable"), "1777")
     for directory in (RAY, WORK):
         directory.mkdir(mode=0o700)
-    made = subprocess.run([find_engine(), "preload"], capture_output=True)
-    if made.returncode != 0:
+    engine = subprocess.run([find_engine(), "preload"], capture_output=True)
+    if engine.returncode != 0:
         raise LabError("howfar-engine there is of another version than howfar", "Unset HOWFAR_ENGINE there.")
-    _LIBRARY.write_bytes(made.stdout)
+    _LIBRARY.write_bytes(engine.stdout)
     with os.fdopen(os.open(TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(settings.token)
 
@@ -134,7 +134,7 @@ def ray_command(settings: NodeSettings) -> list[str]:
 
 
 def start_ray(settings: NodeSettings) -> subprocess.Popen[bytes]:
-    """Start Ray in the sandbox, after `prepare`. The process ends when one of Ray's programs does."""
+    """Start Ray in the sandbox, after `prepare`. The process ends when any of Ray's programs ends."""
     with _LOG.open("wb") as log:
         return subprocess.Popen(
             ray_command(settings),
@@ -145,51 +145,51 @@ def start_ray(settings: NodeSettings) -> subprocess.Popen[bytes]:
         )
 
 
-def last_words() -> str:
+def last_error() -> str:
     """The last line that Ray wrote before it ended."""
     lines = [line.strip() for line in _LOG.read_text(errors="replace").splitlines() if line.strip()]
-    telling = [line for line in lines if "rror" in line or "ismatch" in line] or lines
-    return telling[-1][:300] if telling else "it said nothing"
+    errors = [line for line in lines if "rror" in line or "ismatch" in line] or lines
+    return errors[-1][:300] if errors else "it said nothing"
 
 
 def _follow_stdin(descriptor: int) -> None:
     """Follow heartbeats until they stop; then everything here must end."""
-    heard_ns = time.monotonic_ns()
+    last_ns = time.monotonic_ns()
     while True:
-        readable, _, _ = select.select([descriptor], [], [], SILENCE_S)
+        readable, _, _ = select.select([descriptor], [], [], HEARTBEAT_TIMEOUT_S)
         if not readable or not os.read(descriptor, 4096):
             os._exit(0)
         now_ns = time.monotonic_ns()
-        if now_ns - heard_ns > MISSED_S * 1e9:
-            with suppress(OSError), SILENCES.open("a") as file:
-                file.write(f"{now_ns - heard_ns}\n")
-        heard_ns = now_ns
+        if now_ns - last_ns > INTERRUPTION_S * 1e9:
+            with suppress(OSError), INTERRUPTIONS.open("a") as file:
+                file.write(f"{now_ns - last_ns}\n")
+        last_ns = now_ns
         with suppress(OSError):  # a full disk is reported where space is needed
-            HEARD.write_text(str(now_ns))
+            LAST_HEARTBEAT.write_text(str(now_ns))
 
 
-def silences() -> list[int]:
+def read_interruptions() -> list[int]:
     """Run on a host: lengths of the interruptions of its heartbeats in ns, including one that has not ended."""
-    found = [int(line) for line in SILENCES.read_text().splitlines()] if SILENCES.exists() else []
+    found = [int(line) for line in INTERRUPTIONS.read_text().splitlines()] if INTERRUPTIONS.exists() else []
     with suppress(OSError, ValueError):  # the machine of Ray's head has no heartbeats
-        now_ns = time.monotonic_ns() - int(HEARD.read_text())
-        found += [now_ns] if now_ns > MISSED_S * 1e9 else []
+        now_ns = time.monotonic_ns() - int(LAST_HEARTBEAT.read_text())
+        found += [now_ns] if now_ns > INTERRUPTION_S * 1e9 else []
     return found
 
 
-def say(**what: Any) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
+def send_message(**facts: Any) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
-def _inside() -> int:
+def _run() -> int:
     settings = NodeSettings.model_validate_json(_read_line(0))
     threading.Thread(target=_follow_stdin, args=(0,), name="heartbeat", daemon=True).start()
     prepare(settings)
     ray = start_ray(settings)
-    say(started=True)
+    send_message(started=True)
     watch(ray)
-    say(failed=f"Ray ended: {last_words()}")
+    send_message(failed=f"Ray ended: {last_error()}")
     return 1
 
 
@@ -209,7 +209,7 @@ def watch(ray: subprocess.Popen[Any]) -> None:
 
 
 def _read_line(descriptor: int) -> bytes:
-    """Read a line byte by byte, because another reader takes what follows."""
+    """Read a line byte by byte, so that what follows is left for another reader."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(descriptor, 1)
@@ -224,9 +224,9 @@ def main() -> int:
     try:
         if not sandbox.inside():
             return sandbox.run_inside(network=False)
-        return _inside()
+        return _run()
     except HowfarError as error:
-        say(failed=error.message, advice=error.advice)
+        send_message(failed=error.message, advice=error.advice)
         return error.exit_code
 
 

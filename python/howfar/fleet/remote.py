@@ -1,6 +1,7 @@
 """The agents and the driver's side of them: run functions, hold objects and start processes on a host as if it were local.
 
-An agent is a Ray actor on each host. It is never restarted and never retries: a trial is all or nothing. What it started ends with it.
+An agent is a Ray actor, one on each host. It is never restarted and its calls are never retried: a trial succeeds as a whole or fails.
+Everything that an agent started ends with it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from howfar.fleet.hosts_file import HostSpec
 from howfar.fleet.node import leave_preload
 
 ENGINE = "howfar-engine"
-_LINES_KEPT = 100_000
-_STDERR_KEPT = 4000
+_MAX_LINES = 100_000
+_MAX_STDERR_CHARACTERS = 4000
 
 
 class HeldProcess:
@@ -47,11 +48,11 @@ class HeldProcess:
             self._process = subprocess.Popen([*prefix, *command], env=own_environment(), **streams)
         self.pid = self._process.pid
         self._log = log
-        self._lines: queue.Queue[str] = queue.Queue(_LINES_KEPT)
+        self._lines: queue.Queue[str] = queue.Queue(_MAX_LINES)
         self._stderr = ""
         self._readers: list[threading.Thread] = []
         if log is None:
-            self._readers = [threading.Thread(target=each, daemon=True) for each in (self._read, self._read_stderr)]
+            self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_stderr)]
             for reader in self._readers:
                 reader.start()
 
@@ -64,12 +65,12 @@ class HeldProcess:
     def _read_stderr(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._stderr = (self._stderr + line.decode(errors="replace"))[-_STDERR_KEPT:]
+            self._stderr = (self._stderr + line.decode(errors="replace"))[-_MAX_STDERR_CHARACTERS:]
 
-    def lines(self, patience_s: float) -> list[str]:
-        """Wait for output and return all lines so far; an empty line is the end. Returns an empty list after `patience_s`."""
+    def lines(self, timeout_s: float) -> list[str]:
+        """Wait for output and return all lines so far; an empty line is the end. Returns an empty list after `timeout_s`."""
         try:
-            found = [self._lines.get(timeout=patience_s)]
+            found = [self._lines.get(timeout=timeout_s)]
         except queue.Empty:
             return []
         with contextlib.suppress(queue.Empty):
@@ -91,9 +92,9 @@ class HeldProcess:
     def poll(self) -> int | None:
         return self._process.poll()
 
-    def wait(self, patience_s: float) -> int | None:
+    def wait(self, timeout_s: float) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(patience_s)
+            return self._process.wait(timeout_s)
         return None
 
     def stderr(self) -> str:
@@ -115,8 +116,8 @@ class HeldProcess:
 
 
 class Agent:
-    """The actor's class. Methods run concurrently in threads. One thread, which lives as long as the actor, starts all processes,
-    because a child dies with the thread that started it."""
+    """The actor's class. Methods run concurrently in threads. One thread, which exists as long as the actor, starts all processes,
+    because a child process is killed when the thread that started it ends."""
 
     def __init__(self) -> None:
         leave_preload()
@@ -124,27 +125,27 @@ class Agent:
         self._held: dict[str, Any] = {}
 
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
-        """Run a function once."""
-        return _outcome(lambda: function(*arguments))
+        """Run a function here."""
+        return _call_safely(lambda: function(*arguments))
 
     def hold(self, key: str, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
         """Make an object here and keep it; returns its public plain attributes."""
 
         def make() -> dict[str, Any]:
-            self._held[key] = made = factory(*arguments)
-            return {name: value for name, value in vars(made).items() if not name.startswith("_")}
+            self._held[key] = created = factory(*arguments)
+            return {name: value for name, value in vars(created).items() if not name.startswith("_")}
 
-        return _outcome(lambda: self._starter.submit(make).result())
+        return _call_safely(lambda: self._starter.submit(make).result())
 
     def call(self, key: str, method: str, arguments: tuple[Any, ...], starts: bool) -> tuple[str, Any]:
-        """Call a method of a held object. `starts`: it starts processes."""
+        """Call a method of a held object. `starts`: whether the method starts processes, and so must run in the thread for that."""
 
         def ask() -> Any:
             if key not in self._held:
                 raise HostLost("its agent was lost with all that it held", "`howfar resume` continues the run.")
             return getattr(self._held[key], method)(*arguments)
 
-        return _outcome(lambda: self._starter.submit(ask).result() if starts else ask())
+        return _call_safely(lambda: self._starter.submit(ask).result() if starts else ask())
 
     def drop(self, key: str) -> tuple[str, Any]:
         """Close a held object; an unknown one is not an error."""
@@ -154,11 +155,12 @@ class Agent:
             if hasattr(held, "close"):
                 held.close()
 
-        return _outcome(close)
+        return _call_safely(close)
 
 
-def _outcome(what: Callable[[], Any]) -> tuple[str, Any]:
-    """Call a function; return errors as values, with their advice, because an error that Ray raises means that the host is lost."""
+def _call_safely(what: Callable[[], Any]) -> tuple[str, Any]:
+    """Call a function; returns an empty text and its result, or an error's type with message and advice. Errors are returned, not
+    raised, because an error that Ray raises means that the host is lost."""
     try:
         return "", what()
     except HowfarError as error:
@@ -169,11 +171,11 @@ def _outcome(what: Callable[[], Any]) -> tuple[str, Any]:
 
 
 _Result = TypeVar("_Result")
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _START_S = 60.0
 _READ_S = 2.0
 _THREADS = 32
-_numbers = itertools.count(1)
+_object_numbers = itertools.count(1)
 
 
 class HostLost(LabError):
@@ -188,14 +190,14 @@ class RemoteHost:
     spec: HostSpec
     actor: type[Any] = Agent
     pinned: Mapping[str, float] | None = None
-    """Resources that only this host has. None: that with its name."""
+    """Ray resources that only this host has, by which its agent is started there. None: the resource with its name."""
     _agent: Any = field(default=None, repr=False)
 
     def join(self) -> None:
         """Start an agent if there is none or the last one is dead. Raises HostLost."""
         if self._agent is not None and self.alive():
             return
-        made = ray.remote(self.actor).options(
+        created = ray.remote(self.actor).options(
             num_cpus=0,
             resources=dict(self.pinned or {f"host:{self.name}": 1.0}),
             max_restarts=0,
@@ -203,8 +205,8 @@ class RemoteHost:
             max_concurrency=_THREADS,
         )
         self.leave()
-        self._agent = made.remote()
-        self.within(_answer, patience_s=_START_S)
+        self._agent = created.remote()
+        self.within(_ping, timeout_s=_START_S)
 
     def leave(self) -> None:
         if self._agent is not None:
@@ -214,16 +216,16 @@ class RemoteHost:
 
     def alive(self) -> bool:
         with suppress(HostLost):
-            return bool(self.within(_answer, patience_s=_READ_S * 5))
+            return bool(self.within(_ping, timeout_s=_READ_S * 5))
         return False
 
-    def _ask(self, method: str, *arguments: Any, patience_s: float = _PATIENCE_S) -> Any:
+    def _ask(self, method: str, *arguments: Any, timeout_s: float = _TIMEOUT_S) -> Any:
         if self._agent is None:
             raise HostLost(f"host {self.name} has no agent", "`howfar hosts show` says what is there.")
         try:
-            kind, value = ray.get(getattr(self._agent, method).remote(*arguments), timeout=patience_s)
+            kind, value = ray.get(getattr(self._agent, method).remote(*arguments), timeout=timeout_s)
         except GetTimeoutError as error:
-            raise HostLost(f"host {self.name} did not answer within {patience_s:.0f} s", "Is it overloaded?") from error
+            raise HostLost(f"host {self.name} did not answer within {timeout_s:.0f} s", "Is it overloaded?") from error
         except RayError as error:
             raise HostLost(
                 f"host {self.name} was lost: {_reason(error)}",
@@ -236,24 +238,24 @@ class RemoteHost:
             raise known(f"host {self.name}: {message}", advice)
         return value
 
-    def within(self, function: Callable[..., _Result], *arguments: Any, patience_s: float = _PATIENCE_S) -> _Result:
+    def within(self, function: Callable[..., _Result], *arguments: Any, timeout_s: float = _TIMEOUT_S) -> _Result:
         """Run a function on the host. Raises howfar's errors that it raises, and HostLost."""
-        return cast(_Result, self._ask("run", function, arguments, patience_s=patience_s))
+        return cast(_Result, self._ask("run", function, arguments, timeout_s=timeout_s))
 
     def hold(
-        self, factory: Callable[..., Any], *arguments: Any, called: str = "object", patience_s: float = _PATIENCE_S
-    ) -> Held:
-        """Make an object on the host."""
-        key = f"{called}-{next(_numbers)}"
-        return Held(self, key, self._ask("hold", key, factory, arguments, patience_s=patience_s))
+        self, factory: Callable[..., Any], *arguments: Any, called: str = "object", timeout_s: float = _TIMEOUT_S
+    ) -> RemoteObject:
+        """Create an object on the host and keep it there. `called`: part of its key."""
+        key = f"{called}-{next(_object_numbers)}"
+        return RemoteObject(self, key, self._ask("hold", key, factory, arguments, timeout_s=timeout_s))
 
     def launcher(self, cpus: Sequence[int]) -> RemoteLauncher:
         """A launcher of processes on the host, on these CPUs."""
-        return RemoteLauncher(prefix=_prefix(cpus), host=self)
+        return RemoteLauncher(prefix=_command_prefix(cpus), host=self)
 
 
 def _reason(error: RayError) -> str:
-    """The first sentence of the last line of Ray's message, with Ray's word for the agent replaced."""
+    """The first sentence of the last line of Ray's message; it calls the actor an agent."""
     lines = str(error).strip().splitlines() or ["no reason given"]
     first = lines[-1].strip().split(". ")[0].rstrip(".")
     if isinstance(error, RayActorError):
@@ -261,26 +263,26 @@ def _reason(error: RayError) -> str:
     return f"{type(error).__name__}: {first}"
 
 
-def _answer() -> bool:
+def _ping() -> bool:
     return True
 
 
-def _prefix(cpus: Sequence[int]) -> tuple[str, ...]:
+def _command_prefix(cpus: Sequence[int]) -> tuple[str, ...]:
     listed = ",".join(map(str, cpus))
     return ("setsid", "setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", listed)
 
 
 @dataclass(frozen=True)
-class Held:
-    """An object on a host."""
+class RemoteObject:
+    """An object that is held on a host, as the driver uses it."""
 
     host: RemoteHost
     key: str
     facts: dict[str, Any] = field(repr=False)
     """Its public attributes, as they were when it was made."""
 
-    def call(self, method: str, *arguments: Any, starts: bool = False, patience_s: float = _PATIENCE_S) -> Any:
-        return self.host._ask("call", self.key, method, arguments, starts, patience_s=patience_s)
+    def call(self, method: str, *arguments: Any, starts: bool = False, timeout_s: float = _TIMEOUT_S) -> Any:
+        return self.host._ask("call", self.key, method, arguments, starts, timeout_s=timeout_s)
 
     def drop(self) -> None:
         """Close the object on the host; a lost host needs no closing."""
@@ -305,9 +307,9 @@ class RemoteLauncher(Launcher):
 
 
 class RemoteProcess:
-    """The part of `subprocess.Popen` that the engine's boundary needs."""
+    """A process on a host, with the part of the interface of `subprocess.Popen` that `engine.process` needs."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: RemoteObject) -> None:
         self.held = held
         self.pid = int(held.facts["pid"])
         self.returncode: int | None = None
@@ -327,13 +329,13 @@ class RemoteProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            patience_s = _PATIENCE_S if timeout is None else timeout
+            timeout_s = _TIMEOUT_S if timeout is None else timeout
             try:
-                self.returncode = self.held.call("wait", patience_s, patience_s=patience_s + _READ_S * 5)
+                self.returncode = self.held.call("wait", timeout_s, timeout_s=timeout_s + _READ_S * 5)
             except HostLost:
                 self.returncode = -9
         if self.returncode is None:
-            raise subprocess.TimeoutExpired(self.held.key, timeout or _PATIENCE_S)
+            raise subprocess.TimeoutExpired(self.held.key, timeout or _TIMEOUT_S)
         return self.returncode
 
     def kill(self) -> None:
@@ -349,19 +351,19 @@ class RemoteProcess:
 
 
 class _Input:
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: RemoteObject) -> None:
         self._held = held
 
     def write(self, text: str) -> None:
-        self._hand_on("write", text)
+        self._forward("write", text)
 
     def flush(self) -> None:
         """Do nothing: each write is flushed."""
 
     def close(self) -> None:
-        self._hand_on("end_input")
+        self._forward("end_input")
 
-    def _hand_on(self, method: str, *arguments: Any) -> None:
+    def _forward(self, method: str, *arguments: Any) -> None:
         try:
             self._held.call(method, *arguments)
         except HostLost as error:
@@ -369,7 +371,7 @@ class _Input:
 
 
 class _Output:
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: RemoteObject) -> None:
         self._held = held
         self._lines: list[str] = []
 
@@ -377,16 +379,17 @@ class _Output:
         """Read a line; empty at the end or if the host is lost."""
         while not self._lines:
             try:
-                self._lines = self._held.call("lines", _READ_S, patience_s=_READ_S * 5)
+                self._lines = self._held.call("lines", _READ_S, timeout_s=_READ_S * 5)
             except HostLost:
                 return ""
         return self._lines.pop(0)
 
 
 class _Errors(io.TextIOBase):
-    """The stderr of the process, kept when it is read, because it may be read again after the process was dropped."""
+    """The stderr of the process. The text is kept when it is first read, because it may be read again after the process was
+    dropped."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: RemoteObject) -> None:
         self._held = held
         self._text: str | None = None
 

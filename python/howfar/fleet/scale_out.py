@@ -1,8 +1,8 @@
-"""How the load generator scales over hosts, against a null server, from 1, 2, 4 … clients; and what controlling a trial costs.
+"""Measure how the load generator scales over 1, 2, 4 … client hosts against a null server, and what controlling a trial costs.
 
-In each block every number of clients is measured once, in random order; a ratio compares measurements of one block. Each
-block also compares all connections from one client with the same number divided over all, against a server with a service time:
-nothing is full then, so p50 and p99 should be equal.
+In each block every number of clients is measured once, in random order; ratios compare measurements of the same block. Each block also
+compares a load from one client with the same number of connections divided over all clients. That server has a service time, so that
+no CPU is saturated, and p50 and p99 should be equal.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from howfar.engine.messages import (
 )
 from howfar.errors import EngineError
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
-from howfar.fleet.joined import cpus_of
 from howfar.fleet.load import Client, LateStart, measure
+from howfar.fleet.ray_driver import cpus_of
 from howfar.fleet.remote import RemoteHost, RemoteLauncher
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import judge_ratio, mean_interval
 
 _WARMUP_NS = 500_000_000
 SERVICE_NS = 5_000_000
-"""Service time of the server for that comparison."""
-_TRIES = 4
-"""Attempts at one measurement, while a host begins late."""
-_AGENT = "ray::"
+"""Service time of the server when one client is compared with all."""
+_MAX_TRIES = 4
+"""Maximum attempts at one measurement if a host starts late."""
+_AGENT_PREFIX = "ray::"
 """Prefix of the names that Ray gives to processes of actors."""
 
 
@@ -59,8 +59,8 @@ _Arm = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class _Null:
-    """A null server that runs, and what is observed on its host."""
+class _NullServer:
+    """A running null server, and its process to observe, by host."""
 
     target: TcpTarget
     elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]]
@@ -78,13 +78,13 @@ class Load:
     server_busy: float
     """Share of the time that the null server's busiest thread was on a CPU."""
     late_ns: int
-    """Lateness of the host that began last."""
+    """Lateness of the host that started last."""
     control_ns: int
     """Time taken beyond warm-up and window: to start engines, open connections, read clocks and fetch results."""
     ray_cpu: float | None
-    """CPUs that Ray's own processes kept busy in the window, on the busiest load host. None: they are not in our sandbox."""
+    """CPUs that Ray's own processes kept busy in the window, on the busiest client host. None: they run outside our sandbox."""
     agent_cpu: float
-    """CPUs that howfar's agent used."""
+    """CPUs that howfar's agent kept busy in the window, on the busiest client host."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Scale:
     clients: int
     queries_per_s: Estimate
     over_one: Estimate
-    """Throughput over that of one client."""
+    """Ratio of the throughput to that of one client."""
     client_busy: float
     server_busy: float
     late_ns: int
     void: int
-    """Number of measurements that were repeated because a host had begun late."""
+    """Number of measurements that were repeated because a host had started late."""
     control_ns: float
     ray_cpu: float | None
     agent_cpu: float
@@ -107,7 +107,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Division:
-    """Ratios of latencies: with connections divided over all clients, over those with as many from one."""
+    """Latencies with the connections divided over all clients, as ratios to those with the same number from one client."""
 
     clients: int
     connections: int
@@ -115,7 +115,7 @@ class Division:
     p50: Estimate
     p99: Estimate
     p50_ns: float
-    """With one client, like `p99_ns`."""
+    """With one client, as is `p99_ns`."""
     p99_ns: float
     client_busy: float
     void: int
@@ -129,11 +129,11 @@ class ScaleOut:
     server_cpus: int
     rows: tuple[Scale, ...]
     division: Division | None
-    """None: there is one client."""
+    """None if there is only one client."""
 
 
 def counts(clients: int) -> tuple[int, ...]:
-    """1, 2, 4 … and all of them: `counts(6)` is 1, 2, 4, 6."""
+    """The numbers of clients to measure: powers of two, and all. `counts(6)` is 1, 2, 4, 6."""
     found = [1]
     while found[-1] * 2 <= clients:
         found.append(found[-1] * 2)
@@ -143,57 +143,62 @@ def counts(clients: int) -> tuple[int, ...]:
 def scale_out(
     server: RemoteHost, clients: Sequence[RemoteHost], request: Request, on_block: Callable[[int], None]
 ) -> ScaleOut:
-    """Measure all numbers of clients. Raises EngineError, LabError; a late start is measured again, and only repeated ones raise."""
+    """Measure all numbers of clients. A measurement with a late start is repeated; it raises LateStart only after several attempts.
+    Raises EngineError, LabError."""
     found: dict[_Arm, list[Load]] = defaultdict(list)
     void: Counter[_Arm] = Counter()
     order = random.Random(0)
-    levels, most = counts(len(clients)), len(clients)
-    arms: list[_Arm] = [(0, count) for count in levels] + [(SERVICE_NS, count) for count in {1, most} if most > 1]
-    with ExitStack() as ledger:
-        nulls = {service_ns: ledger.enter_context(_null_server(server, service_ns)) for service_ns in dict(arms)}
-        clocks = ledger.enter_context(_clocks((server, *clients)))
+    levels, max_clients = counts(len(clients)), len(clients)
+    arms: list[_Arm] = [(0, count) for count in levels] + [
+        (SERVICE_NS, count) for count in {1, max_clients} if max_clients > 1
+    ]
+    with ExitStack() as stack:
+        nulls = {service_ns: stack.enter_context(_null_server(server, service_ns)) for service_ns in dict(arms)}
+        clocks = stack.enter_context(_clocks((server, *clients)))
         for block in range(request.blocks):
             for service_ns, count in order.sample(arms, len(arms)):
-                connections = request.connections * (most if service_ns else count)
-                load, again = on_time(
+                connections = request.connections * (max_clients if service_ns else count)
+                load, void_count = repeat_if_late(
                     partial(_load, clients[:count], connections, nulls[service_ns], clocks, request.measure_ns)
                 )
                 found[service_ns, count].append(load)
-                void[service_ns, count] += again
+                void[service_ns, count] += void_count
             on_block(block + 1)
-    rows = tuple(_row(count, found, void[0, count]) for count in levels)
-    division = division_of(most, request.connections * most, found, void) if most > 1 else None
+    rows = tuple(_scale_of(count, found, void[0, count]) for count in levels)
+    division = (
+        compare_division(max_clients, request.connections * max_clients, found, void) if max_clients > 1 else None
+    )
     return ScaleOut(request.connections, request.blocks, request.measure_ns, len(cpus_of(server)), rows, division)
 
 
-def on_time(load: Callable[[], Load]) -> tuple[Load, int]:
-    """The first measurement that every host began in time, and how many were void. Raises LateStart."""
-    for void in range(_TRIES - 1):
+def repeat_if_late(load: Callable[[], Load]) -> tuple[Load, int]:
+    """Repeat a measurement until every host starts in time; returns it and the number of void attempts. Raises LateStart."""
+    for void in range(_MAX_TRIES - 1):
         try:
             return load(), void
         except LateStart:
             continue
-    return load(), _TRIES - 1
+    return load(), _MAX_TRIES - 1
 
 
 @contextmanager
-def _null_server(host: RemoteHost, service_ns: int) -> Iterator[_Null]:
+def _null_server(host: RemoteHost, service_ns: int) -> Iterator[_NullServer]:
     cpus = cpus_of(host)
     launcher = host.launcher(cpus)
     job = NullJob(listen=TcpListen(host=host.spec.address), threads=len(cpus), delay_ns=service_ns)
     with null_server(job, launcher) as (pid, port):
         assert port is not None, "it listens on TCP"
         observe = (Observed(role="server", pid=pid),)
-        yield _Null(TcpTarget(host=host.spec.address, port=port), {host.name: (launcher, observe)})
+        yield _NullServer(TcpTarget(host=host.spec.address, port=port), {host.name: (launcher, observe)})
 
 
 @contextmanager
 def _clocks(hosts: Sequence[RemoteHost]) -> Iterator[Callable[[RemoteHost], Clocks]]:
-    with ExitStack() as ledger:
+    with ExitStack() as stack:
         ports = {}
         for host in hosts:
             held = host.hold(ClockServer, host.spec.address)
-            ledger.callback(held.drop)
+            stack.callback(held.drop)
             ports[host.name] = int(held.facts["port"])
         yield lambda host: read_clocks(host.spec.address, ports[host.name])
 
@@ -201,12 +206,12 @@ def _clocks(hosts: Sequence[RemoteHost]) -> Iterator[Callable[[RemoteHost], Cloc
 def _load(
     clients: Sequence[RemoteHost],
     connections: int,
-    null: _Null,
+    server: _NullServer,
     clocks: Callable[[RemoteHost], Clocks],
     measure_ns: int,
 ) -> Load:
     job = LoadJob(
-        target=null.target,
+        target=server.target,
         user="howfar",
         database="sbtest",
         workload=POINT_SELECT,
@@ -215,20 +220,22 @@ def _load(
         warmup_ns=_WARMUP_NS,
         measure_ns=measure_ns,
     )
-    told: dict[str, dict[str, Any]] = {}
+    host_reports: dict[str, dict[str, Any]] = {}
     first, *others = (host.launcher(cpus_of(host)) for host in clients)
-    client = Client(launcher=first, others=tuple(others), clocks=clocks, elsewhere=null.elsewhere, told=told)
-    seen: list[tuple[int, list[tuple[int | None, int]]]] = []
+    client = Client(
+        launcher=first, others=tuple(others), clocks=clocks, elsewhere=server.elsewhere, host_reports=host_reports
+    )
+    readings: list[tuple[int, list[tuple[int | None, int]]]] = []
 
-    def look(event: Event) -> None:
+    def note_cpu(event: Event) -> None:
         if isinstance(event, Measuring | Finished):
-            seen.append((time.monotonic_ns(), [host.within(control_cpu_ns) for host in clients]))
+            readings.append((time.monotonic_ns(), [host.within(control_cpu_ns) for host in clients]))
 
-    began = time.monotonic_ns()
-    finished = measure(job, client, look).finished
-    took_ns = time.monotonic_ns() - began
-    (begun_ns, before), (ended_ns, after) = seen
-    window_ns = ended_ns - begun_ns
+    start_ns = time.monotonic_ns()
+    finished = measure(job, client, note_cpu).finished
+    took_ns = time.monotonic_ns() - start_ns
+    (window_start_ns, before), (window_end_ns, after) = readings
+    window_ns = window_end_ns - window_start_ns
     ray = [
         now[0] - then[0] for now, then in zip(after, before, strict=True) if now[0] is not None and then[0] is not None
     ]
@@ -236,14 +243,14 @@ def _load(
     if not finished.queries:
         raise EngineError("the null server answered nothing", "Is a host overloaded?")
     busiest = {use.role: use.busiest_thread_ns / finished.elapsed_ns for use in finished.cpu}
-    times = next(each for each in finished.histograms if each.kind == "transaction")
+    latency = next(histogram for histogram in finished.histograms if histogram.kind == "transaction")
     return Load(
         queries_per_s=finished.queries / finished.elapsed_ns * 1e9,
-        p50_ns=times.p50_ns,
-        p99_ns=times.p99_ns,
+        p50_ns=latency.p50_ns,
+        p99_ns=latency.p99_ns,
         client_busy=busiest["client"],
         server_busy=busiest["server"],
-        late_ns=max(one["late_ns"] for one in told.values()),
+        late_ns=max(report["late_ns"] for report in host_reports.values()),
         control_ns=took_ns - _WARMUP_NS - measure_ns,
         ray_cpu=max(ray) / window_ns if ray else None,
         agent_cpu=max(agent) / window_ns,
@@ -251,61 +258,61 @@ def _load(
 
 
 def control_cpu_ns() -> tuple[int | None, int]:
-    """Run on a host: on-CPU time of Ray's processes in its sandbox, and of howfar's agent."""
+    """Run on a host: CPU time of Ray's processes in its sandbox (None if there are none), and of howfar's agent."""
     ray: int | None = None
     agent = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
             name, command = (process / "comm").read_text().strip(), (process / "cmdline").read_bytes()
-            spent = sum(int(task.read_text().split()[0]) for task in process.glob("task/*/schedstat"))
+            on_cpu_ns = sum(int(task.read_text().split()[0]) for task in process.glob("task/*/schedstat"))
         except (OSError, IndexError):
             continue
-        if name.startswith(_AGENT) or b"howfar.fleet.inner" in command:
-            agent += spent
+        if name.startswith(_AGENT_PREFIX) or b"howfar.fleet.namespace_agent" in command:
+            agent += on_cpu_ns
         elif name in ("raylet", "gcs_server") or name.startswith("ray"):
-            ray = (ray or 0) + spent
+            ray = (ray or 0) + on_cpu_ns
     return ray, agent
 
 
-def _row(count: int, found: Mapping[_Arm, Sequence[Load]], void: int) -> Scale:
+def _scale_of(count: int, found: Mapping[_Arm, Sequence[Load]], void: int) -> Scale:
     loads = found[0, count]
     return Scale(
         clients=count,
-        queries_per_s=mean_interval([one.queries_per_s for one in loads]),
-        over_one=_over(loads, found[0, 1], "queries_per_s"),
-        client_busy=_middle(loads, "client_busy"),
-        server_busy=_middle(loads, "server_busy"),
-        late_ns=max(one.late_ns for one in loads),
+        queries_per_s=mean_interval([load.queries_per_s for load in loads]),
+        over_one=_judge_ratio(loads, found[0, 1], "queries_per_s"),
+        client_busy=_median(loads, "client_busy"),
+        server_busy=_median(loads, "server_busy"),
+        late_ns=max(load.late_ns for load in loads),
         void=void,
-        control_ns=_middle(loads, "control_ns"),
-        ray_cpu=None if any(one.ray_cpu is None for one in loads) else _middle(loads, "ray_cpu"),
-        agent_cpu=_middle(loads, "agent_cpu"),
+        control_ns=_median(loads, "control_ns"),
+        ray_cpu=None if any(load.ray_cpu is None for load in loads) else _median(loads, "ray_cpu"),
+        agent_cpu=_median(loads, "agent_cpu"),
     )
 
 
-def division_of(
-    most: int, connections: int, found: Mapping[_Arm, Sequence[Load]], void: Mapping[_Arm, int]
+def compare_division(
+    max_clients: int, connections: int, found: Mapping[_Arm, Sequence[Load]], void: Mapping[_Arm, int]
 ) -> Division:
-    alone, together = found[SERVICE_NS, 1], found[SERVICE_NS, most]
+    alone, together = found[SERVICE_NS, 1], found[SERVICE_NS, max_clients]
     return Division(
-        clients=most,
+        clients=max_clients,
         connections=connections,
         service_ns=SERVICE_NS,
-        p50=_over(together, alone, "p50_ns"),
-        p99=_over(together, alone, "p99_ns"),
-        p50_ns=_middle(alone, "p50_ns"),
-        p99_ns=_middle(alone, "p99_ns"),
-        client_busy=_middle(alone, "client_busy"),
-        void=void[SERVICE_NS, 1] + void[SERVICE_NS, most],
+        p50=_judge_ratio(together, alone, "p50_ns"),
+        p99=_judge_ratio(together, alone, "p99_ns"),
+        p50_ns=_median(alone, "p50_ns"),
+        p99_ns=_median(alone, "p99_ns"),
+        client_busy=_median(alone, "client_busy"),
+        void=void[SERVICE_NS, 1] + void[SERVICE_NS, max_clients],
     )
 
 
-def _over(loads: Sequence[Load], others: Sequence[Load], name: str) -> Estimate:
+def _judge_ratio(loads: Sequence[Load], others: Sequence[Load], name: str) -> Estimate:
     """Ratio of the figure `name`, paired by block."""
     return judge_ratio(
-        [getattr(one, name) / getattr(other, name) for one, other in zip(loads, others, strict=True)]
+        [getattr(load, name) / getattr(other, name) for load, other in zip(loads, others, strict=True)]
     ).quoted
 
 
-def _middle(loads: Sequence[Load], name: str) -> Any:
-    return median(getattr(one, name) for one in loads)
+def _median(loads: Sequence[Load], name: str) -> Any:
+    return median(getattr(load, name) for load in loads)

@@ -1,4 +1,5 @@
-"""Servers on the user's hosts: one alone or with replicas, and PHP-FPM. The objects held there, and the driver's side."""
+"""Servers on the user's hosts, with or without replicas, and PHP-FPM. `Held…` classes run on a host; `Remote…` classes are their
+counterparts in the driver."""
 
 from __future__ import annotations
 
@@ -17,45 +18,45 @@ from typing import Any, cast
 from howfar.engine.messages import FastCgi, LinkStats, PageScript, RttResult, ServiceName
 from howfar.errors import LabError, PlanError
 from howfar.fleet.distances import real_link
-from howfar.fleet.joined import Link
 from howfar.fleet.node import WORK
-from howfar.fleet.remote import Held, RemoteHost
+from howfar.fleet.ray_driver import Link
+from howfar.fleet.remote import RemoteHost, RemoteObject
 from howfar.lab.certificates import make_certificates, pinned_context
 from howfar.lab.environment import allow_descriptors
 from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host
 from howfar.lab.php.php_fpm import Answer, PhpFpm, find_php_fpm
-from howfar.lab.replicated import Replicated, prepared, replication_spec
-from howfar.lab.replication import Pair, ReplicationSpec, Wire
+from howfar.lab.replicated_group import ReplicatedGroup, prepare_group, replication_spec
+from howfar.lab.replication import ReplicaSet, ReplicationLink, ReplicationSpec
 from howfar.lab.replication.dialect import ReplicationDialect, Seed, Source, replication_dialect
 from howfar.lab.replication.member import Member
-from howfar.lab.replication.pair import check, join
+from howfar.lab.replication.replica_set import check_supported, join
+from howfar.lab.server_group import start_store
 from howfar.lab.servers import (
     Ask,
     CertificatePaths,
-    Counted,
-    Seer,
     Server,
     ServerContext,
+    ServerCounts,
+    SessionProbe,
     Tables,
     TableServer,
     find_store,
     session_failed,
 )
 from howfar.lab.servers.kinds import find_server
-from howfar.lab.serving import start_for
 from howfar.paths import find_path
 from howfar.plan.distances import link_name, pairs
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
-PREPARES_S = 1800.0
-_STARTS_S = 300.0
+PREPARE_TIMEOUT_S = 1800.0
+_START_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
 class ServerOrder:
-    """The server that a run needs, and its data."""
+    """The server to start on a host, and its data."""
 
     server: str
     tables: Tables
@@ -64,9 +65,9 @@ class ServerOrder:
     address: str
     prepare: tuple[str, ...] = ()
     work: Path = WORK / "server"
-    """Its own directory on the host."""
-    known_by: tuple[str, ...] = ()
-    """Further addresses by which clients reach it, such as a hop's; its certificate names them."""
+    """Directory on the host for this server alone."""
+    further_addresses: tuple[str, ...] = ()
+    """Further addresses by which clients reach it, such as a hop's. Its certificate contains them."""
 
     def on(self, address: str, cpus: Cpus, work: Path) -> ServerOrder:
         """The order for another host."""
@@ -74,7 +75,7 @@ class ServerOrder:
 
 
 class HeldServer:
-    """An object held on a server's host, which executes the driver's requests to the server."""
+    """Base of the objects that run a server on its host and execute the driver's requests to it."""
 
     _running: Server | None = None
 
@@ -84,11 +85,13 @@ class HeldServer:
             raise LabError("the server was not started")
         return self._running
 
-    def facts(self) -> tuple[dict[str, Any], Seer]:
+    def facts(self) -> tuple[dict[str, Any], SessionProbe]:
         running = self._server
-        return {name: getattr(running, name) for name in ("kind", "version", "pid", "port", "socket")}, running.seer()
+        return {
+            name: getattr(running, name) for name in ("kind", "version", "pid", "port", "socket")
+        }, running.session_probe()
 
-    def of_server(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    def call_server(self, method: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(self._server, method)(*arguments)
 
     def check_alive(self) -> None:
@@ -102,8 +105,8 @@ class HeldServer:
     close = stop
 
 
-class ServerSide(HeldServer):
-    """The object held on the server's host: a data directory, and one server at a time."""
+class HeldStore(HeldServer):
+    """Held on the server's host: a store with its data directory, and one running server at a time."""
 
     def __init__(self, order: ServerOrder) -> None:
         shutil.rmtree(order.work, ignore_errors=True)
@@ -119,10 +122,10 @@ class ServerSide(HeldServer):
         self.user, self.password, self.database = (self._store.user, self._store.password, self._store.database)
 
     def certificates(self) -> bytes:
-        """Make certificates on first use; returns the authority's certificate."""
+        """The CA's certificate. The first call makes the certificates."""
         if self._certificates is None:
             self._certificates = make_certificates(
-                self._order.work, (LOOPBACK_ADDRESS, self._order.address, *self._order.known_by)
+                self._order.work, (LOOPBACK_ADDRESS, self._order.address, *self._order.further_addresses)
             )
         return self._certificates.ca.read_bytes()
 
@@ -132,23 +135,23 @@ class ServerSide(HeldServer):
         assert self._certificates is not None, "they were made just now"
         return self._certificates
 
-    def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], Seer]:
+    def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], SessionProbe]:
         """Start a fresh server with its data in memory."""
         self.stop()
         path = find_path(path_name)
         if spec.tls:
             self.certificates()
-        self._running = running = start_for(self._store, path, self._certificates, spec)
+        self._running = running = start_store(self._store, path, self._certificates, spec)
         for statement in self._order.prepare:
             running.query(statement)
         return self.facts()
 
 
 class RemoteServer:
-    """A running `Server` on a host, seen from the driver: it forwards requests to the server there."""
+    """The driver's counterpart of a `Server` that runs on a host: forwards requests to it."""
 
-    def __init__(self, side: Held, facts: Mapping[str, Any], seer: Seer) -> None:
-        self.side, self._seer = side, seer
+    def __init__(self, side: RemoteObject, facts: Mapping[str, Any], session_probe: SessionProbe) -> None:
+        self.side, self._session_probe = side, session_probe
         self.kind: str = facts["kind"]
         self.version: str = facts["version"]
         self.pid: int = facts["pid"]
@@ -156,7 +159,7 @@ class RemoteServer:
         self.socket: Path = facts["socket"]
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        return self.side.call("of_server", method, arguments)
+        return self.side.call("call_server", method, arguments)
 
     def alive(self) -> bool:
         try:
@@ -180,8 +183,8 @@ class RemoteServer:
     def clients(self) -> tuple[str, ...]:
         return tuple(self._ask("clients"))
 
-    def counted(self) -> Counted:
-        found: Counted = self._ask("counted")
+    def counted(self) -> ServerCounts:
+        found: ServerCounts = self._ask("counted")
         return found
 
     def certificates(self) -> CertificatePaths:
@@ -204,9 +207,9 @@ class RemoteServer:
     def session_view(
         self, client: RemoteHost, connection: Mapping[str, Any], tls: tuple[str, str] | None
     ) -> dict[str, Any]:
-        """View a session from the client's host. `tls`: the authority's file there, and the version."""
+        """The server's view of a session from the client's host. `tls`: the CA's file there, and the TLS version."""
         try:
-            return client.within(_see, self._seer, dict(connection), tls)
+            return client.within(_view_session, self._session_probe, dict(connection), tls)
         except LabError as error:
             self.side.call("check_alive")
             raise session_failed(connection, error) from error
@@ -215,33 +218,35 @@ class RemoteServer:
         self.side.call("stop")
 
 
-def _see(seer: Seer, connection: Mapping[str, Any], tls: tuple[str, str] | None) -> dict[str, Any]:
+def _view_session(
+    session_probe: SessionProbe, connection: Mapping[str, Any], tls: tuple[str, str] | None
+) -> dict[str, Any]:
     encrypted: ssl.SSLContext | None = None
     if tls is not None:
         ca, version = tls
         encrypted = pinned_context(CertificatePaths(Path(ca), Path(ca), Path(ca)), version)
-    return seer(connection, encrypted)
+    return session_probe(connection, encrypted)
 
 
-def hold_server(host: RemoteHost, order: ServerOrder) -> Held:
+def hold_server(host: RemoteHost, order: ServerOrder) -> RemoteObject:
     """Find, initialise and load the server on its host. Raises ServerMissing, ServerCrashed, LabError."""
-    return host.hold(partial(ServerSide, order), patience_s=PREPARES_S, called="server")
+    return host.hold(partial(HeldStore, order), timeout_s=PREPARE_TIMEOUT_S, called="server")
 
 
-def start_server(side: Held, path_name: str, spec: SessionSpec) -> RemoteServer:
+def start_server(side: RemoteObject, path_name: str, spec: SessionSpec) -> RemoteServer:
     """Raises ServerCrashed, LabError."""
-    return RemoteServer(side, *side.call("start", path_name, spec, starts=True, patience_s=_STARTS_S))
+    return RemoteServer(side, *side.call("start", path_name, spec, starts=True, timeout_s=_START_TIMEOUT_S))
 
 
-_PATIENCE = 5.0
-"""Factor by which intervals are longer than in the laboratory, because a poll of a pair costs its hosts milliseconds in Ray's
-workers."""
-_ASKS_S = 30.0
-"""Time limit of a call, beyond that of the statement itself."""
+_INTERVAL_FACTOR = 5.0
+"""Factor by which polling intervals are longer than in the laboratory: a poll of a replica set costs its hosts milliseconds of CPU in
+Ray's workers."""
+_CALL_TIMEOUT_S = 30.0
+"""Time limit of a call, in addition to that of its statement."""
 
 
-class MemberSide(HeldServer):
-    """The object held on a member's host: a server that was started on its own data, and sessions with it."""
+class HeldMember(HeldServer):
+    """Held on a member's host: a running server with its own data, and sessions with it."""
 
     def __init__(self, order: ServerOrder, seed: Seed) -> None:
         shutil.rmtree(order.work, ignore_errors=True)
@@ -249,20 +254,20 @@ class MemberSide(HeldServer):
         self._work = order.work
         allow_descriptors(order.connections)
         program = find_server(order.server)
-        place = ServerContext(
+        context = ServerContext(
             order.work, Host(seed.name, None), order.cpus, order.connections, namespaced=True, address=order.address
         )
         self._running = self._table = replication_dialect(program.kind, seed.spec.mode).begin(
-            seed, place, program, order.tables
+            seed, context, program, order.tables
         )
         self._sessions: dict[str, tuple[ExitStack, Ask]] = {}
 
-    def told(self) -> tuple[dict[str, Any], Seer, str]:
+    def describe(self) -> tuple[dict[str, Any], SessionProbe, str]:
         return *self.facts(), self._table.password
 
-    def begin(self, patience_s: float, as_client: bool) -> str:
-        ledger, key = ExitStack(), secrets.token_hex(4)
-        self._sessions[key] = (ledger, ledger.enter_context(self._table.asking(patience_s, as_client=as_client)))
+    def begin(self, timeout_s: float, as_client: bool) -> str:
+        stack, key = ExitStack(), secrets.token_hex(4)
+        self._sessions[key] = (stack, stack.enter_context(self._table.open_session(timeout_s, as_client=as_client)))
         return key
 
     def ask(self, key: str, sql: str) -> list[dict[str, Any]]:
@@ -277,15 +282,15 @@ class MemberSide(HeldServer):
 
 
 class RemoteMember(RemoteServer):
-    """The part of a `TableServer` that a pair needs, seen from the driver."""
+    """The driver's counterpart of a member's `TableServer`, with the methods that a replica set needs."""
 
-    def __init__(self, side: Held) -> None:
-        facts, seer, self.password = side.call("told")
-        super().__init__(side, facts, seer)
+    def __init__(self, side: RemoteObject) -> None:
+        facts, session_probe, self.password = side.call("describe")
+        super().__init__(side, facts, session_probe)
 
     def become_ready(self) -> None:
-        self.side.call("of_server", "become_ready", (), patience_s=PREPARES_S)
-        self.version = self.side.call("told")[0]["version"]
+        self.side.call("call_server", "become_ready", (), timeout_s=PREPARE_TIMEOUT_S)
+        self.version = self.side.call("describe")[0]["version"]
 
     def free_bytes(self) -> int:
         return int(self._ask("free_bytes"))
@@ -297,10 +302,10 @@ class RemoteMember(RemoteServer):
         self._ask("kill")
 
     @contextmanager
-    def asking(self, patience_s: float, *, as_client: bool = False) -> Iterator[Ask]:
-        key = self.side.call("begin", patience_s, as_client)
+    def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[Ask]:
+        key = self.side.call("begin", timeout_s, as_client)
         try:
-            yield lambda sql: self.side.call("ask", key, sql, patience_s=patience_s + _ASKS_S)
+            yield lambda sql: self.side.call("ask", key, sql, timeout_s=timeout_s + _CALL_TIMEOUT_S)
         finally:
             with suppress(LabError):  # a server that is gone has no session to end
                 self.side.call("end", key)
@@ -311,7 +316,7 @@ class RemoteMember(RemoteServer):
 
 
 @dataclass(frozen=True)
-class RealWire(Wire):
+class RealReplicationLink(ReplicationLink):
     """The real link between the hosts of a replica and of its primary, or of two nodes of a cluster."""
 
     nodes: tuple[int, int]
@@ -346,9 +351,9 @@ class RealWire(Wire):
         return real_link(at_rest, self.facts)
 
 
-def _make_template(order: ServerOrder) -> None:
-    """Run on a host: load its tables, so that the next server needs only a copy."""
-    ServerSide(order)
+def _load_template(order: ServerOrder) -> None:
+    """Run on a host: load the tables once, so that later servers only copy the template."""
+    HeldStore(order)
     shutil.rmtree(order.work, ignore_errors=True)
 
 
@@ -362,20 +367,20 @@ class HostsReplication:
         replicas: Sequence[tuple[RemoteHost, Cpus]],
         link: Callable[[RemoteHost, RemoteHost], tuple[Link, Mapping[str, Any]]],
     ) -> None:
-        """`order`: of the primary; `link`: returns the open link from a host to another, and the facts measured for it. Raises
+        """`order`: for the primary. `link`: returns the open link from one host to another, and the measured facts about it. Raises
         LabError, ServerMissing, ServerCrashed."""
         self._order, self._primary, self._replicas, self._link = order, primary, replicas, link
         with ThreadPoolExecutor(max(len(replicas), 1)) as pool:
             list(pool.map(self._load_tables, replicas))
 
-    def _load_tables(self, at: tuple[RemoteHost, Cpus]) -> None:
+    def _load_tables(self, host_and_cpus: tuple[RemoteHost, Cpus]) -> None:
         """Load the tables of a host once, so that members start within seconds of each other."""
-        host, cpus = at
+        host, cpus = host_and_cpus
         order = self._order.on(host.spec.address, cpus, WORK / "tables")
-        host.within(_make_template, order, patience_s=PREPARES_S)
+        host.within(_load_template, order, timeout_s=PREPARE_TIMEOUT_S)
 
     def _check(self, spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
-        check(spec, dialect)
+        check_supported(spec, dialect)
         if dialect.begins_as_copy:
             raise PlanError(
                 f"a replica of {dialect.kind} begins as a copy of its primary's files, which hosts of your own do not exchange",
@@ -388,8 +393,10 @@ class HostsReplication:
             )
 
     @contextmanager
-    def serving(self, factors: Mapping[str, FactorValue], prepare: tuple[str, ...], kind: str) -> Iterator[Replicated]:
-        """A verified pair as a cell requires it. Raises LabError, PlanError."""
+    def serving(
+        self, factors: Mapping[str, FactorValue], prepare: tuple[str, ...], kind: str
+    ) -> Iterator[ReplicatedGroup]:
+        """A verified replica set as a cell requires it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
         dialect, secret = replication_dialect(kind, spec.mode), secrets.token_urlsafe(18)
         self._check(spec, dialect)
@@ -406,20 +413,26 @@ class HostsReplication:
         first = Seed("primary", 0, spec, secret, None, None, str(uuid.uuid4()), nodes, on_hosts=True)
         seeds = [first]
         seeds += [replace(first, name=f"replica{n}", number=n, source=source) for n in range(1, len(hosts))]
-        with ExitStack() as ledger, ThreadPoolExecutor(len(hosts)) as pool:
+        with ExitStack() as stack, ThreadPoolExecutor(len(hosts)) as pool:
 
-            def begin(seed: Seed, at: tuple[RemoteHost, Cpus]) -> Member:
-                order = self._order.on(at[0].spec.address, at[1], WORK / seed.name)
-                held = at[0].hold(partial(MemberSide, order, seed), patience_s=PREPARES_S, called=seed.name)
-                ledger.callback(held.drop)
+            def begin(seed: Seed, host_and_cpus: tuple[RemoteHost, Cpus]) -> Member:
+                order = self._order.on(host_and_cpus[0].spec.address, host_and_cpus[1], WORK / seed.name)
+                held = host_and_cpus[0].hold(
+                    partial(HeldMember, order, seed), timeout_s=PREPARE_TIMEOUT_S, called=seed.name
+                )
+                stack.callback(held.drop)
                 return Member(seed.name, cast(TableServer, RemoteMember(held)), dialect, spec)
 
             primary, *replicas = pool.map(begin, seeds, hosts)
-            linked = [(low, high) for low, high in pairs(len(hosts)) if spec.cluster or low == 0]
-            wires = tuple(RealWire((low, high), *self._link(hosts[high][0], hosts[low][0])) for low, high in linked)
-            pair = Pair(spec, dialect, primary, tuple(replicas), wires, patience=_PATIENCE)
-            join(pair, [source] * len(chosen))
-            yield prepared(pair, None, factors, prepare, ledger)
+            node_pairs = [(low, high) for low, high in pairs(len(hosts)) if spec.cluster or low == 0]
+            links = tuple(
+                RealReplicationLink((low, high), *self._link(hosts[high][0], hosts[low][0])) for low, high in node_pairs
+            )
+            replica_set = ReplicaSet(
+                spec, dialect, primary, tuple(replicas), links, poll_interval_factor=_INTERVAL_FACTOR
+            )
+            join(replica_set, [source] * len(chosen))
+            yield prepare_group(replica_set, None, factors, prepare, stack)
 
 
 class HeldPool(PhpFpm):
@@ -438,7 +451,7 @@ class HeldPool(PhpFpm):
 class RemotePool:
     """See `php_fpm.Pool`."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: RemoteObject) -> None:
         self._held = held
         self.pid: int = held.facts["pid"]
         self.children: int = held.facts["children"]
@@ -447,8 +460,8 @@ class RemotePool:
         found: FastCgi = self._held.call("give", script, name)
         return found
 
-    def ask(self, parameters: dict[str, str], patience_s: float) -> Answer:
-        found: Answer = self._held.call("ask", parameters, patience_s)
+    def ask(self, parameters: dict[str, str], timeout_s: float) -> Answer:
+        found: Answer = self._held.call("ask", parameters, timeout_s)
         return found
 
     def check_alive(self, when: str) -> None:

@@ -1,7 +1,7 @@
-"""Install the same howfar on every host, where it is missing, and check that versions agree.
+"""Install the same howfar on every host that lacks it, and check that versions agree.
 
-The package and its engine are copied under a name derived from their content, so a host that has the name has the same bytes.
-They run in the host's own environment with Ray and the other dependencies, or in one made there once with pip.
+The package and its engine are copied under a name derived from their content, so a host that has this name has the same content.
+They run in an existing Python environment of the host with Ray and the other dependencies, or in one that is made there once with pip.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import howfar
 from howfar.engine.process import find_engine
 from howfar.errors import LabError, MissingError
 from howfar.fleet.hosts_file import HostSpec
-from howfar.fleet.ssh import ask, said
+from howfar.fleet.ssh import ask, end_of_output
 
 _HOME = ".cache/howfar/hosts"
 """Relative to the home directory on the host."""
-_PACK_S = 120.0
-_INSTALL_S = 900.0
-_ASIDE = (
+_COPY_TIMEOUT_S = 120.0
+_INSTALL_TIMEOUT_S = 900.0
+_BEGIN = (
     'umask 077; mkdir -p "${d%/*}" && t=$(mktemp -d "$d.XXXXXX") || exit 1; '
     """trap 'rm -rf "$t"' EXIT; trap 'exit 1' HUP INT TERM"""
 )
-"""Beginning of a shell script: `$t` is a new directory beside `$d`, which is removed when the script ends."""
-_KEEP = '{ mv -T "$t" "$d" 2>/dev/null || [ -d "$d" ]; }'
-"""Renames `$t` to `$d`, unless another command was faster."""
+"""Start of a shell script: makes a temporary directory `$t` beside `$d`, and removes it when the script ends."""
+_FINISH = '{ mv -T "$t" "$d" 2>/dev/null || [ -d "$d" ]; }'
+"""End of that script: renames `$t` to `$d`, unless another command has made `$d` meanwhile."""
 _IS_PYTHON = """import sys
 if "%%d.%%d" %% sys.version_info[:2] != "%s":
     sys.exit("its python3 is " + sys.version.split()[0])"""
@@ -58,10 +58,11 @@ print(json.dumps({
 
 @cache
 def packed() -> tuple[str, bytes]:
-    """A name derived from the content, and the archive: the package and `bin/howfar-engine`, where `find_engine` looks first."""
+    """The archive to copy, and a name derived from its content. It has the package and `bin/howfar-engine`, where `find_engine` looks
+    first."""
     root = Path(howfar.__file__).parent
     digest, buffer = hashlib.sha256(), io.BytesIO()
-    files = [(f"howfar/{path.relative_to(root)}", path) for path in sorted(root.rglob("*")) if _belongs(path)]
+    files = [(f"howfar/{path.relative_to(root)}", path) for path in sorted(root.rglob("*")) if _is_packed(path)]
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for name, path in (*files, ("bin/howfar-engine", find_engine())):
             content = path.read_bytes()
@@ -72,12 +73,12 @@ def packed() -> tuple[str, bytes]:
     return f"{howfar.__version__}-{digest.hexdigest()[:16]}", buffer.getvalue()
 
 
-def _belongs(path: Path) -> bool:
+def _is_packed(path: Path) -> bool:
     return path.is_file() and "__pycache__" not in path.parts
 
 
 def ray_version() -> str:
-    """Raises MissingError."""
+    """Version of Ray here. Raises MissingError."""
     try:
         return version("ray")
     except PackageNotFoundError as error:
@@ -112,13 +113,16 @@ def script(host: HostSpec, arguments: str) -> list[str]:
 
 
 def bring(name: str, host: HostSpec, install: bool = True) -> dict[str, Any]:
-    """Copy what is missing on a host. Returns versions and CPUs. Raises LabError, MissingError."""
+    """Copy howfar to a host that lacks it. `install`: also make an environment there if it needs one. Returns versions and CPUs.
+    Raises LabError, MissingError."""
     there, archive = packed()
-    unpack = f'd="$HOME/{_HOME}/{there}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; {_ASIDE}; tar -xzf - -C "$t" && {_KEEP}'
+    unpack = f'd="$HOME/{_HOME}/{there}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; {_BEGIN}; tar -xzf - -C "$t" && {_FINISH}'
     if ask(name, host, ["sh", "-c", unpack, "sh", ""]).returncode != 0:
-        done = ask(name, host, ["sh", "-c", unpack, "sh", "now"], archive, _PACK_S)
-        if done.returncode != 0:
-            raise LabError(f"howfar could not be copied to host {name}: {said(done.stderr)}", "Is its disk full?")
+        result = ask(name, host, ["sh", "-c", unpack, "sh", "now"], archive, _COPY_TIMEOUT_S)
+        if result.returncode != 0:
+            raise LabError(
+                f"howfar could not be copied to host {name}: {end_of_output(result.stderr)}", "Is its disk full?"
+            )
     if host.python is None and not host.is_local and install:
         _make_environment(name, host)
     return _greet(name, host)
@@ -132,13 +136,13 @@ def _make_environment(name: str, host: HostSpec) -> None:
         f'd="$HOME/{_HOME}/environment-{_environment()}"; is() {{ "$1" -c "$v"; }}; v={shlex.quote(_IS_PYTHON % minor)}; '
         '! is "$d/bin/python" 2>/dev/null || exit 0; rm -rf "$d"; '
         f'p=$(command -v python{minor} || command -v python3) || {{ echo "it has no python{minor}" >&2; exit 1; }}; '
-        f'is "$p" || exit 1; {_ASIDE}; "$p" -m venv "$t" && '
-        f'"$t/bin/python" -m pip install -q --no-input --disable-pip-version-check "$@" && {_KEEP}'
+        f'is "$p" || exit 1; {_BEGIN}; "$p" -m venv "$t" && '
+        f'"$t/bin/python" -m pip install -q --no-input --disable-pip-version-check "$@" && {_FINISH}'
     )
-    done = ask(name, host, ["sh", "-c", make, "sh", *wanted], patience_s=_INSTALL_S)
-    if done.returncode != 0:
+    result = ask(name, host, ["sh", "-c", make, "sh", *wanted], timeout_s=_INSTALL_TIMEOUT_S)
+    if result.returncode != 0:
         raise LabError(
-            f"host {name} could not install what howfar needs: {said(done.stdout + done.stderr)}",
+            f"host {name} could not install what howfar needs: {end_of_output(result.stdout + result.stderr)}",
             f"It needs Python {minor} with venv and pip, and must reach the package index that pip is configured for; or install an "
             "environment with `howfar[hosts]` there, and name its interpreter: "
             'python = "/…/bin/python".',
@@ -146,13 +150,13 @@ def _make_environment(name: str, host: HostSpec) -> None:
 
 
 def _greet(name: str, host: HostSpec) -> dict[str, Any]:
-    done = ask(name, host, script(host, f"-c {shlex.quote(_GREETING)} {host.address}"))
-    if done.returncode != 0:
+    result = ask(name, host, script(host, f"-c {shlex.quote(_GREETING)} {host.address}"))
+    if result.returncode != 0:
         raise MissingError(
-            f"howfar does not start on host {name} with {host.python or 'its own environment'}: {said(done.stderr)}",
+            f"howfar does not start on host {name} with {host.python or 'its own environment'}: {end_of_output(result.stderr)}",
             "Its `python` must be of an environment with `howfar[hosts]`.",
         )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     if not found.pop("is_own"):
         raise LabError(
             f"the address {host.address} is on no interface of host {name}",
@@ -163,18 +167,22 @@ def _greet(name: str, host: HostSpec) -> dict[str, Any]:
 
 
 def here() -> dict[str, str]:
-    """The versions here, which every host must match. Raises MissingError."""
+    """The versions on this machine, which every host must match. Raises MissingError."""
     return {"howfar": howfar.__version__, "ray": ray_version(), "python": platform.python_version()}
 
 
 def check_versions(name: str, there: dict[str, Any], ours: dict[str, str]) -> None:
     """Check that Ray's versions and Python's minor versions are equal, as Ray requires. Raises LabError."""
-    for what, mine in ours.items():
-        theirs = str(there[what])
-        same = theirs.split(".")[:2] == mine.split(".")[:2] if what == "python" else theirs == mine
+    for what, local_version in ours.items():
+        remote_version = str(there[what])
+        same = (
+            remote_version.split(".")[:2] == local_version.split(".")[:2]
+            if what == "python"
+            else remote_version == local_version
+        )
         if not same:
             raise LabError(
-                f"host {name} has {what} {theirs}, this machine has {mine}",
+                f"host {name} has {what} {remote_version}, this machine has {local_version}",
                 "All hosts must have the same: install it there, or leave `python` out and howfar makes an environment with the "
                 f"host's Python {'.'.join(ours['python'].split('.')[:2])}.",
             )

@@ -14,13 +14,21 @@ _OPTIONS = (
     "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=4",
     "-T",
 )  # fmt: skip
-_FAILED = 255
-"""Ssh's own exit code."""
-_PATIENCE_S = 60.0
-_SAID = 400
-_UNREACHED = ("Connection refused", "No route to host", "Network is unreachable", "timed out", "Could not resolve")
-_NO_WAY = "Is the host up, is its name or address right, and does sshd listen there, at the port that ssh uses?"
-_NO_KEY = "It must work in a terminal without a password (a key, an agent), and the host's key must be known."
+_SSH_FAILED = 255
+"""Exit code of ssh if ssh itself failed."""
+_TIMEOUT_S = 60.0
+_MAX_OUTPUT_CHARACTERS = 400
+_UNREACHABLE_MESSAGES = (
+    "Connection refused",
+    "No route to host",
+    "Network is unreachable",
+    "timed out",
+    "Could not resolve",
+)
+_NO_ROUTE_ADVICE = (
+    "Is the host up, is its name or address right, and does sshd listen there, at the port that ssh uses?"
+)
+_NO_LOGIN_ADVICE = "It must work in a terminal without a password (a key, an agent), and the host's key must be known."
 
 
 def command_on(host: HostSpec, command: Sequence[str]) -> list[str]:
@@ -31,31 +39,31 @@ def command_on(host: HostSpec, command: Sequence[str]) -> list[str]:
 
 
 def ask(
-    name: str, host: HostSpec, command: Sequence[str], given: bytes = b"", patience_s: float = _PATIENCE_S
+    name: str, host: HostSpec, command: Sequence[str], stdin: bytes = b"", timeout_s: float = _TIMEOUT_S
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command on a host and return its result. Raises LabError if the host cannot be reached."""
-    line = command_on(host, command)
+    arguments = command_on(host, command)
     try:
-        done = subprocess.run(line, input=given, capture_output=True, timeout=patience_s, env=own_environment())
+        result = subprocess.run(arguments, input=stdin, capture_output=True, timeout=timeout_s, env=own_environment())
     except FileNotFoundError as error:
         raise LabError(f"the program {error.filename} was not found", "Install openssh-client.") from error
     except subprocess.TimeoutExpired as error:
         raise LabError(
-            f"host {name} did not answer within {patience_s:.0f} s to: {shlex.join(line[:12])}",
+            f"host {name} did not answer within {timeout_s:.0f} s to: {shlex.join(arguments[:12])}",
             "Does that command work in a terminal, without a password?",
         ) from error
-    if done.returncode == _FAILED and not host.is_local:
-        why = said(done.stderr)
+    if result.returncode == _SSH_FAILED and not host.is_local:
+        why = end_of_output(result.stderr)
         raise LabError(
             f"host {name} cannot be reached by `ssh {host.ssh or host.address}`: {why}",
-            _NO_WAY if any(word in why for word in _UNREACHED) else _NO_KEY,
+            _NO_ROUTE_ADVICE if any(word in why for word in _UNREACHABLE_MESSAGES) else _NO_LOGIN_ADVICE,
         )
-    return done
+    return result
 
 
-def said(output: bytes) -> str:
+def end_of_output(output: bytes) -> str:
     """The end of a program's output, from the start of a line."""
     text = output.decode(errors="replace").strip()
-    if len(text) > _SAID:
-        text = text[-_SAID:].partition("\n")[2] or text[-_SAID:]
+    if len(text) > _MAX_OUTPUT_CHARACTERS:
+        text = text[-_MAX_OUTPUT_CHARACTERS:].partition("\n")[2] or text[-_MAX_OUTPUT_CHARACTERS:]
     return text or "it said nothing"

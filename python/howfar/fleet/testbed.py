@@ -13,13 +13,12 @@ from typing import Any, cast
 from howfar.engine.messages import Observed
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
-from howfar.fleet.distances import Distance, by_way_of, entered, link_distance, link_moved, real_link, where
-from howfar.fleet.given import GivenServer, GivenSide
-from howfar.fleet.joined import Link, cpus_of, facts
+from howfar.fleet.distances import Distance, combined_receipt, entered, link_distance, real_link, rtt_violations, where
 from howfar.fleet.load import Client
-from howfar.fleet.node import WORK, silences
-from howfar.fleet.reached import HostsContext
-from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
+from howfar.fleet.node import WORK, read_interruptions
+from howfar.fleet.ray_driver import Link, cpus_of, facts
+from howfar.fleet.remote import RemoteHost, RemoteLauncher, RemoteObject, RemoteProcess
+from howfar.fleet.remote_endpoint import HostsContext
 from howfar.fleet.roles import RoleHosts, check_shared
 from howfar.fleet.serving import (
     HeldPool,
@@ -30,151 +29,158 @@ from howfar.fleet.serving import (
     hold_server,
     start_server,
 )
+from howfar.fleet.user_server import HeldUserServer, UserServer
+from howfar.lab.connected_server import NO_PID, ConnectedServer, StartedServer, hops_view, name_hops_in_errors
 from howfar.lab.counts import both_counts
 from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.laboratory import PLACEMENTS, connections
 from howfar.lab.network import Cpus, Shares, share_cpus
 from howfar.lab.php.php_fpm import PhpApplication
-from howfar.lab.reached import NO_PID, Reached, Started, behind, hops_view
-from howfar.lab.replicated import replicates
+from howfar.lab.replicated_group import replicates
 from howfar.lab.request import LabRequest
+from howfar.lab.server_group import ServerGroup, store_session_spec
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.kinds import KINDS
-from howfar.lab.serving import Serving, of_store
-from howfar.lab.staged import MAIN, LabStage
+from howfar.lab.trial_environment import MAIN, LabTrialEnvironment
 from howfar.paths import Endpoint, find_path
 from howfar.paths import Path as NetworkPath
 from howfar.plan.distances import pairs
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue, MachineLoad, Window
 from howfar.store.server_metrics import server_metrics
-from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt, WindowWatch
+from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, WindowWatch
 
 _READY_S = 20.0
 _POLL_S = 0.02
 _PINGS = 50
-_LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
-_OF_A_DIRECTION = ("goodput_bps", "retransmits")
-_OTHER_CPUS = 1000
-"""Added to CPU numbers once for each preceding machine, so that all CPUs have distinct numbers."""
+_LOAD_METRICS = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
+_DIRECTIONAL_FACTS = ("goodput_bps", "retransmits")
+_CPU_NUMBER_OFFSET = 1000
+"""Added to CPU numbers once for each machine before, the server's first, so that all CPUs have distinct numbers."""
 
 
 def check_request(request: LabRequest, clients: int = 1) -> None:
-    """Raises PlanError."""
+    """Check that hosts can serve this request. Raises PlanError."""
     check_shared(clients, request.paths, request.replicas is not None)
     if request.placement not in PLACEMENTS:
         raise PlanError(f"no placement is called {request.placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
 
 
 class Hosts:
-    """See `howfar.testbed.Testbed`. One server on one host, a client on another; on local paths the client is on the server's host."""
+    """The user's hosts as a testbed; see `howfar.testbed.Testbed`. The server runs on one host and a client on another; on local paths
+    the client runs on the server's host."""
 
     def __init__(
         self,
         hosts: Mapping[str, RemoteHost],
-        place: RoleHosts,
+        role_hosts: RoleHosts,
         request: LabRequest,
-        ledger: ExitStack,
+        stack: ExitStack,
         swaps: bool = False,
-        given: GivenServer | None = None,
+        user_server: UserServer | None = None,
     ) -> None:
-        """`swaps`: the two hosts exchange their roles from block to block, if both can have them. `given`: the user's own server,
-        which runs already; None: one is started for each trial."""
-        check_request(request, 1 + len(place.others))
-        self.place, self.request, self.given = place, request, given
-        self._hosts = {name: hosts[name] for name in place.names}
-        self._first = place
+        """`swaps`: the two hosts exchange their roles from block to block, if both can have either role. `user_server`: the user's own
+        server, which runs already; None: one is started for each trial."""
+        check_request(request, 1 + len(role_hosts.others))
+        self.role_hosts, self.request, self.user_server = role_hosts, request, user_server
+        self._hosts = {name: hosts[name] for name in role_hosts.names}
+        self._first = role_hosts
         self.warnings: list[str] = []
-        self._ledger = ledger
+        self._stack = stack
         both_local = any(find_path(name).machines == 1 for name in request.paths)
         self._shares = {
-            host.name: _shares(cpus_of(host), both_local and host.name != place.hop) for host in self._both()
+            host.name: _split_cpus(cpus_of(host), both_local and host.name != role_hosts.hop)
+            for host in self._all_hosts()
         }
         self._facts = {
-            host.name: {**host.within(facts), **where(host), "address": host.spec.address} for host in self._both()
+            host.name: {**host.within(facts), **where(host), "address": host.spec.address} for host in self._all_hosts()
         }
-        self._clocks: dict[str, Held] = {}
-        self._servers: dict[str, Held] = {}
-        self._companions: dict[str, tuple[Held, ...]] = {}
+        self._clocks: dict[str, RemoteObject] = {}
+        self._servers: dict[str, RemoteObject] = {}
+        self._auxiliary_servers: dict[str, tuple[RemoteObject, ...]] = {}
         self._links: dict[tuple[str, str], Link] = {}
         self._replication: HostsReplication | None = None
         self.swaps = False
         self.ready()
         if swaps:
-            self._try_swap()
-        self._found: dict[tuple[str, str], Distance] = {}
-        self.distances = self._measured_distances()
+            self._prepare_swap()
+        self._distance_by_pair: dict[tuple[str, str], Distance] = {}
+        self.distances = self._measure_distances()
         if request.replicas is not None:
             self._replication = self._open_replication()
 
-    def _try_swap(self) -> None:
-        """Prepare the client's host to be the server's as well; a failure becomes a warning."""
-        here, there = self._first.server, self._first.client
+    def _prepare_swap(self) -> None:
+        """Prepare the client's host to run the server as well. On failure, warn and do not exchange roles."""
+        server_name, client_name = self._first.server, self._first.client
         try:
-            if len(self._shares[here].server) != len(self._shares[there].server):
+            if len(self._shares[server_name].server) != len(self._shares[client_name].server):
                 raise LabError("they do not have as many CPUs")
-            other = self._serve(self._hosts[there])
+            other = self._serve(self._hosts[client_name])
             if [other.facts[what] for what in ("kind", "version")] != list(self.server()):
-                raise LabError(f"host {there} has {other.facts['kind']} {other.facts['version']}")
+                raise LabError(f"host {client_name} has {other.facts['kind']} {other.facts['version']}")
         except (LabError, ServerMissing) as error:
-            self.warnings.append(f"hosts {here} and {there} did not exchange their roles: {error.message}")
-            if (held := self._servers.pop(there, None)) is not None:
+            self.warnings.append(f"hosts {server_name} and {client_name} did not exchange their roles: {error.message}")
+            if (held := self._servers.pop(client_name, None)) is not None:
                 held.drop()
             return
         self.swaps = True
 
-    def _both(self) -> tuple[RemoteHost, ...]:
+    def _all_hosts(self) -> tuple[RemoteHost, ...]:
         return tuple(self._hosts.values())
 
     @property
     def client_host(self) -> RemoteHost:
-        return self._hosts[self.place.client]
+        return self._hosts[self.role_hosts.client]
 
     @property
     def server_host(self) -> RemoteHost:
-        return self._hosts[self.place.server]
+        return self._hosts[self.role_hosts.server]
 
     @property
     def _hop(self) -> RemoteHost | None:
-        return None if self.place.hop is None else self._hosts[self.place.hop]
+        return None if self.role_hosts.hop is None else self._hosts[self.role_hosts.hop]
 
-    def _hop_of(self, path: NetworkPath) -> RemoteHost | None:
-        """The separate host of this path's program. None: it has none."""
+    def _separate_hop(self, path: NetworkPath) -> RemoteHost | None:
+        """The separate host of this path's program. None: the program has no host of its own."""
         return self._hop if path.movable else None
 
     @property
     def _others(self) -> tuple[RemoteHost, ...]:
-        return tuple(self._hosts[name] for name in self.place.others)
+        return tuple(self._hosts[name] for name in self.role_hosts.others)
 
     def ready(self) -> None:
-        """Create everything that a stage needs, and again if a host was lost. Raises LabError."""
-        for host in self._both():
+        """Create everything that trial environments need on the hosts; after the loss of a host, create it again there. Raises
+        LabError."""
+        for host in self._all_hosts():
             if not host.alive():
                 host.join()
                 self._clocks.pop(host.name, None)
                 self._servers.pop(host.name, None)
-                self._companions.pop(host.name, None)
+                self._auxiliary_servers.pop(host.name, None)
                 self._links.clear()
-        for host in self._both():
+        for host in self._all_hosts():
             if host.name not in self._clocks:
-                host.within(_make_work, [WORK, *map(_own, self.request.companions)])
+                host.within(_make_directories, [WORK, *map(_work_directory, self.request.auxiliary_servers)])
                 self._clocks[host.name] = host.hold(ClockServer, host.spec.address)
         self._serve(self.server_host)
 
-    def _serve(self, host: RemoteHost) -> Held:
-        """The server of a host, with its data. Raises LabError, ServerMissing."""
+    def _serve(self, host: RemoteHost) -> RemoteObject:
+        """The server of a host, with its data; prepared on the first call. Raises LabError, ServerMissing."""
         request, tables = self.request, self._tables
-        if host.name not in self._servers and self.given is not None:
-            self._servers[host.name] = host.hold(GivenSide, self.given, tables, request.connections, called="server")
+        if host.name not in self._servers and self.user_server is not None:
+            self._servers[host.name] = host.hold(
+                HeldUserServer, self.user_server, tables, request.connections, called="server"
+            )
         elif host.name not in self._servers:
             order = self._order(host)
             self._servers[host.name] = hold_server(host, order)
-            self._companions[host.name] = tuple(
+            self._auxiliary_servers[host.name] = tuple(
                 hold_server(
-                    host, replace(order, server=kind, tables=Tables(0, 0), prepare=(), work=_own(kind) / "server")
+                    host,
+                    replace(order, server=kind, tables=Tables(0, 0), prepare=(), work=_work_directory(kind) / "server"),
                 )
-                for kind in request.companions
+                for kind in request.auxiliary_servers
             )
         return self._servers[host.name]
 
@@ -183,14 +189,22 @@ class Hosts:
         return Tables(self.request.tables, self.request.table_size, self.request.contents)
 
     def _order(self, host: RemoteHost) -> ServerOrder:
-        """The order for the main server."""
+        """How to start the main server on a host."""
         cpus, request = self._shares[host.name].server, self.request
-        known_by = () if self._hop is None else (self._hop.spec.address,)
+        further_addresses = () if self._hop is None else (self._hop.spec.address,)
         address, prepare = host.spec.address, request.prepare
-        return ServerOrder(request.server, self._tables, request.connections, cpus, address, prepare, known_by=known_by)
+        return ServerOrder(
+            request.server,
+            self._tables,
+            request.connections,
+            cpus,
+            address,
+            prepare,
+            further_addresses=further_addresses,
+        )
 
     @property
-    def server_side(self) -> Held:
+    def server_side(self) -> RemoteObject:
         return self._servers[self.server_host.name]
 
     def link(self, source: RemoteHost | None = None, target: RemoteHost | None = None) -> Link:
@@ -198,59 +212,62 @@ class Hosts:
         source, target = source or self.client_host, target or self.server_host
         ends = (source.name, target.name)
         if ends not in self._links:
-            self._links[ends] = made = Link(source, target)
-            self._ledger.callback(made.close)
+            self._links[ends] = new_link = Link(source, target)
+            self._stack.callback(new_link.close)
         return self._links[ends]
 
     def _open_replication(self) -> HostsReplication:
         replicas = []
-        for host in map(self._hosts.__getitem__, self.place.replicas):
-            # A replica is on the client's host only if the client is on the primary's; it then has the server's share of CPUs.
+        for host in map(self._hosts.__getitem__, self.role_hosts.replicas):
+            # A replica may be on the client's host only if the client runs on the primary's; it then gets the server's share of CPUs.
             own = self._shares[host.name].server if host is self.client_host else cpus_of(host)
             replicas.append((host, own))
 
         def link(source: RemoteHost, target: RemoteHost) -> tuple[Link, Mapping[str, Any]]:
-            return self.link(source, target), self._found[source.name, target.name].facts()
+            return self.link(source, target), self._distance_by_pair[source.name, target.name].facts()
 
         return HostsReplication(self._order(self.server_host), self.server_host, replicas, link)
 
-    def _probed(self, path: NetworkPath) -> dict[str, Any] | None:
-        """The link between client and server on a path, with a probe of it now. None: they are on one host. Raises LabError."""
+    def _probe_path(self, path: NetworkPath) -> dict[str, Any] | None:
+        """The receipt of the link between client and server on a path, with a probe of it now. None: they are on one host. Raises
+        LabError."""
         if not path.crosses_link:
             return None
-        if (hop := self._hop_of(path)) is None:
-            facts = self._real()
+        if (hop := self._separate_hop(path)) is None:
+            facts = self._current_link_facts()
             if facts is None:
                 return None
             real = real_link(self.link().ping(_PINGS), facts)
-            return {**real, "others": self._other_probes()} if self._others else real
+            return {**real, "others": self._probe_other_clients()} if self._others else real
         probes = (self.link(target=hop).ping(_PINGS), self.link(hop).ping(_PINGS))
-        return by_way_of(*map(real_link, probes, self.hop_facts))
+        return combined_receipt(*map(real_link, probes, self.hop_facts))
 
-    def _other_probes(self) -> list[dict[str, Any]]:
+    def _probe_other_clients(self) -> list[dict[str, Any]]:
         """Probes from each further client. Raises LabError."""
         links = [self.link(host) for host in self._others]
         with ThreadPoolExecutor(len(links)) as pool:
             return list(map(real_link, pool.map(lambda link: link.ping(_PINGS), links), self.client_facts[1:]))
 
-    def _real(self) -> dict[str, Any] | None:
-        """The measured facts of the link, in its direction in this block."""
-        if self.link_facts is None or self.place == self._first:
+    def _current_link_facts(self) -> dict[str, Any] | None:
+        """The measured facts of the link; in blocks with exchanged roles, with the directions exchanged too."""
+        if self.link_facts is None or self.role_hosts == self._first:
             return self.link_facts
         exchanged = {"to_server": "to_client", "to_client": "to_server"}
         return {
             **self.link_facts,
             "from": self.link_facts["to"],
             "to": self.link_facts["from"],
-            **{what: {exchanged[to]: v for to, v in self.link_facts[what].items()} for what in _OF_A_DIRECTION},
+            **{what: {exchanged[to]: v for to, v in self.link_facts[what].items()} for what in _DIRECTIONAL_FACTS},
         }
 
-    def _interruptions(self, hosts: Iterable[RemoteHost]) -> Callable[[], tuple[str, ...]]:
-        """A function that reports to which of these hosts the connection was interrupted from now on."""
-        before = {host.name: len(host.within(silences)) for host in hosts}
+    def _watch_interruptions(self, hosts: Iterable[RemoteHost]) -> Callable[[], tuple[str, ...]]:
+        """A function that reports the interruptions of the connections to these hosts since now."""
+        before = {host.name: len(host.within(read_interruptions)) for host in hosts}
 
         def found() -> tuple[str, ...]:
-            longest = {name: max(self._hosts[name].within(silences)[n:], default=0) for name, n in before.items()}
+            longest = {
+                name: max(self._hosts[name].within(read_interruptions)[n:], default=0) for name, n in before.items()
+            }
             return tuple(
                 f"host {name} heard nothing from the machine where howfar runs for {ns / 1e9:.1f} s"
                 for name, ns in longest.items()
@@ -259,57 +276,65 @@ class Hosts:
 
         return found
 
-    def _measured_distances(self) -> tuple[dict[str, Any], ...]:
-        """Measure from each client, and each replica, to the server; in a cluster between the replicas too; from the client to a
-        hop, and from there to the server. A round trip is the same from either end."""
-        place = self.place
-        ends = [(name, place.server) for name in dict.fromkeys((place.client, *place.others, *place.replicas))]
-        if self._meshed:
-            ends += [(high, low) for low, high in combinations(place.replicas, 2)]
-        if place.hop is not None:
-            ends += [(place.client, place.hop), (place.hop, place.server)]
+    def _measure_distances(self) -> tuple[dict[str, Any], ...]:
+        """Measure from each client and each replica to the server; in a cluster also between the replicas. With a hop, also measure
+        from the client to it, and from there to the server. Each pair is measured from one end only: a round trip is the same from
+        either."""
+        role_hosts = self.role_hosts
+        ends = [
+            (name, role_hosts.server)
+            for name in dict.fromkeys((role_hosts.client, *role_hosts.others, *role_hosts.replicas))
+        ]
+        if self._is_mesh:
+            ends += [(high, low) for low, high in combinations(role_hosts.replicas, 2)]
+        if role_hosts.hop is not None:
+            ends += [(role_hosts.client, role_hosts.hop), (role_hosts.hop, role_hosts.server)]
         for source, target in ends:
             if source != target:
-                self._found[source, target] = link_distance(self.link(self._hosts[source], self._hosts[target]))
-        return tuple(one.facts() for one in self._found.values())
+                self._distance_by_pair[source, target] = link_distance(
+                    self.link(self._hosts[source], self._hosts[target])
+                )
+        return tuple(distance.facts() for distance in self._distance_by_pair.values())
 
     @property
     def link_facts(self) -> dict[str, Any] | None:
-        """What was measured between the first client and the server. None: they are one host."""
+        """Facts about the path between the first client and the server. None: they are one host."""
         return next(iter(self.distances), None)
 
     @property
     def client_facts(self) -> tuple[dict[str, Any], ...]:
-        """Facts about the path of each client, the first one's first. Empty: the only one is on the server's host."""
+        """Facts about the path of each client, the first one's first. Empty: the only client is on the server's host."""
         ends = [(client, self._first.server) for client in (self._first.client, *self._first.others)]
-        return tuple(self._found[each].facts() for each in ends if each in self._found)
+        return tuple(self._distance_by_pair[each].facts() for each in ends if each in self._distance_by_pair)
 
     @property
     def hop_facts(self) -> tuple[dict[str, Any], ...]:
-        """Facts about the paths from the client to the hop, and from there to the server. Empty: no program has its own host."""
-        if (hop := self.place.hop) is None:
+        """Facts about the paths from the client to the hop, and from there to the server. Empty: there is no hop with its own host."""
+        if (hop := self.role_hosts.hop) is None:
             return ()
-        return self._found[self.place.client, hop].facts(), self._found[hop, self.place.server].facts()
+        return self._distance_by_pair[self.role_hosts.client, hop].facts(), self._distance_by_pair[
+            hop, self.role_hosts.server
+        ].facts()
 
     @property
     def replica_facts(self) -> tuple[dict[str, Any], ...]:
         """Facts about the path between the first replica and the server; in a cluster between every two nodes, in the order of
         `pairs`. Empty: there is no replica."""
-        most = 0 if self.request.replicas is None else self.request.replicas.most
-        nodes = (self.place.server, *self.place.replicas[:most])
-        linked = pairs(len(nodes)) if self._meshed else pairs(len(nodes))[:1]
-        return tuple(self._found[nodes[high], nodes[low]].facts() for low, high in linked)
+        most = 0 if self.request.replicas is None else self.request.replicas.max_replicas
+        nodes = (self.role_hosts.server, *self.role_hosts.replicas[:most])
+        linked = pairs(len(nodes)) if self._is_mesh else pairs(len(nodes))[:1]
+        return tuple(self._distance_by_pair[nodes[high], nodes[low]].facts() for low, high in linked)
 
     @property
     def followers(self) -> tuple[dict[str, Any], ...]:
         """Facts about the path from each replica to the server. Empty: there is none, or each pair has its own distance."""
-        if self.request.replicas is None or self._meshed:
+        if self.request.replicas is None or self._is_mesh:
             return ()
-        names = self.place.replicas[: self.request.replicas.most]
-        return tuple(self._found[name, self.place.server].facts() for name in names)
+        names = self.role_hosts.replicas[: self.request.replicas.max_replicas]
+        return tuple(self._distance_by_pair[name, self.role_hosts.server].facts() for name in names)
 
     @property
-    def _meshed(self) -> bool:
+    def _is_mesh(self) -> bool:
         return self.request.replicas is not None and self.request.replicas.mesh
 
     def clocks(self, host: RemoteHost) -> Clocks:
@@ -319,25 +344,25 @@ class Hosts:
         return self.server_side.facts["kind"], self.server_side.facts["version"]
 
     def environment(self) -> dict[str, Any]:
-        place = self._first
-        clients = () if place.client == place.server else (place.client, *place.others)
+        role_hosts = self._first
+        clients = () if role_hosts.client == role_hosts.server else (role_hosts.client, *role_hosts.others)
         return {
-            **self._facts[place.server],
-            "cpu_count": all_cpus(self._facts),
+            **self._facts[role_hosts.server],
+            "cpu_count": total_cpus(self._facts),
             "testbed": "hosts",
             "place": {
-                "client": place.client,
-                "server": place.server,
-                "others": list(place.others),
-                "replicas": list(place.replicas),
-                "hop": place.hop,
+                "client": role_hosts.client,
+                "server": role_hosts.server,
+                "others": list(role_hosts.others),
+                "replicas": list(role_hosts.replicas),
+                "hop": role_hosts.hop,
                 "swaps": self.swaps,
             },
             "hosts": dict(self._facts),
             "placement": self.request.placement,
-            "server_cpus": list(self._shares[place.server].server),
-            "client_cpus": numbered({machine_of(name, self._facts): self._shares[name].client for name in clients})
-            or list(self._shares[place.client].client),
+            "server_cpus": list(self._shares[role_hosts.server].server),
+            "client_cpus": number_cpus({machine_id(name, self._facts): self._shares[name].client for name in clients})
+            or list(self._shares[role_hosts.client].client),
             "data": self.server_side.facts["data"],
             "capacity": {"descriptors": self.server_side.facts["descriptors"]},
             "link": None,
@@ -347,15 +372,15 @@ class Hosts:
 
     def watch(self) -> _HostsLoad:
         """Observe the load of all hosts during a trial."""
-        machines = {name: machine_of(name, self._facts) for name in self._facts}
-        return _HostsLoad({host.name: host for host in self._both()}, machines)
+        machines = {name: machine_id(name, self._facts) for name in self._facts}
+        return _HostsLoad({host.name: host for host in self._all_hosts()}, machines)
 
     def begin_block(self, block: int) -> None:
-        """Exchange the roles in every other block, so that a difference between the hosts does not appear as one between paths."""
-        self.place = self._first.swapped if self.swaps and block % 2 else self._first
+        """Exchange the roles in every other block, so that a difference between the hosts is not taken for one between paths."""
+        self.role_hosts = self._first.swapped if self.swaps and block % 2 else self._first
 
     @contextmanager
-    def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[HostsStage]:
+    def trial_environment(self, factors: Mapping[str, FactorValue]) -> Iterator[HostsTrialEnvironment]:
         path = find_path(str(factors["path"]))
         spec = session_spec(factors)
         self.ready()
@@ -363,100 +388,119 @@ class Hosts:
         placement = str(factors.get("placement", self.request.placement))
         shares = self._shares[client.name]
         cpus = shares.server if path.machines == 1 and placement == "machines" else shares.client
-        with ExitStack() as ledger:
-            serving = self._serving(factors, path, spec, client, ledger)
-            main, *companions = (
-                self._reach(started, path, client, work, ledger)
-                for started, work in self._started(serving, path, spec, client, ledger)
+        with ExitStack() as stack:
+            server_group = self._start_server_group(factors, path, spec, client, stack)
+            main, *auxiliary_servers = (
+                self._connect(started, path, client, work, stack)
+                for started, work in self._start_servers(server_group, path, spec, client, stack)
             )
-            real = self._probed(path)
-            serving.begin()
-            for one in (main, *companions):
-                one.begin(ledger)
-            application = self._application(factors, client, cpus, (main, *companions), ledger)
+            real = self._probe_path(path)
+            server_group.begin()
+            for server in (main, *auxiliary_servers):
+                server.begin(stack)
+            application = self._start_application(factors, client, cpus, (main, *auxiliary_servers), stack)
             level = str(factors.get("idle", "as-found"))
-            idle = _RemoteIdle.hold(level, client, self._parties(serving, path, client), ledger)
-            yield self._stage(serving, main, tuple(companions), application, path, factors, client, cpus, real, idle)
+            idle = _RemoteIdle.hold(level, client, self._participating_hosts(server_group, path, client), stack)
+            yield self._build_environment(
+                server_group, main, tuple(auxiliary_servers), application, path, factors, client, cpus, real, idle
+            )
 
-    def _parties(self, serving: Serving, path: NetworkPath, client: RemoteHost) -> tuple[RemoteHost, ...]:
-        """The hosts that take part in the load of a stage."""
-        replicas = () if serving.pair is None else self.place.replicas[: len(serving.pair.replicas)]
-        hop = () if (own := self._hop_of(path)) is None else (own.name,)
-        names = dict.fromkeys((client.name, *self.place.others, *hop, self.server_host.name, *replicas))
+    def _participating_hosts(
+        self, server_group: ServerGroup, path: NetworkPath, client: RemoteHost
+    ) -> tuple[RemoteHost, ...]:
+        """The hosts that take part in the load of an environment."""
+        replicas = (
+            ()
+            if server_group.replica_set is None
+            else self.role_hosts.replicas[: len(server_group.replica_set.replicas)]
+        )
+        hop = () if (own := self._separate_hop(path)) is None else (own.name,)
+        names = dict.fromkeys((client.name, *self.role_hosts.others, *hop, self.server_host.name, *replicas))
         return tuple(self._hosts[name] for name in names)
 
-    def _serving(
+    def _start_server_group(
         self,
         factors: Mapping[str, FactorValue],
         path: NetworkPath,
         spec: SessionSpec,
         client: RemoteHost,
-        ledger: ExitStack,
-    ) -> Serving:
+        stack: ExitStack,
+    ) -> ServerGroup:
         """The main server, alone or with its replicas. Raises LabError, ServerCrashed."""
         if replicates(factors):
             assert self._replication is not None, "who asks for replicas named their hosts"
-            return ledger.enter_context(self._replication.serving(factors, self.request.prepare, self.server()[0]))
+            return stack.enter_context(self._replication.serving(factors, self.request.prepare, self.server()[0]))
         certificates = self._certificates(self.server_side, client, WORK) if spec.tls else None
         server = start_server(self.server_side, path.name, spec)
-        ledger.callback(_stop, server)
-        return Serving(server, self.server_side.facts["password"], certificates)
+        stack.callback(_stop_server, server)
+        return ServerGroup(server, self.server_side.facts["password"], certificates)
 
-    def _started(
-        self, serving: Serving, path: NetworkPath, spec: SessionSpec, client: RemoteHost, ledger: ExitStack
-    ) -> Iterator[tuple[Started, Path]]:
-        """The stage's servers, the main one first, each with the directory of its path."""
+    def _start_servers(
+        self, server_group: ServerGroup, path: NetworkPath, spec: SessionSpec, client: RemoteHost, stack: ExitStack
+    ) -> Iterator[tuple[StartedServer, Path]]:
+        """Start the environment's servers, the main one first; yields each with the directory for the files of its path."""
         facts = self.server_side.facts
         yield (
-            Started(serving.running, serving.certificates, spec, facts["user"], serving.password, facts["database"]),
+            StartedServer(
+                server_group.running,
+                server_group.certificates,
+                spec,
+                facts["user"],
+                server_group.password,
+                facts["database"],
+            ),
             WORK,
         )
-        mine = of_store(spec, path)
-        for side in self._companions.get(self.server_host.name, ()):
-            work = _own(side.facts["kind"])
-            certificates = self._certificates(side, client, work) if mine.tls else None
-            running = start_server(side, path.name, mine)
-            ledger.callback(_stop, running)
-            yield Started(running, certificates, mine), work
+        auxiliary_spec = store_session_spec(spec, path)
+        for side in self._auxiliary_servers.get(self.server_host.name, ()):
+            work = _work_directory(side.facts["kind"])
+            certificates = self._certificates(side, client, work) if auxiliary_spec.tls else None
+            running = start_server(side, path.name, auxiliary_spec)
+            stack.callback(_stop_server, running)
+            yield StartedServer(running, certificates, auxiliary_spec), work
 
-    def _application(
+    def _start_application(
         self,
         factors: Mapping[str, FactorValue],
         client: RemoteHost,
         cpus: Cpus,
-        servers: tuple[Reached, ...],
-        ledger: ExitStack,
+        servers: tuple[ConnectedServer, ...],
+        stack: ExitStack,
     ) -> PhpApplication | None:
         """The real application, if the cell has one, on the load's host and CPUs."""
         if factors.get("application") != "php":
             return None
         pool = client.hold(HeldPool, servers[0].name, cpus, int(factors.get("threads", 1)), called="php")
-        ledger.callback(pool.drop)
+        stack.callback(pool.drop)
         return PhpApplication(RemotePool(pool), pool.call("become_ready"), servers)
 
-    def _observed(
-        self, serving: Serving, reached: tuple[Reached, ...], application: PhpApplication | None, client: RemoteHost
+    def _observed_by_host(
+        self,
+        server_group: ServerGroup,
+        connected: tuple[ConnectedServer, ...],
+        application: PhpApplication | None,
+        client: RemoteHost,
     ) -> dict[str, list[Observed]]:
-        """By host: processes whose CPU time belongs to the stage."""
-        found: dict[str, list[Observed]] = {host.name: [] for host in self._both()}
-        for number, one in enumerate(reached):
-            if one.running.pid != NO_PID:
-                role = one.name if number else MAIN
-                found[self.server_host.name].append(Observed(role=role, pid=one.running.pid))
-            for hop in one.endpoint.hops:
+        """Processes whose CPU time belongs to the environment, by host."""
+        found: dict[str, list[Observed]] = {host.name: [] for host in self._all_hosts()}
+        for number, server in enumerate(connected):
+            if server.running.pid != NO_PID:
+                role = server.name if number else MAIN
+                found[self.server_host.name].append(Observed(role=role, pid=server.running.pid))
+            for hop in server.endpoint.hops:
                 process = cast(RemoteProcess, hop.process)
                 found[process.held.host.name].append(Observed(role="forwarder", pid=process.pid))
-        for name, replica in zip(self.place.replicas, serving.observed(), strict=False):
+        for name, replica in zip(self.role_hosts.replicas, server_group.observed(), strict=False):
             found[name].append(replica)
         if application is not None:
             found[client.name].append(application.observed)
         return found
 
-    def _stage(
+    def _build_environment(
         self,
-        serving: Serving,
-        main: Reached,
-        companions: tuple[Reached, ...],
+        server_group: ServerGroup,
+        main: ConnectedServer,
+        auxiliary_servers: tuple[ConnectedServer, ...],
         application: PhpApplication | None,
         path: NetworkPath,
         factors: Mapping[str, FactorValue],
@@ -464,17 +508,17 @@ class Hosts:
         cpus: Cpus,
         real: dict[str, Any] | None,
         idle: _RemoteIdle,
-    ) -> HostsStage:
-        by_host = self._observed(serving, (main, *companions), application, client)
+    ) -> HostsTrialEnvironment:
+        by_host = self._observed_by_host(server_group, (main, *auxiliary_servers), application, client)
         elsewhere = {
             host.name: (host.launcher(self._shares[host.name].server), tuple(by_host[host.name]))
-            for host in self._both()
+            for host in self._all_hosts()
             if host is not client and by_host[host.name]
         }
-        told: dict[str, dict[str, Any]] = {}
+        host_reports: dict[str, dict[str, Any]] = {}
         launcher = client.launcher(cpus)
         assert isinstance(launcher, RemoteLauncher)
-        return HostsStage(
+        return HostsTrialEnvironment(
             target=main.target,
             protocol=main.protocol,
             user=main.started.user,
@@ -485,85 +529,88 @@ class Hosts:
                 others=self._other_launchers(),
                 clocks=self.clocks,
                 elsewhere=elsewhere,
-                told=told,
+                host_reports=host_reports,
             ),
             observe=tuple(by_host[client.name]),
             trust=main.trust,
-            serving=serving,
+            server_group=server_group,
             main=main,
-            companions=companions,
+            auxiliary_servers=auxiliary_servers,
             application=application,
             link=None,
             at_rest=None,
             tcp={},
             connections=connections(factors),
-            scene=None,
+            targets=None,
             idle=idle,
-            fetches_server_key=self.given is None or self.given.login.consent.fetch_server_key,
+            fetches_server_key=self.user_server is None or self.user_server.login.consent.fetch_server_key,
             real=real,
-            told=told,
-            interruptions=self._interruptions(self._both()),
+            host_reports=host_reports,
+            interruptions=self._watch_interruptions(self._all_hosts()),
             parties={
                 "client": client.name,
-                **({"others": list(self.place.others)} if self._others else {}),
-                **({} if (hop := self._hop_of(path)) is None else {"hop": hop.name}),
+                **({"others": list(self.role_hosts.others)} if self._others else {}),
+                **({} if (hop := self._separate_hop(path)) is None else {"hop": hop.name}),
                 "server": self.server_host.name,
-                **({"replicas": list(self.place.replicas)} if replicates(factors) else {}),
+                **({"replicas": list(self.role_hosts.replicas)} if replicates(factors) else {}),
             },
         )
 
     def _other_launchers(self) -> tuple[RemoteLauncher, ...]:
         return tuple(host.launcher(self._shares[host.name].client) for host in self._others)
 
-    def _reach(self, started: Started, path: NetworkPath, client: RemoteHost, work: Path, ledger: ExitStack) -> Reached:
+    def _connect(
+        self, started: StartedServer, path: NetworkPath, client: RemoteHost, work: Path, stack: ExitStack
+    ) -> ConnectedServer:
         """Raises LabError."""
         server, spec = cast(RemoteServer, started.running), started.spec
         context = HostsContext(
             running=server,
-            ledger=ledger,
+            stack=stack,
             work=work,
             client=client,
             server=self.server_host,
-            hop=self._hop_of(path),
+            hop=self._separate_hop(path),
             shares=self._shares,
             **started.account,
         )
         endpoint: Endpoint = path.open(context)
         certificates = started.certificates
         tls = (str(certificates.ca), spec.tls_version) if certificates and spec.tls_version else None
-        with behind(path):
+        with name_hops_in_errors(path):
             view = server.session_view(client, endpoint.connection, tls) if path.shows_sessions else hops_view(server)
-        if self.given is not None:
-            # The server may see names, or a proxy, in place of addresses, and its process is in no namespace of ours: the receipt has
-            # what it sees, and nothing is checked.
+        if self.user_server is not None:
+            # The server may report host names, or a proxy, instead of addresses, and its process is in no namespace of ours. So the
+            # receipt records its view, and nothing is checked.
             seen_from, answers = str(view["host"]).partition(":")[0], endpoint.peer_pid
             endpoint = replace(endpoint, seen_from=seen_from, peer_pid=None if answers == NO_PID else answers)
-        return Reached(started, endpoint, view, context.watch_hops)
+        return ConnectedServer(started, endpoint, view, context.watch_hops)
 
-    def _certificates(self, side: Held, client: RemoteHost, work: Path) -> CertificatePaths:
-        """The authority's certificate as a file on the client's host."""
+    def _certificates(self, side: RemoteObject, client: RemoteHost, work: Path) -> CertificatePaths:
+        """Copy the CA's certificate to the clients' hosts."""
         authority, ca = side.call("certificates"), work / "ca.pem"
         for host in (client, *self._others):
             host.within(ca.write_bytes, authority)
         return CertificatePaths(ca, ca, ca)
 
 
-def _own(kind: str) -> Path:
-    """The directory on each host for the files of a further server."""
+def _work_directory(kind: str) -> Path:
+    """The directory on each host for the files of an auxiliary server."""
     return WORK / KINDS[kind].service
 
 
-def _shares(cpus: Cpus, halved: bool) -> Shares:
-    """The CPUs of each role: half each if some path is local, so that every path has the same; otherwise all."""
-    return share_cpus(cpus) if halved else Shares(cpus, cpus)
+def _split_cpus(cpus: Cpus, split: bool) -> Shares:
+    """The CPUs of each role. `split`: each role gets half, because on local paths both run on this host and every path must have the
+    same; otherwise each gets all."""
+    return share_cpus(cpus) if split else Shares(cpus, cpus)
 
 
-def _make_work(directories: Sequence[Path]) -> None:
+def _make_directories(directories: Sequence[Path]) -> None:
     for directory in directories:
         directory.mkdir(mode=0o700, exist_ok=True)
 
 
-def _stop(server: RemoteServer) -> None:
+def _stop_server(server: RemoteServer) -> None:
     """Stop a server; one on a lost host has stopped already."""
     try:
         server.stop()
@@ -572,7 +619,8 @@ def _stop(server: RemoteServer) -> None:
 
 
 class _HostsLoad:
-    """A `runner.trial.Watch` that returns the worst host's figures, and the number of busy CPUs of all machines."""
+    """Observes all hosts during a trial; see `runner.trial.Watch`. Returns the worst host's figures, and the busy CPUs of all
+    machines."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost], machines: Mapping[str, str]) -> None:
         """`machines`: identity of the machine, by host."""
@@ -580,83 +628,84 @@ class _HostsLoad:
         self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
 
     def finish(self) -> MachineLoad:
-        found: list[MachineLoad] = [one.call("finish") for one in self._held]
-        for one in self._held:
-            one.drop()
+        found: list[MachineLoad] = [watch.call("finish") for watch in self._held]
+        for watch in self._held:
+            watch.drop()
         worst = {
-            name: max((v for each in found if (v := getattr(each, name)) is not None), default=None) for name in _LOAD
+            name: max((v for load in found if (v := getattr(load, name)) is not None), default=None)
+            for name in _LOAD_METRICS
         }
-        return MachineLoad(**worst, busy_cpus=all_busy(self._machines, found))
+        return MachineLoad(**worst, busy_cpus=total_busy_cpus(self._machines, found))
 
 
-def all_busy(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | None:
-    """Number of busy CPUs of all machines, of which one may be several hosts. None: unknown for one."""
+def total_busy_cpus(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | None:
+    """Number of busy CPUs of all machines; several hosts may be one machine. `loads`: one per host. None if unknown for a machine."""
     by_machine = dict(zip(machines, loads, strict=True))
     known = [load.busy_cpus for load in by_machine.values() if load.busy_cpus is not None]
     return sum(known) if len(known) == len(by_machine) else None
 
 
-def machine_of(host: str, facts: Mapping[str, Mapping[str, Any]]) -> str:
+def machine_id(host: str, facts: Mapping[str, Mapping[str, Any]]) -> str:
     """Identity of the machine of a host; several hosts may be one machine. `facts`: by host."""
     return str(facts[host]["boot_id"] or host)
 
 
-def all_cpus(facts: Mapping[str, Mapping[str, Any]]) -> int | None:
-    """Number of CPUs of all machines, as `all_busy` counts them. None: unknown for one."""
-    by_machine = {machine_of(host, facts): found["cpu_count"] for host, found in facts.items()}
+def total_cpus(facts: Mapping[str, Mapping[str, Any]]) -> int | None:
+    """Number of CPUs of all machines, each counted once as in `total_busy_cpus`. None if unknown for a machine."""
+    by_machine = {machine_id(host, facts): found["cpu_count"] for host, found in facts.items()}
     return None if None in by_machine.values() else sum(by_machine.values())
 
 
-def numbered(by_machine: Mapping[str, Cpus]) -> list[int]:
-    """The CPUs of all clients together, numbered differently from the server's."""
-    return [cpu + _OTHER_CPUS * number for number, cpus in enumerate(by_machine.values(), 1) for cpu in cpus]
+def number_cpus(by_machine: Mapping[str, Cpus]) -> list[int]:
+    """The CPUs of all clients, with numbers that differ between machines and from the server's."""
+    return [cpu + _CPU_NUMBER_OFFSET * number for number, cpus in enumerate(by_machine.values(), 1) for cpu in cpus]
 
 
 @dataclass(frozen=True)
 class _RemoteIdle:
-    """See `lab.staged.Idle`; for all hosts of a stage."""
+    """See `lab.trial_environment.Idle`; for all hosts of an environment."""
 
     client: str
-    """The first client's host; its receipt corresponds to that of the laboratory."""
-    held: Mapping[str, Held]
+    """Name of the first client's host, whose receipt corresponds to the laboratory's."""
+    held: Mapping[str, RemoteObject]
 
     @classmethod
-    def hold(cls, level: str, client: RemoteHost, hosts: Sequence[RemoteHost], ledger: ExitStack) -> _RemoteIdle:
+    def hold(cls, level: str, client: RemoteHost, hosts: Sequence[RemoteHost], stack: ExitStack) -> _RemoteIdle:
         """Raises LabError."""
 
-        def hold(host: RemoteHost) -> Held:
+        def hold(host: RemoteHost) -> RemoteObject:
             if level == "polling":
-                ledger.callback(host.hold(entered, polling, called="polling").drop)
+                stack.callback(host.hold(entered, polling, called="polling").drop)
             held = host.hold(IdleWatch, level, cpus_of(host), called="idle")
-            ledger.callback(held.drop)
+            stack.callback(held.drop)
             return held
 
         with ThreadPoolExecutor(len(hosts)) as pool:
             found = dict(zip((host.name for host in hosts), pool.map(hold, hosts), strict=True))
         return cls(client.name, found)
 
-    def _ask(self, method: str) -> dict[str, Any]:
+    def _call_all(self, method: str) -> dict[str, Any]:
         with ThreadPoolExecutor(len(self.held)) as pool:
-            return dict(zip(self.held, pool.map(lambda one: one.call(method), self.held.values()), strict=True))
+            return dict(zip(self.held, pool.map(lambda watch: watch.call(method), self.held.values()), strict=True))
 
     def begin(self) -> None:
-        self._ask("begin")
+        self._call_all("begin")
 
     def receipt(self) -> dict[str, Any]:
-        found = self._ask("receipt")
+        found = self._call_all("receipt")
         return {**found[self.client], "hosts": found}
 
 
 class _NoWatch:
-    """See `testbed.WindowWatch`."""
+    """Observes nothing; see `testbed.WindowWatch`."""
 
     def finish(self) -> Window | None:
         return None
 
 
 @dataclass(frozen=True)
-class _LagAlone:
-    """See `testbed.WindowWatch`: to be filled with the lag of replicas."""
+class _LagOnlyWatch:
+    """Returns an empty window, to which the lag of replicas is added; see `testbed.WindowWatch`."""
 
     length_ns: int
 
@@ -665,47 +714,49 @@ class _LagAlone:
 
 
 @dataclass
-class HostsStage(LabStage):
-    """See `howfar.testbed.Stage`: the laboratory's, over a real link."""
+class HostsTrialEnvironment(LabTrialEnvironment):
+    """The laboratory's trial environment, over a real link; see `howfar.testbed.TrialEnvironment`."""
 
     real: dict[str, Any] | None = None
     """The receipt of the link between the hosts. None: this path does not use it."""
-    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    host_reports: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By host; see `fleet.load.Client`."""
     parties: dict[str, Any] = field(default_factory=dict)
     interruptions: Callable[[], tuple[str, ...]] = tuple
-    """Interruptions of the connection to a host, since the stage was created."""
+    """Interruptions of the connection to a host, since the environment was created."""
 
     def watch(self, length_ns: int) -> WindowWatch:
-        return self.serving.watch(_NoWatch() if self.pair is None else _LagAlone(length_ns))
+        return self.server_group.watch(_NoWatch() if self.replica_set is None else _LagOnlyWatch(length_ns))
 
-    def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
-        return self._with_hosts(super().begun(session))
+    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
+        return self._with_hosts(super().precheck(session))
 
-    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
-        found = self._with_hosts(super().obtained(session, load))
+    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+        found = self._with_hosts(super().collect_receipt(session, load))
         server = found.receipt[MAIN]
-        # A pair's servers are queried for their positions meanwhile, and other users of a given server are unknown.
-        alone = self.pair is None and not server.get("given")
+        # Are the counted requests ours alone? A replica set is queried for its positions meanwhile, and a user's own server may have
+        # other users.
+        alone = self.replica_set is None and not server.get("given")
         counted, differs = both_counts(self.main.name, server_metrics(server["counters"]), load, alone)
         found.receipt["hosts"]["counted"] = counted
         return replace(found, violations=(*found.violations, *differs, *self.interruptions()))
 
-    def _with_hosts(self, found: StageReceipt) -> StageReceipt:
-        receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.told)}}
+    def _with_hosts(self, found: CollectedReceipt) -> CollectedReceipt:
+        receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.host_reports)}}
         if self.real is None:
-            return StageReceipt(receipt, found.violations)
-        return StageReceipt({**receipt, "link": self.real}, (*found.violations, *link_moved(self.real)))
+            return CollectedReceipt(receipt, found.violations)
+        return CollectedReceipt({**receipt, "link": self.real}, (*found.violations, *rtt_violations(self.real)))
 
 
 @contextmanager
 def open_hosts(
     hosts: Mapping[str, RemoteHost],
-    place: RoleHosts,
+    role_hosts: RoleHosts,
     request: LabRequest,
     swaps: bool = False,
-    given: GivenServer | None = None,
+    user_server: UserServer | None = None,
 ) -> Iterator[Hosts]:
-    """Raises LabError, ServerMissing, ServerCrashed, PlanError."""
-    with ExitStack() as ledger:
-        yield Hosts(hosts, place, request, ledger, swaps, given)
+    """Open the hosts as a testbed; leaving the context stops everything there. Raises LabError, ServerMissing, ServerCrashed,
+    PlanError."""
+    with ExitStack() as stack:
+        yield Hosts(hosts, role_hosts, request, stack, swaps, user_server)

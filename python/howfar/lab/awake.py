@@ -1,9 +1,9 @@
-"""Keep processors awake for a short time, so that a probe measures a link and not how deeply this machine sleeps.
+"""Keeps CPUs awake for a short time, so that a probe measures a link and not the time to wake idle CPUs.
 
-Waking an idle processor takes from a few microseconds to some tens; on virtual machines that time changes much and suddenly. It can
-be a third of a round trip of 0.2 ms, and is not part of any link. Spinners run in the kernel's idle class, only when nothing else is
-runnable: a measured process gets the processor at once, and finds it awake. They are for users who may not set the kernel's limit on
-idle states; where it can be set, no spinner is needed.
+Waking an idle CPU takes from a few microseconds to some tens; on virtual machines that time varies greatly and suddenly. It can be a
+third of a round trip of 0.2 ms, and is not part of any link. If this user may set the kernel's limit on idle states, CPUs are kept
+polling. Otherwise spinners keep them busy: they run in the kernel's idle class, only when nothing else is runnable, so a measured
+process gets the CPU at once, and finds it awake.
 """
 
 from __future__ import annotations
@@ -17,38 +17,39 @@ from howfar.lab.idle import cannot_poll, polling
 from howfar.lab.sandbox import end_session
 
 _SPIN = "while :; do :; done"
-_MEEKLY = """n=0
+_LOWER_GROUP_PRIORITY = """n=0
 while [ -e /proc/self/autogroup ] && [ $n -lt 50 ] && ! echo 19 2>/dev/null >/proc/self/autogroup
 do n=$((n + 1)); sleep 0.02; done
 """
-"""Where the kernel groups processes by session (autogroup), the idle class applies only within the group, and the group has the same
-weight as any other: it kept a processor from the measured process for 3 ms at a time. So the group gets the lowest weight, nice 19.
-Without root the kernel allows one such change per 100 ms, so all spinners share one group, and the change is retried for a second."""
-_LONGEST_S = 60
-_MOST = 32
-"""Maximum number of spinners. The remaining CPUs of a larger machine may sleep: starting a spinner for each would take longer than
-the probe."""
+"""Shell commands that lower the priority of the spinners' group. If the kernel groups processes by session (autogroup), the idle class
+applies only within the group, and the group has the same weight as any other: it kept a CPU from the measured process for 3 ms at a
+time. So the group gets the lowest weight, nice 19. Without root the kernel allows one such change per 100 ms, so all spinners share
+one group, and the change is retried for a second."""
+_MAX_DURATION_S = 60
+_MAX_SPINNERS = 32
+"""Maximum number of spinners. Further CPUs may go idle: starting a spinner for each CPU of a larger machine would take longer than the
+probe."""
 
 
 @contextmanager
-def awake(cpus: Iterable[int], longest_s: int = _LONGEST_S) -> Iterator[None]:
-    """Keep `cpus` awake inside the block. Where idle CPUs cannot be kept polling, spinners keep them busy, for at most `longest_s`."""
+def awake(cpus: Iterable[int], longest_s: int = _MAX_DURATION_S) -> Iterator[None]:
+    """Keep `cpus` awake during the block. If idle CPUs cannot be kept polling, spinners keep them busy, for at most `longest_s`."""
     if cannot_poll() is None:
         with polling():
             yield
         return
-    each = (f"taskset -c {cpu} chrt --idle 0 sh -c '{_SPIN}' &\n" for cpu in islice(cpus, _MOST))
-    with spinning([()], longest_s, f"{_MEEKLY}{''.join(each)}wait"):
+    spinner_lines = (f"taskset -c {cpu} chrt --idle 0 sh -c '{_SPIN}' &\n" for cpu in islice(cpus, _MAX_SPINNERS))
+    with run_spinners([()], longest_s, f"{_LOWER_GROUP_PRIORITY}{''.join(spinner_lines)}wait"):
         yield
 
 
 @contextmanager
-def spinning(prefixes: Iterable[Sequence[str]], longest_s: int, program: str = _SPIN) -> Iterator[None]:
-    """Run programs that always want a CPU, one for each command prefix, and end them on leaving.
+def run_spinners(prefixes: Iterable[Sequence[str]], longest_s: int, program: str = _SPIN) -> Iterator[None]:
+    """Run programs that use a CPU all the time, one for each command prefix, and end them on leaving.
 
     They end by themselves after `longest_s`, in case this process is killed first.
     """
-    with ExitStack() as ledger:
+    with ExitStack() as stack:
         for prefix in prefixes:
             spinner = subprocess.Popen(
                 [*prefix, "timeout", str(longest_s), "sh", "-c", program],
@@ -58,6 +59,6 @@ def spinning(prefixes: Iterable[Sequence[str]], longest_s: int, program: str = _
                 start_new_session=True,
             )
             # Signal the whole session at once: `timeout` forwards a signal, but not between its fork and its recording of the
-            # child. In the idle class of a busy machine that interval can be long, and the child then spun forever.
-            ledger.callback(end_session, spinner)
+            # child. In the idle class of a busy machine that interval can be long, and the child would then spin forever.
+            stack.callback(end_session, spinner)
         yield

@@ -1,8 +1,8 @@
 """Directories: the cache with templates, which outlives a run, and the work directory, which does not.
 
-The work directory is a tmpfs that only the sandbox sees, mounted over one fixed empty directory: nothing is left behind, however we
-die. If the data does not fit in memory, or there is no sandbox, or `HOWFAR_WORK` names a directory, it is a locked directory on disk;
-the next start removes those whose lock is free.
+The work directory is a tmpfs that only the sandbox sees, mounted over one fixed empty directory: nothing is left behind, however this
+process ends. If the data does not fit in memory, or there is no sandbox, or `HOWFAR_WORK` names a directory, it is a locked directory
+on disk; the next start removes work directories that are no longer locked.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from howfar.lab.environment import memory_bytes
 WORK = "HOWFAR_WORK"
 """Environment variable: the directory for servers' data, instead of memory."""
 SOCKET_PATH_MAX = 107
-"""Maximum bytes of a socket's path: `sun_path` has 108 with its final zero."""
-_NOT_IN_NAMES = frozenset(":'\"\\\n")
+"""Maximum bytes of a Unix socket's path: `sun_path` has 108 bytes, including the final zero."""
+_FORBIDDEN_CHARACTERS = frozenset(":'\"\\\n")
 """Characters that a path may not contain: a colon separates directories in `--tmpdir`; the others would need escapes in SQL."""
 _MEMORY_SLACK = 512 * 2**20
 
 
 def cache_home() -> Path:
     """`$XDG_CACHE_HOME/howfar`, created if needed; a relative path is ignored, as the XDG standard requires. Raises LabError."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    own = os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
-    home = (named if named.is_absolute() else Path(own) / ".cache") / "howfar"
+    xdg_cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    user_home = os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+    home = (xdg_cache if xdg_cache.is_absolute() else Path(user_home) / ".cache") / "howfar"
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -47,80 +47,84 @@ def cache_home() -> Path:
 
 @contextmanager
 def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
-    """An empty directory for sockets and server data. A server needs `data_bytes` in memory, the directory `copies` times that."""
+    """An empty directory for sockets and server data, which is removed on leaving. A server needs `data_bytes` of memory, the
+    directory `copies` times that. Raises LabError."""
     home = cache_home()
     if not os.access(home, os.W_OK | os.X_OK):
         raise LabError(f"the cache directory {home} is not writable", "Set XDG_CACHE_HOME to another.")
-    named = _named()
-    disk = home / "work" if named is None else named / "howfar-work"
-    _collect(disk)
+    chosen = _chosen_directory()
+    disk = home / "work" if chosen is None else chosen / "howfar-work"
+    _remove_abandoned(disk)
     available = memory_bytes("MemAvailable")
-    if named is None and sandbox.inside() and (1 + copies) * data_bytes + _MEMORY_SLACK < available:
-        where = home / "sandbox"
-        where.mkdir(exist_ok=True)
-        check_name(where)
-        sandbox.mount_memory(where, available)
-        yield where
+    if chosen is None and sandbox.inside() and (1 + copies) * data_bytes + _MEMORY_SLACK < available:
+        directory = home / "sandbox"
+        directory.mkdir(exist_ok=True)
+        check_name(directory)
+        sandbox.mount_memory(directory, available)
+        yield directory
         return
-    with _locked_directory(disk) as where:
-        check_name(where)
-        yield where
+    with _locked_directory(disk) as directory:
+        check_name(directory)
+        yield directory
 
 
-def _named() -> Path | None:
-    """The directory that the user chose for servers' data, for example to include a disk's write times. Raises LabError."""
-    word = os.environ.get(WORK)
-    if not word:
+def _chosen_directory() -> Path | None:
+    """The directory in which the user wants the servers' data, for example to include a disk's write times; None if none is chosen.
+    Raises LabError."""
+    value = os.environ.get(WORK)
+    if not value:
         return None
-    if not Path(word).is_absolute() or not os.access(word, os.W_OK | os.X_OK) or not Path(word).is_dir():
-        raise LabError(f"{WORK} is {word!r}, which is not a writable directory", "Give one by its absolute path.")
-    return Path(word)
+    if not Path(value).is_absolute() or not os.access(value, os.W_OK | os.X_OK) or not Path(value).is_dir():
+        raise LabError(f"{WORK} is {value!r}, which is not a writable directory", "Give one by its absolute path.")
+    return Path(value)
 
 
-def check_name(where: Path) -> None:
-    """Check that a server can use `where` as its directory. Raises LabError."""
-    awkward = sorted(_NOT_IN_NAMES.intersection(str(where)))
-    if awkward:
+def check_name(directory: Path) -> None:
+    """Check that a server accepts the path of its data directory. Raises LabError."""
+    forbidden = sorted(_FORBIDDEN_CHARACTERS.intersection(str(directory)))
+    if forbidden:
         raise LabError(
-            f"the directory {where} has {' and '.join(awkward)} in its name, which a server interprets differently",
-            f"Set {_variable()} to a directory with a simpler name.",
+            f"the directory {directory} has {' and '.join(forbidden)} in its name, which a server interprets differently",
+            f"Set {_directory_variable()} to a directory with a simpler name.",
         )
-    longest = len(os.fsencode(where)) + len("/forward.sock")
-    if longest > SOCKET_PATH_MAX:
+    length = len(os.fsencode(directory)) + len("/forward.sock")
+    if length > SOCKET_PATH_MAX:
         raise LabError(
-            f"a socket below {where} would have a path of {longest} bytes; a Unix socket allows {SOCKET_PATH_MAX}",
-            f"Set {_variable()} to a directory with a shorter name.",
+            f"a socket below {directory} would have a path of {length} bytes; a Unix socket allows {SOCKET_PATH_MAX}",
+            f"Set {_directory_variable()} to a directory with a shorter name.",
         )
 
 
-def _variable() -> str:
-    """The environment variable that determines the work directory."""
+def _directory_variable() -> str:
+    """Name of the environment variable that determines the work directory."""
     return WORK if os.environ.get(WORK) else "XDG_CACHE_HOME"
 
 
 @contextmanager
 def _locked_directory(parent: Path) -> Iterator[Path]:
     parent.mkdir(exist_ok=True)
-    where = parent / f"{os.getpid()}-{secrets.token_hex(4)}"
-    with lock(parent.with_suffix(".lock"), exclusive=True):  # else a collector could find it before it is locked
-        where.mkdir(mode=0o700)
-        descriptor = os.open(where, os.O_RDONLY)
+    directory = parent / f"{os.getpid()}-{secrets.token_hex(4)}"
+    with lock(
+        parent.with_suffix(".lock"), exclusive=True
+    ):  # otherwise `_remove_abandoned` of another process could remove it before it is locked
+        directory.mkdir(mode=0o700)
+        descriptor = os.open(directory, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
-        yield where
+        yield directory
     finally:
-        shutil.rmtree(where, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
         os.close(descriptor)
 
 
-def _collect(parent: Path) -> None:
+def _remove_abandoned(parent: Path) -> None:
     """Remove work directories whose owner has ended."""
     if not parent.is_dir():
         return
     with lock(parent.with_suffix(".lock"), exclusive=True):
-        for old in parent.iterdir():
+        for directory in parent.iterdir():
             with contextlib.suppress(OSError):
-                _remove_unless_held(old)
+                _remove_unless_held(directory)
 
 
 def _remove_unless_held(directory: Path) -> None:
@@ -134,12 +138,13 @@ def _remove_unless_held(directory: Path) -> None:
 
 @contextmanager
 def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
-    """Hold a lock file, waiting for other howfar processes. The kernel releases it when we die. Raises LabError."""
+    """Hold a lock on a file, after waiting for other howfar processes. The kernel releases it when this process ends. Raises
+    LabError."""
     try:
         file = path.open("a")
     except OSError as error:
-        named = _named()
-        variable = WORK if named is not None and path.is_relative_to(named) else "XDG_CACHE_HOME"
+        chosen = _chosen_directory()
+        variable = WORK if chosen is not None and path.is_relative_to(chosen) else "XDG_CACHE_HOME"
         raise LabError(
             f"{path} cannot be opened: {error.strerror}", f"Set {variable} to a directory of your own."
         ) from error
@@ -150,24 +155,26 @@ def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
 
 def copy_tree(source: Path, target: Path) -> None:
     """Copy a directory, preserving holes. `target` must not exist. Raises LabError."""
-    tried = subprocess.run(
+    result = subprocess.run(
         ["cp", "-a", "--sparse=always", "--reflink=auto", str(source), str(target)], capture_output=True, text=True
     )
-    if tried.returncode != 0:
-        errors = tried.stderr.strip().splitlines() or [
-            f"cp ended with exit code {tried.returncode} and printed nothing"
+    if result.returncode != 0:
+        errors = result.stderr.strip().splitlines() or [
+            f"cp ended with exit code {result.returncode} and printed nothing"
         ]
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise LabError(f"copying {source} to {target} failed: {errors[0][:500]}{more}", "Is the disk full? See `df`.")
+        suffix = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise LabError(f"copying {source} to {target} failed: {errors[0][:500]}{suffix}", "Is the disk full? See `df`.")
 
 
 def file_system_of(path: Path) -> str:
     """Type of the file system that holds `path`, as the kernel names it."""
-    best, kind = "", "unknown"
+    longest_mount, kind = "", "unknown"
     real = str(path.resolve())
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        point = left.split()[4].replace("\\040", " ")
-        if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, right.split()[0]
+        before_dash, _, after_dash = line.partition(" - ")
+        mount_point = before_dash.split()[4].replace("\\040", " ")
+        if (real == mount_point or real.startswith(mount_point.rstrip("/") + "/")) and len(mount_point) >= len(
+            longest_mount
+        ):
+            longest_mount, kind = mount_point, after_dash.split()[0]
     return kind

@@ -1,6 +1,6 @@
 """Certificates of a laboratory: a CA and a server's certificate, created for each laboratory and trusted nowhere else.
 
-Keys are EC P-256, as on today's sites. The cost of a handshake depends on the type of key, so the type is in every receipt.
+Keys are EC P-256, as on most of today's sites. The cost of a handshake depends on the type of key, so every receipt names the type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from howfar.lab.servers import CertificatePaths
 
 KEY_TYPE = "EC P-256"
 _VALID = datetime.timedelta(days=30)
-"""Validity; longer than any run."""
+"""Period of validity; longer than any run."""
 _CLOCK_SLACK = datetime.timedelta(days=1)
 
 
@@ -37,14 +37,14 @@ def make_certificates(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    known_by: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-    known_by += [x509.DNSName(name) for name in names]
+    alternative_names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+    alternative_names += [x509.DNSName(name) for name in names]
     server = (
         _certificate(_name("howfar server"), authority, server_key)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(known_by), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternative_names), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(server_key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
@@ -68,8 +68,8 @@ def pinned_context(certificates: CertificatePaths, version: str) -> ssl.SSLConte
     return context
 
 
-def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
 def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:

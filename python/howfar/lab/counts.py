@@ -1,4 +1,4 @@
-"""Compares the counts of a load's clients with the server's: where both are known, they must agree. Pure."""
+"""Compares the counts of a load's clients with those of the server: if both are known, they must agree. No I/O."""
 
 from __future__ import annotations
 
@@ -8,44 +8,49 @@ from howfar.engine.messages import ServiceName
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts
 
-_SHARE = 0.005
-_SLACK = 1
-"""Difference that is always allowed: half a percent of a small count is less than one."""
+_ALLOWED_SHARE = 0.005
+_ALLOWED_DIFFERENCE = 1
+"""Difference that is always allowed, because `_ALLOWED_SHARE` of a small count is less than one."""
 NOT_COUNTED = "not counted"
 
 
 def both_counts(
     name: ServiceName, metrics: ServerMetrics, load: LoadFacts, alone: bool
 ) -> tuple[dict[str, Any] | str, tuple[str, ...]]:
-    """Both counts for the receipt, and a sentence if they differ. `metrics`: of the server `name`, since the load began. `alone`: only
-    the load's clients send it statements."""
-    for what, server, clients, exact in (
+    """Both counts for the receipt, and a sentence if they differ. `metrics`: of the server `name`, since the load began. `alone`:
+    whether only the load's clients send it statements."""
+    for quantity, server_count, client_count, is_exact in (
         ("statements", metrics.statements, load.answered, alone),
         # Logins and prepares are transactions too.
         ("transactions", metrics.transactions, load.ended, False),
-        # The number of pages that began outside the window is not reported.
+        # The clients do not report pages that began outside the window.
         ("requests", metrics.requests, load.round_trips.get(name), False),
     ):
-        if server is None or clients is None:
+        if server_count is None or client_count is None:
             continue
-        counted = {"of": what, "clients": clients, "server": server, "rule": "equal" if exact else "at least"}
-        allowed = _SHARE * server + _SLACK
-        if clients - server <= allowed and (server - clients <= allowed or not exact):
+        counted = {
+            "of": quantity,
+            "clients": client_count,
+            "server": server_count,
+            "rule": "equal" if is_exact else "at least",
+        }
+        allowed = _ALLOWED_SHARE * server_count + _ALLOWED_DIFFERENCE
+        if client_count - server_count <= allowed and (server_count - client_count <= allowed or not is_exact):
             return counted, ()
-        return counted, (f"the clients had answers to {clients} {what}, the server counted {server}",)
+        return counted, (f"the clients had answers to {client_count} {quantity}, the server counted {server_count}",)
     return NOT_COUNTED, ()
 
 
 def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
-    """Sentences for counts of the server that are below what the load sent. `metrics`: the server's, since the load began; counts that
-    are None are not checked."""
-    found = []
+    """Sentences for counts of the server that are lower than what the load sent. `metrics`: the server's, since the load began; counts
+    that are None are not checked."""
+    sentences = []
     requests, keys = load.round_trips.get(name, 0), load.keys.get(name, 0)
     if metrics.requests is not None and metrics.requests < requests:
-        found.append(f"it counted {metrics.requests} requests, the pages reported at least {requests}")
+        sentences.append(f"it counted {metrics.requests} requests, the pages reported at least {requests}")
     hits, misses = metrics.lookup_hits or 0, metrics.lookup_misses or 0
     if keys and hits + misses < keys:
-        found.append(f"it looked for {hits + misses} keys, the pages reported at least {keys}")
+        sentences.append(f"it looked for {hits + misses} keys, the pages reported at least {keys}")
     if keys and misses:
-        found.append(f"it did not have {misses} of the keys that the pages looked for, all of which were set")
-    return tuple(found)
+        sentences.append(f"it did not have {misses} of the keys that the pages looked for, all of which were set")
+    return tuple(sentences)

@@ -15,7 +15,7 @@ from howfar.errors import LabError
 from howfar.lab.network import Host, Network
 from howfar.store.records import MachineLoad
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _US_PER_S = 1_000_000
 
 
@@ -26,29 +26,29 @@ def _read(path: str) -> str | None:
         return None
 
 
-def _line(path: str, start: str, separator: str) -> str | None:
-    """The part after `separator` of the first line that begins with `start`."""
+def _value_in_file(path: str, start: str, separator: str) -> str | None:
+    """The text after `separator` in the first line that begins with `start`; None if there is none."""
     for line in (_read(path) or "").splitlines():
         if line.startswith(start):
             return line.partition(separator)[2].strip()
     return None
 
 
-def memory_bytes(what: str) -> int:
-    """The value of `what` in /proc/meminfo, in bytes; 0 if not reported."""
-    value = _line("/proc/meminfo", f"{what}:", ":")
+def memory_bytes(field: str) -> int:
+    """The value of a field of /proc/meminfo, in bytes; 0 if it is not reported."""
+    value = _value_in_file("/proc/meminfo", f"{field}:", ":")
     return 0 if value is None else int(value.split()[0]) * 1024
 
 
 def machine_facts() -> dict[str, Any]:
-    """A fixed set of facts about the machine; None for a fact that this kernel does not report."""
+    """Facts about the machine, always with the same keys; None for a fact that this kernel does not report."""
     cpuinfo = _read("/proc/cpuinfo") or ""
     return {
         "kernel": platform.release(),
         "boot_id": _read("/proc/sys/kernel/random/boot_id"),
         "architecture": platform.machine(),
-        "distribution": (_line("/etc/os-release", "PRETTY_NAME=", "=") or "").strip('"') or None,
-        "cpu_model": _line("/proc/cpuinfo", "model name", ":"),
+        "distribution": (_value_in_file("/etc/os-release", "PRETTY_NAME=", "=") or "").strip('"') or None,
+        "cpu_model": _value_in_file("/proc/cpuinfo", "model name", ":"),
         "cpu_count": os.cpu_count(),
         "cpus_usable": sorted(os.sched_getaffinity(0)),
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -61,8 +61,8 @@ def machine_facts() -> dict[str, Any]:
 
 
 def _pressure_us(resource: str) -> int | None:
-    """Total of the `some` line of pressure stall information, in µs."""
-    value = _line(f"/proc/pressure/{resource}", "some", "total=")
+    """Total time in which some tasks waited for a resource, in µs: the `some` line of the kernel's pressure stall information."""
+    value = _value_in_file(f"/proc/pressure/{resource}", "some", "total=")
     return None if value is None else int(value)
 
 
@@ -71,14 +71,16 @@ _IDLE, _IOWAIT, _STEAL = 3, 4, 7
 
 
 class CpuTicks(NamedTuple):
-    """Counters of a line of /proc/stat, since boot. Busy time is not read but computed as the remaining time: most kernels measure
-    idle time exactly, but sample busy time at timer ticks, which miss a process that wakes at a tick and sleeps before the next."""
+    """Counters of a line of /proc/stat, since boot, in ticks. Busy time is not read but computed as the time that remains: most
+    kernels measure idle time exactly, but sample busy time at timer ticks, which miss a process that wakes at a tick and sleeps before
+    the next."""
 
     idle: int
     """Idle time, including waits for a disk."""
     stolen: int
-    every: int
-    """Ticks of all kinds. If this does not change, the kernel does not count."""
+    """Time in which the hypervisor ran something else."""
+    total: int
+    """Sum of all counters. If it does not grow, the kernel does not count."""
 
 
 def cpu_ticks(stat: str | None) -> CpuTicks | None:
@@ -92,14 +94,14 @@ def cpu_ticks(stat: str | None) -> CpuTicks | None:
 
 def busy_cpus(before: CpuTicks, after: CpuTicks, elapsed_s: float, ticks_per_s: int, cpus: int) -> float | None:
     """Number of busy CPUs of `cpus`: neither idle, nor waiting for a disk, nor stolen. None if the kernel counted nothing."""
-    if after.every == before.every:
+    if after.total == before.total:
         return None
-    away_s = (after.idle - before.idle + after.stolen - before.stolen) / ticks_per_s
-    return min(max(cpus - away_s / elapsed_s, 0.0), float(cpus))
+    not_busy_s = (after.idle - before.idle + after.stolen - before.stolen) / ticks_per_s
+    return min(max(cpus - not_busy_s / elapsed_s, 0.0), float(cpus))
 
 
 class LoadWatch:
-    """Watches the machine during a trial, from construction on; `finish()` returns the machine's load since then."""
+    """Measures the machine's load during a trial, from its construction until `finish()`, which returns it."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -114,68 +116,69 @@ class LoadWatch:
             return None if before is None or after is None else (after - before) / per_s / elapsed_s
 
         cpus = os.cpu_count() or 1
-        busy = busy_cpus(self._ticks, ticks, elapsed_s, _TICKS, cpus) if self._ticks and ticks else None
+        busy = busy_cpus(self._ticks, ticks, elapsed_s, _TICKS_PER_S, cpus) if self._ticks and ticks else None
         return MachineLoad(
             psi_cpu_some_share=share(self._cpu, _pressure_us("cpu"), _US_PER_S),
             psi_io_some_share=share(self._io, _pressure_us("io"), _US_PER_S),
-            steal_share=share(self._ticks and self._ticks.stolen, ticks and ticks.stolen, _TICKS * cpus),
+            steal_share=share(self._ticks and self._ticks.stolen, ticks and ticks.stolen, _TICKS_PER_S * cpus),
             load_average_1m=os.getloadavg()[0],
             busy_cpus=busy,
         )
 
 
 SIZES = (512, 16_384)
-"""Sizes of writes to time: a block of a log, and a page."""
-_ROOM = 1 << 20
-_COUNT = 48
-_LONGEST_NS = 1_000_000_000
-"""Maximum time to spend on each size; on a slow disk, fewer writes are timed."""
+"""Sizes of the writes to time: a block of a log, and a page."""
+_FILE_BYTES = 1 << 20
+_MAX_WRITES = 48
+_MAX_TIME_NS = 1_000_000_000
+"""Maximum time to spend on each size; on a slow disk, fewer than `_MAX_WRITES` writes are timed."""
 
 
 def data_fsync_ns(directory: Path) -> dict[str, dict[str, int]] | None:
     """For each size of a write: number of timed writes, median and p99 of write plus fsync. None if not possible in `directory`."""
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix="fsync-", buffering=0) as file:
-            file.write(bytes(_ROOM))
+            file.write(bytes(_FILE_BYTES))
             os.fsync(file.fileno())
-            return {str(size): _summary(_timed(file.fileno(), size)) for size in SIZES}
+            return {str(size): _summarize(_time_writes(file.fileno(), size)) for size in SIZES}
     except OSError:
         return None
 
 
-def _timed(descriptor: int, size: int) -> list[int]:
-    block, began, found = os.urandom(size), time.monotonic_ns(), list[int]()
-    while len(found) < _COUNT and time.monotonic_ns() - began < _LONGEST_NS:
-        before = time.monotonic_ns()
-        os.pwrite(descriptor, block, len(found) * size)
+def _time_writes(descriptor: int, size: int) -> list[int]:
+    block, start_ns, times_ns = os.urandom(size), time.monotonic_ns(), list[int]()
+    while len(times_ns) < _MAX_WRITES and time.monotonic_ns() - start_ns < _MAX_TIME_NS:
+        write_start_ns = time.monotonic_ns()
+        os.pwrite(descriptor, block, len(times_ns) * size)
         os.fsync(descriptor)
-        found.append(time.monotonic_ns() - before)
-    return sorted(found)
+        times_ns.append(time.monotonic_ns() - write_start_ns)
+    return sorted(times_ns)
 
 
-def _summary(times: list[int]) -> dict[str, int]:
+def _summarize(times_ns: list[int]) -> dict[str, int]:
     return {
-        "count": len(times),
-        "p50": times[len(times) // 2],
-        "p99": times[min(len(times) * 99 // 100, len(times) - 1)],
+        "count": len(times_ns),
+        "p50": times_ns[len(times_ns) // 2],
+        "p99": times_ns[min(len(times_ns) * 99 // 100, len(times_ns) - 1)],
     }
 
 
 _OTHER_DESCRIPTORS = 8192
-"""Descriptors of a server in addition to its clients': tables and their logs, each table open more than once."""
-LEAST_QUEUE = 4096
+"""Descriptors of a server in addition to those for its clients: for logs and tables, each of which may be open more than once."""
+MIN_QUEUE = 4096
 """The default somaxconn of current kernels; older ones have 128."""
 _PORTS = "10000 65535"
 """Local port range of clients; the servers' ports are below it."""
 
 
 def allow_descriptors(connections: int) -> int:
-    """Raise the limit of file descriptors per process for this number of connections and more; returns the limit in force."""
+    """Raise the limit of file descriptors per process so that it suffices for this number of connections. Returns the limit in
+    force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections + _OTHER_DESCRIPTORS
-    if soft >= wanted:
+    target = 2 * connections + _OTHER_DESCRIPTORS
+    if soft >= target:
         return soft
-    for limit in ((wanted, max(wanted, hard)), (min(wanted, hard), hard)):
+    for limit in ((target, max(target, hard)), (min(target, hard), hard)):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, limit)
         except (ValueError, OSError):
@@ -185,24 +188,25 @@ def allow_descriptors(connections: int) -> int:
 
 
 def open_queues(network: Network, connections: int) -> dict[str, int | str]:
-    """Let `connections` clients connect to each host at once, and reconnect soon after closing. Returns the settings in force.
+    """Lengthen the hosts' listen queues so that `connections` clients can connect at once, and let them reuse ports soon after
+    closing.
 
-    Raises LabError if the queues stay shorter.
+    Returns the settings in force. Raises LabError if the queues stay too short.
     """
-    wanted = max(LEAST_QUEUE, connections)
+    queue_length = max(MIN_QUEUE, connections)
     facts: dict[str, int | str] = {}
     for host in (network.client, network.server):
         for name in ("net/core/somaxconn", "net/ipv4/tcp_max_syn_backlog"):
-            if int(_capacity_read(host, name)) < wanted:
-                host.write_sysctl(name, str(wanted))
-            facts[f"{host.name}_{Path(name).name}"] = int(_capacity_read(host, name))
-        # A closed connection's port stays in TIME_WAIT for a minute; with one connection per transaction, all ports would be.
+            if int(_read_sysctl(host, name)) < queue_length:
+                host.write_sysctl(name, str(queue_length))
+            facts[f"{host.name}_{Path(name).name}"] = int(_read_sysctl(host, name))
+        # A closed connection's port stays in TIME_WAIT for a minute; with one connection per transaction, all ports would soon be.
         host.write_sysctl("net/ipv4/ip_local_port_range", _PORTS)
         host.write_sysctl("net/ipv4/tcp_tw_reuse", "1")
-        facts[f"{host.name}_ports"] = " ".join(_capacity_read(host, "net/ipv4/ip_local_port_range").split())
-        facts[f"{host.name}_tcp_tw_reuse"] = int(_capacity_read(host, "net/ipv4/tcp_tw_reuse"))
+        facts[f"{host.name}_ports"] = " ".join(_read_sysctl(host, "net/ipv4/ip_local_port_range").split())
+        facts[f"{host.name}_tcp_tw_reuse"] = int(_read_sysctl(host, "net/ipv4/tcp_tw_reuse"))
     shortest = min(int(value) for name, value in facts.items() if name.endswith("somaxconn"))
-    if shortest < min(wanted, connections):
+    if shortest < min(queue_length, connections):
         raise LabError(
             f"this kernel lets only {shortest} clients wait to be accepted, but {connections} connect at once (net.core.somaxconn)",
             "Raise net.core.somaxconn, or use fewer threads.",
@@ -210,7 +214,7 @@ def open_queues(network: Network, connections: int) -> dict[str, int | str]:
     return facts
 
 
-def _capacity_read(host: Host, name: str) -> str:
+def _read_sysctl(host: Host, name: str) -> str:
     try:
         return host.within(Path("/proc/sys", name).read_text).strip()
     except OSError:
@@ -220,12 +224,12 @@ def _capacity_read(host: Host, name: str) -> str:
 def listen_queue(host: Host, port: int) -> int | None:
     """Maximum number of connections that may wait to be accepted at `port`, according to the kernel; None if not reported."""
 
-    def ask() -> str:
+    def run_ss() -> str:
         command = ["ss", "--no-header", "--listening", "--tcp", "--numeric", f"sport = :{port}"]
         return subprocess.run(command, capture_output=True, text=True).stdout
 
     try:
-        fields = host.within(ask).split()
+        fields = host.within(run_ss).split()
     except OSError:
         return None
     return int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else None

@@ -1,4 +1,4 @@
-"""System calls that the standard library of Python 3.11 lacks. Errors are raised as OSError."""
+"""System calls that the standard library of Python 3.11 lacks. They raise OSError."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _Result = TypeVar("_Result")
 
 
-def _checked(result: int, call: str) -> None:
+def _check_result(result: int, call: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends."""
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+    """Make the kernel kill this process when the thread that started it ends."""
+    _check_result(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
 def _in_thread(function: Callable[[], _Result]) -> _Result:
@@ -49,7 +49,7 @@ def new_network_namespace() -> int:
     """Create a network namespace; only the returned descriptor keeps it alive."""
 
     def make() -> int:
-        _checked(_libc.unshare(_CLONE_NEWNET), "unshare(CLONE_NEWNET)")
+        _check_result(_libc.unshare(_CLONE_NEWNET), "unshare(CLONE_NEWNET)")
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     return _in_thread(make)
@@ -59,7 +59,7 @@ def in_network_namespace(descriptor: int, function: Callable[[], _Result]) -> _R
     """Run `function` in the network namespace of `descriptor`, to which its sockets and the /proc/sys/net it sees then belong."""
 
     def enter() -> _Result:
-        _checked(_libc.setns(descriptor, _CLONE_NEWNET), "setns")
+        _check_result(_libc.setns(descriptor, _CLONE_NEWNET), "setns")
         return function()
 
     return _in_thread(enter)

@@ -1,7 +1,7 @@
 """The laboratory: work directory, hosts, link, server and its data, set up in this order and removed in reverse.
 
-`open_laboratory` builds the laboratory of a request (`request.py`); a stage (`staged.py`) is then one path to a newly started server,
-alone or with replicas (`serving.py`).
+`open_laboratory` builds the laboratory that a request describes (`request.py`). Each trial then gets its own environment
+(`trial_environment.py`): one path to newly started servers (`server_group.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.certificates import make_certificates
+from howfar.lab.connected_server import ConnectedServer, PathEndpoints, StartedServer, connect_server
 from howfar.lab.environment import allow_descriptors, data_fsync_ns, machine_facts, open_queues
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.link import Link, LinkSpec, open_link
@@ -38,31 +39,30 @@ from howfar.lab.network import (
     usable_cpus,
 )
 from howfar.lab.php.php_fpm import PhpApplication, find_php_fpm, php_application
-from howfar.lab.reached import Ends, Reached, Started, reach
-from howfar.lab.replicated import Replication, replicates
-from howfar.lab.replication import PairContext
+from howfar.lab.replicated_group import Replication, replicates
+from howfar.lab.replication import ReplicaSetContext
 from howfar.lab.request import LabRequest, ReplicasSpec
+from howfar.lab.server_group import AuxiliaryServers, ServerGroup, standalone
 from howfar.lab.servers import CertificatePaths, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import KINDS
-from howfar.lab.serving import Companions, Serving, alone
-from howfar.lab.staged import LabStage, observed
-from howfar.lab.window import Scene
+from howfar.lab.trial_environment import LabTrialEnvironment, observed
+from howfar.lab.window import WatchTargets
 from howfar.paths import Path as NetworkPath
-from howfar.paths import check_programs, find_path, not_carried
+from howfar.paths import check_programs, find_path, reason_not_carried
 from howfar.plan.factors import IDLE
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue
 
-__all__ = ["Lab", "LabRequest", "LabStage", "ReplicasSpec", "open_laboratory"]
+__all__ = ["Lab", "LabRequest", "LabTrialEnvironment", "ReplicasSpec", "open_laboratory"]
 
 PLACEMENTS = ("isolated", "machines")
-Begins = Callable[[str], None]
+OnStep = Callable[[str], None]
 
 
 class Lab:
-    """One laboratory; see `howfar.testbed.Testbed`. Made by `open_laboratory`."""
+    """One laboratory; implements `howfar.testbed.Testbed`. Made by `open_laboratory`."""
 
-    def __init__(self, request: LabRequest, ledger: ExitStack, begins: Begins) -> None:
+    def __init__(self, request: LabRequest, stack: ExitStack, on_step: OnStep) -> None:
         self.request = request
         self.warnings: list[str] = []
         self.shares: Shares = share_cpus(usable_cpus())
@@ -72,43 +72,45 @@ class Lab:
         if request.server != "none":
             self.store = find_store(request.server, Tables(request.tables, request.table_size, request.contents))
             for path in map(find_path, request.paths):
-                if reason := not_carried(path, (KINDS[self.store.kind].service,)):
-                    raise PlanError(f"the path {path.name}: {reason}", "Name another path, or another server.")
+                if obstacle := reason_not_carried(path, (KINDS[self.store.kind].service,)):
+                    raise PlanError(f"the path {path.name}: {obstacle}", "Name another path, or another server.")
                 check_programs(path)
         data_bytes = self.store.data_bytes() if self.store else 0
-        self.work: Path = ledger.enter_context(work_directory(data_bytes, request.copies))
+        self.work: Path = stack.enter_context(work_directory(data_bytes, request.copies))
         self._fsync_ns = data_fsync_ns(self.work)
         self._certificates: CertificatePaths | None = None
         self._capacity: dict[str, Any] = {"descriptors": allow_descriptors(request.connections)}
         self.network: Network | None = None
         if sandbox.inside():
-            self.network = build_network(ledger, request.link.mtu, request.congestion_control)
+            self.network = build_network(stack, request.link.mtu, request.congestion_control)
             self.network.shares = self.shares
             self._capacity |= open_queues(self.network, request.connections)
         self.client_host = self.network.client if self.network else Host("client", None)
         self.server_host = self.network.server if self.network else Host("server", None)
-        if not self.network and (across := request.across_link):
+        if not self.network and (remote_paths := request.paths_over_link):
             raise SandboxForbidden(
-                f"{', '.join(across)}: a path over the link needs namespaces, which this machine forbids",
+                f"{', '.join(remote_paths)}: a path over the link needs namespaces, which this machine forbids",
                 sandbox.remedy(),
             )
-        self._link_ledger = ledger.enter_context(ExitStack())
+        self._link_stack = stack.enter_context(ExitStack())
         self._data: dict[str, Any] = {}
         if self.store is not None:
-            begins(self.store.preparation())
+            on_step(self.store.preparation())
             self._data = self.store.prepare(self._context())
-            if request.replicas is not None and not request.replicas.also_alone:
-                self.store.discard()  # only the template is needed: each pair creates its own data
-        self.companions = Companions(request.companions, self.store.kind if self.store else None, self._context())
+            if request.replicas is not None and not request.replicas.also_standalone:
+                self.store.discard()  # only the template is needed: each replica set copies it for itself
+        self.auxiliary_servers = AuxiliaryServers(
+            request.auxiliary_servers, self.store.kind if self.store else None, self._context()
+        )
         sql: ServiceName = KINDS[self.store.kind].service if self.store else "mysql"
         self._php = find_php_fpm(sql) if request.application else None
         if request.replicas is not None:
-            begins("connecting the hosts of the replicas")
-        self._replication = self._open_replication(ledger)
+            on_step("connecting the hosts of the replicas")
+        self._replication = self._open_replication(stack)
         self.link: Link | None = None
         self._buffers: dict[str, int] = {}
         if request.needs_link:
-            begins("calibrating the link, usually 6 s")
+            on_step("calibrating the link, usually 6 s")
             self.link = self._open_link({})
             if self.link.backend in SHAPING:
                 spec, calibration = self.link.spec, self.link.calibration
@@ -125,8 +127,8 @@ class Lab:
             namespaced=self.network is not None,
         )
 
-    def _open_replication(self, ledger: ExitStack) -> Replication | None:
-        """The replicas' hosts and links, if the request has replicas."""
+    def _open_replication(self, stack: ExitStack) -> Replication | None:
+        """The replicas' hosts and links; None if the request has no replicas."""
         replicas = self.request.replicas
         if replicas is None or self.store is None:
             return None
@@ -135,20 +137,20 @@ class Lab:
                 "replicas need namespaces, which this machine forbids",
                 f"Cells without replication work. {sandbox.remedy()}",
             )
-        context = PairContext(
+        context = ReplicaSetContext(
             self.work, self.network, self.shares, self.request.connections, self.request.backend, self.request.tcp
         )
         tables = Tables(self.request.tables, self.request.table_size)
-        return Replication(context, self.store.program, tables, replicas, ledger)
+        return Replication(context, self.store.program, tables, replicas, stack)
 
     def _open_link(self, calibrations: Mapping[LinkSpec, dict[str, Any]]) -> Link:
-        """Open a link after closing the previous one: two emulators between the same hosts would carry each packet twice.
-        `calibrations` of the previous link apply to this one too."""
+        """Open a link after closing the previous one: two emulators between the same hosts would carry each packet twice. The new link
+        starts from the `calibrations` of the previous one."""
         assert self.network is not None
-        self._link_ledger.close()
+        self._link_stack.close()
         spec = self.request.link
         self.size_buffers(spec.bdp_bytes)
-        return self._link_ledger.enter_context(
+        return self._link_stack.enter_context(
             open_link(
                 self.network,
                 spec,
@@ -193,7 +195,7 @@ class Lab:
             "capacity": self._capacity,
             "tcp_buffers": self._buffers,
             "tcp": self.tcp() if self.link else None,
-            "beside": self.companions.environment(),
+            "beside": self.auxiliary_servers.environment(),
             "application": None if self._php is None else f"PHP-FPM {self._php.version}",
             "link_backend": self.request.backend if self.link else None,
             "link": next(iter(self.link.calibrations.values())) if self.link else None,
@@ -203,7 +205,8 @@ class Lab:
         }
 
     def client_cpus(self, path: NetworkPath, placement: str) -> Cpus:
-        """CPUs of a path's client. `machines`: a local client runs on the server's CPUs. `isolated`: it always has its own CPUs."""
+        """CPUs of a path's client. Placement `isolated`: clients always have their own CPUs. `machines`: a client on the server's host
+        runs on the server's CPUs."""
         if placement not in PLACEMENTS:
             raise PlanError(f"no placement is called {placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
         return self.shares.server if path.machines == 1 and placement == "machines" else self.shares.client
@@ -218,76 +221,88 @@ class Lab:
             self._replication.begin_batch()
 
     @contextmanager
-    def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[LabStage]:
+    def trial_environment(self, factors: Mapping[str, FactorValue]) -> Iterator[LabTrialEnvironment]:
         path = find_path(str(factors["path"]))
         placement = str(factors.get("placement", self.request.placement))
         cpus = self.client_cpus(path, placement)
-        link = self._shaped_link(factors) if path.crosses_link else None
+        link = self._shape_link(factors) if path.crosses_link else None
         client_host = self.client_host_of(path)
         spec = session_spec(factors)
-        with ExitStack() as ledger:
+        with ExitStack() as stack:
             idle = IDLE.of(factors)
             if idle == "polling":
-                ledger.enter_context(polling())
-            serving = ledger.enter_context(self._serving(factors, path, spec))
-            clients_side = self.client_host.launcher(self.shares.client)
-            servers_side = self.server_host.launcher(self.shares.server)
-            main, *others = (
-                reach(
+                stack.enter_context(polling())
+            server_group = stack.enter_context(self._open_server_group(factors, path, spec))
+            client_launcher = self.client_host.launcher(self.shares.client)
+            server_launcher = self.server_host.launcher(self.shares.server)
+            main, *auxiliaries = (
+                connect_server(
                     started,
                     path,
-                    Ends(work, client_host, self.server_host, clients_side, servers_side, self.certificates),
-                    ledger,
+                    PathEndpoints(
+                        work, client_host, self.server_host, client_launcher, server_launcher, self.certificates
+                    ),
+                    stack,
                 )
-                for started, work in self._started(serving, path, spec, ledger)
+                for started, work in self._start_servers(server_group, path, spec, stack)
             )
-            companions = tuple(others)
-            at_rest = link.at_rest() if link else None
+            auxiliary_servers = tuple(auxiliaries)
+            rtt_at_rest = link.at_rest() if link else None
             if link:
                 if link.spec.has_effects:
                     link.arm()
                 link.counters(reset=True)
-            serving.begin()
-            for one in (main, *companions):
-                one.begin(ledger)
-            application = self._application(factors, client_host.launcher(cpus), (main, *companions), ledger)
-            seen = observed(main, companions, link) + (() if application is None else (application.observed,))
-            yield LabStage(
+            server_group.begin()
+            for server in (main, *auxiliary_servers):
+                server.begin(stack)
+            application = self._application(factors, client_host.launcher(cpus), (main, *auxiliary_servers), stack)
+            observed_processes = observed(main, auxiliary_servers, link) + (
+                () if application is None else (application.observed,)
+            )
+            yield LabTrialEnvironment(
                 target=main.target,
                 protocol=main.protocol,
                 user=main.started.user,
                 password=main.started.password,
                 database=main.started.database,
                 client=client_host.launcher(cpus),
-                observe=(*seen, *serving.observed()),
+                observe=(*observed_processes, *server_group.observed()),
                 trust=main.trust,
-                serving=serving,
+                server_group=server_group,
                 main=main,
-                companions=companions,
+                auxiliary_servers=auxiliary_servers,
                 link=link,
-                at_rest=at_rest,
+                at_rest=rtt_at_rest,
                 tcp=self.tcp() if link else {},
                 connections=connections(factors),
-                scene=Scene(client_host, self.server_host, main.endpoint.server_port, link, main.running.snapshot),
+                targets=WatchTargets(
+                    client_host, self.server_host, main.endpoint.server_port, link, main.running.snapshot
+                ),
                 application=application,
                 idle=IdleWatch(idle, usable_cpus()),
             )
 
-    def _started(
-        self, serving: Serving, path: NetworkPath, spec: SessionSpec, ledger: ExitStack
-    ) -> Iterator[tuple[Started, Path]]:
-        """The stage's servers, the main one first, each with its directory."""
+    def _start_servers(
+        self, server_group: ServerGroup, path: NetworkPath, spec: SessionSpec, stack: ExitStack
+    ) -> Iterator[tuple[StartedServer, Path]]:
+        """The environment's servers, the main one first, each with its directory; starts the auxiliary ones."""
         assert self.store is not None
         store = self.store
         yield (
-            Started(serving.running, serving.certificates, spec, store.user, serving.password, store.database),
+            StartedServer(
+                server_group.running, server_group.certificates, spec, store.user, server_group.password, store.database
+            ),
             self.work,
         )
-        for started in self.companions.start(path, self.certificates() if spec.tls else None, spec, ledger):
-            yield started, Companions.work(self.work, started.running.kind)
+        for started in self.auxiliary_servers.start(path, self.certificates() if spec.tls else None, spec, stack):
+            yield started, AuxiliaryServers.work(self.work, started.running.kind)
 
     def _application(
-        self, factors: Mapping[str, FactorValue], launcher: Launcher, servers: tuple[Reached, ...], ledger: ExitStack
+        self,
+        factors: Mapping[str, FactorValue],
+        client_launcher: Launcher,
+        servers: tuple[ConnectedServer, ...],
+        stack: ExitStack,
     ) -> PhpApplication | None:
         """A real application on the load's host and CPUs, if the cell requests one."""
         if factors.get("application") != "php":
@@ -295,53 +310,54 @@ class Lab:
         if self._php is None:
             raise PlanError("this laboratory has no application", "Ask for it when building it.")
         children = int(factors.get("threads", 1))
-        return ledger.enter_context(php_application(self._php, self.work / "php", launcher, children, servers))
+        return stack.enter_context(php_application(self._php, self.work / "php", client_launcher, children, servers))
 
-    def _serving(
+    def _open_server_group(
         self, factors: Mapping[str, FactorValue], path: NetworkPath, spec: SessionSpec
-    ) -> AbstractContextManager[Serving]:
+    ) -> AbstractContextManager[ServerGroup]:
         if self.store is None:
-            raise PlanError("a stage needs a server, this laboratory has none", "Ask for a server.")
+            raise PlanError("an environment needs a server, this laboratory has none", "Ask for a server.")
         prepare = self.request.prepare
         if not replicates(factors):
-            return alone(self.store, path, self.certificates() if spec.tls else None, spec, prepare)
+            return standalone(self.store, path, self.certificates() if spec.tls else None, spec, prepare)
         if self._replication is None:
             raise PlanError("this laboratory has no replicas", "Ask for them when building it.")
-        return self._replication.serving(factors, spec, prepare)
+        return self._replication.open_group(factors, spec, prepare)
 
     def certificates(self) -> CertificatePaths:
-        """The server host's certificates, created when first needed: an unencrypted cell's server has none."""
+        """The certificates of the server's host, created when first needed."""
         if self._certificates is None:
             self._certificates = make_certificates(self.work, (LOOPBACK_ADDRESS, SERVER_ADDRESS, SERVER_ADDRESS6))
         return self._certificates
 
-    def _shaped_link(self, factors: Mapping[str, FactorValue]) -> Link:
+    def _shape_link(self, factors: Mapping[str, FactorValue]) -> Link:
         if self.link is None or self.network is None:
             raise SandboxForbidden(
                 f"the path {factors['path']} needs a link", "Ask for it when building the laboratory."
             )
         spec = self.request.link.with_levels(factors)
-        if not self.link.alive():  # it died in the previous trial, which is void; this one need not be
+        if not self.link.alive():  # it died in the previous trial, which is void; a new link saves this trial
             self.link = self._open_link(self.link.calibrations)
         self.size_buffers(spec.bdp_bytes)
-        if spec != self.link.spec or spec.calm() not in self.link.in_batch:
+        if spec != self.link.spec or spec.without_effects() not in self.link.calibrated_in_batch:
             self.link.shape(spec)
         return self.link
 
 
 @contextmanager
-def open_laboratory(request: LabRequest, begins: Begins = lambda step: None) -> Iterator[Lab]:
-    """Build the laboratory of `request`; call in the sandbox, or outside it for local paths only. `begins` is called before each step
-    that takes some time.
+def open_laboratory(request: LabRequest, on_step: OnStep = lambda step: None) -> Iterator[Lab]:
+    """Build the laboratory of `request`. Call in the sandbox; outside it, only local paths work. `on_step` is called with a
+    description before each step that takes some time.
 
     Raises SandboxForbidden, ServerMissing, ServerCrashed, LinkFailed, LabError, EngineError.
     """
-    with ExitStack() as ledger:
-        yield Lab(request, ledger, begins)
+    with ExitStack() as stack:
+        yield Lab(request, stack, on_step)
 
 
 def connections(factors: Mapping[str, FactorValue]) -> int | None:
-    """Number of connections that the load keeps open; None for pages, which open them on first use and may close them at the end."""
+    """Number of connections that the load keeps open. None for pages, which open connections on first use and may close them at their
+    end."""
     if factors.get("page", "none") != "none" or "threads" not in factors:
         return None
     return int(factors["threads"])

@@ -1,4 +1,4 @@
-"""Hosts as network namespaces with a share of the CPUs, and the cables between them: interfaces, addresses, routes, buffers."""
+"""Hosts as network namespaces with a share of the CPUs, and the veth cables between them: interfaces, addresses, routes, buffers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from howfar.engine.process import Launcher
 from howfar.errors import LabError, LinkFailed
 from howfar.lab import kernel, sandbox
 
-REPLICAS_MOST = 9
-LINKS_MOST = 15
-"""Maximum number of links of a laboratory. One hexadecimal digit keeps names short: a thread's name of 15 letters contains two device
-names."""
+MAX_REPLICAS = 9
+MAX_LINKS = 15
+"""Maximum number of links of a laboratory. Device names contain the link's number as one hexadecimal digit, because the name of an
+emulator's thread (at most 15 characters) consists of two device names."""
 
 
 @dataclass(frozen=True)
-class Ends:
+class LinkAddresses:
     """Devices and addresses of one link, unique within the laboratory."""
 
     client_device: str
     server_device: str
     client_middle: str
     server_middle: str
+    """The other ends of the two cables, in the base network."""
     bridge: str
-    """The bridge in the middle, for the back-end that uses one."""
+    """The bridge between them, for the back-end that uses one."""
     client_address: str
     server_address: str
     client_address6: str
@@ -41,16 +42,16 @@ class Ends:
     server_mac: str
 
 
-def numbered(number: int) -> Ends:
-    """The ends of link `number`."""
-    assert 0 <= number <= LINKS_MOST, "names have one digit"
-    names = tuple(f"{word}{number:x}" for word in ("r", "p", "lr", "lp")) if number else ("c0", "s0", "lc", "ls")
-    own, other, own_middle, other_middle = names
-    return Ends(
-        client_device=own,
-        server_device=other,
-        client_middle=own_middle,
-        server_middle=other_middle,
+def link_addresses(number: int) -> LinkAddresses:
+    """The devices and addresses of link `number`: 0 joins client (c) and server (s), the others a replica (r) and its primary (p)."""
+    assert 0 <= number <= MAX_LINKS, "names have one digit"
+    names = tuple(f"{prefix}{number:x}" for prefix in ("r", "p", "lr", "lp")) if number else ("c0", "s0", "lc", "ls")
+    client, server, client_middle, server_middle = names
+    return LinkAddresses(
+        client_device=client,
+        server_device=server,
+        client_middle=client_middle,
+        server_middle=server_middle,
         bridge=f"lab{number}",
         client_address=f"10.77.{number}.1",
         server_address=f"10.77.{number}.2",
@@ -63,7 +64,7 @@ def numbered(number: int) -> Ends:
     )
 
 
-FIRST = numbered(0)
+CLIENT_LINK = link_addresses(0)
 
 
 _Result = TypeVar("_Result")
@@ -72,7 +73,7 @@ Cpus = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shares:
-    """CPUs of each host. Both share a single CPU; of an odd number, one is left to other processes."""
+    """CPUs of each host. A single CPU is shared by both; of an odd number of CPUs, one is left to other processes."""
 
     client: Cpus
     server: Cpus
@@ -92,9 +93,9 @@ def share_cpus(cpus: Sequence[int]) -> Shares:
 
 
 def usable_cpus() -> Cpus:
-    """CPUs that we may use, with threads of one physical core adjacent, so that hosts do not share a core needlessly."""
+    """CPUs that this process may use, with threads of one physical core adjacent, so that hosts do not share a core needlessly."""
 
-    def place(cpu: int) -> tuple[int, int, int]:
+    def physical_core(cpu: int) -> tuple[int, int, int]:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
         try:
             package = int((topology / "physical_package_id").read_text())
@@ -103,11 +104,11 @@ def usable_cpus() -> Cpus:
             package, core = 0, cpu
         return package, core, cpu
 
-    return tuple(sorted(os.sched_getaffinity(0), key=place))
+    return tuple(sorted(os.sched_getaffinity(0), key=physical_core))
 
 
 def cpus_of(pid: int | None) -> list[int] | None:
-    """CPUs on which a process may run, for all its threads together; None if it has ended, or for `pid` None."""
+    """CPUs on which at least one thread of a process may run; None if the process has ended or `pid` is None."""
     if pid is None:
         return None
     try:
@@ -134,13 +135,14 @@ def format_cpus(cpus: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Host:
-    """A named network namespace. `network` is its descriptor; None for the current namespace."""
+    """A named network namespace. `network` is its file descriptor; None for the current namespace."""
 
     name: str
     network: int | None
 
     def launcher(self, cpus: Sequence[int], *, foreground: bool = False) -> Launcher:
-        """A launcher of processes on this host. `foreground`: they share our terminal and Ctrl-C; else each has its own session."""
+        """A launcher of processes on this host. `foreground`: they share our terminal and receive Ctrl-C; otherwise each has its own
+        session."""
         prefix: list[str] = [] if foreground else ["setsid"]
         if self.network is None:
             prefix += ["setpriv", "--pdeathsig", "KILL", "--"]
@@ -157,13 +159,13 @@ class Host:
 
     def ip(self, batch: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
         """Run lines of `ip -batch` on this host. Raises LabError."""
-        self._batch("ip", batch, pass_fds)
+        self._run_batch("ip", batch, pass_fds)
 
     def tc(self, batch: Sequence[str]) -> None:
         """Run lines of `tc -batch` on this host. Raises LabError."""
-        self._batch("tc", batch, ())
+        self._run_batch("tc", batch, ())
 
-    def _batch(self, program: str, batch: Sequence[str], pass_fds: Sequence[int]) -> None:
+    def _run_batch(self, program: str, batch: Sequence[str], pass_fds: Sequence[int]) -> None:
         def run() -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 [program, "-batch", "-"],
@@ -174,11 +176,11 @@ class Host:
             )
 
         try:
-            tried = self.within(run)
+            result = self.within(run)
         except FileNotFoundError as error:
             raise LabError(f"the program {program} was not found", "Install iproute2.") from error
-        if tried.returncode != 0:
-            raise LabError(f"setting up the network of host {self.name} failed: {tried.stderr.strip()}")
+        if result.returncode != 0:
+            raise LabError(f"setting up the network of host {self.name} failed: {result.stderr.strip()}")
 
     def write_sysctl(self, name: str, value: str) -> bool:
         """Set `net/…` of this network namespace; returns False if the kernel does not permit it."""
@@ -193,7 +195,7 @@ class Host:
         return self.within(write)
 
 
-class Companion:
+class ManagedProcess:
     """A background process in its own session, ended together with all its descendants in that session."""
 
     def __init__(self, launcher: Launcher, command: Sequence[str], **options: Any) -> None:
@@ -214,19 +216,19 @@ class Companion:
 
 
 LOOPBACK_ADDRESS = "127.0.0.1"
-CLIENT_ADDRESS = FIRST.client_address
-SERVER_ADDRESS = FIRST.server_address
-SERVER_ADDRESS6 = FIRST.server_address6
+CLIENT_ADDRESS = CLIENT_LINK.client_address
+SERVER_ADDRESS = CLIENT_LINK.server_address
+SERVER_ADDRESS6 = CLIENT_LINK.server_address6
 MTU = 1500
 CONGESTION_CONTROL = "cubic"
 """Default of Debian's kernels; set per route, because a child network namespace may not set its own default."""
 TcpPreset = Literal["stock", "tuned"]
 TCP_PRESETS: tuple[TcpPreset, ...] = ("tuned", "stock")
 """`tuned`: TCP buffers of up to four bandwidth-delay products, at most 1 GiB, never less than the kernel's own maximum. `stock`: the
-kernel's defaults, which at 10 Gb/s and 85 ms carry about 0.3 Gb/s: a finding, not a fault of the link."""
-_BUFFER_MAX = 1 << 30
-_LOCAL = "route replace local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1"
-_QUIET6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "router_solicitations": "0", "addr_gen_mode": "1"}
+kernel's defaults, which at 10 Gb/s and 85 ms carry about 0.3 Gb/s. That is a result of these settings, not an error of the link."""
+_MAX_BUFFER_BYTES = 1 << 30
+_LOOPBACK_ROUTE = "route replace local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1"
+_QUIET_IPV6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "router_solicitations": "0", "addr_gen_mode": "1"}
 """Settings that keep the kernel's own packets off the link: no solicitation, no duplicate address detection, no link-local address."""
 
 
@@ -235,23 +237,24 @@ class Network:
     """Two hosts of a sandbox; a link's back-end cables them."""
 
     base: Host
+    """The sandbox's own network, in which emulators and bridges between the hosts run."""
     client: Host
     server: Host
     mtu: int = MTU
     congestion_control: str = CONGESTION_CONTROL
-    """The congestion control in force."""
-    by_route: bool = True
-    """Whether the congestion control is set for each route; otherwise it is the kernel's own."""
+    """Name of the congestion control in force."""
+    congestion_control_per_route: bool = True
+    """Whether the congestion control is set for each route; if not, the kernel's default applies."""
     ipv6: bool = False
     """Whether the present cables carry IPv6 too."""
     shares: Shares | None = None
     """CPUs of the hosts, for processes that carry packets between them; None for any CPUs."""
-    ends: Ends = FIRST
+    ends: LinkAddresses = CLIENT_LINK
     warnings: list[str] = field(default_factory=list)
 
 
-def middle_batch(client_fd: int, server_fd: int, mtu: int = MTU, ends: Ends = FIRST) -> list[str]:
-    """`ip -batch` lines for the base network: two cables, whose outer ends are moved to the hosts."""
+def middle_batch(client_fd: int, server_fd: int, mtu: int = MTU, ends: LinkAddresses = CLIENT_LINK) -> list[str]:
+    """`ip -batch` lines for the base network: two veth cables; the outer end of each is moved to its host's namespace."""
     client, server = ends.client_device, ends.server_device
     return [
         f"link add name {ends.client_middle} mtu {mtu} type veth peer name {client} mtu {mtu} address {ends.client_mac}",
@@ -266,127 +269,134 @@ def middle_batch(client_fd: int, server_fd: int, mtu: int = MTU, ends: Ends = FI
 def loopback_batch(congestion_control: str | None) -> list[str]:
     """`ip -batch` lines for a host's own loopback, with the same congestion control as on the link."""
     lines = ["link set dev lo up"]
-    return [*lines, f"{_LOCAL} congctl {congestion_control}"] if congestion_control else lines
+    return [*lines, f"{_LOOPBACK_ROUTE} congctl {congestion_control}"] if congestion_control else lines
 
 
-def host_batch(role: str, congestion_control: str | None, *, ipv6: bool = True, ends: Ends = FIRST) -> list[str]:
-    """`ip -batch` lines for a host's end of the link: addresses, the only neighbour (static), routes with their congestion control.
+def host_batch(
+    role: str, congestion_control: str | None, *, ipv6: bool = True, ends: LinkAddresses = CLIENT_LINK
+) -> list[str]:
+    """`ip -batch` lines for a host's end of the link: addresses, a static entry for its only neighbour, routes with their congestion
+    control.
 
-    ARP is off, and with it the multicast groups that IPv6 joins to find neighbours: no queries, no announcements.
+    ARP is off. That also disables IPv6 neighbour discovery, so the kernel itself sends nothing over the link.
     """
     client = (ends.client_device, ends.client_address, ends.client_address6, ends.client_mac)
     server = (ends.server_device, ends.server_address, ends.server_address6, ends.server_mac)
-    near, far = {"client": (client, server), "server": (server, client)}[role]
-    device, own, own6, _ = near
-    _, other, other6, mac = far
-    chosen = f" congctl {congestion_control}" if congestion_control else ""
+    own_end, other_end = {"client": (client, server), "server": (server, client)}[role]
+    device, own_address, own_address6, _ = own_end
+    _, other_address, other_address6, mac = other_end
+    congctl = f" congctl {congestion_control}" if congestion_control else ""
     lines = [
         f"link set dev {device} arp off up",
-        f"addr replace {own}/30 dev {device} noprefixroute",
-        f"neigh replace {other} lladdr {mac} dev {device} nud permanent",
-        f"route replace {ends.subnet} dev {device} scope link src {own}{chosen}",
+        f"addr replace {own_address}/30 dev {device} noprefixroute",
+        f"neigh replace {other_address} lladdr {mac} dev {device} nud permanent",
+        f"route replace {ends.subnet} dev {device} scope link src {own_address}{congctl}",
     ]
     if ipv6:
         lines += [
-            f"addr replace {own6}/64 dev {device} nodad noprefixroute",
-            f"neigh replace {other6} lladdr {mac} dev {device} nud permanent",
-            f"route replace {ends.subnet6} dev {device} src {own6}{chosen}",
+            f"addr replace {own_address6}/64 dev {device} nodad noprefixroute",
+            f"neigh replace {other_address6} lladdr {mac} dev {device} nud permanent",
+            f"route replace {ends.subnet6} dev {device} src {own_address6}{congctl}",
         ]
     return lines
 
 
-def build_network(ledger: ExitStack, mtu: int = MTU, congestion_control: str = CONGESTION_CONTROL) -> Network:
-    """Create both hosts, not cabled yet; call in the sandbox. `ledger` closes the descriptors. Raises LinkFailed."""
+def build_network(stack: ExitStack, mtu: int = MTU, congestion_control: str = CONGESTION_CONTROL) -> Network:
+    """Create both hosts, not cabled yet; call in the sandbox. `stack` closes the descriptors. Raises LinkFailed."""
     base = Host("base", None)
-    _without_ipv6(base)
-    client, server = _new_host("client", ledger), _new_host("server", ledger)
+    _disable_ipv6(base)
+    client, server = _create_host("client", stack), _create_host("server", stack)
     network = Network(base, client, server, mtu, congestion_control)
     for host in (client, server):
-        _open_loopback(network, host)
+        _set_up_loopback(network, host)
     return network
 
 
-def join_replica(network: Network, ledger: ExitStack, number: int, shares: Shares | None) -> Network:
-    """Add the host `replica1` and so on, with its own link to the server's host, not cabled yet. The replica is the link's client,
+def join_replica(network: Network, stack: ExitStack, number: int, shares: Shares | None) -> Network:
+    """Create the host `replicaNUMBER`, and its own link to the server's host, not cabled yet. The replica is the link's client,
     because it opens the connection: the primary's data goes `to_client`, acknowledgements go `to_server`. Raises LinkFailed."""
-    replica = _new_host(f"replica{number}", ledger)
-    joined = join_hosts(network, replica, network.server, number, shares)
-    _open_loopback(joined, replica)
-    return joined
+    replica = _create_host(f"replica{number}", stack)
+    replica_network = join_hosts(network, replica, network.server, number, shares)
+    _set_up_loopback(replica_network, replica)
+    return replica_network
 
 
 def join_hosts(network: Network, client: Host, server: Host, number: int, shares: Shares | None) -> Network:
     """Link `number` between two existing hosts, not cabled yet."""
-    return replace(network, client=client, server=server, ipv6=False, shares=shares, warnings=[], ends=numbered(number))
+    return replace(
+        network, client=client, server=server, ipv6=False, shares=shares, warnings=[], ends=link_addresses(number)
+    )
 
 
-def address_nodes(network: Network, client_address: str, server_address: str) -> None:
+def assign_node_addresses(network: Network, client_address: str, server_address: str) -> None:
     """Give each host an address that the other reaches over this link, whatever other links it has. Raises LabError."""
     ends = network.ends
-    chosen = f" congctl {network.congestion_control}" if network.by_route else ""
-    for host, device, own, other, hop in (
+    congctl = f" congctl {network.congestion_control}" if network.congestion_control_per_route else ""
+    for host, device, own_address, other_address, gateway in (
         (network.client, ends.client_device, client_address, server_address, ends.server_address),
         (network.server, ends.server_device, server_address, client_address, ends.client_address),
     ):
         host.ip(
             [
-                f"addr replace {own}/32 dev lo",
-                f"route replace {other}/32 via {hop} dev {device} src {own}{chosen}",
+                f"addr replace {own_address}/32 dev lo",
+                f"route replace {other_address}/32 via {gateway} dev {device} src {own_address}{congctl}",
             ]
         )
 
 
-def _new_host(name: str, ledger: ExitStack) -> Host:
+def _create_host(name: str, stack: ExitStack) -> Host:
     try:
         descriptor = kernel.new_network_namespace()
     except OSError as error:
         raise LinkFailed(f"a network for a host could not be created: {error}", sandbox.network_remedy()) from error
-    ledger.callback(os.close, descriptor)
+    stack.callback(os.close, descriptor)
     host = Host(name, descriptor)
-    _without_ipv6(host)
+    _disable_ipv6(host)
     return host
 
 
-def _without_ipv6(host: Host) -> None:
+def _disable_ipv6(host: Host) -> None:
     for scope in ("all", "default"):
         host.write_sysctl(f"net/ipv6/conf/{scope}/disable_ipv6", "1")
 
 
-def _open_loopback(network: Network, host: Host) -> None:
-    _with_congestion_control(network, host, loopback_batch)
+def _set_up_loopback(network: Network, host: Host) -> None:
+    _configure_with_congestion_control(network, host, loopback_batch)
 
 
-def _with_congestion_control(network: Network, host: Host, lines: Callable[[str | None], list[str]]) -> None:
-    """Run the lines that `lines` returns for the congestion control of this network. Raises LabError."""
-    chosen = network.congestion_control if network.by_route else None
+def _configure_with_congestion_control(
+    network: Network, host: Host, batch_for: Callable[[str | None], list[str]]
+) -> None:
+    """Run on `host` the `ip` lines that `batch_for` returns for the congestion control of this network. Raises LabError."""
+    requested = network.congestion_control if network.congestion_control_per_route else None
     try:
-        host.ip(lines(chosen))
+        host.ip(batch_for(requested))
     except LabError as error:
-        if chosen is None:
+        if requested is None:
             raise
-        _not_chosen(network, chosen, error)
-        host.ip(lines(None))
+        _fall_back_to_kernel_default(network, requested, error)
+        host.ip(batch_for(None))
 
 
-def _not_chosen(network: Network, requested: str, error: LabError) -> None:
-    """Handle an unavailable congestion control: fall back from the default to the kernel's own, with a warning; any other is an error.
+def _fall_back_to_kernel_default(network: Network, requested: str, error: LabError) -> None:
+    """If our default congestion control is unavailable, fall back to the kernel's default with a warning.
 
-    Raises LinkFailed.
+    Raises LinkFailed if the user requested another than our default.
     """
-    own = network.client.within(Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text).strip()
-    why = error.message.splitlines()[0]
+    kernel_default = network.client.within(Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text).strip()
+    reason = error.message.splitlines()[0]
     if requested != CONGESTION_CONTROL:
-        known = network.base.within(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text).strip()
+        available = network.base.within(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text).strip()
         raise LinkFailed(
-            f"congestion control {requested} cannot be chosen: {why}",
-            f"This kernel knows {known}; the default here is {own}.",
+            f"congestion control {requested} cannot be chosen: {reason}",
+            f"This kernel knows {available}; the default here is {kernel_default}.",
         ) from error
-    if network.congestion_control != own:
+    if network.congestion_control != kernel_default:
         network.warnings.append(
-            f"congestion control is the kernel's own, {own}: {requested} could not be chosen ({why})"
+            f"congestion control is the kernel's own, {kernel_default}: {requested} could not be chosen ({reason})"
         )
-    network.congestion_control = own
-    network.by_route = False
+    network.congestion_control = kernel_default
+    network.congestion_control_per_route = False
 
 
 @contextmanager
@@ -395,10 +405,10 @@ def cable_through_middle(network: Network) -> Iterator[None]:
     client_fd, server_fd = network.client.network, network.server.network
     assert client_fd is not None and server_fd is not None
     ends = network.ends
-    _cable(network, middle_batch(client_fd, server_fd, network.mtu, ends))
-    with ExitStack() as ledger:
-        ledger.callback(network.base.ip, [f"link del dev {ends.client_middle}", f"link del dev {ends.server_middle}"])
-        _configure(network)
+    _create_cable(network, middle_batch(client_fd, server_fd, network.mtu, ends))
+    with ExitStack() as stack:
+        stack.callback(network.base.ip, [f"link del dev {ends.client_middle}", f"link del dev {ends.server_middle}"])
+        _configure_ends(network)
         yield
 
 
@@ -410,7 +420,7 @@ def cable_directly(network: Network) -> Iterator[None]:
     mtu, ends = network.mtu, network.ends
     client, server = ends.client_device, ends.server_device
     peer = f"type veth peer name {server} mtu {mtu} address {ends.server_mac}"
-    _cable(
+    _create_cable(
         network,
         [
             f"link add name {client} mtu {mtu} address {ends.client_mac} {peer}",
@@ -418,13 +428,13 @@ def cable_directly(network: Network) -> Iterator[None]:
             f"link set dev {server} netns /proc/self/fd/{server_fd}",
         ],
     )
-    with ExitStack() as ledger:
-        ledger.callback(network.client.ip, [f"link del dev {client}"])
-        _configure(network)
+    with ExitStack() as stack:
+        stack.callback(network.client.ip, [f"link del dev {client}"])
+        _configure_ends(network)
         yield
 
 
-def _cable(network: Network, batch: list[str]) -> None:
+def _create_cable(network: Network, batch: list[str]) -> None:
     client_fd, server_fd = network.client.network, network.server.network
     assert client_fd is not None and server_fd is not None
     try:
@@ -435,41 +445,42 @@ def _cable(network: Network, batch: list[str]) -> None:
         raise LinkFailed(error.message, f"{advice} Paths without a link still work.") from error
 
 
-def _configure(network: Network) -> None:
+def _configure_ends(network: Network) -> None:
     """Set addresses and routes of both ends."""
     ends = network.ends
-    network.ipv6 = _allow_ipv6(network.client, ends.client_device) and _allow_ipv6(network.server, ends.server_device)
+    network.ipv6 = _enable_ipv6(network.client, ends.client_device) and _enable_ipv6(network.server, ends.server_device)
     for role, host in (("client", network.client), ("server", network.server)):
-        lines = partial(host_batch, role, ipv6=network.ipv6, ends=ends)
-        _with_congestion_control(network, host, lines)
+        batch_for = partial(host_batch, role, ipv6=network.ipv6, ends=ends)
+        _configure_with_congestion_control(network, host, batch_for)
 
 
-def _allow_ipv6(host: Host, device: str) -> bool:
+def _enable_ipv6(host: Host, device: str) -> bool:
     """Enable IPv6 on this interface only. Returns False if the kernel has no IPv6."""
-    quiet = [host.write_sysctl(f"net/ipv6/conf/{device}/{name}", value) for name, value in _QUIET6.items()]
-    return all(quiet) and host.write_sysctl(f"net/ipv6/conf/{device}/disable_ipv6", "0")
+    accepted = [host.write_sysctl(f"net/ipv6/conf/{device}/{name}", value) for name, value in _QUIET_IPV6.items()]
+    return all(accepted) and host.write_sysctl(f"net/ipv6/conf/{device}/disable_ipv6", "0")
 
 
 def size_buffers(network: Network, bdp_bytes: int, preset: TcpPreset = "tuned") -> dict[str, int]:
-    """Size TCP's buffers. `tuned`: four bandwidth-delay products, at least the kernel's own maximum. Returns the maxima in force."""
+    """Set the maximum sizes of TCP's buffers. `tuned`: four bandwidth-delay products, at least the kernel's own maximum. Returns the
+    maxima in force."""
     maxima: dict[str, int] = {}
     for host in (network.client, network.server):
         for name in ("tcp_rmem", "tcp_wmem"):
             file = Path("/proc/sys/net/ipv4", name)
-            low, middle, high = (int(word) for word in host.within(file.read_text).split())
-            wanted = min(max(high, 4 * bdp_bytes), _BUFFER_MAX) if preset == "tuned" else high
-            if wanted > high and host.write_sysctl(f"net/ipv4/{name}", f"{low} {middle} {wanted}"):
-                high = wanted
-            maxima[f"{host.name}_{name}_max"] = high
+            minimum, default, maximum = (int(word) for word in host.within(file.read_text).split())
+            target = min(max(maximum, 4 * bdp_bytes), _MAX_BUFFER_BYTES) if preset == "tuned" else maximum
+            if target > maximum and host.write_sysctl(f"net/ipv4/{name}", f"{minimum} {default} {target}"):
+                maximum = target
+            maxima[f"{host.name}_{name}_max"] = maximum
     return maxima
 
 
 def tcp_memory_warning(bdp_bytes: int) -> str | None:
-    """A warning if the kernel's machine-wide limit for TCP memory is reached before a link of this size is full."""
+    """A warning if TCP reaches the kernel's machine-wide memory limit before a link with this bandwidth-delay product is full."""
     try:
         _, pressure, _ = (int(word) for word in os.environ.get(sandbox.TCP_MEMORY, "").split())
     except ValueError:
-        return None  # this kernel does not report it
+        return None  # the kernel's limit is unknown
     limit = pressure * os.sysconf("SC_PAGE_SIZE")
     if 4 * bdp_bytes <= limit:
         return None

@@ -1,4 +1,4 @@
-"""The request for a laboratory, from which it is built. Values only."""
+"""The request for a laboratory: which servers, paths, link and replicas it must have."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from howfar.plan.factors import Content
 
 @dataclass(frozen=True)
 class ReplicasSpec:
-    """Replicas of stages with replication: at most `most`, each over its own link."""
+    """The replicas that environments with replication may have, each over its own link."""
 
-    most: int
-    """Maximum number of replicas; 0 for primaries alone, with a binary log."""
+    max_replicas: int
+    """Maximum number of replicas; 0: only primaries, which write a binary log."""
     link: LinkSpec
-    """The link of the first stages; it is calibrated before any trial."""
+    """The replicas' first link settings, which are calibrated before any trial."""
     mesh: bool = False
-    """Whether some stages have a cluster, in which every two nodes are linked."""
-    also_alone: bool = False
-    """Whether some stages have a server that does not replicate."""
+    """Whether some environments have a cluster, in which there is a link between every two nodes."""
+    also_standalone: bool = False
+    """Whether some environments have a server that does not replicate."""
 
 
 @dataclass(frozen=True)
 class LabRequest:
-    """The laboratory to build. `server` is a kind, a path to a program, or `none`; `paths` lists the paths that must be possible."""
+    """The laboratory to build. `server` is a kind, a path to a program, or `none`; `paths` names the paths that environments may
+    use."""
 
     server: str = "mariadb"
     tables: int = 10
     table_size: int = 100_000
     link: LinkSpec = LOCAL_NETWORK
-    """The link that is calibrated first; a cell's round trip time and rate replace those of this link."""
+    """The link's first settings, which are calibrated before any trial. A cell's round trip time and rate replace those given here."""
     backend: str = DEFAULT
     tcp: TcpPreset = "tuned"
     congestion_control: str = CONGESTION_CONTROL
@@ -44,28 +45,28 @@ class LabRequest:
     """Maximum number of connections that the load will have open at once."""
     paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
     contents: tuple[Content, ...] = ("digits",)
-    """Contents of the tables; each has a data directory."""
+    """Kinds of content that the tables may have; each has its own data directory."""
     replicas: ReplicasSpec | None = None
-    """Replicas of some stages; None if no stage replicates."""
+    """The replicas of environments with replication; None if there are no such environments."""
     prepare: tuple[str, ...] = ()
-    """SQL to run on each stage's server before the load, for example to create an empty table."""
-    companions: tuple[str, ...] = ()
-    """Kinds or programs of each stage's further servers, on the main server's host and CPUs: `redis`, `memcached`."""
+    """SQL to run on each environment's server before the load, for example to create an empty table."""
+    auxiliary_servers: tuple[str, ...] = ()
+    """Kinds or programs of each environment's auxiliary servers, on the main server's host and CPUs: `redis`, `memcached`."""
     application: bool = False
-    """Whether some stages have a real application, which queries these servers."""
+    """Whether some environments have a real application, which queries these servers."""
 
     @property
-    def across_link(self) -> tuple[str, ...]:
+    def paths_over_link(self) -> tuple[str, ...]:
         """The paths over the link."""
         return tuple(name for name in self.paths if find_path(name).crosses_link)
 
     @property
     def needs_link(self) -> bool:
-        return bool(self.across_link)
+        return bool(self.paths_over_link)
 
     @property
     def copies(self) -> int:
-        """Number of copies of one content's data in memory besides one server's pool: with replicas each server has its own files
-        and pool."""
-        alone = len(self.contents) if self.replicas is None or self.replicas.also_alone else 0
-        return alone + (0 if self.replicas is None else 2 * (1 + self.replicas.most))
+        """Memory needed besides one server's buffer pool, as a multiple of the size of one content's data. With replicas, each server
+        has its own files and buffer pool."""
+        standalone_copies = len(self.contents) if self.replicas is None or self.replicas.also_standalone else 0
+        return standalone_copies + (0 if self.replicas is None else 2 * (1 + self.replicas.max_replicas))

@@ -1,4 +1,4 @@
-"""Facts about sockets from the kernel: which process listens where. Call on the host in question (`Host.within`)."""
+"""Which process listens on which socket, according to the kernel. Call these functions on the host in question (`Host.within`)."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ def listens(pid: int, at: int | Path) -> bool:
 
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
     return port
 
 
 def _inodes(pid: int) -> set[str]:
-    found = set()
+    inodes = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
             target = str(entry.readlink())
         except OSError:
             continue
         if target.startswith("socket:["):
-            found.add(target[len("socket:[") : -1])
-    return found
+            inodes.add(target[len("socket:[") : -1])
+    return inodes
 
 
 def listening_paths(pid: int) -> tuple[str, ...]:
-    """Unix sockets on which process `pid` listens, without abstract ones."""
+    """Paths of the Unix sockets on which process `pid` listens, without abstract ones."""
     inodes = _inodes(pid)
-    found = set()
+    paths = set()
     for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and int(fields[3], 16) & _ACCEPTS and fields[6] in inodes and fields[7].startswith("/"):
-            found.add(fields[7])
-    return tuple(sorted(found))
+            paths.add(fields[7])
+    return tuple(sorted(paths))
 
 
 def listening_ports(pid: int) -> tuple[int, ...]:

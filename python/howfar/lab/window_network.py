@@ -1,6 +1,6 @@
-"""Traffic of an interface and TCP's retransmissions, from a host's kernel counters: opened once, read often, parsed afterwards.
+"""Traffic of an interface and TCP's retransmissions, from files of /proc/net that are opened once, read often and parsed afterwards.
 
-Not here: the link's own counters, which `crates/link` keeps. Start at `samples`.
+The link's own counters are in `crates/link`. Start at `samples`.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Literal
 from howfar.lab.network import Host
 from howfar.store.records import NetworkSample
 
-_LONGEST = 1 << 16
-"""Maximum bytes to read from a file of /proc; those read here have some hundred to a few thousand."""
-_ETHERNET = 14
-_IP_AND_TCP = 52
+_MAX_FILE_BYTES = 1 << 16
+"""Maximum bytes to read from a file of /proc; the files read here have a few hundred to a few thousand bytes."""
+_ETHERNET_HEADER_BYTES = 14
+_IP_AND_TCP_HEADER_BYTES = 52
 """Headers of a segment: IPv4 and TCP with time stamps."""
 
-Kind = Literal["ethernet", "loopback"]
-"""Kind of an interface, which determines the headers that it counts. On the loopback a packet is a segment."""
+InterfaceKind = Literal["ethernet", "loopback"]
+"""Kind of an interface, which determines the headers that it counts. On the loopback every packet is a segment."""
 
 
 class ProcFile:
-    """An open file of /proc. A file of /proc/net keeps showing the network namespace in which it was opened."""
+    """An open file of /proc. A file of /proc/net always shows the network namespace in which it was opened."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> bytes:
         """The complete present content. Raises OSError."""
-        return os.pread(self._descriptor, _LONGEST, 0)
+        return os.pread(self._descriptor, _MAX_FILE_BYTES, 0)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -61,7 +61,7 @@ class Segments:
 
     sent: int
     """Segments sent, including retransmitted ones."""
-    again: int
+    retransmitted: int
 
 
 def traffic(dev: bytes, interface: str) -> Traffic | None:
@@ -75,11 +75,11 @@ def traffic(dev: bytes, interface: str) -> Traffic | None:
 
 
 def segments(snmp: bytes) -> Segments:
-    """Counters from /proc/net/snmp, whose lines come in pairs: names, then values. OutSegs excludes retransmissions."""
+    """Counters from /proc/net/snmp, in which a line of names precedes each line of values. OutSegs excludes retransmissions."""
     lines = [line.split()[1:] for line in snmp.decode().splitlines() if line.startswith("Tcp:")]
     values = dict(zip(lines[0], (int(word) for word in lines[1]), strict=False)) if len(lines) == 2 else {}
-    again = values.get("RetransSegs", 0)
-    return Segments(values.get("OutSegs", 0) + again, again)
+    retransmitted = values.get("RetransSegs", 0)
+    return Segments(values.get("OutSegs", 0) + retransmitted, retransmitted)
 
 
 def timeouts(netstat: bytes) -> int | None:
@@ -90,7 +90,7 @@ def timeouts(netstat: bytes) -> int | None:
 
 
 @dataclass(frozen=True)
-class Look:
+class NetworkReading:
     """Raw file contents and counters at one moment."""
 
     at_ns: int
@@ -106,7 +106,7 @@ class Look:
 
 @dataclass
 class HostFiles:
-    """The files behind a `Look`."""
+    """The files behind a `NetworkReading`."""
 
     dev: ProcFile
     server_snmp: ProcFile
@@ -118,19 +118,19 @@ class HostFiles:
     @staticmethod
     def open(server: Host, client: Host) -> HostFiles:
         """Open the files of both hosts. Raises OSError."""
-        is_one = client.network == server.network
+        is_same_host = client.network == server.network
         return HostFiles(
             dev=open_in(server, "dev"),
             server_snmp=open_in(server, "snmp"),
-            client_snmp=None if is_one else open_in(client, "snmp"),
-            client_dev=None if is_one else open_in(client, "dev"),
+            client_snmp=None if is_same_host else open_in(client, "snmp"),
+            client_dev=None if is_same_host else open_in(client, "dev"),
             netstats=_netstats(server, client),
         )
 
-    def look(self, at_ns: int, queues: tuple[int | None, int | None] | None) -> Look:
+    def read(self, at_ns: int, queues: tuple[int | None, int | None] | None) -> NetworkReading:
         to_server, to_client = queues or (None, None)
         client, client_dev = (None if file is None else file.read() for file in (self.client_snmp, self.client_dev))
-        return Look(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client, client_dev)
+        return NetworkReading(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client, client_dev)
 
     def timeouts(self) -> int | None:
         """Retransmission timeouts of all hosts together; None if not reported."""
@@ -157,32 +157,32 @@ def _netstats(server: Host, client: Host) -> tuple[ProcFile, ...]:
 
 
 def samples(
-    looks: Sequence[Look], interface: str, kind: Kind, share_to_server: float | None
+    readings: Sequence[NetworkReading], interface: str, kind: InterfaceKind, share_to_server: float | None
 ) -> tuple[NetworkSample, ...]:
-    """Growth of the counters from the first look to each later one.
+    """Growth of the counters from the first reading to each later one.
 
     The loopback counts both directions together: `share_to_server` of its bytes and packets is attributed to the server. If that
     share is None, a loopback yields no samples.
     """
     if kind == "loopback" and share_to_server is None:
         return ()
-    count = _counter(interface, kind, share_to_server or 0.0)
-    counted = [count(look) for look in looks]
-    if None in counted:
+    row_of = _row_reader(interface, kind, share_to_server or 0.0)
+    rows = [row_of(reading) for reading in readings]
+    if None in rows:
         return ()
-    first, *later = [row for row in counted if row is not None]
+    first, *later = [row for row in rows if row is not None]
     return tuple(
         NetworkSample(
-            at_ns=look.at_ns - looks[0].at_ns,
+            at_ns=reading.at_ns - readings[0].at_ns,
             to_server_bytes=row[0] - first[0],
             to_client_bytes=row[1] - first[1],
             to_server_packets=row[2] - first[2],
             to_client_packets=row[3] - first[3],
-            to_server_queue_bytes=look.to_server_queue_bytes,
-            to_client_queue_bytes=look.to_client_queue_bytes,
+            to_server_queue_bytes=reading.to_server_queue_bytes,
+            to_client_queue_bytes=reading.to_client_queue_bytes,
             retransmits=row[4] - first[4],
         )
-        for look, row in zip(looks[1:], later, strict=True)
+        for reading, row in zip(readings[1:], later, strict=True)
     )
 
 
@@ -190,33 +190,42 @@ _Row = tuple[int, int, int, int, int]
 """Bytes to the server and to the client, packets to the server and to the client, retransmitted segments."""
 
 
-def _counter(interface: str, kind: Kind, share_to_server: float) -> Callable[[Look], _Row | None]:
-    def count(look: Look) -> _Row | None:
-        seen = traffic(look.dev, interface)
-        if seen is None:
+def _row_reader(interface: str, kind: InterfaceKind, share_to_server: float) -> Callable[[NetworkReading], _Row | None]:
+    def read_row(reading: NetworkReading) -> _Row | None:
+        traffic_counts = traffic(reading.dev, interface)
+        if traffic_counts is None:
             return None
-        server = segments(look.server_snmp)
-        client = server if look.client_snmp is None else segments(look.client_snmp)
+        server = segments(reading.server_snmp)
+        client = server if reading.client_snmp is None else segments(reading.client_snmp)
         if kind == "loopback":
-            to_server = round(seen.received_bytes * share_to_server)
-            packets = round(seen.received_packets * share_to_server)
-            return to_server, seen.received_bytes - to_server, packets, seen.received_packets - packets, server.again
-        in_sent, out_sent = client.sent - looped(look.client_dev), server.sent - looped(look.dev)
-        in_bytes, in_packets = as_frames(seen.received_bytes, seen.received_packets, in_sent)
-        out_bytes, out_packets = as_frames(seen.sent_bytes, seen.sent_packets, out_sent)
-        return in_bytes, out_bytes, in_packets, out_packets, client.again + server.again
+            to_server = round(traffic_counts.received_bytes * share_to_server)
+            packets = round(traffic_counts.received_packets * share_to_server)
+            return (
+                to_server,
+                traffic_counts.received_bytes - to_server,
+                packets,
+                traffic_counts.received_packets - packets,
+                server.retransmitted,
+            )
+        in_sent, out_sent = (
+            client.sent - segments_to_self(reading.client_dev),
+            server.sent - segments_to_self(reading.dev),
+        )
+        in_bytes, in_packets = as_frames(traffic_counts.received_bytes, traffic_counts.received_packets, in_sent)
+        out_bytes, out_packets = as_frames(traffic_counts.sent_bytes, traffic_counts.sent_packets, out_sent)
+        return in_bytes, out_bytes, in_packets, out_packets, client.retransmitted + server.retransmitted
 
-    return count
+    return read_row
 
 
-def looped(dev: bytes | None) -> int:
+def segments_to_self(dev: bytes | None) -> int:
     """Segments that a host sent to itself, for example to a program on the path."""
-    own = None if dev is None else traffic(dev, "lo")
-    return 0 if own is None else own.sent_packets
+    loopback = None if dev is None else traffic(dev, "lo")
+    return 0 if loopback is None else loopback.sent_packets
 
 
 def as_frames(counted_bytes: int, counted_packets: int, sent: int) -> tuple[int, int]:
     """Bytes and frames as a network card would count them, from an interface that counts super-packets: with headers for each of the
     `sent` segments."""
     frames = max(sent, counted_packets)
-    return counted_bytes + (_ETHERNET + _IP_AND_TCP) * (frames - counted_packets), frames
+    return counted_bytes + (_ETHERNET_HEADER_BYTES + _IP_AND_TCP_HEADER_BYTES) * (frames - counted_packets), frames

@@ -1,4 +1,4 @@
-"""`howfar load`: the engine against the user's own server. Pure: options in, a job out; events in, reports out.
+"""`howfar load`: load tests of the user's own server. Turns options into the engine's job, and the engine's events into reports.
 
-Reading files, resolving names and starting the engine are in `howfar.cli`.
+No I/O: `howfar.cli` reads files, resolves names and starts the engine.
 """

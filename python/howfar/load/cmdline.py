@@ -1,6 +1,7 @@
-"""The command line of `howfar load` -> `Options`, by the table in `options.py`. Pure. It checks names and syntax, not meaning.
+"""Parses the command line of `howfar load` by the table in `options.py`. Checks names and syntax, not meaning. No I/O.
 
-As in sysbench: `--name=value`, dashes or underscores, switches bare or with on/off. Also `--name value`, and pgbench's options.
+Accepts sysbench's syntax: `--name=value`, dashes or underscores, switches bare or with on/off. Accepts `--name value` and pgbench's
+options, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import PurePath
 from typing import Any, get_args
 
 from howfar.address import looks_like_target
-from howfar.address.parameters import switch
+from howfar.address.parameters import parse_switch
 from howfar.engine.messages import SYSBENCH_KINDS, Pgbench
 from howfar.errors import QuantityError, UsageError, did_you_mean
 from howfar.load.options import BY_NAME, OPTIONS, Option
@@ -52,7 +53,7 @@ class Options:
         if name in self.values:
             return self.values[name]
         default = BY_NAME[name].default_of(self.dialect)
-        return None if default is None else _read(BY_NAME[name], default)
+        return None if default is None else _read_value(BY_NAME[name], default)
 
     def given(self, name: str) -> bool:
         return name in self.values
@@ -63,78 +64,80 @@ def parse_command_line(arguments: Sequence[str]) -> Options:
     values: dict[str, Any] = {}
     notes: list[str] = []
     positional: list[str] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if (same := translate(argument, rest)) is not None:
-            rest[:0] = same
+    remaining = list(arguments)
+    while remaining:
+        argument = remaining.pop(0)
+        if (translated := translate(argument, remaining)) is not None:
+            remaining[:0] = translated
             continue
         if not argument.startswith("--") or argument == "--":
             positional += [argument] if argument != "--" else []
             continue
         name, has_value, text = argument[2:].partition("=")
-        option = _find(name, arguments)
-        if option.fate == "refused":
-            raise UsageError(f"--{option.name} is not accepted: {option.why}", _instead(option))
+        option = _find_option(name, arguments)
+        if option.treatment == "refused":
+            raise UsageError(f"--{option.name} is not accepted: {option.why}", _advice_instead(option))
         if not has_value:
-            text = _next(option, rest)
-        if option.fate == "ignored":
+            text = _take_value(option, remaining)
+        if option.treatment == "ignored":
             notes.append(f"--{option.name} has no effect here: {option.why}")
             continue
         if option.same_as:
             notes.append(f"--{option.name} is deprecated; --{option.same_as} is used")
-        values[option.same_as or option.name] = _read(option, text)
-    return _positional(positional, values, notes)
+        values[option.same_as or option.name] = _read_value(option, text)
+    return _parse_positional(positional, values, notes)
 
 
-def _instead(option: Option) -> str:
+def _advice_instead(option: Option) -> str:
     return PASSWORD_ADVICE if "password" in option.name else HELP
 
 
-def _find(name: str, arguments: Sequence[str]) -> Option:
-    known = name.replace("_", "-").lower()
-    if known in BY_NAME:
-        return BY_NAME[known]
-    if known == "dsn":
+def _find_option(name: str, arguments: Sequence[str]) -> Option:
+    normalized = name.replace("_", "-").lower()
+    if normalized in BY_NAME:
+        return BY_NAME[normalized]
+    if normalized == "dsn":
         raise UsageError(
             "there is no option --dsn", f"Give the DSN alone: howfar load mysql://user@host/database. {HELP}"
         )
-    if _MAY_NAME_PASSWORD.search(known):
+    if _PASSWORD_NAME.search(normalized):
         raise UsageError("that option for a password is not accepted", PASSWORD_ADVICE)
-    near = did_you_mean(known, (option.name for option in OPTIONS if option.fate == "used" and not option.same_as))
-    shown = f"--{name}" if _WORD.fullmatch(name) else "of that form"
-    raise unknown(shown, arguments, near.replace("mean ", "mean --"), HELP)
+    suggestion = did_you_mean(
+        normalized, (option.name for option in OPTIONS if option.treatment == "used" and not option.same_as)
+    )
+    described = f"--{name}" if _WORD.fullmatch(name) else "of that form"
+    raise unknown_option_error(described, arguments, suggestion.replace("mean ", "mean --"), HELP)
 
 
-_MAY_NAME_PASSWORD = re.compile(r"pass(?!word-file)|pwd")
+_PASSWORD_NAME = re.compile(r"pass(?!word-file)|pwd")
 _WORD = re.compile(r"[A-Za-z][A-Za-z_-]*")
 
 
-def _next(option: Option, rest: list[str]) -> str:
+def _take_value(option: Option, remaining: list[str]) -> str:
     """The value of an option without `=`. A bare switch is on and never takes the next argument."""
     if option.kind == "switch":
         return "on"
-    if option.bare and not (rest and rest[0] in option.choices):
+    if option.bare and not (remaining and remaining[0] in option.choices):
         return option.bare
-    if not rest or rest[0].startswith("--"):
+    if not remaining or remaining[0].startswith("--"):
         raise UsageError(f"--{option.name} needs a value", f"Write --{option.name}=VALUE. {HELP}")
-    return rest.pop(0)
+    return remaining.pop(0)
 
 
-def _positional(positional: list[str], values: dict[str, Any], notes: list[str]) -> Options:
+def _parse_positional(positional: list[str], values: dict[str, Any], notes: list[str]) -> Options:
     """The arguments that are not options: DSN, workload, command."""
     dsn: str | None = None
     kind: str | None = None
     action: str | None = None
     for argument in positional:
-        if (found := _workload(argument)) is not None and kind is None:
-            kind = found
+        if (workload := _workload(argument)) is not None and kind is None:
+            kind = workload
         elif looks_like_target(argument) and not argument.endswith((".lua", ".toml")) and dsn is None:
             dsn = argument
         elif argument in ACTIONS and action is None:
             action = argument
         else:
-            raise _misplaced(argument)
+            raise _misplaced_error(argument)
     if kind is None and "workload" not in values:
         raise UsageError("no workload given", f"Known: {', '.join(WORKLOADS)}; or --workload FILE.toml.")
     if kind is not None and "workload" in values:
@@ -143,17 +146,19 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
 
 
 def _workload(argument: str) -> str | None:
-    """The workload's name, given as such or as the path of sysbench's own script: `/usr/share/sysbench/oltp_read_only.lua`. A file
-    elsewhere is a different script, even if it has the same name."""
+    """The workload that an argument names, directly or by the path of sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`.
+
+    None for all else: a file elsewhere is a different script, even if it has the same name.
+    """
     path = PurePath(argument)
     name = path.stem if path.suffix == ".lua" and path.parts[-3:-1] == ("share", "sysbench") else argument
     return name.replace("-", "_") if name.replace("-", "_") in KINDS else None
 
 
-def _misplaced(argument: str) -> UsageError:
+def _misplaced_error(argument: str) -> UsageError:
     """The error for a positional argument that does not fit. The message repeats the argument only if it cannot be a password."""
-    known = (*WORKLOADS, *ACTIONS)
-    near = did_you_mean(argument, known)
+    known_words = (*WORKLOADS, *ACTIONS)
+    suggestion = did_you_mean(argument, known_words)
     if argument.endswith(".lua") and PurePath(argument).name.removesuffix(".lua").isidentifier():
         return UsageError(
             f"{PurePath(argument).name} is a Lua script, and Lua is not supported",
@@ -163,17 +168,17 @@ def _misplaced(argument: str) -> UsageError:
         return UsageError("a file stands where the DSN is expected", "Pass a workload with --workload FILE.toml.")
     if argument.startswith("-p"):
         return UsageError("passwords are not taken from -p", PASSWORD_ADVICE)
-    if near:
-        return UsageError("an argument is not known", near.strip())
+    if suggestion:
+        return UsageError("an argument is not known", suggestion.strip())
     if looks_like_target(argument):
         return UsageError("two servers are named", "Give one DSN.")
-    return UsageError("an argument is not known", f"Known: {', '.join(known)}, and one DSN (docs/addresses.md).")
+    return UsageError("an argument is not known", f"Known: {', '.join(known_words)}, and one DSN (docs/addresses.md).")
 
 
-def _read(option: Option, text: str) -> Any:
+def _read_value(option: Option, text: str) -> Any:
     """Convert text to a value of the option's kind, within its limits. Raises UsageError."""
     try:
-        value = _typed(option, text)
+        value = _convert(option, text)
     except (ValueError, InvalidOperation) as error:
         reason = str(error) if isinstance(error, ValueError) else "not a number"
         raise UsageError(f"--{option.name}={text}: {reason}", HELP) from error
@@ -182,8 +187,8 @@ def _read(option: Option, text: str) -> Any:
         raise UsageError(
             f"--{option.name}: {error.message}", advice if option.kind == "seconds" else error.advice
         ) from error
-    least = option.low * SECOND_NS if option.kind == "seconds" else option.low
-    if option.kind in ("int", "number", "seconds") and value < least:
+    minimum = option.low * SECOND_NS if option.kind == "seconds" else option.low
+    if option.kind in ("int", "number", "seconds") and value < minimum:
         raise UsageError(
             f"--{option.name}={text} is less than {option.low}{' seconds' if option.kind == 'seconds' else ''}", HELP
         )
@@ -192,17 +197,17 @@ def _read(option: Option, text: str) -> Any:
     return value
 
 
-def _typed(option: Option, text: str) -> Any:
+def _convert(option: Option, text: str) -> Any:
     match option.kind:
         case "int":
-            return _whole(text)
+            return _parse_integer(text)
         case "number":
-            return _number(text)
+            return _parse_number(text)
         case "switch":
-            return switch(text)
+            return parse_switch(text)
         case "seconds":
-            bare = text.removeprefix("-").replace(".", "", 1).isdigit()
-            return int(_number(text) * SECOND_NS) if bare else parse_duration_ns(text)
+            has_no_unit = text.removeprefix("-").replace(".", "", 1).isdigit()
+            return int(_parse_number(text) * SECOND_NS) if has_no_unit else parse_duration_ns(text)
         case "duration":
             return parse_duration_ns(text)
         case "list":
@@ -213,13 +218,13 @@ def _typed(option: Option, text: str) -> Any:
     return text
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if not text.isascii() or not text.removeprefix("-").isdigit():
         raise ValueError("not a whole number")
     return int(text)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     number = Decimal(text)
     if not number.is_finite() or abs(number) > 2**62:
         raise ValueError("not a number that can be used")
@@ -228,28 +233,28 @@ def _number(text: str) -> float:
 
 # ---------------------------------------------------------------- the options of other programs
 
-_PROTOCOLS = {"simple": "disable", "extended": "extended", "prepared": "auto"}
+_PS_MODES = {"simple": "disable", "extended": "extended", "prepared": "auto"}
 
 
-def _renamed(option: str) -> Callable[[str], list[str]]:
+def _as_option(option: str) -> Callable[[str], list[str]]:
     return lambda value: [f"--{option}={value}"]
 
 
-def _protocol(value: str) -> list[str]:
-    if value not in _PROTOCOLS:
-        raise UsageError(f"-M {value} is not a protocol of pgbench's", f"Known: {', '.join(_PROTOCOLS)}.")
-    return [f"--db-ps-mode={_PROTOCOLS[value]}"]
+def _as_ps_mode(value: str) -> list[str]:
+    if value not in _PS_MODES:
+        raise UsageError(f"-M {value} is not a protocol of pgbench's", f"Known: {', '.join(_PS_MODES)}.")
+    return [f"--db-ps-mode={_PS_MODES[value]}"]
 
 
 WITH_VALUE: Mapping[str, Callable[[str], list[str]]] = {
-    **dict.fromkeys(("-c", "--client"), _renamed("threads")),
-    **dict.fromkeys(("-j", "--jobs"), _renamed("engine-threads")),
-    "-T": _renamed("time"),
-    "-R": _renamed("rate"),
-    "-s": _renamed("scale"),
-    **dict.fromkeys(("-P", "--progress"), _renamed("report-interval")),
-    "--random-seed": _renamed("rand-seed"),
-    **dict.fromkeys(("-M", "--protocol"), _protocol),
+    **dict.fromkeys(("-c", "--client"), _as_option("threads")),
+    **dict.fromkeys(("-j", "--jobs"), _as_option("engine-threads")),
+    "-T": _as_option("time"),
+    "-R": _as_option("rate"),
+    "-s": _as_option("scale"),
+    **dict.fromkeys(("-P", "--progress"), _as_option("report-interval")),
+    "--random-seed": _as_option("rand-seed"),
+    **dict.fromkeys(("-M", "--protocol"), _as_ps_mode),
     **dict.fromkeys(("-b", "--builtin"), lambda value: [value]),
 }
 """pgbench's options that take a value -> their equivalents here."""
@@ -267,7 +272,7 @@ BARE: Mapping[str, tuple[str, ...]] = {
 }
 """pgbench's options without a value -> their equivalents here."""
 
-_PLACES = {
+_ADDRESS_OPTIONS = {
     **dict.fromkeys(("-h", "--host", "--hostname", "--server"), "host"),
     **dict.fromkeys(("-p", "--port"), "port"),
     **dict.fromkeys(("-U", "-u", "--user", "--username"), "user"),
@@ -316,42 +321,48 @@ NEAR: Mapping[str, str] = {
 """Options that have no equivalent here -> the closest alternative."""
 
 
-def translate(argument: str, rest: list[str]) -> list[str] | None:
-    """Translate one of pgbench's options, taking its value from `rest`. None if `argument` is not one of them.
+def translate(argument: str, remaining: list[str]) -> list[str] | None:
+    """Translate one of pgbench's options, taking its value from `remaining`. None if `argument` is not one of them.
 
     Raises UsageError for an unknown short option; the message never repeats what follows its letter, which may be a password.
     """
-    long = argument.startswith("--")
-    name, has_value, value = (argument if long else argument[:2], False, argument[2:].removeprefix("="))
-    if long:
+    is_long = argument.startswith("--")
+    name, has_value, value = (argument if is_long else argument[:2], False, argument[2:].removeprefix("="))
+    if is_long:
         name, equals, value = argument.partition("=")
         has_value = bool(equals)
     if name in WITH_VALUE:
         if not value and not has_value:
-            if not rest:
+            if not remaining:
                 raise UsageError(f"{name} needs a value", f"Write {name} VALUE.")
-            value = rest.pop(0)
+            value = remaining.pop(0)
         return WITH_VALUE[name](value)
     if name in BARE:
-        return [*BARE[name], *([f"-{value}"] if value and not long else [])]  # `-SC`: several letters
-    if long or argument == "-" or not argument.startswith("-"):
+        return [*BARE[name], *([f"-{value}"] if value and not is_long else [])]  # `-SC`: several letters
+    if is_long or argument == "-" or not argument.startswith("-"):
         return None
-    raise unknown(name, rest)
+    raise unknown_option_error(name, remaining)
 
 
-def unknown(option: str, others: Sequence[str], near: str = "", more: str = "") -> UsageError:
-    """The error for an unknown option, given the other arguments; `near`: advice that names options of similar spelling."""
-    if (place := _PLACES.get(option)) is not None:
-        near = f"Use --{_driver(others)}-{place}, or put it into the DSN. "
-        near += "For a password: --password-file or --ask-password. " if option == "-p" else ""
+def unknown_option_error(
+    option: str, other_arguments: Sequence[str], suggestion: str = "", advice: str = ""
+) -> UsageError:
+    """The error for an unknown option, given the other arguments; `suggestion`: advice that names options of similar spelling."""
+    if (part := _ADDRESS_OPTIONS.get(option)) is not None:
+        suggestion = f"Use --{_driver(other_arguments)}-{part}, or put it into the DSN. "
+        suggestion += "For a password: --password-file or --ask-password. " if option == "-p" else ""
     elif "pass" in option or option == "-a":
-        near = f"{PASSWORD_ADVICE} "
+        suggestion = f"{PASSWORD_ADVICE} "
     elif option in NEAR:
-        near = f"Use {NEAR[option]}. "
-    return UsageError(f"unknown option {option}", f"{near}{more}".strip())
+        suggestion = f"Use {NEAR[option]}. "
+    return UsageError(f"unknown option {option}", f"{suggestion}{advice}".strip())
 
 
-def _driver(others: Sequence[str]) -> str:
+def _driver(other_arguments: Sequence[str]) -> str:
     """`pgsql` if another argument implies it, else `mysql`, sysbench's default."""
-    of_postgres = re.compile(r"postgres|--pgsql|pgsql$|(tpcb|simple|select)[-_](like|update|only)$")
-    return "pgsql" if any(map(of_postgres.match, others)) or "--db-driver=pgsql" in others else "mysql"
+    implies_postgres = re.compile(r"postgres|--pgsql|pgsql$|(tpcb|simple|select)[-_](like|update|only)$")
+    return (
+        "pgsql"
+        if any(map(implies_postgres.match, other_arguments)) or "--db-driver=pgsql" in other_arguments
+        else "mysql"
+    )

@@ -1,4 +1,4 @@
-"""Options, or a custom workload in TOML, as the engine's job. Pure: the caller has read password, address, seed and file.
+"""Builds the engine's job from options, or from a custom workload in TOML. No I/O: the caller reads password, address and file.
 
 An error in a workload names the file, the line and the key.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from howfar.address import Login, ServerAddress, libpq
-from howfar.address.parameters import algorithm, port_of, ssl_mode, switch
+from howfar.address.parameters import parse_algorithm, parse_port, parse_switch, ssl_mode
 from howfar.engine.messages import (
     LONGEST_NS,
     Arrivals,
@@ -37,7 +37,7 @@ from howfar.engine.messages import (
 from howfar.engine.tls import tls_of
 from howfar.errors import PlanError, QuantityError, UsageError
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
-from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
+from howfar.load.options import BY_NAME, OPTIONS, RANDOM_NUMBERS, STATEMENT_MIX, TABLES
 from howfar.services import ServiceName
 from howfar.toml_text import MalformedToml, parse_toml
 from howfar.units import counted, parse_duration_ns, parse_share, parse_size_bytes
@@ -48,14 +48,14 @@ DEFAULT_NAME = "sbtest"
 ONE_TABLE = ("select_random_points", "select_random_ranges")
 POSTGRES_IGNORED = ("40001", "40P01", "23505")
 """Errors at which sysbench restarts a transaction on PostgreSQL: serialization failure, deadlock, duplicate key."""
-MOST_LOADERS = 1024
-"""Connections of a tables job, except for bulk_insert, which has a table for each."""
+MAX_LOADERS = 1024
+"""Maximum connections of a tables job. It does not apply to bulk_insert, where each connection has its own table."""
 
 
-def fields(options: Options, of: str) -> dict[str, Any]:
-    """Values of the options that set a field of `of`, one part of the engine's job, by the table in `options.py`."""
+def fields(options: Options, part: str) -> dict[str, Any]:
+    """The fields of one part of the engine's job, with the values of the options that set them (see `Option.field`)."""
     pairs = ((option.field.partition("."), option.name) for option in OPTIONS)
-    return {field: options.value(name) for (part, _, field), name in pairs if part == of}
+    return {field: options.value(name) for (prefix, _, field), name in pairs if prefix == part}
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class LoadLogin(Login):
     target: Target = field(kw_only=True)
 
 
-def address_of_options(options: Options) -> ServerAddress:
+def address_from_options(options: Options) -> ServerAddress:
     """The address that sysbench's options give; one source among others, like DSN and option file. Raises UsageError."""
 
-    def one(name: str) -> str | None:
+    def single_value(name: str) -> str | None:
         values = options.value(name) or ()
         if len(values) > 1:
             raise UsageError(
@@ -77,33 +77,33 @@ def address_of_options(options: Options) -> ServerAddress:
         return values[0] if values else None
 
     if options.value("db-driver") == "pgsql":
-        return _of_pgsql_options(options)
-    port = one("mysql-port")
+        return _address_from_pgsql_options(options)
+    port = single_value("mysql-port")
     if port is not None and not (port.isdigit() and 1 <= int(port) <= 65535):
         raise UsageError(f"--mysql-port={port} is not a port", "Ports are 1 to 65535.")
     try:
-        mode = _mode_of(options)
-        compression = _compression_of(options)
+        mode = _ssl_mode(options)
+        compression = _compression_algorithm(options)
     except ValueError as error:
         raise UsageError(str(error), HELP) from error
     return ServerAddress(
-        host=one("mysql-host"),
+        host=single_value("mysql-host"),
         port=None if port is None else int(port),
-        socket=one("mysql-socket"),
+        socket=single_value("mysql-socket"),
         ssl_mode=mode,
         compression=compression,
         **fields(options, "server"),
     )
 
 
-def _of_pgsql_options(options: Options) -> ServerAddress:
+def _address_from_pgsql_options(options: Options) -> ServerAddress:
     """The address from sysbench's options for PostgreSQL, where user and database default to `sbtest` too."""
     try:
         mode = options.value("pgsql-sslmode")
         return ServerAddress(
             protocol="postgresql",
             host=options.value("pgsql-host") or "localhost",
-            port=port_of(options.value("pgsql-port") or str(libpq.PORT)),
+            port=parse_port(options.value("pgsql-port") or str(libpq.PORT)),
             user=options.value("pgsql-user") or DEFAULT_NAME,
             database=options.value("pgsql-db") or DEFAULT_NAME,
             ssl_mode=None if mode is None else libpq.ssl_mode(mode),  # type: ignore[arg-type]
@@ -113,12 +113,12 @@ def _of_pgsql_options(options: Options) -> ServerAddress:
         raise UsageError(f"--pgsql-…: {error}", HELP) from error
 
 
-def _mode_of(options: Options) -> Any:
+def _ssl_mode(options: Options) -> Any:
     text = options.value("mysql-ssl")
     if text is None:
         return None
     with suppress(ValueError):
-        return "REQUIRED" if switch(text) else "DISABLED"
+        return "REQUIRED" if parse_switch(text) else "DISABLED"
     try:
         mode = ssl_mode(text)
         if mode == "PREFERRED":
@@ -128,42 +128,48 @@ def _mode_of(options: Options) -> Any:
         raise ValueError(f"--mysql-ssl={text}: {error}") from error
 
 
-def _compression_of(options: Options) -> Any:
+def _compression_algorithm(options: Options) -> Any:
     if not options.value("mysql-compression"):
         return None
-    named = options.value("mysql-compression-algorithms") or "zlib"
+    algorithms = options.value("mysql-compression-algorithms") or "zlib"
     try:
-        found = algorithm(named.split(",")[0])
+        chosen = parse_algorithm(algorithms.split(",")[0])
     except ValueError as error:
-        raise ValueError(f"--mysql-compression-algorithms={named}: {error}") from error
-    if "," in named or found is None:
-        raise ValueError(f"--mysql-compression-algorithms={named}: name the one to measure: zlib or zstd")
-    return found
+        raise ValueError(f"--mysql-compression-algorithms={algorithms}: {error}") from error
+    if "," in algorithms or chosen is None:
+        raise ValueError(f"--mysql-compression-algorithms={algorithms}: name the one to measure: zlib or zstd")
+    return chosen
 
 
-def check_sources(target: bool, options: ServerAddress) -> ServerAddress:
-    """The options as a source; a socket takes precedence over a host, as in sysbench. Raises UsageError if a target is given too."""
-    consent = replace(options, fetch_server_key=None, allow_cleartext_password=None)
-    if target and consent != ServerAddress():
+def check_sources(has_target: bool, address: ServerAddress) -> ServerAddress:
+    """Check that only one of target and options names the server, and return the options' address.
+
+    A socket takes precedence over a host, as in sysbench. Raises UsageError.
+    """
+    without_permissions = replace(address, fetch_server_key=None, allow_cleartext_password=None)
+    if has_target and without_permissions != ServerAddress():
         raise UsageError(
             "the server is given by a DSN and by --mysql-… options",
             "Use one of them; the DSN has parameters for the others.",
         )
-    if options.host is not None and options.socket is not None:
-        return replace(options, host=None, port=None)
-    return options
+    if address.host is not None and address.socket is not None:
+        return replace(address, host=None, port=None)
+    return address
 
 
-def session_of(address: ServerAddress, options: Options) -> Session:
+def build_session(address: ServerAddress, options: Options) -> Session:
     """The session that address and options request. Raises UsageError."""
     mode = address.ssl_mode or "DISABLED"
     tls = None
     try:
         if mode == "DISABLED":
-            given = [name for name in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_cipher") if getattr(address, name)]
-            if address.ssl_mode is None and (given or address.tls_versions is not None):
+            tls_parameters = [
+                name for name in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_cipher") if getattr(address, name)
+            ]
+            if address.ssl_mode is None and (tls_parameters or address.tls_versions is not None):
                 raise UsageError(
-                    f"{', '.join(given).replace('_', '-') or 'tls-version'} given without ssl-mode, whose default is DISABLED",
+                    f"{', '.join(tls_parameters).replace('_', '-') or 'tls-version'} given without ssl-mode, "
+                    "whose default is DISABLED",
                     "Add ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY: TLS is used only when requested.",
                 )
         else:
@@ -182,10 +188,10 @@ def session_of(address: ServerAddress, options: Options) -> Session:
             **fields(options, "session"),
         )
     except ValidationError as error:
-        raise _translated(error) from error
+        raise _usage_error(error) from error
 
 
-def workload_of(options: Options, custom: Custom | None) -> Workload:
+def build_workload(options: Options, custom: Custom | None) -> Workload:
     """The workload that the options request. Raises UsageError."""
     if custom is not None:
         return (
@@ -195,8 +201,8 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
         )
     if options.kind in PGBENCH_KINDS:
         # As in pgbench, the default is -M simple; but the simple query protocol allows no pipeline.
-        usual = "auto" if options.value("pipeline") > 1 else "disable"
-        mode = options.value("db-ps-mode") if options.given("db-ps-mode") else usual
+        default_mode = "auto" if options.value("pipeline") > 1 else "disable"
+        mode = options.value("db-ps-mode") if options.given("db-ps-mode") else default_mode
         return Pgbench(kind=options.kind, scale=options.value("scale"), db_ps_mode=mode)
     if options.kind in ONE_TABLE and options.value("tables") > 1:
         raise UsageError(
@@ -208,30 +214,34 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
             {**fields(options, "workload"), "kind": options.kind, "distribution": distribution}
         )
     except ValidationError as error:
-        raise _translated(error) from error
+        raise _usage_error(error) from error
 
 
-def without_effect(options: Options) -> tuple[str, ...]:
+def options_without_effect(options: Options) -> tuple[str, ...]:
     """Options of sysbench's workloads that were given with --workload, where they have no effect."""
-    return tuple(name for name in options.values if BY_NAME[name].group in (TABLES, MIX, DRAWS) and name != "rand-seed")
+    return tuple(
+        name
+        for name in options.values
+        if BY_NAME[name].group in (TABLES, STATEMENT_MIX, RANDOM_NUMBERS) and name != "rand-seed"
+    )
 
 
-def _common(options: Options, login: LoadLogin, workload: Workload, seed: int) -> dict[str, Any]:
-    return {**_account(options, login), "workload": workload, "seed": seed}
+def _common_fields(options: Options, login: LoadLogin, workload: Workload, seed: int) -> dict[str, Any]:
+    return {**_login_fields(options, login), "workload": workload, "seed": seed}
 
 
-def _account(options: Options, login: LoadLogin) -> dict[str, Any]:
+def _login_fields(options: Options, login: LoadLogin) -> dict[str, Any]:
     return {
         "protocol": login.address.protocol or "mysql",
         "target": login.target,
         "user": login.address.user or DEFAULT_NAME,
         "password": login.password.reveal(),
         "database": login.address.database or DEFAULT_NAME,
-        "session": session_of(login.address, options),
+        "session": build_session(login.address, options),
     }
 
 
-def load_job(options: Options, login: LoadLogin, workload: Workload, seed: int) -> LoadJob:
+def build_load_job(options: Options, login: LoadLogin, workload: Workload, seed: int) -> LoadJob:
     """The engine's job for a load. Raises UsageError."""
     time_ns, rate, ignored = (options.value(name) for name in ("time", "rate", "mysql-ignore-errors"))
     if login.address.protocol == "postgresql" and not options.given("mysql-ignore-errors"):
@@ -240,7 +250,7 @@ def load_job(options: Options, login: LoadLogin, workload: Workload, seed: int) 
         raise UsageError("--time=0 without --events would never end", "Give --time or --events.")
     try:
         return LoadJob(
-            **_common(options, login, workload, seed),
+            **_common_fields(options, login, workload, seed),
             **fields(options, "job"),
             arrivals=arrivals(options, rate) if rate else None,
             warmup_ns=max(options.value("warmup-time"), options.value("ramp")),
@@ -249,26 +259,26 @@ def load_job(options: Options, login: LoadLogin, workload: Workload, seed: int) 
             ignore_errors="all" if ignored == ("all",) else _codes(ignored),
         )
     except ValidationError as error:
-        raise _translated(error) from error
+        raise _usage_error(error) from error
 
 
 def arrivals(options: Options, rate: float) -> Arrivals:
     return Arrivals(rate_per_s=rate, shape=options.value("arrivals"), burst=options.value("burst"))
 
 
-def tables_job(options: Options, login: LoadLogin, workload: Workload, seed: int) -> TablesJob:
+def build_tables_job(options: Options, login: LoadLogin, workload: Workload, seed: int) -> TablesJob:
     """The engine's job for tables. Raises UsageError."""
     action: Any = options.action
     connections = options.value("threads")
     try:
         return TablesJob(
             action=action,
-            **_common(options, login, workload, seed),
-            connections=connections if options.kind == "bulk_insert" else min(connections, MOST_LOADERS),
+            **_common_fields(options, login, workload, seed),
+            connections=connections if options.kind == "bulk_insert" else min(connections, MAX_LOADERS),
             connect_timeout_ns=options.value("thread-init-timeout"),
         )
     except ValidationError as error:
-        raise _translated(error) from error
+        raise _usage_error(error) from error
 
 
 def repeat_job(
@@ -277,10 +287,10 @@ def repeat_job(
     """The engine's job for repeating pages. Raises UsageError."""
     try:
         return RepeatJob(
-            **_account(options, login), statements=tuple(statements), read_only=read_only, pages=tuple(pages)
+            **_login_fields(options, login), statements=tuple(statements), read_only=read_only, pages=tuple(pages)
         )
     except ValidationError as error:
-        raise _translated(error) from error
+        raise _usage_error(error) from error
 
 
 def _codes(codes: tuple[str, ...]) -> tuple[int | str, ...]:
@@ -306,27 +316,27 @@ _FIELD_OPTIONS = {option.field.partition(".")[2]: option.name for option in OPTI
 }
 
 
-def _translated(error: ValidationError) -> UsageError:
-    """The first validation error of a job, under the name of the option that caused it."""
+def _usage_error(error: ValidationError) -> UsageError:
+    """The first validation error of a job, as an error of the option that caused it."""
     problem = error.errors()[0]
     field = next((str(part) for part in reversed(problem["loc"]) if isinstance(part, str)), "")
     name = _FIELD_OPTIONS.get(field, field.replace("_", "-"))
-    shown = "" if isinstance(problem["input"], dict) else f"={problem['input']}"
-    says = problem["msg"].removeprefix("Value error, ")
-    says = f"{says[:1].lower()}{says[1:]}"
-    return UsageError(f"--{name}{shown}: {says}" if name else says, HELP)
+    value = "" if isinstance(problem["input"], dict) else f"={problem['input']}"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = f"{message[:1].lower()}{message[1:]}"
+    return UsageError(f"--{name}{value}: {message}" if name else message, HELP)
 
 
 def transport_line(login: LoadLogin, session: Session) -> str:
     """The transport in one line, printed before anything runs."""
     target, host = login.target, login.address.host
     if isinstance(target, UnixTarget):
-        where = f"Unix socket {target.path}"
+        endpoint = f"Unix socket {target.path}"
     else:
         assert isinstance(target, TcpTarget)
-        shown = f"[{target.host}]" if ":" in target.host else target.host
-        named = f" ({host})" if host not in (None, target.host) else ""
-        where = f"TCP to {shown}:{target.port}{named}"
+        text = f"[{target.host}]" if ":" in target.host else target.host
+        name = f" ({host})" if host not in (None, target.host) else ""
+        endpoint = f"TCP to {text}:{target.port}{name}"
     tls = "no TLS"
     if session.tls is not None:
         checks = {
@@ -337,19 +347,19 @@ def transport_line(login: LoadLogin, session: Session) -> str:
         }
         version = "TLS" if session.tls.versions == "any" else f"TLS {session.tls.versions}"
         tls = f"{version}, {checks[session.tls.verify]}"
-    shown = f"{where}, user {login.address.user}, database {login.address.database}, {tls}"
+    text = f"{endpoint}, user {login.address.user}, database {login.address.database}, {tls}"
     if login.address.protocol == "postgresql":
-        return f"PostgreSQL by {shown}"
-    packed = "no compression" if session.compression is None else f"{session.compression.algorithm} compression"
-    return f"{shown}, {packed}"
+        return f"PostgreSQL by {text}"
+    compression = "no compression" if session.compression is None else f"{session.compression.algorithm} compression"
+    return f"{text}, {compression}"
 
 
-_CODE = re.compile(r"\b(1040|1203|1461|53300)\b")
-_SPARE = 10
+_LIMIT_ERROR = re.compile(r"\b(1040|1203|1461|53300)\b")
+_SPARE_CONNECTIONS = 10
 """Connections left for other users of the server."""
 
 
-def statements_a_connection(job: LoadJob) -> int:
+def max_statements_per_connection(job: LoadJob) -> int:
     """The maximum number of statements that one connection prepares for this workload."""
     work = job.workload
     if isinstance(work, Custom):
@@ -375,28 +385,28 @@ def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
 
     The server reports that a limit was reached, not how high it must be.
     """
-    found = _CODE.search(message)
-    if found is None:
+    match = _LIMIT_ERROR.search(message)
+    if match is None:
         return None
     connections = job.connections + (job.idle_connections if isinstance(job, LoadJob) else 0)
-    if found.group(1) == "1461":
+    if match.group(1) == "1461":
         if not isinstance(job, LoadJob):
             return None
-        each = statements_a_connection(job)
+        statements = max_statements_per_connection(job)
         return (
-            f"{counted(job.connections, 'connection')} x {counted(each, 'statement')}: "
-            f"run `SET GLOBAL max_prepared_stmt_count = {job.connections * each};` "
+            f"{counted(job.connections, 'connection')} x {counted(statements, 'statement')}: "
+            f"run `SET GLOBAL max_prepared_stmt_count = {job.connections * statements};` "
             "on the server, or use --db-ps-mode=disable."
         )
-    if found.group(1) == "53300":
+    if match.group(1) == "53300":
         return (
             f"{counted(connections, 'connection')} {'is' if connections == 1 else 'are'} requested: "
-            f"run `ALTER SYSTEM SET max_connections = {connections + _SPARE};` on the server and restart it, "
+            f"run `ALTER SYSTEM SET max_connections = {connections + _SPARE_CONNECTIONS};` on the server and restart it, "
             "or use fewer --threads."
         )
     return (
         f"{counted(connections, 'connection')} {'is' if connections == 1 else 'are'} requested: "
-        f"run `SET GLOBAL max_connections = {connections + _SPARE};` on the server, "
+        f"run `SET GLOBAL max_connections = {connections + _SPARE_CONNECTIONS};` on the server, "
         "or use fewer --threads. If the account has its own limit (max_user_connections), raise that."
     )
 
@@ -425,9 +435,9 @@ def parse_workload(source: str, text: str) -> Custom:
         table = parse_toml(text)
     except MalformedToml as error:
         raise PlanError(f"{source}:{error.line}: malformed TOML: {error}", ADVICE) from error
-    _units(source, text, table, ())
+    _convert_units(source, text, table, ())
     try:
-        found = Custom.model_validate({"kind": "custom", **table})
+        workload = Custom.model_validate({"kind": "custom", **table})
     except ValidationError as error:
         problem = error.errors()[0]
         loc = tuple(problem["loc"])
@@ -437,19 +447,20 @@ def parse_workload(source: str, text: str) -> Custom:
             reason = "is missing"
         else:
             reason = problem["msg"].removeprefix("Value error, ")
-        raise PlanError(f"{source}:{line_of(text, loc)}: {_shown(loc)}: {reason}", ADVICE) from error
-    return found
+        raise PlanError(f"{source}:{line_of(text, loc)}: {_format_loc(loc)}: {reason}", ADVICE) from error
+    return workload
 
 
 def check_values(source: str, text: str, workload: Custom, protocol: ServiceName | None) -> None:
     """Check that each statement has as many `?` as parameters, by the rules of its server. Raises PlanError."""
     for index, statement in enumerate(workload.statements):
-        marks, given = count_values(statement.sql, protocol), len(statement.parameters)
-        if marks != given:
+        placeholders, parameters = count_values(statement.sql, protocol), len(statement.parameters)
+        if placeholders != parameters:
             loc: Loc = ("statements", index, "sql")
-            many = counted(given, "parameter")
+            counted_parameters = counted(parameters, "parameter")
             raise PlanError(
-                f"{source}:{line_of(text, loc)}: {_shown(loc)}: statement {statement.name} has {marks} `?` and {many}",
+                f"{source}:{line_of(text, loc)}: {_format_loc(loc)}: "
+                f"statement {statement.name} has {placeholders} `?` and {counted_parameters}",
                 "Give one parameter for each `?` outside quotes and comments, in order. PostgreSQL's operator `?` is written `??`.",
             )
 
@@ -484,12 +495,12 @@ def count_values(sql: str, protocol: ServiceName | None) -> int:
     """
     rules = _POSTGRESQL if protocol == "postgresql" else _MYSQL
     count, at = 0, 0
-    while (found := rules.search(sql, at)) is not None:
-        count += found.lastgroup == "value"
-        at = found.end()
-        if found.lastgroup == "tag":
-            at += len(found["tag"])
-        elif found.lastgroup == "comment":
+    while (match := rules.search(sql, at)) is not None:
+        count += match.lastgroup == "value"
+        at = match.end()
+        if match.lastgroup == "tag":
+            at += len(match["tag"])
+        elif match.lastgroup == "comment":
             at = _end_of_comment(sql, at)
     return count
 
@@ -504,7 +515,7 @@ def _end_of_comment(sql: str, at: int) -> int:
     return len(sql)
 
 
-def _shown(loc: Loc) -> str:
+def _format_loc(loc: Loc) -> str:
     """A location in words: `statements[1].sql`; items are counted from 1."""
     text = ""
     for part in loc:
@@ -512,16 +523,16 @@ def _shown(loc: Loc) -> str:
     return text.lstrip(".") or "the workload"
 
 
-def _units(source: str, text: str, table: Any, loc: Loc) -> None:
+def _convert_units(source: str, text: str, table: Any, loc: Loc) -> None:
     """Convert values with units to what `Custom` expects."""
     if isinstance(table, list):
         for index, item in enumerate(table):
-            _units(source, text, item, (*loc, index))
+            _convert_units(source, text, item, (*loc, index))
         return
     if not isinstance(table, dict):
         return
     for key in list(table):
-        here = (*loc, key)
+        key_loc = (*loc, key)
         value = table[key]
         try:
             if key == "think":
@@ -535,49 +546,51 @@ def _units(source: str, text: str, table: Any, loc: Loc) -> None:
             elif key == "distribution" and isinstance(value, str):
                 table[key] = {"kind": value}
             else:
-                _units(source, text, value, here)
+                _convert_units(source, text, value, key_loc)
         except QuantityError as error:
-            raise PlanError(f"{source}:{line_of(text, here)}: {_shown(here)}: {error.message}", error.advice) from error
+            raise PlanError(
+                f"{source}:{line_of(text, key_loc)}: {_format_loc(key_loc)}: {error.message}", error.advice
+            ) from error
 
 
 def line_of(text: str, loc: Loc) -> int:
     """Line (from 1) of a key, else of its nearest parent, else 1; in an inline table, the parent's line."""
-    found = _positions(text)
+    lines = _find_lines(text)
     for length in range(len(loc), 0, -1):
-        line = found.get(tuple(loc[:length]))
+        line = lines.get(tuple(loc[:length]))
         if line is not None:
             return line
     return 1
 
 
-def _positions(text: str) -> dict[Loc, int]:
-    found: dict[Loc, int] = {}
+def _find_lines(text: str) -> dict[Loc, int]:
+    lines: dict[Loc, int] = {}
     counts: dict[Loc, int] = {}
     table: Loc = ()
-    within = ""
+    open_quotes = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if not within:
+        if not open_quotes:
             if header := _HEADER.match(line):
                 names = tuple(name.strip() for name in header.group(2).split("."))
-                table = _entered(names, counts, header.group(1) == "[[")
+                table = _table_path(names, counts, header.group(1) == "[[")
                 for length in range(1, len(table) + 1):
-                    found.setdefault(table[:length], number)
+                    lines.setdefault(table[:length], number)
             elif key := _KEY.match(line):
-                found.setdefault((*table, key.group(1)), number)
+                lines.setdefault((*table, key.group(1)), number)
                 if key.group(1) == "think":
-                    found.setdefault((*table, "think_ns"), number)
+                    lines.setdefault((*table, "think_ns"), number)
         for quotes in ('"""', "'''"):
-            if line.count(quotes) % 2 and within in ("", quotes):
-                within = "" if within else quotes
-    return found
+            if line.count(quotes) % 2 and open_quotes in ("", quotes):
+                open_quotes = "" if open_quotes else quotes
+    return lines
 
 
-def _entered(names: tuple[str, ...], counts: dict[Loc, int], item: bool) -> Loc:
+def _table_path(names: tuple[str, ...], counts: dict[Loc, int], is_array: bool) -> Loc:
     """The path of `[a.b]` or `[[a.b]]`, with the number of the item in each array of tables."""
     path: Loc = ()
     for position, name in enumerate(names):
         path = (*path, name)
-        if item and position == len(names) - 1:
+        if is_array and position == len(names) - 1:
             counts[path] = counts.get(path, -1) + 1
         if path in counts:
             path = (*path, counts[path])

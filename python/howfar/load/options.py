@@ -10,7 +10,7 @@ from typing import Literal
 
 Kind = Literal["int", "number", "switch", "text", "choice", "list", "seconds", "duration", "file"]
 """`seconds`: a bare number, as in sysbench, or a number with a unit; `duration`: with a unit only."""
-KeyOutcome = Literal["used", "ignored", "refused"]
+Treatment = Literal["used", "ignored", "refused"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Option:
     group: str = ""
     default_11: str | None = None
     choices: tuple[str, ...] = ()
-    fate: KeyOutcome = "used"
+    treatment: Treatment = "used"
     why: str = ""
     """Why an option is ignored or refused, or what to do instead."""
     same_as: str = ""
@@ -42,27 +42,27 @@ class Option:
         return self.default_11 if dialect == "1.1" and self.default_11 is not None else self.default
 
 
-LOAD, DRAWS, SERVER, TABLES, MIX = (
+LOAD, RANDOM_NUMBERS, SERVER, TABLES, STATEMENT_MIX = (
     "Load",
     "Random numbers",
     "Server and session",
     "Tables",
     "Statements of a transaction",
 )
-OWN, MEASURE, OUTPUT = "Load, beyond sysbench", "Measurement", "Output"
+BEYOND_SYSBENCH, MEASURE, OUTPUT = "Load, beyond sysbench", "Measurement", "Output"
 IGNORED, REFUSED = "Accepted and ignored", "Refused"
-GROUPS = (SERVER, LOAD, OWN, TABLES, MIX, DRAWS, MEASURE, OUTPUT, IGNORED, REFUSED)
+GROUPS = (SERVER, LOAD, BEYOND_SYSBENCH, TABLES, STATEMENT_MIX, RANDOM_NUMBERS, MEASURE, OUTPUT, IGNORED, REFUSED)
 
 
-def _in(group: str, *options: Option, sets: str = "") -> tuple[Option, ...]:
-    """Options of one group. `sets`: the part of the job in which each sets the field that has its name."""
+def _in_group(group: str, *options: Option, part: str = "") -> tuple[Option, ...]:
+    """Options of one group. `part`: the part of the job in which each sets the field that has its name."""
     return tuple(
-        replace(option, group=group, field=option.field or (f"{sets}.{option.name.replace('-', '_')}" if sets else ""))
+        replace(option, group=group, field=option.field or (f"{part}.{option.name.replace('-', '_')}" if part else ""))
         for option in options
     )
 
 
-_LOAD = _in(
+_LOAD = _in_group(
     LOAD,
     Option("threads", "int", "1", "number of connections that carry load", low=1, field="job.connections"),
     Option("time", "seconds", "10", "length of the measured window; 0 means until --events are done"),
@@ -81,8 +81,8 @@ _LOAD = _in(
     Option("num-threads", "int", None, "", same_as="threads"),
 )  # fmt: skip
 
-_DRAWS = _in(
-    DRAWS,
+_RANDOM_NUMBERS = _in_group(
+    RANDOM_NUMBERS,
     Option("rand-type", "choice", "special", "distribution of row ids", default_11="uniform",
            choices=("uniform", "gaussian", "special", "pareto", "zipfian"), field="distribution.kind"),
     Option("rand-spec-iter", "int", "12", "number of draws summed by gaussian and special", low=1,
@@ -94,7 +94,7 @@ _DRAWS = _in(
     Option("rand-seed", "int", "0", "seed; the same seed draws the same rows; 0 means a random one"),
 )  # fmt: skip
 
-_SERVER = _in(
+_SERVER = _in_group(
     SERVER,
     Option("mysql-host", "list", None, "host, instead of a DSN; localhost means TCP"),
     Option("mysql-port", "list", None, "port"),
@@ -133,7 +133,7 @@ _SERVER = _in(
     Option("pgsql-sslmode", "text", None, "as sslmode in a postgresql:// DSN"),
 )  # fmt: skip
 
-_TABLES = _in(
+_TABLES = _in_group(
     TABLES,
     Option("tables", "int", "1", "number of tables", low=1),
     Option("table-size", "int", "10000", "number of rows in each table", low=1),
@@ -143,11 +143,11 @@ _TABLES = _in(
     Option("create-secondary", "switch", "on", "create an index on k"),
     Option("mysql-storage-engine", "text", "innodb", "storage engine"),
     Option("create-table-options", "text", "", "appended to CREATE TABLE"),
-    sets="workload",
+    part="workload",
 )  # fmt: skip
 
-_MIX = _in(
-    MIX,
+_STATEMENT_MIX = _in_group(
+    STATEMENT_MIX,
     Option("range-size", "int", "100", "number of rows in a range", low=1),
     Option("point-selects", "int", "10", "selects by id"),
     Option("range-selects", "switch", "on", "all range selects, or none"),
@@ -162,11 +162,11 @@ _MIX = _in(
     Option("random-points", "int", "10", "number of ids in a select_random_points", low=1),
     Option("number-of-ranges", "int", "10", "number of ranges in a select_random_ranges", low=1),
     Option("delta", "int", "5", "length of each such range"),
-    sets="workload",
+    part="workload",
 )  # fmt: skip
 
-_OWN = _in(
-    OWN,
+_BEYOND_SYSBENCH = _in_group(
+    BEYOND_SYSBENCH,
     Option("workload", "file", None, "your own workload, in TOML, instead of WORKLOAD"),
     Option("dialect", "choice", "1.0", "defaults and report layout of sysbench 1.0 or 1.1", choices=("1.0", "1.1")),
     Option("arrivals", "choice", "poisson", "with --rate: how requests arrive",
@@ -185,7 +185,7 @@ _OWN = _in(
     Option("engine-threads", "int", None, "maximum threads of the engine [one per CPU]", low=1, field="job.threads"),
 )  # fmt: skip
 
-_MEASURE = _in(
+_MEASURE = _in_group(
     MEASURE,
     Option("percentile", "int", "95", "percentile in interval lines and --report=sysbench; 0 means none", high=100),
     Option("client-work", "choice", "touch", "what to do with rows: skip them, read each byte, or decode them",
@@ -194,7 +194,7 @@ _MEASURE = _in(
     Option("interval", "duration", None, "length of an interval [1s, or --report-interval]"),
 )  # fmt: skip
 
-_OUTPUT = _in(
+_OUTPUT = _in_group(
     OUTPUT,
     Option("report", "choice", "human", "layout of the report", choices=("human", "sysbench", "pgbench")),
     Option("report-interval", "seconds", "0", "seconds between progress lines (with --interval: every interval); 0 means none"),
@@ -205,11 +205,11 @@ _OUTPUT = _in(
 )  # fmt: skip
 
 
-def _without_effect(group: str, fate: KeyOutcome, *rows: tuple[str, Kind, str]) -> tuple[Option, ...]:
-    return tuple(Option(name, kind, None, "", group, fate=fate, why=why) for name, kind, why in rows)
+def _without_use(group: str, treatment: Treatment, *rows: tuple[str, Kind, str]) -> tuple[Option, ...]:
+    return tuple(Option(name, kind, None, "", group, treatment=treatment, why=why) for name, kind, why in rows)
 
 
-_IGNORED = _without_effect(
+_IGNORED = _without_use(
     IGNORED,
     "ignored",
     ("forced-shutdown", "text", "the engine ends its window itself and bounds every wait"),
@@ -227,7 +227,7 @@ _IGNORED = _without_effect(
     ("quiet", "switch", "--report-interval=0 is the default"),
 )  # fmt: skip
 
-_REFUSED = _without_effect(
+_REFUSED = _without_use(
     REFUSED,
     "refused",
     ("mysql-password", "text", "every user of this machine could read it"),
@@ -238,6 +238,6 @@ _REFUSED = _without_effect(
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = (
-    *_SERVER, *_LOAD, *_OWN, *_TABLES, *_MIX, *_DRAWS, *_MEASURE, *_OUTPUT, *_IGNORED, *_REFUSED
+    *_SERVER, *_LOAD, *_BEYOND_SYSBENCH, *_TABLES, *_STATEMENT_MIX, *_RANDOM_NUMBERS, *_MEASURE, *_OUTPUT, *_IGNORED, *_REFUSED
 )  # fmt: skip
 BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}

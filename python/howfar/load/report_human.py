@@ -1,5 +1,5 @@
 """The report of a load as text: verdict, throughput, latencies, statements, errors, receipt, client cost, next steps; also in the
-layouts of sysbench 1.0 and 1.1 and of pgbench, for programs that parse those. Pure.
+layouts of sysbench 1.0 and 1.1 and of pgbench, for programs that parse those. No I/O.
 
 In those layouts the first line names howfar; all others have the texts, columns and digits of sysbench or pgbench. The numbers are
 howfar's: percentiles of a finer histogram and, in an open loop, response times from when a request was due. Only `--histogram` uses
@@ -27,14 +27,14 @@ _ERRORS = {
     "23505": "duplicate key",
     "disconnect": "connection lost",
 }
-_LABEL = 12
+_LABEL_WIDTH = 12
 
 
 def time(ns: float) -> str:
     """A time with three digits: `45.2 µs`, `1.23 ms`, `2.00 s`."""
-    for factor, unit, below in ((1.0, "ns", 1e3), (1e3, "µs", 1e6), (1e6, "ms", 1e9), (1e9, "s", float("inf"))):
+    for factor, unit, limit_ns in ((1.0, "ns", 1e3), (1e3, "µs", 1e6), (1e6, "ms", 1e9), (1e9, "s", float("inf"))):
         value = ns / factor
-        if ns < below * 0.9995:
+        if ns < limit_ns * 0.9995:
             digits = 0 if unit == "ns" else 2 if value < 9.995 else 1 if value < 99.95 else 0
             return f"{value:.{digits}f} {unit}"
     raise AssertionError("the last unit has no limit")
@@ -63,7 +63,7 @@ def report(result: Result, workload: str) -> list[str]:
 
 def _labelled(label: str, texts: Iterable[str]) -> list[str]:
     """Lines of text, with the label before the first one only."""
-    return [f"{'' if number else label:<{_LABEL}}{text}".rstrip() for number, text in enumerate(texts)]
+    return [f"{'' if number else label:<{_LABEL_WIDTH}}{text}".rstrip() for number, text in enumerate(texts)]
 
 
 def _verdict(result: Result) -> list[str]:
@@ -90,52 +90,52 @@ def _load(result: Result, workload: str) -> str:
 
 
 def _throughput(result: Result) -> list[str]:
-    done, classes, account = result.finished, result.finished.classes, result.finished.open_loop
+    finished, classes, requests = result.finished, result.finished.classes, result.finished.open_loop
     rates = ", ".join(f"{name} {result.per_second(getattr(classes, name)):,.1f}" for name in ("read", "write", "other"))
     lines = [
-        f"{result.per_second(done.transactions):,.1f} transactions/s ({done.transactions:,})",
-        f"{result.per_second(done.queries):,.1f} queries/s ({rates})",
+        f"{result.per_second(finished.transactions):,.1f} transactions/s ({finished.transactions:,})",
+        f"{result.per_second(finished.queries):,.1f} queries/s ({rates})",
     ]
-    if account is not None:
-        lost = f", {account.failed:,} failed" if account.failed else ""
+    if requests is not None:
+        failed = f", {requests.failed:,} failed" if requests.failed else ""
         lines.append(
-            f"{account.due:,} requests due: {account.answered:,} answered, {account.unanswered:,} not{lost}; "
-            f"at most {account.backlog_max:,} queued"
+            f"{requests.due:,} requests due: {requests.answered:,} answered, {requests.unanswered:,} not{failed}; "
+            f"at most {requests.backlog_max:,} queued"
         )
     return lines
 
 
 def _latencies(result: Result) -> list[str]:
     if result.open_loop:
-        named: dict[str, Latency | None] = {
+        latencies: dict[str, Latency | None] = {
             "response": result.transaction,
             "service": result.service,
             "lateness": result.lateness,
         }
         note = "response: from when due; service: from the first byte sent; lateness: how late this client sent"
     else:
-        named = {"transaction": result.transaction}
+        latencies = {"transaction": result.transaction}
         note = "finished transactions; a closed loop sends nothing while it waits, so a stall affects at most one per connection"
-    rows = [(label, latency) for label, latency in named.items() if latency is not None]
+    rows = [(label, latency) for label, latency in latencies.items() if latency is not None]
     return [*_table("Latency", rows), *_labelled("", [note, *_in_flight(result)])]
 
 
 def _in_flight(result: Result) -> list[str]:
     """Lines on transactions in flight, if these would have raised the percentiles in a longer window."""
-    left, p99 = result.in_flight, result.ended.at(0.99)
-    if left is None or not left.count or (p99 is not None and left.max_ns <= p99.low_ns):
+    in_flight, p99 = result.in_flight, result.service_latency.at(0.99)
+    if in_flight is None or not in_flight.count or (p99 is not None and in_flight.max_ns <= p99.low_ns):
         return []
-    what = "service" if result.open_loop else "transactions"
-    beyond = f"longer than the p99 of {what}" if p99 is not None else "none finished"
+    kind = "service" if result.open_loop else "transactions"
+    age = f"longer than the p99 of {kind}" if p99 is not None else "none finished"
     return [
-        f"in flight at the end: {left.count:,}, the oldest for {time(left.max_ns)}: {beyond};",
-        f"the figures of {what} and statements cover answered requests only",
+        f"in flight at the end: {in_flight.count:,}, the oldest for {time(in_flight.max_ns)}: {age};",
+        f"the figures of {kind} and statements cover answered requests only",
     ]
 
 
 def _statements(result: Result) -> list[str]:
-    shown = (*result.statements, *result.stages, *([result.connect] if result.connect is not None else []))
-    rows = [(each.kind.removeprefix("statement."), each) for each in shown if each.count]
+    latencies = (*result.statements, *result.stages, *([result.connect] if result.connect is not None else []))
+    rows = [(latency.kind.removeprefix("statement."), latency) for latency in latencies if latency.count]
     return _table("Statement", rows) if rows else []
 
 
@@ -145,9 +145,9 @@ def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
     for label, latency in rows:
         mean = Bound(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
         bounds = [mean if latency.count else None, *(latency.at(share) for _, share in SHARES), latency.at(1)]
-        lines.append([label, f"{latency.count:,}", *map(_bound, bounds)])
+        lines.append([label, f"{latency.count:,}", *map(_format_bound, bounds)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    widths[0] = max(widths[0], _LABEL - 2)
+    widths[0] = max(widths[0], _LABEL_WIDTH - 2)
     return [
         "  ".join(
             [line[0].ljust(widths[0]), *(text.rjust(size) for text, size in zip(line[1:], widths[1:], strict=True))]
@@ -156,21 +156,21 @@ def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
     ]
 
 
-def _bound(at: Bound | None) -> str:
-    if at is None:
+def _format_bound(bound: Bound | None) -> str:
+    if bound is None:
         return "-"
-    return time(at.low_ns) if at.exact else f"≥ {time(at.low_ns)}"
+    return time(bound.low_ns) if bound.exact else f"≥ {time(bound.low_ns)}"
 
 
 def _errors(result: Result) -> list[str]:
-    done = result.finished
-    found = [
+    finished = result.finished
+    texts = [
         f"{count:,} x {code}{f' ({_ERRORS[code]})' if code in _ERRORS else ''}"
-        for code, count in sorted(done.errors.items())
+        for code, count in sorted(finished.errors.items())
     ]
-    found += [counted(done.reconnects, "reconnect", ",")] if done.reconnects else []
-    last = [] if done.lost is None else [f"last loss: {done.lost.last.message}", done.lost.last.advice]
-    return [", ".join(found) or "none", *last]
+    texts += [counted(finished.reconnects, "reconnect", ",")] if finished.reconnects else []
+    last_loss = [] if finished.lost is None else [f"last loss: {finished.lost.last.message}", finished.lost.last.advice]
+    return [", ".join(texts) or "none", *last_loss]
 
 
 def _receipt(receipt: Receipt) -> list[str]:
@@ -193,34 +193,36 @@ def _transport(receipt: Receipt) -> str:
         {True: "NODELAY", False: "Nagle on", None: ""}[receipt.tcp_nodelay],
     ]
     family = {"inet": "IPv4", "inet6": "IPv6"}[receipt.address_family]
-    return f"TCP over {family} to {receipt.peer_address}{_listed(facts)}"
+    return f"TCP over {family} to {receipt.peer_address}{_in_parentheses(facts)}"
 
 
 def _layers(receipt: Receipt) -> str:
     tls, compression = "no TLS", "no compression"
     if receipt.tls_client_version is not None:
         resumed = {True: "resumed", False: "not resumed", None: ""}[receipt.tls_resumed]
-        tls = receipt.tls_client_version + _listed([receipt.tls_client_cipher or "", receipt.tls_group or "", resumed])
+        tls = receipt.tls_client_version + _in_parentheses(
+            [receipt.tls_client_cipher or "", receipt.tls_group or "", resumed]
+        )
     if receipt.compression is not None:
         level = f" level {receipt.compression_level}" if receipt.compression_level is not None else ""
         compression = f"{receipt.compression}{level} compression"
     return f"{tls}; {compression}"
 
 
-def _listed(facts: Iterable[str]) -> str:
-    kept = ", ".join(filter(None, facts))
-    return f" ({kept})" if kept else ""
+def _in_parentheses(facts: Iterable[str]) -> str:
+    joined = ", ".join(filter(None, facts))
+    return f" ({joined})" if joined else ""
 
 
 def _client(result: Result) -> list[str]:
     """The cost of the measuring client itself: CPU time and memory."""
-    use, done = result.client, result.finished
+    use, finished = result.client, result.finished
     if use is None:
         return []
-    share = f"{use.busiest_thread_ns / max(done.elapsed_ns, 1):.0%} of the window"
+    share = f"{use.busiest_thread_ns / max(finished.elapsed_ns, 1):.0%} of the window"
     busy = f"busiest of {use.threads} threads on a CPU {share}" if use.threads != 1 else f"its thread on a CPU {share}"
-    each = f"{time(use.cpu_ns / done.queries)} CPU/query; " if done.queries else ""
-    return [f"{each}{busy}; {format_size_bytes(done.peak_memory_bytes)}; {result.ready.receipt.driver}"]
+    per_query = f"{time(use.cpu_ns / finished.queries)} CPU/query; " if finished.queries else ""
+    return [f"{per_query}{busy}; {format_size_bytes(finished.peak_memory_bytes)}; {result.ready.receipt.driver}"]
 
 
 def _tcp(result: Result) -> list[str]:
@@ -245,29 +247,31 @@ def _advice(result: Result) -> list[str]:
     return advice
 
 
-def partial(intervals: Sequence[Interval], how: str = "interrupted") -> list[str]:
+def partial(intervals: Sequence[Interval], reason: str = "interrupted") -> list[str]:
     """The report after an interruption or a failure: the sum of the intervals so far, which is not a result."""
-    seconds = sum(each.length_ns for each in intervals) / 1e9
+    seconds = sum(interval.length_ns for interval in intervals) / 1e9
     sums = (
-        f"{sum(getattr(each, name) for each in intervals):,} {name}" for name in ("transactions", "queries", "errors")
+        f"{sum(getattr(interval, name) for interval in intervals):,} {name}"
+        for name in ("transactions", "queries", "errors")
     )
-    until = f"{', '.join(sums)} in the whole intervals until then"
-    return _labelled("Partial", [f"{how} after {seconds:.4g} s of the window: not a result", until])
+    totals = f"{', '.join(sums)} in the whole intervals until then"
+    return _labelled("Partial", [f"{reason} after {seconds:.4g} s of the window: not a result", totals])
 
 
-def interval_line(each: Interval, open_loop: bool) -> str:
+def interval_line(interval: Interval, open_loop: bool) -> str:
     """The line of an interval, shown while the load runs."""
-    seconds = each.length_ns / 1e9 or 1.0
+    seconds = interval.length_ns / 1e9 or 1.0
     return (
-        f"{(each.start_ns + each.length_ns) / 1e9:>7.4g} s  {each.transactions / seconds:>11,.1f} transactions/s  "
-        f"{each.queries / seconds:>11,.1f} queries/s  p50 {_seen(each, each.p50_ns):>7}  p99 {_seen(each, each.p99_ns):>7}"
-        + (f"  queued {each.backlog:,}" if open_loop else "")
-        + (f"  errors {each.errors:,}" if each.errors else "")
+        f"{(interval.start_ns + interval.length_ns) / 1e9:>7.4g} s  {interval.transactions / seconds:>11,.1f} transactions/s  "
+        f"{interval.queries / seconds:>11,.1f} queries/s  "
+        f"p50 {_format_if_any(interval, interval.p50_ns):>7}  p99 {_format_if_any(interval, interval.p99_ns):>7}"
+        + (f"  queued {interval.backlog:,}" if open_loop else "")
+        + (f"  errors {interval.errors:,}" if interval.errors else "")
     )
 
 
-def _seen(each: Interval, ns: int) -> str:
-    return time(ns) if each.transactions else "-"
+def _format_if_any(interval: Interval, ns: int) -> str:
+    return time(ns) if interval.transactions else "-"
 
 
 def histogram(result: Result) -> list[str]:
@@ -300,9 +304,9 @@ def histogram_lines(pairs: Iterable[tuple[int, int]]) -> list[str]:
         counts[bucket(ns)] += count
     if not counts:
         return []
-    most = max(counts.values())
+    max_count = max(counts.values())
     return ["       value  ------------- distribution ------------- count"] + [
-        f"{value_ms(index):12.3f} |{'*' * math.floor(counts[index] * STARS / most + 0.5):<{STARS}} {counts[index]}"
+        f"{value_ms(index):12.3f} |{'*' * math.floor(counts[index] * STARS / max_count + 0.5):<{STARS}} {counts[index]}"
         for index in sorted(counts)
     ]
 
@@ -330,46 +334,46 @@ def sysbench_head(job: LoadJob, dialect: str, report_interval_ns: int, seed: int
 
 def sysbench_started(job: LoadJob, dialect: str) -> list[str]:
     """sysbench's line when all connections are open."""
-    warming = (
+    warmup_lines = (
         [f"Warming up for {job.warmup_ns // SECOND_NS} seconds...", ""] if dialect == "1.1" and job.warmup_ns else []
     )
-    return ["Threads started!", "", *warming]
+    return ["Threads started!", "", *warmup_lines]
 
 
-def interval_percentile(percent: int) -> int:
-    """The percentile in an interval's line: the next at or above `percent` of p50, p95, p99 and maximum, which intervals have."""
-    return next(known for known in (0, 50, 95, 99, 100) if percent <= known)
+def supported_percentile(percent: int) -> int:
+    """The percentile in an interval's line: the smallest that is at least `percent` and that intervals have (0, 50, 95, 99, 100)."""
+    return next(supported for supported in (0, 50, 95, 99, 100) if percent <= supported)
 
 
-def sysbench_interval_lines(each: Interval, job: LoadJob, percentile: int) -> list[str]:
+def sysbench_interval_lines(interval: Interval, job: LoadJob, percentile: int) -> list[str]:
     """sysbench's line `[ 10s ] thds: …`; with a rate a second line about the queue."""
-    seconds = each.length_ns / 1e9 or 1.0
-    share = interval_percentile(percentile)
-    ns = {0: 0, 50: each.p50_ns, 95: each.p95_ns, 99: each.p99_ns, 100: each.max_ns}[share]
-    stamp = f"[ {(each.start_ns + each.length_ns) / 1e9:.0f}s ]"
-    classes = each.classes
+    seconds = interval.length_ns / 1e9 or 1.0
+    share = supported_percentile(percentile)
+    ns = {0: 0, 50: interval.p50_ns, 95: interval.p95_ns, 99: interval.p99_ns, 100: interval.max_ns}[share]
+    stamp = f"[ {(interval.start_ns + interval.length_ns) / 1e9:.0f}s ]"
+    classes = interval.classes
     by_class = f"{classes.read / seconds:4.2f}/{classes.write / seconds:4.2f}/{classes.other / seconds:4.2f}"
-    rates = f"tps: {each.transactions / seconds:4.2f} qps: {each.queries / seconds:4.2f} (r/w/o: {by_class})"
-    trouble = f"err/s: {each.errors / seconds:4.2f} reconn/s: {each.reconnects / seconds:4.2f}"
-    lines = [f"{stamp} thds: {job.connections} {rates} lat (ms,{share}%): {ns / 1e6:4.2f} {trouble}"]
+    rates = f"tps: {interval.transactions / seconds:4.2f} qps: {interval.queries / seconds:4.2f} (r/w/o: {by_class})"
+    error_rates = f"err/s: {interval.errors / seconds:4.2f} reconn/s: {interval.reconnects / seconds:4.2f}"
+    lines = [f"{stamp} thds: {job.connections} {rates} lat (ms,{share}%): {ns / 1e6:4.2f} {error_rates}"]
     if job.arrivals is not None:
-        lines.append(f"{stamp} queue length: {each.backlog}, concurrency: {_concurrency(each, job, seconds)}")
+        lines.append(f"{stamp} queue length: {interval.backlog}, concurrency: {_concurrency(interval, job, seconds)}")
     return lines
 
 
-def _concurrency(each: Interval, job: LoadJob, seconds: float) -> int:
+def _concurrency(interval: Interval, job: LoadJob, seconds: float) -> int:
     """Concurrency of an interval. With a queue every connection is busy; otherwise Little's law: rate times median time."""
-    if each.backlog:
+    if interval.backlog:
         return job.connections
-    return min(round(each.transactions / seconds * each.p50_ns / 1e9), job.connections)
+    return min(round(interval.transactions / seconds * interval.p50_ns / 1e9), job.connections)
 
 
 def sysbench_report(result: Result, dialect: str, percentile: int, histogram: bool) -> list[str]:
     """The lines that sysbench prints after the load."""
     lines = []
     if histogram:
-        shown = histogram_lines(result.transaction.all_requests.pairs())
-        lines += ["Latency histogram (values are in milliseconds)", *shown, " "]
+        histogram_rows = histogram_lines(result.transaction.all_requests.pairs())
+        lines += ["Latency histogram (values are in milliseconds)", *histogram_rows, " "]
     if result.job.workload.kind == "bulk_insert":
         lines.append("NOTE: transactions and events are INSERTs of 512 KiB here, where sysbench counts rows.")
     return [
@@ -384,7 +388,7 @@ def sysbench_report(result: Result, dialect: str, percentile: int, histogram: bo
 def _sysbench_statistics(result: Result) -> list[str]:
     finished, classes = result.finished, result.finished.classes
 
-    def rated(name: str, count: int) -> str:
+    def line_with_rate(name: str, count: int) -> str:
         return f"    {name + ':':<37}{count:<6} ({result.per_second(count):.2f} per sec.)"
 
     return [
@@ -394,10 +398,10 @@ def _sysbench_statistics(result: Result) -> list[str]:
         f"        write:                           {classes.write}",
         f"        other:                           {classes.other}",
         f"        total:                           {classes.read + classes.write + classes.other}",
-        rated("transactions", finished.transactions),
-        rated("queries", classes.read + classes.write + classes.other),
-        rated("ignored errors", result.errors),
-        rated("reconnects", finished.reconnects),
+        line_with_rate("transactions", finished.transactions),
+        line_with_rate("queries", classes.read + classes.write + classes.other),
+        line_with_rate("ignored errors", result.errors),
+        line_with_rate("reconnects", finished.reconnects),
         "",
     ]
 
@@ -421,28 +425,28 @@ def _sysbench_general(result: Result, dialect: str) -> list[str]:
 
 
 def _sysbench_latency(result: Result, percentile: int) -> list[str]:
-    seen = result.transaction
-    at = seen.at(percentile / 100) if percentile else None
-    sum_ns = seen.mean_ns * seen.count
+    latency = result.transaction
+    bound = latency.at(percentile / 100) if percentile else None
+    sum_ns = latency.mean_ns * latency.count
     lines = [
         "Latency (ms):",
-        f"         min: {seen.min_ns / 1e6:39.2f}",
-        f"         avg: {seen.mean_ns / 1e6:39.2f}",
-        f"         max: {seen.max_ns / 1e6:39.2f}",
+        f"         min: {latency.min_ns / 1e6:39.2f}",
+        f"         avg: {latency.mean_ns / 1e6:39.2f}",
+        f"         max: {latency.max_ns / 1e6:39.2f}",
     ]
     if percentile:
-        lines.append(f"        {percentile:3d}th percentile: {(at.low_ns if at else 0) / 1e6:27.2f}")
+        lines.append(f"        {percentile:3d}th percentile: {(bound.low_ns if bound else 0) / 1e6:27.2f}")
     else:
         lines.append("         percentile stats:               disabled")
     return [*lines, f"         sum: {sum_ns / 1e6:39.2f}", ""]
 
 
 def _sysbench_fairness(result: Result) -> list[str]:
-    fair = result.finished.fairness
+    fairness = result.finished.fairness
     return [
         "Threads fairness:",
-        f"    events (avg/stddev):           {fair.transactions_mean:.4f}/{fair.transactions_stddev:3.2f}",
-        f"    execution time (avg/stddev):   {fair.busy_mean_ns / 1e9:.4f}/{fair.busy_stddev_ns / 1e9:3.2f}",
+        f"    events (avg/stddev):           {fairness.transactions_mean:.4f}/{fairness.transactions_stddev:3.2f}",
+        f"    execution time (avg/stddev):   {fairness.busy_mean_ns / 1e9:.4f}/{fairness.busy_stddev_ns / 1e9:3.2f}",
         "",
     ]
 
@@ -459,12 +463,12 @@ def pgbench_first_line(version: str) -> list[str]:
     return [f"howfar {version} (layout of pgbench 15)"]
 
 
-def pgbench_progress(each: Interval) -> str:
+def pgbench_progress(interval: Interval) -> str:
     """The line of an interval. An interval has no mean, deviation or lag; quantiles replace them, under their own names."""
-    seconds = each.length_ns / 1e9 or 1.0
+    seconds = interval.length_ns / 1e9 or 1.0
     return (
-        f"progress: {(each.start_ns + each.length_ns) / 1e9:.1f} s, {each.transactions / seconds:.1f} tps, "
-        f"p50 {each.p50_ns / 1e6:.3f} ms p99 {each.p99_ns / 1e6:.3f} ms, 0 failed, {each.errors} retries"
+        f"progress: {(interval.start_ns + interval.length_ns) / 1e9:.1f} s, {interval.transactions / seconds:.1f} tps, "
+        f"p50 {interval.p50_ns / 1e6:.3f} ms p99 {interval.p99_ns / 1e6:.3f} ms, 0 failed, {interval.errors} retries"
     )
 
 
@@ -480,22 +484,22 @@ def pgbench_notes(job: LoadJob, shows_progress: bool) -> list[str]:
 
 def pgbench_report(result: Result, workload: str) -> list[str]:
     """The lines that pgbench 15 prints after the load with --max-tries=0."""
-    job, done, seen = result.job, result.finished, result.transaction
-    load = job.workload
+    job, finished, latency = result.job, result.finished, result.transaction
+    workload_settings = job.workload
     lines = [f"transaction type: {_TITLES.get(workload, workload)}"]
-    if isinstance(load, Pgbench):
-        lines.append(f"scaling factor: {load.scale}")
-    if not isinstance(load, KeyValue):
-        lines.append(f"query mode: {_MODES[load.db_ps_mode]}")
+    if isinstance(workload_settings, Pgbench):
+        lines.append(f"scaling factor: {workload_settings.scale}")
+    if not isinstance(workload_settings, KeyValue):
+        lines.append(f"query mode: {_MODES[workload_settings.db_ps_mode]}")
     return [
         *lines,
         f"number of clients: {job.connections}",
         f"number of threads: {result.receipt.client_threads}",
         f"duration: {result.seconds:.0f} s",
-        f"number of transactions actually processed: {done.transactions}",
+        f"number of transactions actually processed: {finished.transactions}",
         "number of failed transactions: 0 (0.000%)",
         f"total number of retries: {result.errors}",
-        f"latency average = {seen.mean_ns / 1e6:.3f} ms",
+        f"latency average = {latency.mean_ns / 1e6:.3f} ms",
         f"latency stddev = {_deviation_ns(result) / 1e6:.3f} ms",
         *_pgbench_lag(result),
         *_pgbench_rate(result),
@@ -520,8 +524,8 @@ def _pgbench_rate(result: Result) -> list[str]:
 
 def _deviation_ns(result: Result) -> float:
     """Standard deviation of the latencies, from the histogram, whose buckets are finer than what pgbench prints."""
-    seen = result.transaction
-    if not seen.count:
+    latency = result.transaction
+    if not latency.count:
         return 0.0
-    squares = sum(count * (value - seen.mean_ns) ** 2 for value, count in seen.all_requests.pairs())
-    return math.sqrt(squares / seen.count)
+    squares = sum(count * (value - latency.mean_ns) ** 2 for value, count in latency.all_requests.pairs())
+    return math.sqrt(squares / latency.count)

@@ -1,7 +1,7 @@
-"""A finished load: percentiles with their bounds, verdict, and machine-readable output: JSON, Prometheus, HDR log. Pure.
+"""A finished load: percentiles with their bounds, verdict, and machine-readable output: JSON, Prometheus, HDR log. No I/O.
 
-A request without an answer has taken at least its age. The engine counts it with that age, so percentiles of `transaction` are
-lower bounds; the upper bound sorts every unanswered request after all answered ones.
+The latency of a request without an answer is at least its age. The engine counts it with that age, so percentiles of `transaction`
+are lower bounds. For the upper bound, every unanswered request is slower than all answered ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from howfar.engine.receipt_check import encryption_note
 from howfar.load.verdict import Stamp, Verdict, judge
 from howfar.stats import hdr
 
-APART = 1.01
+MAX_BOUND_RATIO = 1.01
 """A lower and an upper bound are shown as one number only if their ratio is at most this."""
 
 
@@ -51,9 +51,9 @@ class Distribution:
         """The smallest value that at least `share` (0..1) of all values do not exceed; None if empty."""
         if not self.count:
             return None
-        return self.of_rank(max(math.ceil(share * self.count - 1e-9), 1))
+        return self.value_at_rank(max(math.ceil(share * self.count - 1e-9), 1))
 
-    def of_rank(self, rank: int) -> int:
+    def value_at_rank(self, rank: int) -> int:
         """The rank-th smallest value; ranks start at 1."""
         return min(self.values[bisect_left(self.cumulative, rank)], self.max_ns)
 
@@ -65,8 +65,10 @@ class Distribution:
 
 def distribution(pairs: Sequence[tuple[int, int]], max_ns: int) -> Distribution:
     """A distribution from (value, count), values ascending."""
-    used = [(value, count) for value, count in pairs if count > 0]
-    return Distribution(tuple(value for value, _ in used), tuple(accumulate(count for _, count in used)), max_ns)
+    nonempty = [(value, count) for value, count in pairs if count > 0]
+    return Distribution(
+        tuple(value for value, _ in nonempty), tuple(accumulate(count for _, count in nonempty)), max_ns
+    )
 
 
 def decode(histogram: Histogram) -> Distribution:
@@ -78,10 +80,12 @@ def decode(histogram: Histogram) -> Distribution:
     return distribution(pairs, histogram.max_ns)
 
 
-def without(whole: Distribution, part: Distribution) -> Distribution:
+def subtract(whole: Distribution, part: Distribution) -> Distribution:
     """`whole` less `part`, bucket by bucket: the answered requests."""
-    taken = dict(part.pairs())
-    return distribution([(value, max(count - taken.get(value, 0), 0)) for value, count in whole.pairs()], whole.max_ns)
+    part_counts = dict(part.pairs())
+    return distribution(
+        [(value, max(count - part_counts.get(value, 0), 0)) for value, count in whole.pairs()], whole.max_ns
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Bound:
 
     @property
     def exact(self) -> bool:
-        return self.high_ns is not None and self.high_ns <= self.low_ns * APART
+        return self.high_ns is not None and self.high_ns <= self.low_ns * MAX_BOUND_RATIO
 
 
 def bound(all_requests: Distribution, answered: Distribution, share: float) -> Bound | None:
@@ -102,7 +106,7 @@ def bound(all_requests: Distribution, answered: Distribution, share: float) -> B
     if low is None:
         return None
     rank = max(math.ceil(share * all_requests.count - 1e-9), 1)
-    high = answered.of_rank(rank) if rank <= answered.count else None
+    high = answered.value_at_rank(rank) if rank <= answered.count else None
     return Bound(low, None if high is None else max(high, low))
 
 
@@ -174,15 +178,15 @@ class Result:
         return self.job.arrivals is not None
 
     @property
-    def ended(self) -> Latency:
+    def service_latency(self) -> Latency:
         """Latency of answered transactions, from the first byte sent."""
         return self.transaction if self.service is None else self.service
 
     @property
     def shown(self) -> tuple[Latency, ...]:
         """Every latency of the machine-readable outputs, in order."""
-        named = (self.transaction, self.service, self.lateness, *self.statements, *self.stages, self.connect)
-        return tuple(latency for latency in named if latency is not None)
+        latencies = (self.transaction, self.service, self.lateness, *self.statements, *self.stages, self.connect)
+        return tuple(latency for latency in latencies if latency is not None)
 
     @property
     def errors(self) -> int:
@@ -205,13 +209,13 @@ def result_of(
     mismatches: tuple[str, ...] = (),
 ) -> Result:
     """Decode and judge a finished load."""
-    named = {histogram.kind: _latency(histogram) for histogram in finished.histograms}
-    transaction = named.pop("transaction", None) or _empty("transaction")
-    if "unanswered" in named:
-        unanswered = named.pop("unanswered").all_requests
-        transaction = replace(transaction, answered=without(transaction.all_requests, unanswered))
-    of_all = {kind: named.pop(kind, None) for kind in ("service", "lateness", "connect", "in_flight")}
-    service, in_flight, arrivals = of_all["service"], of_all["in_flight"], job.arrivals
+    by_kind = {histogram.kind: _latency(histogram) for histogram in finished.histograms}
+    transaction = by_kind.pop("transaction", None) or _empty("transaction")
+    if "unanswered" in by_kind:
+        unanswered = by_kind.pop("unanswered").all_requests
+        transaction = replace(transaction, answered=subtract(transaction.all_requests, unanswered))
+    optional = {kind: by_kind.pop(kind, None) for kind in ("service", "lateness", "connect", "in_flight")}
+    service, in_flight, arrivals = optional["service"], optional["in_flight"], job.arrivals
     return Result(
         job=job,
         ready=ready,
@@ -224,35 +228,35 @@ def result_of(
             intervals,
             mismatches,
             connections=job.connections,
-            lateness_p99_ns=_p(of_all["lateness"], 0.99),
-            service_p50_ns=_p(service, 0.5),
+            lateness_p99_ns=_percentile_ns(optional["lateness"], 0.99),
+            service_p50_ns=_percentile_ns(service, 0.5),
             burst=arrivals.burst if arrivals is not None and arrivals.shape == "bursts" else 1,
-            answered_p99_ns=_p(transaction if arrivals is None else service, 0.99),
-            under_way_max_ns=in_flight.max_ns if in_flight is not None and in_flight.count else None,
+            answered_p99_ns=_percentile_ns(transaction if arrivals is None else service, 0.99),
+            in_flight_max_ns=in_flight.max_ns if in_flight is not None and in_flight.count else None,
             workload=job.workload,
         ),
         transaction=transaction,
-        statements=tuple(latency for kind, latency in named.items() if not kind.startswith("stage.")),
-        stages=tuple(latency for kind, latency in named.items() if kind.startswith("stage.")),
-        **of_all,
+        statements=tuple(latency for kind, latency in by_kind.items() if not kind.startswith("stage.")),
+        stages=tuple(latency for kind, latency in by_kind.items() if kind.startswith("stage.")),
+        **optional,
     )
 
 
-def _p(latency: Latency | None, share: float) -> int | None:
-    at = latency.at(share) if latency is not None else None
-    return None if at is None else at.low_ns
+def _percentile_ns(latency: Latency | None, share: float) -> int | None:
+    limits = latency.at(share) if latency is not None else None
+    return None if limits is None else limits.low_ns
 
 
 def _latency(histogram: Histogram) -> Latency:
-    whole = decode(histogram)
+    values = decode(histogram)
     return Latency(
-        histogram.kind, histogram.count, histogram.min_ns, histogram.mean_ns, histogram.max_ns, whole, answered=whole
+        histogram.kind, histogram.count, histogram.min_ns, histogram.mean_ns, histogram.max_ns, values, answered=values
     )
 
 
 def _empty(kind: str) -> Latency:
-    nothing = Distribution((), (), 0)
-    return Latency(kind, 0, 0, 0.0, 0, nothing, nothing)
+    no_values = Distribution((), (), 0)
+    return Latency(kind, 0, 0, 0.0, 0, no_values, no_values)
 
 
 VERSION = 1
@@ -274,10 +278,10 @@ def partial_line(intervals: Sequence[Interval]) -> str:
         {
             "event": "partial",
             "format": VERSION,
-            "seconds": sum(each.length_ns for each in intervals) / 1e9,
-            "transactions": sum(each.transactions for each in intervals),
-            "queries": sum(each.queries for each in intervals),
-            "errors": sum(each.errors for each in intervals),
+            "seconds": sum(interval.length_ns for interval in intervals) / 1e9,
+            "transactions": sum(interval.transactions for interval in intervals),
+            "queries": sum(interval.queries for interval in intervals),
+            "errors": sum(interval.errors for interval in intervals),
         }
     )
 
@@ -310,8 +314,8 @@ def summary(result: Result) -> dict[str, Any]:
         "queries_per_second": result.per_second(finished.queries),
         "errors": finished.errors,
         "reconnects": finished.reconnects,
-        "latency_ns": {each.kind: _plain_latency(each) for each in result.shown if each.count},
-        "in_flight_ns": None if in_flight is None or not in_flight.count else _plain_latency(in_flight),
+        "latency_ns": {each.kind: _latency_as_dict(each) for each in result.shown if each.count},
+        "in_flight_ns": None if in_flight is None or not in_flight.count else _latency_as_dict(in_flight),
         "client_cpu_ns_per_query": client.cpu_ns / finished.queries
         if client is not None and finished.queries
         else None,
@@ -319,8 +323,8 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def _plain_latency(latency: Latency) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _latency_as_dict(latency: Latency) -> dict[str, Any]:
+    figures: dict[str, Any] = {
         "count": latency.count,
         "min": latency.min_ns,
         "mean": latency.mean_ns,
@@ -329,8 +333,8 @@ def _plain_latency(latency: Latency) -> dict[str, Any]:
     for name, share in SHARES:
         at = latency.at(share)
         assert at is not None, "only histograms with values are shown"
-        found[name] = {"at_least": at.low_ns, "at_most": at.high_ns}
-    return found
+        figures[name] = {"at_least": at.low_ns, "at_most": at.high_ns}
+    return figures
 
 
 Sample = tuple[Mapping[str, str], float]
@@ -341,9 +345,9 @@ def prometheus_text(result: Result, workload: str) -> str:
     finished, base = result.finished, {"workload": workload, "server_version": result.receipt.server_version}
     lines: list[str] = []
 
-    def family(name: str, meaning: str, samples: Sequence[Sample]) -> None:
+    def family(name: str, description: str, samples: Sequence[Sample]) -> None:
         if samples:
-            lines.extend((f"# HELP howfar_load_{name} {meaning}", f"# TYPE howfar_load_{name} gauge"))
+            lines.extend((f"# HELP howfar_load_{name} {description}", f"# TYPE howfar_load_{name} gauge"))
             lines.extend(_sample(f"howfar_load_{name}", {**base, **labels}, value) for labels, value in samples)
 
     family("timestamp_seconds", "When the measured window began.", [({}, result.measuring.unix_time_ns / 1e9)])
@@ -360,12 +364,14 @@ def prometheus_text(result: Result, workload: str) -> str:
         sample for latency in result.shown for sample in _quantiles(latency)
     ])  # fmt: skip
     family(
-        "latency_max_seconds", "Highest latency.", [({"kind": each.kind}, each.max_ns / 1e9) for each in result.shown]
+        "latency_max_seconds",
+        "Highest latency.",
+        [({"kind": latency.kind}, latency.max_ns / 1e9) for latency in result.shown],
     )
     if finished.open_loop is not None:
-        account = finished.open_loop
+        requests = finished.open_loop
         family("requests", "Open loop: outcome of every request due.", [
-            ({"outcome": name}, getattr(account, name)) for name in ("answered", "unanswered", "failed")
+            ({"outcome": name}, getattr(requests, name)) for name in ("answered", "unanswered", "failed")
         ])  # fmt: skip
     if result.in_flight is not None:
         family("in_flight", "Transactions in flight when the window ended.", [({}, result.in_flight.count)])
@@ -373,43 +379,43 @@ def prometheus_text(result: Result, workload: str) -> str:
             "in_flight_max_seconds", "Age of the oldest transaction in flight.", [({}, result.in_flight.max_ns / 1e9)]
         )
     if result.client is not None and finished.queries:
-        each = result.client.cpu_ns / 1e9 / finished.queries
-        family("client_cpu_seconds_per_query", "CPU time of this client.", [({}, each)])
+        cpu_s_per_query = result.client.cpu_ns / 1e9 / finished.queries
+        family("client_cpu_seconds_per_query", "CPU time of this client.", [({}, cpu_s_per_query)])
     family("client_memory_bytes", "Peak memory of this client.", [({}, finished.peak_memory_bytes)])
     family("stamp", "1: the result has this stamp.", [({"stamp": str(s)}, float(result.verdict.has(s))) for s in Stamp])
     return "\n".join(lines) + "\n"
 
 
 def _quantiles(latency: Latency) -> list[Sample]:
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for _, share in SHARES:
         at = latency.at(share)
         if at is not None:
             labels = {"kind": latency.kind, "quantile": f"{share:g}", "censored": str(not at.exact).lower()}
-            found.append((labels, at.low_ns / 1e9))
-    return found
+            samples.append((labels, at.low_ns / 1e9))
+    return samples
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-    return f"{name}{{{shown}}} {value:.12g}"
+    label_text = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+    return f"{name}{{{label_text}}} {value:.12g}"
 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-FORMAT = "1.3"
+HDR_LOG_FORMAT = "1.3"
 NS_PER_MS = 1e6
 
 
 def hdr_log(result: Result) -> str:
     """The whole HDR log. Times are seconds from its StartTime, the beginning of the measured window."""
-    begin_s = result.measuring.unix_time_ns / 1e9
+    start_s = result.measuring.unix_time_ns / 1e9
     lines = [
-        f"#[Histogram log format version {FORMAT}]",
-        f"#[StartTime: {begin_s:.3f} (seconds since epoch), beginning of the measured window]",
-        f"#[BaseTime: {begin_s:.3f} (seconds since epoch)]",
+        f"#[Histogram log format version {HDR_LOG_FORMAT}]",
+        f"#[StartTime: {start_s:.3f} (seconds since epoch), beginning of the measured window]",
+        f"#[BaseTime: {start_s:.3f} (seconds since epoch)]",
         '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"',
     ]
     for histogram in result.finished.histograms:

@@ -1,7 +1,7 @@
-"""The highest rate that meets a goal such as `p99<5ms`: which rate to try next, and when to stop. Pure.
+"""Search for the highest rate that meets a goal such as `p99<5ms`: which rate to try next, and when to stop. No I/O.
 
 The rate doubles until a trial fails (or halves until one succeeds), then the gap is bisected on a logarithmic scale; the best
-is tried a second and a third time, because one success may be luck. `MOST_TRIALS` bounds every search.
+is tried a second and a third time, because one success may be luck. `MAX_TRIALS` bounds every search.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from howfar.load.result import Result
 from howfar.load.verdict import Stamp
 from howfar.units import format_duration_ns, parse_duration_ns
 
-MOST_TRIALS = 24
+MAX_TRIALS = 24
 GROWTH = 2.0
-NARROW = 1.05
+MAX_GAP_RATIO = 1.05
 """Ratio of failed to successful rate at which bisection stops."""
 CONFIRMATIONS = 2
-DESCENT = 64.0
+MAX_DESCENT = 64.0
 """If the first rate fails, the search goes down to at most this factor below it."""
 _GOAL = re.compile(r"\s*(p[0-9]{1,2}(?:\.[0-9]{1,3})?|max)\s*<\s*(.+?)\s*")
 
@@ -70,7 +70,7 @@ class Trial:
     why_not: str
 
     @property
-    def held(self) -> bool:
+    def met_goal(self) -> bool:
         return not self.why_not
 
 
@@ -87,58 +87,60 @@ class Answer:
     """How many trials at `rate` succeeded."""
 
 
-def judged(result: Result, goal: Goal, rate: float) -> Trial:
+def judge_trial(result: Result, goal: Goal, rate: float) -> Trial:
     """Whether a trial meets the goal: by the upper bound, so that unanswered requests count against it."""
-    at = result.transaction.at(goal.share)
-    if at is None:
+    bound = result.transaction.at(goal.share)
+    if bound is None:
         return Trial(rate, None, False, "nothing was answered")
     reasons = [str(stamp) for stamp in (Stamp.FAILING, Stamp.OVERLOADED) if result.verdict.has(stamp)]
-    if at.high_ns is None or at.high_ns >= goal.limit_ns:
-        reasons.append(f"{'' if at.exact else '≥ '}{time(at.low_ns)}")
-        if at.low_ns < goal.limit_ns:
-            missing = result.transaction.all_requests.count - result.transaction.answered.count
-            reasons.append(f"{missing} unanswered requests leave it open (a longer --time helps)")
+    if bound.high_ns is None or bound.high_ns >= goal.limit_ns:
+        reasons.append(f"{'' if bound.exact else '≥ '}{time(bound.low_ns)}")
+        if bound.low_ns < goal.limit_ns:
+            unanswered = result.transaction.all_requests.count - result.transaction.answered.count
+            reasons.append(f"{unanswered} unanswered requests leave it open (a longer --time helps)")
     if reasons:
         reasons += [str(stamp) for stamp in (Stamp.CLIENT_LIMITED, Stamp.LATE) if result.verdict.has(stamp)]
-    return Trial(rate, at.low_ns, not at.exact, ", ".join(reasons))
+    return Trial(rate, bound.low_ns, not bound.exact, ", ".join(reasons))
 
 
 def next_rate(trials: Sequence[Trial], low: float, high: float | None) -> float | None:
     """The next rate to try; None if the search is over."""
-    if len(trials) >= MOST_TRIALS:
+    if len(trials) >= MAX_TRIALS:
         return None
     if not trials:
         return low
     best = _best(trials)
-    failed = _lowest_failure(trials)
+    lowest_failure = _lowest_failure(trials)
     if best is None:
-        assert failed is not None, "a trial held or failed"
-        return failed / GROWTH if failed / GROWTH >= max(low / DESCENT, 1) else None
-    if failed is None:
+        assert lowest_failure is not None, "a trial held or failed"
+        return lowest_failure / GROWTH if lowest_failure / GROWTH >= max(low / MAX_DESCENT, 1) else None
+    if lowest_failure is None:
         if high is not None and best >= high:
-            return _again(trials, best)
+            return _confirm(trials, best)
         return min(best * GROWTH, high) if high is not None else best * GROWTH
-    if failed / best > NARROW:
-        return math.sqrt(best * failed)
-    return _again(trials, best)
+    if lowest_failure / best > MAX_GAP_RATIO:
+        return math.sqrt(best * lowest_failure)
+    return _confirm(trials, best)
 
 
-def _again(trials: Sequence[Trial], best: float) -> float | None:
-    return best if _held(trials, best) <= CONFIRMATIONS else None
+def _confirm(trials: Sequence[Trial], best: float) -> float | None:
+    return best if _successes(trials, best) <= CONFIRMATIONS else None
 
 
-def _held(trials: Sequence[Trial], rate: float) -> int:
-    return sum(trial.held for trial in trials if trial.rate == rate)
+def _successes(trials: Sequence[Trial], rate: float) -> int:
+    return sum(trial.met_goal for trial in trials if trial.rate == rate)
 
 
 def _lowest_failure(trials: Sequence[Trial]) -> float | None:
-    return min((trial.rate for trial in trials if not trial.held), default=None)
+    return min((trial.rate for trial in trials if not trial.met_goal), default=None)
 
 
 def _best(trials: Sequence[Trial]) -> float | None:
     """The highest success below every failure."""
     failed = _lowest_failure(trials)
-    return max((trial.rate for trial in trials if trial.held and (failed is None or trial.rate < failed)), default=None)
+    return max(
+        (trial.rate for trial in trials if trial.met_goal and (failed is None or trial.rate < failed)), default=None
+    )
 
 
 def answer(trials: Sequence[Trial]) -> Answer:
@@ -147,28 +149,28 @@ def answer(trials: Sequence[Trial]) -> Answer:
     if best is None:
         kind: Literal["below", "unclear"] = "below" if failed is not None else "unclear"
         return Answer(kind, None, failed, len(trials), 0)
-    repeats = _held(trials, best)
+    repeats = _successes(trials, best)
     if failed is None:
         return Answer("at_least", best, None, len(trials), repeats)
-    sure = failed / best <= NARROW and repeats > CONFIRMATIONS
-    return Answer("found" if sure else "unclear", best, failed, len(trials), repeats)
+    is_confirmed = failed / best <= MAX_GAP_RATIO and repeats > CONFIRMATIONS
+    return Answer("found" if is_confirmed else "unclear", best, failed, len(trials), repeats)
 
 
-def sentence(goal: Goal, found: Answer) -> str:
+def sentence(goal: Goal, result: Answer) -> str:
     """The answer as one sentence, which states if it is only a bound."""
-    tried = f"{found.trials} trials"
-    if found.kind == "below":
-        return f"below {found.failed_at:.4g} transactions/s: no rate met {goal} ({tried})"
-    if found.kind == "at_least":
+    trials = f"{result.trials} trials"
+    if result.kind == "below":
+        return f"below {result.failed_at:.4g} transactions/s: no rate met {goal} ({trials})"
+    if result.kind == "at_least":
         return (
-            f"at least {found.rate:.4g} transactions/s meet {goal}: nothing failed up to that rate ({tried}); "
+            f"at least {result.rate:.4g} transactions/s meet {goal}: nothing failed up to that rate ({trials}); "
             "raise --search-high to try more"
         )
-    if found.kind == "found":
+    if result.kind == "found":
         return (
-            f"{found.rate:.4g} transactions/s is the highest rate that met {goal}: {found.repeats} of {found.repeats} times, "
-            f"while {found.failed_at:.4g} failed ({tried})"
+            f"{result.rate:.4g} transactions/s is the highest rate that met {goal}: {result.repeats} of {result.repeats} times, "
+            f"while {result.failed_at:.4g} failed ({trials})"
         )
-    if found.rate is None:
-        return f"no trial finished ({tried})"
-    return f"between {found.rate:.4g} and {found.failed_at or math.inf:.4g} transactions/s; undecided after {tried}"
+    if result.rate is None:
+        return f"no trial finished ({trials})"
+    return f"between {result.rate:.4g} and {result.failed_at or math.inf:.4g} transactions/s; undecided after {trials}"

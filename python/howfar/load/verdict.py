@@ -1,4 +1,4 @@
-"""Whether a load's figures can be trusted: a closed set of stamps, each with the figures behind it. Pure.
+"""Whether a load's figures can be trusted: a closed set of stamps, each with the figures behind it. No I/O.
 
 A check that cannot be made is listed in `unknown`; it does not count as passed.
 """
@@ -16,10 +16,10 @@ from howfar.units import counted
 
 THREAD_BUSY_SHARE = 0.85
 """A client thread that is busier than this cannot respond promptly."""
-WAIT_SHARE = 0.10
-"""Limit for waiting time (runnable but not running), as a share of the time in which there was work. Both limits must be exceeded."""
-WAIT_OF_WINDOW = 0.02
-"""Limit for waiting time per thread, as a share of the window: with very little work, waiting a tenth of it does not matter."""
+WAIT_SHARE_OF_WORK = 0.10
+"""Limit for the time a thread waits for a CPU, as a share of the time in which it had work. The next limit must be exceeded, too."""
+WAIT_SHARE_OF_WINDOW = 0.02
+"""Limit for the same waiting time per thread, as a share of the window: with very little work, waiting a tenth of it is harmless."""
 ERROR_SHARE = 0.01
 LATE_NS = 1_000_000
 LATE_SHARE = 0.10
@@ -31,8 +31,8 @@ DRIFT_T = 3.0
 STALL_SHARE = 0.5
 STALL_SIGMAS = 3.0
 """In an open loop, where arrivals are random: a stall is this many standard deviations of a Poisson count below the median."""
-UNDER_WAY_TIMES = 10
-UNDER_WAY_NS = 100_000_000
+IN_FLIGHT_P99_RATIO = 10
+IN_FLIGHT_MIN_NS = 100_000_000
 
 
 class Stamp(StrEnum):
@@ -97,22 +97,22 @@ def judge(
     service_p50_ns: int | None = None,
     burst: int = 1,
     answered_p99_ns: int | None = None,
-    under_way_max_ns: int | None = None,
+    in_flight_max_ns: int | None = None,
     workload: Workload | None = None,
 ) -> Verdict:
     """Run all checks on a finished load. `answered_p99_ns`: p99 of transactions; in an open loop, of their service time."""
     unknown: list[str] = []
-    missed = "" if workload is None else missing_rows(workload, finished)
+    missing = "" if workload is None else missing_rows(workload, finished)
     reasons = {
         Stamp.VOID: "; ".join(mismatches),
-        Stamp.FAILING: "; ".join([*_failing(finished, connections), *([missed] if missed else [])]),
+        Stamp.FAILING: "; ".join([*_failing(finished, connections), *([missing] if missing else [])]),
         Stamp.OVERLOADED: _overloaded(finished, connections),
         Stamp.CLIENT_LIMITED: " and ".join(_client_limited(finished, unknown)),
         Stamp.LATE: _late(finished, lateness_p99_ns, service_p50_ns, unknown),
         Stamp.NOT_STEADY: " and ".join(
             [
-                *_uneven(intervals, burst if finished.open_loop is not None else None, unknown),
-                *_hanging(under_way_max_ns, answered_p99_ns),
+                *_unsteady(intervals, burst if finished.open_loop is not None else None, unknown),
+                *_stuck(in_flight_max_ns, answered_p99_ns),
             ]
         ),
     }
@@ -124,7 +124,7 @@ def _failing(finished: Finished, connections: int) -> list[str]:
     """Reasons why the load failed: no transactions, ignored errors, lost connections."""
     ignored = {code: count for code, count in finished.errors.items() if code != "disconnect" and count}
     errors, reasons = sum(ignored.values()), []
-    lost, away = finished.errors.get("disconnect", 0), finished.lost.at_end if finished.lost is not None else 0
+    lost, not_open = finished.errors.get("disconnect", 0), finished.lost.at_end if finished.lost is not None else 0
     if not finished.transactions:
         reasons.append("no transaction ended in the window")
     if errors > ERROR_SHARE * finished.queries:
@@ -133,20 +133,20 @@ def _failing(finished: Finished, connections: int) -> list[str]:
     if lost > ERROR_SHARE * finished.transactions:
         times = counted(lost, "time", ",")
         reasons.append(f"a connection was lost {times}, with {counted(finished.transactions, 'transaction', ',')}")
-    if away:
-        reasons.append(f"{away:,} of {counted(connections, 'connection', ',')} were not open when the window ended")
+    if not_open:
+        reasons.append(f"{not_open:,} of {counted(connections, 'connection', ',')} were not open when the window ended")
     return reasons
 
 
 def _overloaded(finished: Finished, connections: int) -> str:
     """Why the server was overloaded, or empty. Each connection may have one request in flight at the end, which does not count."""
-    account = finished.open_loop
-    if account is None or account.unanswered <= max(UNANSWERED_SHARE * account.due, connections):
+    requests = finished.open_loop
+    if requests is None or requests.unanswered <= max(UNANSWERED_SHARE * requests.due, connections):
         return ""
-    share = 100 * account.unanswered / account.due
+    share = 100 * requests.unanswered / requests.due
     return (
-        f"{account.unanswered} of {account.due} requests due ({share:.1f} %) had no answer when the window ended, "
-        f"at most {account.backlog_max} were queued at once"
+        f"{requests.unanswered} of {requests.due} requests due ({share:.1f} %) had no answer when the window ended, "
+        f"at most {requests.backlog_max} were queued at once"
     )
 
 
@@ -155,18 +155,18 @@ def _client_limited(finished: Finished, unknown: list[str]) -> list[str]:
     if client is None or finished.elapsed_ns <= 0:
         unknown.append("client-limited: the engine's CPU time is unknown")
         return []
-    busy = client.busiest_thread_ns / finished.elapsed_ns
-    wanted = client.cpu_ns + client.runnable_wait_ns
-    waited = client.runnable_wait_ns / wanted if wanted else 0.0
-    working = max(client.threads - 1, 1)  # one only controls the others and sleeps
-    of_window = client.runnable_wait_ns / working / finished.elapsed_ns
+    busy_share = client.busiest_thread_ns / finished.elapsed_ns
+    needed_ns = client.cpu_ns + client.runnable_wait_ns
+    wait_share = client.runnable_wait_ns / needed_ns if needed_ns else 0.0
+    workers = max(client.threads - 1, 1)  # one only controls the others and sleeps
+    wait_of_window = client.runnable_wait_ns / workers / finished.elapsed_ns
     reasons = []
-    if busy > THREAD_BUSY_SHARE:
-        reasons.append(f"the engine's busiest thread was on a CPU for {busy:.0%} of the window")
-    if waited > WAIT_SHARE and of_window > WAIT_OF_WINDOW:
+    if busy_share > THREAD_BUSY_SHARE:
+        reasons.append(f"the engine's busiest thread was on a CPU for {busy_share:.0%} of the window")
+    if wait_share > WAIT_SHARE_OF_WORK and wait_of_window > WAIT_SHARE_OF_WINDOW:
         reasons.append(
-            f"the engine waited for a CPU for {waited:.0%} of the time in which it had work, "
-            f"each thread for {of_window:.1%} of the window"
+            f"the engine waited for a CPU for {wait_share:.0%} of the time in which it had work, "
+            f"each thread for {wait_of_window:.1%} of the window"
         )
     return reasons
 
@@ -186,72 +186,75 @@ def _late(finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int |
     )
 
 
-def _uneven(intervals: Sequence[Interval], burst: int | None, unknown: list[str]) -> list[str]:
-    """Findings on drift and stalls, over complete intervals. In an open loop the rate is given, so drift is that of the median
-    response time; `burst` is the number of requests due at once."""
-    longest = max((each.length_ns for each in intervals), default=0)
-    whole = [each for each in intervals if each.length_ns >= 0.9 * longest > 0]
-    if len(whole) < MIN_INTERVALS:
+def _unsteady(intervals: Sequence[Interval], burst: int | None, unknown: list[str]) -> list[str]:
+    """Findings on drift and stalls, from complete intervals.
+
+    In an open loop the rate is given, so drift is that of the median response time. `burst`: number of requests due at once; None in
+    a closed loop.
+    """
+    longest = max((interval.length_ns for interval in intervals), default=0)
+    complete = [interval for interval in intervals if interval.length_ns >= 0.9 * longest > 0]
+    if len(complete) < MIN_INTERVALS:
         unknown.append(
-            f"steadiness: {counted(len(whole), 'whole interval')}, and {MIN_INTERVALS} are needed (use a longer --time, or a shorter "
-            "--interval)"
+            f"steadiness: {counted(len(complete), 'whole interval')}, and {MIN_INTERVALS} are needed "
+            "(use a longer --time, or a shorter --interval)"
         )
         return []
-    counts = [each.transactions * longest / each.length_ns for each in whole]
+    counts = [interval.transactions * longest / interval.length_ns for interval in complete]
     if burst is None:
         return [*_drift(counts, "throughput"), *_stalls(counts, 0)]
-    medians = [float(each.p50_ns) for each in whole if each.transactions]
+    medians = [float(interval.p50_ns) for interval in complete if interval.transactions]
     return [*_drift(medians, "the median response time"), *_stalls(counts, burst)]
 
 
-def _hanging(under_way_max_ns: int | None, answered_p99_ns: int | None) -> list[str]:
+def _stuck(in_flight_max_ns: int | None, answered_p99_ns: int | None) -> list[str]:
     """A finding if a transaction in flight when the window ended was very old: histograms of finished ones do not contain it."""
-    if under_way_max_ns is None or answered_p99_ns is None:
+    if in_flight_max_ns is None or answered_p99_ns is None:
         return []
-    if under_way_max_ns <= max(UNDER_WAY_TIMES * answered_p99_ns, UNDER_WAY_NS):
+    if in_flight_max_ns <= max(IN_FLIGHT_P99_RATIO * answered_p99_ns, IN_FLIGHT_MIN_NS):
         return []
-    times = under_way_max_ns / max(answered_p99_ns, 1)
-    age = f"{under_way_max_ns / 1e9:.3g} s, {times:,.0f} times the p99 of finished ones"
+    times = in_flight_max_ns / max(answered_p99_ns, 1)
+    age = f"{in_flight_max_ns / 1e9:.3g} s, {times:,.0f} times the p99 of finished ones"
     return [f"at the end a transaction had been in flight for {age}"]
 
 
-def _drift(values: Sequence[float], what: str) -> list[str]:
+def _drift(values: Sequence[float], figure: str) -> list[str]:
     half = len(values) // 2
     first, second = values[:half], values[-half:]
     if half < 2 or fmean(first) <= 0:
         return []
     change = fmean(second) / fmean(first) - 1
-    spread = math.sqrt(variance(first) / half + variance(second) / half)
-    apart = abs(fmean(second) - fmean(first))
-    if abs(change) <= DRIFT_SHARE or apart <= DRIFT_T * spread:
+    standard_error = math.sqrt(variance(first) / half + variance(second) / half)
+    difference = abs(fmean(second) - fmean(first))
+    if abs(change) <= DRIFT_SHARE or difference <= DRIFT_T * standard_error:
         return []
-    return [f"{what} changed by {change:+.0%} from the first half to the second"]
+    return [f"{figure} changed by {change:+.0%} from the first half to the second"]
 
 
 def _stalls(counts: Sequence[float], burst: int) -> list[str]:
     """A finding if throughput stalled; `counts`: transactions by interval. `burst` 0: a closed loop, without random arrivals."""
-    middle, name = median(counts), "median"
-    if not middle:  # nothing ended in more than half of them
-        middle, name = fmean(counts), "mean"
-    limit = STALL_SHARE * middle
+    typical, name = median(counts), "median"
+    if not typical:  # nothing ended in more than half of them
+        typical, name = fmean(counts), "mean"
+    limit = STALL_SHARE * typical
     if burst:
-        limit = min(limit, middle - max(STALL_SIGMAS * math.sqrt(middle), burst))
+        limit = min(limit, typical - max(STALL_SIGMAS * math.sqrt(typical), burst))
     slow = [count for count in counts if count < limit]
     if not slow:
         return []
-    least = min(slow) / middle
-    return [f"throughput was below half the {name} in {len(slow)} of {len(counts)} intervals, once {least:.0%} of it"]
+    lowest = min(slow) / typical
+    return [f"throughput was below half the {name} in {len(slow)} of {len(counts)} intervals, once {lowest:.0%} of it"]
 
 
 # ---------------------------------------------------------------- missing rows
 
-LEAST_SHARE = 0.9
-"""Rows count as missing if less than this share is found. A range at the end of a table, a row that another transaction has just
-deleted and an UPDATE that changes nothing reduce the share less."""
+MIN_ROWS_SHARE = 0.9
+"""Rows count as missing if less than this share is found. Even with all rows, the share is slightly below 1: a range may end at the
+end of the table, another transaction may just have deleted a row, and an UPDATE may change nothing."""
 
 
 @dataclass(frozen=True)
-class _Statements:
+class _ExpectedStatements:
     """Statements and rows of one transaction, if every row exists."""
 
     reads: int = 0
@@ -280,54 +283,56 @@ def missing_rows(workload: Workload, finished: Finished) -> str:
     else:
         return ""
     classes = finished.classes
-    done = classes.read + classes.write + classes.other
-    if not done or not expected.all:
+    executed = classes.read + classes.write + classes.other
+    if not executed or not expected.all:
         return ""
-    rounds = done / expected.all
+    transactions = executed / expected.all
     shares = {}
     if expected.rows:
-        shares["the rows that its queries name"] = finished.rows / (rounds * expected.rows)
+        shares["the rows that its queries name"] = finished.rows / (transactions * expected.rows)
     if expected.changes:
-        shares["the rows that its changes name"] = (classes.write / rounds - expected.inserts) / expected.changes
-    missed = [f"{max(share, 0):.0%} of {what}" for what, share in shares.items() if share < LEAST_SHARE]
-    if not missed:
+        shares["the rows that its changes name"] = (classes.write / transactions - expected.inserts) / expected.changes
+    missing = [
+        f"{max(share, 0):.0%} of {description}" for description, share in shares.items() if share < MIN_ROWS_SHARE
+    ]
+    if not missing:
         return ""
-    return f"only {' and '.join(missed)} were found: the tables are smaller than {size} says"
+    return f"only {' and '.join(missing)} were found: the tables are smaller than {size} says"
 
 
 _PGBENCH = {
-    "select_only": _Statements(reads=1, rows=1),
-    "simple_update": _Statements(reads=1, rows=1, changes=1, inserts=1, others=2),
-    "tpcb_like": _Statements(reads=1, rows=1, changes=3, inserts=1, others=2),
+    "select_only": _ExpectedStatements(reads=1, rows=1),
+    "simple_update": _ExpectedStatements(reads=1, rows=1, changes=1, inserts=1, others=2),
+    "tpcb_like": _ExpectedStatements(reads=1, rows=1, changes=3, inserts=1, others=2),
 }
 
 
-def _reads(load: Sysbench) -> _Statements:
+def _expected_reads(load: Sysbench) -> _ExpectedStatements:
     if not load.range_selects:
-        return _Statements(reads=load.point_selects, rows=load.point_selects)
-    lists = load.simple_ranges + load.order_ranges + load.distinct_ranges
+        return _ExpectedStatements(reads=load.point_selects, rows=load.point_selects)
+    row_ranges = load.simple_ranges + load.order_ranges + load.distinct_ranges
     # A range begins anywhere, so one near the end of the table is cut short.
-    longest = min(load.range_size, load.table_size)
-    rows = longest - longest**2 / (2 * load.table_size)
-    return _Statements(
-        reads=load.point_selects + lists + load.sum_ranges,
-        rows=load.point_selects + lists * rows + load.sum_ranges,
+    range_rows = min(load.range_size, load.table_size)
+    rows = range_rows - range_rows**2 / (2 * load.table_size)
+    return _ExpectedStatements(
+        reads=load.point_selects + row_ranges + load.sum_ranges,
+        rows=load.point_selects + row_ranges * rows + load.sum_ranges,
     )
 
 
-def _transaction(load: Sysbench, reads: bool, writes: bool) -> _Statements:
-    found = _reads(load) if reads else _Statements()
+def _expected_transaction(load: Sysbench, reads: bool, writes: bool) -> _ExpectedStatements:
+    statements = _expected_reads(load) if reads else _ExpectedStatements()
     if writes:
         changes = load.index_updates + load.non_index_updates + load.delete_inserts
-        found = replace(found, changes=changes, inserts=load.delete_inserts)
-    return found if load.skip_trx else replace(found, others=2)
+        statements = replace(statements, changes=changes, inserts=load.delete_inserts)
+    return statements if load.skip_trx else replace(statements, others=2)
 
 
-_SYSBENCH: dict[str, Callable[[Sysbench], _Statements]] = {
-    "oltp_point_select": lambda load: _Statements(reads=1, rows=1),
-    "oltp_read_only": lambda load: _transaction(load, reads=True, writes=False),
-    "oltp_read_write": lambda load: _transaction(load, reads=True, writes=True),
-    "oltp_write_only": lambda load: _transaction(load, reads=False, writes=True),
-    "oltp_update_index": lambda load: _Statements(changes=load.index_updates),
-    "oltp_update_non_index": lambda load: _Statements(changes=load.non_index_updates),
+_SYSBENCH: dict[str, Callable[[Sysbench], _ExpectedStatements]] = {
+    "oltp_point_select": lambda load: _ExpectedStatements(reads=1, rows=1),
+    "oltp_read_only": lambda load: _expected_transaction(load, reads=True, writes=False),
+    "oltp_read_write": lambda load: _expected_transaction(load, reads=True, writes=True),
+    "oltp_write_only": lambda load: _expected_transaction(load, reads=False, writes=True),
+    "oltp_update_index": lambda load: _ExpectedStatements(changes=load.index_updates),
+    "oltp_update_non_index": lambda load: _ExpectedStatements(changes=load.non_index_updates),
 }

@@ -78,8 +78,8 @@ class ArmFacts:
     @property
     def link_full(self) -> bool:
         """Whether one direction of the link carried nearly all that its rate permits."""
-        most = max(self.wire_to_client or 0.0, self.wire_to_server or 0.0)
-        return self.rate_bps is not None and 8 * most * self.tps.value >= FULL_LINK * self.rate_bps
+        wire_bytes = max(self.wire_to_client or 0.0, self.wire_to_server or 0.0)
+        return self.rate_bps is not None and 8 * wire_bytes * self.tps.value >= FULL_LINK * self.rate_bps
 
     @property
     def idle_s(self) -> float:
@@ -102,30 +102,32 @@ class ArmFacts:
 
 def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
     """Facts about every closed-loop arm with a good trial that is baseline or contender, not a duplicate or part of a confirmation."""
-    found = []
+    facts = []
     for arm in run.info.arms:
         if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is None:
             trials = [trial for trial in run.trials if trial.arm == arm.name and is_good(trial)]
             if trials:
-                found.append(_facts(run, arm, trials))
-    return tuple(found)
+                facts.append(_facts_of_arm(run, arm, trials))
+    return tuple(facts)
 
 
-def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
-    seen = [trial.measured for trial in trials if trial.measured is not None]
-    transactions = sum(each.transactions for each in seen)
-    elapsed_ns = sum(each.elapsed_ns for each in seen)
+def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
+    measured = [trial.measured for trial in trials if trial.measured is not None]
+    transactions = sum(trial_measured.transactions for trial_measured in measured)
+    elapsed_ns = sum(trial_measured.elapsed_ns for trial_measured in measured)
     threads = int(arm.factors.get("threads", 1))
     by_block = {trial.block: _tps(trial.measured) for trial in trials if trial.measured is not None}
-    client, server = _hosts(run, arm)
+    client, server = _host_cpus(run, arm)
 
-    def crossed(direction: str, name: str) -> float | None:
-        counted = [(trial, number_in(trial.receipt, "link", "counters", direction, name)) for trial in trials]
-        known = [(trial.measured, value) for trial, value in counted if value is not None and trial.measured]
-        passed = sum(each.transactions + each.warmup_transactions for each, _ in known)
-        return sum(value for _, value in known) / passed if passed else None
+    def per_transaction(direction: str, name: str) -> float | None:
+        values = [(trial, number_in(trial.receipt, "link", "counters", direction, name)) for trial in trials]
+        known = [(trial.measured, value) for trial, value in values if value is not None and trial.measured]
+        transactions_passed = sum(
+            trial_measured.transactions + trial_measured.warmup_transactions for trial_measured, _ in known
+        )
+        return sum(value for _, value in known) / transactions_passed if transactions_passed else None
 
-    def typical(*path: str) -> float:
+    def median_s(*path: str) -> float:
         known = [value for trial in trials if (value := number_in(trial.receipt, *path)) is not None]
         return median(known) / 1e9 if known else 0.0
 
@@ -136,49 +138,59 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         tps_by_block=by_block,
         tps=mean_interval(list(by_block.values())),
         cycle_s=threads * elapsed_ns / 1e9 / transactions,
-        round_trips=sum(each.turns for each in seen) / transactions,
-        bytes_to_client=sum(each.bytes_to_client for each in seen) / transactions,
-        bytes_to_server=sum(each.bytes_to_server for each in seen) / transactions,
-        client=_end("client", trials, client, [client.cpus, server.cpus]),
-        server=_end("server", trials, server, [client.cpus, server.cpus]),
+        round_trips=sum(trial_measured.turns for trial_measured in measured) / transactions,
+        bytes_to_client=sum(trial_measured.bytes_to_client for trial_measured in measured) / transactions,
+        bytes_to_server=sum(trial_measured.bytes_to_server for trial_measured in measured) / transactions,
+        client=_end_facts("client", trials, client, [client.cpus, server.cpus]),
+        server=_end_facts("server", trials, server, [client.cpus, server.cpus]),
         shared_cpu=bool(client.cpus & server.cpus),
-        wire_to_client=crossed("to_client", "wire_bytes"),
-        wire_to_server=crossed("to_server", "wire_bytes"),
-        segments_to_client=crossed("to_client", "segments"),
-        segments_to_server=crossed("to_server", "segments"),
-        rtt_s=typical("link", "rtt_at_rest_ns", "p50") or float(arm.factors.get("rtt_ns", 0)) / 1e9,
-        way_s=2 * typical("link", "compensate_ns"),
+        wire_to_client=per_transaction("to_client", "wire_bytes"),
+        wire_to_server=per_transaction("to_server", "wire_bytes"),
+        segments_to_client=per_transaction("to_client", "segments"),
+        segments_to_server=per_transaction("to_server", "segments"),
+        rtt_s=median_s("link", "rtt_at_rest_ns", "p50") or float(arm.factors.get("rtt_ns", 0)) / 1e9,
+        way_s=2 * median_s("link", "compensate_ns"),
         session=next((s for trial in trials if isinstance(s := trial.receipt.get("session"), Mapping)), {}),
     )
 
 
-def _hosts(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
+def _host_cpus(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
     """Processors of the client and of the server; the same host's for both if they are on one machine."""
     environment = run.info.environment
     server = HostCpus.of(environment, "server")
     placement = arm.factors.get("placement", environment.get("placement"))
-    together = placement == "machines" and is_local(arm.factors.get("path"))
-    return server if together else HostCpus.of(environment, "client"), server
+    on_one_machine = placement == "machines" and is_local(arm.factors.get("path"))
+    return server if on_one_machine else HostCpus.of(environment, "client"), server
 
 
-def _end(role: str, trials: Sequence[Trial], host: HostCpus, both: Sequence[frozenset[int]]) -> End:
-    """Processors of one end. `both`: those of client and server."""
-    ours = [name for name, own in zip(("client", "server"), both, strict=True) if host.cpus == own]
-    seen = [trial.measured for trial in trials if trial.measured is not None]
-    transactions = sum(each.transactions for each in seen)
-    share = {role: 1.0, "forwarder": forwarder_share([trial.receipt for trial in trials], role)}
+def _end_facts(role: str, trials: Sequence[Trial], host: HostCpus, cpus_of_both: Sequence[frozenset[int]]) -> End:
+    """Processors of one end. `cpus_of_both`: those of client and server."""
+    own_roles = [
+        name for name, end_cpus in zip(("client", "server"), cpus_of_both, strict=True) if host.cpus == end_cpus
+    ]
+    measured = [trial.measured for trial in trials if trial.measured is not None]
+    transactions = sum(trial_measured.transactions for trial_measured in measured)
+    share_by_role = {role: 1.0, "forwarder": forwarder_share([trial.receipt for trial in trials], role)}
     return End(
-        cpu_s=sum(use.cpu_ns * share.get(use.role, 0.0) for each in seen for use in each.cpu) / 1e9 / transactions,
-        wait_s=sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions,
+        cpu_s=sum(
+            use.cpu_ns * share_by_role.get(use.role, 0.0) for trial_measured in measured for use in trial_measured.cpu
+        )
+        / 1e9
+        / transactions,
+        wait_s=sum(
+            use.runnable_wait_ns for trial_measured in measured for use in trial_measured.cpu if use.role == role
+        )
+        / 1e9
+        / transactions,
         cpus=host.count,
         emulator_cpus=host.link_cpus(trials),
-        other_cpus=median(host.others_cpus(trial, cpus_used(trial.measured, ours)) for trial in trials),
+        other_cpus=median(host.others_cpus(trial, cpus_used(trial.measured, own_roles)) for trial in trials),
         busy=host.busy(trials),
     )
 
 
-def _tps(seen: Measured) -> float:
-    return seen.transactions / (seen.elapsed_ns / 1e9)
+def _tps(measured: Measured) -> float:
+    return measured.transactions / (measured.elapsed_ns / 1e9)
 
 
 ROW_BYTES = 130
@@ -191,13 +203,13 @@ OK_BYTES = 11
 def replies(workload: Mapping[str, Any], round_trips: float, total_bytes: float) -> tuple[float, ...]:
     """Sizes of the replies of a transaction, adding up to `total_bytes`. A workload that is unknown, or whose round trips differ from
     its statements', is assumed to answer with messages of one length."""
-    guessed = _guess(workload)
-    if guessed is None or abs(len(guessed) - round_trips) > 0.5:
+    sizes = _guess_reply_sizes(workload)
+    if sizes is None or abs(len(sizes) - round_trips) > 0.5:
         return requests(round_trips, total_bytes)
     # The size of a short message does not depend on the rows, so only the long ones are scaled.
-    short = sum(length for length in guessed if length <= OK_BYTES)
-    scale = max(total_bytes - short, 0.0) / max(sum(guessed) - short, 1.0)
-    return tuple(length if length <= OK_BYTES else length * scale for length in guessed)
+    short_bytes = sum(length for length in sizes if length <= OK_BYTES)
+    scale = max(total_bytes - short_bytes, 0.0) / max(sum(sizes) - short_bytes, 1.0)
+    return tuple(length if length <= OK_BYTES else length * scale for length in sizes)
 
 
 def requests(round_trips: float, total_bytes: float) -> tuple[float, ...]:
@@ -206,7 +218,7 @@ def requests(round_trips: float, total_bytes: float) -> tuple[float, ...]:
     return (total_bytes / count,) * count
 
 
-def _guess(workload: Mapping[str, Any]) -> list[float] | None:
+def _guess_reply_sizes(workload: Mapping[str, Any]) -> list[float] | None:
     if workload.get("kind") != "oltp_read_only":
         return None
 
@@ -216,23 +228,23 @@ def _guess(workload: Mapping[str, Any]) -> list[float] | None:
 
     rows = number("range_size")
     ranges = bool(workload.get("range_selects", True))
-    found: list[float] = [RESULT_BYTES + ROW_BYTES] * number("point_selects")
+    sizes: list[float] = [RESULT_BYTES + ROW_BYTES] * number("point_selects")
     if ranges:
         for name in ("simple_ranges", "order_ranges", "distinct_ranges"):
-            found += [RESULT_BYTES + rows * ROW_BYTES] * number(name)
-        found += [RESULT_BYTES + 12] * number("sum_ranges")
+            sizes += [RESULT_BYTES + rows * ROW_BYTES] * number(name)
+        sizes += [RESULT_BYTES + 12] * number("sum_ranges")
     if not workload.get("skip_trx", False):
-        found += [OK_BYTES, OK_BYTES]
-    return found
+        sizes += [OK_BYTES, OK_BYTES]
+    return sizes
 
 
 def unevenness(workload: Mapping[str, Any]) -> float:
     """(1 + C²) / 2, with C the coefficient of variation of a transaction's answer sizes: the queue before a station whose service
     times are proportional to them, relative to one with exponential times (Pollaczek-Khinchine). At least 1, because not only sizes
     vary."""
-    found = _guess(workload) or [1.0]
-    mean_square = sum(length * length for length in found) / len(found)
-    return max(1.0, mean_square / (sum(found) / len(found)) ** 2 / 2)
+    sizes = _guess_reply_sizes(workload) or [1.0]
+    mean_square = sum(length * length for length in sizes) / len(sizes)
+    return max(1.0, mean_square / (sum(sizes) / len(sizes)) ** 2 / 2)
 
 
 SEGMENT_BYTES = 1448

@@ -1,4 +1,4 @@
-"""The base of a measured curve: demands from its saturated point, and the time without queueing from its low end.
+"""Fits the model to a measured curve: demands from its saturated point, and the time without queueing from its low end.
 
 Processor time is read from counters at the highest throughput (the utilisation law: demand = busy time / transactions), where work
 comes in batches as it does under load. The time that a lone connection takes beyond these demands, whatever the reason, becomes
@@ -58,10 +58,10 @@ class Prediction(Part):
     """Signed error of `plateau_tps` against the largest measured throughput of the curve. None: it is right by construction."""
 
 
-THREADS_MOST = 2048
+MAX_THREADS = 2048
 FULL_CPU = 0.95
-"""Share of the time that a host's processors are busy, from which they are taken as full."""
-_HALVINGS = 60
+"""A host's processors count as full if they are busy for this share of the time."""
+_BISECTION_STEPS = 60
 
 
 def settings_of(facts: ArmFacts) -> WhatIfSettings:
@@ -80,7 +80,7 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
     """The base from cells that differ only in connections. At least one is needed; a single cell serves as both ends."""
     low = min(curve, key=lambda facts: facts.threads)
     top = max(curve, key=lambda facts: facts.tps.value)
-    client_cpus, server_cpus = cpus_left(top)
+    client_cpus, server_cpus = available_cpus(top)
     base = WhatIf(
         arm=top.arm.name,
         threads=top.threads,
@@ -104,30 +104,30 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
         tls_connect_turns=None,
         tls_connect_client_s=None,
         tls_connect_server_s=None,
-        compression=_as_measured(top),
-        threads_most=THREADS_MOST,
+        compression=_measured_compression(top),
+        threads_most=MAX_THREADS,
     )
     return base.model_copy(update={"think_s": _think_s(base, low)})
 
 
 def _think_s(base: WhatIf, low: ArmFacts) -> float:
     """The think time at which the model yields the low end's throughput, by bisection: the low end may have several connections."""
-    alone = network(base, settings_of(low))
+    network_at_low = network(base, settings_of(low))
 
     def too_slow(think_s: float) -> bool:
-        tried = replace(alone, think_s=think_s)
-        return at(tried.points(low.threads), low.threads).throughput < low.tps.value
+        candidate = replace(network_at_low, think_s=think_s)
+        return at(candidate.points(low.threads), low.threads).throughput < low.tps.value
 
     shortest, longest = -low.cycle_s, low.cycle_s
     if too_slow(0.0) and low.threads > 1:
         return 0.0  # a full station hides whatever else takes time
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTION_STEPS):
         middle = (shortest + longest) / 2
         shortest, longest = (shortest, middle) if too_slow(middle) else (middle, longest)
     return (shortest + longest) / 2
 
 
-def _as_measured(facts: ArmFacts) -> tuple[WhatIfCompression, ...]:
+def _measured_compression(facts: ArmFacts) -> tuple[WhatIfCompression, ...]:
     """The compression of a curve measured with it: only the bytes on the link, because its CPU time is already in the demands."""
     algorithm = str(facts.level("compression"))
     if algorithm == "off":
@@ -160,23 +160,23 @@ def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
     )
 
 
-def cpus_left(facts: ArmFacts) -> tuple[float, float]:
+def available_cpus(facts: ArmFacts) -> tuple[float, float]:
     """Processors available to the load at the client and at the server. If both ends share them: those of both together, twice."""
     if not facts.shared_cpu:
-        return _left(facts, facts.client), _left(facts, facts.server)
+        return _available_cpus(facts, facts.client), _available_cpus(facts, facts.server)
     both = replace(facts.server, cpu_s=facts.client.cpu_s + facts.server.cpu_s, wait_s=facts.runnable_s)
-    return (_left(facts, both),) * 2
+    return (_available_cpus(facts, both),) * 2
 
 
-def _left(facts: ArmFacts, end: End) -> float:
+def _available_cpus(facts: ArmFacts, end: End) -> float:
     """Number of processors available to the load at an end. If they were short, as many as it used; otherwise at least half of them,
     because other programs may only have used what the load did not need."""
     used = min(end.cpu_s * facts.tps.value, end.cpus)
     free = end.cpus - end.emulator_cpus - end.other_cpus
-    return used if _was_short(facts, end) else max(free, end.cpus / 2, used)
+    return used if _was_cpu_short(facts, end) else max(free, end.cpus / 2, used)
 
 
-def _was_short(facts: ArmFacts, end: End) -> bool:
+def _was_cpu_short(facts: ArmFacts, end: End) -> bool:
     """Whether the end's work waited only for processors: they were always busy, on average each had some of the work running or queued
     (Little's law), the work waited longer than it ran, and no link was full."""
     if end.busy is None or end.busy < FULL_CPU or facts.link_full:
@@ -187,10 +187,10 @@ def _was_short(facts: ArmFacts, end: End) -> bool:
 
 def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | None:
     """The arm with the nearest rate of the link, by ratio. None: no arm over a link, or no rate given."""
-    known = [each for each in others if each.rate_bps]
-    if rate_bps is None or not known:
+    with_rate = [other for other in others if other.rate_bps]
+    if rate_bps is None or not with_rate:
         return None
-    return min(known, key=lambda each: abs(log(each.rate_bps or 1.0) - log(rate_bps)))
+    return min(with_rate, key=lambda other: abs(log(other.rate_bps or 1.0) - log(rate_bps)))
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Series:
 
 
 def series(facts: Sequence[ArmFacts]) -> tuple[Series, ...]:
-    """Series in the order in which their first arms stand in the plan."""
+    """Series in the order of their first arms in the plan."""
     return tuple(
         Series(
             {name: level for name, level in arms[0].arm.factors.items() if name != "threads"},
@@ -245,20 +245,22 @@ def predict(
     grid = _grid(threads[-1], threads)
     base_of = {number: nearest_number(number, networks) for number in grid}
     solved = {
-        base: networks[base].points(max(number for number, near in base_of.items() if near == base))
+        base: networks[base].points(max(number for number, nearest in base_of.items() if nearest == base))
         for base in set(base_of.values())
     }
     tps = {number: at(solved[base], number).throughput for number, base in base_of.items()}
-    compared = [facts for facts in curve if not facts.link_full and not (own and _fitted(facts, threads[0], top))]
+    compared = [
+        facts for facts in curve if not facts.link_full and not (own and _is_fitted_point(facts, threads[0], top))
+    ]
     errors = [tps[facts.threads] / facts.tps.value - 1 for facts in compared]
-    found = networks[base_of[top.threads]]
+    top_network = networks[base_of[top.threads]]
     return Prediction(
         basis=basis,
         points=tuple(_point(networks[base_of[number]], number, tps[number]) for number in grid),
-        ceiling_tps=found.ceiling,
+        ceiling_tps=top_network.ceiling,
         plateau_tps=tps[top.threads],
-        knee=found.knee,
-        extrapolated=not threads[0] <= found.knee <= threads[-1],
+        knee=top_network.knee,
+        extrapolated=not threads[0] <= top_network.knee <= threads[-1],
         tested=len(compared),
         by_construction=len(curve) - len(compared),
         mean_error=sum(map(abs, errors)) / len(errors) if errors else None,
@@ -267,40 +269,40 @@ def predict(
     )
 
 
-def nearest_number(wanted: int, known: Collection[int]) -> int:
+def nearest_number(target: int, known: Collection[int]) -> int:
     """The nearest number of connections, by their ratio."""
-    return min(known, key=lambda number: abs(log(number / wanted)))
+    return min(known, key=lambda number: abs(log(number / target)))
 
 
-def _fitted(facts: ArmFacts, fewest: int, top: ArmFacts) -> bool:
+def _is_fitted_point(facts: ArmFacts, fewest: int, top: ArmFacts) -> bool:
     """Whether the model meets this point of its own curve by construction: its low end, or its top if processors were short there."""
     return facts.threads == fewest or (
-        facts is top and any(_was_short(facts, end) for end in (facts.client, facts.server))
+        facts is top and any(_was_cpu_short(facts, end) for end in (facts.client, facts.server))
     )
 
 
-def _point(found: Network, threads: int, tps: float) -> ModelPoint:
-    low = min(_soft_low(found, threads), tps)
-    high = min(threads / _alone_s(found), found.ceiling)
+def _point(fitted_network: Network, threads: int, tps: float) -> ModelPoint:
+    low = min(_soft_lower_bound(fitted_network, threads), tps)
+    high = min(threads / _unqueued_s(fitted_network), fitted_network.ceiling)
     return ModelPoint(threads=threads, tps=tps, low=low, high=max(high, tps))
 
 
-def _alone_s(found: Network) -> float:
-    return found.delay_s + sum(station.demand_s for station in found.stations)
+def _unqueued_s(fitted_network: Network) -> float:
+    return fitted_network.delay_s + sum(station.demand_s for station in fitted_network.stations)
 
 
-def _soft_low(found: Network, threads: int) -> float:
-    waits = (_alone_s(found) / threads) ** SOFTNESS + (1 / found.ceiling) ** SOFTNESS
+def _soft_lower_bound(fitted_network: Network, threads: int) -> float:
+    waits = (_unqueued_s(fitted_network) / threads) ** SOFTNESS + (1 / fitted_network.ceiling) ** SOFTNESS
     return float(waits ** (-1 / SOFTNESS))
 
 
-def _grid(most: int, measured: Sequence[int]) -> list[int]:
+def _grid(max_threads: int, measured: Sequence[int]) -> list[int]:
     """Numbers of connections to draw at: in steps of a factor of 1.25, and every measured one."""
     grid, number = set(measured), 1.0
-    while number <= most:
+    while number <= max_threads:
         grid.add(round(number))
         number *= 1.25
-    return sorted(number for number in grid if number <= most)
+    return sorted(number for number in grid if number <= max_threads)
 
 
 def onto_link(
@@ -320,30 +322,34 @@ def onto_link(
     there is no such arm, the load is assumed to have the processors that it had on loopback minus the emulator's use over the target.
     """
     base, lone = fit(local, workload), min(local, key=lambda facts: facts.threads)
-    alone = base.model_copy(update={"client_cpu_s": lone.client.cpu_s, "server_cpu_s": lone.server.cpu_s})
-    twice_s = base.turns * max(min(lone.idle_s / lone.round_trips, target.way_s), 0.0) if lone.threads == 1 else 0.0
-    base = base.model_copy(update={"think_s": _think_s(alone, lone) - twice_s, "shared_cpu": target.shared_cpu})
-    found = {}
+    lone_base = base.model_copy(update={"client_cpu_s": lone.client.cpu_s, "server_cpu_s": lone.server.cpu_s})
+    double_counted_s = (
+        base.turns * max(min(lone.idle_s / lone.round_trips, target.way_s), 0.0) if lone.threads == 1 else 0.0
+    )
+    base = base.model_copy(
+        update={"think_s": _think_s(lone_base, lone) - double_counted_s, "shared_cpu": target.shared_cpu}
+    )
+    bases = {}
     for facts in local:
-        other = nearest(target.rate_bps, [each for each in others if each.threads == facts.threads])
+        nearest_arm = nearest(target.rate_bps, [each for each in others if each.threads == facts.threads])
         client_cpus, server_cpus = (
-            cpus_left(other)
-            if other
+            available_cpus(nearest_arm)
+            if nearest_arm
             else (
-                _less(base.client_cpus, target.client.emulator_cpus),
-                _less(base.server_cpus, target.server.emulator_cpus),
+                _without_emulator(base.client_cpus, target.client.emulator_cpus),
+                _without_emulator(base.server_cpus, target.server.emulator_cpus),
             )
         )
-        found[facts.threads] = base.model_copy(
+        bases[facts.threads] = base.model_copy(
             update={
-                "client_cpu_s": (other or facts).client.cpu_s,
-                "server_cpu_s": (other or facts).server.cpu_s,
+                "client_cpu_s": (nearest_arm or facts).client.cpu_s,
+                "server_cpu_s": (nearest_arm or facts).server.cpu_s,
                 "client_cpus": client_cpus,
                 "server_cpus": server_cpus,
             }
         )
-    return found
+    return bases
 
 
-def _less(cpus: float, emulator: float) -> float:
+def _without_emulator(cpus: float, emulator: float) -> float:
     return max(cpus - emulator, cpus / 10)

@@ -9,7 +9,7 @@ services are: E[S^2] / 2E[S]. With exponential services that is E[S], and the so
 This matters because a result of 100 rows occupies a gigabit line for 0.1 ms, an OK packet for 1 µs. A model that knows only the mean
 lets small answers overtake large ones, and near the knee predicts up to a fifth more throughput than the line delivers.
 
-Not here: measuring the demands, and effects that grow with the number of connections (locks, caches, scheduling).
+Effects that grow with the number of connections (locks, caches, scheduling) are not modelled. `facts.py` measures the demands.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-_MOST_BUSY = 0.98
-"""Maximum utilisation of processors by others at which a measured utilisation still shows how much is left."""
+_MAX_BUSY = 0.98
+"""Maximum utilisation of processors by others. Above it, a measured utilisation does not show how much is left."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +79,21 @@ class Beside:
 
     @classmethod
     def measured(cls, cycle_s: float, wait_s: float, others_s: float, processors: int) -> Self:
-        alone = cls(0.0, others_s, processors)
-        return cls(max(cycle_s - wait_s, 1e-6) / alone._crowding(cycle_s), others_s, processors)
+        without_work = cls(0.0, others_s, processors)
+        return cls(max(cycle_s - wait_s, 1e-6) / without_work._slowdown(cycle_s), others_s, processors)
 
-    def _crowding(self, cycle_s: float) -> float:
+    def _slowdown(self, cycle_s: float) -> float:
         """Factor by which other processes lengthen the work: exact for one and two processors, exponential services (M/M/1, M/M/2)."""
-        busy = min(self.others_s / cycle_s / self.processors, _MOST_BUSY)
-        return 1 / (1 - busy**self.processors)
+        utilisation = min(self.others_s / cycle_s / self.processors, _MAX_BUSY)
+        return 1 / (1 - utilisation**self.processors)
 
     def cycle_s(self, wait_s: float) -> float:
         """Time from the beginning of one transaction to that of the next, between waits of `wait_s`."""
-        low, high = wait_s, wait_s + self.work_s / (1 - _MOST_BUSY**self.processors)
+        low, high = wait_s, wait_s + self.work_s / (1 - _MAX_BUSY**self.processors)
         for _ in range(60):
             middle = (low + high) / 2
-            longer = middle < wait_s + self.work_s * self._crowding(middle)
-            low, high = (middle, high) if longer else (low, middle)
+            is_longer = middle < wait_s + self.work_s * self._slowdown(middle)
+            low, high = (middle, high) if is_longer else (low, middle)
         return high
 
 
@@ -113,27 +113,29 @@ class Point:
         return self.connections / self.throughput
 
 
-def solve(delay_s: float, stations: Sequence[Station], most: int) -> list[Point]:
-    """The points for 1 .. `most` connections. A transaction must take some time, otherwise there is no solution. A negative delay
-    means that stations work on one transaction at the same time."""
-    assert most >= 1 and delay_s + sum(station.demand_s for station in stations) > 0
+def solve(delay_s: float, stations: Sequence[Station], max_connections: int) -> list[Point]:
+    """The points for 1 .. `max_connections` connections. A transaction must take some time, otherwise there is no solution. A negative
+    delay means that stations work on one transaction at the same time."""
+    assert max_connections >= 1 and delay_s + sum(station.demand_s for station in stations) > 0
     highest = ceiling(stations)
-    found = [0.0] * len(stations)
-    serving = [0.0] * len(stations)
+    queue_lengths = [0.0] * len(stations)
+    utilisations = [0.0] * len(stations)
     points = []
-    for connections in range(1, most + 1):
+    for connections in range(1, max_connections + 1):
         residence = []
-        for station, inside, busy in zip(stations, found, serving, strict=True):
-            wait = max(inside - busy, 0.0) * station.mean_s + busy * station.left_s
+        for station, queue_length, in_service in zip(stations, queue_lengths, utilisations, strict=True):
+            wait = max(queue_length - in_service, 0.0) * station.mean_s + in_service * station.left_s
             # During one cycle, each other connection precedes it with at most one transaction.
             residence.append(min(station.demand_s + station.visits * wait, connections * station.demand_s))
         # The correction is an approximation; the bounds are exact. (With a negative delay, the sum could violate the first.)
         cycle = max(delay_s + sum(residence), connections / highest)
         throughput = connections / cycle
-        found = [throughput * time for time in residence]
-        serving = [min(throughput * station.demand_s, 1.0) for station in stations]
-        used = {station.name: busy for station, busy in zip(stations, serving, strict=True)}
-        points.append(Point(connections, throughput, used))
+        queue_lengths = [throughput * time for time in residence]
+        utilisations = [min(throughput * station.demand_s, 1.0) for station in stations]
+        utilisation_by_name = {
+            station.name: in_service for station, in_service in zip(stations, utilisations, strict=True)
+        }
+        points.append(Point(connections, throughput, utilisation_by_name))
     return points
 
 

@@ -1,4 +1,4 @@
-"""Predictions of the fitted model at any settings: `answer`."""
+"""Predictions of the fitted model at any settings. Start at `answer`."""
 
 from __future__ import annotations
 
@@ -92,12 +92,14 @@ CLIENT_CPU, SERVER_CPU = Resource.CLIENT_CPU.value, Resource.SERVER_CPU.value
 TO_CLIENT, TO_SERVER = Resource.LINK_TO_CLIENT.value, Resource.LINK_TO_SERVER.value
 SHARED_CPU = "CPU of both"
 LATENCY = Resource.LATENCY.value
-PIECE_BYTES = 16_384
+BUFFER_BYTES = 16_384
 """Default `net_buffer_length` of both servers."""
-BUSY = 0.9
+LIMIT_UTILISATION = 0.9
 """Utilisation from which a station is called the limit; below it, more connections would give more throughput."""
 
-_NONE = WhatIfCompression(algorithm="off", ratio_to_client=1, ratio_to_server=1, client_byte_s=0, server_byte_s=0)
+_NO_COMPRESSION = WhatIfCompression(
+    algorithm="off", ratio_to_client=1, ratio_to_server=1, client_byte_s=0, server_byte_s=0
+)
 
 
 @dataclass(frozen=True)
@@ -129,28 +131,32 @@ class Network:
 
 
 def network(base: WhatIf, settings: WhatIfSettings) -> Network:
-    """The network at `settings`; values of `base` that they do not name stay. A cost that was not measured counts as 0, so check
-    `is_known` first."""
-    how = next((each for each in base.compression if each.algorithm == settings.compression), _NONE)
-    compressed, tls, each = settings.compression != "off", settings.tls, settings.connect_each
+    """The queueing network of `base` at `settings`. A cost that was not measured counts as 0, so check `is_known` first."""
+    compression = next(
+        (connect_each for connect_each in base.compression if connect_each.algorithm == settings.compression),
+        _NO_COMPRESSION,
+    )
+    compressed, tls, connect_each = settings.compression != "off", settings.tls, settings.connect_each
     record_bytes = base.tls_record_bytes if tls else 0
-    replies = [carried_bytes(m, how.ratio_to_client if compressed else None, record_bytes) for m in base.replies_bytes]
-    requests = [
-        carried_bytes(m, how.ratio_to_server if compressed else None, record_bytes) for m in base.requests_bytes
+    replies = [
+        carried_bytes(m, compression.ratio_to_client if compressed else None, record_bytes) for m in base.replies_bytes
     ]
-    plain, carried = sum(base.replies_bytes) + sum(base.requests_bytes), sum(replies) + sum(requests)
+    requests = [
+        carried_bytes(m, compression.ratio_to_server if compressed else None, record_bytes) for m in base.requests_bytes
+    ]
+    plain_bytes, carried_total = sum(base.replies_bytes) + sum(base.requests_bytes), sum(replies) + sum(requests)
     round_trips, client_s, server_s = base.turns, base.client_cpu_s, base.server_cpu_s
-    client_s += plain * how.client_byte_s + (carried * (base.tls_byte_s or 0.0) if tls else 0.0)
-    server_s += plain * how.server_byte_s + (carried * (base.tls_byte_s or 0.0) if tls else 0.0)
-    if each:
+    client_s += plain_bytes * compression.client_byte_s + (carried_total * (base.tls_byte_s or 0.0) if tls else 0.0)
+    server_s += plain_bytes * compression.server_byte_s + (carried_total * (base.tls_byte_s or 0.0) if tls else 0.0)
+    if connect_each:
         round_trips += (base.connect_turns or 0.0) + ((base.tls_connect_turns or 0.0) if tls else 0.0)
         client_s += (base.connect_client_s or 0.0) + ((base.tls_connect_client_s or 0.0) if tls else 0.0)
         server_s += (base.connect_server_s or 0.0) + ((base.tls_connect_server_s or 0.0) if tls else 0.0)
-    stations, delay_s = _cpus(base, max(client_s, 0.0), max(server_s, 0.0))
+    stations, delay_s = _cpu_stations(base, max(client_s, 0.0), max(server_s, 0.0))
     if settings.rate_bps is not None:
         for name, messages in ((TO_CLIENT, replies), (TO_SERVER, requests)):
             stations.append(line(name, [headed_bytes(m) for m in messages], settings.rate_bps))
-        delay_s -= _sent_meanwhile_s(base, replies, max(server_s, 0.0), settings.rate_bps)
+        delay_s -= _overlap_s(base, replies, max(server_s, 0.0), settings.rate_bps)
     return Network(delay_s + round_trips * settings.rtt_s, base.think_s, tuple(stations))
 
 
@@ -164,19 +170,19 @@ def is_known(base: WhatIf, tls: bool, connect_each: bool) -> bool:
     return None not in costs
 
 
-def _sent_meanwhile_s(base: WhatIf, replies: Sequence[float], server_s: float, rate_bps: float) -> float:
+def _overlap_s(base: WhatIf, replies: Sequence[float], server_s: float, rate_bps: float) -> float:
     """Time saved by overlap: a server sends a long reply in pieces while it continues to read, so link and server work at the same
     time on all but the first piece."""
     total = sum(base.replies_bytes)
     saved = 0.0
-    for message, carried in zip(base.replies_bytes, replies, strict=True):
-        if message > PIECE_BYTES:
-            both = min(8 * headed_bytes(carried) / rate_bps, server_s * message / total)
-            saved += (1 - PIECE_BYTES / message) * both
+    for message, carried_size in zip(base.replies_bytes, replies, strict=True):
+        if message > BUFFER_BYTES:
+            overlap_s = min(8 * headed_bytes(carried_size) / rate_bps, server_s * message / total)
+            saved += (1 - BUFFER_BYTES / message) * overlap_s
     return saved
 
 
-def _cpus(base: WhatIf, client_s: float, server_s: float) -> tuple[list[Station], float]:
+def _cpu_stations(base: WhatIf, client_s: float, server_s: float) -> tuple[list[Station], float]:
     visits = max(base.turns, 1.0)
     if base.shared_cpu:
         both, delay_s = processors(SHARED_CPU, 2 * visits, client_s + server_s, base.server_cpus)
@@ -188,14 +194,17 @@ def _cpus(base: WhatIf, client_s: float, server_s: float) -> tuple[list[Station]
 
 def answer(base: WhatIf, settings: WhatIfSettings) -> WhatIfAnswer:
     """Throughput, what limits it, the cycle and the knee."""
-    found = network(base, settings)
-    point = at(found.points(settings.threads), settings.threads)
+    solved_network = network(base, settings)
+    point = at(solved_network.points(settings.threads), settings.threads)
     return WhatIfAnswer(
-        tps=point.throughput, limits=limiting(point, found.stations), cycle_s=point.cycle_s, knee=found.knee
+        tps=point.throughput,
+        limits=limiting(point, solved_network.stations),
+        cycle_s=point.cycle_s,
+        knee=solved_network.knee,
     )
 
 
 def limiting(point: Point, stations: Sequence[Station]) -> str:
     """The busiest station, or `latency` where none is near its ceiling."""
     busiest = max(stations, key=lambda station: point.utilisation[station.name])
-    return busiest.name if point.utilisation[busiest.name] >= BUSY else LATENCY
+    return busiest.name if point.utilisation[busiest.name] >= LIMIT_UTILISATION else LATENCY

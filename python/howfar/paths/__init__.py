@@ -1,5 +1,7 @@
-"""How a client reaches a server: one file per path and one line in `PATHS`. Other code uses what a path declares, and its name
-only for something that concerns this path alone."""
+"""Paths: the routes by which a client connects to a server. Each has one file and one line in `PATHS`.
+
+Other code decides by what a path declares, and by its name only for something that concerns this path alone.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from collections.abc import Collection
 
 from howfar.errors import PlanError
 from howfar.paths.forwarded_socket import ForwardedSocketPath
-from howfar.paths.given import GIVEN_PATHS
 from howfar.paths.haproxy import HaproxyPath, SidecarPath
 from howfar.paths.nutcracker import NutcrackerPath
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, find_program
@@ -17,6 +18,7 @@ from howfar.paths.socket import SocketPath
 from howfar.paths.ssh import SSH_PATHS
 from howfar.paths.stunnel import STUNNEL_PATHS
 from howfar.paths.tcp import TcpPath
+from howfar.paths.user_proxies import USER_PROXY_PATHS
 
 PATHS: dict[str, Path] = {
     path.name: path
@@ -31,10 +33,10 @@ PATHS: dict[str, Path] = {
         *STUNNEL_PATHS,
         *PGBOUNCER_PATHS,
         NutcrackerPath(),
-        *GIVEN_PATHS,
+        *USER_PROXY_PATHS,
     )
 }
-"""Names of all paths, in the order of tables and charts."""
+"""All paths by name, in the order of tables and charts."""
 
 
 def find_path(name: str) -> Path:
@@ -49,10 +51,14 @@ def path_names() -> tuple[str, ...]:
     return tuple(PATHS)
 
 
-def not_carried(path: Path, services: Collection[str]) -> str | None:
-    """Why this path's programs cannot carry these servers' protocol; None if they can."""
-    unread = [service for service in services if path.protocols and service not in path.protocols]
-    return f"it carries {' and '.join(path.protocols)} only, and the server speaks {unread[0]}" if unread else None
+def reason_not_carried(path: Path, services: Collection[str]) -> str | None:
+    """The reason why this path's programs cannot carry the protocols of these services; None if they can."""
+    unsupported = [service for service in services if path.protocols and service not in path.protocols]
+    return (
+        f"it carries {' and '.join(path.protocols)} only, and the server speaks {unsupported[0]}"
+        if unsupported
+        else None
+    )
 
 
 def check_programs(path: Path) -> None:
@@ -74,13 +80,14 @@ def is_local(name: object) -> bool:
 
 
 def is_direct(name: object, machines: int, *, by_socket: bool) -> bool:
-    """Whether the path of this name has no program in between, `machines` machines, and the server's socket or TCP at its end."""
+    """Whether the path of this name has no program in between, connects `machines` machines, and leads to the server's socket
+    (`by_socket`) or TCP port."""
     path = PATHS.get(str(name))
     return path is not None and not path.hops and path.machines == machines and path.by_socket is by_socket
 
 
 def is_movable(name: object) -> bool:
-    """Whether the program of the path of this name can have its own host; False for a name that is not registered."""
+    """Whether the program on the path of this name can run on its own host; False for a name that is not registered."""
     path = PATHS.get(str(name))
     return path is not None and path.movable
 

@@ -1,6 +1,6 @@
 """`forwarded-socket`: the server's Unix socket carried to the client's host by a socat on each; the server does not listen on TCP.
 
-socat starts one process per connection on each side. That cost belongs to the path and is counted with it.
+socat starts one process per connection on each side. Its CPU time counts as the path's.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ class ForwardedSocketPath(Path):
     modelled = False
 
     def open(self, context: PathContext) -> Endpoint:
-        near, port = context.work / "forward.sock", context.hop_port
-        to_server = [
+        socket_path, port = context.work / "forward.sock", context.hop_port
+        server_command = [
             context.within("server", partial(find_program, "socat")),
             f"TCP-LISTEN:{port},reuseaddr,fork,backlog=1024",
-            f"UNIX-CONNECT:{_escaped(context.server_socket)}",
+            f"UNIX-CONNECT:{_escape(context.server_socket)}",
         ]
-        to_client = [
+        client_command = [
             context.within("client", partial(find_program, "socat")),
-            f"UNIX-LISTEN:{_escaped(near)},fork,reuseaddr,unlink-early,backlog=1024",
+            f"UNIX-LISTEN:{_escape(socket_path)},fork,reuseaddr,unlink-early,backlog=1024",
             f"TCP:{context.server_address}:{port}",
         ]
-        far_end = context.start("server", to_server, "socat-server.log")
-        near_end = context.start("client", to_client, "socat-client.log")
-        context.wait_until(far_end, "socat-server.log", lambda: context.listens(far_end, port))
-        context.wait_until(near_end, "socat-client.log", lambda: context.listens(near_end, near))
+        server_side = context.start("server", server_command, "socat-server.log")
+        client_side = context.start("client", client_command, "socat-client.log")
+        context.wait_until(server_side, "socat-server.log", lambda: context.listens(server_side, port))
+        context.wait_until(client_side, "socat-client.log", lambda: context.listens(client_side, socket_path))
         return Endpoint(
-            socket=str(near),
-            peer_pid=near_end.pid,
+            socket=str(socket_path),
+            peer_pid=client_side.pid,
             server_port=port,
-            hops=(Hop("server_side", far_end, forks=True), Hop("client_side", near_end, forks=True)),
+            hops=(Hop("server_side", server_side, forks=True), Hop("client_side", client_side, forks=True)),
             facts={
                 "program": _version(context),
                 "port": port,
-                "server_side": " ".join(to_server),
-                "client_side": " ".join(to_client),
+                "server_side": " ".join(server_command),
+                "client_side": " ".join(client_command),
             },
         )
 
 
-def _escaped(path: FilePath) -> str:
-    """Escape the special characters of socat's syntax in a name."""
+def _escape(path: FilePath) -> str:
+    """Escape the characters of a file name that are special in socat's syntax."""
     return re.sub(r"([\\,:!\"'(\[{])", r"\\\1", str(path))
 
 

@@ -1,7 +1,7 @@
-"""`haproxy` and `sidecar`: HAProxy in TCP mode on the client's host or its own, or on each host as in a service mesh.
+"""`haproxy`: HAProxy in TCP mode on the client's host or its own. `sidecar`: one on each host, as in a service mesh.
 
-HAProxy reads no bytes of the protocol, so sessions, TLS and compression are those of the client and the server. Its own counters show
-what it carried. Its CPU time is part of the path's.
+HAProxy does not parse the protocol, so sessions, TLS and compression are those of client and server. Its own counters show what it
+carried. Its CPU time counts as the path's.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program, hop_place
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program, hop_host
 
-_OWN_FILES = 200
-"""Files in addition to two for each connection."""
-_ANSWER_S = 5.0
+_OTHER_FILES = 200
+"""Number of files that it opens in addition to two for each connection."""
+_ANSWER_TIMEOUT_S = 5.0
 _POLL_S = 0.01
 _CONFIGURATION = """\
 global
     stats socket {control} mode 600 level user
-    maxconn {most}
+    maxconn {max_connections}
 defaults
     mode tcp
     timeout connect 10s
@@ -35,7 +35,7 @@ defaults
     timeout server 24h
 listen {name}
     bind {listen}
-    maxconn {most}
+    maxconn {max_connections}
     server server {connect}
 """
 
@@ -47,43 +47,48 @@ class _Proxy:
         self._context, self._side = context, side
         self._control, log = (context.work / f"haproxy-{side}.sock", f"haproxy-{side}.log")
         context.within(side, partial(self._control.unlink, missing_ok=True))
-        made = _CONFIGURATION.format(
+        configuration = _CONFIGURATION.format(
             control=self._control,
-            most=context.within(side, _most_connections),
+            max_connections=context.within(side, _max_connections),
             name=side,
-            listen=_address(listen),
-            connect=_address(connect),
+            listen=_format_address(listen),
+            connect=_format_address(connect),
         )
-        file = context.write(side, f"haproxy-{side}.cfg", made)
+        file = context.write(side, f"haproxy-{side}.cfg", configuration)
         # -db: in the foreground, one process.
-        self.process = context.start(side, [context.within(side, _program), "-db", "-f", str(file)], log)
+        self.process = context.start(side, [context.within(side, _find_haproxy), "-db", "-f", str(file)], log)
         context.wait_until(self.process, log, lambda: context.listens(self.process, listen[1]))
-        self.facts = f"listens at {_address(listen)}, connects to {_address(connect)}"
-        self.hop = Hop(f"{side}_side", self.process, carried=self._carried)
+        self.facts = f"listens at {_format_address(listen)}, connects to {_format_address(connect)}"
+        self.hop = Hop(f"{side}_side", self.process, read_counters=self._read_counters)
 
-    def _carried(self) -> Mapping[str, int]:
-        """Read connections (total and peak) and bytes to and from the server. Raises LabError.
+    def _read_counters(self) -> Mapping[str, int]:
+        """Read its counters: connections (total and maximum at once), and bytes to and from the server. Raises LabError.
 
-        HAProxy counts the bytes of a connection when it has ended on both sides, so this waits for the last one.
+        HAProxy counts the bytes of a connection when it has ended on both sides, so this first waits until no connection is left.
         """
-        until = time.monotonic() + _ANSWER_S
+        deadline = time.monotonic() + _ANSWER_TIMEOUT_S
         while (
-            int((counted := self._context.within(self._side, partial(_counters, self._control)))["scur"])
-            and time.monotonic() < until
+            int((counters := self._context.within(self._side, partial(_fetch_counters, self._control)))["scur"])
+            and time.monotonic() < deadline
         ):
             time.sleep(_POLL_S)
-        names = {"connections": "stot", "connections_most": "smax", "bytes_to_server": "bin", "bytes_to_client": "bout"}
-        return {name: int(counted[theirs]) for name, theirs in names.items()}
+        counter_names = {
+            "connections": "stot",
+            "connections_most": "smax",
+            "bytes_to_server": "bin",
+            "bytes_to_client": "bout",
+        }
+        return {name: int(counters[their_name]) for name, their_name in counter_names.items()}
 
 
-def _counters(control: FilePath) -> Mapping[str, str]:
-    """Read the frontend's counters, by HAProxy's names. Raises LabError."""
+def _fetch_counters(control: FilePath) -> Mapping[str, str]:
+    """Read the counters of HAProxy's frontend, under HAProxy's names. Raises LabError."""
     try:
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.settimeout(_ANSWER_S)
-            asking.connect(str(control))
-            asking.sendall(b"show stat -1 1 -1\n")
-            answer = b"".join(iter(lambda: asking.recv(65536), b""))
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_TIMEOUT_S)
+            connection.connect(str(control))
+            connection.sendall(b"show stat -1 1 -1\n")
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
     except OSError as error:
         raise LabError(f"HAProxy does not answer on its control socket: {error}") from error
     rows = list(csv.DictReader(io.StringIO(answer.decode().removeprefix("# "))))
@@ -106,16 +111,16 @@ class HaproxyPath(Path):
 
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
-        place = hop_place(context)
-        near = (place.to_clients, context.hop_port)
-        proxy = _Proxy(context, place.side, near, (context.server_address, context.server_port))
+        host = hop_host(context)
+        listen = (host.to_clients, context.hop_port)
+        proxy = _Proxy(context, host.side, listen, (context.server_address, context.server_port))
         return Endpoint(
-            host=near[0],
-            port=near[1],
-            seen_from=place.to_server,
+            host=listen[0],
+            port=listen[1],
+            seen_from=host.to_server,
             server_port=context.server_port,
             hops=(proxy.hop,),
-            facts={"program": context.within(place.side, _version), proxy.hop.label: proxy.facts},
+            facts={"program": context.within(host.side, _version), proxy.hop.label: proxy.facts},
         )
 
 
@@ -132,15 +137,15 @@ class SidecarPath(Path):
 
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
-        far = (context.server_address, context.hop_port)
-        near = (context.loopback_address, context.hop_port)
-        server_side = _Proxy(context, "server", far, (context.loopback_address, context.server_port))
-        client_side = _Proxy(context, "client", near, far)
+        server_listen = (context.server_address, context.hop_port)
+        client_listen = (context.loopback_address, context.hop_port)
+        server_side = _Proxy(context, "server", server_listen, (context.loopback_address, context.server_port))
+        client_side = _Proxy(context, "client", client_listen, server_listen)
         return Endpoint(
-            host=near[0],
-            port=near[1],
+            host=client_listen[0],
+            port=client_listen[1],
             seen_from=context.loopback_address,
-            server_port=far[1],
+            server_port=server_listen[1],
             hops=(server_side.hop, client_side.hop),
             facts={
                 "program": context.within("client", _version),
@@ -150,17 +155,17 @@ class SidecarPath(Path):
         )
 
 
-def _most_connections() -> int:
-    """The connection limit that the file limit allows; HAProxy refuses to start with more."""
+def _max_connections() -> int:
+    """The maximum number of connections that the file limit allows; HAProxy refuses to start with more."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536) // 2 - _OWN_FILES
+    return (min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536) // 2 - _OTHER_FILES
 
 
-def _address(place: tuple[str, int]) -> str:
-    return f"{place[0]}:{place[1]}"
+def _format_address(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"
 
 
-def _program() -> str:
+def _find_haproxy() -> str:
     return find_program("haproxy")
 
 

@@ -1,7 +1,8 @@
 """`nutcracker`: nutcracker (twemproxy) on the client's host or its own, through which all clients share one connection to a store.
 
-It reads only the first protocol of a store, and of Redis passes only commands on keys: a server cannot be queried through it for its
-version, or for how it sees a session. The server reports its one connection. Nutcracker's own counters show what it carried.
+It knows only the oldest protocol of a store, and of Redis's commands passes only those on keys: a server cannot be queried through it
+for its version, or for how it sees a session. The server reports only nutcracker's one connection. Nutcracker's own counters show what
+it carried.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from functools import cache, partial
 from typing import Any
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program, hop_place
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program, hop_host
 
 _PROGRAM = "nutcracker"
 _LOG = "nutcracker.log"
 _POOL = "howfar"
-_ANSWER_S = 5.0
-_EVERY_MS = 50
-"""Interval at which nutcracker sums its counters; its default of 30 s is longer than a trial."""
+_ANSWER_TIMEOUT_S = 5.0
+_SUM_INTERVAL_MS = 50
+"""Interval at which nutcracker updates its counters; its default of 30 s is longer than a trial."""
 _CONFIGURATION = """\
 {pool}:
   listen: {listen}:{port}
@@ -56,65 +57,72 @@ class NutcrackerPath(Path):
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         port, counters_port = context.hop_port, context.hop_port + 1
-        place = hop_place(context)
-        within = partial(context.within, place.side)
-        made = _CONFIGURATION.format(
+        host = hop_host(context)
+        run_on_host = partial(context.within, host.side)
+        configuration = _CONFIGURATION.format(
             pool=_POOL,
-            listen=place.to_clients,
+            listen=host.to_clients,
             port=port,
             redis=str(context.service == "redis").lower(),
             server=context.server_address,
             server_port=context.server_port,
         )
-        file = context.write(place.side, "nutcracker.yml", made)
-        counting = ["-a", context.loopback_address, "-s", str(counters_port), "-i", str(_EVERY_MS)]
-        notes = ["-o", str(context.work / "nutcracker.notes"), "-v", "4"]
-        process = context.start(place.side, [within(_program), "-c", str(file), *counting, *notes], _LOG)
+        file = context.write(host.side, "nutcracker.yml", configuration)
+        counter_options = ["-a", context.loopback_address, "-s", str(counters_port), "-i", str(_SUM_INTERVAL_MS)]
+        log_options = ["-o", str(context.work / "nutcracker.notes"), "-v", "4"]
+        process = context.start(
+            host.side, [run_on_host(_find_nutcracker), "-c", str(file), *counter_options, *log_options], _LOG
+        )
         context.wait_until(process, _LOG, lambda: context.listens(process, port))
-        ask = partial(_counters, context.loopback_address, counters_port)
+        fetch_counters = partial(_fetch_counters, context.loopback_address, counters_port)
 
-        def carried() -> Mapping[str, int]:
-            """Read the counters until they are stable, because they are updated periodically. Raises LabError."""
-            until, before = time.monotonic() + _ANSWER_S, within(ask)
+        def read_counters() -> Mapping[str, int]:
+            """Read the counters repeatedly until they no longer change, because they are updated only periodically. Raises
+            LabError."""
+            deadline, previous = time.monotonic() + _ANSWER_TIMEOUT_S, run_on_host(fetch_counters)
             while True:
-                time.sleep(3 * _EVERY_MS / 1e3)
-                now = within(ask)
-                if now == before or time.monotonic() > until:
+                time.sleep(3 * _SUM_INTERVAL_MS / 1e3)
+                current = run_on_host(fetch_counters)
+                if current == previous or time.monotonic() > deadline:
                     break
-                before = now
-            server = now["server"]
+                previous = current
+            server = current["server"]
             return {
                 "requests": server["requests"],
                 "bytes_to_server": server["request_bytes"],
                 "bytes_to_client": server["response_bytes"],
             }
 
-        def at_once() -> Mapping[str, int]:
-            told = within(ask)
-            return {"to_clients": told["client_connections"], "to_server": told["server"]["server_connections"]}
+        def count_connections() -> Mapping[str, int]:
+            counters = run_on_host(fetch_counters)
+            return {"to_clients": counters["client_connections"], "to_server": counters["server"]["server_connections"]}
 
         return Endpoint(
-            host=place.to_clients,
+            host=host.to_clients,
             port=port,
-            seen_from=place.to_server,
+            seen_from=host.to_server,
             server_port=context.server_port,
-            hops=(hop := Hop(f"{place.side}_side", process, carried=carried, now=at_once),),
-            facts={"program": within(_version), hop.label: "one connection to the server for all clients"},
+            hops=(
+                hop := Hop(
+                    f"{host.side}_side", process, read_counters=read_counters, count_connections=count_connections
+                ),
+            ),
+            facts={"program": run_on_host(_version), hop.label: "one connection to the server for all clients"},
         )
 
 
-def _counters(address: str, port: int) -> Mapping[str, Any]:
+def _fetch_counters(address: str, port: int) -> Mapping[str, Any]:
     """Nutcracker's counters. Raises LabError."""
     try:
-        with socket.create_connection((address, port), _ANSWER_S) as asking:
-            answer = b"".join(iter(lambda: asking.recv(65536), b""))
-        told: Mapping[str, Any] = json.loads(answer)[_POOL]
+        with socket.create_connection((address, port), _ANSWER_TIMEOUT_S) as connection:
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        counters: Mapping[str, Any] = json.loads(answer)[_POOL]
     except (OSError, ValueError, KeyError) as error:
         raise LabError(f"nutcracker does not tell its counters: {error}") from error
-    return told
+    return counters
 
 
-def _program() -> str:
+def _find_nutcracker() -> str:
     return find_program(_PROGRAM)
 
 

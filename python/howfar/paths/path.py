@@ -1,4 +1,4 @@
-"""What a path declares, the context it is opened with, and the endpoint that opening it returns."""
+"""`Path`: what a path declares. `PathContext`: what it is opened with. `Endpoint`: what opening it returns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from howfar.errors import MissingError
 
-Seen = TypeVar("Seen")
+Result = TypeVar("Result")
 Side = Literal["client", "server", "hop"]
-"""An end of the link, or the separate host of a program in between."""
+"""The host of the client or of the server, or the separate host of a program in between."""
 
 
 class Process(Protocol):
-    """A process that was started for a path and ends with it."""
+    """A process that was started for a path, and that is stopped when the path is closed."""
 
     @property
     def pid(self) -> int: ...
@@ -29,7 +29,7 @@ class Process(Protocol):
 
 
 class Certificates(Protocol):
-    """The authority, the certificate and its key, in PEM."""
+    """PEM files: the CA, the server's certificate and its key."""
 
     @property
     def ca(self) -> FilePath: ...
@@ -41,25 +41,26 @@ class Certificates(Protocol):
 
 @dataclass(frozen=True)
 class Hop:
-    """A program between client and server. Its CPU time is part of the path's."""
+    """A running program between client and server. Its CPU time counts as the path's."""
 
     label: str
     """The hop's key in receipts, such as `server_side`."""
     process: Process
     forks: bool = False
-    """Whether the hop has a process for each connection, which the receipt checks."""
-    carried: Callable[[], Mapping[str, int]] | None = None
-    """The hop's counters since it started: `bytes_to_server`, `bytes_to_client` and, where it counts them, `connections` and
-    `connections_most` (at once). None: it has none. Raises LabError."""
-    now: Callable[[], Mapping[str, int]] | None = None
-    """Number of connections at the moment: `to_clients`, `to_server`; watched under the load. None: not reported."""
-    let_go: Callable[[], None] | None = None
-    """Closes the connections to the server that the hop keeps without a client. Called once, after the load. Raises LabError."""
+    """Whether the hop has a process for each connection; the receipt checks their number."""
+    read_counters: Callable[[], Mapping[str, int]] | None = None
+    """Reads the hop's counters since it started: `bytes_to_server`, `bytes_to_client` and, if it counts them, `connections` and
+    `connections_most` (the maximum at once). None if it has no counters. Raises LabError."""
+    count_connections: Callable[[], Mapping[str, int]] | None = None
+    """Reads the hop's present numbers of connections, `to_clients` and `to_server`, which are sampled under the load. None if it does
+    not report them."""
+    close_idle_connections: Callable[[], None] | None = None
+    """Closes the hop's idle connections to the server. Called once, after the load. Raises LabError."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a client connects on an open path, and what its receipt must show."""
+    """Where a client of an open path connects, and what the receipt must then show."""
 
     socket: str | None = None
     host: str | None = None
@@ -67,12 +68,12 @@ class Endpoint:
     peer_pid: int | None = None
     """PID at the other end of a Unix socket; None for TCP, which does not show it."""
     seen_from: str = "localhost"
-    """The client's address as the server must see it, without port."""
+    """The client's address, without port, as the server must see it."""
     server_port: int | None = None
-    """Port at the server host's end of the TCP connections that carry the load; None: there are none."""
+    """The port on the server's host of the TCP connections that carry the load; None if no TCP connections do."""
     hops: tuple[Hop, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
-    """A receipt's facts about the hops."""
+    """Facts about the hops, for the receipt."""
 
     @property
     def connection(self) -> dict[str, Any]:
@@ -81,7 +82,7 @@ class Endpoint:
 
 
 class PathContext(Protocol):
-    """One running server and the two hosts, as a path needs them."""
+    """What a path needs to be opened: one running server, and access to the hosts."""
 
     @property
     def work(self) -> FilePath:
@@ -125,16 +126,17 @@ class PathContext(Protocol):
 
     @property
     def hop_address(self) -> str | None:
-        """Address of the separate host that runs the program of a `movable` path. None: it runs where the path declares."""
+        """Address of the separate host for the program of a `movable` path. None: the program runs on the host that the path
+        declares."""
         ...
 
-    def within(self, side: Side, function: Callable[[], Seen]) -> Seen:
-        """Run `function` on that host, in its network. It is sent there, so it must be a function of a module, with its arguments
-        by `partial`."""
+    def within(self, side: Side, function: Callable[[], Result]) -> Result:
+        """Run `function` on that host, in its network. The function may be sent to another machine, so it must be a module's function,
+        or a `partial` of one with its arguments."""
         ...
 
     def write(self, side: Side, name: str, text: str) -> FilePath:
-        """Write one of the path's own files into the work directory of that host."""
+        """Write one of the path's own files into the work directory on that host; returns its path."""
         ...
 
     def certificates(self) -> Certificates:
@@ -146,13 +148,13 @@ class PathContext(Protocol):
         ...
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
-        """Start a program that ends with the path. `log`: the file of its output, PROGRAM.log or PROGRAM-SIDE.log; errors use the
-        program's name from it. `as_user`: UID for the program; some refuse to run as root."""
+        """Start a program, which is stopped when the path is closed. `log`: name of the file for its output, PROGRAM.log or
+        PROGRAM-SIDE.log; errors take the program's name from it. `as_user`: UID for a program that refuses to run as root."""
         ...
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
-        """`bytes_to_server` and `bytes_to_client` of the connections at a port of the server's host, since each began: the kernel's
-        counts, for a program that keeps its connections and has no counters. Raises LabError."""
+        """The kernel's `bytes_to_server` and `bytes_to_client` of the open connections to a port of the server's host, since each
+        began. For programs that keep their connections open and have no counters. Raises LabError."""
         ...
 
     def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
@@ -165,7 +167,7 @@ class PathContext(Protocol):
         ...
 
     def output(self, side: Side, command: Sequence[str]) -> str:
-        """The output of a program on that host; empty if it is missing."""
+        """Run a program on that host and return its output; empty if the program is not installed."""
         ...
 
 
@@ -175,56 +177,63 @@ class HopSide:
 
     side: Side
     to_clients: str
+    """The address on which it listens for clients."""
     to_server: str
+    """The address from which it connects to the server."""
 
 
-def hop_place(context: PathContext) -> HopSide:
-    """Where a program of the client's host runs: there, unless it has its own host."""
-    own = context.hop_address
-    return HopSide("hop", own, own) if own else HopSide("client", context.loopback_address, context.client_address)
+def hop_host(context: PathContext) -> HopSide:
+    """Where the program of a `movable` path runs: on its own host if it has one, otherwise on the client's."""
+    own_address = context.hop_address
+    return (
+        HopSide("hop", own_address, own_address)
+        if own_address
+        else HopSide("client", context.loopback_address, context.client_address)
+    )
 
 
-_PLACES = ("/usr/sbin", "/usr/local/sbin")
+_SBIN_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin")
 """Directories that are not on every user's PATH."""
 
 
 _given: dict[str, FilePath] = {}
+"""Files of programs that the user chose, by the program's name."""
 
 
 def give_program(name: str, where: FilePath) -> None:
-    """Use this file as the program of that name, in this process."""
+    """Set the file of the program `name`, for this process."""
     _given[name] = where
 
 
 def given_programs() -> Mapping[str, FilePath]:
-    """Programs that were given by `give_program`."""
+    """Files of programs that were set by `give_program`, by the program's name."""
     return dict(_given)
 
 
 def find_program(name: str) -> str:
-    """Find a hop's program. Raises MissingError."""
+    """Find the file of a hop's program. Raises MissingError."""
     if name in _given:
         return str(_given[name])
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
-    if found is None:
+    file = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SBIN_DIRECTORIES]))
+    if file is None:
         raise MissingError(
             f"the program {name} was not found",
             f"Install {name} (`howfar setup --hops` does so where there is a package), or give its program: --hop-binary {name}=PATH.",
         )
-    return found
+    return file
 
 
 class Path(ABC):
-    """A path before it is open: its facts, and how to open it. Each has one file of this package."""
+    """A path: the facts that it declares, and how to open it. Each has its own file in this package."""
 
     name: str
     """Name in plans, commands and run files."""
     label: str
     """Name in sentences."""
     machines: int
-    """Number of machines; 1: the client runs on the server's host."""
+    """Number of machines of client and server; 1: the client runs on the server's host."""
     crosses_link: bool
-    """Whether bytes cross the link, so that a delay and a rate have an effect."""
+    """Whether bytes cross the link, so that the link's delay and rate have an effect."""
     networking: bool
     """Whether the server listens on TCP."""
     by_socket: bool
@@ -232,26 +241,27 @@ class Path(ABC):
     hops: tuple[str, ...] = ()
     """Programs between client and server."""
     protocols: tuple[str, ...] = ()
-    """Services whose protocol the programs read, such as `postgresql`: they carry no other. Empty: they read none and carry all."""
+    """Services whose protocol the programs parse, such as `postgresql`: they carry no other. Empty: they parse none and carry all."""
     pools: bool = False
     """Whether a connection to the server serves several clients."""
     encrypts: bool = False
     """Whether the programs encrypt the connection between them."""
     passes_tls: bool = True
-    """Whether a session can be encrypted or compressed between client and server."""
+    """Whether a session can be encrypted or compressed end to end, between client and server."""
     keeps_sessions: bool = True
     """Whether a client keeps its session at the server for longer than a transaction, and with it its prepared statements."""
     shows_sessions: bool = True
-    """Whether the server can be asked, through the path, how it sees a session."""
+    """Whether the server can be queried, through the path, for how it sees a session."""
     first_protocol: bool = False
-    """Whether the programs read only a store's first protocol: RESP 2, Memcached's text."""
+    """Whether the programs know only a store's oldest protocol: RESP 2, or Memcached's text protocol."""
     movable: bool = False
-    """Whether its program can have its own host between client and server: it is the only one, with TCP on both sides."""
+    """Whether its program can run on its own host between client and server: it is the only one, with TCP on both sides."""
     between_hosts: bool = False
-    """Whether it can be used between the user's own hosts: the programs read and write no files of the machine where howfar runs."""
+    """Whether the path can be used between the user's own hosts: its programs read and write no files of the machine where howfar
+    runs."""
     modelled: bool
-    """Whether the queueing model describes it. The model does not include the cost of a process for each connection."""
+    """Whether the queueing model describes the path. The model does not include the cost of a process for each connection."""
 
     @abstractmethod
     def open(self, context: PathContext) -> Endpoint:
-        """Start what the path needs. Raises LabError, MissingError."""
+        """Start the path's programs. Raises LabError, MissingError."""

@@ -1,8 +1,8 @@
 """`pgbouncer` and its variants: PgBouncer on the server's host, on the client's, on its own, or on the single machine of both.
 
-It reads PostgreSQL's protocol and assigns a connection to the server to several clients in turn, for a transaction or a session each.
-Clients log in with SCRAM, and it logs in to the server with the same keys: its account file contains the server's SCRAM secret, not
-the password. Its own counters show what it carried. Its CPU time belongs to the path and is counted with it.
+It parses PostgreSQL's protocol and assigns each connection to the server to several clients in turn, for one transaction or one
+session at a time. Clients log in with SCRAM, and it logs in to the server with the same keys: its account file contains the server's
+SCRAM secret, not the password. Its own counters show what it carried. Its CPU time counts as the path's.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     import pg8000.native
 
 Leg = Literal["socket", "tcp"]
+"""Kind of PgBouncer's connections to clients, or to the server."""
 _PROGRAM = "pgbouncer"
 _USER = 65534
 """UID of nobody: PgBouncer refuses to run as root."""
-_POOL = 20
+_POOL_SIZE = 20
 """Connections to the server that carry the transactions of all clients in turn; PgBouncer's default."""
-_FILES_BESIDE = 200
-_MOST_CLIENTS = 32_000
-_ANSWER_S = 5.0
+_OTHER_FILES = 200
+_MAX_CLIENTS = 32_000
+_ANSWER_TIMEOUT_S = 5.0
 _CONFIGURATION = """\
 [databases]
 {database} = host={host} port={server_port}
@@ -40,8 +41,8 @@ unix_socket_dir = {work}
 listen_backlog = 4096
 pool_mode = {mode}
 default_pool_size = {pool}
-max_client_conn = {most}
-auth_type = {proof}
+max_client_conn = {max_clients}
+auth_type = {auth_type}
 auth_file = {accounts}
 log_connections = 0
 log_disconnections = 0
@@ -53,7 +54,7 @@ query_wait_timeout = 0
 
 
 class PgbouncerPath(Path):
-    """PgBouncer in one position and mode. `listens`: its leg to the clients; `connects`: its leg to the server."""
+    """PgBouncer on one host and in one mode. `listens`: how clients connect to it; `connects`: how it connects to the server."""
 
     networking = True
     hops = (_PROGRAM,)
@@ -78,26 +79,30 @@ class PgbouncerPath(Path):
 
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "its server listens on TCP too"
-        across, own = self.crosses_link, context.hop_address
-        side: Side = "hop" if own else self._side
-        address = own or (context.server_address if across and side == "server" else context.loopback_address)
-        target = context.server_address if across and side != "server" else context.loopback_address
+        crosses_link, own_host = self.crosses_link, context.hop_address
+        side: Side = "hop" if own_host else self._side
+        address = own_host or (
+            context.server_address if crosses_link and side == "server" else context.loopback_address
+        )
+        server_address = context.server_address if crosses_link and side != "server" else context.loopback_address
         bouncer = _Bouncer(
             context,
             side,
             listen=address if self._listens == "tcp" else "",
-            connect=str(context.server_socket.parent) if self.by_socket else target,
+            connect=str(context.server_socket.parent) if self.by_socket else server_address,
             mode=self._mode,
         )
-        near = bouncer.socket if self._listens == "socket" else None
-        seen_from = own or (context.client_address if across and side == "client" else context.loopback_address)
+        socket_path = bouncer.socket if self._listens == "socket" else None
+        seen_from = own_host or (
+            context.client_address if crosses_link and side == "client" else context.loopback_address
+        )
         return Endpoint(
-            socket=near,
-            host=None if near else address,
-            port=None if near else context.hop_port,
-            peer_pid=bouncer.process.pid if near else None,
+            socket=socket_path,
+            host=None if socket_path else address,
+            port=None if socket_path else context.hop_port,
+            peer_pid=bouncer.process.pid if socket_path else None,
             seen_from="localhost" if self.by_socket else seen_from,
-            server_port=(context.hop_port if side == "server" else context.server_port) if across else None,
+            server_port=(context.hop_port if side == "server" else context.server_port) if crosses_link else None,
             hops=(bouncer.hop,),
             facts={"program": context.within(side, _version), bouncer.hop.label: bouncer.facts},
         )
@@ -154,13 +159,13 @@ class _Bouncer:
     def __init__(self, context: PathContext, side: Side, *, listen: str, connect: str, mode: str) -> None:
         work, port, database = context.work, context.hop_port, context.database
         log = "pgbouncer.log"
-        # The keys of a client's login work at the server too only if both store the same SCRAM secret.
-        (kept,) = context.query(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{context.user}'")
-        # PgBouncer too admits a user without a password if the server does.
-        secret = kept["rolpassword"]
+        # PgBouncer can log in to the server with the keys of a client's login only if both store the same SCRAM secret.
+        (stored,) = context.query(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{context.user}'")
+        # If the server admits the user without a password, PgBouncer does so too.
+        secret = stored["rolpassword"]
         accounts = context.write(side, "pgbouncer.users", f'"{context.user}" "{secret or ""}"\n')
-        most = context.within(side, _most_clients)
-        made = _CONFIGURATION.format(
+        max_clients = context.within(side, _max_clients)
+        configuration = _CONFIGURATION.format(
             database=database,
             host=connect,
             server_port=context.server_port,
@@ -168,83 +173,89 @@ class _Bouncer:
             port=port,
             work=work,
             mode=mode,
-            pool=_POOL if mode == "transaction" else most,
-            most=most,
+            pool=_POOL_SIZE if mode == "transaction" else max_clients,
+            max_clients=max_clients,
             accounts=accounts,
-            proof="scram-sha-256" if secret else "trust",
+            auth_type="scram-sha-256" if secret else "trust",
         )
-        file = context.write(side, "pgbouncer.ini", made)
-        self.socket = str(near := work / f".s.PGSQL.{port}")
-        context.within(side, partial(_clear, near))
-        self.process = context.start(side, [context.within(side, _program), str(file)], log, as_user=_USER)
-        context.wait_until(self.process, log, lambda: context.within(side, near.is_socket))
+        file = context.write(side, "pgbouncer.ini", configuration)
+        self.socket = str(socket_path := work / f".s.PGSQL.{port}")
+        context.within(side, partial(_close_console, socket_path))
+        self.process = context.start(side, [context.within(side, _find_pgbouncer), str(file)], log, as_user=_USER)
+        context.wait_until(self.process, log, lambda: context.within(side, socket_path.is_socket))
         self.facts = (
-            f"pools {mode}s, at most {_POOL if mode == 'transaction' else most} connections; "
-            f"listens at {listen or near}:{port}, connects to {connect}:{context.server_port}"
+            f"pools {mode}s, at most {_POOL_SIZE if mode == 'transaction' else max_clients} connections; "
+            f"listens at {listen or socket_path}:{port}, connects to {connect}:{context.server_port}"
         )
         self._context, self._side, self._database = context, side, database
-        self.hop = Hop(f"{side}_side", self.process, carried=self._carried, now=self._now, let_go=self._let_go)
+        self.hop = Hop(
+            f"{side}_side",
+            self.process,
+            read_counters=self._read_counters,
+            count_connections=self._count_connections,
+            close_idle_connections=self._close_idle_connections,
+        )
 
-    def _own(self, command: str) -> list[dict[str, Any]]:
+    def _query_own_database(self, command: str) -> list[dict[str, Any]]:
         rows = self._context.within(self._side, partial(_ask, self.socket, command))
         return [row for row in rows if row["database"] == self._database]
 
-    def _carried(self) -> Mapping[str, int]:
-        """Read what it received from clients and from the server. Raises LabError."""
+    def _read_counters(self) -> Mapping[str, int]:
+        """Read its counters of bytes, transactions and queries. Raises LabError."""
         names = {"total_received": "bytes_to_server", "total_sent": "bytes_to_client"}
         names |= {"total_xact_count": "transactions", "total_query_count": "queries"}
-        totals = self._own("SHOW STATS")
-        return {ours: sum(int(row[theirs]) for row in totals) for theirs, ours in names.items()}
+        totals = self._query_own_database("SHOW STATS")
+        return {our_name: sum(int(row[their_name]) for row in totals) for their_name, our_name in names.items()}
 
-    def _now(self) -> Mapping[str, int]:
+    def _count_connections(self) -> Mapping[str, int]:
         """Read the present numbers of connections. Raises LabError."""
-        pools = self._own("SHOW POOLS")
+        pools = self._query_own_database("SHOW POOLS")
         sides = {"to_clients": ("cl_active", "cl_waiting"), "to_server": ("sv_active", "sv_idle", "sv_used")}
         return {side: sum(int(row[name]) for row in pools for name in names) for side, names in sides.items()}
 
-    def _let_go(self) -> None:
+    def _close_idle_connections(self) -> None:
         """Close server connections, because a PostgreSQL session publishes its statistics when it ends. Raises LabError."""
         self._context.within(self._side, partial(_ask, self.socket, "PAUSE"))
-        self._context.within(self._side, partial(_clear, FilePath(self.socket)))
+        self._context.within(self._side, partial(_close_console, FilePath(self.socket)))
 
 
 _consoles: dict[str, pg8000.native.Connection] = {}
-"""Console connections by socket, in the process on PgBouncer's host: one for all queries, which are sequential."""
+"""Open connections to PgBouncer's console, by its socket. They exist in the process that runs on PgBouncer's host."""
 
 
-def _clear(near: FilePath) -> None:
+def _close_console(socket_path: FilePath) -> None:
     """Close the console of an earlier PgBouncer and remove its socket."""
-    if (console := _consoles.pop(str(near), None)) is not None:
+    if (console := _consoles.pop(str(socket_path), None)) is not None:
         with suppress(Exception):  # the other end may be dead, which pg8000 reports by various exceptions
             console.close()
-    near.unlink(missing_ok=True)
+    socket_path.unlink(missing_ok=True)
 
 
-def _ask(near: str, command: str) -> list[dict[str, Any]]:
-    """Query PgBouncer's console, which admits the account that runs it. Raises LabError."""
-    # Imported here, because every command imports the paths and few open one.
+def _ask(socket_path: str, command: str) -> list[dict[str, Any]]:
+    """Run a command in PgBouncer's console, which admits the user who runs PgBouncer. Raises LabError."""
+    # Imported here because every command imports the paths, but few commands open one.
     import pg8000.native
     from pg8000.exceptions import DatabaseError, InterfaceError
 
     try:
-        if near not in _consoles:
-            _consoles[near] = pg8000.native.Connection(
-                _PROGRAM, unix_sock=near, database=_PROGRAM, ssl_context=False, timeout=_ANSWER_S
+        if socket_path not in _consoles:
+            _consoles[socket_path] = pg8000.native.Connection(
+                _PROGRAM, unix_sock=socket_path, database=_PROGRAM, ssl_context=False, timeout=_ANSWER_TIMEOUT_S
             )
-        rows = _consoles[near].run(command) or []
-        names = [column["name"] for column in _consoles[near].columns or ()]
+        rows = _consoles[socket_path].run(command) or []
+        names = [column["name"] for column in _consoles[socket_path].columns or ()]
     except (DatabaseError, InterfaceError, OSError) as error:
         raise LabError(f"PgBouncer's console does not answer {command}: {error}") from error
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _most_clients() -> int:
-    """The client limit that its file limit allows: PgBouncer reserves a file for each server connection too."""
+def _max_clients() -> int:
+    """The maximum number of clients that the file limit allows: PgBouncer reserves a file for each server connection too."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_CLIENTS if hard == resource.RLIM_INFINITY else min(_MOST_CLIENTS, hard // 2 - _FILES_BESIDE)
+    return _MAX_CLIENTS if hard == resource.RLIM_INFINITY else min(_MAX_CLIENTS, hard // 2 - _OTHER_FILES)
 
 
-def _program() -> str:
+def _find_pgbouncer() -> str:
     return find_program(_PROGRAM)
 
 

@@ -1,7 +1,7 @@
-"""`stunnel` and `stunnel-socket`: TLS by a helper on each host, for a client and a server without TLS.
+"""`stunnel` and `stunnel-socket`: TLS by an stunnel on each host, for a client and a server without TLS.
 
-Compared with the server's own TLS it shows which of the two should encrypt. stunnel logs the bytes that each connection carried when
-it ends: these are its counters. Its CPU time belongs to the path and is counted with it.
+A comparison with the server's own TLS shows which of the two should encrypt. stunnel has no counters, but when a connection ends it
+logs the bytes that the connection carried. Its CPU time counts as the path's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path as FilePath
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, Side, find_program
 
 _PROGRAM = "stunnel"
-_ENDS_S = 5.0
+_END_TIMEOUT_S = 5.0
 _POLL_S = 0.01
 _CONFIGURATION = """\
 foreground = yes
@@ -32,21 +32,21 @@ accept = {listen}
 connect = {connect}
 sslVersionMin = TLSv1.3
 """
-_OF_CLIENT = """\
+_CLIENT_OPTIONS = """\
 client = yes
 CAfile = {ca}
 verifyChain = yes
 checkIP = {address}
 """
-_OF_SERVER = """\
+_SERVER_OPTIONS = """\
 cert = {certificate}
 key = {key}
 """
-_CLOSED = re.compile(r"Connection (?:closed|reset): (\d+) byte\(s\) sent to TLS, (\d+) byte\(s\) sent to socket")
+_CLOSED_NOTICE = re.compile(r"Connection (?:closed|reset): (\d+) byte\(s\) sent to TLS, (\d+) byte\(s\) sent to socket")
 
 
 class StunnelPath(Path):
-    """A path through stunnel. `socket`: from a Unix socket to the server's; else from TCP to TCP."""
+    """A path through stunnel. `socket`: from a Unix socket to the server's socket; otherwise from a TCP port to the server's port."""
 
     machines = 2
     crosses_link = True
@@ -62,31 +62,33 @@ class StunnelPath(Path):
         self.by_socket = socket
 
     def open(self, context: PathContext) -> Endpoint:
-        far = (context.server_address, context.hop_port)
-        near = (context.loopback_address, context.hop_port)
-        socket = context.work / "stunnel.sock"
-        context.within("client", partial(socket.unlink, missing_ok=True))
-        target = str(context.server_socket) if self.by_socket else f"{near[0]}:{context.server_port}"
-        listen = str(socket) if self.by_socket else f"{near[0]}:{near[1]}"
-        server_side = _Tunnel(context, "server", f"{far[0]}:{far[1]}", target)
-        context.wait_until(server_side.process, server_side.log, lambda: context.listens(server_side.process, far[1]))
-        client_side = _Tunnel(context, "client", listen, f"{far[0]}:{far[1]}")
+        server_listen = (context.server_address, context.hop_port)
+        client_listen = (context.loopback_address, context.hop_port)
+        socket_path = context.work / "stunnel.sock"
+        context.within("client", partial(socket_path.unlink, missing_ok=True))
+        server_target = str(context.server_socket) if self.by_socket else f"{client_listen[0]}:{context.server_port}"
+        client_address = str(socket_path) if self.by_socket else f"{client_listen[0]}:{client_listen[1]}"
+        server_side = _Tunnel(context, "server", f"{server_listen[0]}:{server_listen[1]}", server_target)
         context.wait_until(
-            client_side.process, client_side.log, lambda: client_side.listens(socket if self.by_socket else None)
+            server_side.process, server_side.log, lambda: context.listens(server_side.process, server_listen[1])
+        )
+        client_side = _Tunnel(context, "client", client_address, f"{server_listen[0]}:{server_listen[1]}")
+        context.wait_until(
+            client_side.process, client_side.log, lambda: client_side.listens(socket_path if self.by_socket else None)
         )
         return Endpoint(
-            socket=listen if self.by_socket else None,
-            host=None if self.by_socket else near[0],
-            port=None if self.by_socket else near[1],
+            socket=client_address if self.by_socket else None,
+            host=None if self.by_socket else client_listen[0],
+            port=None if self.by_socket else client_listen[1],
             peer_pid=client_side.process.pid if self.by_socket else None,
             seen_from="localhost" if self.by_socket else context.loopback_address,
-            server_port=far[1],
+            server_port=server_listen[1],
             hops=(server_side.hop, client_side.hop),
             facts={
                 "program": context.within("client", _version),
                 "encryption": "TLSv1.3",
-                "server_side": f"listens at {far[0]}:{far[1]}, connects to {target}",
-                "client_side": f"listens at {listen}, connects to {far[0]}:{far[1]}",
+                "server_side": f"listens at {server_listen[0]}:{server_listen[1]}, connects to {server_target}",
+                "client_side": f"listens at {client_address}, connects to {server_listen[0]}:{server_listen[1]}",
             },
         )
 
@@ -105,42 +107,47 @@ class _Tunnel:
         self.log = f"stunnel-{side}.log"
         self._notices = context.work / f"stunnel-{side}.notices"
         context.within(side, partial(self._notices.unlink, missing_ok=True))
-        trust = context.certificates()
-        own = _OF_CLIENT if side == "client" else _OF_SERVER
+        certificates = context.certificates()
+        side_options = _CLIENT_OPTIONS if side == "client" else _SERVER_OPTIONS
         file = context.write(
             side,
             f"stunnel-{side}.conf",
             _CONFIGURATION.format(output=self._notices, side=side, listen=listen, connect=connect)
-            + own.format(ca=trust.ca, certificate=trust.certificate, key=trust.key, address=context.server_address),
+            + side_options.format(
+                ca=certificates.ca,
+                certificate=certificates.certificate,
+                key=certificates.key,
+                address=context.server_address,
+            ),
         )
-        self.process: Process = context.start(side, [context.within(side, _program), str(file)], self.log)
-        self.hop = Hop(f"{side}_side", self.process, carried=lambda: self._carried(side))
+        self.process: Process = context.start(side, [context.within(side, _find_stunnel), str(file)], self.log)
+        self.hop = Hop(f"{side}_side", self.process, read_counters=lambda: self._read_counters(side))
 
     def listens(self, socket: FilePath | None) -> bool:
         if socket is None:
             return self._context.listens(self.process, self._context.hop_port)
         return self._context.within(self._side, socket.is_socket)
 
-    def _carried(self, side: Side) -> Mapping[str, int]:
-        """Read the counters of ended connections, after waiting for the last one."""
-        until = time.monotonic() + _ENDS_S
+    def _read_counters(self, side: Side) -> Mapping[str, int]:
+        """Read the logged bytes of all connections, after waiting until the last connection has ended."""
+        deadline = time.monotonic() + _END_TIMEOUT_S
         while True:
             notices = self._context.within(self._side, partial(self._notices.read_text, errors="replace"))
-            ended = [(int(found[1]), int(found[2])) for found in _CLOSED.finditer(notices)]
+            ended = [(int(match[1]), int(match[2])) for match in _CLOSED_NOTICE.finditer(notices)]
             accepted = notices.count(" accepted connection from ")
-            if len(ended) >= accepted or time.monotonic() > until:
+            if len(ended) >= accepted or time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
-        to_tls, to_socket = sum(one[0] for one in ended), sum(one[1] for one in ended)
-        outward = side == "client"
+        to_tls, to_socket = sum(counts[0] for counts in ended), sum(counts[1] for counts in ended)
+        is_client = side == "client"
         return {
             "connections": accepted,
-            "bytes_to_server": to_tls if outward else to_socket,
-            "bytes_to_client": to_socket if outward else to_tls,
+            "bytes_to_server": to_tls if is_client else to_socket,
+            "bytes_to_client": to_socket if is_client else to_tls,
         }
 
 
-def _program() -> str:
+def _find_stunnel() -> str:
     return find_program(_PROGRAM)
 
 

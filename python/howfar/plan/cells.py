@@ -1,4 +1,4 @@
-"""A plan as cells and blocks: which combinations are measured, under which names, in which order. Pure and deterministic."""
+"""A plan as cells and blocks: which combinations are measured, under which names, in which order. Deterministic, no I/O."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from howfar.plan.factors import (
     TLS,
     WAIT_FOR,
     Level,
-    breaks,
+    has_fault,
     level_of,
     node_rtts_ns,
     scatter_kind,
@@ -39,18 +39,18 @@ from howfar.plan.factors import (
 )
 from howfar.plan.types import READS_ONLY, Plan
 
-_OF_A_PAGE = ("page", "path", "application", "threads")
-"""Factors with which the name of a page begins."""
+_PAGE_NAME_FACTORS = ("page", "path", "application", "threads")
+"""Factors with which the name of a page's cell begins."""
 
 
 def cell_name(cell: dict[str, Level], varied: list[str]) -> str:
     """The path, then the level of every other factor that is varied."""
     if PAGE.of(cell) != NO_PAGE:
-        order = [*_OF_A_PAGE, *(factor for factor in varied if factor not in _OF_A_PAGE)]
-        shown = [factor for factor in order if factor in cell and (factor in varied or factor == "path")]
-        return ", ".join(level_label(cell, name) for name in shown)
-    shown = ["path", *(factor for factor in varied if factor != "path")]
-    name = ", ".join(level_label(cell, factor) for factor in shown if factor in cell)
+        order = [*_PAGE_NAME_FACTORS, *(factor for factor in varied if factor not in _PAGE_NAME_FACTORS)]
+        factors = [factor for factor in order if factor in cell and (factor in varied or factor == "path")]
+        return ", ".join(level_label(cell, name) for name in factors)
+    factors = ["path", *(factor for factor in varied if factor != "path")]
+    name = ", ".join(level_label(cell, factor) for factor in factors if factor in cell)
     return name.removeprefix(f"{cell['path']}, ") if "path" not in varied and "replication" in varied else name
 
 
@@ -63,20 +63,25 @@ def level_label(cell: Mapping[str, Level], name: str) -> str:
 Role = Literal["baseline", "duplicate", "contender", "control"]
 
 AGAIN = " (again)"
-"""Ends the name of the duplicate of the baseline: the A/A arm."""
+"""Suffix of the name of the baseline's duplicate: the A/A arm."""
 CONTROL_SHARE = 0.05
-"""Share by which the control's RTT is longer: howfar must find this difference."""
-_MOST_THREADS = 2
-"""Maximum number of connections of a control's reference: they wait for each other, and a longer RTT shortens that wait. For two see
-`analysis.controls.OVERLAP`; with four, a quarter of the effect may be hidden."""
-_ALONE: dict[str, Level] = {THREADS.name: 1, CONNECT.name: "persistent", LOAD.name: CLOSED, ROW_BYTES.name: SHORT_ROW}
-"""Levels at which each transaction becomes slower by the increase of the RTT per round trip: no connection waits for another, none is
+"""Share by which the control's RTT is longer. Howfar must find this difference."""
+_MAX_CONTROL_THREADS = 2
+"""Maximum number of connections of a control's reference. Connections wait for each other, and a longer RTT shortens that wait. With
+two connections see `analysis.controls.OVERLAP`; with four, a quarter of the effect may be hidden."""
+_SINGLE_CONNECTION_LEVELS: dict[str, Level] = {
+    THREADS.name: 1,
+    CONNECT.name: "persistent",
+    LOAD.name: CLOSED,
+    ROW_BYTES.name: SHORT_ROW,
+}
+"""Levels at which an increase of the RTT makes each round trip longer by the same time: no connection waits for another, none is
 opened or idle, and no message takes several round trips."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of factor levels under a name. Cells on local paths carry no link factors."""
+    """One combination of factor levels under a name. Cells on local paths do not have the link's factors."""
 
     name: str
     role: Role
@@ -84,20 +89,22 @@ class Cell:
 
 
 def combinations(plan: Plan) -> list[dict[str, Level]]:
-    """Every distinct combination, in the order of the plan, including those that the plan leaves out."""
+    """All distinct combinations, in the order of the plan, including those that the plan leaves out."""
     levels: dict[str, tuple[Level, ...]] = {
         name: tuple(getattr(plan.factors, name))
         for name, factor in FACTORS.items()
         if factor.ordinary is None or getattr(plan.factors, name) != (factor.ordinary,)
     }
-    every = (_meaningful(dict(zip(levels, values, strict=True))) for values in product(*levels.values()))
-    distinct = {tuple(cell.items()): cell for cell in every}
+    candidates = (
+        _without_meaningless_levels(dict(zip(levels, values, strict=True))) for values in product(*levels.values())
+    )
+    distinct = {tuple(cell.items()): cell for cell in candidates}
     return [cell for cell in distinct.values() if not _waits_for_too_many(cell)]
 
 
-def _meaningful(every: dict[str, Level]) -> dict[str, Level]:
-    """The levels that are meaningful together with the others."""
-    cell = {name: level for name, level in every.items() if FACTORS[name].applies(every)}
+def _without_meaningless_levels(levels: dict[str, Level]) -> dict[str, Level]:
+    """The levels without those that have no meaning together with the others."""
+    cell = {name: level for name, level in levels.items() if FACTORS[name].applies(levels)}
     if TLS.of(cell) == "1.3-resumed" and CONNECT.of(cell) == "persistent":
         cell["tls"] = "1.3"  # persistent connections have nothing to resume
     return cell
@@ -110,113 +117,119 @@ def _waits_for_too_many(cell: dict[str, Level]) -> bool:
 
 def cells(plan: Plan) -> tuple[Cell, ...]:
     """The baseline, its duplicate unless it has a fault, the contenders in the order of the plan, the controls. Raises PlanError."""
-    measured = [levels for levels in combinations(plan) if not any(out.matches(levels) for out in plan.leave_out)]
+    measured = [
+        levels for levels in combinations(plan) if not any(excluded.matches(levels) for excluded in plan.leave_out)
+    ]
     varied = plan.factors.varied
-    if "replication" not in varied and any(breaks(factors) for factors in measured):
+    if "replication" not in varied and any(has_fault(factors) for factors in measured):
         varied.append("replication")  # faults depend on the mode, so names show it even if it does not vary
     wanted = {name: level for name, level in plan.baseline.model_dump().items() if level is not None}
     matching = [factors for factors in measured if all(level_of(factors, key) == wanted[key] for key in wanted)]
     if not matching:
         _check_baseline_measured(plan, wanted)
     if len(matching) != 1:
-        raise _no_one_baseline(plan, measured, wanted, len(matching))
+        raise _ambiguous_baseline_error(plan, measured, wanted, len(matching))
     baseline = matching[0]
     name = cell_name(baseline, varied)
     contenders = [factors for factors in measured if factors is not baseline]
-    # With a fault each trial is a different accident, and two of them do not measure noise.
-    again = () if breaks(baseline) else (Cell(name + AGAIN, "duplicate", dict(baseline)),)
+    # With a fault each trial is a different accident, so two of them do not measure noise.
+    duplicate = () if has_fault(baseline) else (Cell(name + AGAIN, "duplicate", dict(baseline)),)
     compared = [Cell(cell_name(factors, varied), "contender", factors) for factors in contenders]
     return (
         Cell(name, "baseline", baseline),
-        *again,
+        *duplicate,
         *compared,
-        *(_of_other_kinds(baseline, compared) if again and plan.timing.controls else ()),
+        *(_duplicates_of_other_kinds(baseline, compared) if duplicate and plan.timing.controls else ()),
         *_controls(plan, varied, Cell(name, "baseline", baseline), compared),
     )
 
 
-def _of_other_kinds(baseline: dict[str, Level], compared: list[Cell]) -> tuple[Cell, ...]:
-    """A/A arms for each kind of scatter that the duplicate does not cover: copies of cells that otherwise equal the baseline; of
-    several rates, of the last."""
-    held = [name for name in FACTORS if name not in (*CONDITIONS, LOAD.name)]
-    found = {
+def _duplicates_of_other_kinds(baseline: dict[str, Level], compared: list[Cell]) -> tuple[Cell, ...]:
+    """A/A arms for each kind of scatter that the duplicate does not cover. They are copies of cells that otherwise equal the baseline;
+    if there are several rates, of the cell with the last one."""
+    fixed = [name for name in FACTORS if name not in (*CONDITIONS, LOAD.name)]
+    duplicates = {
         scatter_kind(cell.factors): Cell(cell.name + AGAIN, "control", dict(cell.factors))
         for cell in compared
         if scatter_kind(cell.factors) != scatter_kind(baseline)
-        and all(level_of(cell.factors, name) == level_of(baseline, name) for name in held)
+        and all(level_of(cell.factors, name) == level_of(baseline, name) for name in fixed)
     }
-    return tuple(found.values())
+    return tuple(duplicates.values())
 
 
 def _controls(plan: Plan, varied: list[str], baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
-    """Control cells that wait for a link: a copy of a reference, and one with a longer RTT. The reference has the fewest connections,
-    the most distant servers and the highest rate, so that it waits for round trips. Empty if no cell waits for a link, or one has a
-    fault. If the reference is the baseline, its copy exists already."""
+    """Control cells that wait for a link: a copy of a reference cell, and a copy with a longer RTT. The reference has the fewest
+    connections, the most distant servers and the highest rate, so that it waits for round trips. If it is the baseline, its copy
+    exists already. Empty if no cell waits for a link, or if one has a fault."""
     if not plan.timing.controls:
         return ()
-    held = {name: level_of(baseline.factors, name) for name in CONDITIONS}
+    conditions = {name: level_of(baseline.factors, name) for name in CONDITIONS}
     linked = [
         cell
         for cell in compared
-        if waits_for_link(cell.factors) and all(level_of(cell.factors, name) == level for name, level in held.items())
+        if waits_for_link(cell.factors)
+        and all(level_of(cell.factors, name) == level for name, level in conditions.items())
     ] or [baseline]
-    if not waits_for_link(linked[0].factors) or any(breaks(cell.factors) for cell in linked):
+    if not waits_for_link(linked[0].factors) or any(has_fault(cell.factors) for cell in linked):
         return ()
-    chosen = min(linked, key=_worth)
-    again = () if chosen is baseline else (Cell(chosen.name + AGAIN, "control", dict(chosen.factors)),)
-    shows = chosen if _shows_rtt(chosen.factors) else _alone(chosen.factors, varied)
-    waited = waited_rtt(shows.factors)
+    closest = min(linked, key=_reference_rank)
+    repeated = () if closest is baseline else (Cell(closest.name + AGAIN, "control", dict(closest.factors)),)
+    reference = closest if _shows_rtt(closest.factors) else _single_connection_cell(closest.factors, varied)
+    waited = waited_rtt(reference.factors)
     commits = waited is not REPLICA_RTT_NS or plan.workload.kind not in READS_ONLY
     if plan.timing.controls == "same" or waited is None or not commits:
-        return again
-    own = () if shows.factors in [cell.factors for cell in (baseline, *compared)] else (shows,)
-    longer = {**shows.factors, waited.name: round(waited.of(shows.factors) * (1 + CONTROL_SHARE))}
-    return (*again, *own, Cell(f"{shows.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))
+        return repeated
+    extra_reference = () if reference.factors in [cell.factors for cell in (baseline, *compared)] else (reference,)
+    longer = {**reference.factors, waited.name: round(waited.of(reference.factors) * (1 + CONTROL_SHARE))}
+    return (*repeated, *extra_reference, Cell(f"{reference.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))
 
 
 def _shows_rtt(cell: dict[str, Level]) -> bool:
-    """Whether an increase of the RTT lengthens the cell's requests, or its commits, by the same time."""
-    few = {THREADS.name: min(THREADS.of(cell), _MOST_THREADS)}
+    """Whether an increase of the RTT makes the cell's requests, or its commits, longer by the same time."""
+    few = {THREADS.name: min(THREADS.of(cell), _MAX_CONTROL_THREADS)}
     return waited_rtt(cell) is not None and all(
-        FACTORS[name].of(cell) == level for name, level in (_ALONE | few).items()
+        FACTORS[name].of(cell) == level for name, level in (_SINGLE_CONNECTION_LEVELS | few).items()
     )
 
 
-def _alone(cell: dict[str, Level], varied: list[str]) -> Cell:
-    """An additional control as the reference: the cell with one persistent connection in a closed loop."""
-    every = cell | {name: level for name, level in _ALONE.items() if FACTORS[name].of(cell) != level}
+def _single_connection_cell(cell: dict[str, Level], varied: list[str]) -> Cell:
+    """An additional control that serves as the reference: the cell with one persistent connection in a closed loop."""
+    levels = cell | {
+        name: level for name, level in _SINGLE_CONNECTION_LEVELS.items() if FACTORS[name].of(cell) != level
+    }
     if waited_rtt(cell) is None:
-        every = _acknowledged(every)
-    factors = _meaningful(every)
+        levels = _with_acknowledging_replica(levels)
+    factors = _without_meaningless_levels(levels)
     changed = {name for name, level in factors.items() if level_of(cell, name) != level}
     return Cell(cell_name(factors, [name for name in FACTORS if name in {*varied, *changed}]), "control", factors)
 
 
-def _acknowledged(cell: dict[str, Level]) -> dict[str, Level]:
-    """The cell with a single replica, which acknowledges each commit and is as far from the primary as its farthest server. For cells
-    whose servers have different distances, or agree in more than one round trip."""
+def _with_acknowledging_replica(cell: dict[str, Level]) -> dict[str, Level]:
+    """The cell with a single replica, which acknowledges each commit and is as far from the primary as the cell's farthest server. For
+    cells whose servers have different distances, or that agree in more than one round trip."""
     far_ns = max(rtt_ns for (low, _), rtt_ns in node_rtts_ns(cell).items() if low == 0)
     mode = REPLICATION.of(cell) if REPLICATION.of(cell) in SEMI_SYNC else next(iter(SEMI_SYNC))
-    pair: dict[str, Level] = {
+    replica_levels: dict[str, Level] = {
         REPLICATION.name: mode,
         REPLICA_RTT_NS.name: far_ns,
         REPLICA_RATE_BPS.name: REPLICA_RATE_BPS.of(cell),
     }
-    return {name: level for name, level in cell.items() if name not in REPLICA_FACTORS} | pair
+    return {name: level for name, level in cell.items() if name not in REPLICA_FACTORS} | replica_levels
 
 
-def _worth(cell: Cell) -> tuple[bool, bool, int, int, int]:
-    """Rank of a cell as a control's reference, best first: opening connections or waiting for the next due time hides round trips."""
+def _reference_rank(cell: Cell) -> tuple[bool, bool, int, int, int]:
+    """Rank of a cell as a control's reference; the best sorts first. Opening connections, or waiting until the next transaction is
+    due, hides round trips."""
     factors = cell.factors
-    hides = CONNECT.of(factors) != "persistent", LOAD.of(factors) != CLOSED
+    hiding = CONNECT.of(factors) != "persistent", LOAD.of(factors) != CLOSED
     far_ns = max(node_rtts_ns(factors).values(), default=0)
-    return *hides, THREADS.of(factors), -far_ns, -(RATE_BPS.given(factors) or 0)
+    return *hiding, THREADS.of(factors), -far_ns, -(RATE_BPS.given(factors) or 0)
 
 
 def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:
-    """Raises PlanError where `leave_out` removes every cell that the baseline names."""
+    """Check that `leave_out` does not remove every cell that the baseline names. Raises PlanError."""
     named = [levels for levels in combinations(plan) if all(level_of(levels, key) == wanted[key] for key in wanted)]
-    tables = [str(number) for number, out in enumerate(plan.leave_out, 1) if any(map(out.matches, named))]
+    tables = [str(number) for number, excluded in enumerate(plan.leave_out, 1) if any(map(excluded.matches, named))]
     if not named or not tables:
         return
     baseline = ", ".join(FACTORS[key].written(level) for key, level in wanted.items())
@@ -226,26 +239,26 @@ def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:
     )
 
 
-def _no_one_baseline(
+def _ambiguous_baseline_error(
     plan: Plan, measured: list[dict[str, Level]], wanted: dict[str, Level], matching: int
 ) -> PlanError:
-    """The error for a baseline that none or several cells match, with the factors that it must change or add, in terms of the plan."""
-    has = {
+    """The error for a baseline that no cell or several cells match. It names the factors that the baseline must change or add."""
+    levels_by_factor = {
         key: list(dict.fromkeys(level for factors in measured if (level := level_of(factors, key)) is not None))
         for key in FACTORS
     }
     named = ", ".join(FACTORS[key].written(level) for key, level in wanted.items()) or "nothing"
     message = f"plan {plan.name}: baseline names {named}, which {matching} of its {len(measured)} cells match"
-    absent = [key for key, level in wanted.items() if level not in has[key]]
+    absent = [key for key, level in wanted.items() if level not in levels_by_factor[key]]
     if absent:
         message += f": none has {', '.join(FACTORS[key].written(wanted[key]) for key in absent)}"
         levels = "; ".join(
-            f"{FACTORS[key].key} {', '.join(map(FACTORS[key].format, has[key])) or '-'}" for key in absent
+            f"{FACTORS[key].key} {', '.join(map(FACTORS[key].format, levels_by_factor[key])) or '-'}" for key in absent
         )
         return PlanError(message, f"The plan has: {levels}. Add the baseline's level there, or name another baseline.")
-    open_ones = [FACTORS[key].key for key, levels in has.items() if len(levels) > 1 and key not in wanted]
-    if matching and open_ones:
-        return PlanError(message, f"The baseline must single out one cell: name a level of {', '.join(open_ones)} too.")
+    undecided = [FACTORS[key].key for key, levels in levels_by_factor.items() if len(levels) > 1 and key not in wanted]
+    if matching and undecided:
+        return PlanError(message, f"The baseline must single out one cell: name a level of {', '.join(undecided)} too.")
     return PlanError(message, "The baseline must single out one cell: these levels do not occur together.")
 
 

@@ -1,4 +1,4 @@
-"""Distances between the nodes of a cluster: matrices by name, made of the named links, or written pair by pair."""
+"""Distances between the nodes of a cluster: named matrices, which consist of named links, or RTTs pair by pair."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMED: Mapping[str, tuple[int, int, int]] = {
     "two-near-one-far": (_ZONE_NS, _FAR_NS, _FAR_NS),
     "three-regions": (_REGION_NS, _REGION_NS, _REGION_NS),
 }
-"""RTTs between three locations, in the order of `pairs`. Node n is at location n modulo 3."""
+"""RTTs between three locations, in the order of `pairs(3)`. Node n is at location n modulo 3."""
 
 
 def check_distances(value: Any) -> Any:
@@ -40,37 +40,37 @@ def check_distances(value: Any) -> Any:
             f"{value!r} is not a distance: {', '.join((EVEN, *NAMED))}, or a round trip for each pair of nodes, such as 1ms,85ms,85ms"
         )
     try:
-        _written(value)
+        _parse_pairs(value)
     except QuantityError as error:
         raise refuse(f"{error.message}. {error.advice}") from error
     return value
 
 
-def _written(level: str) -> list[int]:
+def _parse_pairs(level: str) -> list[int]:
     return [parse_duration_ns(word.strip()) for word in level.split(",")]
 
 
 def pairs(nodes: int) -> tuple[tuple[int, int], ...]:
-    """Pairs of nodes counted from 0, in the order in which they are written: 0-1, 0-2, 1-2."""
+    """The pairs of nodes, counted from 0, in the order in which a level lists them: 0-1, 0-2, 1-2."""
     return tuple(combinations(range(nodes), 2))
 
 
 def link_name(low: int, high: int) -> str:
-    """Name of the link between two nodes in receipts: that of the replica, or of both replicas."""
+    """Name of the link between two nodes in receipts: `replica2`, or between two replicas `replica1-replica2`."""
     return f"replica{high}" if low == 0 else f"replica{low}-replica{high}"
 
 
 def fits(level: str, nodes: int) -> bool:
-    """Whether the level has a distance for every pair."""
-    return level == EVEN or level in NAMED or len(_written(level)) == len(pairs(nodes))
+    """Whether the level has a distance for every pair of that many nodes."""
+    return level == EVEN or level in NAMED or len(_parse_pairs(level)) == len(pairs(nodes))
 
 
 def rtts_ns(level: str, nodes: int, even_ns: int = 0) -> dict[tuple[int, int], int]:
     """RTTs by pair. `even_ns`: the RTT of every pair at the level `even`."""
     if level == EVEN:
         return dict.fromkeys(pairs(nodes), even_ns)
-    if (named := NAMED.get(level)) is None:
-        return dict(zip(pairs(nodes), _written(level), strict=True))
-    between = dict(zip(pairs(3), named, strict=True))
-    places = {(one, other): sorted((one % 3, other % 3)) for one, other in pairs(nodes)}
-    return {pair: between.get((low, high), _NEAR_NS) for pair, (low, high) in places.items()}
+    if (three_rtts := NAMED.get(level)) is None:
+        return dict(zip(pairs(nodes), _parse_pairs(level), strict=True))
+    between = dict(zip(pairs(3), three_rtts, strict=True))
+    locations = {(low_node, high_node): sorted((low_node % 3, high_node % 3)) for low_node, high_node in pairs(nodes)}
+    return {pair: between.get((low, high), _NEAR_NS) for pair, (low, high) in locations.items()}

@@ -1,4 +1,4 @@
-"""Estimated duration of a plan on this machine: a forecast for the user and the first guess of the runner; never a result."""
+"""Estimated duration of a plan on this machine. It is shown to the user, and the runner uses it before the first trial."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from howfar.plan.cells import Cell, cells
-from howfar.plan.factors import CLUSTERS, REPLICATION, breaks, node_rtts_ns
+from howfar.plan.factors import CLUSTERS, REPLICATION, has_fault, node_rtts_ns
 from howfar.plan.types import Plan
 
 _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
-"""Time around a trial: fresh server from the template, its data read into memory, the path, connections, statements; then shutdown
-of all. Medians of runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and 3.3 over a link."""
+"""Time before and after a trial's load: to start a server from the template, read its data into memory, build the path, connect and
+prepare; then to shut all down. Medians of runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and
+3.3 over a link."""
 _REPLICA_NS, _MYSQL_REPLICA_NS = 300_000_000, 1_500_000_000
 """Additional time with replicas: their servers, and the check of replication, without round trips."""
 _CLUSTER_NS, _MYSQL_CLUSTER_NS = 4_000_000_000, 6_000_000_000
 """Additional time where the servers form a cluster."""
-_WITHOUT_NODE_NS = 20_000_000_000
-"""Additional time until a cluster continues without a node, and its clients have written for a while."""
+_NODE_LOSS_NS = 20_000_000_000
+"""Additional time until a cluster has continued without a node, and its clients have written for a while."""
 _REPLICA_ROUND_TRIPS = 30
 """Round trips of the replica's link in a trial: to connect and log in (17), to check replication, and to probe the link."""
-_BESIDE_NS = 800_000_000
-"""Additional time where Redis, Memcached and an application are started too, and keys are set."""
+_AUXILIARY_SERVERS_NS = 800_000_000
+"""Additional time to start Redis, Memcached and an application, and to set keys."""
 LABORATORY_NS = 5_000_000_000
-"""Time for hosts, link and its calibration, with the server's template already built."""
+"""Time to build the hosts and the link and to calibrate it, if the server's template exists already."""
 ROWS_PER_S = 150_000
-"""Rate of loading the tables, the first time only."""
+"""Rate of loading the tables, which is done the first time only."""
 REPORT_NS = 10_000_000_000
-"""Time for analysis, charts and the pages; reserved at the end of a time budget."""
+"""Time for the analysis and the report; reserved at the end of a time budget."""
 
 CONFIRMED_LIMITS = 3
 """Maximum number of limits tested after a plan's blocks. Each costs two trials a block."""
@@ -40,7 +41,8 @@ NEW_LINK_NS = 6_000_000_000
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimated times of a run in nanoseconds. `least_ns` stops at min_blocks, `most_ns` at max_blocks or the time budget."""
+    """Estimated times of a run in nanoseconds. `least_ns`: the run stops at min_blocks; `most_ns`: at max_blocks or the time
+    budget."""
 
     arms: int
     around_ns: int
@@ -55,14 +57,14 @@ class Cost:
 
 
 def cost(plan: Plan) -> Cost:
-    """Forecast of a run. Raises PlanError when the plan has no baseline cell."""
-    found = cells(plan)
-    arms = len(found)
+    """Estimated times of a run. Raises PlanError when the plan has no baseline cell."""
+    plan_cells = cells(plan)
+    arms = len(plan_cells)
     timing = plan.timing
-    block_ns = sum(_cell_cost_ns(plan, cell) for cell in found)
+    block_ns = sum(_cell_cost_ns(plan, cell) for cell in plan_cells)
     trial_ns = block_ns // arms
-    links = {(cell.factors["rtt_ns"], cell.factors["rate_bps"]) for cell in found if "rate_bps" in cell.factors}
-    links_ns = max(len(links) - 1, 0) * NEW_LINK_NS + _replica_links_ns(found)
+    links = {(cell.factors["rtt_ns"], cell.factors["rate_bps"]) for cell in plan_cells if "rate_bps" in cell.factors}
+    links_ns = max(len(links) - 1, 0) * NEW_LINK_NS + _replica_links_ns(plan_cells)
     around_ns = LABORATORY_NS + links_ns + REPORT_NS + confirmation_ns(plan, trial_ns)
     rows = plan.data.tables * plan.data.table_size * len(plan.factors.server) * len(plan.factors.content)
     if plan.workload.kind == "key_value":
@@ -85,24 +87,24 @@ def trial_cost_ns(plan: Plan) -> int:
 
 def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
     timing = plan.timing
-    # Names of installs and programs contain it too.
+    # The name of an install or the path of a program may also contain it.
     mysql = any("mysql" in PurePath(server).name for server in plan.factors.server)
-    taken_ns = timing.warmup_ns + timing.measure_ns + (_MYSQL_OVERHEAD_NS if mysql else _TRIAL_OVERHEAD_NS)
+    cost_ns = timing.warmup_ns + timing.measure_ns + (_MYSQL_OVERHEAD_NS if mysql else _TRIAL_OVERHEAD_NS)
     if plan.workload.kind == "page":
-        taken_ns += _BESIDE_NS
-    if apart_ns := node_rtts_ns(cell.factors):
-        taken_ns += _MYSQL_REPLICA_NS if mysql else _REPLICA_NS
-        taken_ns += _REPLICA_ROUND_TRIPS * max(apart_ns.values())
+        cost_ns += _AUXILIARY_SERVERS_NS
+    if node_rtts := node_rtts_ns(cell.factors):
+        cost_ns += _MYSQL_REPLICA_NS if mysql else _REPLICA_NS
+        cost_ns += _REPLICA_ROUND_TRIPS * max(node_rtts.values())
         if REPLICATION.of(cell.factors) in CLUSTERS:
-            taken_ns += (_MYSQL_CLUSTER_NS if mysql else _CLUSTER_NS) + _WITHOUT_NODE_NS * breaks(cell.factors)
-    return taken_ns
+            cost_ns += (_MYSQL_CLUSTER_NS if mysql else _CLUSTER_NS) + _NODE_LOSS_NS * has_fault(cell.factors)
+    return cost_ns
 
 
-def _replica_links_ns(found: Sequence[Cell]) -> int:
+def _replica_links_ns(plan_cells: Sequence[Cell]) -> int:
     """Time to calibrate each distinct link once for each pair of servers, without its goodput."""
     links = {
         (pair, rtt_ns, cell.factors["replica_rate_bps"])
-        for cell in found
+        for cell in plan_cells
         for pair, rtt_ns in node_rtts_ns(cell.factors).items()
     }
     return sum(_REPLICA_LINK_NS + _CALIBRATION_ROUND_TRIPS * rtt_ns for _, rtt_ns, _ in links)
@@ -120,14 +122,14 @@ def confirmation_ns(plan: Plan, trial_ns: int) -> int:
     return min(CONFIRMED_LIMITS, len(curves)) * (2 * CONFIRMATION_BLOCKS * trial_ns + NEW_LINK_NS)
 
 
-def takes(plan: Plan) -> str:
+def describe_duration(plan: Plan) -> str:
     """Estimated time of a plan, and of loading its tables the first time: `2.4 h to 6.0 h, and about 22 min the first time to load
     its tables`."""
     forecast = cost(plan)
-    found = format_range(forecast)
+    duration = format_range(forecast)
     if plan.workload.kind == "key_value" or forecast.first_time_ns < 60 * 10**9:
-        return found
-    return f"{found}, and about {format_time(forecast.first_time_ns)} more the first time, to load its tables"
+        return duration
+    return f"{duration}, and about {format_time(forecast.first_time_ns)} more the first time, to load its tables"
 
 
 def format_range(forecast: Cost) -> str:

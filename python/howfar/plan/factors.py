@@ -36,8 +36,9 @@ SEMI_SYNC: dict[str, str] = {
     "remote-apply": "remote_apply",
     "remote-write": "remote_write",
 }
-"""Levels of `replication` with an acknowledgement, and the servers' names of its condition: two of MariaDB and MySQL, the rest
-values of PostgreSQL's `synchronous_commit`. The first level of each server exposes and loses the fewest commits."""
+"""Levels of `replication` in which a commit waits for an acknowledgement, with the servers' own names for them: two of MariaDB and
+MySQL; the rest are values of PostgreSQL's `synchronous_commit`. The first level of each server exposes and loses the fewest
+commits."""
 CLUSTERS: dict[str, str] = {
     "galera": "Galera",
     "group": "Group Replication",
@@ -63,7 +64,7 @@ MODE_LABELS = {
 APPLICATION_LABELS = {"php": "PHP", "engine": "engine"}
 
 
-def _always(_: Cell) -> bool:
+def _applies_always(_: Cell) -> bool:
     return True
 
 
@@ -82,8 +83,8 @@ class Factor(Generic[T]):
     default: T | None
     """Level in a plan that does not name the factor. None: the plan must name it."""
     ordinary: T | None = None
-    """Level of a cell without this factor; a plan that holds only this level does not write it into cells. None: cells always carry
-    the factor where it applies."""
+    """Level of a cell that lacks this factor. If a plan has only this level, its cells lack the factor. None: cells always have the
+    factor where it applies."""
     toml: str = ""
     """Name in plans. Default: `name`."""
     label: Callable[[Any], str] = str
@@ -91,34 +92,35 @@ class Factor(Generic[T]):
     page_label: Callable[[Any], str] | None = None
     """A level as text in the name of a page."""
     short: Callable[[Any], str] | None = None
-    """A level as text below the heading of a grid, where it is one of many. Default: `label`."""
+    """A level as short text in the heading of a grid. Default: `label`."""
     head: str = ""
     """Heading of the levels in a grid. Default: `name`."""
     rows: bool = False
-    """Whether a grid has these levels as rows if they vary, rather than those of the factor with the most levels."""
+    """Whether a grid prefers these levels as its rows, if they vary. Otherwise the factor with the most levels has the rows."""
     depth: int = 0
-    """Position among the columns of a grid: the factors compared most are innermost and have the highest depth."""
+    """Position among the columns of a grid. The factors whose levels are compared most are innermost and have the highest depth."""
     format: Callable[[Any], str] = str
     """A level as written in a plan."""
     quoted: bool = True
-    """Whether a level is written as text."""
-    applies: Callable[[Cell], bool] = _always
+    """Whether a level is written in quotes in a plan."""
+    applies: Callable[[Cell], bool] = _applies_always
     """Whether the factor is meaningful in a cell with these other levels."""
     absent: T | None = None
-    """The level of cells of old run files that lack the factor. Default: ordinary."""
+    """The level of cells in old run files that lack the factor. Default: `ordinary`."""
     condition: bool = False
-    """Whether the factor is a state of the machine, not a property of a path: cells are compared with the baseline at their level."""
+    """Whether the factor is a condition of the measurement, not a property of a path. A cell is compared with the baseline at the
+    cell's own level."""
 
     @property
     def key(self) -> str:
         return self.toml or self.name
 
     def given(self, cell: Cell) -> T | None:
-        """The cell's level, or None where the cell does not carry the factor."""
+        """The cell's level. None: the cell does not have the factor."""
         return cast(T | None, cell.get(self.name))
 
     def of(self, cell: Cell) -> T:
-        """The cell's level, else that of cells without the factor."""
+        """The cell's level, or the level of cells without the factor."""
         level = cell.get(self.name, self.ordinary if self.ordinary is not None else self.absent)
         assert level is not None, f"the cell has no {self.name}: {dict(cell)}"
         return cast(T, level)
@@ -132,13 +134,13 @@ class Factor(Generic[T]):
 # ---------------------------------------------------------------- kinds of levels
 
 
-def _path(value: Any) -> Any:
+def _check_path(value: Any) -> Any:
     if value not in PATHS:
         raise refuse(f"no path is called {value!r}; known paths: {', '.join(PATHS)}")
     return value
 
 
-def _threads(value: Any) -> Any:
+def _check_threads(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise refuse("at least one connection is needed")
@@ -147,21 +149,21 @@ def _threads(value: Any) -> Any:
     return value
 
 
-def _compression(value: Any) -> Any:
-    if isinstance(value, str) and not _ALGORITHM.fullmatch(value):
+def _check_compression(value: Any) -> Any:
+    if isinstance(value, str) and not _COMPRESSION_PATTERN.fullmatch(value):
         raise refuse("compression must be off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22")
     return value
 
 
-def _count(value: Any) -> Any:
+def _check_replica_count(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= MAX_REPLICAS:
         raise refuse(f"from 1 to {MAX_REPLICAS} replicas, each on its own link")
     return value
 
 
-def _load(value: Any) -> Any:
-    known = _LOAD.fullmatch(value) if isinstance(value, str) else None
-    if isinstance(value, str) and (known is None or (known["share"] or known["per_s"] or "1").strip("0.") == ""):
+def _check_load(value: Any) -> Any:
+    match = _LOAD_PATTERN.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and (match is None or (match["share"] or match["per_s"] or "1").strip("0.") == ""):
         raise refuse(
             f"{value!r} is not a load: closed, a share of the baseline's capacity, such as 50%, or a rate, such as 300/s"
         )
@@ -169,14 +171,14 @@ def _load(value: Any) -> Any:
 
 
 CLOSED = "closed"
-_LOAD = re.compile(rf"{CLOSED}|(?P<share>[0-9]{{1,3}}(\.[0-9]+)?)%|(?P<per_s>[0-9]+(\.[0-9]+)?)/s")
-_ALGORITHM = re.compile(r"off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?")
-PathName = Annotated[str, BeforeValidator(_path)]
-Threads = Annotated[int, BeforeValidator(_threads), Field(strict=True)]
+_LOAD_PATTERN = re.compile(rf"{CLOSED}|(?P<share>[0-9]{{1,3}}(\.[0-9]+)?)%|(?P<per_s>[0-9]+(\.[0-9]+)?)/s")
+_COMPRESSION_PATTERN = re.compile(r"off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?")
+PathName = Annotated[str, BeforeValidator(_check_path)]
+Threads = Annotated[int, BeforeValidator(_check_threads), Field(strict=True)]
 Placement = Literal["isolated", "machines"]
 ServerChoice = Annotated[str, Field(min_length=1)]
 Tls = Literal["off", "1.2", "1.3", "1.3-resumed"]
-Compression = Annotated[str, BeforeValidator(_compression)]
+Compression = Annotated[str, BeforeValidator(_check_compression)]
 Connect = Literal["persistent", "per-transaction"]
 Content = Literal["digits", "text", "incompressible"]
 Replication = Literal[
@@ -197,7 +199,7 @@ Consistency = Literal["eventual", "before", "after", "before-and-after"]
 Writers = Literal["one", "own-rows", "same-row"]
 Distances = Annotated[str, BeforeValidator(check_distances)]
 Durability = Literal["strict", "relaxed", "off"]
-Replicas = Annotated[int, BeforeValidator(_count), Field(strict=True)]
+Replicas = Annotated[int, BeforeValidator(_check_replica_count), Field(strict=True)]
 ReplicaTls = Literal["off", "on"]
 ReplicaCompression = Literal["off", "zlib", "zstd"]
 ClusterFault = Literal[
@@ -221,7 +223,7 @@ Fault = Literal[
 ]
 ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
 Application = Literal["php", "engine"]
-Load = Annotated[str, BeforeValidator(_load)]
+Load = Annotated[str, BeforeValidator(_check_load)]
 Idle = Literal["as-found", "polling"]
 
 
@@ -239,16 +241,16 @@ def _replicates(cell: Cell) -> bool:
     return REPLICATION.of(cell) not in ("off", "none")
 
 
-def _follows(cell: Cell) -> bool:
+def _has_following_replica(cell: Cell) -> bool:
     """Whether the cell has a replica that follows a primary."""
-    return _replicates(cell) and not _clustered(cell)
+    return _replicates(cell) and not _is_clustered(cell)
 
 
-def _waits(cell: Cell) -> bool:
+def _waits_for_acknowledgement(cell: Cell) -> bool:
     return REPLICATION.of(cell) in SEMI_SYNC
 
 
-def _clustered(cell: Cell) -> bool:
+def _is_clustered(cell: Cell) -> bool:
     return REPLICATION.of(cell) in CLUSTERS
 
 
@@ -336,7 +338,7 @@ REPLICA_RTT_NS: Factor[int] = Factor(
     applies=lambda cell: _replicates(cell) and DISTANCES.of(cell) == EVEN,
     absent=0,
 )
-"""RTT of the link between the primary and each replica, and of every pair in a cluster; `rtt` is the clients'."""
+"""RTT of the link between the primary and each replica, and between every pair of nodes in a cluster. `rtt` is that of clients."""
 DISTANCES: Factor[str] = Factor(
     "distances", Distances, EVEN, EVEN, label=lambda level: str(level).replace("-", " "), applies=_replicates
 )
@@ -360,7 +362,7 @@ DURABILITY: Factor[str] = Factor(
     label=lambda level: f"durability {level}",
     applies=lambda cell: REPLICATION.of(cell) != "off",
 )
-"""Durability of primary and replicas. Without a binary log it is the server's own."""
+"""Durability of primary and replicas. Without a binary log it is the server's default."""
 REPLICAS: Factor[int] = Factor("replicas", Replicas, 1, 1, quoted=False, label=_plural("replica"), applies=_replicates)
 WAIT_FOR: Factor[int] = Factor(
     "wait_for",
@@ -370,7 +372,7 @@ WAIT_FOR: Factor[int] = Factor(
     quoted=False,
     label=lambda count: f"wait for {count}",
     head="waits for",
-    applies=_waits,
+    applies=_waits_for_acknowledgement,
 )
 """Number of replicas whose acknowledgement a semi-synchronous commit needs."""
 CONSISTENCY: Factor[str] = Factor(
@@ -379,9 +381,10 @@ CONSISTENCY: Factor[str] = Factor(
     "eventual",
     "eventual",
     label=lambda level: f"consistency {level.replace('-', ' ')}",
-    applies=_clustered,
+    applies=_is_clustered,
 )
-"""Wait of a transaction in addition to a cluster's agreement: Group Replication's levels; Galera's `wsrep_sync_wait` has two."""
+"""What a transaction waits for in addition to a cluster's agreement. The levels are Group Replication's; Galera's `wsrep_sync_wait`
+has two of them."""
 WRITERS: Factor[str] = Factor(
     "writers",
     Writers,
@@ -390,8 +393,8 @@ WRITERS: Factor[str] = Factor(
     label=lambda level: "one writer" if level == "one" else f"two writers, {level.replace('-', ' ')}",
     applies=lambda cell: REPLICATION.of(cell) in ("galera", "group"),
 )
-"""Nodes that clients write to, `threads` connections each: the first, or also a second one, in another row or in the same one. A
-group with a single leader accepts writes at no other node."""
+"""Nodes that clients write to, with `threads` connections each: only the first node, or also a second one, in another row or in the
+same row. A group with a single leader accepts writes at no other node."""
 ROW_BYTES: Factor[int] = Factor(
     "row_bytes",
     RowBytes,
@@ -410,7 +413,7 @@ REPLICA_TLS: Factor[str] = Factor(
     label=lambda level: "replication plain" if level == "off" else "replication TLS",
     short=lambda level: "plain" if level == "off" else "TLS",
     head="replication",
-    applies=_follows,
+    applies=_has_following_replica,
 )
 REPLICA_COMPRESSION: Factor[str] = Factor(
     "replica_compression",
@@ -420,7 +423,7 @@ REPLICA_COMPRESSION: Factor[str] = Factor(
     label=lambda level: "replication uncompressed" if level == "off" else f"replication {level}",
     short=lambda level: "uncompressed" if level == "off" else str(level),
     head="replication",
-    applies=_follows,
+    applies=_has_following_replica,
 )
 FAULT: Factor[str] = Factor(
     "fault",
@@ -431,11 +434,11 @@ FAULT: Factor[str] = Factor(
     depth=1,
     applies=_replicates,
 )
-"""Faults. `kill-primary` to `stop-replica`: after the fault the primary dies and the replica takes over. `cut-off-`, `partition` and
-those of a member: for clusters; the rest continues without nodes that their clients still reach, with a slow node, or with one that
-joins. `replica-leaves`: the replica leaves and returns, under the server's own timeouts."""
-CLUSTERS_OWN: tuple[str, ...] = get_args(ClusterFault)
-CLUSTER_FAULTS = ("none", "kill-primary", *CLUSTERS_OWN)
+"""The injected fault. `kill-primary` to `stop-replica`: after the fault the primary dies and the replica takes over. `cut-off-*`,
+`partition` and `*-member`, `member-*` are for clusters: the rest continues without nodes that their clients still reach, with a slow
+node, or with one that joins. `replica-leaves`: the replica leaves and returns, under the server's own timeouts."""
+CLUSTER_ONLY_FAULTS: tuple[str, ...] = get_args(ClusterFault)
+CLUSTER_FAULTS = ("none", "kill-primary", *CLUSTER_ONLY_FAULTS)
 PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE)
 """Name of one of `Plan.pages`."""
 APP_CPU_NS: Factor[int] = Factor(
@@ -461,13 +464,13 @@ IDLE: Factor[str] = Factor(
     label=lambda level: f"idle {level.replace('-', ' ')}",
     condition=True,
 )
-"""Idle states of CPUs: those that this machine uses, or polling, so that nothing waits for a CPU to wake."""
+"""Idle states of CPUs: those that this machine normally uses, or polling, so that nothing waits for a CPU to wake up."""
 
 LOAD: Factor[str] = Factor(
     "load", Load, CLOSED, CLOSED, label=lambda level: "closed loop" if level == CLOSED else str(level), condition=True
 )
-"""When transactions begin: each connection's next one when the previous is answered, or at a given rate, independent of answers.
-A share of the capacity is resolved to a rate before a run begins."""
+"""When transactions begin. Closed loop: a connection begins its next one when the previous one is answered. Or at a given rate,
+independent of answers. A share of the capacity is converted to a rate before a run begins."""
 
 FACTORS: dict[str, Factor[Any]] = {
     factor.name: factor
@@ -510,11 +513,11 @@ def unfit(factor: str, message: str) -> PydanticCustomError:
     return refuse(message, "factors", FACTORS[factor].key)
 
 
-_WITHOUT_REPLICA = {PATH.name: "remote", REPLICATION.name: "none"}
+_CELL_WITHOUT_REPLICA = {PATH.name: "remote", REPLICATION.name: "none"}
 REPLICA_FACTORS = tuple(
-    name for name, factor in FACTORS.items() if factor is not FAULT and not factor.applies(_WITHOUT_REPLICA)
+    name for name, factor in FACTORS.items() if factor is not FAULT and not factor.applies(_CELL_WITHOUT_REPLICA)
 )
-"""Factors that have no meaning without a replica; the fault, which plans check by separate rules, is left out."""
+"""Factors that have no meaning without a replica, except the fault, for which plans have separate rules."""
 
 
 CONDITIONS = tuple(name for name, factor in FACTORS.items() if factor.condition)
@@ -523,14 +526,14 @@ ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.
 
 
 def waits_for_link(cell: Mapping[str, Any]) -> bool:
-    """Whether its requests or commits wait for a link at all."""
-    return bool(RTT_NS.given(cell)) or _waits(cell) or _clustered(cell)
+    """Whether the cell's requests or commits wait for a link."""
+    return bool(RTT_NS.given(cell)) or _waits_for_acknowledgement(cell) or _is_clustered(cell)
 
 
 def waited_rtt(cell: Mapping[str, Any]) -> Factor[int] | None:
-    """The round trip that each request, or each commit, of the cell waits for once over a link. None: there is none, or a cluster
-    agrees in more or fewer than one."""
-    if _waits(cell) and REPLICA_RTT_NS.given(cell):
+    """The factor of the RTT that each request, or each commit, of the cell waits for exactly once. None: there is no such RTT, for
+    example because a cluster agrees in more or fewer round trips."""
+    if _waits_for_acknowledgement(cell) and REPLICA_RTT_NS.given(cell):
         return REPLICA_RTT_NS
     return RTT_NS if RTT_NS.given(cell) else None
 
@@ -539,11 +542,11 @@ def node_rtts_ns(cell: Mapping[str, Any]) -> dict[tuple[int, int], int]:
     """RTTs between the servers of a cell that talk to each other; the primary is 0. Empty: no replica."""
     if not _replicates(cell):
         return {}
-    found = rtts_ns(DISTANCES.of(cell), REPLICAS.of(cell) + 1, REPLICA_RTT_NS.of(cell))
-    return {pair: rtt_ns for pair, rtt_ns in found.items() if _clustered(cell) or pair[0] == 0}
+    rtts = rtts_ns(DISTANCES.of(cell), REPLICAS.of(cell) + 1, REPLICA_RTT_NS.of(cell))
+    return {pair: rtt_ns for pair, rtt_ns in rtts.items() if _is_clustered(cell) or pair[0] == 0}
 
 
-def breaks(cell: Mapping[str, Any]) -> bool:
+def has_fault(cell: Mapping[str, Any]) -> bool:
     """Whether a fault is injected in this cell."""
     return FAULT.of(cell) != "none"
 
@@ -560,8 +563,8 @@ def offered_per_s(cell: Mapping[str, Any]) -> float | None:
 
 
 def scatter_kind(cell: Mapping[str, Any]) -> tuple[object, ...]:
-    """What the scatter of a cell's trials depends on besides its path: conditions of the machine, and whether its load has a given
-    rate. An A/A arm of one kind gives no noise floor for another."""
+    """What the scatter of a cell's trials depends on besides its path: the machine's conditions, and whether its load has a given
+    rate. An A/A arm of one kind gives no noise floor for another kind."""
     return *(level_of(cell, name) for name in CONDITIONS if name != LOAD.name), LOAD.of(cell) != CLOSED
 
 
@@ -578,29 +581,29 @@ def _model(name: str, base: type[Part], fields: dict[str, Any]) -> Any:
     return create_model(name, __base__=base, __module__=__name__, **fields)
 
 
-def made_of(base: type[Part], name: str, left_out: bool = False) -> Any:
+def levels_model_of(base: type[Part], name: str, is_leave_out: bool = False) -> Any:
     """The table `[factors]`: a model of `base` with a tuple of levels for each factor in the registry as it is now."""
-    return _factors(base, name, left_out, tuple(FACTORS.values()))
+    return _levels_model(base, name, is_leave_out, tuple(FACTORS.values()))
 
 
 @lru_cache(maxsize=16)
-def _factors(base: type[Part], name: str, left_out: bool, factors: tuple[Factor[Any], ...]) -> Any:
+def _levels_model(base: type[Part], name: str, is_leave_out: bool, factors: tuple[Factor[Any], ...]) -> Any:
     fields: dict[str, Any] = {}
     for factor in factors:
         # A table of `leave_out` matches by the factors that it names, so any default will do there.
-        levels = (factor.default,) if factor.default is not None else () if left_out else None
+        levels = (factor.default,) if factor.default is not None else () if is_leave_out else None
         default: Any = ... if levels is None else levels
         kind = Annotated[tuple[factor.kind, ...], OneOrMore]  # type: ignore[name-defined]
         fields[factor.name] = (kind, Field(default=default, alias=factor.toml or None))
     return _model(name, base, fields)
 
 
-def one_level_each(base: type[Part], name: str) -> Any:
+def baseline_model_of(base: type[Part], name: str) -> Any:
     """The table `[baseline]`: a model of `base` with at most one level for each factor."""
-    return _one_level(base, name, tuple(FACTORS.values()))
+    return _baseline_model(base, name, tuple(FACTORS.values()))
 
 
 @lru_cache(maxsize=16)
-def _one_level(base: type[Part], name: str, factors: tuple[Factor[Any], ...]) -> Any:
+def _baseline_model(base: type[Part], name: str, factors: tuple[Factor[Any], ...]) -> Any:
     fields = {factor.name: (factor.kind | None, Field(default=None, alias=factor.toml or None)) for factor in factors}
     return _model(name, base, fields)

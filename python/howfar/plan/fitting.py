@@ -1,6 +1,6 @@
-"""Fit a plan to what is available: leave out levels that a server does not support, fit tables into memory. Pure.
+"""Fit a plan to what is available: leave out levels that a server does not support, fit tables into memory. No I/O.
 
-Each change is described in a sentence, for the terminal and for the run file.
+A sentence describes each change, for the terminal and for the run file.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from howfar.plan.page import Keys
 from howfar.plan.types import LeftOut, Plan, Workload
 
 _STEPS = (1, 2, 5)
-"""Leading digits of table sizes, times powers of ten: so the size is the same when slightly more or less memory is free."""
+"""Leading digits of table sizes, times powers of ten. Round sizes stay the same when slightly more or less memory is free."""
 
 
 _KEY_BYTES = 100
-"""Bytes of a store for a key in addition to its value: the key and its management data (Redis 90 to 100, Memcached 60 to 80)."""
+"""Bytes that a store needs for a key in addition to its value: the key and its metadata (Redis 90 to 100, Memcached 60 to 80)."""
 MEMCACHED_BYTES = 2**30
-"""Memory for the items of the laboratory's Memcached, which would evict what exceeds it."""
-_LEAST_RANGES = 100
+"""Memory for the items of the laboratory's Memcached. It would evict items beyond that."""
+_MIN_RANGES = 100
 """Minimum number of disjoint ranges in a table: in a smaller one many are cut off at its end, and a few pages hold it all."""
 
 
@@ -37,31 +37,33 @@ class Fitted:
 
 
 def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitted:
-    """Leave out levels, given by factor with the reason for each. For an unavailable state of the machine, the ordinary one is used.
-    Raises PlanError when nothing is left to compare."""
+    """Leave out levels. `lacking`: these levels by factor, each with the reason. If a condition of the machine has no level left, its
+    ordinary level is used. Raises PlanError when nothing is left to compare."""
     changed, notes = {}, []
     for factor, reasons in lacking.items():
         levels = getattr(plan.factors, factor)
-        gone = [level for level in levels if level in reasons]
-        if not gone:
+        removed = [level for level in levels if level in reasons]
+        if not removed:
             continue
-        left = tuple(level for level in levels if level not in reasons)
-        if not left and FACTORS[factor].condition:
-            left = (FACTORS[factor].ordinary,)
-        why = "; ".join(dict.fromkeys(reasons[level] for level in gone))
-        if not left:
+        remaining = tuple(level for level in levels if level not in reasons)
+        if not remaining and FACTORS[factor].condition:
+            remaining = (FACTORS[factor].ordinary,)
+        why = "; ".join(dict.fromkeys(reasons[level] for level in removed))
+        if not remaining:
             raise PlanError(
-                f"plan {plan.name} asks for {factor} {', '.join(map(str, gone))} only: {why}",
+                f"plan {plan.name} asks for {factor} {', '.join(map(str, removed))} only: {why}",
                 "`howfar servers` shows what each server here can do.",
             )
-        changed[factor] = left
-        notes.append(f"left out: {factor} {', '.join(map(str, gone))}: {why}")
+        changed[factor] = remaining
+        notes.append(f"left out: {factor} {', '.join(map(str, removed))}: {why}")
     if not changed:
         return Fitted(plan)
     fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update=changed)})
-    states = {name: left[0] for name, left in changed.items() if FACTORS[name].condition}
-    if named := {name: level for name, level in states.items() if getattr(plan.baseline, name) is not None}:
-        fitted = fitted.model_copy(update={"baseline": plan.baseline.model_copy(update=named)})
+    new_conditions = {name: remaining[0] for name, remaining in changed.items() if FACTORS[name].condition}
+    if baseline_levels := {
+        name: level for name, level in new_conditions.items() if getattr(plan.baseline, name) is not None
+    }:
+        fitted = fitted.model_copy(update={"baseline": plan.baseline.model_copy(update=baseline_levels)})
     try:
         contenders = sum(cell.role == "contender" for cell in cells(fitted))
     except PlanError as error:
@@ -75,44 +77,43 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
 
 
 def with_keys(plan: Plan) -> Fitted:
-    """Turn point selects into requests to a key-value store: selecting a row by its key is a get there. Other plans are not
-    changed."""
+    """Turn a plan of point selects into one of gets from a key-value store. Other plans are not changed."""
     factors = plan.factors
-    of_tables = factors.compression != ("off",) or factors.content != ("digits",) or factors.replication != ("off",)
-    if plan.workload.kind != "oltp_point_select" or of_tables:
+    needs_tables = factors.compression != ("off",) or factors.content != ("digits",) or factors.replication != ("off",)
+    if plan.workload.kind != "oltp_point_select" or needs_tables:
         return Fitted(plan)
-    asked = plan.model_copy(update={"workload": Workload(kind="key_value"), "keys": Keys(set=0)})
-    return Fitted(asked, ("gets of a key in place of point selects: the server stores keys",))
+    converted = plan.model_copy(update={"workload": Workload(kind="key_value"), "keys": Keys(set=0)})
+    return Fitted(converted, ("gets of a key in place of point selects: the server stores keys",))
 
 
 def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) -> Fitted:
-    """Replace levels of a factor, each by those given for it. A plan that names one of the replacements itself is not changed."""
+    """Replace levels of a factor, each by those in `instead`. A plan that already names one of the replacements is not changed."""
     levels = getattr(plan.factors, factor)
-    own = {other for level, others in instead.items() for other in others if other != level}
-    if own & set(levels) or not set(instead) & set(levels):
+    replacements = {other for level, others in instead.items() for other in others if other != level}
+    if replacements & set(levels) or not set(instead) & set(levels):
         return Fitted(plan)
     changed = tuple(dict.fromkeys(other for level in levels for other in instead.get(level, (level,))))
     fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update={factor: changed})})
     baseline = getattr(plan.baseline, factor)
     if baseline in instead or (baseline is None and len(levels) == 1 < len(changed)):
         first = changed[0] if baseline is None else instead[baseline][0]
-        named = plan.baseline.model_copy(update={factor: first})
-        fitted = fitted.model_copy(update={"baseline": named})
-    new = ", ".join(level for level in changed if level not in levels)
-    old = ", ".join(level for level in levels if level not in changed)
-    return Fitted(fitted, (f"{factor}: {new}{f' instead of {old}' if old else ''}, as this server has it",))
+        new_baseline = plan.baseline.model_copy(update={factor: first})
+        fitted = fitted.model_copy(update={"baseline": new_baseline})
+    added = ", ".join(level for level in changed if level not in levels)
+    replaced = ", ".join(level for level in levels if level not in changed)
+    return Fitted(fitted, (f"{factor}: {added}{f' instead of {replaced}' if replaced else ''}, as this server has it",))
 
 
-def with_link(plan: Plan, there: Mapping[str, Level]) -> Fitted:
-    """Use the existing links, by factor, in place of those that the plan would set: a real link cannot be set. So no control
-    has a longer RTT. Raises PlanError when nothing is left to compare."""
-    compared = [FACTORS[name] for name in there if len(getattr(plan.factors, name)) > 1]
-    named = {name: level for name, level in there.items() if getattr(plan.baseline, name) is not None}
+def with_link(plan: Plan, link_levels: Mapping[str, Level]) -> Fitted:
+    """Replace the plan's links by real ones, which cannot be set. So there is no control with a longer RTT. `link_levels`: the levels
+    of the real links, by factor. Raises PlanError when nothing is left to compare."""
+    compared = [FACTORS[name] for name in link_levels if len(getattr(plan.factors, name)) > 1]
+    baseline_levels = {name: level for name, level in link_levels.items() if getattr(plan.baseline, name) is not None}
     fitted = plan.model_copy(
         update={
-            "factors": plan.factors.model_copy(update={name: (level,) for name, level in there.items()}),
-            "baseline": plan.baseline.model_copy(update=named),
-            "leave_out": tuple(out for out in plan.leave_out if not set(there) & out.model_fields_set),
+            "factors": plan.factors.model_copy(update={name: (level,) for name, level in link_levels.items()}),
+            "baseline": plan.baseline.model_copy(update=baseline_levels),
+            "leave_out": tuple(out for out in plan.leave_out if not set(link_levels) & out.model_fields_set),
             "timing": plan.timing.model_copy(update={"controls": plan.timing.controls and "same"}),
         }
     )
@@ -131,20 +132,20 @@ def with_link(plan: Plan, there: Mapping[str, Level]) -> Fitted:
     )
 
 
-def with_rows(plan: Plan, most: int) -> Fitted:
-    """Limit tables to a round number of at most `most` rows, if the plan allows smaller ones (`fit`).
+def with_rows(plan: Plan, max_rows: int) -> Fitted:
+    """Limit tables to a round number of at most `max_rows` rows, if the plan allows smaller ones (`fit`).
 
     Raises PlanError where they would be too small for the plan's ranges.
     """
     data = plan.data
     if not data.fit:
         return Fitted(plan)
-    size = data.table_size if data.table_size <= most else round_below(most)
-    least = _LEAST_RANGES * plan.workload.range_size
-    if size < min(least, data.table_size):
+    size = data.table_size if data.table_size <= max_rows else round_below(max_rows)
+    min_rows = _MIN_RANGES * plan.workload.range_size
+    if size < min(min_rows, data.table_size):
         raise PlanError(
-            f"this machine has memory and disk only for tables of {size if most else 0} rows; plan {plan.name} reads"
-            f" ranges of {plan.workload.range_size} rows, which is a different workload in tables of fewer than {least}",
+            f"this machine has memory and disk only for tables of {size if max_rows else 0} rows; plan {plan.name} reads"
+            f" ranges of {plan.workload.range_size} rows, which is a different workload in tables of fewer than {min_rows}",
             "Free memory or disk space (see `df`), or give the plan fewer tables.",
         )
     fitted = plan.model_copy(update={"data": data.model_copy(update={"table_size": size, "fit": False})})
@@ -166,23 +167,23 @@ def resumed_in_full(plan: Plan) -> tuple[str, ...]:
     return ("tls 1.3-resumed is measured as 1.3 where connections are persistent: they have nothing to resume",)
 
 
-def check_rows(plan: Plan, most: int) -> None:
-    """Refuse tables that a machine cannot hold at all, before anything is built. `most`: rows of each. Raises PlanError."""
+def check_rows(plan: Plan, max_rows: int) -> None:
+    """Refuse tables that a machine cannot hold at all, before anything is built. `max_rows`: rows of each. Raises PlanError."""
     data = plan.data
-    if data.table_size > most:
+    if data.table_size > max_rows:
         raise PlanError(
-            f"{data.tables} tables of {data.table_size} rows are too large for this machine: its free memory holds {most} rows of"
+            f"{data.tables} tables of {data.table_size} rows are too large for this machine: its free memory holds {max_rows} rows of"
             " each at most",
             "Set fit = true in [data] for the largest tables that fit, or make table_size smaller.",
         )
 
 
 def check_machines(plan: Plan, cpus: int) -> None:
-    """Refuse pages on two machines that share one CPU: the second machine could only be slower. Raises PlanError."""
-    far = [path for path in plan.factors.path if not is_local(path)]
-    if plan.workload.kind == "page" and far and cpus < 2:
+    """Refuse pages on two machines if both have to share one CPU: the second machine could only be slower. Raises PlanError."""
+    remote_paths = [path for path in plan.factors.path if not is_local(path)]
+    if plan.workload.kind == "page" and remote_paths and cpus < 2:
         raise PlanError(
-            f"plan {plan.name} compares one machine with two ({', '.join(far)}), but there is only one CPU for both:"
+            f"plan {plan.name} compares one machine with two ({', '.join(remote_paths)}), but there is only one CPU for both:"
             " the second machine would add none",
             "Allow howfar at least two CPUs, or name only the paths socket and tcp, in a plan of your own.",
         )
@@ -191,21 +192,23 @@ def check_machines(plan: Plan, cpus: int) -> None:
 def check_keys(plan: Plan, stores: Sequence[str], memory_bytes: float) -> None:
     """Refuse keys that stores of these kinds cannot hold, before anything is built. Raises PlanError."""
     keys = plan.keys
-    each = keys.count * (keys.value_bytes + _KEY_BYTES)
-    demand = f"{keys.count} keys with values of {keys.value_bytes} bytes take {each / 2**30:.1f} GiB in each store"
+    store_bytes = keys.count * (keys.value_bytes + _KEY_BYTES)
+    demand = (
+        f"{keys.count} keys with values of {keys.value_bytes} bytes take {store_bytes / 2**30:.1f} GiB in each store"
+    )
     advice = "Reduce count or value_bytes in [keys]."
-    if "memcached" in stores and each > MEMCACHED_BYTES:
+    if "memcached" in stores and store_bytes > MEMCACHED_BYTES:
         raise PlanError(f"{demand}, but Memcached is given {MEMCACHED_BYTES / 2**30:.0f} GiB", advice)
-    if (total := each * len(stores)) > memory_bytes:
+    if (total := store_bytes * len(stores)) > memory_bytes:
         raise PlanError(
             f"{demand}, {total / 2**30:.1f} GiB in all, but only {max(memory_bytes, 0) / 2**30:.1f} GiB is free", advice
         )
 
 
-def round_below(most: int) -> int:
-    """The largest of 1, 2, 5, 10, 20, … that is not above `most`."""
-    power: int = 10 ** (len(str(max(most, 1))) - 1)
-    return max(step * power for step in _STEPS if step * power <= max(most, 1))
+def round_below(limit: int) -> int:
+    """The largest of 1, 2, 5, 10, 20, … that is at most `limit`."""
+    power: int = 10 ** (len(str(max(limit, 1))) - 1)
+    return max(step * power for step in _STEPS if step * power <= max(limit, 1))
 
 
 def needs_capacity(plan: Plan) -> bool:
@@ -214,7 +217,7 @@ def needs_capacity(plan: Plan) -> bool:
 
 
 def closed_loop(plan: Plan) -> Cell:
-    """The baseline in a closed loop, whose capacity the shares refer to."""
+    """The baseline in a closed loop. Loads that are shares refer to its capacity."""
     baseline = cells(plan)[0]
     return replace(baseline, factors={**baseline.factors, LOAD.name: CLOSED})
 
@@ -226,17 +229,19 @@ def with_capacity(plan: Plan, per_s: float) -> Plan:
         share = share_of_capacity(level)
         return level if share is None else f"{float(f'{share * per_s:.3g}'):g}/s"
 
-    def rated(out: LeftOut) -> LeftOut:
-        if LOAD.name not in out.model_fields_set:
-            return out
-        return out.model_copy(update={LOAD.name: tuple(map(rate, getattr(out, LOAD.name)))})
+    def with_rate(excluded: LeftOut) -> LeftOut:
+        if LOAD.name not in excluded.model_fields_set:
+            return excluded
+        return excluded.model_copy(update={LOAD.name: tuple(map(rate, getattr(excluded, LOAD.name)))})
 
     levels = tuple(dict.fromkeys(rate(level) for level in plan.factors.load))
-    named = getattr(plan.baseline, LOAD.name)
+    baseline_load = getattr(plan.baseline, LOAD.name)
     return plan.model_copy(
         update={
             "factors": plan.factors.model_copy(update={LOAD.name: levels}),
-            "baseline": plan.baseline.model_copy(update={LOAD.name: None if named is None else rate(named)}),
-            "leave_out": tuple(map(rated, plan.leave_out)),
+            "baseline": plan.baseline.model_copy(
+                update={LOAD.name: None if baseline_load is None else rate(baseline_load)}
+            ),
+            "leave_out": tuple(map(with_rate, plan.leave_out)),
         }
     )

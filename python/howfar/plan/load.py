@@ -1,4 +1,4 @@
-"""Read a plan from TOML. Every refusal names the file, the line, the field and what is allowed there."""
+"""Read a plan from TOML. Every error names the file, the line, the field and what is allowed there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from howfar.errors import PlanError, UsageError, did_you_mean
-from howfar.file_kinds import by_suffix, refuse_own
+from howfar.file_kinds import kind_by_suffix, refuse_own
 from howfar.plan import types
 from howfar.plan.cells import cells, combinations
 from howfar.plan.types import Plan
@@ -25,9 +25,9 @@ _KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
 
 
 def line_of(text: str, key: tuple[str, ...], quick: bool = False) -> int:
-    """Line (from 1) of `key`, else of its nearest parent, else 1. With `quick`, `[quick]` is searched first. Tables of an array are
-    numbered: `("leave_out", "2")` is the second."""
-    found = _positions(text)
+    """The line (counted from 1) of `key`, or else of its nearest parent, or else 1. With `quick`, `[quick]` is searched first. Tables
+    of an array are numbered: `("leave_out", "2")` is the second."""
+    found = _line_numbers(text)
     prefixes: list[tuple[str, ...]] = [("quick",), ()] if quick else [()]
     for length in range(len(key), 0, -1):
         for prefix in prefixes:
@@ -37,8 +37,8 @@ def line_of(text: str, key: tuple[str, ...], quick: bool = False) -> int:
     return 1
 
 
-def _positions(text: str) -> dict[tuple[str, ...], int]:
-    found: dict[tuple[str, ...], int] = {}
+def _line_numbers(text: str) -> dict[tuple[str, ...], int]:
+    lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     tables = Counter[tuple[str, ...]]()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -46,7 +46,7 @@ def _positions(text: str) -> dict[tuple[str, ...], int]:
         if header:
             table = tuple(part.strip() for part in header.group(1).split("."))
             tables[table] += 1
-            found[*table, str(tables[table])] = number
+            lines[*table, str(tables[table])] = number
             key: tuple[str, ...] = ()
         else:
             match = _KEY.match(line)
@@ -54,8 +54,8 @@ def _positions(text: str) -> dict[tuple[str, ...], int]:
                 continue
             key = tuple(match.group(1).split("."))
         for length in range(1, len(table + key) + 1):
-            found.setdefault((table + key)[:length], number)
-    return found
+            lines.setdefault((table + key)[:length], number)
+    return lines
 
 
 MAX_PLAN_BYTES = 1_000_000
@@ -70,11 +70,12 @@ class Override:
     key: tuple[str, ...]
     """Path of the value in the TOML: `("factors", "rtt")`."""
     value: str | int | tuple[str, ...]
-    """Several levels are separated by commas; distances, which contain commas, by semicolons."""
+    """The new value. A tuple: several levels."""
 
     @property
     def written(self) -> str:
-        """The value as it can be typed. The closed loop, with which every list of loads begins, is omitted."""
+        """The value as it can be typed: levels separated by commas, or distances, which contain commas, by semicolons. The closed
+        loop, with which every list of loads begins, is omitted."""
         if not isinstance(self.value, tuple):
             return str(self.value)
         implied = 1 if self.key[-1] == "load" and len(self.value) > 1 else 0
@@ -98,34 +99,35 @@ def shipped_plans() -> tuple[str, ...]:
 
 
 def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Override] = ()) -> LoadedPlan:
-    """Read, merge the overrides and, with `quick`, the plan's `[quick]` if it has one; check. Raises PlanError, UsageError."""
+    """Read a plan, merge the overrides and, with `quick`, the plan's `[quick]` if it has one, and check the result. Raises PlanError,
+    UsageError."""
     source, text = _read(name_or_path)
     table = _parse(source, text)
-    short = table.pop("quick", None)
-    quick = quick and short is not None
-    if short is not None and not isinstance(short, dict):
+    quick_table = table.pop("quick", None)
+    quick = quick and quick_table is not None
+    if quick_table is not None and not isinstance(quick_table, dict):
         raise PlanError(
             f"{source}:{line_of(text, ('quick',))}: quick must be a table", "Write [quick.timing] and keys."
         )
     # A mistake in the long form is an error even if the short form is requested.
     plan = _validate(source, text, table, (), quick=False)
     _check_left_out(source, text, plan, ("leave_out",))
-    if short is not None:
-        merged = _merged(table, short)
-        brief = _validate(source, text, merged, (), quick=True)
-        if "leave_out" in short:  # else it has the long form's, which may name levels that it lacks
-            _check_left_out(source, text, brief, ("quick", "leave_out"))
+    if quick_table is not None:
+        merged = _merge(table, quick_table)
+        quick_plan = _validate(source, text, merged, (), quick=True)
+        if "leave_out" in quick_table:  # else it has the long form's, which may name levels that it lacks
+            _check_left_out(source, text, quick_plan, ("quick", "leave_out"))
         table = merged if quick else table
     for override in overrides:
-        table = _merged(table, _changed(override, table.get("baseline")))
+        table = _merge(table, _override_as_table(override, table.get("baseline")))
     return LoadedPlan(_validate(source, text, table, overrides, quick), text, quick)
 
 
-def _changed(override: Override, baseline: object) -> dict[str, Any]:
-    """The parts of the plan that an override replaces. A factor that is left with one level has it in the baseline too."""
+def _override_as_table(override: Override, baseline: object) -> dict[str, Any]:
+    """The override as a table to be merged into the plan. A factor that is left with one level gets that level in the baseline too."""
     value = override.value if isinstance(override.value, str | int) else list(override.value)
     levels = value if isinstance(value, list) else [value]
-    change = _nested(override.key, value)
+    change = _nest(override.key, value)
     table, name = override.key[0], override.key[-1]
     if table == "factors" and len(levels) == 1 and isinstance(baseline, dict) and name in baseline:
         change["baseline"] = {name: levels[0]}
@@ -133,16 +135,17 @@ def _changed(override: Override, baseline: object) -> dict[str, Any]:
 
 
 def _read(name_or_path: str) -> tuple[str, str]:
-    """The name to show and the text. A shipped plan by name, else a file ending in .toml or with a slash."""
+    """The name to show and the text of a plan: a shipped plan by name, or a file whose name ends in .toml or contains a slash."""
     if name_or_path in shipped_plans():
-        found = resources.files("howfar.plan") / "shipped" / f"{name_or_path}.toml"
-        return f"{name_or_path}.toml", found.read_text(encoding="utf-8")
+        shipped = resources.files("howfar.plan") / "shipped" / f"{name_or_path}.toml"
+        return f"{name_or_path}.toml", shipped.read_text(encoding="utf-8")
     path = Path(name_or_path)
-    if path.suffix != ".toml" and by_suffix(path) is None and "/" not in name_or_path:
+    if path.suffix != ".toml" and kind_by_suffix(path) is None and "/" not in name_or_path:
         known = f"Known plans: {', '.join(shipped_plans())}. For a plan of your own, give its file, whose name ends in .toml."
-        near = did_you_mean(name_or_path, shipped_plans())
+        suggestion = did_you_mean(name_or_path, shipped_plans())
         raise PlanError(
-            f"there is no plan {name_or_path!r}", f"{near}`howfar plans` lists all plans." if near else known
+            f"there is no plan {name_or_path!r}",
+            f"{suggestion}`howfar plans` lists all plans." if suggestion else known,
         )
     try:
         with path.open("rb") as file:
@@ -174,15 +177,15 @@ def _parse(source: str, text: str) -> dict[str, Any]:
         ) from error
 
 
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in over.items():
         before = result.get(key)
-        result[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        result[key] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return result
 
 
-def _nested(key: tuple[str, ...], value: str | int | list[str]) -> dict[str, Any]:
+def _nest(key: tuple[str, ...], value: str | int | list[str]) -> dict[str, Any]:
     nested: Any = value
     for part in reversed(key):
         nested = {part: nested}
@@ -194,64 +197,61 @@ def _validate(source: str, text: str, table: dict[str, Any], overrides: Sequence
     try:
         plan = Plan.model_validate(table)
     except ValidationError as error:
-        raise _translated(source, text, error.errors()[0], overrides, quick) from error
+        raise _plan_error(source, text, error.errors()[0], overrides, quick) from error
     try:
         cells(plan)
     except PlanError as error:
-        at = line_of(text, ("baseline",), quick)
+        line = line_of(text, ("baseline",), quick)
         hint = f" Changed by {', '.join(override.option for override in overrides)}." if overrides else ""
-        raise PlanError(f"{source}:{at}: {error.message}", error.advice + hint) from error
+        raise PlanError(f"{source}:{line}: {error.message}", error.advice + hint) from error
     return plan
 
 
-def _check_left_out(source: str, text: str, plan: Plan, where: tuple[str, ...]) -> None:
-    """Check that each table of `leave_out` leaves out something; otherwise it is misspelt. `where`: path of the tables."""
-    every = combinations(plan) if plan.leave_out else []
+def _check_left_out(source: str, text: str, plan: Plan, table_path: tuple[str, ...]) -> None:
+    """Check that each table of `leave_out` leaves out a cell; otherwise it is a mistake. `table_path`: key of these tables in the
+    plan."""
+    all_cells = combinations(plan) if plan.leave_out else []
     for number, table in enumerate(plan.leave_out, 1):
-        if not any(map(table.matches, every)):
+        if not any(map(table.matches, all_cells)):
             raise PlanError(
-                f"{source}:{line_of(text, (*where, str(number)))}: table {number} of {'.'.join(where)} matches no cell",
+                f"{source}:{line_of(text, (*table_path, str(number)))}: table {number} of {'.'.join(table_path)} matches no cell",
                 "Name levels that the factors have.",
             )
 
 
-def _translated(
+def _plan_error(
     source: str, text: str, problem: ErrorDetails, overrides: Sequence[Override], quick: bool
 ) -> UsageError:
     """The error for the first problem, in terms of the plan's text or of the option that caused it."""
     loc = tuple(part for part in problem["loc"] if isinstance(part, str))
-    where = loc + tuple(problem.get("ctx", {}).get("at", ()))
-    field = ".".join(where) or "plan"
+    key = loc + tuple(problem.get("ctx", {}).get("at", ()))
+    field = ".".join(key) or "plan"
     reason = problem["msg"]
     for override in overrides:
-        if where[: len(override.key)] == override.key:
+        if key[: len(override.key)] == override.key:
             return UsageError(
                 f"{override.option} {override.written}: {reason}", f"`howfar run --help` explains {override.option}."
             )
-    blamed = next((override for override in overrides if re.search(rf"\b{override.key[-1]}\b", reason)), None)
+    cause = next((override for override in overrides if re.search(rf"\b{override.key[-1]}\b", reason)), None)
     if (
-        not loc and blamed is not None
+        not loc and cause is not None
     ):  # two fields contradict each other, and an option set the one that the location above does not name
-        return UsageError(
-            f"{blamed.option} {blamed.written}: {reason}", f"`howfar run --help` explains {blamed.option}."
-        )
-    line = line_of(text, where, quick)
+        return UsageError(f"{cause.option} {cause.written}: {reason}", f"`howfar run --help` explains {cause.option}.")
+    line = line_of(text, key, quick)
     if problem["type"] == "extra_forbidden":
-        return PlanError(f"{source}:{line}: unknown field {field}", f"Known fields there: {_known(where[:-1])}.")
+        return PlanError(f"{source}:{line}: unknown field {field}", f"Known fields there: {_known(key[:-1])}.")
     if problem["type"] == "missing":
-        return PlanError(
-            f"{source}:{line}: the field `{field}` is missing", f"Known fields there: {_known(where[:-1])}."
-        )
+        return PlanError(f"{source}:{line}: the field `{field}` is missing", f"Known fields there: {_known(key[:-1])}.")
     shown = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
     return PlanError(
         f"{source}:{line}: {field}{shown}: {reason}", "Correct that line; `howfar plans` shows plans that work."
     )
 
 
-def _known(where: tuple[str, ...]) -> str:
-    """The fields of the table at `where`, as written in TOML."""
+def _known(table_path: tuple[str, ...]) -> str:
+    """The fields of the table at `table_path`, as written in TOML."""
     model: Any = Plan
-    for part in where:
+    for part in table_path:
         if get_origin(model) is dict:  # tables whose names the plan chooses
             model = get_args(model)[1]
             continue

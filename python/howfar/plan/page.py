@@ -1,7 +1,6 @@
-"""A page in a plan: its round trips by name, the keys that it reads, and the limits of a plan of pages or of keys.
+"""A page in a plan: its round trips by kind, the keys that it reads, and the limits of a plan of pages or of keys.
 
-`turns` counts round trips: one request and its answer. Not here: the statements and keys themselves, which are the engine's
-(`runner/jobs.py`).
+A round trip is one request and its answer. The statements and keys themselves are made in `runner/jobs.py`.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from howfar.services import ServiceName
 if TYPE_CHECKING:
     from howfar.plan.types import Factors, Plan
 
-MOST_IN_FLIGHT = 1024
-_MOST_ROUND_TRIPS = 100_000
-_MOST_A_ROUND = 500
-MULTI = 10
+MAX_IN_FLIGHT = 1024
+_MAX_ROUND_TRIPS = 100_000
+_MAX_PER_ROUND = 500
+KEYS_PER_MULTI_GET = 10
 """Number of keys of a multi-get."""
 
 Count = Annotated[int, Field(ge=0, le=1000)]
 
 
 class PageShape(Part):
-    """Queries of one request to the application, in equal rounds. The factor `app_cpu` is additional CPU time of the application, in
-    equal parts after each round trip; a transaction counts as one."""
+    """The queries of one request to the application, in equal rounds. The factor `app_cpu` is additional CPU time of the application,
+    in equal parts after each round trip; for that, a transaction counts as one round trip."""
 
     rounds: int = Field(default=1, ge=1, le=1000)
     point_selects: Count = 0
@@ -36,7 +35,7 @@ class PageShape(Part):
     simple_ranges: Count = 0
     """Ranges of `range_size` rows."""
     sums: Count = 0
-    """Sums over `sum_rows` rows: work for the database, and one row for the application."""
+    """Sums over `sum_rows` rows: much work for the database, but one row for the application."""
     sum_rows: int = Field(default=1000, ge=1)
     redis_gets: Count = 0
     redis_multi_gets: Count = 0
@@ -47,16 +46,16 @@ class PageShape(Part):
 
     @model_validator(mode="after")
     def _some_round_trip(self) -> Self:
-        if not 1 <= self.round_trips <= _MOST_ROUND_TRIPS:
-            raise refuse(f"{self.round_trips} round trips: a page takes from one to {_MOST_ROUND_TRIPS}")
-        if self.round_trips // self.rounds > _MOST_A_ROUND:
+        if not 1 <= self.round_trips <= _MAX_ROUND_TRIPS:
+            raise refuse(f"{self.round_trips} round trips: a page takes from one to {_MAX_ROUND_TRIPS}")
+        if self.round_trips // self.rounds > _MAX_PER_ROUND:
             raise refuse(
-                f"{self.round_trips // self.rounds} round trips in a round: at most {_MOST_A_ROUND}; use more rounds"
+                f"{self.round_trips // self.rounds} round trips in a round: at most {_MAX_PER_ROUND}; use more rounds"
             )
         return self
 
     def by_service(self, sql: ServiceName = "mysql") -> dict[ServiceName, int]:
-        """Round trips of a page to each service that it needs. `sql`: the service of statements."""
+        """Round trips of a page to each service that it needs. `sql`: the service that statements go to."""
         statements = (
             self.point_selects + self.simple_ranges + self.sums + (self.index_updates + 2 if self.index_updates else 0)
         )
@@ -71,7 +70,7 @@ class PageShape(Part):
     def keys_by_store(self) -> dict[ServiceName, int]:
         """Number of keys that a page looks up, by store."""
         keys: dict[ServiceName, int] = {
-            "redis": self.redis_gets + MULTI * self.redis_multi_gets,
+            "redis": self.redis_gets + KEYS_PER_MULTI_GET * self.redis_multi_gets,
             "memcached": self.memcached_gets,
         }
         return {store: self.rounds * count for store, count in keys.items() if count}
@@ -87,13 +86,13 @@ class PageShape(Part):
             (self.simple_ranges, f"range of {range_size} rows"),
             (self.sums, f"sum over {self.sum_rows} rows"),
             (self.redis_gets, "Redis get"),
-            (self.redis_multi_gets, f"Redis get of {MULTI} keys"),
+            (self.redis_multi_gets, f"Redis get of {KEYS_PER_MULTI_GET} keys"),
             (self.memcached_gets, "Memcached get"),
             (self.index_updates, "update in a transaction"),
         )
         queries = ", ".join(f"{count} x {kind}" for count, kind in kinds if count)
-        over = "" if self.rounds == 1 else f"{self.rounds} rounds of "
-        return f"{over}{queries}: {self.round_trips} round trips"
+        prefix = "" if self.rounds == 1 else f"{self.rounds} rounds of "
+        return f"{prefix}{queries}: {self.round_trips} round trips"
 
 
 class Keys(Part):
@@ -116,7 +115,7 @@ class Keys(Part):
 
 
 def check_pages(plan: Plan) -> None:
-    """Refuse pages and keys that make no sense, with the key concerned. Raises PydanticCustomError."""
+    """Refuse pages and keys that make no sense. Raises PydanticCustomError, which names the key concerned."""
     kind, factors = plan.workload.kind, plan.factors
     if kind in ("page", "key_value"):
         _check_plain(kind, factors)
@@ -162,9 +161,9 @@ def _check_shapes(plan: Plan) -> None:
         raise refuse("a page reads one table: tables = 1 in [data]", "data", "tables")
     ranges: dict[tuple[str, ...], int] = {("workload", "range_size"): plan.workload.range_size}
     ranges |= {("pages", name, "sum_rows"): plan.pages[name].sum_rows for name in factors.page if plan.pages[name].sums}
-    for at, rows in ranges.items():
+    for location, rows in ranges.items():
         if rows > plan.data.table_size:
-            raise refuse(f"a range of {rows} rows is more than the table has", *at)
-    if max(factors.threads) > MOST_IN_FLIGHT:
-        reason = f"at most {MOST_IN_FLIGHT} pages in flight: each has its own process or thread"
+            raise refuse(f"a range of {rows} rows is more than the table has", *location)
+    if max(factors.threads) > MAX_IN_FLIGHT:
+        reason = f"at most {MAX_IN_FLIGHT} pages in flight: each has its own process or thread"
         raise unfit("threads", reason)

@@ -24,20 +24,20 @@ from howfar.units import (
 MS_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 HOUR_NS = 3600 * SECOND_NS
-MOST_BUDGET_NS = 7 * 24 * HOUR_NS
+MAX_BUDGET_NS = 7 * 24 * HOUR_NS
 
 STORED = {"stored": True}
 """Validation context of a plan read back from a run file: quantities are integers in base units."""
 
 
 def refuse(message: str, *at: str) -> PydanticCustomError:
-    """The error of a refused table. `at`: the key below it that the message is about, if any."""
+    """The error for a refused table of a plan. `at`: the key within the table that the message is about, if any."""
     return PydanticCustomError("howfar", "{reason}", {"reason": message, "at": at})
 
 
 def _quantity(
     parse: Callable[[str], float],
-    show: Callable[[float], str],
+    format_value: Callable[[float], str],
     low: float,
     high: float,
     why_low: str,
@@ -45,7 +45,7 @@ def _quantity(
 ) -> BeforeValidator:
     """A validator from text with a unit to a number in [low, high]."""
 
-    def read(value: Any, info: ValidationInfo) -> Any:
+    def validate(value: Any, info: ValidationInfo) -> Any:
         stored = bool(info.context and info.context.get("stored"))
         if stored and isinstance(value, int | float) and not isinstance(value, bool):
             number: float = value
@@ -55,14 +55,14 @@ def _quantity(
             except QuantityError as error:
                 raise refuse(f"{error.message}. {error.advice}") from error
         else:
-            raise refuse(f"{value!r} has no unit. Write text such as {show(low)!r} to {show(high)!r}")
+            raise refuse(f"{value!r} has no unit. Write text such as {format_value(low)!r} to {format_value(high)!r}")
         if number < low:
-            raise refuse(f"{value!r} is less than {show(low)}: {why_low}")
+            raise refuse(f"{value!r} is less than {format_value(low)}: {why_low}")
         if number > high:
-            raise refuse(f"{value!r} is more than {show(high)}: {why_high}")
+            raise refuse(f"{value!r} is more than {format_value(high)}: {why_high}")
         return number
 
-    return BeforeValidator(read)
+    return BeforeValidator(validate)
 
 
 _duration = partial(_quantity, parse_duration_ns, format_duration_ns)
@@ -121,7 +121,7 @@ MeasureNs = Annotated[
 ]
 BudgetNs = Annotated[
     int,
-    _duration(SECOND_NS, MOST_BUDGET_NS, "not one trial fits", "a machine changes more in a week than a path does"),
+    _duration(SECOND_NS, MAX_BUDGET_NS, "not one trial fits", "a machine changes more in a week than a path does"),
 ]
 HalfWidth = Annotated[
     float,
@@ -151,8 +151,8 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def _levels(value: Any) -> Any:
-    """Levels in the order written, distinct; one may be written without a list."""
+def _distinct_levels(value: Any) -> Any:
+    """The levels in the order in which they are written. They must be distinct. A single one may be written without a list."""
     levels = list(value) if isinstance(value, list | tuple) else [value]
     if not levels:
         raise refuse("an empty list: a factor needs at least one level")
@@ -162,22 +162,23 @@ def _levels(value: Any) -> Any:
     return tuple(levels)
 
 
-OneOrMore = BeforeValidator(_levels)
+OneOrMore = BeforeValidator(_distinct_levels)
 
 
 RTT_OFF_MAX_NS = 30_000
 RTT_OFF_MAX_SHARE = 0.03
-"""Share that the emulator can keep on a small virtual machine; beyond it the measured RTT is not the requested one."""
+"""Relative error that the emulator can keep on a small virtual machine. Beyond it, the measured RTT does not count as the requested
+one."""
 
 
 def rtt_tolerance_ns(rtt_ns: float) -> float:
-    """Largest difference of the RTT at rest from the requested one: the larger of the two limits."""
+    """Maximum difference between the RTT at rest and the requested one: the larger of the two limits."""
     return max(RTT_OFF_MAX_NS, RTT_OFF_MAX_SHARE * rtt_ns)
 
 
 RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03
-"""An RTT at rest that is off by more makes a trial void. A smaller error (see `rtt_tolerance_ns`) is accepted, with a warning that
-shows the measured RTT: on a busy machine both ends take longer to wake up, on every path."""
+"""An RTT at rest that deviates by more than the larger of these makes a trial void. A smaller deviation (see `rtt_tolerance_ns`) is
+accepted with a warning that shows the measured RTT: on a busy machine both ends take longer to wake up, on every path."""
 
 
 def rtt_void_ns(rtt_ns: float) -> float:

@@ -1,6 +1,6 @@
-"""The sessions that the levels of a cell request: encryption, compression, how often to connect, what the tables hold. Pure.
+"""The sessions that the levels of a cell request: encryption, compression, how often to connect, what the tables hold. No I/O.
 
-The laboratory checks receipts against them, and the runner builds the engine's job from them: both read the levels here.
+The laboratory checks receipts against these, and the runner builds the engine's job from them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from howfar.plan.factors import COMPRESSION, CONNECT, CONTENT, TLS, Content
 
 TlsVersion = Literal["1.2", "1.3"]
 Algorithm = Literal["zlib", "zstd"]
-_RESUMED = "-resumed"
+_RESUMED_SUFFIX = "-resumed"
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class SessionSpec:
 
     tls: TlsVersion | None = None
     resumption: bool = False
-    """Whether later connections may resume the session of an earlier one. Clients do so only if they are set up for it."""
+    """Whether later connections may resume the TLS session of an earlier one. Clients do so only if they are set up for it."""
     algorithm: Algorithm | None = None
     level: int | None = None
     """Level of the compression. None: the algorithm's own (zlib 6, zstd 3)."""
@@ -36,13 +36,13 @@ class SessionSpec:
 
 
 def session_spec(factors: Mapping[str, str | int | float | bool]) -> SessionSpec:
-    """The sessions of a cell; factors that it does not name are ordinary."""
+    """The sessions of a cell. Factors that it does not name have their ordinary level."""
     tls = TLS.of(factors)
-    version = tls.removesuffix(_RESUMED)
+    version = tls.removesuffix(_RESUMED_SUFFIX)
     algorithm, _, strength = COMPRESSION.of(factors).partition("-")
     return SessionSpec(
         tls=None if version == "off" else cast(TlsVersion, version),
-        resumption=tls.endswith(_RESUMED),
+        resumption=tls.endswith(_RESUMED_SUFFIX),
         algorithm=None if algorithm == "off" else cast(Algorithm, algorithm),
         level=int(strength) if strength else None,
         per_transaction=CONNECT.of(factors) == "per-transaction",

@@ -26,8 +26,8 @@ from howfar.plan.distances import fits, pairs
 from howfar.plan.factors import (
     CLOSED,
     CLUSTER_FAULTS,
+    CLUSTER_ONLY_FAULTS,
     CLUSTERS,
-    CLUSTERS_OWN,
     COMMIT_OFF,
     FACTORS,
     IDLE,
@@ -36,9 +36,9 @@ from howfar.plan.factors import (
     ROW_BYTES,
     SEMI_SYNC,
     ShapeName,
+    baseline_model_of,
     level_of,
-    made_of,
-    one_level_each,
+    levels_model_of,
     unfit,
 )
 from howfar.plan.page import Keys, PageShape, check_pages
@@ -82,8 +82,8 @@ WorkloadKind = Literal[
     "page",
     "key_value",
 ]
-"""Sysbench's are the engine's (`engine.workloads.SysbenchKind`; a test compares the two). Those that write leave the tables changed
-for later trials, so inserted and deleted rows accumulate over a run; in cells with replication each trial has fresh tables.
+"""Sysbench's kinds are the engine's (`engine.messages.SysbenchKind`; a test compares the two). Kinds that write leave the tables
+changed for later trials, so inserted and deleted rows accumulate over a run; in cells with replication each trial has fresh tables.
 `single_row_inserts`: one row per transaction into a separate table, keys drawn by the clients, autocommit. `single_row_updates`:
 each transaction adds one to a row, the same for all clients of a node. `page`: one request to an application, with round trips to
 MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
@@ -126,11 +126,11 @@ class Workload(Part):
 
 
 MINORITY_OF_TWO = 4
-"""Minimum number of replicas with which two nodes are a minority."""
+"""Minimum number of replicas with which two nodes of a cluster are a minority."""
 FALLBACK_NS = 25_000_000_000
 """The shortest window for a replica that leaves and returns under the servers' own timeout of 10 s."""
 
-MOST_BLOCKS = 1000
+MAX_BLOCKS = 1000
 
 
 class Factors(Part):
@@ -146,7 +146,7 @@ class Factors(Part):
 
 
 class LeftOut(Factors):
-    """Cells that are not measured: those that have, for every factor named here, one of the levels given."""
+    """Cells that are not measured: those that have one of the given levels for every factor named here."""
 
     @model_validator(mode="after")
     def _names_something(self) -> Self:
@@ -170,37 +170,37 @@ def _by_registry(model: Any) -> WrapValidator:
     """A validator by the present model of the registry. In a run file, fields are stored by name, not by alias."""
 
     def validate(value: Any, _: Any, info: ValidationInfo) -> Any:
-        made = model()
-        if isinstance(value, made):
+        model_class = model()
+        if isinstance(value, model_class):
             return value
         stored = bool(info.context and info.context.get("stored"))
-        return made.model_validate(value, context=info.context, by_alias=not stored, by_name=stored)
+        return model_class.model_validate(value, context=info.context, by_alias=not stored, by_name=stored)
 
     return WrapValidator(validate)
 
 
 def factors_model() -> type[Factors]:
-    """Model of `[factors]`, as the registry is now."""
-    model: type[Factors] = made_of(Factors, "Factors")
+    """Model of the table `[factors]`, with the factors that are in the registry now."""
+    model: type[Factors] = levels_model_of(Factors, "Factors")
     return model
 
 
 def left_out_model() -> type[LeftOut]:
     """Model of a table of `[[leave_out]]`."""
-    model: type[LeftOut] = made_of(LeftOut, "LeftOut", left_out=True)
+    model: type[LeftOut] = levels_model_of(LeftOut, "LeftOut", is_leave_out=True)
     return model
 
 
 def baseline_model() -> type[Baseline]:
     """Model of `[baseline]`."""
-    model: type[Baseline] = one_level_each(Baseline, "Baseline")
+    model: type[Baseline] = baseline_model_of(Baseline, "Baseline")
     return model
 
 
 def table_model(table: Any) -> Any:
-    """The class of a table; one whose fields are the factors, as the registry is now."""
-    made = {Factors: factors_model, LeftOut: left_out_model, Baseline: baseline_model}.get(table)
-    return table if made is None else made()
+    """The model of a table: of a table whose fields are factors, with the factors that are in the registry now."""
+    build_model = {Factors: factors_model, LeftOut: left_out_model, Baseline: baseline_model}.get(table)
+    return table if build_model is None else build_model()
 
 
 class Timing(Part):
@@ -208,14 +208,14 @@ class Timing(Part):
 
     warmup_ns: WarmupNs = Field(default=3_000_000_000, alias="warmup")
     measure_ns: MeasureNs = Field(default=20_000_000_000, alias="measure")
-    min_blocks: int = Field(default=8, ge=2, le=MOST_BLOCKS)
-    max_blocks: int = Field(default=30, ge=2, le=MOST_BLOCKS)
+    min_blocks: int = Field(default=8, ge=2, le=MAX_BLOCKS)
+    max_blocks: int = Field(default=30, ge=2, le=MAX_BLOCKS)
     target_half_width: HalfWidth = Field(default=0.02, alias="target")
     """Target for every headline ratio and the A/A arm, as a share: the run ends when all are at most this wide."""
     time_budget_ns: BudgetNs = Field(default=7_200_000_000_000, alias="time_budget")
     """Time budget of the whole command, laboratory and report included."""
     confirm: StrictBool = False
-    """After the blocks, change the resources that were named as limits and check whether throughput changes as predicted."""
+    """Whether to change, after the blocks, the resources that were named as limits, and check that throughput changes as predicted."""
 
     controls: StrictBool | Literal["same"] = True
     """Whether to measure the instrument's own bias over a link in each block: a cell twice, and with a known longer RTT; `same`:
@@ -251,11 +251,14 @@ class Plan(Part):
 
     @model_validator(mode="after")
     def _replication_makes_sense(self) -> Self:
-        factors, alone = self.factors, set(self.factors.replication) <= {"off", "none"}
-        if alone and factors.fault != ("none",):
+        factors, without_replica = self.factors, set(self.factors.replication) <= {"off", "none"}
+        if without_replica and factors.fault != ("none",):
             raise unfit("fault", "a fault needs a replica that takes over: name a mode of replication that has one")
-        idle = [*(REPLICA_FACTORS if alone else ()), *(("durability",) if factors.replication == ("off",) else ())]
-        for name in idle:
+        meaningless = [
+            *(REPLICA_FACTORS if without_replica else ()),
+            *(("durability",) if factors.replication == ("off",) else ()),
+        ]
+        for name in meaningless:
             factor = FACTORS[name]
             if getattr(factors, name) != (factor.default,):
                 raise unfit(name, f"{factor.key} does not apply without replication: name a mode that has it")
@@ -319,10 +322,11 @@ class Plan(Part):
             raise unfit(
                 "replicas", f"partition cuts two nodes off from the majority: give it replicas = {MINORITY_OF_TWO}"
             )
-        followed = set(self.factors.replication) - {"off", "none"} - clusters
-        if followed and (own := faults & set(CLUSTERS_OWN)):
+        single_primary_modes = set(self.factors.replication) - {"off", "none"} - clusters
+        if single_primary_modes and (cluster_only := faults & set(CLUSTER_ONLY_FAULTS)):
             raise unfit(
-                "fault", f"{', '.join(sorted(own))} needs a cluster, and {', '.join(sorted(followed))} is not one"
+                "fault",
+                f"{', '.join(sorted(cluster_only))} needs a cluster, and {', '.join(sorted(single_primary_modes))} is not one",
             )
         if "replica-leaves" not in self.factors.fault:
             return self

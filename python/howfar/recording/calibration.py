@@ -1,7 +1,7 @@
-"""Calibration of the recorder: the time that it adds to a round trip, measured with the application's own rhythm.
+"""Calibrates the recorder: measures the time that it adds to a round trip, with the application's own rhythm.
 
-Between two round trips an application computes, and meanwhile the CPUs of tap and server go to sleep. An echo without pauses would not
-include the time to wake them, so the echo pauses as the application did.
+Between two round trips an application computes, and meanwhile the CPUs of tap and server go to sleep. A measurement without pauses
+would not include the time to wake them, so the measuring client pauses as the application did.
 """
 
 from __future__ import annotations
@@ -37,36 +37,37 @@ from howfar.stats.intervals import mean_interval
 from howfar.stopping import temporary_folder
 
 _ROUNDS = 8
-_ROUND_NS = 60_000_000
-_FEWEST, _MOST, _SETTLE = 20, 200, 5
-_LONGEST_ROUND_NS, _LEAST = 130_000_000, 3
-"""Duration above which a round has fewer than `_FEWEST` round trips, and their minimum: large answers take tens of milliseconds."""
-_BYTE_NS = 1.5
-"""Time of a byte through the tap, to estimate the duration of a round."""
-_START_S = 0.05
-"""Time to start the program of a round."""
-_LONGEST_NS = 3_000_000
+_TARGET_ROUND_NS = 60_000_000
+_USUAL_MIN_TRIPS, _MAX_TRIPS, _WARM_UP_TRIPS = 20, 200, 5
+_MAX_ROUND_NS, _MIN_TRIPS = 130_000_000, 3
+"""If a round would take longer than `_MAX_ROUND_NS`, it may have fewer than `_USUAL_MIN_TRIPS` round trips, but at least `_MIN_TRIPS`.
+Large answers take tens of milliseconds each."""
+_NS_PER_BYTE = 1.5
+"""Estimated time that one byte takes through the tap; used only to estimate the duration of a round."""
+_PROGRAM_START_S = 0.05
+"""Estimated time to start the program that runs a round."""
+_DEEP_SLEEP_NS = 3_000_000
 """Idle time after which a CPU is in its deepest sleep state."""
-_LEAST_SERVER_NS = 5_000
-"""Shortest server time: the server also uses it to check how long it waited for a CPU."""
+_MIN_SERVER_NS = 5_000
+"""Minimum server time. The server needs it to measure how long it waited for a CPU."""
 
 
 class Rhythm(Part):
-    """A typical round trip: the time before it, the server's time, and bytes."""
+    """A typical round trip: the pause before it, the server's time, and the bytes sent each way."""
 
     gap_ns: int = 0
-    server_ns: int = _LEAST_SERVER_NS
+    server_ns: int = _MIN_SERVER_NS
     to_server: int = SMALLEST[0]
     to_client: int = SMALLEST[1]
 
     @property
     def each_ns(self) -> int:
-        """Duration of a round trip with the gap before it, without the path."""
+        """Duration of the pause and of a round trip, without the time that the path takes."""
         return self.gap_ns + self.server_ns
 
-    def without(self, floor_ns: int) -> Rhythm:
-        """The rhythm with the server's own time: `server_ns` was measured on a path with this floor, which is subtracted."""
-        return self.model_copy(update={"server_ns": max(self.server_ns - floor_ns, _LEAST_SERVER_NS)})
+    def without_floor(self, floor_ns: int) -> Rhythm:
+        """The rhythm with `server_ns` reduced by `floor_ns`, the time of a round trip without work that the measured time includes."""
+        return self.model_copy(update={"server_ns": max(self.server_ns - floor_ns, _MIN_SERVER_NS)})
 
     def step(self, to_server: int | None = None, to_client: int | None = None, connection: int = 0) -> ReplayStep:
         """A step of a replay with this rhythm, optionally with other sizes."""
@@ -80,53 +81,58 @@ class Rhythm(Part):
 
 
 def rhythm_of(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm:
-    """The median rhythm of rows (page, begun, sent, ended, bytes to the server, to the client), which are ordered by page and time.
+    """The median rhythm of rows (page, begin, end of sending, end, bytes to the server, to the client), ordered by page and time.
 
-    The server's time is from sent to ended. The gap before the first round trip of a page is unknown.
+    The server's time lasts from the end of sending to the end. The gap before the first round trip of a page is unknown.
     """
     gaps: list[int] = []
-    found: list[Sequence[int]] = []
-    before: tuple[int, int] | None = None
+    sizes: list[Sequence[int]] = []
+    previous: tuple[int, int] | None = None
     for page, begun_ns, sent_ns, ended_ns, to_server, to_client in rows:
-        if before is not None and before[0] == page and begun_ns >= before[1]:
-            gaps.append(begun_ns - before[1])
-        found.append((ended_ns - sent_ns, to_server, to_client))
-        before = page, ended_ns
-    if not found:
+        if previous is not None and previous[0] == page and begun_ns >= previous[1]:
+            gaps.append(begun_ns - previous[1])
+        sizes.append((ended_ns - sent_ns, to_server, to_client))
+        previous = page, ended_ns
+    if not sizes:
         return Rhythm()
-    took_ns, to_server, to_client = (round(statistics.median(column)) for column in zip(*found, strict=True))
+    took_ns, to_server, to_client = (round(statistics.median(column)) for column in zip(*sizes, strict=True))
     return Rhythm(
-        gap_ns=min(round(statistics.median(gaps)), _LONGEST_NS) if gaps else 0,
-        server_ns=max(min(took_ns, _LONGEST_NS), _LEAST_SERVER_NS),
+        gap_ns=min(round(statistics.median(gaps)), _DEEP_SLEEP_NS) if gaps else 0,
+        server_ns=max(min(took_ns, _DEEP_SLEEP_NS), _MIN_SERVER_NS),
         to_server=to_server,
         to_client=to_client,
     )
 
 
 class Placement(Part):
-    """CPUs on which an application, with its tap, and its server may run; None: all."""
+    """The CPUs on which an application and its tap may run, and those on which its server may run; None: all."""
 
     application: tuple[int, ...] | None = None
     server: tuple[int, ...] | None = None
 
     @classmethod
     def of_processes(cls, server_pid: int | None) -> Placement:
-        """CPUs of the processes that this one starts, and of a server. If `server_pid` is None or 0 (unknown), the server has all."""
-        ours, theirs = tuple(sorted(os.sched_getaffinity(0))), tuple(range(os.cpu_count() or 1))
+        """The CPUs of processes that this one starts, and of a server. If `server_pid` is None or 0 (unknown), the server may use
+        all."""
+        own_cpus, server_cpus = tuple(sorted(os.sched_getaffinity(0))), tuple(range(os.cpu_count() or 1))
         if server_pid:
             with contextlib.suppress(OSError):
-                theirs = tuple(sorted(os.sched_getaffinity(server_pid)))
-        return cls(application=ours, server=theirs)
+                server_cpus = tuple(sorted(os.sched_getaffinity(server_pid)))
+        return cls(application=own_cpus, server=server_cpus)
 
     @classmethod
     def of_recording(cls, facts: Mapping[str, Any]) -> Placement:
         """The placement during the recording, if this machine has these CPUs; else no restriction."""
-        found = cls.model_validate(facts.get("cpus") or {})
-        return found if all(cpus is None or _allowed(cpus) for cpus in (found.application, found.server)) else cls()
+        placement = cls.model_validate(facts.get("cpus") or {})
+        return (
+            placement
+            if all(cpus is None or _can_run_on(cpus) for cpus in (placement.application, placement.server))
+            else cls()
+        )
 
 
-def _allowed(cpus: tuple[int, ...]) -> bool:
-    def tried() -> bool:
+def _can_run_on(cpus: tuple[int, ...]) -> bool:
+    def try_affinity() -> bool:
         try:
             os.sched_setaffinity(0, cpus)
         except OSError:
@@ -134,10 +140,10 @@ def _allowed(cpus: tuple[int, ...]) -> bool:
         return set(cpus) <= os.sched_getaffinity(0)
 
     with ThreadPoolExecutor(1) as pool:  # affinity is per thread, so ours is not changed
-        return pool.submit(tried).result()
+        return pool.submit(try_affinity).result()
 
 
-def on_cpus(cpus: tuple[int, ...] | None) -> Launcher:
+def launcher_on_cpus(cpus: tuple[int, ...] | None) -> Launcher:
     """Launcher of a process on `cpus`."""
     return Launcher(() if cpus is None else ("taskset", "-c", format_cpus(cpus)))
 
@@ -146,68 +152,76 @@ class Calibration(Part):
     """Cost of a round trip through the recorder, for a given rhythm."""
 
     floor_ns: int
-    """Round trip between tap and server, without the server's time."""
+    """Time of a round trip between tap and server, without the server's time."""
     tap_ns: Estimate
-    """Time that the tap adds."""
+    """Time that the tap adds to a round trip."""
     path_ns: int = 0
-    """Round trip of a client without the tap, without the server's time."""
+    """Time of a client's round trip without the tap, without the server's time."""
 
 
 def calibrate(
-    on_socket: bool, rhythm: Rhythm, placement: Placement, on: Callable[[tuple[int, ...] | None], Launcher] = on_cpus
+    on_socket: bool,
+    rhythm: Rhythm,
+    placement: Placement,
+    launcher_on: Callable[[tuple[int, ...] | None], Launcher] = launcher_on_cpus,
 ) -> Calibration:
-    """Measure in rounds, each with and without a tap. `on`: the launcher for given CPUs. Raises LabError, EngineError."""
-    settle, rounds = _round_trips(rhythm)
-    page = ReplayPage(steps=(rhythm.step(),) * (settle + rounds))
+    """Measure in rounds, each both with and without a tap. `launcher_on`: gives the launcher for some CPUs. Raises LabError,
+    EngineError."""
+    warm_up, rounds = _round_trips(rhythm)
+    page = ReplayPage(steps=(rhythm.step(),) * (warm_up + rounds))
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        client = on(placement.application)
-        plain = _answering(stack, f"{folder}/answers" if on_socket else None, on(placement.server))
+        client = launcher_on(placement.application)
+        server = _start_null_server(stack, f"{folder}/answers" if on_socket else None, launcher_on(placement.server))
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host="127.0.0.1", port=0)
-        tap = RecordTap(plain, listen, client)
+        tap = RecordTap(server, listen, client)
         stack.callback(tap.leave)
-        added, plainly = [], []
+        added_ns, path_times_ns = [], []
         for number in range(_ROUNDS):
-            targets = {"plain": plain, "tapped": tap.address}
+            targets = {"plain": server, "tapped": tap.address}
             order = sorted(targets, reverse=bool(number % 2))
-            cost_ns = {name: _cost_ns(targets[name], page, settle, rhythm, client) for name in order}
-            added.append(cost_ns["tapped"] - cost_ns["plain"])
-            plainly.append(cost_ns["plain"])
+            cost_ns = {name: _measure_cost_ns(targets[name], page, warm_up, rhythm, client) for name in order}
+            added_ns.append(cost_ns["tapped"] - cost_ns["plain"])
+            path_times_ns.append(cost_ns["plain"])
         tap.finish()
         events = [event for event in tap.events() if isinstance(event, Recorded)]
-    upstream = [one.ended_ns - one.sent_ns - rhythm.server_ns for event in events for one in event.round_trips]
-    floor_ns, path_ns = (max(round(trimmed_mean(times)), 0) for times in (upstream, plainly))
-    return Calibration(floor_ns=floor_ns, tap_ns=mean_interval(added), path_ns=path_ns)
+    upstream_ns = [trip.ended_ns - trip.sent_ns - rhythm.server_ns for event in events for trip in event.round_trips]
+    floor_ns, path_ns = (max(round(trimmed_mean(times)), 0) for times in (upstream_ns, path_times_ns))
+    return Calibration(floor_ns=floor_ns, tap_ns=mean_interval(added_ns), path_ns=path_ns)
 
 
 def _round_trips(rhythm: Rhythm) -> tuple[int, int]:
-    """Numbers of round trips in a round: those to settle, and those that count."""
-    each_ns = _expected_ns(rhythm)
-    rounds = max(_LEAST, min(_FEWEST, int(_LONGEST_ROUND_NS / each_ns)), min(_MOST, int(_ROUND_NS / each_ns)))
-    return min(_SETTLE, rounds), rounds
+    """Numbers of round trips in a round: those to warm up, and those that count."""
+    each_ns = _expected_round_trip_ns(rhythm)
+    rounds = max(
+        _MIN_TRIPS,
+        min(_USUAL_MIN_TRIPS, int(_MAX_ROUND_NS / each_ns)),
+        min(_MAX_TRIPS, int(_TARGET_ROUND_NS / each_ns)),
+    )
+    return min(_WARM_UP_TRIPS, rounds), rounds
 
 
-def _expected_ns(rhythm: Rhythm) -> float:
-    return rhythm.each_ns + 100_000 + _BYTE_NS * (rhythm.to_server + rhythm.to_client)
+def _expected_round_trip_ns(rhythm: Rhythm) -> float:
+    return rhythm.each_ns + 100_000 + _NS_PER_BYTE * (rhythm.to_server + rhythm.to_client)
 
 
 def calibration_s(rhythm: Rhythm) -> float:
     """Estimated duration of a calibration on a quiet machine."""
-    return 2 * _ROUNDS * (sum(_round_trips(rhythm)) * _expected_ns(rhythm) / 1e9 + _START_S)
+    return 2 * _ROUNDS * (sum(_round_trips(rhythm)) * _expected_round_trip_ns(rhythm) / 1e9 + _PROGRAM_START_S)
 
 
-def _answering(stack: ExitStack, socket: str | None, where: Launcher) -> Target:
+def _start_null_server(stack: ExitStack, socket: str | None, launcher: Launcher) -> Target:
     """Start a server that does no work."""
     listen = UnixTarget(path=socket) if socket else TcpListen(host="127.0.0.1", port=0)
-    server = stack.enter_context(EngineProcess(AnswerJob(listen=listen), where))
+    server = stack.enter_context(EngineProcess(AnswerJob(listen=listen), launcher))
     ready = server.read()
     if not isinstance(ready, NullReady):
         raise LabError("the server that does no work did not start", "Please report this.")
     return listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or 0)
 
 
-def _cost_ns(target: Target, page: ReplayPage, settle: int, rhythm: Rhythm, where: Launcher) -> float:
-    with EngineProcess(ReplayJob(target=target, pages=(page,)), where) as engine:
-        done = engine.read()
-    assert isinstance(done, Replayed), "a replay says what each page took"
-    return trimmed_mean(done.round_trips_ns[settle:]) - rhythm.server_ns
+def _measure_cost_ns(target: Target, page: ReplayPage, warm_up: int, rhythm: Rhythm, launcher: Launcher) -> float:
+    with EngineProcess(ReplayJob(target=target, pages=(page,)), launcher) as engine:
+        replayed = engine.read()
+    assert isinstance(replayed, Replayed), "a replay says what each page took"
+    return trimmed_mean(replayed.round_trips_ns[warm_up:]) - rhythm.server_ns

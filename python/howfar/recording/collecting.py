@@ -24,11 +24,11 @@ from howfar.recording.recording import Connection, Digest, Page, RecordingFile, 
 from howfar.stopping import ended_by_request
 
 _MALFORMED = "marks that were not understood"
-_UNTIL_INTERRUPTED_S = 365 * 86_400.0
-_WORTH_A_WORD_S = 1.0
-_LATE_NS = 10_000_000_000
-"""An event older than this is late: twice the time for which the tap keeps its events."""
-_LOST = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
+_ONE_YEAR_S = 365 * 86_400.0
+_NOTABLE_CALIBRATION_S = 1.0
+_LATE_EVENT_NS = 10_000_000_000
+"""An event that arrives this long after its time is late. The tap keeps events for half of this time."""
+_TAP_KILLED = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
 
 
 class Source(Protocol):
@@ -50,7 +50,7 @@ class Collected:
     round_trips: int = 0
 
     def facts(self, more: Mapping[str, int], code: int) -> dict[str, Any]:
-        """The facts at the end. `more`: further reasons for unknowns, with their counts, which may be 0."""
+        """The facts to write at the end. `more`: further reasons why something is unknown, with counts, which may be 0."""
         unknown = Counter(self.ended.unknown if self.ended else {})
         unknown.update({reason: count for reason, count in more.items() if count})
         return {
@@ -65,35 +65,35 @@ class Collected:
         }
 
 
-def collect(source: Source, file: RecordingFile, into: Collected, marks: Marks | None = None) -> None:
+def collect(source: Source, file: RecordingFile, collected: Collected, marks: Marks | None = None) -> None:
     """Write all events to the file, with the pages marked so far. An error of the file or the tap ends only the recording, not the
     application."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
-    yields = _schedule(os.SCHED_IDLE)
+    is_idle_priority = _set_scheduling(os.SCHED_IDLE)
     try:
         for event in source.events():
-            if yields and _is_late(event):
-                yields = _schedule(os.SCHED_OTHER)
+            if is_idle_priority and _is_late(event):
+                is_idle_priority = _set_scheduling(os.SCHED_OTHER)
             if isinstance(event, PacketsEnded):
-                into.ended = event
+                collected.ended = event
             elif isinstance(event, RecordEnded):
-                into.ended = event
-                into.stopped = into.stopped or event.stopped
-            elif into.stopped is None:
+                collected.ended = event
+                collected.stopped = collected.stopped or event.stopped
+            elif collected.stopped is None:
                 try:
-                    _add(event, file, into)
+                    _add_event(event, file, collected)
                     if marks is not None:
                         file.add_pages(marks.take())
                 except HowfarError as error:
-                    into.stopped = error.message
+                    collected.stopped = error.message
     except EngineError as error:
-        into.stopped = _LOST if isinstance(source, RecordTap) else error.message
+        collected.stopped = _TAP_KILLED if isinstance(source, RecordTap) else error.message
     finally:
-        _schedule(os.SCHED_OTHER)
+        _set_scheduling(os.SCHED_OTHER)
 
 
-def _schedule(policy: int) -> bool:
+def _set_scheduling(policy: int) -> bool:
     """Set the scheduling policy of the calling thread. Returns whether it yields to all other threads (SCHED_IDLE)."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, policy, os.sched_param(0))
@@ -101,26 +101,28 @@ def _schedule(policy: int) -> bool:
 
 
 def _is_late(event: Recorded | RecordEnded | PacketsEnded) -> bool:
-    """Whether this thread must stop yielding: it is starved of CPU time, or the application has ended."""
+    """Whether this thread must return to normal priority: it is starved of CPU time, or the application has ended."""
     if not isinstance(event, Recorded) or not event.round_trips:
         return not isinstance(event, Recorded)
-    return time.monotonic_ns() - event.round_trips[-1].ended_ns > _LATE_NS
+    return time.monotonic_ns() - event.round_trips[-1].ended_ns > _LATE_EVENT_NS
 
 
-def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
-    file.add_digests([Digest(**vars(one)) for one in event.digests])
-    file.add_round_trips([RoundTrip(page_id=None, **vars(one)) for one in event.round_trips])
-    file.add_connections([Connection(**vars(one)) for one in event.connections])
+def _add_event(event: Recorded, file: RecordingFile, collected: Collected) -> None:
+    file.add_digests([Digest(**vars(digest)) for digest in event.digests])
+    file.add_round_trips([RoundTrip(page_id=None, **vars(trip)) for trip in event.round_trips])
+    file.add_connections([Connection(**vars(connection)) for connection in event.connections])
     # Connections of unknown protocol, such as those without data, do not count.
-    into.protocols.update(one.protocol for one in event.connections if one.protocol != "unknown")
-    into.tls |= any(one.tls for one in event.connections)
-    into.round_trips += len(event.round_trips)
+    collected.protocols.update(
+        connection.protocol for connection in event.connections if connection.protocol != "unknown"
+    )
+    collected.tls |= any(connection.tls for connection in event.connections)
+    collected.round_trips += len(event.round_trips)
 
 
-def let_pass(seconds: float | None) -> None:
-    """Wait for `seconds` or until a request to end; None: until a request to end."""
+def wait_for(seconds: float | None) -> None:
+    """Wait for `seconds`, or until the user interrupts or ends this program; None: only until then."""
     with contextlib.suppress(KeyboardInterrupt), ended_by_request():
-        time.sleep(_UNTIL_INTERRUPTED_S if seconds is None else seconds)
+        time.sleep(_ONE_YEAR_S if seconds is None else seconds)
 
 
 def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:
@@ -136,19 +138,19 @@ def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any
     }
 
 
-def add_pages(file: RecordingFile, marks: Marks | None, whole: Page | None, gaps: bool) -> dict[str, int]:
+def add_pages(file: RecordingFile, marks: Marks | None, run_page: Page | None, gaps: bool) -> dict[str, int]:
     """Write the pages and assign the round trips to them. Returns counts of what remains unknown, by reason.
 
-    Without marks, `gaps` finds pages by the rests between them; else `whole` is the only page.
+    If no page was marked, pages are inferred from the pauses between round trips if `gaps` is set; else `run_page` is the only page.
     """
     marked, malformed = (marks.pages, marks.malformed) if marks else ([], 0)
     if gaps and not marked:
-        pages, placed = pages_by_gaps(file.in_order())
+        pages, page_ids = pages_by_gaps(file.ordered_round_trips())
         if pages:
             file.add_pages(pages)
-            file.place(placed)
+            file.set_page_ids(page_ids)
             return {_MALFORMED: malformed}
-    file.add_pages(marked or ([whole] if whole else []))
+    file.add_pages(marked or ([run_page] if run_page else []))
     return {
         _MALFORMED: malformed,
         "claimed by two pages": file.assign_pages(),
@@ -165,16 +167,17 @@ def new_recording(out: Path, facts: Mapping[str, Any]) -> Iterator[RecordingFile
     try:
         yield file
     except BaseException:
-        is_worth_it = file.has_round_trips()
+        has_content = file.has_round_trips()
         file.close()
-        if not is_worth_it:
+        if not has_content:
             file.remove()
         raise
 
 
 @contextmanager
-def ending(file: RecordingFile, say: Callable[[str], None]) -> Iterator[None]:
-    """Complete a recording. If writing fails, as on a full disk, the file keeps its contents, and the command's exit code stands."""
+def reporting_write_errors(file: RecordingFile, say: Callable[[str], None]) -> Iterator[None]:
+    """Complete a recording in the block. If writing fails, as on a full disk, say so: the file keeps its contents, and the command's
+    exit code is unaffected."""
     try:
         yield
     except RunFileError as error:
@@ -190,7 +193,7 @@ def finish(
     say: Callable[[str], None],
     more: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """Complete a recording by tap. Then measure the cost of the tap itself, and `more` facts; a request to end skips these."""
+    """Complete a recording. If a tap made it, then also add `more` facts and measure what the tap costs; an interrupt skips both."""
     ended = collected.ended
     facts = collected.facts(unknown, code)
     if not isinstance(ended, RecordEnded):
@@ -198,13 +201,13 @@ def finish(
         return
     file.seal({"stopped": None, **facts, **_tap_facts(ended)})
     placement = Placement.of_processes(ended.server_pid)
-    rhythm = rhythm_of(file.timings())
+    rhythm = rhythm_of(file.page_timings())
     seconds = 2 * calibration_s(rhythm)
     try:
-        if seconds > _WORTH_A_WORD_S:
+        if seconds > _NOTABLE_CALIBRATION_S:
             say(f"the recording is complete; measuring what the tap costs takes about {seconds:.0f} s")
         file.seal(more())
-        file.seal(_own_cost(rhythm, file.facts["transport"] == "unix", placement))
+        file.seal(_measure_own_cost(rhythm, file.facts["transport"] == "unix", placement))
     except KeyboardInterrupt:
         say("what the tap costs was not measured: interrupted")
     file.close()
@@ -227,21 +230,21 @@ def _tap_facts(ended: RecordEnded) -> dict[str, Any]:
     }
 
 
-def _own_cost(rhythm: Rhythm, on_socket: bool, placement: Placement) -> dict[str, Any]:
+def _measure_own_cost(rhythm: Rhythm, on_socket: bool, placement: Placement) -> dict[str, Any]:
     """The cost of the tap as facts, measured with the recorded rhythm. Only predictions need it."""
     try:
-        # The first calibration finds the server's own share of the observed time: that is how long the application's CPU sleeps.
-        rhythm = rhythm.without(calibrate(on_socket, rhythm, placement).floor_ns)
-        found = calibrate(on_socket, rhythm, placement)
+        # The first calibration yields the server's own share of the observed time, which is how long the application's CPU sleeps.
+        rhythm = rhythm.without_floor(calibrate(on_socket, rhythm, placement).floor_ns)
+        calibration = calibrate(on_socket, rhythm, placement)
     except HowfarError as error:
         return {"tap_ns": None, "tap_unknown": error.message}
-    limits = [found.tap_ns.low, found.tap_ns.high]
+    limits = [calibration.tap_ns.low, calibration.tap_ns.high]
     return {
         "tap_unknown": None,
         "rhythm": rhythm.model_dump(),
         "cpus": placement.model_dump(),
-        "floor_ns": found.floor_ns,
-        "path_ns": found.path_ns,
-        "tap_ns": round(found.tap_ns.value),
+        "floor_ns": calibration.floor_ns,
+        "path_ns": calibration.path_ns,
+        "tap_ns": round(calibration.tap_ns.value),
         "tap_limits_ns": [None if limit is None else round(limit) for limit in limits],
     }

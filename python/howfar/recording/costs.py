@@ -1,7 +1,7 @@
-"""The cost of a round trip on a path, by the sizes of its request and its answer, as measured in the laboratory. Pure.
+"""The cost of a round trip on a path, by the sizes of its request and its answer, as measured in the laboratory. No I/O.
 
-A cost is the time of a round trip minus the server's time, measured by a client with the rhythm of the application. The costs of each
-block are kept, so that results computed from them have intervals.
+A cost is the time of a round trip minus the server's time. The client that measures it pauses between round trips as the application
+did. The costs of each block are kept, so that results computed from them have intervals.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from howfar.stats.estimate import Part
 
 SMALLEST = (16, 8)
-"""Bytes of the shortest request and answer that the engine makes."""
-_MOST_STEPS = 7
-_FEWEST_ROUNDS, _MOST_ROUNDS = 6, 200
-_SETTLE = 4
+"""Bytes of the shortest request and the shortest answer that the engine sends."""
+_MAX_SIZE_STEPS = 7
+_MIN_ROUNDS, _MAX_ROUNDS = 6, 200
+_WARM_UP_ROUNDS = 4
 """Warm-up round trips of each size, which do not count: they open TCP's window."""
-_EACH_NS = 100_000_000
-_TRIMMED = 0.05
+_TIME_PER_SIZE_NS = 100_000_000
+_TRIMMED_SHARE = 0.05
 _MSS = 1448
 _INITIAL_WINDOW = 10
-_LEAST_TIMEOUT_NS = 200_000_000
+_MIN_IDLE_TIMEOUT_NS = 200_000_000
 
 
 class Sizes(Part):
@@ -43,17 +43,17 @@ class Sizes(Part):
         )
 
 
-def sizes_of(to_server: Sequence[int], to_client: Sequence[int]) -> Sizes:
+def choose_sizes(to_server: Sequence[int], to_client: Sequence[int]) -> Sizes:
     """Sizes from the engine's smallest to the largest that occurs, evenly spaced on a logarithmic scale."""
-    return Sizes(to_server=_ladder(SMALLEST[0], to_server), to_client=_ladder(SMALLEST[1], to_client))
+    return Sizes(to_server=_size_steps(SMALLEST[0], to_server), to_client=_size_steps(SMALLEST[1], to_client))
 
 
-def _ladder(least: int, seen: Sequence[int]) -> tuple[int, ...]:
-    most = max((least, *seen))
-    if most == least:
-        return (least,)
-    steps = min(_MOST_STEPS, 1 + math.ceil(math.log(most / least, 8)))
-    return tuple(sorted({round(least * (most / least) ** (step / steps)) for step in range(steps + 1)}))
+def _size_steps(smallest: int, occurring: Sequence[int]) -> tuple[int, ...]:
+    largest = max((smallest, *occurring))
+    if largest == smallest:
+        return (smallest,)
+    steps = min(_MAX_SIZE_STEPS, 1 + math.ceil(math.log(largest / smallest, 8)))
+    return tuple(sorted({round(smallest * (largest / smallest) ** (step / steps)) for step in range(steps + 1)}))
 
 
 class CostBlock(Part):
@@ -69,19 +69,19 @@ class CostBlock(Part):
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
-    """The mean without the highest and lowest 5 %: summing a page needs means, but without outliers from interrupts."""
+    """The mean without the highest and lowest 5 %. Costs are summed over a page, which takes means, but interrupts cause outliers."""
     ordered = sorted(values)
-    cut = int(len(ordered) * _TRIMMED)
+    cut = int(len(ordered) * _TRIMMED_SHARE)
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
-def rounds_at(each_ns: float) -> int:
-    """Number of measured round trips of each size in a block, given the duration of one."""
-    return max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(_EACH_NS // max(each_ns, 50_000))))
+def measured_rounds(round_trip_ns: float) -> int:
+    """Number of round trips to measure for each size in a block, given the duration of one."""
+    return max(_MIN_ROUNDS, min(_MAX_ROUNDS, int(_TIME_PER_SIZE_NS // max(round_trip_ns, 50_000))))
 
 
-def settle_rounds(rtt_ns: int) -> int:
-    return _SETTLE if rtt_ns > 10_000_000 else 2 * _SETTLE
+def warm_up_rounds(rtt_ns: int) -> int:
+    return _WARM_UP_ROUNDS if rtt_ns > 10_000_000 else 2 * _WARM_UP_ROUNDS
 
 
 class PathCosts(Part):
@@ -94,21 +94,21 @@ class PathCosts(Part):
     """RTT of the link that the path crosses; 0 if it crosses none."""
     encrypted: bool = False
     waking_ns: float = 0.0
-    """Additional time of a round trip over the link when the CPUs of both ends are asleep. How often an application finds them asleep
-    is not known."""
+    """Additional time of a round trip over the link if the CPUs at both ends are asleep. How often that is so for an application is
+    not known."""
     by_socket: bool = False
     """Whether the path is a Unix socket, on which there are no acknowledgements to wait for."""
     void: tuple[str, ...] = ()
     """The reason for each block that was left out."""
 
-    def of(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
+    def costs_ns(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
         """Costs in ns, with a row per block and a column per round trip."""
         pairs = len(self.sizes.to_client)
         rows = []
         for block in self.blocks:
             base = block.cost_ns[0]
-            answers = _between(to_client, self.sizes.to_client, block.cost_ns[:pairs])
-            requests = _between(to_server, self.sizes.to_server, (base, *block.cost_ns[pairs:]))
+            answers = _interpolate(to_client, self.sizes.to_client, block.cost_ns[:pairs])
+            requests = _interpolate(to_server, self.sizes.to_server, (base, *block.cost_ns[pairs:]))
             rows.append(answers + requests - base)
         return np.asarray(rows)
 
@@ -116,16 +116,16 @@ class PathCosts(Part):
         """Waits for the congestion window in ns, with a row per block and a column per round trip. `rounds`: see
         `Window.earlier_rounds`; `rtt_ns`: another RTT of the same link.
 
-        A round can begin one RTT after the previous one began. The time for sending a round is not counted as waiting: it is already
-        part of the answer's own cost.
+        A round can begin one RTT after the beginning of the previous one. The time for sending a round does not count as waiting,
+        because it is already part of the answer's cost.
         """
-        found = np.zeros((len(self.blocks), len(rounds)))
+        waits_ns = np.zeros((len(self.blocks), len(rounds)))
         pairs = len(self.sizes.to_client)
-        for number, sent in enumerate(rounds if self.link_rtt_ns else ()):
+        for column, sent in enumerate(rounds if self.link_rtt_ns else ()):
             for row, block in enumerate(self.blocks if sent else ()):
-                sending = _between(sent, self.sizes.to_client, block.cost_ns[:pairs]) - block.cost_ns[0]
-                found[row, number] = np.maximum((rtt_ns or self.link_rtt_ns) - sending, 0.0).sum()
-        return found
+                sending = _interpolate(sent, self.sizes.to_client, block.cost_ns[:pairs]) - block.cost_ns[0]
+                waits_ns[row, column] = np.maximum((rtt_ns or self.link_rtt_ns) - sending, 0.0).sum()
+        return waits_ns
 
     def at_rtt(self, rtt_ns: int) -> PathCosts:
         """The same path with another RTT of its link: the cost of each round trip changes by the difference."""
@@ -155,22 +155,23 @@ class PathCosts(Part):
         return np.asarray([block.connect_ns for block in self.blocks])
 
 
-def _between(sizes: Sequence[int], known: Sequence[int], cost_ns: Sequence[float]) -> np.ndarray:
-    """Costs interpolated by size: made non-decreasing in size, against noise, and extrapolated linearly beyond the largest."""
-    wanted, rising = np.asarray(sizes, dtype=float), np.maximum.accumulate(cost_ns)
-    beyond = np.maximum(wanted - known[-1], 0.0) / max(known[-1] - known[0], 1)
-    return np.asarray(np.interp(wanted, known, rising) + beyond * (rising[-1] - rising[0]))
+def _interpolate(sizes: Sequence[int], known: Sequence[int], cost_ns: Sequence[float]) -> np.ndarray:
+    """Interpolate costs by size. Against noise, they are first made non-decreasing; beyond the largest size they are extrapolated
+    linearly."""
+    targets, rising = np.asarray(sizes, dtype=float), np.maximum.accumulate(cost_ns)
+    excess = np.maximum(targets - known[-1], 0.0) / max(known[-1] - known[0], 1)
+    return np.asarray(np.interp(targets, known, rising) + excess * (rising[-1] - rising[0]))
 
 
 @dataclass
 class Window:
-    """The server's congestion window of one connection in slow start (RFC 6928); it determines the rounds that an answer needs."""
+    """The server's congestion window on one connection in slow start (RFC 6928), which determines how many rounds an answer takes."""
 
     segments: int = _INITIAL_WINDOW
 
     def rest(self, idle_ns: int) -> None:
         """Apply an idle time: the kernel halves the window for each idle timeout, down to the initial window (RFC 2861)."""
-        halvings = min(idle_ns // _LEAST_TIMEOUT_NS, 30)
+        halvings = min(idle_ns // _MIN_IDLE_TIMEOUT_NS, 30)
         self.segments = max(self.segments >> halvings, min(self.segments, _INITIAL_WINDOW))
 
     def earlier_rounds(self, size: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""Finds pages that were not marked, by the rests between round trips. Pure.
+"""Infers pages that were not marked from the gaps between round trips. No I/O.
 
-Between two pages an application rests longer than within one. Both kinds of gaps spread over decades, so their logarithms are modelled
-as two normal distributions, fitted by expectation maximization. They give the probability that a gap is a rest. The confidence of a
-page is the probability that the gaps before and after it are rests and no gap within it is one.
+A gap between two pages, a *rest*, is longer than one within a page, a *pause*. Both spread over several orders of magnitude, so their
+logarithms are modelled as two normal distributions, fitted by expectation maximization. The model gives the probability that a gap is
+a rest. The confidence of a page is the probability that the gaps before and after it are rests and no gap within it is one.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 
 from howfar.recording.recording import Page
 
-_FEWEST = 8
-"""Minimum number of gaps of each kind; fewer do not show their spread."""
-_ROUNDS = 100
-_LEAST_SPREAD = 0.05
-"""Smallest spread, in decades: the effect of clock and scheduler on equal gaps."""
-_APART = 3.0
+_MIN_GAPS = 8
+"""Minimum number of gaps of each kind: from fewer, their spread cannot be estimated."""
+_ITERATIONS = 100
+_MIN_SPREAD = 0.05
+"""Minimum standard deviation, in powers of ten: even equal gaps vary by this much because of clock and scheduler."""
+_MIN_ASHMAN_D = 3.0
 """Threshold of Ashman's D. Two normal distributions begin to have two peaks at 2; a single one cut in two has up to 2.7."""
-_LONGEST_NAME = 100
+_MAX_NAME = 100
 
 
-class Moved(NamedTuple):
-    """A round trip, as returned by `RecordingFile.in_order`."""
+class TimedRoundTrip(NamedTuple):
+    """A round trip, as returned by `RecordingFile.ordered_round_trips`."""
 
     id: int
     connection: int
@@ -40,8 +40,8 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rests:
-    """Two normal distributions of a gap's logarithm: pauses within a page, and rests between pages."""
+class GapModel:
+    """Two normal distributions of a gap's logarithm: first that of pauses within a page, then that of rests between pages."""
 
     means: tuple[float, float]
     spreads: tuple[float, float]
@@ -54,88 +54,103 @@ class Rests:
             math.log(share / spread) - ((x - mean) / spread) ** 2 / 2
             for mean, spread, share in zip(self.means, self.spreads, self.shares, strict=True)
         )
-        found = 1 / (1 + np.exp(np.minimum(pause - rest, 700.0)))
-        return np.asarray(np.where(x <= self.means[0], 0.0, np.where(x >= self.means[1], 1.0, found)))
+        probability_of_rest = 1 / (1 + np.exp(np.minimum(pause - rest, 700.0)))
+        return np.asarray(np.where(x <= self.means[0], 0.0, np.where(x >= self.means[1], 1.0, probability_of_rest)))
 
 
-def rests_of(x: np.ndarray) -> Rests | None:
+def fit_gap_model(x: np.ndarray) -> GapModel | None:
     """Distributions of pauses and rests, from the logarithms of gaps. None if the gaps are of one kind, or too few."""
-    if len(x) < 2 * _FEWEST or np.ptp(x) == 0:
+    if len(x) < 2 * _MIN_GAPS or np.ptp(x) == 0:
         return None
-    rest = (x > _split(x)).astype(float)
-    for _ in range(_ROUNDS):
+    rest = (x > _otsu_threshold(x)).astype(float)
+    for _ in range(_ITERATIONS):
         weights = np.asarray([1 - rest, rest])
         counts = np.maximum(weights.sum(axis=1), 1e-9)
         means = weights @ x / counts
-        spreads = np.maximum(np.sqrt((weights * (x - means[:, None]) ** 2).sum(axis=1) / counts), _LEAST_SPREAD)
-        found = Rests((means[0], means[1]), (spreads[0], spreads[1]), (counts[0] / len(x), counts[1] / len(x)))
-        rest = found.probability(x)
-    apart = math.sqrt(2) * (means[1] - means[0]) / math.hypot(*spreads)
-    return found if apart > _APART and counts.min() >= _FEWEST else None
+        spreads = np.maximum(np.sqrt((weights * (x - means[:, None]) ** 2).sum(axis=1) / counts), _MIN_SPREAD)
+        model = GapModel((means[0], means[1]), (spreads[0], spreads[1]), (counts[0] / len(x), counts[1] / len(x)))
+        rest = model.probability(x)
+    ashman_d = math.sqrt(2) * (means[1] - means[0]) / math.hypot(*spreads)
+    return model if ashman_d > _MIN_ASHMAN_D and counts.min() >= _MIN_GAPS else None
 
 
-def _split(x: np.ndarray) -> float:
+def _otsu_threshold(x: np.ndarray) -> float:
     """The threshold that maximizes the variance between the two groups (Otsu)."""
     ordered = np.sort(x)
     sums = np.cumsum(ordered)[:-1]
     below = np.arange(1, len(x))
     between = (sums * len(x) - ordered.sum() * below) ** 2 / (below * (len(x) - below))
-    at = int(between.argmax())
-    return float(ordered[at] + ordered[at + 1]) / 2
+    index = int(between.argmax())
+    return float(ordered[index] + ordered[index + 1]) / 2
 
 
 def logarithms(gaps_ns: Iterable[int]) -> np.ndarray:
-    """Logarithms of gaps; a clock does not resolve less than a microsecond."""
+    """Logarithms of gaps. Gaps below a microsecond, which clocks do not resolve, count as one microsecond."""
     return np.asarray(np.log10(np.maximum(np.fromiter(gaps_ns, dtype=float), 1_000.0)))
 
 
 def pages_by_gaps(
     rows: Iterable[tuple[int, int, int | None, int, int, str | None]],
 ) -> tuple[list[Page], dict[int, int]]:
-    """The pages, and the page of each round trip by number; both empty if rests cannot be distinguished from pauses.
+    """The pages, and the ID of each round trip's page; both empty if rests cannot be distinguished from pauses.
 
-    Pages are searched for in each process, or in each connection whose process is unknown."""
-    streams: dict[tuple[int | None, int], list[Moved]] = defaultdict(list)
-    for row in map(Moved._make, rows):
+    Each process is searched on its own, and so is each connection whose process is unknown."""
+    streams: dict[tuple[int | None, int], list[TimedRoundTrip]] = defaultdict(list)
+    for row in map(TimedRoundTrip._make, rows):
         streams[row.pid, 0 if row.pid is not None else row.connection].append(row)
-    gaps = {number: gap_ns for stream in streams.values() for number, gap_ns in _gaps(stream)}
+    gaps = {number: gap_ns for stream in streams.values() for number, gap_ns in _gaps_before(stream)}
     x = logarithms(gaps.values())
-    rests = rests_of(x)
-    if rests is None:
+    model = fit_gap_model(x)
+    if model is None:
         return [], {}
-    rest_by_id = dict(zip(gaps, rests.probability(x).tolist(), strict=True))
+    rest_by_id = dict(zip(gaps, model.probability(x).tolist(), strict=True))
     pages: list[Page] = []
-    placed: dict[int, int] = {}
-    kinds: dict[frozenset[str | None], str] = {}
+    page_ids: dict[int, int] = {}
+    names_by_statements: dict[frozenset[str | None], str] = {}
     for (pid, _), stream in streams.items():
-        # A page begins where the stream begins, and one ends where it ends.
-        sure = [1.0, *(rest_by_id.get(one.id, 0.0) for one in stream[1:]), 1.0]
-        borders = [at for at, rest in enumerate(sure) if rest > 0.5]
+        # The beginning and the end of a stream are certainly the beginning and the end of a page.
+        rest_probabilities = [1.0, *(rest_by_id.get(trip.id, 0.0) for trip in stream[1:]), 1.0]
+        borders = [index for index, rest in enumerate(rest_probabilities) if rest > 0.5]
         for first, after in pairwise(borders):
-            held = stream[first:after]
-            confidence = sure[first] * math.prod(1 - one for one in sure[first + 1 : after]) * sure[after]
-            number, ended_ns = len(pages) + 1, max(one.ended_ns for one in held)
-            pages.append(Page(number, _name(held, kinds), "gap", round(confidence, 3), pid, held[0].begun_ns, ended_ns))
-            placed |= {one.id: number for one in held}
-    return pages, placed
+            trips = stream[first:after]
+            confidence = (
+                rest_probabilities[first]
+                * math.prod(1 - trip for trip in rest_probabilities[first + 1 : after])
+                * rest_probabilities[after]
+            )
+            number, ended_ns = len(pages) + 1, max(trip.ended_ns for trip in trips)
+            pages.append(
+                Page(
+                    number,
+                    _page_name(trips, names_by_statements),
+                    "gap",
+                    round(confidence, 3),
+                    pid,
+                    trips[0].begun_ns,
+                    ended_ns,
+                )
+            )
+            page_ids |= {trip.id: number for trip in trips}
+    return pages, page_ids
 
 
-def _gaps(stream: Sequence[Moved]) -> Iterator[tuple[int, int]]:
+def _gaps_before(stream: Sequence[TimedRoundTrip]) -> Iterator[tuple[int, int]]:
     """The gap before each round trip except the first, unless another round trip was in progress."""
     ended_ns = stream[0].ended_ns
-    for one in stream[1:]:
-        if one.begun_ns > ended_ns:
-            yield one.id, one.begun_ns - ended_ns
-        ended_ns = max(ended_ns, one.ended_ns)
+    for trip in stream[1:]:
+        if trip.begun_ns > ended_ns:
+            yield trip.id, trip.begun_ns - ended_ns
+        ended_ns = max(ended_ns, trip.ended_ns)
 
 
-def _name(held: Sequence[Moved], kinds: dict[frozenset[str | None], str]) -> str:
-    """Name of a page: its first statement. Pages with the same set of statements share one; other pages of this name get a number."""
-    kind = frozenset(one.statement for one in held)
-    if kind not in kinds:
-        name = next((one.statement for one in held if one.statement), "page")[:_LONGEST_NAME]
-        taken, number = set(kinds.values()), 2
-        while (kinds.setdefault(kind, name)) in taken:
-            kinds[kind] = f"{name} ({number})"
+def _page_name(trips: Sequence[TimedRoundTrip], names: dict[frozenset[str | None], str]) -> str:
+    """Name of a page: its first statement. Pages with the same set of statements have the same name; a number is added for pages that
+    begin with the same statement but have another set."""
+    statements = frozenset(trip.statement for trip in trips)
+    if statements not in names:
+        name = next((trip.statement for trip in trips if trip.statement), "page")[:_MAX_NAME]
+        taken, number = set(names.values()), 2
+        while (names.setdefault(statements, name)) in taken:
+            names[statements] = f"{name} ({number})"
             number += 1
-    return kinds[kind]
+    return names[statements]

@@ -1,7 +1,7 @@
-"""Directs an application to the tap: by a mount that only the application sees, or by replacing the server's address by the tap's.
+"""Directs an application to the tap: by a mount that only the application sees, or by replacing the server's address with the tap's.
 
-A text is changed only where it names exactly this server, in any form that `howfar.address` knows. The result names the tap and is
-otherwise equivalent.
+A text is changed only where it names exactly this server, in any form that `howfar.address` can parse. The result names the tap
+instead and is otherwise equivalent.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from howfar.engine.ping_messages import Target, TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.services import SERVICES
 
-Source = TypeVar("Source")
-Found = TypeVar("Found")
+GrammarInput = TypeVar("GrammarInput")
+GrammarResult = TypeVar("GrammarResult")
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class NamedServer:
     protocol: str | None = None
 
 
-_BEFORE, _AFTER = r"(?<![\w.\-])", r"(?![\w\-]|\.\w)"
-"""Boundaries of a word: it must not be part of a longer name or number."""
+_WORD_START, _WORD_END = r"(?<![\w.\-])", r"(?![\w\-]|\.\w)"
+"""Patterns of a word's boundaries: the word must not be part of a longer name or number."""
 _HOST_SUFFIX = re.compile(r"(HOSTNAME|HOSTADDR|HOST|SERVER|ADDRESS|ADDR)$")
 _PORT_SUFFIXES = ("PORT", "TCP_PORT")
-_END = "\0"
+_SEPARATOR = "\0"
 """Separator of arguments that are searched as one text, because an option and its value may be one argument or two."""
-_MOST_NAMED = 3
-_NOBODYS_HOST = "192.0.2.1"
-"""An address reserved for documentation (RFC 5737): no server has it."""
+_MAX_LISTED = 3
+_UNUSED_HOST = "192.0.2.1"
+"""An address that no server has: it is reserved for documentation (RFC 5737)."""
 
 
 @dataclass(frozen=True)
@@ -48,36 +48,36 @@ class Rewriting:
     """Replaces the address of a server by that of its tap, in arguments and in an environment."""
 
     hosts: tuple[str, ...]
-    """All hosts that denote the server: its IP address, the given name, and `localhost` for the loopback address; without brackets."""
+    """All host names that denote the server: its IP address, the given name, and `localhost` for the loopback address; no brackets."""
     port: int
     protocol: str | None
     tap: TcpTarget
 
     # ------------------------------------------------------------ arguments
 
-    def arguments(self, words: Sequence[str]) -> list[str]:
+    def rewrite_arguments(self, words: Sequence[str]) -> list[str]:
         """The arguments with the server's address, `{host}` and `{port}` replaced."""
-        own = {"{host}": self.tap.host, "{port}": str(self.tap.port)}
-        found = [self._of_options(word) for word in words]
-        found = self._of_flags(_END.join(found)).split(_END)
-        return [re.sub(r"\{(?:host|port)\}", lambda match: own[match[0]], word) for word in found]
+        placeholder_values = {"{host}": self.tap.host, "{port}": str(self.tap.port)}
+        rewritten = [self._rewrite_option(word) for word in words]
+        rewritten = self._rewrite_flag_pairs(_SEPARATOR.join(rewritten)).split(_SEPARATOR)
+        return [re.sub(r"\{(?:host|port)\}", lambda match: placeholder_values[match[0]], word) for word in rewritten]
 
-    def _of_options(self, word: str) -> str:
-        """One argument with the address replaced in all of it or after its first `=`, as in `--dsn=…` and `env NAME=…`."""
+    def _rewrite_option(self, word: str) -> str:
+        """One argument with the address replaced, in the whole of it or after its first `=`, as in `--dsn=…` and `env NAME=…`."""
         changed = self.text(word)
         name, equals, value = word.partition("=")
         if changed == word and equals and re.fullmatch(r"-{0,2}\w[\w-]*", name):
             return f"{name}={self.text(value)}"
         return changed
 
-    def _of_flags(self, words: str) -> str:
+    def _rewrite_flag_pairs(self, words: str) -> str:
         """Arguments with the values of `-h HOST -P PORT` and `--host HOST --port PORT` replaced. Only pairs are replaced: a port next
         to another host belongs to another server."""
-        space = rf"[{_END}\s]"
+        space = rf"[{_SEPARATOR}\s]"
         flag = re.compile(
-            rf"(?<![^{_END}\s'\"])(?:(?P<host>-h{space}*|--host(?:name)?(?:=|{space}+))"
+            rf"(?<![^{_SEPARATOR}\s'\"])(?:(?P<host>-h{space}*|--host(?:name)?(?:=|{space}+))"
             rf"|-P{space}*|-p{space}+|--port(?:=|{space}+))"
-            rf"(?P<value>[^{_END}\s'\";]+)"
+            rf"(?P<value>[^{_SEPARATOR}\s'\";]+)"
         )
         pairs: list[dict[bool, re.Match[str]]] = []
         for match in flag.finditer(words):
@@ -85,41 +85,44 @@ class Rewriting:
             if not pairs or is_host in pairs[-1]:
                 pairs.append({})
             pairs[-1][is_host] = match
-        new: dict[re.Match[str], str] = {}
+        replacements: dict[re.Match[str], str] = {}
         for pair in pairs:
             host, port = pair.get(True), pair.get(False)
             if host is None or port is None or port["value"] != str(self.port):
                 continue
-            if re.fullmatch(self._any_host(in_two=True), host["value"], re.IGNORECASE):
-                new |= {host: self.tap.host, port: str(self.tap.port)}
-        for match in sorted(new, key=lambda match: match.start(), reverse=True):
-            words = words[: match.start("value")] + new[match] + words[match.end("value") :]
+            if re.fullmatch(self._any_host(separate_values=True), host["value"], re.IGNORECASE):
+                replacements |= {host: self.tap.host, port: str(self.tap.port)}
+        for match in sorted(replacements, key=lambda match: match.start(), reverse=True):
+            words = words[: match.start("value")] + replacements[match] + words[match.end("value") :]
         return words
 
     # ------------------------------------------------------------ the environment
 
-    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+    def rewrite_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         """The variables with the address replaced, also where host and port are in a pair of variables."""
-        found = {name: self.text(value) for name, value in variables.items()}
-        for host, port in self._pairs(variables):
-            found[host], found[port] = self.tap.host, str(self.tap.port)
-        of_libpq = {name: variables[name] for name in ("PGHOST", "PGHOSTADDR", "PGPORT") if name in variables}
-        if of_libpq and self._is_ours(_read(libpq.of_environment, of_libpq), default=libpq.PORT):
-            found |= dict.fromkeys(of_libpq, self.tap.host)
-            found["PGPORT"] = str(self.tap.port)
-        return found
+        rewritten = {name: self.text(value) for name, value in variables.items()}
+        for host, port in self._host_port_variables(variables):
+            rewritten[host], rewritten[port] = self.tap.host, str(self.tap.port)
+        libpq_variables = {name: variables[name] for name in ("PGHOST", "PGHOSTADDR", "PGPORT") if name in variables}
+        if libpq_variables and self._is_server_address(
+            _parse_or_none(libpq.of_environment, libpq_variables), default=libpq.PORT
+        ):
+            rewritten |= dict.fromkeys(libpq_variables, self.tap.host)
+            rewritten["PGPORT"] = str(self.tap.port)
+        return rewritten
 
-    def _pairs(self, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    def _host_port_variables(self, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Pairs of variables, such as DB_HOST and DB_PORT, that name the server."""
         for name, value in variables.items():
-            if not re.fullmatch(self._any_host(in_two=True), value, re.IGNORECASE):
+            if not re.fullmatch(self._any_host(separate_values=True), value, re.IGNORECASE):
                 continue
             ports = [port for port in _ports_beside(name) if variables.get(port) == str(self.port)]
             if ports and not self._is_shared(name, variables):
                 yield from ((name, port) for port in ports)
 
     def _is_shared(self, name: str, variables: Mapping[str, str]) -> bool:
-        """Whether a port variable may belong to another server too, such as that of DB_READ_HOST if this has no port variable."""
+        """Whether the port variable of a host variable may also belong to another server, such as that in DB_READ_HOST if there is no
+        DB_READ_PORT."""
         prefix = _HOST_SUFFIX.sub("", name)
         if not prefix:
             return False
@@ -127,9 +130,9 @@ class Rewriting:
             ports = _ports_beside(other)
             if not value or not ports or not other.startswith(prefix):
                 continue
-            own = set(ports) - set(_ports_beside(name))
+            own_ports = set(ports) - set(_ports_beside(name))
             is_ours = re.fullmatch(self._any_host(), value, re.IGNORECASE) is not None
-            if not is_ours and not own & variables.keys():
+            if not is_ours and not own_ports & variables.keys():
                 return True
         return False
 
@@ -139,31 +142,34 @@ class Rewriting:
         """A text with the server's address replaced: HOST:PORT as a whole word, or the complete text if it is one address."""
         if re.search(self._any_host(), text, re.IGNORECASE) is None:
             return text
-        whole = rf"{_BEFORE}{self._any_host(brackets=True)}:{self.port}{_AFTER}(?!:\d)"
-        changed = re.sub(whole, self._at_tap, text, flags=re.IGNORECASE)
-        return changed if changed != text else self._address(text)
+        whole = rf"{_WORD_START}{self._any_host(brackets=True)}:{self.port}{_WORD_END}(?!:\d)"
+        changed = re.sub(whole, self._tap_host_and_port, text, flags=re.IGNORECASE)
+        return changed if changed != text else self._rewrite_address(text)
 
-    def _address(self, text: str) -> str:
-        """A text with the address replaced that it contains in another form than HOST:PORT: in separate parts, or without the port."""
-        given = _read(parse, text)
-        if given is None or not self._is_ours(given.address):
+    def _rewrite_address(self, text: str) -> str:
+        """A text with an address replaced that is not written as HOST:PORT: host and port are separate, or the port is missing."""
+        parsed = _parse_or_none(parse, text)
+        if parsed is None or not self._is_server_address(parsed.address):
             return text
-        wanted = self._of_tap(given.address)
-        for changed in (self._in_url(text), self._in_pairs(text)):
-            found = _read(parse, changed)
-            if found is not None and (found.address, found.password) == (wanted, given.password):
+        expected = self._address_of_tap(parsed.address)
+        for changed in (self._rewrite_url(text), self._rewrite_keywords(text)):
+            parsed_again = _parse_or_none(parse, changed)
+            if parsed_again is not None and (parsed_again.address, parsed_again.password) == (
+                expected,
+                parsed.password,
+            ):
                 return changed
         return text
 
-    def _in_url(self, text: str) -> str:
+    def _rewrite_url(self, text: str) -> str:
         """A URL without a port, with the tap's host and port inserted."""
         pattern = rf"(://(?:[^/?#\s]*@)?){self._any_host(brackets=True)}(?=[/?#]|$)"
-        return re.sub(pattern, lambda match: match[1] + self._at_tap(), text, count=1, flags=re.IGNORECASE)
+        return re.sub(pattern, lambda match: match[1] + self._tap_host_and_port(), text, count=1, flags=re.IGNORECASE)
 
-    def _in_pairs(self, text: str) -> str:
+    def _rewrite_keywords(self, text: str) -> str:
         """A text of keywords with the address replaced, as in `host=… port=…` and PDO's `mysql:host=…;port=…`."""
         key = r"(\b(?:host|hostaddr|server|unix_host|data source|address|addr)\s*=\s*'?)"
-        changed = re.sub(rf"{key}{self._any_host()}{_AFTER}", rf"\g<1>{self.tap.host}", text, flags=re.IGNORECASE)
+        changed = re.sub(rf"{key}{self._any_host()}{_WORD_END}", rf"\g<1>{self.tap.host}", text, flags=re.IGNORECASE)
         if re.search(r"\bport\s*=", changed, re.IGNORECASE):
             return re.sub(rf"(\bport\s*=\s*'?){self.port}\b", rf"\g<1>{self.tap.port}", changed, flags=re.IGNORECASE)
         first = re.search(rf"\b(?:host|hostaddr|server)\s*=\s*'?{re.escape(self.tap.host)}'?", changed, re.IGNORECASE)
@@ -172,7 +178,7 @@ class Rewriting:
         mark = ";" if ";" in text or (not re.search(r"\s\w+=", text) and ":" in text[: first.start()]) else " "
         return f"{changed[: first.end()]}{mark}port={self.tap.port}{changed[first.end() :]}"
 
-    def _is_ours(self, address: ServerAddress | None, default: int | None = None) -> bool:
+    def _is_server_address(self, address: ServerAddress | None, default: int | None = None) -> bool:
         """Whether an address is the server's. If it has no port, its protocol's or the given default applies."""
         if address is None:
             return False
@@ -181,10 +187,10 @@ class Rewriting:
             return False
         if address.localhost_is_socket and host == "localhost":
             return False
-        of_protocol = SERVICES[address.protocol].port if address.protocol is not None else default
-        return (address.port or of_protocol) == self.port
+        usual_port = SERVICES[address.protocol].port if address.protocol is not None else default
+        return (address.port or usual_port) == self.port
 
-    def _of_tap(self, address: ServerAddress) -> ServerAddress:
+    def _address_of_tap(self, address: ServerAddress) -> ServerAddress:
         is_named = address.host is not None and address.host.lower() in self.hosts
         return replace(
             address,
@@ -193,53 +199,60 @@ class Rewriting:
             hostaddr=self.tap.host if address.hostaddr is not None else None,
         )
 
-    def _any_host(self, *, brackets: bool = False, in_two: bool = False) -> str:
-        """A pattern of the server's hosts. `in_two`: in separate values, where `localhost` is the socket to MySQL clients."""
-        hosts = [host for host in self.hosts if not (in_two and host == "localhost" and self.protocol == "mysql")]
+    def _any_host(self, *, brackets: bool = False, separate_values: bool = False) -> str:
+        """A pattern of the server's host names. `separate_values`: host and port are separate; MySQL clients then take `localhost` to
+        mean the socket, so it does not count."""
+        hosts = [
+            host for host in self.hosts if not (separate_values and host == "localhost" and self.protocol == "mysql")
+        ]
         shown = [rf"\[{re.escape(host)}\]" if brackets and ":" in host else re.escape(host) for host in hosts]
         return f"(?:{'|'.join(shown) or '(?!)'})"
 
-    def _at_tap(self, _match: object = None) -> str:
+    def _tap_host_and_port(self, _match: object = None) -> str:
         host = f"[{self.tap.host}]" if ":" in self.tap.host else self.tap.host
         return f"{host}:{self.tap.port}"
 
-    # ------------------------------------------------------------ what was done, and what was not
+    # ------------------------------------------------------------ what was and what was not replaced
 
-    def names(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    def replaced_host_names(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         """Host names of the server that were replaced: the application no longer looks them up."""
-        changed = [old for old, new in zip(words, self.arguments(words), strict=True) if old != new]
-        after = self.environment(variables)
-        changed += [value for name, value in variables.items() if after[name] != value]
+        changed = [old for old, new in zip(words, self.rewrite_arguments(words), strict=True) if old != new]
+        rewritten = self.rewrite_environment(variables)
+        changed += [value for name, value in variables.items() if rewritten[name] != value]
         names = [host for host in self.hosts if re.search(r"[a-z]", host) and ":" not in host]
         return [name for name in names if any(_has_word(text, name) for text in changed)]
 
-    def left(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """Where the server's host occurs and was not replaced: names of variables, or `an argument`. No value is included."""
-        alone = rf"{_BEFORE}{self._any_host()}\]?(?!:\d){_AFTER}"
+    def find_unreplaced(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """Where the server's host occurs but was not replaced: names of variables, or `an argument`. No value is included."""
+        host_word = rf"{_WORD_START}{self._any_host()}\]?(?!:\d){_WORD_END}"
         # Tap and server may have the same host; a replaced host would then look unchanged.
-        elsewhere = replace(self, tap=TcpTarget(host=_NOBODYS_HOST, port=self.tap.port))
+        with_unused_host = replace(self, tap=TcpTarget(host=_UNUSED_HOST, port=self.tap.port))
 
-        def stays(old: str, new: str) -> bool:
-            return old == new and re.search(alone, old, re.IGNORECASE) is not None
+        def is_unreplaced(old: str, new: str) -> bool:
+            return old == new and re.search(host_word, old, re.IGNORECASE) is not None
 
-        after = elsewhere.environment(variables)
-        found = [name for name, value in variables.items() if stays(value, after[name])][:_MOST_NAMED]
-        is_argument = any(stays(old, new) for old, new in zip(words, elsewhere.arguments(words), strict=True))
-        return [*found, *(["an argument"] if is_argument else [])]
+        rewritten = with_unused_host.rewrite_environment(variables)
+        variable_names = [name for name, value in variables.items() if is_unreplaced(value, rewritten[name])][
+            :_MAX_LISTED
+        ]
+        is_argument = any(
+            is_unreplaced(old, new) for old, new in zip(words, with_unused_host.rewrite_arguments(words), strict=True)
+        )
+        return [*variable_names, *(["an argument"] if is_argument else [])]
 
 
 def _ports_beside(name: str) -> list[str]:
-    """Names of the variables that may hold the port beside the host in variable `name`; empty if that is no name for a host."""
+    """Names of the variables that may contain the port for the host in variable `name`; empty if `name` does not suggest a host."""
     prefix = _HOST_SUFFIX.sub("", name)
     return [] if prefix == name else [f"{name}_PORT", *(prefix + port for port in _PORT_SUFFIXES)]
 
 
 def _has_word(text: str, word: str) -> bool:
-    return re.search(f"{_BEFORE}{re.escape(word)}{_AFTER}", text, re.IGNORECASE) is not None
+    return re.search(f"{_WORD_START}{re.escape(word)}{_WORD_END}", text, re.IGNORECASE) is not None
 
 
-def _read(grammar: Callable[[Source], Found], source: Source) -> Found | None:
-    """The result of a grammar for a source; None if the source does not match it."""
+def _parse_or_none(grammar: Callable[[GrammarInput], GrammarResult], source: GrammarInput) -> GrammarResult | None:
+    """What `grammar` parses from `source`; None if it cannot be parsed."""
     try:
         return grammar(source)
     except UsageError:
@@ -248,68 +261,69 @@ def _read(grammar: Callable[[Source], Found], source: Source) -> Found | None:
 
 @dataclass(frozen=True)
 class Insertion:
-    """The changes by which a command reaches the tap: a mount, or a rewriting of its arguments and environment."""
+    """What makes a command connect to the tap: a mount, or rewritten arguments and environment."""
 
     prefix: tuple[str, ...] = ()
     bind: tuple[str, str] | None = None
     rewriting: Rewriting | None = None
-    plain: Mapping[str, str] | None = None
+    placeholder_values: Mapping[str, str] | None = None
     """Values of `{host}` and `{port}` in arguments if there is no tap."""
 
     def argv(self, command: Sequence[str]) -> list[str]:
         if self.rewriting is not None:
-            return self.rewriting.arguments(command)
-        return [_filled(word, self.plain or {}) for word in command]
+            return self.rewriting.rewrite_arguments(command)
+        return [_fill_placeholders(word, self.placeholder_values or {}) for word in command]
 
     def environment(self) -> dict[str, str]:
         """This program's environment, rewritten for the command."""
-        return self.rewriting.environment(os.environ) if self.rewriting is not None else dict(os.environ)
+        return self.rewriting.rewrite_environment(os.environ) if self.rewriting is not None else dict(os.environ)
 
     def replaced_names(self, command: Sequence[str]) -> list[str]:
         """Host names of the server that were replaced in a command or in this program's environment."""
-        return self.rewriting.names(command, os.environ) if self.rewriting is not None else []
+        return self.rewriting.replaced_host_names(command, os.environ) if self.rewriting is not None else []
 
     def advice(self, command: Sequence[str]) -> str:
         """Advice if the command made no connection to the tap."""
-        left = self.rewriting.left(command, os.environ) if self.rewriting is not None else []
-        if not left:
+        unreplaced = self.rewriting.find_unreplaced(command, os.environ) if self.rewriting is not None else []
+        if not unreplaced:
             return (
                 "Is --server the address that it uses? In arguments and variables the tap replaces HOST:PORT, addresses as in "
                 "docs/addresses.md, {host} and {port} in arguments, and pairs such as DB_HOST and DB_PORT. "
                 "Else record its packets with --interface."
             )
         return (
-            f"The server's host was not replaced in {_listed(left)}: it stands there without its port, with a port that another host "
-            "shares, or where it may mean a socket. Write 127.0.0.1:PORT, set the port's variable too, or write {host} and {port} in "
-            "an argument."
+            f"The server's host was not replaced in {_join_names(unreplaced)}: it stands there without its port, with a port that "
+            "another host shares, or where it may mean a socket. Write 127.0.0.1:PORT, set the port's variable too, or write {host} "
+            "and {port} in an argument."
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _filled(word: str, values: Mapping[str, str]) -> str:
+def _fill_placeholders(word: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         word = word.replace(name, value)
     return word
 
 
 def insertion(server: NamedServer, tap: Target | None) -> Insertion:
-    """The insertion that directs a command to `tap` instead of `server`; without a tap, it uses the same namespaces and no mount.
+    """The insertion that directs a command to `tap` instead of `server`. Without a tap the command runs in the same kinds of
+    namespaces but without a mount, so that both can be compared.
 
     Raises UsageError.
     """
     target = server.target
     if isinstance(target, UnixTarget):
-        bind = None if tap is None else (_path(tap), _socket(target.path))
+        bind = None if tap is None else (_socket_path(tap), _check_socket(target.path))
         return Insertion(own_mounts(), bind)
     if tap is None:
-        return Insertion(plain={"{host}": target.host, "{port}": str(target.port)})
+        return Insertion(placeholder_values={"{host}": target.host, "{port}": str(target.port)})
     assert isinstance(tap, TcpTarget), "a TCP server has a TCP tap"
     hosts = [target.host, *([server.name.strip("[]").lower()] if server.name else [])]
     hosts += ["localhost"] if target.host in ("127.0.0.1", "::1") else []
-    return Insertion(rewriting=Rewriting(_once(hosts), target.port, server.protocol, tap))
+    return Insertion(rewriting=Rewriting(_without_duplicates(hosts), target.port, server.protocol, tap))
 
 
 def own_mounts() -> tuple[str, ...]:
@@ -318,21 +332,21 @@ def own_mounts() -> tuple[str, ...]:
     return ("unshare", *user, "--mount", "--propagation", "private", "--")
 
 
-def _once(hosts: Iterable[str]) -> tuple[str, ...]:
+def _without_duplicates(hosts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(hosts))
 
 
-def _socket(path: str) -> str:
+def _check_socket(path: str) -> str:
     """The path of a socket, checked. Raises UsageError."""
-    found = Path(path).resolve()
-    if not found.is_socket():
+    resolved = Path(path).resolve()
+    if not resolved.is_socket():
         raise UsageError(
-            f"{path} {'is not a socket' if found.exists() else 'does not exist'}",
+            f"{path} {'is not a socket' if resolved.exists() else 'does not exist'}",
             "Is the server running? Name its socket, or HOST:PORT, with --server.",
         )
-    return str(found)
+    return str(resolved)
 
 
-def _path(target: Target) -> str:
+def _socket_path(target: Target) -> str:
     assert isinstance(target, UnixTarget), "a server on a Unix socket has a tap on one"
     return target.path

@@ -1,4 +1,4 @@
-"""Classifies round trips by their phase, command and statement: the only place that does, for counts, names and advice. Pure."""
+"""Classifies round trips by phase, command and statement. All counts, names and advice use this classification. No I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Kind(StrEnum):
     SETTING = "setting"
     """Set session state of a connection, or checked whether it is alive."""
     READ = "read"
-    """Read data; the same read repeated at once would return the same."""
+    """Read data; repeating the same read at once would return the same data."""
     OTHER = "other"
 
     @property
@@ -51,25 +51,25 @@ _WORDS = {
 }
 _BY_WORD = {word: kind for kind, words in _WORDS.items() for word in words}
 """Kind by the first word of a statement or command, where this word is sufficient."""
-_BEGINS = re.compile(r"(BEGIN(?!\s+NOT)|START\s+TRANSACTION)\b", re.IGNORECASE)
-_ENDS = re.compile(r"(COMMIT|END|ROLLBACK(?!\s+TO\b))\b", re.IGNORECASE)
-_SETTING = re.compile(
+_BEGIN_STATEMENT = re.compile(r"(BEGIN(?!\s+NOT)|START\s+TRANSACTION)\b", re.IGNORECASE)
+_END_STATEMENT = re.compile(r"(COMMIT|END|ROLLBACK(?!\s+TO\b))\b", re.IGNORECASE)
+_SETTING_STATEMENT = re.compile(
     r"""SET \s+
     (?! (PASSWORD | DEFAULT | ROLE | RESOURCE | STATEMENT | LOCAL | TRANSACTION | CONSTRAINTS | SESSION\s+AUTHORIZATION) \b)
     (?! .* \b (GLOBAL | PERSIST | PERSIST_ONLY) \b) (?! .* (?<!@)@(?!@))""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""A setting of the session: not of an account, the server or one transaction, and no user variable."""
-_VARIES = re.compile(
+"""SET of session state: not of an account, of the server or of one transaction, and not of a user variable."""
+_NOT_REPEATABLE = re.compile(
     r"""\b ( FOR \s+ (NO\s+KEY\s+)? UPDATE | FOR \s+ (KEY\s+)? SHARE | LOCK \s+ IN \s+ SHARE | INTO | DELETE \s+ FROM
     | UPDATE \s+ \S+ \s+ SET ) \b
     | \b ( NEXTVAL | SETVAL | LASTVAL | CURRVAL | LAST_INSERT_ID | FOUND_ROWS | ROW_COUNT | (GET|RELEASE)_LOCK | PG_\w*ADVISORY\w*
     | RAND | RANDOM | \w*UUID\w* | (PG_)?SLEEP | TXID_CURRENT ) \s* \(""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Reads that change or lock something, or whose answer differs each time."""
-_OF_CONNECTION = ("select ?", "select")
-"""A query that only checks whether the connection is alive, and the command that selects a database in Redis."""
+"""Parts of reads that change or lock something, or whose answer differs each time."""
+_CONNECTION_STATEMENTS = ("select ?", "select")
+"""`SELECT 1`, which only checks whether the connection is alive, and the Redis command that selects a database."""
 
 
 def is_assignment(text: str) -> bool:
@@ -77,22 +77,22 @@ def is_assignment(text: str) -> bool:
     return text.upper().startswith("SET ")
 
 
-def kind_of(phase: str, command: str, text: str) -> Kind:
+def classify_round_trip(phase: str, command: str, text: str) -> Kind:
     """The kind of a round trip. `text`: its statement without literals, or its command; pipelined ones are separated by `; `."""
     if phase == "connect":
         return Kind.CONNECT
     if command in ("prepare", "fetch"):  # protocol commands; `text` is the statement to which they apply
         return Kind(command)
-    kinds = {_of_statement(part) for each in text.split(";") if (part := each.strip("( "))}
+    kinds = {_kind_of_statement(part) for statement in text.split(";") if (part := statement.strip("( "))}
     return kinds.pop() if len(kinds) == 1 else Kind.OTHER
 
 
-def _of_statement(text: str) -> Kind:
-    if _BEGINS.match(text):
+def _kind_of_statement(text: str) -> Kind:
+    if _BEGIN_STATEMENT.match(text):
         return Kind.BEGIN
-    if _ENDS.match(text):
+    if _END_STATEMENT.match(text):
         return Kind.END
-    if _SETTING.match(text) or text.lower() in _OF_CONNECTION:
+    if _SETTING_STATEMENT.match(text) or text.lower() in _CONNECTION_STATEMENTS:
         return Kind.SETTING
-    found = _BY_WORD.get(text.split(maxsplit=1)[0].lower(), Kind.OTHER)
-    return Kind.OTHER if found is Kind.READ and _VARIES.search(text) else found
+    kind = _BY_WORD.get(text.split(maxsplit=1)[0].lower(), Kind.OTHER)
+    return Kind.OTHER if kind is Kind.READ and _NOT_REPEATABLE.search(text) else kind

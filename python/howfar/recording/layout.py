@@ -1,7 +1,7 @@
-"""A recorded page laid out on two paths: the cost of its round trips on each, and the page's time there. Pure; the entry point is
-`lay_out`.
+"""Computes what the round trips of a recorded page cost on two paths, and the page's time on the target path. No I/O; the entry point
+is `cost_pages`.
 
-If round trips overlap, it is not known which wait for which: the time of such a page is a range."""
+If round trips overlap, it is not known which of them wait for others, so the predicted time of the page is a range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from howfar.recording.costs import PathCosts, Window
-from howfar.recording.kinds import Kind, kind_of
+from howfar.recording.kinds import Kind, classify_round_trip
 from howfar.recording.recording import Connection, Digest, Page, Recording, RoundTrip
 from howfar.services import SERVICES
 
@@ -33,7 +33,7 @@ class Trip:
     begun_ns: int
     took_ns: int
     gap_ns: int
-    """Time before the round trip, including the tap's share."""
+    """Time between the previous round trip and this one, including what the tap added."""
     to_server: int
     to_client: int
     rounds: tuple[int, ...] = ()
@@ -53,8 +53,8 @@ class Trip:
 class PathTimes:
     """Costs of round trips on both paths; arrays of shape (blocks, round trips)."""
 
-    now_ns: np.ndarray
-    there_ns: np.ndarray
+    present_cost_ns: np.ndarray
+    target_cost_ns: np.ndarray
     """Cost on the target path, including `slow_ns` and `ack_ns`."""
     slow_ns: np.ndarray
     """Waits for the congestion window."""
@@ -63,107 +63,109 @@ class PathTimes:
 
     @property
     def added_ns(self) -> np.ndarray:
-        return np.asarray(self.there_ns - self.now_ns)
+        return np.asarray(self.target_cost_ns - self.present_cost_ns)
 
 
 @dataclass(frozen=True)
-class Concurrent:
-    """Range of the time on the target path, by block, of a page whose round trips overlap: it is not known which wait for which."""
+class OverlapRange:
+    """Range of a page's time on the target path, by block, if its round trips overlap. The range exists because it is not known which
+    of them wait for others."""
 
     shortest_ns: np.ndarray
-    """Time if no connection waits for another: that of the longest chain of round trips on one connection. Of the application's time
-    before each round trip, the chain includes only the part after the last answer on any connection."""
+    """Time if no connection waits for another: the time of the longest chain, the round trips of one connection. Of the application's
+    time before each round trip it includes only the part after the last answer on any connection."""
     longest_ns: np.ndarray
     """Time if the recorded order of round trips is kept."""
-    chain: int
-    """Connection of the longest chain."""
-    rtts: int
+    longest_chain: int
+    """ID of the connection of the longest chain."""
+    chain_rtts: int
     """Number of round trips in this chain, including those of its connect."""
 
 
 @dataclass(frozen=True)
-class LaidPage:
+class CostedPage:
     """One recorded page without the time that the tap added, and the costs of its round trips on both paths."""
 
     page: Page
     trips: tuple[Trip, ...]
     overlapped: int
-    """Number of round trips that overlapped a longer one and do not count as waited for."""
+    """Number of round trips that are not in `trips`, because they overlapped a longer one."""
     took_ns: float
     path: PathTimes
     smallest_ns: np.ndarray
     """Cost of a round trip of the smallest sizes on the target path, by block."""
-    connecting_ns: Mapping[int, np.ndarray]
-    """Time that connecting adds on the target path, by block, for each connection that the page opened."""
-    connect_whole_ns: np.ndarray
-    """Total time for connecting on the target path, before the login, by block."""
+    added_connect_ns_by_connection: Mapping[int, np.ndarray]
+    """How much longer connecting takes on the target path than on the present one, by block, for each connection that the page
+    opened."""
+    target_connect_ns: np.ndarray
+    """Total time for connecting on the target path, before the login, by block, for all these connections."""
     connect_rtts: int
     """Round trips of connecting on the target path that are not among the recorded ones."""
     waking_ns: float = 0.0
     """See `PathCosts.waking_ns`; for the target path."""
     floor_ns: float | None = None
-    """Time of a round trip without work between recorder and server. The time to wake the recorder is not included; it is in the gap
-    before. None if unknown: the observed time is then the application's wait."""
-    concurrent: Concurrent | None = None
+    """Time of a round trip without work between recorder and server. It does not include the time to wake the recorder, which is part
+    of the recorded gap before the round trip. None if unknown: the observed time is then the time that the application waited."""
+    overlap_range: OverlapRange | None = None
     """None if its round trips do not overlap."""
 
     @property
-    def now_ns(self) -> np.ndarray:
+    def present_cost_ns(self) -> np.ndarray:
         """Cost on the present path, shape (blocks, round trips)."""
-        return self.path.now_ns
+        return self.path.present_cost_ns
 
     @property
-    def there_ns(self) -> np.ndarray:
+    def target_cost_ns(self) -> np.ndarray:
         """Cost on the target path, shape (blocks, round trips)."""
-        return self.path.there_ns
+        return self.path.target_cost_ns
 
     @property
-    def opened(self) -> Set[int]:
+    def opened_connections(self) -> Set[int]:
         """Connections that the page opened."""
-        return self.connecting_ns.keys()
+        return self.added_connect_ns_by_connection.keys()
 
     @property
     def connects(self) -> int:
-        return len(self.connecting_ns)
+        return len(self.added_connect_ns_by_connection)
 
     @property
-    def connect_ns(self) -> np.ndarray:
-        """Time that connecting adds on the target path, by block, for all connections of the page."""
-        return sum(self.connecting_ns.values(), np.zeros(len(self.there_ns)))
+    def added_connect_ns(self) -> np.ndarray:
+        """How much longer connecting takes on the target path than on the present one, by block, for all connections of the page."""
+        return sum(self.added_connect_ns_by_connection.values(), np.zeros(len(self.target_cost_ns)))
 
     @property
     def rtts(self) -> float:
         """Number of RTTs of the target path that the page waits for, without slow start."""
-        found = len(self.trips) + sum(trip.ack_wait_ns > 0 for trip in self.trips) + self.connect_rtts
-        return found if self.concurrent is None else (found + self.concurrent.rtts) / 2
+        sequential_rtts = len(self.trips) + sum(trip.ack_wait_ns > 0 for trip in self.trips) + self.connect_rtts
+        return sequential_rtts if self.overlap_range is None else (sequential_rtts + self.overlap_range.chain_rtts) / 2
 
     @cached_property
     def observed_ns(self) -> np.ndarray:
         return np.asarray([trip.took_ns for trip in self.trips], dtype=float)
 
     @cached_property
-    def gaps_ns(self) -> float:
-        """The application's own time."""
+    def application_ns(self) -> float:
+        """The application's own time in the page."""
         return max(self.took_ns - float((self.observed_ns + self.unseen_ns).sum()), 0.0)
 
     @cached_property
     def unseen_ns(self) -> np.ndarray:
-        """Time that the application waited for each round trip before and after the recorder saw it. Recorded gaps include it,
-        `gaps_ns` does not."""
-        return np.asarray(np.maximum(self.now_ns.mean(axis=0) - self.path_ns.mean(axis=0), 0.0))
+        """For each round trip, the time that the application waited before and after the recorder saw it. Recorded gaps include this
+        time, `application_ns` does not."""
+        return np.asarray(np.maximum(self.present_cost_ns.mean(axis=0) - self.path_ns.mean(axis=0), 0.0))
 
     @cached_property
-    def own_ns(self) -> np.ndarray:
+    def application_gaps_ns(self) -> np.ndarray:
         """The application's time before each round trip, without what the recorder added or did not see."""
         tap_ns = (self.page.took_ns - self.took_ns) / max(len(self.trips), 1)
         return np.asarray(np.maximum([trip.gap_ns - tap_ns for trip in self.trips] - self.unseen_ns, 0.0))
 
     @property
     def path_ns(self) -> np.ndarray:
-        """The path's part of the observed time, shape (blocks, round trips)."""
+        """The part of the observed time that the path took, shape (blocks, round trips)."""
         if self.floor_ns is None:
-            return self.now_ns
-        return np.full_like(self.now_ns, self.floor_ns) + [trip.ack_wait_ns for trip in self.trips]
+            return self.present_cost_ns
+        return np.full_like(self.present_cost_ns, self.floor_ns) + [trip.ack_wait_ns for trip in self.trips]
 
     @cached_property
     def server_ns(self) -> np.ndarray:
@@ -172,168 +174,183 @@ class LaidPage:
 
     @property
     def clipped(self) -> float:
-        """The share of round trips that took less than their path."""
+        """The share of round trips that took less time than the path alone should take, so that their server time is set to 0."""
         return float((self.observed_ns < self.path_ns.mean(axis=0)).mean()) if self.trips else 0.0
 
     @cached_property
     def predicted_ns(self) -> np.ndarray:
-        """The time on the target path, by block; the middle of the range if only a range is known."""
+        """The page's time on the target path, by block; the middle of the range if only a range is known."""
         return np.asarray((self.range_ns[0] + self.range_ns[1]) / 2)
 
     @cached_property
     def range_ns(self) -> tuple[np.ndarray, np.ndarray]:
-        """The shortest and the longest time on the target path, by block. Server times are not clipped at 0 here, so that errors of
-        both signs cancel in the sum."""
-        if self.concurrent is not None:
-            return self.concurrent.shortest_ns, self.concurrent.longest_ns
-        found = np.maximum(self.took_ns + self.path.added_ns.sum(axis=1) + self.connect_ns, 0.0)
-        return found, found
+        """The shortest and the longest time of the page on the target path, by block. Negative server times are not set to 0 here, so
+        that errors of both signs cancel in the sum."""
+        if self.overlap_range is not None:
+            return self.overlap_range.shortest_ns, self.overlap_range.longest_ns
+        time_ns = np.maximum(self.took_ns + self.path.added_ns.sum(axis=1) + self.added_connect_ns, 0.0)
+        return time_ns, time_ns
 
     def present_ns(self, shift_ns: float) -> np.ndarray:
-        """The time on the present path in its current state, by block. `shift_ns`: how much longer a round trip without work takes now
-        than during the recording, by the recorder's own measure."""
+        """The page's time on the present path as it is now, by block. `shift_ns`: how much longer a round trip without work takes now
+        than during the recording, both measured by the recorder."""
         path_ns = self.path_ns.sum(axis=1)
         server_ns = np.maximum(self.observed_ns.sum() - path_ns, 0.0)
-        beside_ns = max(self.took_ns - float(self.observed_ns.sum()), 0.0)
-        return np.asarray(beside_ns + server_ns + path_ns + shift_ns * len(self.trips))
+        outside_ns = max(self.took_ns - float(self.observed_ns.sum()), 0.0)
+        return np.asarray(outside_ns + server_ns + path_ns + shift_ns * len(self.trips))
 
 
-def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict[str, list[LaidPage]]:
-    """Lay out all pages that made a round trip and share none with another page; by name."""
-    found: dict[str, list[LaidPage]] = {}
-    rounds = _rounds(recording)
+def cost_pages(recording: Recording, present: PathCosts, target: PathCosts) -> dict[str, list[CostedPage]]:
+    """Compute the costs of all pages that made a round trip and share none with another page; by name."""
+    pages_by_name: dict[str, list[CostedPage]] = {}
+    rounds = _slow_start_rounds(recording)
     for page in recording.pages:
-        trips, overlapped = waited_for(page, recording, rounds)
+        trips, overlapped = sequential_trips(page, recording, rounds)
         if trips and not page.contested:
-            laid = _laid(page, trips, overlapped, recording, present, target)
-            found.setdefault(page.name, []).append(laid)
-    for name, pages in found.items():
+            costed = _cost_page(page, trips, overlapped, recording, present, target)
+            pages_by_name.setdefault(page.name, []).append(costed)
+    for name, pages in pages_by_name.items():
         if any(page.overlapped for page in pages):
-            found[name] = [_concurrent(page, recording, rounds, present, target) for page in pages]
-    return found
+            pages_by_name[name] = [_with_overlap_range(page, recording, rounds, present, target) for page in pages]
+    return pages_by_name
 
 
-def _concurrent(
-    laid: LaidPage,
+def _with_overlap_range(
+    costed: CostedPage,
     recording: Recording,
     rounds: Mapping[int, tuple[int, ...]],
     present: PathCosts,
     target: PathCosts,
-) -> LaidPage:
-    """The page with the range of its time. The order of round trips that do not wait for each other depends on the RTT, so it may
-    differ at another RTT."""
-    clusters = overlapping(laid.page)
+) -> CostedPage:
+    """Add to the page the range of its time. Round trips that do not wait for each other may come in another order at another RTT."""
+    clusters = group_overlapping(costed.page)
     trips = [trip for cluster in clusters for trip in cluster]
-    added = _path_times([_trip(trip, recording, rounds) for trip in trips], present, target).added_ns.T
+    added = _path_times([_make_trip(trip, recording, rounds) for trip in trips], present, target).added_ns.T
     by_id = {trip.id: added[number] for number, trip in enumerate(trips)}
-    in_order = laid.took_ns + laid.connect_ns
+    recorded_order_ns = costed.took_ns + costed.added_connect_ns
     for cluster in clusters:
-        within = defaultdict[int, np.ndarray](lambda: np.zeros_like(laid.connect_ns))
+        added_by_connection = defaultdict[int, np.ndarray](lambda: np.zeros_like(costed.added_connect_ns))
         for trip in cluster:
-            within[trip.connection_id] += by_id[trip.id]
-        in_order = in_order + np.max(list(within.values()), axis=0)
-    chains = {
-        one: laid.connecting_ns.get(one, np.zeros_like(laid.connect_ns)) for one in {t.connection_id for t in trips}
+            added_by_connection[trip.connection_id] += by_id[trip.id]
+        recorded_order_ns = recorded_order_ns + np.max(list(added_by_connection.values()), axis=0)
+    chain_ns = {
+        connection: costed.added_connect_ns_by_connection.get(connection, np.zeros_like(costed.added_connect_ns))
+        for connection in {trip.connection_id for trip in trips}
     }
-    ends = [laid.page.begun_ns]
+    answer_ends = [costed.page.begun_ns]
     for trip in trips:
-        # It may have waited for any earlier answer, so only the application's time after the last of these is certain.
-        own_ns = trip.begun_ns - ends[bisect_right(ends, max(trip.begun_ns, ends[0])) - 1] - tap_ns(recording)
+        # The application may have waited for any earlier answer, so only its time after the last of these is certain.
+        own_ns = (
+            trip.begun_ns
+            - answer_ends[bisect_right(answer_ends, max(trip.begun_ns, answer_ends[0])) - 1]
+            - tap_ns(recording)
+        )
         took_ns = max(own_ns, 0) + trip.ended_ns - trip.begun_ns
-        chains[trip.connection_id] = chains[trip.connection_id] + took_ns + by_id[trip.id]
-        insort(ends, trip.ended_ns)
-    last = max(chains, key=lambda one: float(chains[one].mean()))
-    alone = np.maximum(chains[last], np.minimum(laid.took_ns, in_order))
-    shortest, longest = (np.maximum(limit(alone, in_order), 0.0) for limit in (np.minimum, np.maximum))
-    count = sum(trip.connection_id == last for trip in trips)
-    connects = round(laid.connect_rtts / laid.connects) if last in laid.connecting_ns else 0
-    return replace(laid, concurrent=Concurrent(shortest, longest, last, count + connects))
+        chain_ns[trip.connection_id] = chain_ns[trip.connection_id] + took_ns + by_id[trip.id]
+        insort(answer_ends, trip.ended_ns)
+    longest_chain = max(chain_ns, key=lambda connection: float(chain_ns[connection].mean()))
+    independent_ns = np.maximum(chain_ns[longest_chain], np.minimum(costed.took_ns, recorded_order_ns))
+    shortest, longest = (
+        np.maximum(limit(independent_ns, recorded_order_ns), 0.0) for limit in (np.minimum, np.maximum)
+    )
+    count = sum(trip.connection_id == longest_chain for trip in trips)
+    connects = (
+        round(costed.connect_rtts / costed.connects) if longest_chain in costed.added_connect_ns_by_connection else 0
+    )
+    return replace(costed, overlap_range=OverlapRange(shortest, longest, longest_chain, count + connects))
 
 
-def _rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
-    """Slow-start rounds of each round trip. A congestion window persists from page to page, as long as its connection."""
+def _slow_start_rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
+    """Slow-start rounds of each round trip, by its ID. A congestion window lasts as long as its connection, also across pages."""
     windows: dict[int, tuple[Window, int]] = {}
-    found = {}
+    rounds = {}
     for trip in recording.round_trips:
         window, ended_ns = windows.get(trip.connection_id, (Window(), trip.begun_ns))
         window.rest(max(trip.begun_ns - ended_ns, 0))
-        found[trip.id] = window.earlier_rounds(trip.bytes_to_client)
+        rounds[trip.id] = window.earlier_rounds(trip.bytes_to_client)
         windows[trip.connection_id] = window, trip.ended_ns
-    return found
+    return rounds
 
 
-def waited_for(page: Page, recording: Recording, rounds: Mapping[int, tuple[int, ...]]) -> tuple[tuple[Trip, ...], int]:
-    """Round trips that the page waited for in sequence, and the number of the others. Of overlapping ones the longest counts; the rest
-    of their time is a gap."""
-    found = overlapping(page)
-    trips, before = [], page.begun_ns
-    for number, cluster in enumerate(found):
-        longest = max(cluster, key=lambda trip: trip.ended_ns - trip.begun_ns)
-        trips.append(_trip(longest, recording, rounds, number, max(longest.begun_ns - before, 0)))
-        before = longest.ended_ns
-    return tuple(trips), sum(map(len, found)) - len(found)
+def sequential_trips(
+    page: Page, recording: Recording, rounds: Mapping[int, tuple[int, ...]]
+) -> tuple[tuple[Trip, ...], int]:
+    """Round trips that the page waited for one after another, and the number of the others. Of those that overlap only the longest
+    counts; the time that the others take beside it becomes part of a gap."""
+    groups = group_overlapping(page)
+    trips, previous_end_ns = [], page.begun_ns
+    for number, group in enumerate(groups):
+        longest = max(group, key=lambda trip: trip.ended_ns - trip.begun_ns)
+        trips.append(_make_trip(longest, recording, rounds, number, max(longest.begun_ns - previous_end_ns, 0)))
+        previous_end_ns = longest.ended_ns
+    return tuple(trips), sum(map(len, groups)) - len(groups)
 
 
-def overlapping(page: Page) -> list[list[RoundTrip]]:
-    """Answered round trips in groups that overlap, directly or through others."""
-    found: list[list[RoundTrip]] = []
-    end = page.begun_ns
+def group_overlapping(page: Page) -> list[list[RoundTrip]]:
+    """The answered round trips in groups: those of a group overlap, directly or through others."""
+    groups: list[list[RoundTrip]] = []
+    group_end_ns = page.begun_ns
     for trip in page.round_trips:
         if not trip.is_answered:
             continue
-        if found and trip.begun_ns < end:
-            found[-1].append(trip)
+        if groups and trip.begun_ns < group_end_ns:
+            groups[-1].append(trip)
         else:
-            found.append([trip])
-        end = max(end, trip.ended_ns)
-    return found
+            groups.append([trip])
+        group_end_ns = max(group_end_ns, trip.ended_ns)
+    return groups
 
 
-def _trip(
-    one: RoundTrip, recording: Recording, rounds: Mapping[int, tuple[int, ...]], number: int = 0, gap_ns: int = 0
+def _make_trip(
+    trip: RoundTrip, recording: Recording, rounds: Mapping[int, tuple[int, ...]], number: int = 0, gap_ns: int = 0
 ) -> Trip:
-    digest = None if one.digest_id is None else recording.digest_by_id.get(one.digest_id)
+    digest = None if trip.digest_id is None else recording.digest_by_id.get(trip.digest_id)
     return Trip(
         number=number,
-        connection=one.connection_id,
+        connection=trip.connection_id,
         digest=digest,
-        command=one.command,
-        kind=kind_of(one.phase, one.command, one.command if digest is None else digest.text),
-        keys=one.keys,
-        phase=one.phase,
-        begun_ns=one.begun_ns,
-        took_ns=one.ended_ns - one.begun_ns,
+        command=trip.command,
+        kind=classify_round_trip(trip.phase, trip.command, trip.command if digest is None else digest.text),
+        keys=trip.keys,
+        phase=trip.phase,
+        begun_ns=trip.begun_ns,
+        took_ns=trip.ended_ns - trip.begun_ns,
         gap_ns=gap_ns,
-        to_server=one.bytes_to_server,
-        to_client=one.bytes_to_client,
-        rounds=rounds.get(one.id, ()),
-        failed=one.failed,
-        ack_wait_ns=recording.ack_wait_ns(one),
+        to_server=trip.bytes_to_server,
+        to_client=trip.bytes_to_client,
+        rounds=rounds.get(trip.id, ()),
+        failed=trip.failed,
+        ack_wait_ns=recording.ack_wait_ns(trip),
     )
 
 
-def _laid(
+def _cost_page(
     page: Page,
     trips: tuple[Trip, ...],
     overlapped: int,
     recording: Recording,
     present: PathCosts,
     target: PathCosts,
-) -> LaidPage:
+) -> CostedPage:
     path = _path_times(trips, present, target)
-    opened = _opened(page, recording)
-    more = {one.id: _more_round_trips(one, page, target) for one in opened}
-    longer, round_trip = target.connect_ns - present.connect_ns, target.smallest_ns - present.smallest_ns
-    return LaidPage(
+    opened = _opened_connections(page, recording)
+    unrecorded = {connection.id: _unrecorded_connect_round_trips(connection, page, target) for connection in opened}
+    added_connect_ns, added_round_trip_ns = (
+        target.connect_ns - present.connect_ns,
+        target.smallest_ns - present.smallest_ns,
+    )
+    return CostedPage(
         page=page,
         trips=trips,
         overlapped=overlapped,
         took_ns=max(page.took_ns - len(trips) * tap_ns(recording), 1.0),
         path=path,
         smallest_ns=target.smallest_ns,
-        connecting_ns={one.id: longer + more[one.id] * round_trip for one in opened},
-        connect_whole_ns=len(opened) * target.connect_ns,
-        connect_rtts=len(opened) * (1 + target.encrypted) + sum(more.values()),
+        added_connect_ns_by_connection={
+            connection.id: added_connect_ns + unrecorded[connection.id] * added_round_trip_ns for connection in opened
+        },
+        target_connect_ns=len(opened) * target.connect_ns,
+        connect_rtts=len(opened) * (1 + target.encrypted) + sum(unrecorded.values()),
         waking_ns=target.waking_ns,
         floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
     )
@@ -344,15 +361,16 @@ def _path_times(trips: Sequence[Trip], present: PathCosts, target: PathCosts) ->
     slow_ns = target.slow_start_ns([trip.rounds for trip in trips])
     ack_ns = _ack_ns(trips, present, target)
     return PathTimes(
-        now_ns=present.of(to_server, to_client) + [trip.ack_wait_ns for trip in trips],
-        there_ns=target.of(to_server, to_client) + slow_ns + ack_ns,
+        present_cost_ns=present.costs_ns(to_server, to_client) + [trip.ack_wait_ns for trip in trips],
+        target_cost_ns=target.costs_ns(to_server, to_client) + slow_ns + ack_ns,
         slow_ns=slow_ns,
         ack_ns=ack_ns,
     )
 
 
 def _ack_ns(trips: Sequence[Trip], present: PathCosts, target: PathCosts) -> np.ndarray:
-    """Time between two writes of a request on the target path, shape (blocks, round trips). The acknowledgement takes a round trip."""
+    """Time between the two writes of a request on the target path, shape (blocks, round trips); 0 for requests sent in one write. The
+    second write waits for an acknowledgement, which takes a round trip."""
     waits = np.asarray([trip.ack_wait_ns for trip in trips], dtype=float)
     longer_ns = (target.smallest_ns - present.smallest_ns)[:, None]
     return np.asarray(np.maximum(waits + longer_ns, 0.0) * ((waits > 0) & (not target.by_socket)))
@@ -363,25 +381,25 @@ def tap_ns(recording: Recording) -> float:
     return float(recording.facts.get("tap_ns") or 0)
 
 
-def _opened(page: Page, recording: Recording) -> list[Connection]:
+def _opened_connections(page: Page, recording: Recording) -> list[Connection]:
     """Connections that the page opened."""
-    used = {trip.connection_id for trip in page.round_trips}
-    known = [recording.connection_by_id[number] for number in used if number in recording.connection_by_id]
-    return [one for one in known if one.opened_ns >= page.begun_ns]
+    connection_ids = {trip.connection_id for trip in page.round_trips}
+    known = [recording.connection_by_id[number] for number in connection_ids if number in recording.connection_by_id]
+    return [connection for connection in known if connection.opened_ns >= page.begun_ns]
 
 
-def _more_round_trips(connection: Connection, page: Page, target: PathCosts) -> int:
-    """Round trips of a connect that are neither recorded nor part of the target path's own connect time."""
-    logged_in = [trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"]
-    more = max(connection.login_round_trips - len(logged_in), 0)
+def _unrecorded_connect_round_trips(connection: Connection, page: Page, target: PathCosts) -> int:
+    """Number of round trips of a connect that are neither recorded nor included in the target path's connect time."""
+    recorded = [trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"]
+    unrecorded = max(connection.login_round_trips - len(recorded), 0)
     if not target.encrypted:
-        return more
+        return unrecorded
     if connection.tls:
-        return more - 1  # the handshake's round trip is recorded and also part of the connect time
-    return more + (connection.protocol in SERVICES and SERVICES[connection.protocol].asks_for_tls)
+        return unrecorded - 1  # the handshake's round trip is recorded and also part of the connect time
+    return unrecorded + (connection.protocol in SERVICES and SERVICES[connection.protocol].asks_for_tls)
 
 
-def middle(pages: Sequence[LaidPage], took_ns: Callable[[LaidPage], float]) -> list[LaidPage]:
+def median_pages(pages: Sequence[CostedPage], took_ns: Callable[[CostedPage], float]) -> list[CostedPage]:
     """The page of median time, or the two around the median."""
     ordered = sorted(pages, key=took_ns)
     return ordered[(len(pages) - 1) // 2 : len(pages) // 2 + 1]

@@ -1,4 +1,4 @@
-"""A recording from packets: captured on an interface or read from a file. Adds nothing to the application's path; TCP only."""
+"""Records from packets, captured on an interface or read from a file. TCP only; no program is on the application's path."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from howfar.recording.collecting import (
     Collected,
     add_pages,
     collect,
-    ending,
-    let_pass,
     new_facts,
     new_recording,
+    reporting_write_errors,
+    wait_for,
 )
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.recording import Page, RecordingFile
-from howfar.stopping import passed_on_to
+from howfar.stopping import forward_requests_to
 from howfar.units import counted
 
 _BEGIN_S = 10.0
@@ -46,14 +46,14 @@ _TUNNELS = " or ".join(
     ]
 )
 """Filter for encapsulated traffic that `tcp port` does not match: VXLAN, GENEVE, IP in IP, GRE, VLANs, PPPoE, MPLS."""
-_MOST_REASONS = 5
-_COUNTED = re.compile(
+_MAX_REASONS = 5
+_TCPDUMP_COUNTS = re.compile(
     rb"(\d+) packets? captured.*?(\d+) packets? received by filter.*?(\d+) packets? dropped", re.DOTALL
 )
 
 
 @dataclass(frozen=True)
-class Requested:
+class RecordRequest:
     """What to record, and where to write it. Either `interface` or `file` is given."""
 
     port: int
@@ -62,7 +62,7 @@ class Requested:
     interface: str | None = None
     file: Path | None = None
     command: tuple[str, ...] = ()
-    """The command to run during the capture. Without one, an interface is recorded for `seconds`, or until interrupted."""
+    """The command to run during the capture. Without one, the capture lasts for `seconds`, or until it is interrupted."""
     seconds: float | None = None
     gaps: bool = False
     output: int | None = None
@@ -71,8 +71,8 @@ class Requested:
 class Reader:
     """The engine, reading packets from `path`."""
 
-    def __init__(self, path: str, requested: Requested, epoch_ns: int, launcher: Launcher) -> None:
-        job = PacketsJob(path=path, port=requested.port, address=requested.address, epoch_ns=epoch_ns)
+    def __init__(self, path: str, request: RecordRequest, epoch_ns: int, launcher: Launcher) -> None:
+        job = PacketsJob(path=path, port=request.port, address=request.address, epoch_ns=epoch_ns)
         self._process = EngineProcess(job, launcher)
         assert isinstance(self._process.read(), TapReady), "it says first that it has understood"
 
@@ -94,42 +94,43 @@ class Reader:
 class Dump:
     """A tcpdump process that writes the captured packets to a pipe. Use as a context manager."""
 
-    def __init__(self, requested: Requested, into: int) -> None:
-        host = f" and host {requested.address}" if requested.address else ""
-        # While no packet arrives, tcpdump does not notice that its reader is gone: hence the signal at our death. `-Z root` keeps its
-        # credentials, as a change would cancel that signal. It only writes packets, so it parses nothing as root.
-        command = ["setpriv", "--pdeathsig", "TERM", "--", "tcpdump", "-i", str(requested.interface), "-n", "-s", "0"]
+    def __init__(self, request: RecordRequest, output: int) -> None:
+        host = f" and host {request.address}" if request.address else ""
+        # While no packet arrives, tcpdump does not notice that its reader is gone, so the kernel signals it when this process dies.
+        # `-Z root` keeps its credentials, because changing them would cancel that signal. tcpdump only writes packets here: it parses
+        # nothing as root.
+        command = ["setpriv", "--pdeathsig", "TERM", "--", "tcpdump", "-i", str(request.interface), "-n", "-s", "0"]
         command += [*(("-Z", "root") if os.geteuid() == 0 else ()), "-U", "-B", str(_BUFFER_KIB), "-w", "-"]
-        command += ["--time-stamp-precision=nano", f"(tcp port {requested.port}{host}) or {_TUNNELS}"]
+        command += ["--time-stamp-precision=nano", f"(tcp port {request.port}{host}) or {_TUNNELS}"]
         if shutil.which("tcpdump") is None:
             raise MissingError("tcpdump was not found", "`howfar setup --capture` installs it; or use --pcap.")
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.PIPE, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, start_new_session=True
             )
         except OSError as error:
             raise MissingError(f"setpriv: {error.strerror}", "Install Debian's util-linux.") from error
-        said = self._said(b"listening on", _BEGIN_S)
-        if b"listening on" not in said:
+        messages = self._read_messages(b"listening on", _BEGIN_S)
+        if b"listening on" not in messages:
             self._process.kill()
             self._process.wait()
             advice = "Is it the name of an interface (`ip link`)?"
             if os.geteuid() != 0:
                 advice = "Run as root."
-            elif b"not permitted" in said:
+            elif b"not permitted" in messages:
                 advice = "A container needs --cap-add NET_RAW to capture, and a user namespace more users than root. Or use --pcap."
-            raise LabError(f"tcpdump did not begin: {said.decode(errors='replace').strip()[:500]}", advice)
+            raise LabError(f"tcpdump did not begin: {messages.decode(errors='replace').strip()[:500]}", advice)
 
-    def _said(self, until: bytes, patience_s: float) -> bytes:
+    def _read_messages(self, end: bytes, timeout_s: float) -> bytes:
         assert self._process.stderr is not None
-        said, deadline = b"", time.monotonic() + patience_s
-        while until not in said and (left := deadline - time.monotonic()) > 0:
-            if select.select([self._process.stderr], [], [], left)[0]:
+        messages, deadline = b"", time.monotonic() + timeout_s
+        while end not in messages and (left_s := deadline - time.monotonic()) > 0:
+            if select.select([self._process.stderr], [], [], left_s)[0]:
                 piece = os.read(self._process.stderr.fileno(), 4096)
                 if not piece:
                     break
-                said += piece
-        return said
+                messages += piece
+        return messages
 
     def cpu_s(self) -> float:
         """CPU time until now."""
@@ -144,7 +145,7 @@ class Dump:
         deadline, dropped = time.monotonic() + _DRAIN_S, 0
         while time.monotonic() < deadline and self._process.poll() is None:
             self._process.send_signal(signal.SIGUSR1)
-            totals = _COUNTED.search(self._said(b"dropped", 1.0))
+            totals = _TCPDUMP_COUNTS.search(self._read_messages(b"dropped", 1.0))
             if totals is None:
                 continue
             captured, received, dropped = (int(number) for number in totals.groups())
@@ -164,67 +165,71 @@ class Dump:
         self._process.wait()
 
 
-def record(requested: Requested, say: Callable[[str], None]) -> int:
+def record(request: RecordRequest, say: Callable[[str], None]) -> int:
     """Record packets; returns the command's exit code, 0 without one.
 
     Raises UsageError, LabError, MissingError, EngineError, RunFileError.
     """
-    name = Path(requested.command[0]).name if requested.command else None
-    facts = new_facts("pcap" if requested.file else "packets", "tcp", name)
-    with new_recording(requested.out, facts) as file:
+    name = Path(request.command[0]).name if request.command else None
+    facts = new_facts("pcap" if request.file else "packets", "tcp", name)
+    with new_recording(request.out, facts) as file:
         collected = Collected()
-        if requested.file is not None:
-            collect(Reader(str(requested.file.resolve()), requested, 0, Launcher()), file, collected)
-            live = _Live()
+        if request.file is not None:
+            collect(Reader(str(request.file.resolve()), request, 0, Launcher()), file, collected)
+            live = _LiveCapture()
         else:
-            live = _live(requested, file, collected, say)
+            live = _capture_live(request, file, collected, say)
         if not collected.round_trips and collected.stopped is not None:
             raise UsageError(
                 f"nothing was recorded: {collected.stopped}",
-                "A file must be pcap or pcapng, as `tcpdump -w` writes it." if requested.file else "Record again.",
+                "A file must be pcap or pcapng, as `tcpdump -w` writes it." if request.file else "Record again.",
             )
         if not collected.round_trips:
             raise UsageError(
-                f"no round trip to port {requested.port} was seen{_seen(collected)}",
+                f"no round trip to port {request.port} was seen{_packet_kinds_text(collected)}",
                 "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
             )
-        with ending(file, say):
-            _finish(file, requested, collected, live)
+        with reporting_write_errors(file, say):
+            _finish(file, request, collected, live)
         return live.code
 
 
-def _seen(collected: Collected) -> str:
-    """Kinds of the packets seen, the most frequent first, as the end of a sentence."""
+def _packet_kinds_text(collected: Collected) -> str:
+    """The kinds of packets that were captured, the most frequent first, as the end of a sentence."""
     ended = collected.ended
     if not isinstance(ended, PacketsEnded):
         return ""
     counts = Counter(ended.skipped)
     if ended.packets:
         counts["of its connections, without an answered request"] = ended.packets
-    named = [f"{count:,} are {reason}" for reason, count in counts.most_common(_MOST_REASONS)]
-    more = counts.total() - sum(count for _, count in counts.most_common(_MOST_REASONS))
-    named += [f"{more:,} are others"] if more else []
-    return f": of {counted(counts.total(), 'packet', ',')}, {', '.join(named)}" if named else ": there were no packets"
+    descriptions = [f"{count:,} are {reason}" for reason, count in counts.most_common(_MAX_REASONS)]
+    more = counts.total() - sum(count for _, count in counts.most_common(_MAX_REASONS))
+    descriptions += [f"{more:,} are others"] if more else []
+    return (
+        f": of {counted(counts.total(), 'packet', ',')}, {', '.join(descriptions)}"
+        if descriptions
+        else ": there were no packets"
+    )
 
 
-def _finish(file: RecordingFile, requested: Requested, collected: Collected, live: _Live) -> None:
+def _finish(file: RecordingFile, request: RecordRequest, collected: Collected, live: _LiveCapture) -> None:
     ended = collected.ended
     assert ended is None or isinstance(ended, PacketsEnded)
     unknown = {
-        **add_pages(file, live.marks, live.whole, requested.gaps),
+        **add_pages(file, live.marks, live.run_page, request.gaps),
         "packets dropped by the kernel": live.dropped,
         "bytes that were not captured": ended.missing if ended else 0,
     }
-    again = {"repeated_syns": ended.repeated_syns, "repeated_syns_ns": ended.repeated_syns_ns} if ended else {}
-    file.finish({**collected.facts(unknown, live.code), **again, "capture_cpus": live.cpus})
+    repeated = {"repeated_syns": ended.repeated_syns, "repeated_syns_ns": ended.repeated_syns_ns} if ended else {}
+    file.finish({**collected.facts(unknown, live.code), **repeated, "capture_cpus": live.cpus})
 
 
 @dataclass(frozen=True)
-class _Live:
-    """Results of a live capture besides its round trips. For a file of packets, all have their defaults."""
+class _LiveCapture:
+    """Results of a live capture other than its round trips. When a file is read, all have their defaults."""
 
     marks: Marks | None = None
-    whole: Page | None = None
+    run_page: Page | None = None
     code: int = 0
     dropped: int = 0
     """Packets that the kernel dropped."""
@@ -232,47 +237,49 @@ class _Live:
     """Mean number of CPUs that the capture kept busy, without the kernel's time for copying packets."""
 
 
-def _live(requested: Requested, file: RecordingFile, collected: Collected, say: Callable[[str], None]) -> _Live:
+def _capture_live(
+    request: RecordRequest, file: RecordingFile, collected: Collected, say: Callable[[str], None]
+) -> _LiveCapture:
     read, write = os.pipe()
     epoch_ns = time.time_ns() - time.monotonic_ns()
     with ExitStack() as stack:
         # The reader has its own session: an interrupt from the terminal ends the capture, but the reader finishes what was captured.
-        reader = Reader(f"/proc/self/fd/{read}", requested, epoch_ns, Launcher(("setsid",), (read,)))
+        reader = Reader(f"/proc/self/fd/{read}", request, epoch_ns, Launcher(("setsid",), (read,)))
         marks = stack.enter_context(Marks())
         try:
-            dump = stack.enter_context(Dump(requested, write))
+            dump = stack.enter_context(Dump(request, write))
         finally:
             os.close(write)
             os.close(read)
         collector = Thread(target=collect, args=(reader, file, collected, marks), name="collect", daemon=True)
         collector.start()
-        say(f"recording packets on {requested.interface}")
+        say(f"recording packets on {request.interface}")
 
-        def used_s() -> float:
+        def cpu_used_s() -> float:
             return dump.cpu_s() + reader.cpu_s() + time.process_time()
 
-        begun_s, begun_ns = used_s(), time.monotonic_ns()
-        code = _meanwhile(requested, marks)
+        begun_s, begun_ns = cpu_used_s(), time.monotonic_ns()
+        code = _run_or_wait(request, marks)
         ended_ns = time.monotonic_ns()
         dropped = dump.end()
-        is_whole = dump.is_capturing()
-        cpus = (used_s() - begun_s) / ((time.monotonic_ns() - begun_ns) / 1e9) if is_whole else None
+        is_complete = dump.is_capturing()
+        cpus = (cpu_used_s() - begun_s) / ((time.monotonic_ns() - begun_ns) / 1e9) if is_complete else None
         stack.close()
     collector.join()
-    if not is_whole:
+    if not is_complete:
         collected.stopped = collected.stopped or "tcpdump ended before the recording did; is the interface gone?"
-    name = Path(requested.command[0]).name if requested.command else "all"
-    return _Live(marks, Page(1, name, "command", 1.0, None, begun_ns, ended_ns), code, dropped, cpus)
+    name = Path(request.command[0]).name if request.command else "all"
+    return _LiveCapture(marks, Page(1, name, "command", 1.0, None, begun_ns, ended_ns), code, dropped, cpus)
 
 
-def _meanwhile(requested: Requested, marks: Marks) -> int:
-    if not requested.command:
-        let_pass(requested.seconds)
+def _run_or_wait(request: RecordRequest, marks: Marks) -> int:
+    if not request.command:
+        wait_for(request.seconds)
         return 0
     environment = {**os.environ, VARIABLE: marks.address}
     try:
-        process = subprocess.Popen(requested.command, env=environment, stdout=requested.output)
+        process = subprocess.Popen(request.command, env=environment, stdout=request.output)
     except OSError as error:
-        raise UsageError(f"{requested.command[0]}: {error.strerror}", "Try the command alone first.") from error
-    with passed_on_to(process):
+        raise UsageError(f"{request.command[0]}: {error.strerror}", "Try the command alone first.") from error
+    with forward_requests_to(process):
         return shell_code(process.wait())

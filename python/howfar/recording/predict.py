@@ -1,10 +1,11 @@
-"""The time of recorded pages on another path, predicted in two ways. Pure; the entry point is `analyze`.
+"""Predicts the time of recorded pages on another path in two ways. No I/O; the entry point is `analyze`.
 
-Bottom-up: the sum of a page's gaps (the application's own time), the server's time, and the cost on that path of each of its round
-trips, by its sizes. Slope: the present time plus the added cost of the round trips that `howfar slope` found the page to wait for.
+Bottom-up: the sum of a page's gaps (the application's own time), the server's time, and what each of its round trips costs on that
+path, which depends on the bytes sent each way. Slope: the present time, plus the added cost of the round trips for which, according to
+`howfar slope`, the page waits.
 
-Intervals are for another run: they come from resampling pages and blocks of costs, include the uncertainty of CPU sleep, and extend
-from the machine's state during the recording to its present state.
+Intervals are prediction intervals, for another run. They come from resampling pages and blocks of costs, include the uncertainty of
+CPU sleep, and cover both the machine's state during the recording and its present state.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from howfar.recording.costs import PathCosts
-from howfar.recording.layout import LaidPage, lay_out, middle, tap_ns, waited_for
-from howfar.recording.recording import Recording, cold_start, unsure
+from howfar.recording.layout import CostedPage, cost_pages, median_pages, sequential_trips, tap_ns
+from howfar.recording.recording import Recording, cold_start_note, uncertainty_note
 from howfar.recording.slope import Slope
 from howfar.recording.summary import tap_us
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, mean_interval, t_quantile
 
 PRESENT_MISS_SHARE = 0.05
-"""No prediction is given if the present path's time now differs from the recorded one by more than this share of the prediction."""
+"""No prediction is given if the time on the present path has changed since the recording by more than this share of the prediction."""
 SMALL_WINDOW = 1 << 14
 """A small receive buffer, in bytes, such as some applications set."""
-_DRAWS = 2000
+_RESAMPLES = 2000
 _SEED = 20_261
 _NORMAL = 1.96
 _CURVE_RTTS_NS = tuple(1000 * us for us in (100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000))
@@ -50,14 +51,14 @@ class Parts(Part):
 
 
 class Miss(Part):
-    """Causes of a wrong prediction for the present path: what each adds to the recorded time, in ms, as the mean over pages."""
+    """Why the prediction for the present path is wrong: what each cause adds to the recorded time, in ms, as the mean over pages."""
 
     beyond_ms: float
-    """The round trips together took longer than the page."""
+    """Excess because the round trips together took longer than the page."""
     clipped_ms: float
-    """Round trips took less than the path costs."""
+    """Excess because round trips took less time than the path costs, so that their server time was set to 0."""
     shift_ms: float
-    """The time of a round trip without work has changed since the recording."""
+    """Difference because the time of a round trip without work has changed since the recording."""
 
 
 class PagePrediction(Part):
@@ -66,7 +67,7 @@ class PagePrediction(Part):
     name: str
     pages: int
     unsure: str | None
-    """A note about the page's begin and end, if these were not marked."""
+    """A note that the page's begin and end are uncertain, if they were not marked."""
     cold: str | None
     """A note about a first page that took much longer."""
     round_trips: float
@@ -83,7 +84,7 @@ class PagePrediction(Part):
     slope: Quantiles | None
     """Times predicted by slope. None if no slope of this page is known."""
     serial_share: float | None
-    """Ratio of the round trips by slope to those counted."""
+    """Round trips that the page waits for according to the slope, divided by the round trips counted."""
     parts_now: Parts
     parts: Parts
     """Parts on the target path."""
@@ -111,22 +112,22 @@ class PagePrediction(Part):
 
     @property
     def is_missed(self) -> bool:
-        """Whether the prediction starts from a wrong time: the present path's time has changed by too large a share of the prediction,
-        or the recording contradicts itself."""
+        """Whether the prediction starts from a wrong time: the time on the present path has changed too much since the recording, or
+        the recording contradicts itself."""
         drifts_ms = [times.p50_ms.value - self.now.p50_ms.value for times in (self.present, self.later) if times]
-        least_ms = min(times.p50_ms.value for times in (self.bottom_up, *self.at_rtt.values()))
+        shortest_ms = min(times.p50_ms.value for times in (self.bottom_up, *self.at_rtt.values()))
         is_wrong = self.miss.beyond_ms > PRESENT_MISS_SHARE * self.now.p50_ms.value
-        return is_wrong or max(map(abs, drifts_ms)) > PRESENT_MISS_SHARE * least_ms
+        return is_wrong or max(map(abs, drifts_ms)) > PRESENT_MISS_SHARE * shortest_ms
 
     @property
     def is_explained(self) -> bool | None:
-        """Whether both predictors agree within their intervals; None without two intervals."""
+        """Whether the intervals of both predictions overlap; None without two intervals."""
         if self.slope is None:
             return None
-        one, other = self.bottom_up.p50_ms, self.slope.p50_ms
-        if one.low is None or one.high is None or other.low is None or other.high is None:
+        bottom_up, slope = self.bottom_up.p50_ms, self.slope.p50_ms
+        if bottom_up.low is None or bottom_up.high is None or slope.low is None or slope.high is None:
             return None
-        return one.low <= other.high and other.low <= one.high
+        return bottom_up.low <= slope.high and slope.low <= bottom_up.high
 
     @property
     def residual_ms(self) -> float | None:
@@ -170,80 +171,94 @@ class Prediction(Part):
         return tuple(page for page in self.pages if page.is_missed)
 
 
-def quantiles(times_ns: np.ndarray, draws: int = _DRAWS, another_run: bool = False) -> Quantiles:
-    """Quantiles of times, shape (pages, blocks of costs). An interval needs four pages and four blocks. It covers the mean of blocks,
-    or, with `another_run`, the result of the same number of pages in one more block."""
+def quantiles(times_ns: np.ndarray, draws: int = _RESAMPLES, prediction_interval: bool = False) -> Quantiles:
+    """Quantiles of times, an array of shape (pages, blocks of costs). Intervals need four pages and four blocks. They are confidence
+    intervals for the mean of blocks or, with `prediction_interval`, cover the result of as many pages in one more block."""
     mean = times_ns.mean(axis=1)
     pages, blocks = times_ns.shape
     values = np.quantile(mean, (0.5, 0.95)) / 1e6
     if pages < MIN_BLOCKS or blocks < MIN_BLOCKS:
-        return Quantiles(p50_ms=_alone(values[0], pages), p95_ms=_alone(values[1], pages))
-    chance = np.random.default_rng(_SEED)
+        return Quantiles(p50_ms=_without_interval(values[0], pages), p95_ms=_without_interval(values[1], pages))
+    rng = np.random.default_rng(_SEED)
 
-    def drawn_pages(times: np.ndarray) -> np.ndarray:
-        some = np.take_along_axis(times, chance.integers(pages, size=(pages, draws)), axis=0)
-        return np.asarray(np.quantile(some, (0.5, 0.95), axis=0) / 1e6)
+    def resample_pages(times: np.ndarray) -> np.ndarray:
+        sample = np.take_along_axis(times, rng.integers(pages, size=(pages, draws)), axis=0)
+        return np.asarray(np.quantile(sample, (0.5, 0.95), axis=0) / 1e6)
 
-    by_block = chance.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).T / blocks
-    if another_run:
-        by_block += np.eye(blocks)[:, chance.integers(blocks, size=draws)] - 1 / blocks
-    drawn = drawn_pages(times_ns @ by_block)
-    if another_run:
-        drawn += drawn_pages(np.broadcast_to(mean[:, None], (pages, draws))) - values[:, None]
-    p50, p95 = (resampled(float(value), drawn[at], min(pages, blocks)) for at, value in enumerate(values))
+    weights = rng.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).T / blocks
+    if prediction_interval:
+        weights += np.eye(blocks)[:, rng.integers(blocks, size=draws)] - 1 / blocks
+    resamples = resample_pages(times_ns @ weights)
+    if prediction_interval:
+        resamples += resample_pages(np.broadcast_to(mean[:, None], (pages, draws))) - values[:, None]
+    p50, p95 = (
+        resampled_estimate(float(value), resamples[index], min(pages, blocks)) for index, value in enumerate(values)
+    )
     return Quantiles(p50_ms=p50, p95_ms=p95)
 
 
-def ranged(pages: Sequence[LaidPage]) -> Quantiles:
-    """Quantiles of the times on the target path. Their limits include the ranges of pages whose round trips overlap."""
-    found = quantiles(np.asarray([page.predicted_ns for page in pages]), another_run=True)
-    if all(page.concurrent is None for page in pages):
-        return found
-    least, most = (quantiles(np.asarray([page.range_ns[side] for page in pages]), another_run=True) for side in (0, 1))
+def predicted_quantiles(pages: Sequence[CostedPage]) -> Quantiles:
+    """Quantiles of the predicted times on the target path. Their limits include the ranges of pages whose round trips overlap."""
+    central = quantiles(np.asarray([page.predicted_ns for page in pages]), prediction_interval=True)
+    if all(page.overlap_range is None for page in pages):
+        return central
+    shortest, longest = (
+        quantiles(np.asarray([page.range_ns[side] for page in pages]), prediction_interval=True) for side in (0, 1)
+    )
 
-    def limited(one: Estimate, low: Estimate, high: Estimate) -> Estimate:
-        lowest, highest = low.value if low.low is None else low.low, high.value if high.high is None else high.high
-        return one.model_copy(update={"low": min(lowest, one.value), "high": max(highest, one.value)})
+    def with_limits_of(estimate: Estimate, low: Estimate, high: Estimate) -> Estimate:
+        low_limit, high_limit = (
+            low.value if low.low is None else low.low,
+            high.value if high.high is None else high.high,
+        )
+        return estimate.model_copy(
+            update={"low": min(low_limit, estimate.value), "high": max(high_limit, estimate.value)}
+        )
 
     return Quantiles(
-        p50_ms=limited(found.p50_ms, least.p50_ms, most.p50_ms), p95_ms=limited(found.p95_ms, least.p95_ms, most.p95_ms)
+        p50_ms=with_limits_of(central.p50_ms, shortest.p50_ms, longest.p50_ms),
+        p95_ms=with_limits_of(central.p95_ms, shortest.p95_ms, longest.p95_ms),
     )
 
 
-def widened(found: Quantiles, unknown_ms: float, now: Quantiles, others: Sequence[Quantiles | None]) -> Quantiles:
-    """Quantiles with limits widened for further unknowns of a run: `unknown_ms` in both directions, and the state of the machine.
+def widen(times: Quantiles, unknown_ms: float, now: Quantiles, others: Sequence[Quantiles | None]) -> Quantiles:
+    """Widen the limits of quantiles for two more uncertainties: `unknown_ms` in both directions, and the state of the machine.
 
-    `others` are times of the same pages on the present path, on which `now` was recorded: their differences apply to any path.
+    `others` and `now` are times of the same pages on the present path; `now` was recorded. The differences between them are applied
+    to the path of `times`.
     """
 
-    def reaching(one: Estimate, recorded: Estimate, at: Sequence[Estimate]) -> Estimate:
-        if one.low is None or one.high is None:
-            return one
-        drifts = [0.0, *(other.value - recorded.value for other in at)]
-        below, above = (math.hypot(side, unknown_ms) for side in (one.value - one.low, one.high - one.value))
-        low, high = one.value - below + min(drifts), one.value + above + max(drifts)
-        return one.model_copy(update={"low": max(low, 0.0), "high": high})
+    def widen_one(estimate: Estimate, recorded: Estimate, present_times: Sequence[Estimate]) -> Estimate:
+        if estimate.low is None or estimate.high is None:
+            return estimate
+        drifts = [0.0, *(other.value - recorded.value for other in present_times)]
+        below, above = (
+            math.hypot(side, unknown_ms) for side in (estimate.value - estimate.low, estimate.high - estimate.value)
+        )
+        low, high = estimate.value - below + min(drifts), estimate.value + above + max(drifts)
+        return estimate.model_copy(update={"low": max(low, 0.0), "high": high})
 
-    known = [one for one in others if one is not None]
+    known = [estimate for estimate in others if estimate is not None]
     return Quantiles(
-        p50_ms=reaching(found.p50_ms, now.p50_ms, [one.p50_ms for one in known]),
-        p95_ms=reaching(found.p95_ms, now.p95_ms, [one.p95_ms for one in known]),
+        p50_ms=widen_one(times.p50_ms, now.p50_ms, [estimate.p50_ms for estimate in known]),
+        p95_ms=widen_one(times.p95_ms, now.p95_ms, [estimate.p95_ms for estimate in known]),
     )
 
 
-def resampled(value: float, drawn: np.ndarray, count: int) -> Estimate:
-    """A time with limits from resamples, at least 0. Widened for small samples: Student's quantile and the biased variance."""
-    wider = t_quantile(count - 1) / _NORMAL * math.sqrt(count / (count - 1))
-    low, high = np.quantile(drawn, (0.025, 0.975))
+def resampled_estimate(value: float, resamples: np.ndarray, count: int) -> Estimate:
+    """A time with limits from resamples, at least 0. The limits are corrected for small samples: by Student's quantile, and for the
+    bias of the variance."""
+    factor = t_quantile(count - 1) / _NORMAL * math.sqrt(count / (count - 1))
+    low, high = np.quantile(resamples, (0.025, 0.975))
     return Estimate(
         value=value,
-        low=max(value - wider * max(value - float(low), 0.0), 0.0),
-        high=value + wider * max(float(high) - value, 0.0),
+        low=max(value - factor * max(value - float(low), 0.0), 0.0),
+        high=value + factor * max(float(high) - value, 0.0),
         n=count,
     )
 
 
-def _alone(value: float, count: int) -> Estimate:
+def _without_interval(value: float, count: int) -> Estimate:
     return Estimate(value=float(value), low=None, high=None, n=count)
 
 
@@ -256,26 +271,34 @@ def analyze(
     again: Recording | None = None,
     rtts_ns: Sequence[int] = (),
 ) -> Prediction:
-    """Predict every page. `slopes`: by name of the page. `floor_now_ns`: the recorder's floor, measured again now. `again`: a later
-    recording of the same pages. `rtts_ns`: other RTTs of the target's link."""
+    """Predict every page. `slopes`: by name of the page. `floor_now_ns`: a round trip without work, which the recorder measured again
+    now. `again`: a later recording of the same pages. `rtts_ns`: other RTTs of the target's link."""
     floor_ns = float(recording.facts.get("floor_ns") or 0)
     shift_ns = floor_now_ns - floor_ns if floor_ns and floor_now_ns else 0.0
-    laid = lay_out(recording, present, target)
-    others = {rtt_ns: lay_out(recording, present, target.at_rtt(rtt_ns)) for rtt_ns in rtts_ns}
-    at_rtt = {name: {rtt_ns: ranged(pages[name]) for rtt_ns, pages in others.items()} for name in laid}
+    costed = cost_pages(recording, present, target)
+    laid_by_rtt = {rtt_ns: cost_pages(recording, present, target.at_rtt(rtt_ns)) for rtt_ns in rtts_ns}
+    at_rtt = {
+        name: {rtt_ns: predicted_quantiles(pages[name]) for rtt_ns, pages in laid_by_rtt.items()} for name in costed
+    }
     return Prediction(
         present=present.label,
         target=target.label,
         pages=tuple(
-            _predicted(
-                name, pages, (slopes or {}).get(name), (present, target), shift_ns, _later(again, name), at_rtt[name]
+            _predict_page(
+                name,
+                pages,
+                (slopes or {}).get(name),
+                (present, target),
+                shift_ns,
+                _later_quantiles(again, name),
+                at_rtt[name],
             )
-            for name, pages in laid.items()
+            for name, pages in costed.items()
         ),
-        cost_now_us=_mean(present.smallest_ns / 1e3),
-        cost_us=_mean(target.smallest_ns / 1e3),
-        connect_us=_mean(target.connect_ns / 1e3),
-        resuming_us=_mean((target.resuming_ns - present.resuming_ns) / 1e3),
+        cost_now_us=_mean_estimate(present.smallest_ns / 1e3),
+        cost_us=_mean_estimate(target.smallest_ns / 1e3),
+        connect_us=_mean_estimate(target.connect_ns / 1e3),
+        resuming_us=_mean_estimate((target.resuming_ns - present.resuming_ns) / 1e3),
         waking_us=target.waking_ns / 1e3,
         floor_us=floor_ns / 1e3 or None,
         floor_now_us=None if floor_now_ns is None else floor_now_ns / 1e3,
@@ -288,26 +311,26 @@ def analyze(
     )
 
 
-def _later(again: Recording | None, name: str) -> Quantiles | None:
+def _later_quantiles(again: Recording | None, name: str) -> Quantiles | None:
     """Times of a page in another recording, without the time that its tap added; None if it has no such page."""
     if again is None:
         return None
-    each_ns = tap_ns(again)
-    took = [
-        page.took_ns - each_ns * len(waited_for(page, again, {})[0])
+    tap_ns_per_trip = tap_ns(again)
+    times_ns = [
+        page.took_ns - tap_ns_per_trip * len(sequential_trips(page, again, {})[0])
         for page in again.pages
         if page.name == name and page.round_trips
     ]
-    return quantiles(np.asarray([[ns] * MIN_BLOCKS for ns in took])) if took else None
+    return quantiles(np.asarray([[ns] * MIN_BLOCKS for ns in times_ns])) if times_ns else None
 
 
-def _mean(values: np.ndarray) -> Estimate:
+def _mean_estimate(values: np.ndarray) -> Estimate:
     return mean_interval([float(value) for value in values])
 
 
-def _predicted(
+def _predict_page(
     name: str,
-    pages: Sequence[LaidPage],
+    pages: Sequence[CostedPage],
     slope: Slope | None,
     costs: tuple[PathCosts, PathCosts],
     shift_ns: float,
@@ -324,19 +347,21 @@ def _predicted(
     unknown_ns = math.hypot(target.waking_ns, float((target.resuming_ns - current.resuming_ns).mean()))
     unknown_ms = unknown_ns * float(np.mean([page.rtts for page in pages])) / 1e6
 
-    def wider(times: Quantiles) -> Quantiles:
-        return widened(times, unknown_ms, now, (present, later))
+    def widen_for_unknowns(times: Quantiles) -> Quantiles:
+        return widen(times, unknown_ms, now, (present, later))
 
-    predicted = wider(ranged(pages))
+    predicted = widen_for_unknowns(predicted_quantiles(pages))
     by_slope = None
     if slope is not None:
-        by_slope = wider(_by_slope(quantiles(recorded_ns, another_run=True), pages, slope, costs))
+        by_slope = widen_for_unknowns(
+            _predict_by_slope(quantiles(recorded_ns, prediction_interval=True), pages, slope, costs)
+        )
     round_trips = float(np.mean([len(page.trips) for page in pages]))
     return PagePrediction(
         name=name,
         pages=len(pages),
-        unsure=unsure(name, [page.page for page in pages]),
-        cold=cold_start(name, [page.page for page in pages]),
+        unsure=uncertainty_note(name, [page.page for page in pages]),
+        cold=cold_start_note(name, [page.page for page in pages]),
         round_trips=round_trips,
         overlapped=float(np.mean([page.overlapped for page in pages])),
         connects=float(np.mean([page.connects for page in pages])),
@@ -346,87 +371,92 @@ def _predicted(
         bottom_up=predicted,
         slope=by_slope,
         serial_share=None if slope is None else slope.slope.value / (slope.round_trips or round_trips),
-        parts_now=_parts(pages, lambda page: page.took_ns),
-        parts=_parts(pages, lambda page: float(page.predicted_ns.mean())),
-        miss=_miss(pages, shift_ns),
+        parts_now=_split_time(pages, lambda page: page.took_ns),
+        parts=_split_time(pages, lambda page: float(page.predicted_ns.mean())),
+        miss=_explain_miss(pages, shift_ns),
         clipped=float(np.mean([page.clipped for page in pages])),
         small_window_ms=_small_window_ms(pages, predicted, target),
-        failing=_failing(pages),
-        at_rtt={rtt_ns: wider(times) for rtt_ns, times in at_rtt.items()},
-        curve_ms=_curve(predicted, pages, target),
+        failing=_count_failing(pages),
+        at_rtt={rtt_ns: widen_for_unknowns(times) for rtt_ns, times in at_rtt.items()},
+        curve_ms=_rtt_curve(predicted, pages, target),
     )
 
 
-def _parts(pages: Sequence[LaidPage], took_ns: Callable[[LaidPage], float]) -> Parts:
-    found = []
-    for page in middle(pages, took_ns):
-        whole = took_ns(page)
-        own = min(page.gaps_ns, whole)
-        server = min(float(page.server_ns.sum(axis=1).mean()), whole - own)
-        found.append((own, whole - own - server, server))
-    own, path, server = np.mean(found, axis=0) / 1e6
-    return Parts(application_ms=own, path_ms=path, server_ms=server)
+def _split_time(pages: Sequence[CostedPage], took_ns: Callable[[CostedPage], float]) -> Parts:
+    parts = []
+    for page in median_pages(pages, took_ns):
+        total = took_ns(page)
+        application = min(page.application_ns, total)
+        server = min(float(page.server_ns.sum(axis=1).mean()), total - application)
+        parts.append((application, total - application - server, server))
+    application, path, server = np.mean(parts, axis=0) / 1e6
+    return Parts(application_ms=application, path_ms=path, server_ms=server)
 
 
-def _miss(pages: Sequence[LaidPage], shift_ns: float) -> Miss:
-    """The terms in which `LaidPage.present_ns` differs from the recorded time."""
-    observed = np.asarray([page.observed_ns.sum() for page in pages])
-    path = np.asarray([page.path_ns.sum(axis=1).mean() for page in pages])
-    took = np.asarray([page.took_ns for page in pages])
+def _explain_miss(pages: Sequence[CostedPage], shift_ns: float) -> Miss:
+    """The terms by which `CostedPage.present_ns` differs from the recorded time."""
+    observed_ns = np.asarray([page.observed_ns.sum() for page in pages])
+    path_ns = np.asarray([page.path_ns.sum(axis=1).mean() for page in pages])
+    took_ns = np.asarray([page.took_ns for page in pages])
     return Miss(
-        beyond_ms=float(np.maximum(observed - took, 0.0).mean()) / 1e6,
-        clipped_ms=float(np.maximum(path - observed, 0.0).mean()) / 1e6,
+        beyond_ms=float(np.maximum(observed_ns - took_ns, 0.0).mean()) / 1e6,
+        clipped_ms=float(np.maximum(path_ns - observed_ns, 0.0).mean()) / 1e6,
         shift_ms=float(np.mean([len(page.trips) for page in pages])) * shift_ns / 1e6,
     )
 
 
-def _small_window_ms(pages: Sequence[LaidPage], predicted: Quantiles, target: PathCosts) -> float | None:
+def _small_window_ms(pages: Sequence[CostedPage], predicted: Quantiles, target: PathCosts) -> float | None:
     """p50 with a small receive buffer: an answer then takes one RTT for each 16 kB, however fast the link is."""
 
-    def longer_ns(page: LaidPage) -> float:
+    def longer_ns(page: CostedPage) -> float:
         windows = np.asarray([max(-(-trip.to_client // SMALL_WINDOW) - 1, 0) for trip in page.trips])
-        there_ns = page.there_ns.mean(axis=0) - page.smallest_ns.mean()
-        return float(np.maximum(windows * target.link_rtt_ns - there_ns, 0.0)[windows > 0].sum())
+        target_cost_ns = page.target_cost_ns.mean(axis=0) - page.smallest_ns.mean()
+        return float(np.maximum(windows * target.link_rtt_ns - target_cost_ns, 0.0)[windows > 0].sum())
 
     longer_ms = float(np.median([longer_ns(page) for page in pages])) / 1e6
     return predicted.p50_ms.value + longer_ms if longer_ms else None
 
 
-def _failing(pages: Sequence[LaidPage]) -> dict[str, tuple[int, int]]:
+def _count_failing(pages: Sequence[CostedPage]) -> dict[str, tuple[int, int]]:
     trips = [trip for page in pages for trip in page.trips]
-    runs, failed = (Counter(trip.text for trip in some) for some in (trips, (one for one in trips if one.failed)))
+    runs, failed = (Counter(trip.text for trip in group) for group in (trips, (trip for trip in trips if trip.failed)))
     return {text: (count, runs[text]) for text, count in failed.most_common()}
 
 
-def _by_slope(now: Quantiles, pages: Sequence[LaidPage], slope: Slope, costs: tuple[PathCosts, PathCosts]) -> Quantiles:
-    """The present times, plus the added cost of the slope's round trips. The added cost of sizes and connects is the laboratory's."""
+def _predict_by_slope(
+    now: Quantiles, pages: Sequence[CostedPage], slope: Slope, costs: tuple[PathCosts, PathCosts]
+) -> Quantiles:
+    """The present times, plus the added cost of as many round trips as the slope says. What larger sizes and connects cost in addition
+    was measured in the laboratory."""
     present, target = costs
-    added = _mean((target.smallest_ns - present.smallest_ns) / 1e6)
-    beyond = []
+    added = _mean_estimate((target.smallest_ns - present.smallest_ns) / 1e6)
+    other_ns = []
     for page in pages:
         longer_ns = page.path.added_ns - (target.smallest_ns - present.smallest_ns)[:, None]
-        beyond.append(longer_ns.sum(axis=1).mean() + page.connect_ns.mean() - page.connects * added.value * 1e6)
-    moved_ms = slope.slope.value * added.value + float(np.mean(beyond)) / 1e6
-    parts = [half * size for half, size in ((_half(slope.slope), added.value), (_half(added), slope.slope.value))]
+        other_ns.append(longer_ns.sum(axis=1).mean() + page.added_connect_ns.mean() - page.connects * added.value * 1e6)
+    added_ms = slope.slope.value * added.value + float(np.mean(other_ns)) / 1e6
+    errors_ms = [
+        half * size for half, size in ((_half_width(slope.slope), added.value), (_half_width(added), slope.slope.value))
+    ]
 
-    def moved(estimate: Estimate) -> Estimate:
+    def shift(estimate: Estimate) -> Estimate:
         if estimate.low is None or estimate.high is None or slope.slope.low is None:
-            return _alone(estimate.value + moved_ms, len(pages))
+            return _without_interval(estimate.value + added_ms, len(pages))
         below, above = (
-            math.hypot(*parts, side) for side in (estimate.value - estimate.low, estimate.high - estimate.value)
+            math.hypot(*errors_ms, side) for side in (estimate.value - estimate.low, estimate.high - estimate.value)
         )
-        value = estimate.value + moved_ms
+        value = estimate.value + added_ms
         return Estimate(value=value, low=max(value - below, 0.0), high=value + above, n=len(pages))
 
-    return Quantiles(p50_ms=moved(now.p50_ms), p95_ms=moved(now.p95_ms))
+    return Quantiles(p50_ms=shift(now.p50_ms), p95_ms=shift(now.p95_ms))
 
 
-def _half(estimate: Estimate) -> float:
+def _half_width(estimate: Estimate) -> float:
     return 0.0 if estimate.low is None or estimate.high is None else (estimate.high - estimate.low) / 2
 
 
-def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -> dict[int, float]:
-    """The median page's time by RTT of the same link: its round trips, connects and slow-start waits change with the RTT."""
+def _rtt_curve(predicted: Quantiles, pages: Sequence[CostedPage], target: PathCosts) -> dict[int, float]:
+    """The median page's time by RTT if only the link's RTT changes: this affects round trips, connects and slow start."""
     if not target.link_rtt_ns:
         return {}
 
@@ -435,8 +465,8 @@ def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -
     def waits_ns(rtt_ns: int) -> np.ndarray:
         """Waits that depend on the RTT, by page."""
         waits = [page.rtts * rtt_ns for page in pages]
-        slow = dict(zip(kinds, target.slow_start_ns(kinds, rtt_ns).mean(axis=0), strict=True))
-        return np.add(waits, [sum(slow[trip.rounds] for trip in page.trips) for page in pages])
+        slow_start_ns = dict(zip(kinds, target.slow_start_ns(kinds, rtt_ns).mean(axis=0), strict=True))
+        return np.add(waits, [sum(slow_start_ns[trip.rounds] for trip in page.trips) for page in pages])
 
     measured = waits_ns(target.link_rtt_ns)
     return {

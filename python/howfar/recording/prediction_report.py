@@ -1,4 +1,4 @@
-"""The report of a prediction: the answer, times by page, suggested changes, and the parts of each page's time. Pure."""
+"""The report of a prediction: the answer, times by page, suggested changes, and the parts of each page's time. No I/O."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from howfar.recording.changes import Change, advice
-from howfar.recording.layout import LaidPage, middle
+from howfar.recording.layout import CostedPage, median_pages
 from howfar.recording.predict import PRESENT_MISS_SHARE, SMALL_WINDOW, PagePrediction, Prediction
 from howfar.report import palette
-from howfar.report.charts import Drawable, axis, by_name, data, layer, legend, looks, vconcat
+from howfar.report.charts import Drawable, axis, by_name, data, layer, legend, styles, vconcat
 from howfar.report.document import (
     Answer,
     Block,
@@ -33,16 +33,16 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets
 from howfar.units import counted, format_duration_ns
 
-_SHOWN = 12
+_MAX_CHANGES = 12
 """Number of changes on the first screen."""
-_LONGEST_DIGEST = 90
-_MUCH_LONGER = 1.2
-"""A small receive buffer is mentioned if it makes a page take more than this many times as long."""
-_FAILING_SHOWN = 3
+_MAX_DIGEST = 90
+_NOTABLE_FACTOR = 1.2
+"""A warning mentions a small receive buffer if it makes a page take more than this many times as long."""
+_MAX_FAILING = 3
 """Maximum number of failing statements that a page's warnings name."""
-_SMALLEST_SHARE = 0.002
+_MIN_SHARE = 0.002
 """A change that saves less than this share of its page's time is left out."""
-_CLIPPED_SHARE = 0.1
+_NOTABLE_CLIPPED_SHARE = 0.1
 _TLS = (
     "Over TLS a page may take longer than its interval says, most of all one that connects anew: the application's own TLS library is "
     "not measured (docs/predict.md)."
@@ -70,65 +70,66 @@ def ms(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def limits(found: Estimate) -> str:
-    return brackets(found, ms)
+def limits(estimate: Estimate) -> str:
+    return brackets(estimate, ms)
 
 
-def with_interval(found: Estimate) -> str:
+def with_interval(estimate: Estimate) -> str:
     """An estimate as text: `12.3 ms [11.9, 12.8]`."""
-    return f"{ms(found.value)} ms {limits(found)}".strip()
+    return f"{ms(estimate.value)} ms {limits(estimate)}".strip()
 
 
 def document(
-    found: Prediction,
+    prediction: Prediction,
     changes: Sequence[Change],
-    laid: Mapping[str, Sequence[LaidPage]],
+    costed: Mapping[str, Sequence[CostedPage]],
     measured: Sequence[Measurement] = (),
 ) -> Document:
-    """The report. `laid`: the pages of the recording, for charts."""
-    missed = {page.name for page in found.missed}
-    shown = [page for page in found.pages if page.name not in missed]
-    blocks: list[Block] = [Answer(_answer(found, shown, changes), _cards(shown, found))]
-    if found.missed or found.contested:
-        shared = (_shared(name, count) for name, count in found.contested.items())
-        blocks.append(Warnings((*(_missed(page, found) for page in found.missed), *shared)))
+    """The report of a prediction. `costed`: the pages of the recording with their costs, for charts."""
+    missed = {page.name for page in prediction.missed}
+    shown = [page for page in prediction.pages if page.name not in missed]
+    blocks: list[Block] = [Answer(_answer_sentence(prediction, shown, changes), _cards(shown, prediction))]
+    if prediction.missed or prediction.contested:
+        shared = (_contested_warning(name, count) for name, count in prediction.contested.items())
+        blocks.append(Warnings((*(_missed_warning(page, prediction) for page in prediction.missed), *shared)))
     if shown:
-        blocks += [Heading("Times"), _times(shown, found), *_at_rtts(shown), *_warnings(shown, found)]
-        kept = [one for one in changes if one.page not in missed and one.target_share >= _SMALLEST_SHARE]
-        blocks += _ranking(kept)
+        blocks += [Heading("Times"), _times_table(shown, prediction), *_rtt_table(shown), *_warnings(shown, prediction)]
+        notable_changes = [
+            change for change in changes if change.page not in missed and change.target_share >= _MIN_SHARE
+        ]
+        blocks += _changes_blocks(notable_changes)
         for page in shown:
-            blocks += _page(page, found, laid[page.name], measured)
-    blocks += [Heading("How it was predicted"), Text(_how(found))]
-    return Document("howfar predict", tuple(blocks), tuple(_record(page) for page in shown))
+            blocks += _page_blocks(page, prediction, costed[page.name], measured)
+    blocks += [Heading("How it was predicted"), Text(_method_text(prediction))]
+    return Document("howfar predict", tuple(blocks), tuple(_csv_record(page) for page in shown))
 
 
-def _answer(found: Prediction, shown: Sequence[PagePrediction], changes: Sequence[Change]) -> str:
-    if found.contested and not found.pages:
-        return (
-            f"Nothing is predicted for {found.target}: pages overlap, so which of them made a round trip is not known."
-        )
-    if not found.pages:
+def _answer_sentence(prediction: Prediction, pages: Sequence[PagePrediction], changes: Sequence[Change]) -> str:
+    if prediction.contested and not prediction.pages:
+        return f"Nothing is predicted for {prediction.target}: pages overlap, so which of them made a round trip is not known."
+    if not prediction.pages:
         return "No page of this recording made a round trip: there is nothing to predict."
-    if not shown:
+    if not pages:
         return (
-            f"Nothing is predicted for {found.target}: even the present path ({found.present}) is missed, by more than "
+            f"Nothing is predicted for {prediction.target}: even the present path ({prediction.present}) is missed, by more than "
             f"{PRESENT_MISS_SHARE:.0%} of the time there."
         )
-    worst = max(shown, key=lambda page: page.bottom_up.p50_ms.value)
+    worst = max(pages, key=lambda page: page.bottom_up.p50_ms.value)
     text = f"{worst.name} takes {ms(worst.now.p50_ms.value)} ms now"
     if worst.is_explained is False:
-        text += f"; on {found.target} its two predictions disagree, so none is given."
+        text += f"; on {prediction.target} its two predictions disagree, so none is given."
     else:
-        text += f"; on {found.target} it would take {with_interval(worst.bottom_up.p50_ms)}."
-    return f"{text} {_first_change(worst, changes)}".rstrip()
+        text += f"; on {prediction.target} it would take {with_interval(worst.bottom_up.p50_ms)}."
+    return f"{text} {_first_change_sentence(worst, changes)}".rstrip()
 
 
-def _first_change(page: PagePrediction, changes: Sequence[Change]) -> str:
-    """A sentence about the first change that needs no weighing: `nagle`, else the largest `loop`; empty if there is none."""
-    known = [one for one in changes if one.page == page.name and one.kind in ("nagle", "loop")]
-    if not known or not page.round_trips:
+def _first_change_sentence(page: PagePrediction, changes: Sequence[Change]) -> str:
+    """A sentence about the change to make first, one that has no drawback: `nagle`, else the largest `loop`; empty if there is
+    none."""
+    candidates = [change for change in changes if change.page == page.name and change.kind in ("nagle", "loop")]
+    if not candidates or not page.round_trips:
         return ""
-    first = max(known, key=lambda one: (one.kind == "nagle", one.count))
+    first = max(candidates, key=lambda change: (change.kind == "nagle", change.count))
     saves = f"save {ms(first.low_ms)} to {ms(first.high_ms)} ms there."
     if first.kind == "nagle":
         return f"{first.count:.0f} of its {page.round_trips:.0f} requests are sent in two writes; TCP_NODELAY would {saves}"
@@ -136,27 +137,27 @@ def _first_change(page: PagePrediction, changes: Sequence[Change]) -> str:
     return f"{looped:.0f} of its {page.round_trips:.0f} round trips are one loop; one request instead would {saves}"
 
 
-def _shared(name: str, count: int) -> str:
+def _contested_warning(name: str, count: int) -> str:
     return (
         f"{name}: {counted(count, 'page')} left out, because round trips in its time may be those of another page: marks or requests "
         "overlap. Record one page at a time."
     )
 
 
-def _cards(shown: Sequence[PagePrediction], found: Prediction) -> tuple[Card, ...]:
+def _cards(pages: Sequence[PagePrediction], prediction: Prediction) -> tuple[Card, ...]:
     return tuple(
         Card(
             page.name,
             f"{ms(page.now.p50_ms.value)} → {ms(page.bottom_up.p50_ms.value)} ms",
-            f"{limits(page.bottom_up.p50_ms)} on {found.target}".strip(),
+            f"{limits(page.bottom_up.p50_ms)} on {prediction.target}".strip(),
             (f"{page.round_trips:.0f} round trips", f"p95 {with_interval(page.bottom_up.p95_ms)}"),
         )
-        for page in sorted(shown, key=lambda page: -page.bottom_up.p50_ms.value)[:4]
+        for page in sorted(pages, key=lambda page: -page.bottom_up.p50_ms.value)[:4]
         if page.is_explained is not False
     )
 
 
-def _missed(page: PagePrediction, found: Prediction) -> str:
+def _missed_warning(page: PagePrediction, prediction: Prediction) -> str:
     if page.later is not None and abs(page.later_error or 0.0) > abs(page.present_error):
         return (
             f"{page.name}: {with_interval(page.now.p50_ms)} as recorded, {with_interval(page.later.p50_ms)} as recorded again "
@@ -165,12 +166,12 @@ def _missed(page: PagePrediction, found: Prediction) -> str:
         )
     return (
         f"{page.name}: {ms(page.now.p50_ms.value)} ms as recorded, {ms(page.present.p50_ms.value)} ms as predicted for the same path "
-        f"({page.present_error:+.0%}). Other paths are not predicted: {_reason(page, found)}"
+        f"({page.present_error:+.0%}). Other paths are not predicted: {_miss_reason(page, prediction)}"
     )
 
 
-def _reason(page: PagePrediction, found: Prediction) -> str:
-    """The cause that contributes most to the wrong prediction for the present path, and what to do."""
+def _miss_reason(page: PagePrediction, prediction: Prediction) -> str:
+    """A sentence: the main cause of the wrong prediction for the present path, and what to do."""
     miss = page.miss
     if miss.beyond_ms >= max(miss.clipped_ms, abs(miss.shift_ms)):
         return (
@@ -179,31 +180,36 @@ def _reason(page: PagePrediction, found: Prediction) -> str:
         )
     if miss.clipped_ms >= abs(miss.shift_ms):
         return (
-            f"{page.clipped:.0%} of its round trips took less than one without work ({_without_work(found)}): the machine is slower "
-            "now than when it was recorded, or the recording is from another one. Record again, or predict on a quieter machine."
+            f"{page.clipped:.0%} of its round trips took less than one without work ({_without_work(prediction)}): the machine is "
+            "slower now than when it was recorded, or the recording is from another one. Record again, or predict on a quieter "
+            "machine."
         )
-    before, now = found.floor_us or 0.0, found.floor_now_us or 0.0
+    before, now = prediction.floor_us or 0.0, prediction.floor_now_us or 0.0
     return (
         f"a round trip without work took {before:.0f} µs when it was recorded and takes {now:.0f} µs now, by the same measure. Record "
         "again, or predict on a quieter machine."
     )
 
 
-def _without_work(found: Prediction) -> str:
-    return _us(found.cost_now_us) if found.floor_us is None else f"{found.floor_us:.0f} µs when it was recorded"
+def _without_work(prediction: Prediction) -> str:
+    return (
+        _us(prediction.cost_now_us)
+        if prediction.floor_us is None
+        else f"{prediction.floor_us:.0f} µs when it was recorded"
+    )
 
 
-def _us(found: Estimate) -> str:
-    return f"{found.value:.0f} µs"
+def _us(estimate: Estimate) -> str:
+    return f"{estimate.value:.0f} µs"
 
 
-def _times(shown: Sequence[PagePrediction], found: Prediction) -> Table:
-    heads = [
+def _times_table(shown: Sequence[PagePrediction], prediction: Prediction) -> Table:
+    columns = [
         Column("page", left=True),
         Column("round trips"),
         Column("now", "ms"),
         Column("present path", "predicted"),
-        Column(found.target, "ms, p50"),
+        Column(prediction.target, "ms, p50"),
         Column("by slope", "ms, p50"),
         Column("p95", "ms"),
     ]
@@ -218,9 +224,9 @@ def _times(shown: Sequence[PagePrediction], found: Prediction) -> Table:
                 ),
                 Cell(ms(page.now.p50_ms.value), limits(page.now.p50_ms)),
                 Cell(ms(page.present.p50_ms.value), f"{page.present_error:+.1%}"),
-                _estimate(page.bottom_up.p50_ms, explained),
-                Cell("unknown") if page.slope is None else _estimate(page.slope.p50_ms, explained),
-                _estimate(page.bottom_up.p95_ms, explained),
+                _estimate_cell(page.bottom_up.p50_ms, explained),
+                Cell("unknown") if page.slope is None else _estimate_cell(page.slope.p50_ms, explained),
+                _estimate_cell(page.bottom_up.p95_ms, explained),
             )
         )
     notes = []
@@ -228,24 +234,24 @@ def _times(shown: Sequence[PagePrediction], found: Prediction) -> Table:
         notes.append(
             "By slope: give --slope FILE, from `howfar slope --json` of the same page, for a second prediction."
         )
-    return Table("", tuple(heads), tuple(rows), tuple(notes), main=True)
+    return Table("", tuple(columns), tuple(rows), tuple(notes), main=True)
 
 
-def _at_rtts(shown: Sequence[PagePrediction]) -> list[Block]:
+def _rtt_table(shown: Sequence[PagePrediction]) -> list[Block]:
     rtts = list(shown[0].at_rtt)
     if not rtts:
         return []
     columns = (Column("p50 at RTT", left=True), *(Column(format_duration_ns(rtt_ns), "ms") for rtt_ns in rtts))
-    rows = tuple((Cell(page.name), *(_estimate(page.at_rtt[rtt_ns].p50_ms) for rtt_ns in rtts)) for page in shown)
+    rows = tuple((Cell(page.name), *(_estimate_cell(page.at_rtt[rtt_ns].p50_ms) for rtt_ns in rtts)) for page in shown)
     return [Table("", columns, rows, main=True)]
 
 
-def _estimate(found: Estimate, explained: bool = True) -> Cell:
-    return Cell(ms(found.value) if explained else f"({ms(found.value)})", limits(found))
+def _estimate_cell(estimate: Estimate, explained: bool = True) -> Cell:
+    return Cell(ms(estimate.value) if explained else f"({ms(estimate.value)})", limits(estimate))
 
 
-def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]:
-    lines = [f"{why} ({counted(count, 'page')}, in no figure)." for why, count in found.left_out.items()]
+def _warnings(shown: Sequence[PagePrediction], prediction: Prediction) -> list[Block]:
+    lines = [f"{why} ({counted(count, 'page')}, in no figure)." for why, count in prediction.left_out.items()]
     for page in shown:
         if page.is_explained is False:
             lines.append(
@@ -255,17 +261,17 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
             )
         lines += [note for note in (page.unsure, page.cold) if note]
         lines += [
-            f"{page.name}: {failed:,} of {counted(runs, 'run')} of {_short(text)} failed; there is no advice about them."
-            for text, (failed, runs) in list(page.failing.items())[:_FAILING_SHOWN]
+            f"{page.name}: {failed:,} of {counted(runs, 'run')} of {_shorten(text)} failed; there is no advice about them."
+            for text, (failed, runs) in list(page.failing.items())[:_MAX_FAILING]
         ]
-        if page.small_window_ms and page.small_window_ms > _MUCH_LONGER * page.bottom_up.p50_ms.value:
+        if page.small_window_ms and page.small_window_ms > _NOTABLE_FACTOR * page.bottom_up.p50_ms.value:
             lines.append(
                 f"{page.name}: with a receive buffer of {SMALL_WINDOW >> 10} kB in the application it would take "
                 f"{ms(page.small_window_ms)} ms. Its size is not recorded; the kernel's own grows as needed."
             )
         if page.pages < MIN_BLOCKS:
             lines.append(f"{page.name}: fewer than {MIN_BLOCKS} pages allow no interval.")
-        if page.clipped > _CLIPPED_SHARE:
+        if page.clipped > _NOTABLE_CLIPPED_SHARE:
             lines.append(
                 f"{page.name}: {page.clipped:.0%} of the round trips took less than one without work; their server time counts as 0, "
                 "so the page may be predicted too long."
@@ -275,26 +281,26 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
                 f"{page.name}: {page.overlapped:.0f} round trips overlap others, so its interval reaches from the longest chain of "
                 "one connection to the recorded order. Which of them wait for others is not known; `howfar slope` measures it."
             )
-    if found.void:
-        lines.append(f"{counted(len(found.void), 'block')} left out: {found.void[-1]}.")
-    if found.encrypted:
+    if prediction.void:
+        lines.append(f"{counted(len(prediction.void), 'block')} left out: {prediction.void[-1]}.")
+    if prediction.encrypted:
         lines.append(_TLS)
-    if found.unplaced:
-        lines.append(f"{found.unplaced} round trips of the recording belong to no page.")
+    if prediction.unplaced:
+        lines.append(f"{prediction.unplaced} round trips of the recording belong to no page.")
     return [Warnings(tuple(lines))] if lines else []
 
 
-def _ranking(changes: Sequence[Change]) -> list[Block]:
+def _changes_blocks(changes: Sequence[Change]) -> list[Block]:
     if not changes:
         return []
     notes = (
         "Minimum: path costs only. Maximum: also the time of server and application for what is left out.",
         "Rows overlap and do not add up. None is certain: only its author knows what the application can do without.",
     )
-    first = _changes_table(changes[:_SHOWN], notes)
-    if len(changes) <= _SHOWN:
+    first = _changes_table(changes[:_MAX_CHANGES], notes)
+    if len(changes) <= _MAX_CHANGES:
         return [Heading("What to change"), first]
-    more = _changes_table(changes[_SHOWN : 5 * _SHOWN], ())
+    more = _changes_table(changes[_MAX_CHANGES : 5 * _MAX_CHANGES], ())
     return [Heading("What to change"), first, Details("Smaller savings", (more,))]
 
 
@@ -304,52 +310,57 @@ def _changes_table(changes: Sequence[Change], notes: tuple[str, ...]) -> Table:
         changes,
         {
             Column("what", left=True): advice,
-            Column("where", left=True, cut=True): lambda one: _short(one.digest),
-            Column("saves", "ms per page"): lambda one: f"{ms(one.low_ms)} to {ms(one.high_ms)}",
-            Column("times", "per page"): lambda one: f"{one.count:.0f}",
-            Column("page", left=True, cut=True): lambda one: one.page,
+            Column("where", left=True, cut=True): lambda change: _shorten(change.digest),
+            Column("saves", "ms per page"): lambda change: f"{ms(change.low_ms)} to {ms(change.high_ms)}",
+            Column("times", "per page"): lambda change: f"{change.count:.0f}",
+            Column("page", left=True, cut=True): lambda change: change.page,
         },
         notes,
         stack=True,
     )
 
 
-def _short(digest: str) -> str:
+def _shorten(digest: str) -> str:
     text = " ".join(digest.split())
-    return text if len(text) <= _LONGEST_DIGEST else text[: _LONGEST_DIGEST - 1] + "…"
+    return text if len(text) <= _MAX_DIGEST else text[: _MAX_DIGEST - 1] + "…"
 
 
-def _page(
-    page: PagePrediction, found: Prediction, laid: Sequence[LaidPage], measured: Sequence[Measurement]
+def _page_blocks(
+    page: PagePrediction, prediction: Prediction, costed: Sequence[CostedPage], measured: Sequence[Measurement]
 ) -> list[Block]:
 
-    now, there = page.parts_now, page.parts
+    parts_now, parts_there = page.parts_now, page.parts
     times = (
-        ("application", now.application_ms, there.application_ms),
-        ("server", now.server_ms, there.server_ms),
-        ("path", now.path_ms, there.path_ms),
+        ("application", parts_now.application_ms, parts_there.application_ms),
+        ("server", parts_now.server_ms, parts_there.server_ms),
+        ("path", parts_now.path_ms, parts_there.path_ms),
         ("p50", page.now.p50_ms.value, page.bottom_up.p50_ms.value),
     )
     parts = Table(
         "",
-        (Column("", left=True), Column("now", "ms"), Column(found.target, "ms")),
+        (Column("", left=True), Column("now", "ms"), Column(prediction.target, "ms")),
         tuple((Cell(name), Cell(ms(before)), Cell(ms(after))) for name, before, after in times),
     )
     blocks: list[Block] = [parts]
-    ran = [(one, each) for one in measured for each in one.pages if each.name == page.name]
-    if ran:
-        blocks.append(_errors(page, ran, found))
+    measurements = [
+        (measurement, measured_page)
+        for measurement in measured
+        for measured_page in measurement.pages
+        if measured_page.name == page.name
+    ]
+    if measurements:
+        blocks.append(_errors_table(page, measurements, prediction))
     blocks.append(
         Chart(
             f"waterfall-{page.name}",
-            f"The median page, now and on {found.target}",
+            f"The median page, now and on {prediction.target}",
             "Each row is a round trip: what the application does before it, the path, the server.",
-            partial(waterfall, laid, found.target),
+            partial(waterfall, costed, prediction.target),
         )
     )
     if page.curve_ms:
         rows = tuple((Cell(format_duration_ns(rtt_ns)), Cell(ms(time))) for rtt_ns, time in page.curve_ms.items())
-        points = [(one.rtt_ns, each.p50_ms) for one, each in ran]
+        points = [(measurement.rtt_ns, measured_page.p50_ms) for measurement, measured_page in measurements]
         blocks.append(
             Chart(
                 f"rtt-{page.name}",
@@ -362,47 +373,54 @@ def _page(
     return [Details(f"{page.name}: where the time goes", tuple(blocks), open=True)]
 
 
-def _errors(page: PagePrediction, ran: Sequence[tuple[Measurement, MeasuredPage]], found: Prediction) -> Table:
-    heads = (
+def _errors_table(
+    page: PagePrediction, measurements: Sequence[tuple[Measurement, MeasuredPage]], prediction: Prediction
+) -> Table:
+    columns = (
         Column("run on", left=True),
         Column("measured", "ms, p50"),
         Column("predicted", "ms, p50"),
         Column("error"),
     )
     rows = []
-    for one, each in ran:
-        predicted = page.bottom_up.p50_ms.value if one.target == found.target else page.curve_ms.get(one.rtt_ns)
+    for measurement, measured_page in measurements:
+        predicted = (
+            page.bottom_up.p50_ms.value
+            if measurement.target == prediction.target
+            else page.curve_ms.get(measurement.rtt_ns)
+        )
         rows.append(
             (
-                Cell(one.target),
-                Cell(ms(each.p50_ms.value), limits(each.p50_ms)),
+                Cell(measurement.target),
+                Cell(ms(measured_page.p50_ms.value), limits(measured_page.p50_ms)),
                 Cell("unknown" if predicted is None else ms(predicted)),
-                Cell("" if predicted is None else f"{predicted / each.p50_ms.value - 1:+.1%}"),
+                Cell("" if predicted is None else f"{predicted / measured_page.p50_ms.value - 1:+.1%}"),
             )
         )
-    return Table("", heads, tuple(rows))
+    return Table("", columns, tuple(rows))
 
 
-def _how(found: Prediction) -> str:
+def _method_text(prediction: Prediction) -> str:
     text = (
-        f"A round trip of the smallest size, with pauses as recorded, costs {found.cost_now_us.value:.0f} µs on {found.present} and "
-        f"{found.cost_us.value:.0f} µs on {found.target}, measured in {counted(found.cost_us.n or 0, 'block')} on this machine just "
-        f"now; connecting there takes {found.connect_us.value:.0f} µs. Each page is its own time (gaps), the server's time, and the "
-        "cost of each of its round trips by its sizes; an answer that fills the window of a new connection waits for more rounds."
+        f"A round trip of the smallest size, with pauses as recorded, costs {prediction.cost_now_us.value:.0f} µs on "
+        f"{prediction.present} and {prediction.cost_us.value:.0f} µs on {prediction.target}, measured in "
+        f"{counted(prediction.cost_us.n or 0, 'block')} on this machine just now; connecting there takes "
+        f"{prediction.connect_us.value:.0f} µs. Each page is its own time (gaps), the server's time, and the cost of each of its "
+        "round trips by its sizes; an answer that fills the window of a new connection waits for more rounds."
     )
     text += (
         f" In the costs is what waiting does to the computing after it, of application and server, whose caches others use meanwhile: "
-        f"{found.resuming_us.value:+.0f} µs there, by a program that is not yours."
+        f"{prediction.resuming_us.value:+.0f} µs there, by a program that is not yours."
     )
-    if found.tap_us is None:
+    if prediction.tap_us is None:
         text += " What the recorder added is not known: it is in the application's time."
-    elif found.tap_us.value:
-        added = found.tap_us
+    elif prediction.tap_us.value:
+        added = prediction.tap_us
         text += f" What the recorder added, {in_brackets(added, '{:.0f}'.format)} µs per round trip, is subtracted."
     waking = (
-        f", these {abs(found.resuming_us.value):.0f} µs and {found.waking_us:.0f} µs per round trip (how much longer the link takes "
-        "to CPUs that sleep, which yours may or may not do)"
-        if found.waking_us
+        f", these {abs(prediction.resuming_us.value):.0f} µs and {prediction.waking_us:.0f} µs per round trip (how much longer the "
+        "link takes to CPUs that sleep, which yours may or may not do)"
+        if prediction.waking_us
         else ""
     )
     return text + (
@@ -411,28 +429,28 @@ def _how(found: Prediction) -> str:
     )
 
 
-def _record(page: PagePrediction) -> dict[str, object]:
+def _csv_record(page: PagePrediction) -> dict[str, object]:
     estimates = {"now": page.now, "predicted": page.bottom_up, "slope": page.slope}
     record: dict[str, object] = {"page": page.name, "round_trips": page.round_trips}
     for name, quantiles in estimates.items():
-        for which in ("p50_ms", "p95_ms"):
-            one: Estimate | None = None if quantiles is None else getattr(quantiles, which)
+        for quantile in ("p50_ms", "p95_ms"):
+            estimate: Estimate | None = None if quantiles is None else getattr(quantiles, quantile)
             record |= {
-                f"{name}_{which}": one and one.value,
-                f"{name}_{which}_low": one and one.low,
-                f"{name}_{which}_high": one and one.high,
+                f"{name}_{quantile}": estimate and estimate.value,
+                f"{name}_{quantile}_low": estimate and estimate.low,
+                f"{name}_{quantile}_high": estimate and estimate.high,
             }
     return record
 
 
-def as_json(found: Prediction, changes: Sequence[Change]) -> dict[str, object]:
+def as_json(prediction: Prediction, changes: Sequence[Change]) -> dict[str, object]:
     """The prediction as JSON values. Each page has `p50_ms` and `p95_ms` by predictor, null if its present time was missed."""
-    missed = {page.name for page in found.missed}
+    missed = {page.name for page in prediction.missed}
 
-    def by_predictor(page: PagePrediction, which: str) -> dict[str, object]:
+    def by_predictor(page: PagePrediction, quantile: str) -> dict[str, object]:
         predictors = {"bottom_up": page.bottom_up, "slope": page.slope}
         return {
-            name: None if quantiles is None or page.name in missed else getattr(quantiles, which).model_dump()
+            name: None if quantiles is None or page.name in missed else getattr(quantiles, quantile).model_dump()
             for name, quantiles in predictors.items()
         }
 
@@ -447,40 +465,40 @@ def as_json(found: Prediction, changes: Sequence[Change]) -> dict[str, object]:
             "missed": page.name in missed,
             "at_rtt": {}
             if page.name in missed
-            else {format_duration_ns(rtt): found.model_dump() for rtt, found in page.at_rtt.items()},
+            else {format_duration_ns(rtt): prediction.model_dump() for rtt, prediction in page.at_rtt.items()},
             "by_rtt_ms": {}
             if page.name in missed
             else {format_duration_ns(rtt): t for rtt, t in page.curve_ms.items()},
         }
-        for page in found.pages
+        for page in prediction.pages
     ]
     return {
-        **found.model_dump(exclude={"pages"}),
+        **prediction.model_dump(exclude={"pages"}),
         "pages": pages,
-        "changes": [one.model_dump() for one in changes if one.page not in missed],
+        "changes": [change.model_dump() for change in changes if change.page not in missed],
     }
 
 
 _PARTS = ("application", "path", "server")
-_ROW = 2.2
-_LEAST_HEIGHT, _MOST_HEIGHT = 90, 420
-_MOST_TRIPS = 400
+_ROW_HEIGHT = 2.2
+_MIN_HEIGHT, _MAX_HEIGHT = 90, 420
+_MAX_TRIPS = 400
 
 
-def waterfall(pages: Sequence[LaidPage], target: str, width: int) -> Drawable | None:
+def waterfall(pages: Sequence[CostedPage], target: str, width: int) -> Drawable | None:
     """A chart of the page of median time, on both paths, with one scale."""
-    page = middle(pages, lambda page: page.took_ns)[-1]
-    page_trips = min(len(page.trips), _MOST_TRIPS)
+    page = median_pages(pages, lambda page: page.took_ns)[-1]
+    page_trips = min(len(page.trips), _MAX_TRIPS)
     rows = {
-        "now": _bars(page, page.now_ns.mean(axis=0), page_trips),
-        target: _bars(page, page.there_ns.mean(axis=0), page_trips),
+        "now": _bars(page, page.present_cost_ns.mean(axis=0), page_trips),
+        target: _bars(page, page.target_cost_ns.mean(axis=0), page_trips),
     }
     longest = max(float(bars[-1]["end"]) for bars in rows.values())
-    height = min(max(round(_ROW * page_trips), _LEAST_HEIGHT), _MOST_HEIGHT)
-    colours = looks(_PARTS, palette.PARTS)
+    height = min(max(round(_ROW_HEIGHT * page_trips), _MIN_HEIGHT), _MAX_HEIGHT)
+    colours = styles(_PARTS, palette.PARTS)
     panels = []
     for number, (name, bars) in enumerate(rows.items()):
-        shown = legend(3) if number == 0 else None
+        shown_legend = legend(3) if number == 0 else None
         chart = (
             data(bars)
             .mark_bar(height=max(height / page_trips, 1.0))
@@ -488,7 +506,7 @@ def waterfall(pages: Sequence[LaidPage], target: str, width: int) -> Drawable | 
                 x=axis(alt.X, "start", f"ms, {name}", (0, longest)),
                 x2="end:Q",
                 y=axis(alt.Y, "row", None, (page_trips, 0), labels=False, ticks=False, grid=False),
-                color=by_name(alt.Color, "part", colours, shown),
+                color=by_name(alt.Color, "part", colours, shown_legend),
             )
             .properties(width=width, height=height)
         )
@@ -496,15 +514,19 @@ def waterfall(pages: Sequence[LaidPage], target: str, width: int) -> Drawable | 
     return vconcat(*panels, spacing=18)
 
 
-def _bars(page: LaidPage, path_ns: np.ndarray, count: int) -> list[dict[str, Any]]:
+def _bars(page: CostedPage, path_ns: np.ndarray, count: int) -> list[dict[str, Any]]:
     server_ns = page.server_ns.mean(axis=0)
     bars: list[dict[str, Any]] = []
-    at = 0.0
+    start_ms = 0.0
     for row in range(count):
-        for part, took_ns in (("application", page.own_ns[row]), ("path", path_ns[row]), ("server", server_ns[row])):
-            end = at + float(took_ns) / 1e6
-            bars.append({"row": row + 0.5, "start": round(at, 3), "end": round(end, 3), "part": part})
-            at = end
+        for part, took_ns in (
+            ("application", page.application_gaps_ns[row]),
+            ("path", path_ns[row]),
+            ("server", server_ns[row]),
+        ):
+            end_ms = start_ms + float(took_ns) / 1e6
+            bars.append({"row": row + 0.5, "start": round(start_ms, 3), "end": round(end_ms, 3), "part": part})
+            start_ms = end_ms
     return bars
 
 
@@ -513,23 +535,23 @@ def over_rtt(curve_ms: Mapping[int, float], points: Sequence[tuple[int, Estimate
     line = [{"rtt": rtt_ns / 1e6, "ms": time} for rtt_ns, time in curve_ms.items() if time > 0]
     if not line:
         return None
-    seen = [
+    measured = [
         {
             "rtt": rtt_ns / 1e6,
-            "ms": found.value,
-            "low": found.value if found.low is None else found.low,
-            "high": found.value if found.high is None else found.high,
+            "ms": estimate.value,
+            "low": estimate.value if estimate.low is None else estimate.low,
+            "high": estimate.value if estimate.high is None else estimate.high,
         }
-        for rtt_ns, found in points
+        for rtt_ns, estimate in points
         if rtt_ns > 0
     ]
-    times = [row["ms"] for row in (*line, *seen)]
+    times = [row["ms"] for row in (*line, *measured)]
     x = axis(alt.X, "rtt", "RTT, ms", (line[0]["rtt"], line[-1]["rtt"]), log=10)
     domain = (min(times) * 0.8, max(times) * 1.25)
     y = axis(alt.Y, "ms", "ms", domain, log=10)
     parts: list[Drawable] = [data(line).mark_line(strokeWidth=2, color=palette.SERIES[0]).encode(x=x, y=y)]
-    if seen:
+    if measured:
         low = axis(alt.Y, "low", "ms", domain, log=10)
-        parts.append(data(seen).mark_rule(color=palette.SERIES[1]).encode(x=x, y=low, y2="high:Q"))
-        parts.append(data(seen).mark_point(filled=True, size=60, color=palette.SERIES[1]).encode(x=x, y=y))
+        parts.append(data(measured).mark_rule(color=palette.SERIES[1]).encode(x=x, y=low, y2="high:Q"))
+        parts.append(data(measured).mark_point(filled=True, size=60, color=palette.SERIES[1]).encode(x=x, y=y))
     return layer(*parts, width=width, height=260)

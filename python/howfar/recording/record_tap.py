@@ -1,4 +1,4 @@
-"""The tap that records: an engine program that outlives the process that started it for as long as the application runs."""
+"""The tap that records: an engine program that may outlive the process that started it, for as long as the application runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher
 
 _DETACHED = Launcher(prefix=("setsid",))
-"""Runs the tap in its own session, so that signals and the hang-up of a terminal reach only the application."""
-_SETTLE_S = 2.0
+"""Runs the tap in its own session, so that a terminal's signals and its hang-up do not reach the tap."""
+_EXIT_TIMEOUT_S = 2.0
 
 
 class RecordTap:
@@ -30,12 +30,12 @@ class RecordTap:
         self,
         server: Target,
         listen: UnixTarget | TcpListen,
-        where: Launcher | None = None,
+        launcher: Launcher | None = None,
         page_by: tuple[str, ...] = (),
     ) -> None:
-        """`page_by`: the parts kept in the names of pages if the server's protocol is HTTP, as in `marks.page_of`."""
-        launcher = _DETACHED if where is None else Launcher((*_DETACHED.prefix, *where.prefix), where.pass_fds)
-        self._process = EngineProcess(RecordJob(listen=listen, server=server, page_by=page_by), launcher)
+        """`page_by`: the parts kept in the names of pages if the server's protocol is HTTP, as in `marks.parse_mark`."""
+        detached = _DETACHED if launcher is None else Launcher((*_DETACHED.prefix, *launcher.prefix), launcher.pass_fds)
+        self._process = EngineProcess(RecordJob(listen=listen, server=server, page_by=page_by), detached)
         try:
             ready = self._process.read()
         except BaseException:
@@ -67,6 +67,6 @@ class RecordTap:
             if isinstance(event, RecordEnded):
                 return
 
-    def leave(self, patience_s: float = _SETTLE_S) -> bool:
-        """Detach from the tap. Returns True if it ended within `patience_s`, because nothing uses it."""
-        return self._process.leave(patience_s)
+    def leave(self, timeout_s: float = _EXIT_TIMEOUT_S) -> bool:
+        """Detach from the tap. Returns True if it ended within `timeout_s`, because nothing uses it."""
+        return self._process.leave(timeout_s)

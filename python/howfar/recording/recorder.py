@@ -1,11 +1,11 @@
 """Runs the user's application, or a systemd service, with a recorder between it and its server.
 
-The application survives the death of any of them: the tap continues without this program, a keeper process continues without the tap,
-and both end with the application. The mount disappears with the application's namespace.
+The application survives if any of howfar's processes dies: the tap continues without this program, a keeper process continues without
+the tap, and both end with the application. The mount disappears with the application's namespace.
 
-For a service, a drop-in mounts the tap's socket over the server's, for this service alone. The drop-in is in /run, so it does not
-survive a reboot; a separate process waits for this one to end, cleanly or not, and removes it. An existing mount remains until the
-service is restarted; until then the tap forwards its connections.
+For a service, a systemd drop-in mounts the tap's socket over the server's, for this service alone. The drop-in is in /run, so it does
+not survive a reboot; a separate process waits for this one to end, cleanly or not, and removes it. The mount itself remains until the
+service is restarted; until then the tap forwards the service's connections.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from howfar.recording.collecting import (
     Collected,
     add_pages,
     collect,
-    ending,
     finish,
-    let_pass,
     new_facts,
     new_recording,
+    reporting_write_errors,
+    wait_for,
 )
 from howfar.recording.insertion import Insertion, NamedServer, insertion, own_mounts
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Page, RecordingFile
-from howfar.recording.tap import listening, tap_folder
-from howfar.stopping import passed_on_to, withheld
+from howfar.recording.tap import listen_address, tap_folder
+from howfar.stopping import forward_requests_to, hold_requests
 from howfar.units import format_duration_ns
 
 _LOOKUP_S = 2.0
-_MOST_NAMED = 5
+_MAX_NAMED_PAGES = 5
 _UNMARKED_PHP = (
     "pages of --php: no script marked one (PHP's own server prepends to no router script: use --http HOST:PORT there)"
 )
 _PHP = Path(__file__).parent / "php"
-_BODY = "data"
+_BODY_NAME = "data"
 """Name of the round trip that carries a request's body after the server's `100 Continue`."""
 
 
 @dataclass(frozen=True)
-class Requested:
+class RecordRequest:
     """What to record, and where to write it."""
 
     server: NamedServer
@@ -73,38 +73,38 @@ class Requested:
     out: Path
     php: bool = False
     gaps: bool = False
-    """Whether to find pages by the rests between round trips if no pages are marked."""
+    """Whether to infer pages from the longer pauses between round trips if no pages are marked."""
     http: TcpTarget | None = None
     """Address at which the command serves HTTP: each request through a tap in front of it is a page."""
     page_by: tuple[str, ...] = ()
-    """Parts to keep in the names of pages: parameters of the query, and parts of the path, which begin with `/`."""
+    """What to keep in the names of pages: parameters of the query, and parts of the path, which begin with `/`."""
     output: int | None = None
     """File descriptor for the command's standard output; None: inherit ours."""
 
 
-def record(requested: Requested, say: Callable[[str], None]) -> int:
+def record(request: RecordRequest, say: Callable[[str], None]) -> int:
     """Run the command and record it; returns its exit code. Raises UsageError, LabError, EngineError, RunFileError."""
-    kind = "unix" if isinstance(requested.server.target, UnixTarget) else "tcp"
-    facts = new_facts("tap", kind, Path(requested.command[0]).name)
-    with new_recording(requested.out, facts) as file:
-        return _record(requested, file, say)
+    kind = "unix" if isinstance(request.server.target, UnixTarget) else "tcp"
+    facts = new_facts("tap", kind, Path(request.command[0]).name)
+    with new_recording(request.out, facts) as file:
+        return _record(request, file, say)
 
 
-def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None]) -> int:
+def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], None]) -> int:
     collected = Collected()
-    with Marks(requested.page_by) as marks, ExitStack() as stack:
+    with Marks(request.page_by) as marks, ExitStack() as stack:
         tap, page = None, None
-        http = stack.enter_context(_http_tap(requested.http, marks, requested.page_by)) if requested.http else None
+        http = stack.enter_context(_http_tap(request.http, marks, request.page_by)) if request.http else None
         try:
-            with tap_folder(requested.server.target) as folder:
-                tap = RecordTap(requested.server.target, listening(requested.server.target, folder))
+            with tap_folder(request.server.target) as folder:
+                tap = RecordTap(request.server.target, listen_address(request.server.target, folder))
                 collector = threading.Thread(
                     target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
                 )
                 collector.start()
-                say("recording" if http is None else f"recording; requests to http://{_text(http)}/ are pages")
-                inserted = insertion(requested.server, tap.address)
-                code, page = _run(requested, inserted, (tap, http), marks)
+                say("recording" if http is None else f"recording; requests to http://{_address_text(http)}/ are pages")
+                inserted = insertion(request.server, tap.address)
+                code, page = _run_command(request, inserted, (tap, http), marks)
             with contextlib.suppress(EngineError):
                 tap.finish()
             collector.join()
@@ -119,38 +119,40 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             f"the tap could not connect to the server for the application: {refusal}"
             if refusal
             else f"the command (exit code {code}) made no round trip through the tap",
-            inserted.advice(requested.command),
+            inserted.advice(request.command),
         )
-    if (failed := _failed(marks)) is not None:
+    if (failed := _failed_pages_sentence(marks)) is not None:
         say(failed)
-    with ending(file, say):
-        unknown = {**add_pages(file, marks, page, requested.gaps), **_unmarked(requested, marks)}
-        finish(file, collected, unknown, code, say, lambda: _name_costs(requested, inserted, say))
+    with reporting_write_errors(file, say):
+        unknown = {**add_pages(file, marks, page, request.gaps), **_unmarked_reasons(request, marks)}
+        finish(file, collected, unknown, code, say, lambda: _measure_name_costs(request, inserted, say))
     return code
 
 
-def _name_costs(requested: Requested, inserted: Insertion, say: Callable[[str], None]) -> dict[str, Any]:
-    """Costs of the names that the tap's address replaced, measured now: their lookups, and connecting to a first address that is not
-    the server's."""
-    found: dict[str, Any] = {}
-    for name in inserted.replaced_names(requested.command):
-        assert isinstance(requested.server.target, TcpTarget), "only a server on TCP has a name"
-        port = requested.server.target.port
+def _measure_name_costs(request: RecordRequest, inserted: Insertion, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure what host names cost that the tap's address replaced: their lookup and, if the first address found is not the server's,
+    the attempt to connect to it."""
+    costs: dict[str, Any] = {}
+    for name in inserted.replaced_names(request.command):
+        assert isinstance(request.server.target, TcpTarget), "only a server on TCP has a name"
+        port = request.server.target.port
         try:
             took_ns, addresses = lookup(name, port, _LOOKUP_S)
         except HowfarError as error:
             say(f"the name {name} was replaced by the tap's address, and its lookup failed just now: {error.message}")
             continue
-        found[name] = {"lookup_ns": took_ns, "addresses": addresses, "first_address_ns": 0}
-        says = f"the recording leaves out the lookup of {name}, which takes {format_duration_ns(took_ns)} here"
-        if addresses[0] != requested.server.target.host:
-            found[name]["first_address_ns"] = lost_ns = _lost_ns(addresses[0], port)
-            says += f", and the attempt at its first address, {addresses[0]}, which took {format_duration_ns(lost_ns)}"
-        say(f"{says}; an application pays it at each connect")
-    return {"names": found} if found else {}
+        costs[name] = {"lookup_ns": took_ns, "addresses": addresses, "first_address_ns": 0}
+        sentence = f"the recording leaves out the lookup of {name}, which takes {format_duration_ns(took_ns)} here"
+        if addresses[0] != request.server.target.host:
+            costs[name]["first_address_ns"] = lost_ns = _connect_attempt_ns(addresses[0], port)
+            sentence += (
+                f", and the attempt at its first address, {addresses[0]}, which took {format_duration_ns(lost_ns)}"
+            )
+        say(f"{sentence}; an application pays it at each connect")
+    return {"names": costs} if costs else {}
 
 
-def _lost_ns(address: str, port: int) -> int:
+def _connect_attempt_ns(address: str, port: int) -> int:
     """Time until a connection to an address succeeds or fails."""
     began = time.monotonic_ns()
     with contextlib.suppress(OSError), socket.create_connection((address, port), _LOOKUP_S):
@@ -158,31 +160,31 @@ def _lost_ns(address: str, port: int) -> int:
     return time.monotonic_ns() - began
 
 
-def _unmarked(requested: Requested, marks: Marks) -> dict[str, int]:
-    """Reasons why requested markers of pages marked none, each with 1, or 0 if it does not apply."""
+def _unmarked_reasons(request: RecordRequest, marks: Marks) -> dict[str, int]:
+    """Sentences about requested ways of marking that marked no page, each with 1, or with 0 if it does not apply."""
     methods = {page.method for page in marks.pages}
     return {
-        _UNMARKED_PHP: int(requested.php and "php" not in methods),
+        _UNMARKED_PHP: int(request.php and "php" not in methods),
         "pages of --http: no HTTP/1 request came through the tap": int(
-            requested.http is not None and "http" not in methods
+            request.http is not None and "http" not in methods
         ),
     }
 
 
-def _failed(marks: Marks) -> str | None:
+def _failed_pages_sentence(marks: Marks) -> str | None:
     """A sentence about pages that were answered with a server error, or None."""
     failed = Counter(page.name for page in marks.pages if page.failed)
     if not failed:
         return None
-    all_of = Counter(page.name for page in marks.pages)
-    named = [f"{count} of {all_of[name]} pages {name}" for name, count in failed.most_common(_MOST_NAMED)]
-    return f"answered with a server's error (5xx), so their times are those of a failure: {', '.join(named)}"
+    totals = Counter(page.name for page in marks.pages)
+    descriptions = [f"{count} of {totals[name]} pages {name}" for name, count in failed.most_common(_MAX_NAMED_PAGES)]
+    return f"answered with a server's error (5xx), so their times are those of a failure: {', '.join(descriptions)}"
 
 
 @contextmanager
 def _http_tap(target: TcpTarget, marks: Marks, page_by: tuple[str, ...]) -> Iterator[RecordTap]:
     """A tap in front of the application's HTTP port. Requests through it are marked until the context manager exits."""
-    tap = RecordTap(target, listening(target, Path()), page_by=page_by)
+    tap = RecordTap(target, listen_address(target, Path()), page_by=page_by)
     marker = threading.Thread(target=_mark_requests, args=(tap, marks), name="http", daemon=True)
     marker.start()
     try:
@@ -198,100 +200,103 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
     """Add each HTTP request that passes the tap as a page, until the tap ends."""
     names: dict[int | None, str] = {}
     spans: dict[int, tuple[str, int, int, bool]] = {}
-    """The last request of each connection, kept because the next bytes may be its body."""
+    """The latest request of each connection: name, begin, end, failed. It is marked later, because the next bytes may be its body."""
     with contextlib.suppress(EngineError):  # the tap was killed: requests before that are marked
         for event in tap.events():
             if not isinstance(event, Recorded):
                 continue
-            names |= {one.id: one.text for one in event.digests if one.protocol == "http"}
-            for one in event.round_trips:
-                _follow(spans, one, names.get(one.digest_id), marks)
-            for closed in spans.keys() & {one.id for one in event.connections if one.closed_ns is not None}:
+            names |= {trip.id: trip.text for trip in event.digests if trip.protocol == "http"}
+            for trip in event.round_trips:
+                _extend_or_mark(spans, trip, names.get(trip.digest_id), marks)
+            for closed in spans.keys() & {trip.id for trip in event.connections if trip.closed_ns is not None}:
                 marks.add(*spans.pop(closed))
     for span in spans.values():
         marks.add(*span)
 
 
-def _follow(
+def _extend_or_mark(
     spans: dict[int, tuple[str, int, int, bool]], trip: RecordedRoundTrip, name: str | None, marks: Marks
 ) -> None:
-    """Extend the connection's request by its body, or mark it and begin the next one. `name`: None if the round trip is not HTTP."""
-    before = spans.get(trip.connection_id)
-    if name == _BODY and before is not None:
-        spans[trip.connection_id] = (*before[:2], trip.ended_ns, before[3] or trip.failed)
-    elif name not in (None, _BODY):
-        if before is not None:
-            marks.add(*before)
+    """Extend the connection's latest request if the round trip carries its body; else mark that request and remember this one. `name`:
+    None if the round trip is not HTTP."""
+    previous = spans.get(trip.connection_id)
+    if name == _BODY_NAME and previous is not None:
+        spans[trip.connection_id] = (*previous[:2], trip.ended_ns, previous[3] or trip.failed)
+    elif name not in (None, _BODY_NAME):
+        if previous is not None:
+            marks.add(*previous)
         spans[trip.connection_id] = (name, trip.begun_ns, trip.ended_ns, trip.failed)
 
 
-def _text(tap: RecordTap) -> str:
+def _address_text(tap: RecordTap) -> str:
     assert isinstance(tap.address, TcpTarget), "a TCP server has a TCP tap"
     host = f"[{tap.address.host}]" if ":" in tap.address.host else tap.address.host
     return f"{host}:{tap.address.port}"
 
 
-def _environment(requested: Requested, inserted: Insertion, marks: Marks, http: RecordTap | None) -> Mapping[str, str]:
-    php, page_by = requested.php, requested.page_by
+def _command_environment(
+    request: RecordRequest, inserted: Insertion, marks: Marks, http: RecordTap | None
+) -> Mapping[str, str]:
+    php, page_by = request.php, request.page_by
     environment = {**inserted.environment(), VARIABLE: marks.address}
     if http is not None:
-        environment[HTTP_VARIABLE] = _text(http)
+        environment[HTTP_VARIABLE] = _address_text(http)
     if php:
-        # An empty entry is PHP's own directory.
+        # An empty entry stands for PHP's own directory.
         environment["PHP_INI_SCAN_DIR"] = f"{os.environ.get('PHP_INI_SCAN_DIR', '')}:{_PHP}"
         environment["HOWFAR_PREPEND"] = str(_PHP / "prepend.php")
         environment["HOWFAR_PAGE_BY"] = ",".join(page_by)
     return environment
 
 
-def _run(
-    requested: Requested, inserted: Insertion, taps: tuple[RecordTap, RecordTap | None], marks: Marks
+def _run_command(
+    request: RecordRequest, inserted: Insertion, taps: tuple[RecordTap, RecordTap | None], marks: Marks
 ) -> tuple[int, Page]:
-    """Run the command to its end."""
+    """Run the command to its end. Returns its exit code, and its run as a page. `taps`: of the server, and of the HTTP port if any."""
     http = taps[1]
-    # Even if nothing is mounted, the mount namespace identifies to the tap the processes that it serves.
+    # Needed even if nothing is mounted: the mount namespace tells the tap which processes it serves.
     prefix = own_mounts()
-    report, report_theirs = os.pipe()
-    leave_theirs, leave = os.pipe()
-    helper = [sys.executable, "-I", str(Path(__file__).parent / "enter.py"), str(report_theirs), str(leave_theirs)]
+    report_read, report_write = os.pipe()
+    go_read, go_write = os.pipe()
+    helper = [sys.executable, "-I", str(Path(__file__).parent / "sandbox_entry.py"), str(report_write), str(go_read)]
     with ExitStack() as stack:
-        stack.callback(os.close, report)
-        stack.callback(os.close, leave)
+        stack.callback(os.close, report_read)
+        stack.callback(os.close, go_write)
         try:
             process = subprocess.Popen(
-                [*prefix, *helper, *(inserted.bind or ("", "")), *inserted.argv(requested.command)],
-                stdout=requested.output,
-                env=_environment(requested, inserted, marks, http),
-                pass_fds=(report_theirs, leave_theirs),
+                [*prefix, *helper, *(inserted.bind or ("", "")), *inserted.argv(request.command)],
+                stdout=request.output,
+                env=_command_environment(request, inserted, marks, http),
+                pass_fds=(report_write, go_read),
             )
         except OSError as error:
             raise LabError(f"{prefix[0]}: {error.strerror}", "Install Debian's util-linux.") from error
         finally:
-            os.close(report_theirs)
-            os.close(leave_theirs)
-        namespace = os.read(report, 32)
+            os.close(report_write)
+            os.close(go_read)
+        namespace = os.read(report_read, 32)
         if not namespace:
             process.wait()
             raise SandboxForbidden(
                 "a mount namespace for the application could not be made",
                 "Run as root, or permit user namespaces; what was said about it stands above.",
             )
-        for one in filter(None, taps):
-            one.serve(int(namespace))
-        with passed_on_to(process):
+        for tap in filter(None, taps):
+            tap.serve(int(namespace))
+        with forward_requests_to(process):
             begun_ns = time.monotonic_ns()
-            os.write(leave, b"!")
+            os.write(go_write, b"!")
             code = process.wait()
             ended_ns = time.monotonic_ns()
-        refused = os.read(report, 200).decode()
+        refused = os.read(report_read, 200).decode()
     if refused:
-        raise UsageError(f"{requested.command[0]}: {refused}", "Try the command on its own first.")
-    return shell_code(code), Page(1, Path(requested.command[0]).name, "command", 1.0, None, begun_ns, ended_ns)
+        raise UsageError(f"{request.command[0]}: {refused}", "Try the command on its own first.")
+    return shell_code(code), Page(1, Path(request.command[0]).name, "command", 1.0, None, begun_ns, ended_ns)
 
 
 _UNIT = re.compile(r"[A-Za-z0-9@_.:\\-]{1,200}")
-_ANSWER_S = 120.0
-_SWITCH = """
+_SYSTEMCTL_TIMEOUT_S = 120.0
+_REMOVAL_SCRIPT = """
 cat >/dev/null
 rm -f "$1"
 rmdir "$2" 2>/dev/null
@@ -304,7 +309,7 @@ rmdir "$folder" 2>/dev/null
 
 
 @dataclass(frozen=True)
-class ServiceRequested:
+class ServiceRequest:
     """What to record of a service: unit, server, file and duration."""
 
     unit: str
@@ -315,7 +320,7 @@ class ServiceRequested:
 
 
 class DropIn:
-    """The drop-in of `unit` that mounts `source` over `target`. Use as a context manager: on exit, it is removed."""
+    """The systemd drop-in of `unit` that mounts `source` over `target`. Use as a context manager: on exit, it is removed."""
 
     def __init__(
         self,
@@ -336,7 +341,7 @@ class DropIn:
         )
         self._folder = str(Path(source).parent)
         self._control = tuple(control)
-        self._switch: subprocess.Popen[bytes] | None = None
+        self._remover: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> DropIn:
         if self.path.exists():
@@ -347,12 +352,12 @@ class DropIn:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Start the process that removes the drop-in before writing the drop-in.
-            self._switch = subprocess.Popen(
+            self._remover = subprocess.Popen(
                 [
                     "setsid",
                     "sh",
                     "-c",
-                    _SWITCH,
+                    _REMOVAL_SCRIPT,
                     "sh",
                     str(self.path),
                     str(self.path.parent),
@@ -386,7 +391,9 @@ class DropIn:
     def control(self, *words: str) -> str:
         """Run systemctl and return its output. Raises MissingError, LabError."""
         try:
-            done = subprocess.run([*self._control, *words], capture_output=True, text=True, timeout=_ANSWER_S)
+            done = subprocess.run(
+                [*self._control, *words], capture_output=True, text=True, timeout=_SYSTEMCTL_TIMEOUT_S
+            )
         except FileNotFoundError as error:
             raise MissingError("systemctl is not here", "Record the command itself: howfar record -- CMD.") from error
         except subprocess.TimeoutExpired as error:
@@ -398,49 +405,49 @@ class DropIn:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._switch is None:
+        if self._remover is None:
             return
-        assert self._switch.stdin is not None
-        self._switch.stdin.close()
+        assert self._remover.stdin is not None
+        self._remover.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._switch.wait(_ANSWER_S)
+            self._remover.wait(_SYSTEMCTL_TIMEOUT_S)
 
 
-def record_service(requested: ServiceRequested, say: Callable[[str], None], agreed: Callable[[str], bool]) -> None:
-    """Record a service. `agreed` is shown the drop-in and returns whether to write it.
+def record_service(request: ServiceRequest, say: Callable[[str], None], confirm: Callable[[str], bool]) -> None:
+    """Record a service. `confirm` shows the user the text of the drop-in and returns whether to write it.
 
     Raises UsageError, LabError, MissingError, EngineError.
     """
-    with new_recording(requested.out, new_facts("tap", "unix", requested.unit)) as file:
-        _record_service(requested, file, say, agreed)
+    with new_recording(request.out, new_facts("tap", "unix", request.unit)) as file:
+        _record_service(request, file, say, confirm)
 
 
 def _record_service(
-    requested: ServiceRequested, file: RecordingFile, say: Callable[[str], None], agreed: Callable[[str], bool]
+    request: ServiceRequest, file: RecordingFile, say: Callable[[str], None], confirm: Callable[[str], bool]
 ) -> None:
     collected = Collected()
     folder = Path()
     tap: RecordTap | None = None
     try:
-        with withheld():
+        with hold_requests():
             folder = Path(tempfile.mkdtemp(prefix="howfar-", dir="/run"))
             folder.chmod(0o711)
         with Marks() as marks:
-            tap = RecordTap(requested.server, UnixTarget(path=str(folder / "tap.sock")))
-            drop_in = DropIn(requested.unit, str(folder / "tap.sock"), requested.server.path, marks.address)
-            if not agreed(f"{drop_in.path}:\n{drop_in.text}"):
+            tap = RecordTap(request.server, UnixTarget(path=str(folder / "tap.sock")))
+            drop_in = DropIn(request.unit, str(folder / "tap.sock"), request.server.path, marks.address)
+            if not confirm(f"{drop_in.path}:\n{drop_in.text}"):
                 raise UsageError("nothing was written", "Say yes, or give --yes.")
             collector = threading.Thread(
                 target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
             )
             collector.start()
             with drop_in:
-                page = _recorded_service(drop_in, tap, requested, say)
+                page = _run_service(drop_in, tap, request, say)
             with contextlib.suppress(EngineError):
                 tap.finish()
             collector.join()
-        with ending(file, say):
-            finish(file, collected, add_pages(file, marks, page, requested.gaps), 0, say)
+        with reporting_write_errors(file, say):
+            finish(file, collected, add_pages(file, marks, page, request.gaps), 0, say)
         say(f"the drop-in is gone; until its next restart {drop_in.unit} goes through the tap, unrecorded")
     finally:
         if tap is not None:
@@ -450,10 +457,10 @@ def _record_service(
             folder.rmdir()
 
 
-def _recorded_service(drop_in: DropIn, tap: RecordTap, requested: ServiceRequested, say: Callable[[str], None]) -> Page:
+def _run_service(drop_in: DropIn, tap: RecordTap, request: ServiceRequest, say: Callable[[str], None]) -> Page:
     say(f"restarting {drop_in.unit}")
     tap.serve(drop_in.restart())
     say("recording")
     begun_ns = time.monotonic_ns()
-    let_pass(requested.seconds)
+    wait_for(request.seconds)
     return Page(1, drop_in.unit, "command", 1.0, None, begun_ns, time.monotonic_ns())

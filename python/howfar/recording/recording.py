@@ -26,18 +26,18 @@ from howfar.store.database import (
     check_schema,
     check_structure,
     checksum,
-    damaged,
+    damage_error,
     loads,
-    opened,
+    open_for_reading,
     schema_of,
-    translated,
+    translate_errors,
 )
 
 FORMAT = 2
 """Since format 2, a complete recording has the fact `checksum`, and a page has the column `failed`."""
 SUFFIX = RECORDING.suffix
-_COLD, _FEWEST_FOR_COLD = 2, 3
-"""A first page that takes at least `_COLD` times as long as the others is cold; fewer pages than the second number cannot show it."""
+_COLD_FACTOR, _MIN_PAGES_FOR_COLD = 2, 3
+"""A first page counts as cold if it takes at least `_COLD_FACTOR` times the median of the others; fewer pages cannot show it."""
 _SMALL_REQUEST = 1448
 """Bytes of one segment: Nagle's algorithm delays nothing larger."""
 _ACK_WAIT_NS = (38_000_000, 60_000_000)
@@ -66,7 +66,7 @@ CREATE TABLE pages (
 """
 
 
-def _tables(version: int = FORMAT) -> str:
+def _create_tables_sql(version: int = FORMAT) -> str:
     """The SQL statements that create the tables of a format."""
     return _TABLES.format(pages_since_2=", failed INTEGER" if version > 1 else "")
 
@@ -98,7 +98,8 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """A run of bytes to the server and the run of bytes that came back. If unanswered, all four times are the last request's."""
+    """Bytes to the server, one or more requests, and the bytes that came back. Without an answer all four times are the last
+    request's."""
 
     id: int
     connection_id: int
@@ -154,36 +155,36 @@ class Page:
         return self.ended_ns - self.begun_ns
 
     @property
-    def unusable(self) -> str | None:
-        """Why the page is excluded from all figures; None if it is not. It failed, or its times are impossible, as when the clock of a
-        capture was set meanwhile."""
+    def unusable_reason(self) -> str | None:
+        """Why the page is excluded from all figures; None if it is not. It failed, or its times are impossible: for example, because
+        the clock was set during a capture."""
         if self.failed:
             return "answered with a server error, 5xx"
         if self.took_ns < 0:
             return "it ends before it begins"
-        if not all(one.is_in_order for one in self.round_trips):
+        if not all(trip.is_in_order for trip in self.round_trips):
             return "a round trip in it ends before it begins"
         return None
 
 
-def unsure(name: str, pages: Sequence[Page]) -> str | None:
+def uncertainty_note(name: str, pages: Sequence[Page]) -> str | None:
     """A note about pages whose begin and end were inferred from gaps; None if they were marked."""
     if all(page.method != "gap" for page in pages):
         return None
-    sure = sum(page.confidence for page in pages) / len(pages)
+    confidence = sum(page.confidence for page in pages) / len(pages)
     return (
-        f"{name}: its borders are rests between round trips, right with a confidence of {sure:.0%}; what the application computes "
-        "before the first and after the last is not in its time."
+        f"{name}: its borders are rests between round trips, right with a confidence of {confidence:.0%}; what the application "
+        "computes before the first and after the last is not in its time."
     )
 
 
-def cold_start(name: str, pages: Sequence[Page]) -> str | None:
+def cold_start_note(name: str, pages: Sequence[Page]) -> str | None:
     """A note about a first page that took much longer than the others, or None."""
-    if len(pages) < _FEWEST_FOR_COLD:
+    if len(pages) < _MIN_PAGES_FOR_COLD:
         return None
     first, *rest = (page.took_ns / 1e6 for page in sorted(pages, key=lambda page: page.begun_ns))
     usual = median(rest)
-    if first < _COLD * usual:
+    if first < _COLD_FACTOR * usual:
         return None
     return (
         f"{name}: the first page took {first:.3g} ms, and the others {usual:.3g} ms in the median. It was cold; quantiles above the "
@@ -208,18 +209,18 @@ class Recording:
     is_verified: bool = True
     """Whether it was checked against its checksum, which is written last: a recording that was cut off has none."""
 
-    def ack_wait_ns(self, one: RoundTrip) -> int:
+    def ack_wait_ns(self, trip: RoundTrip) -> int:
         """How long the rest of a small request waited for the acknowledgement of its first part: it was sent over TCP in two writes
         without TCP_NODELAY, and the server's kernel delayed the acknowledgement by 40 ms. 0 if it was not."""
-        waited_ns = one.sent_ns - one.begun_ns
-        is_small = one.bytes_to_server <= _SMALL_REQUEST and self.facts.get("transport") != "unix"
+        waited_ns = trip.sent_ns - trip.begun_ns
+        is_small = trip.bytes_to_server <= _SMALL_REQUEST and self.facts.get("transport") != "unix"
         return waited_ns if is_small and _ACK_WAIT_NS[0] <= waited_ns <= _ACK_WAIT_NS[1] else 0
 
 
-# Many times faster than `dataclasses.astuple`, which copies; the application runs on the same machine meanwhile.
-_CONNECTION, _DIGEST = (attrgetter(*(one.name for one in fields(kind))) for kind in (Connection, Digest))
-_ROUND_TRIP = attrgetter(*(one.name for one in fields(RoundTrip)[:-2]))
-_PAGE = attrgetter(*(one.name for one in fields(Page)[:-2]))
+# Many times faster than `dataclasses.astuple`, which copies. Speed matters, because the application runs on the same machine.
+_connection_row, _digest_row = (attrgetter(*(column.name for column in fields(kind))) for kind in (Connection, Digest))
+_round_trip_row = attrgetter(*(column.name for column in fields(RoundTrip)[:-2]))
+_page_row = attrgetter(*(column.name for column in fields(Page)[:-2]))
 
 
 class RecordingFile:
@@ -237,11 +238,11 @@ class RecordingFile:
                 f"{path} cannot be made: {error.strerror}", "Name another file with --out, in a folder that exists."
             ) from error
         try:
-            with translated(path, "write", RECORDING):
+            with translate_errors(path, "write", RECORDING):
                 self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
                 self._db.executescript(
                     f"PRAGMA application_id = {RECORDING.application_id}; PRAGMA user_version = {FORMAT}; PRAGMA journal_mode = WAL;"
-                    f"PRAGMA synchronous = OFF; BEGIN; {_tables()} COMMIT;"
+                    f"PRAGMA synchronous = OFF; BEGIN; {_create_tables_sql()} COMMIT;"
                 )
             self.set_facts({"format": FORMAT, **facts, "complete": False, "stopped": KILLED})
         except RunFileError:
@@ -250,65 +251,65 @@ class RecordingFile:
 
     def set_facts(self, facts: Mapping[str, Any]) -> None:
         """Add or replace facts."""
-        self._many("facts", _encoded(facts))
+        self._insert_rows("facts", _encode_facts(facts))
 
     def add_connections(self, connections: Iterable[Connection]) -> None:
         """Add connections, or replace those that have changed."""
-        self._many("connections", [_CONNECTION(one) for one in connections])
+        self._insert_rows("connections", [_connection_row(connection) for connection in connections])
 
     def add_digests(self, digests: Iterable[Digest]) -> None:
-        self._many("digests", [_DIGEST(one) for one in digests])
+        self._insert_rows("digests", [_digest_row(digest) for digest in digests])
 
     def add_round_trips(self, round_trips: Iterable[RoundTrip]) -> None:
         """Add round trips, without derived values."""
-        self._many("round_trips", [_ROUND_TRIP(one) for one in round_trips])
+        self._insert_rows("round_trips", [_round_trip_row(trip) for trip in round_trips])
 
     def add_pages(self, pages: Iterable[Page]) -> None:
         """Add pages, without the round trips that refer to them."""
-        self._many("pages", [_PAGE(one) for one in pages])
+        self._insert_rows("pages", [_page_row(page) for page in pages])
 
     def assign_pages(self) -> int:
-        """Assign each round trip to the page during which it began: a page of its process, or of all processes. Returns the number of
-        round trips without a page because two pages claim them; the fact `contested` counts them by page."""
-        with translated(self.path, "write", RECORDING):
+        """Assign each round trip to the page during which it began: a page of its process, or one that covers all processes. Returns
+        the number of round trips that two pages claim and that therefore get none; the fact `contested` counts them by page."""
+        with translate_errors(self.path, "write", RECORDING):
             pages = self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall()
             # LEFT JOIN: a connection that was open when its source was killed has no row.
             sql = (
                 "SELECT r.id, c.pid, r.begun_ns, r.connection_id, r.phase FROM round_trips r "
                 "LEFT JOIN connections c ON c.id = r.connection_id ORDER BY r.begun_ns, r.id"
             )
-            found = _assigned(pages, self._db.execute(sql))
-            self._place([(page, number) for number, page in found.pages.items()])
-        self.set_facts({"contested": found.contested})
-        return found.ambiguous
+            assignment = _assign_round_trips(pages, self._db.execute(sql))
+            self._update_page_ids([(page, number) for number, page in assignment.pages.items()])
+        self.set_facts({"contested": assignment.contested})
+        return assignment.ambiguous
 
-    def place(self, pages: Mapping[int, int]) -> None:
-        """Assign round trips to pages; both by number."""
-        with translated(self.path, "write", RECORDING):
-            self._place([(page, number) for number, page in pages.items()])
+    def set_page_ids(self, pages: Mapping[int, int]) -> None:
+        """Assign round trips to pages. `pages`: page ID by round trip ID."""
+        with translate_errors(self.path, "write", RECORDING):
+            self._update_page_ids([(page, number) for number, page in pages.items()])
 
-    def _place(self, rows: Sequence[tuple[int | None, int]]) -> None:
+    def _update_page_ids(self, rows: Sequence[tuple[int | None, int]]) -> None:
         self._db.execute("BEGIN")
         self._db.executemany("UPDATE round_trips SET page_id = ? WHERE id = ?", rows)
         self._db.execute("COMMIT")
 
-    def in_order(self) -> list[tuple[int, int, int | None, int, int, str | None]]:
-        """Round trips ordered by time: number, connection, process, begun, ended, statement."""
+    def ordered_round_trips(self) -> list[tuple[int, int, int | None, int, int, str | None]]:
+        """Round trips ordered by time: ID, connection, process, begin, end, statement."""
         sql = (
             "SELECT r.id, r.connection_id, c.pid, r.begun_ns, r.ended_ns, d.text FROM round_trips r "
             "LEFT JOIN connections c ON c.id = r.connection_id LEFT JOIN digests d ON d.id = r.digest_id "
             "ORDER BY r.begun_ns, r.id"
         )
-        with translated(self.path, "read", RECORDING):
+        with translate_errors(self.path, "read", RECORDING):
             return self._db.execute(sql).fetchall()
 
-    def timings(self) -> list[tuple[int, int, int, int, int, int]]:
-        """Answered round trips of pages, at most 100,000: page, begun, sent, ended, bytes to the server, to the client."""
+    def page_timings(self) -> list[tuple[int, int, int, int, int, int]]:
+        """Answered round trips of pages, at most 100,000: page, begin, end of sending, end, bytes to the server, to the client."""
         sql = (
             "SELECT page_id, begun_ns, sent_ns, ended_ns, bytes_to_server, bytes_to_client FROM round_trips "
             "WHERE page_id IS NOT NULL AND ended_ns > sent_ns ORDER BY page_id, begun_ns LIMIT 100000"
         )
-        with translated(self.path, "read", RECORDING):
+        with translate_errors(self.path, "read", RECORDING):
             return self._db.execute(sql).fetchall()
 
     def finish(self, facts: Mapping[str, Any]) -> None:
@@ -318,9 +319,9 @@ class RecordingFile:
 
     def seal(self, facts: Mapping[str, Any]) -> None:
         """Add or replace facts and write the checksum of the file's contents, in one transaction."""
-        with translated(self.path, "write", RECORDING):
+        with translate_errors(self.path, "write", RECORDING):
             self._db.execute("BEGIN")
-            self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", _encoded(facts))
+            self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", _encode_facts(facts))
             seal(self._db)
             self._db.execute("COMMIT")
 
@@ -342,55 +343,56 @@ class RecordingFile:
         for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
             self.path.with_name(name).unlink(missing_ok=True)
 
-    def _many(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _insert_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
             return
         marks = ", ".join("?" * len(rows[0]))
-        with translated(self.path, "write", RECORDING):
+        with translate_errors(self.path, "write", RECORDING):
             self._db.execute("BEGIN")
             self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
             self._db.execute("COMMIT")
 
 
-def _encoded(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _encode_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, json.dumps(value)) for name, value in facts.items()]
 
 
 class _Claims:
-    """Finds the pages that claim an instant of a process."""
+    """Finds the pages during which something happened in a process."""
 
     def __init__(self, pages: Sequence[tuple[int, int | None, int, int]]) -> None:
         self._by_pid: dict[int | None, list[tuple[int, int, int]]] = defaultdict(list)
         for number, pid, begun_ns, ended_ns in pages:
             self._by_pid[pid].append((begun_ns, ended_ns, number))
-        self._longest = {pid: max(end - begin for begin, end, _ in found) for pid, found in self._by_pid.items()}
-        for found in self._by_pid.values():
-            found.sort()
+        self._longest = {pid: max(end - begin for begin, end, _ in spans) for pid, spans in self._by_pid.items()}
+        for spans in self._by_pid.values():
+            spans.sort()
 
-    def of(self, pid: int | None, at_ns: int) -> list[int]:
-        """Pages of process `pid` (of any process if None) at this time; if it has none, those that apply to all processes."""
-        processes = [one for one in self._by_pid if one is not None] if pid is None else [pid]
-        own = [number for one in processes for number in self._within(one, at_ns)]
-        return own or self._within(None, at_ns)
+    def claiming_pages(self, pid: int | None, at_ns: int) -> list[int]:
+        """IDs of the pages of process `pid` (of any process if None) at this time; if there are none, of the pages that cover all
+        processes."""
+        processes = [process for process in self._by_pid if process is not None] if pid is None else [pid]
+        own = [number for process in processes for number in self._pages_at(process, at_ns)]
+        return own or self._pages_at(None, at_ns)
 
-    def _within(self, pid: int | None, at_ns: int) -> list[int]:
-        found = self._by_pid.get(pid, [])
-        first = bisect_left(found, (at_ns - self._longest.get(pid, 0),))
-        last = bisect_right(found, (at_ns + 1,))
-        return [number for begin, end, number in found[first:last] if begin <= at_ns <= end]
+    def _pages_at(self, pid: int | None, at_ns: int) -> list[int]:
+        spans = self._by_pid.get(pid, [])
+        first = bisect_left(spans, (at_ns - self._longest.get(pid, 0),))
+        last = bisect_right(spans, (at_ns + 1,))
+        return [number for begin, end, number in spans[first:last] if begin <= at_ns <= end]
 
 
 def read(path: Path) -> Recording:
     """Read a recording. Raises NotARunFile, NewerRunFile, RunFileError."""
-    with opened(path, RECORDING, FORMAT) as (db, version):
+    with open_for_reading(path, RECORDING, FORMAT) as (db, version):
         check_schema(db, path, _schema(version))
         facts = {name: loads(value) for name, value in db.execute("SELECT name, value FROM facts")}
-        sealed = facts.pop(_CHECKSUM, None)
-        if sealed is not None and sealed != _checksum(db):
-            raise damaged(path, "it is not as it was written")
-        if sealed is None:
+        stored_checksum = facts.pop(_CHECKSUM, None)
+        if stored_checksum is not None and stored_checksum != _checksum(db):
+            raise damage_error(path, "it is not as it was written")
+        if stored_checksum is None:
             if version > 1 and facts.get("complete"):
-                raise damaged(path, "its checksum is missing")
+                raise damage_error(path, "its checksum is missing")
             check_structure(db, path)
             _check_values(db, path)
         connections = tuple(
@@ -401,8 +403,8 @@ def read(path: Path) -> Recording:
         trips = [
             (*row[:-1], bool(row[-1])) for row in db.execute("SELECT * FROM round_trips ORDER BY begun_ns, sent_ns, id")
         ]
-        pages = [_page_of(row) for row in db.execute("SELECT * FROM pages ORDER BY begun_ns, id")]
-        return replace(_joined(facts, connections, digests, trips, pages), is_verified=sealed is not None)
+        pages = [_page_from_row(row) for row in db.execute("SELECT * FROM pages ORDER BY begun_ns, id")]
+        return replace(_join_rows(facts, connections, digests, trips, pages), is_verified=stored_checksum is not None)
 
 
 _CHECKSUM = "checksum"
@@ -426,11 +428,11 @@ def _checksum(db: sqlite3.Connection) -> str:
 @cache
 def _schema(version: int) -> Schema:
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(_tables(version))
+        db.executescript(_create_tables_sql(version))
         return schema_of(db)
 
 
-_IMPOSSIBLE = {
+_IMPOSSIBLE_VALUES = {
     "connection": "FROM connections WHERE opened_ns < 0 OR closed_ns < opened_ns OR login_ns < 0 OR login_round_trips < 0",
     "page": "FROM pages WHERE begun_ns < 0 OR ended_ns < begun_ns OR confidence NOT BETWEEN 0 AND 1"
     f" OR method NOT IN ({', '.join(map(repr, get_args(PageMethod)))})",
@@ -444,19 +446,19 @@ _IMPOSSIBLE = {
 
 def _check_values(db: sqlite3.Connection, path: Path) -> None:
     """Check a recording without a checksum for impossible values. Raises NotARunFile."""
-    for what, where in _IMPOSSIBLE.items():
-        found = db.execute(f"SELECT id {where} LIMIT 1").fetchone()
-        if found is not None:
-            raise damaged(path, f"{what} {found[0]} is impossible")
+    for what, where in _IMPOSSIBLE_VALUES.items():
+        impossible = db.execute(f"SELECT id {where} LIMIT 1").fetchone()
+        if impossible is not None:
+            raise damage_error(path, f"{what} {impossible[0]} is impossible")
 
 
-def _page_of(row: Sequence[Any]) -> Page:
+def _page_from_row(row: Sequence[Any]) -> Page:
     """A page from its row; in format 1 it is unknown whether a page failed."""
     failed = row[7] if len(row) > 7 else None
     return Page(*(*row[:7], None if failed is None else bool(failed)))
 
 
-def _joined(
+def _join_rows(
     facts: Mapping[str, Any],
     connections: tuple[Connection, ...],
     digests: tuple[Digest, ...],
@@ -465,68 +467,72 @@ def _joined(
 ) -> Recording:
     floor_ns = int(facts.get("floor_ns") or 0)
     contested = {int(number): count for number, count in (facts.get("contested") or {}).items()}
-    if facts.get("stopped") == KILLED:  # before it assigned round trips to pages
-        processes = {one.id: one.pid for one in connections}
-        found = _assigned(
+    if facts.get("stopped") == KILLED:  # the recorder was killed before it assigned round trips to pages
+        processes = {connection.id: connection.pid for connection in connections}
+        assignment = _assign_round_trips(
             [(page.id, page.pid, page.begun_ns, page.ended_ns) for page in pages],
             [(row[0], processes.get(row[1]), row[3], row[1], row[13]) for row in rows],
         )
-        rows = [(*row[:2], found.pages[row[0]], *row[3:]) for row in rows]
-        contested = {**found.contested}
-    ends = {page.id: page.begun_ns for page in pages}
+        rows = [(*row[:2], assignment.pages[row[0]], *row[3:]) for row in rows]
+        contested = {**assignment.contested}
+    last_end_ns = {page.id: page.begun_ns for page in pages}
     by_page: dict[int, list[RoundTrip]] = defaultdict(list)
     trips = []
     for row in rows:
-        one = RoundTrip(*row)
+        trip = RoundTrip(*row)
         gap_ns = 0
-        if one.page_id is not None:
-            previous = ends.get(one.page_id, one.begun_ns)
-            gap_ns = max(one.begun_ns - previous, 0)
-            ends[one.page_id] = max(previous, one.ended_ns)
-        server_ns = max(one.ended_ns - one.sent_ns - floor_ns, 0)
-        one = RoundTrip(*(*row, server_ns, gap_ns))
-        trips.append(one)
-        if one.page_id is not None:
-            by_page[one.page_id].append(one)
-    whole = tuple(Page(*(*_PAGE(page), tuple(by_page[page.id]), contested.get(page.id, 0))) for page in pages)
+        if trip.page_id is not None:
+            previous = last_end_ns.get(trip.page_id, trip.begun_ns)
+            gap_ns = max(trip.begun_ns - previous, 0)
+            last_end_ns[trip.page_id] = max(previous, trip.ended_ns)
+        server_ns = max(trip.ended_ns - trip.sent_ns - floor_ns, 0)
+        trip = RoundTrip(*(*row, server_ns, gap_ns))
+        trips.append(trip)
+        if trip.page_id is not None:
+            by_page[trip.page_id].append(trip)
+    complete_pages = tuple(
+        Page(*(*_page_row(page), tuple(by_page[page.id]), contested.get(page.id, 0))) for page in pages
+    )
     return Recording(
         facts,
         connections,
         digests,
         tuple(trips),
-        whole,
-        {one.id: one for one in digests},
-        {one.id: one for one in connections},
+        complete_pages,
+        {digest.id: digest for digest in digests},
+        {connection.id: connection for connection in connections},
     )
 
 
 @dataclass(frozen=True)
 class _Assignment:
-    """Which page each round trip belongs to."""
+    """The page to which each round trip belongs."""
 
     pages: Mapping[int, int | None]
+    """Page ID by round trip ID; None if the round trip belongs to no page."""
     ambiguous: int
-    """Round trips without a page because two pages claim them."""
+    """Number of round trips that belong to no page because two pages claim them."""
     contested: Mapping[int, int]
-    """Number of these round trips that each page claims."""
+    """How many of these round trips each page claims, by page ID."""
 
 
-def _assigned(
+def _assign_round_trips(
     pages: Sequence[tuple[int, int | None, int, int]], trips: Iterable[tuple[int, int | None, int, int, str]]
 ) -> _Assignment:
-    """Assign round trips to pages. `pages`: number, process, begun, ended. `trips`: number, process, begun, connection, phase; ordered
-    by their beginning. No program waits for a message that closes a connection, so its page may be over before it is seen: it is then
+    """Assign round trips to pages. `pages`: ID, process, begin, end. `trips`: ID, process, begin, connection, phase; ordered by begin.
+
+    No program waits for the message that closes a connection, so the page may be over when the recorder sees that message. It is then
     assigned to the page of the connection's previous round trip."""
     claims = _Claims(pages)
-    claimed: dict[int, list[int]] = {}
-    before: dict[int, list[int]] = {}
+    claims_by_trip: dict[int, list[int]] = {}
+    previous_claims: dict[int, list[int]] = {}
     for number, pid, begun_ns, connection, phase in trips:
-        found = claims.of(pid, begun_ns)
-        claimed[number] = found or (before.get(connection, []) if phase == "close" else [])
-        before[connection] = claimed[number]
-    shared = [found for found in claimed.values() if len(found) > 1]
+        claiming = claims.claiming_pages(pid, begun_ns)
+        claims_by_trip[number] = claiming or (previous_claims.get(connection, []) if phase == "close" else [])
+        previous_claims[connection] = claims_by_trip[number]
+    shared = [claiming for claiming in claims_by_trip.values() if len(claiming) > 1]
     return _Assignment(
-        pages={number: found[0] if len(found) == 1 else None for number, found in claimed.items()},
+        pages={number: claiming[0] if len(claiming) == 1 else None for number, claiming in claims_by_trip.items()},
         ambiguous=len(shared),
-        contested=Counter(page for found in shared for page in found),
+        contested=Counter(page for claiming in shared for page in claiming),
     )

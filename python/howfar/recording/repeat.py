@@ -1,7 +1,7 @@
-"""Recorded pages repeated against a real server, with statements that the user provides. Pure.
+"""Repeats recorded pages against a real server, with statements that the user provides. No I/O.
 
-A recording has statements without their literals. A file of complete statements determines what is run: for each recorded statement,
-cyclically, those of the file that are equal to it without literals. Gaps are kept, not arrival times.
+A recording has statements without their literals, so the user provides a file of complete statements. Those that equal a recorded
+statement but for their literals are run in turn, each time that statement occurs. Recorded gaps are kept, not arrival times.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from howfar.engine.messages import Repeated, RepeatPage, RepeatStep
 from howfar.errors import UsageError
 from howfar.recording.kinds import Kind
-from howfar.recording.layout import Trip, tap_ns, waited_for
+from howfar.recording.layout import Trip, sequential_trips, tap_ns
 from howfar.recording.predict import Quantiles, quantiles
 from howfar.recording.prediction_report import ms, with_interval
 from howfar.recording.recording import Page, Recording
-from howfar.recording.replay import BEHIND_SHARE, was_behind
+from howfar.recording.replay import BEHIND_SHARE, behind_warning
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Part
 from howfar.units import counted
@@ -38,11 +38,11 @@ _CHANGES = re.compile(
     | \A (BEGIN | SET | START) \b .* \b READ \s+ WRITE \b | \b INTO \s+ (OUTFILE | DUMPFILE) \b""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""Exceptions from `_READS`: changes that a read-only session does not prevent, and statements that make it writable."""
+"""Exceptions to `_READS`: changes that a read-only session does not prevent, and statements that make it writable."""
 _HIDDEN = re.compile(r"/\*M?! | \b set_config \b .* read_only", re.IGNORECASE | re.VERBOSE | re.DOTALL)
-"""Exceptions that a digest does not show: comments that a server may execute, and a setting named in a literal."""
-_MOST_NAMED, _LONGEST_NAMED = 5, 100
-_KEPT = 5000
+"""Exceptions to `_READS` that a digest does not show: comments that a server may execute, and a setting named in a literal."""
+_MAX_LISTED, _MAX_LISTED_LENGTH = 5, 100
+_OPEN_BEFORE = 5000
 """Added to the number of a connection that was open before its page."""
 _END = re.compile(r";\s*(?:\n|\Z)")
 _INCOMPLETE = re.compile(r"\?|\.\.\.|…")
@@ -65,13 +65,13 @@ class RepeatedPage(Part):
     """Mean time for connections and their logins, per page."""
     recorded_connecting_ms: float
     left_out: dict[str, int]
-    """Round trips of all these pages that have no statement, by command."""
+    """Number of round trips of all these pages that were not repeated because they have no statement, by command."""
     client_late: float
     """Delay of the tool's requests relative to the recording, as a share of the pages' time."""
 
 
 class Repetition(Part):
-    """The repetition of a recording at a server."""
+    """The repetition of a recording against a server."""
 
     server: str
     read_only: bool
@@ -82,14 +82,14 @@ class Repetition(Part):
     """Pages that were left out, with the reason."""
 
 
-def statements_in(text: str) -> tuple[str, ...]:
+def split_statements(text: str) -> tuple[str, ...]:
     """The statements of a file, each ended by a semicolon at the end of a line."""
     return tuple(statement.strip() for statement in _END.split(text) if statement.strip())
 
 
 @dataclass(frozen=True)
 class Script:
-    """The pages of a job and the statements that their steps name."""
+    """The pages to repeat, and the statements to which their steps refer by index."""
 
     recording: Recording
     """The recording reduced to the pages that can be repeated."""
@@ -98,44 +98,52 @@ class Script:
     left_out: tuple[Counter[str], ...]
     """Round trips of each page that are left out, by command."""
     lacking: tuple[str, ...]
-    """A sentence for each name of pages that are left out, with the reason."""
+    """For each name of pages that are left out, a sentence with the reason."""
 
 
 def script(recording: Recording, given: Sequence[str], digests: Sequence[str], writes: bool) -> Script:
-    """The script that repeats the pages of a recording whose statements are all known. `digests`: those of the given statements;
-    `writes`: also run statements that change data. Raises UsageError."""
-    known: dict[str, list[int]] = {}
-    for at, digest in enumerate(digests):
-        known.setdefault(_bare(digest), []).append(at)
-    trips = [waited_for(page, recording, {})[0] for page in recording.pages]
-    asked = [Counter(text for trip in page if (text := statement_of(trip)) is not None) for page in trips]
+    """The script that repeats those pages of a recording whose statements are all known with their literals. `digests`: the given
+    statements without literals; `writes`: also run statements that change data. Raises UsageError."""
+    indices_by_digest: dict[str, list[int]] = {}
+    for index, digest in enumerate(digests):
+        indices_by_digest.setdefault(_without_semicolon(digest), []).append(index)
+    trips = [sequential_trips(page, recording, {})[0] for page in recording.pages]
+    needed = [Counter(text for trip in page if (text := executed_statement(trip)) is not None) for page in trips]
     statements = list(given)
-    for text in dict.fromkeys(text for page in asked for text in page):
-        if text not in known and not _INCOMPLETE.search(text):
-            known[text] = [len(statements)]
+    for text in dict.fromkeys(text for page in needed for text in page):
+        if text not in indices_by_digest and not _INCOMPLETE.search(text):
+            indices_by_digest[text] = [len(statements)]
             statements.append(text)
-    whole = [at for at, texts in enumerate(asked) if texts and texts.keys() <= known.keys()]
-    lacking = _lacking(recording.pages, asked, known)
-    if not whole:
+    complete = [index for index, texts in enumerate(needed) if texts and texts.keys() <= indices_by_digest.keys()]
+    lacking = _explain_left_out(recording.pages, needed, indices_by_digest)
+    if not complete:
         raise UsageError(
             f"no page can be repeated: {'; '.join(lacking)}",
             "Add to the file at least one of each statement, complete, with a semicolon at the end of its last line.",
         )
-    _check_changes(sum((asked[at] for at in whole), Counter[str]()), statements, known, writes)
-    kept = replace(recording, pages=tuple(recording.pages[at] for at in whole))
-    turns = {digest: cycle(places) for digest, places in known.items()}
-    each_ns = tap_ns(recording) + unseen_ns(recording)
-    made = [_page(recording.pages[at], trips[at], turns, each_ns) for at in whole]
-    return Script(kept, tuple(statements), tuple(page for page, _ in made), tuple(left for _, left in made), lacking)
+    _check_permitted(sum((needed[index] for index in complete), Counter[str]()), statements, indices_by_digest, writes)
+    repeatable = replace(recording, pages=tuple(recording.pages[index] for index in complete))
+    index_cycles = {digest: cycle(indices) for digest, indices in indices_by_digest.items()}
+    recorder_ns_per_trip = tap_ns(recording) + unseen_round_trip_ns(recording)
+    pages_and_left_out = [
+        _make_page(recording.pages[index], trips[index], index_cycles, recorder_ns_per_trip) for index in complete
+    ]
+    return Script(
+        repeatable,
+        tuple(statements),
+        tuple(page for page, _ in pages_and_left_out),
+        tuple(left_out for _, left_out in pages_and_left_out),
+        lacking,
+    )
 
 
-def _lacking(
-    pages: Sequence[Page], asked: Sequence[Counter[str]], known: Mapping[str, Sequence[int]]
+def _explain_left_out(
+    pages: Sequence[Page], needed: Sequence[Counter[str]], known: Mapping[str, Sequence[int]]
 ) -> tuple[str, ...]:
     """Why pages cannot be repeated, by name."""
     missing: dict[str, Counter[str]] = {}
     counts: Counter[str] = Counter()
-    for page, texts in zip(pages, asked, strict=True):
+    for page, texts in zip(pages, needed, strict=True):
         absent = [text for text in texts if text not in known]
         if absent or not texts:
             missing.setdefault(page.name, Counter()).update(absent)
@@ -144,41 +152,43 @@ def _lacking(
         f"{name} ({counted(counts[name], 'page')}) has no statement"
         if not texts
         else f"{name} ({counted(counts[name], 'page')}) lacks {counted(len(texts), 'statement')}: "
-        + ", ".join(text[:_LONGEST_NAMED] for text, _ in texts.most_common(_MOST_NAMED))
+        + ", ".join(text[:_MAX_LISTED_LENGTH] for text, _ in texts.most_common(_MAX_LISTED))
         for name, texts in missing.items()
     )
 
 
-def _bare(digest: str) -> str:
+def _without_semicolon(digest: str) -> str:
     """A digest without the final semicolon that some applications send."""
     return digest.rstrip("; ")
 
 
-def statement_of(trip: Trip) -> str | None:
+def executed_statement(trip: Trip) -> str | None:
     """The statement that a round trip ran, without its literals. None if it ran none: a login, a ping, a preparation, or a fetch from
     the result of an earlier statement."""
     if trip.digest is None or trip.kind in (Kind.CONNECT, Kind.PREPARE):
         return None
     if trip.kind is Kind.FETCH and not trip.text.lower().startswith("fetch "):
         return None
-    return _bare(trip.digest.text) or None
+    return _without_semicolon(trip.digest.text) or None
 
 
-def unseen_ns(recording: Recording) -> float:
+def unseen_round_trip_ns(recording: Recording) -> float:
     """Time for which an application waits for a round trip before and after the recorder sees it. Recorded gaps include it."""
     path_ns, floor_ns = (float(recording.facts.get(name) or 0) for name in ("path_ns", "floor_ns"))
     return max(path_ns - floor_ns, 0.0)
 
 
-def _check_changes(
-    asked: Counter[str], statements: Sequence[str], known: Mapping[str, Sequence[int]], writes: bool
+def _check_permitted(
+    needed: Counter[str], statements: Sequence[str], indices_by_digest: Mapping[str, Sequence[int]], writes: bool
 ) -> None:
     """Check that the statements of the pages are permitted. Raises UsageError."""
-    changing = [digest for digest in asked if may_change(digest)]
-    changing += [digest for digest in asked if any(_HIDDEN.search(statements[at]) for at in known[digest])]
+    changing = [digest for digest in needed if may_change(digest)]
+    changing += [
+        digest for digest in needed if any(_HIDDEN.search(statements[index]) for index in indices_by_digest[digest])
+    ]
     if changing and not writes:
         raise UsageError(
-            f"statements may change data: {'; '.join(digest[:_LONGEST_NAMED] for digest in changing[:_MOST_NAMED])}",
+            f"statements may change data: {'; '.join(digest[:_MAX_LISTED_LENGTH] for digest in changing[:_MAX_LISTED])}",
             "Give --writes to run them at this server, or record pages that only read.",
         )
 
@@ -189,127 +199,143 @@ def may_change(digest: str) -> bool:
     return any(_READS.match(part) is None or _CHANGES.search(part) is not None for part in parts)
 
 
-def _page(
-    page: Page, trips: Sequence[Trip], turns: Mapping[str, Iterator[int]], each_ns: float
+def _make_page(
+    page: Page, trips: Sequence[Trip], index_cycles: Mapping[str, Iterator[int]], recorder_ns_per_trip: float
 ) -> tuple[RepeatPage, Counter[str]]:
     """A page's steps, and counts of the round trips left out. The application's time around those is kept as gaps."""
     steps: list[RepeatStep] = []
-    # Numbered alike in each page: a connection that a page opens replaces the one that the page before it opened.
+    # Each page numbers its connections in the same way, so a connection that it opens replaces the one opened by the page before.
     opened: set[int] = set()
     numbers: dict[int, int] = {}
-    left: Counter[str] = Counter()
-    waits_ns = 0.0
+    left_out: Counter[str] = Counter()
+    gap_ns = 0.0
     for trip in trips:
-        waits_ns += max(trip.gap_ns - each_ns, 0.0)
-        is_own = trip.connection in opened or trip.phase == "connect"
-        connection = numbers.setdefault(trip.connection, len(numbers) + (0 if is_own else _KEPT))
+        gap_ns += max(trip.gap_ns - recorder_ns_per_trip, 0.0)
+        is_opened_here = trip.connection in opened or trip.phase == "connect"
+        connection = numbers.setdefault(trip.connection, len(numbers) + (0 if is_opened_here else _OPEN_BEFORE))
         if trip.phase == "connect":
             if trip.connection not in opened:
                 opened.add(trip.connection)
-                steps.append(RepeatStep(connection=connection, opens=True, gap_ns=round(waits_ns)))
-            waits_ns = 0.0  # the repeated login includes the computing between its own round trips
-        elif (text := statement_of(trip)) is not None:
+                steps.append(RepeatStep(connection=connection, opens=True, gap_ns=round(gap_ns)))
+            gap_ns = 0.0  # the repeated login includes the computing between its own round trips
+        elif (text := executed_statement(trip)) is not None:
             steps.append(
                 RepeatStep(
                     connection=connection,
-                    gap_ns=round(waits_ns),
-                    statement=next(turns[text]),
+                    gap_ns=round(gap_ns),
+                    statement=next(index_cycles[text]),
                     may_fail=trip.failed,
                 )
             )
-            waits_ns = 0.0
+            gap_ns = 0.0
         else:
-            left[trip.command] += 1
+            left_out[trip.command] += 1
     last = trips[-1]
-    rest_ns = page.ended_ns - last.begun_ns - last.took_ns + waits_ns
-    return RepeatPage(steps=tuple(steps), rest_ns=max(round(rest_ns), 0)), left
+    rest_ns = page.ended_ns - last.begun_ns - last.took_ns + gap_ns
+    return RepeatPage(steps=tuple(steps), rest_ns=max(round(rest_ns), 0)), left_out
 
 
-def analyze(made: Script, blocks: Sequence[Sequence[Repeated]], server: str, read_only: bool) -> Repetition:
+def analyze(repeated_script: Script, blocks: Sequence[Sequence[Repeated]], server: str, read_only: bool) -> Repetition:
     """Analyze a repetition. `blocks`: for each block the repetitions of all pages of the script, in their order."""
-    recording = made.recording
-    each_ns, beside_ns = tap_ns(recording), unseen_ns(recording)
+    recording = repeated_script.recording
+    tap_ns_per_trip, unseen_ns = tap_ns(recording), unseen_round_trip_ns(recording)
     names = dict.fromkeys(page.name for page in recording.pages)
-    found = []
+    repeated_pages = []
     for name in names:
-        places = [at for at, page in enumerate(recording.pages) if page.name == name]
-        times = np.asarray([[float(block[at].took_ns) for block in blocks] for at in places])
-        waited = [waited_for(recording.pages[at], recording, {})[0] for at in places]
+        indices = [index for index, page in enumerate(recording.pages) if page.name == name]
+        times = np.asarray([[float(block[index].took_ns) for block in blocks] for index in indices])
+        waited_trips = [sequential_trips(recording.pages[index], recording, {})[0] for index in indices]
         recorded = [
-            recording.pages[at].took_ns - len(trips) * each_ns for at, trips in zip(places, waited, strict=True)
+            recording.pages[index].took_ns - len(trips) * tap_ns_per_trip
+            for index, trips in zip(indices, waited_trips, strict=True)
         ]
-        repeated = [block[at] for at in places for block in blocks]
-        statements = [trip.took_ns + beside_ns for trips in waited for trip in trips if statement_of(trip) is not None]
-        found.append(
+        repeated = [block[index] for index in indices for block in blocks]
+        statements = [
+            trip.took_ns + unseen_ns for trips in waited_trips for trip in trips if executed_statement(trip) is not None
+        ]
+        repeated_pages.append(
             RepeatedPage(
                 name=name,
-                pages=len(places),
+                pages=len(indices),
                 repeated=quantiles(times),
                 recorded=quantiles(np.repeat(np.asarray(recorded)[:, None], len(blocks), axis=1)),
-                round_trips=len(statements) / len(places),
+                round_trips=len(statements) / len(indices),
                 waiting_ms=sum(sum(page.round_trips_ns) for page in repeated) / len(repeated) / 1e6,
-                recorded_waiting_ms=sum(statements) / len(places) / 1e6,
+                recorded_waiting_ms=sum(statements) / len(indices) / 1e6,
                 connecting_ms=sum(sum(page.opened_ns) for page in repeated) / len(repeated) / 1e6,
-                recorded_connecting_ms=sum(_connecting_ns(trips, each_ns, beside_ns) for trips in waited)
-                / len(places)
+                recorded_connecting_ms=sum(
+                    _connect_and_login_ns(trips, tap_ns_per_trip, unseen_ns) for trips in waited_trips
+                )
+                / len(indices)
                 / 1e6,
-                left_out=dict(sum((made.left_out[at] for at in places), Counter[str]())),
+                left_out=dict(sum((repeated_script.left_out[index] for index in indices), Counter[str]())),
                 client_late=sum(page.client_late_ns for page in repeated) / float(times.sum()),
             )
         )
-    return Repetition(server=server, read_only=read_only, blocks=len(blocks), pages=tuple(found), lacking=made.lacking)
+    return Repetition(
+        server=server,
+        read_only=read_only,
+        blocks=len(blocks),
+        pages=tuple(repeated_pages),
+        lacking=repeated_script.lacking,
+    )
 
 
-def _connecting_ns(trips: Sequence[Trip], tap_ns: float, beside_ns: float) -> float:
+def _connect_and_login_ns(trips: Sequence[Trip], tap_ns: float, unseen_ns: float) -> float:
     """Time of the round trips of logins, and of the application between the round trips of one login."""
     return sum(
         trip.took_ns
-        + beside_ns
-        + (max(trip.gap_ns - tap_ns - beside_ns, 0.0) if before and before.connection == trip.connection else 0.0)
-        for before, trip in pairwise((None, *trips))
+        + unseen_ns
+        + (max(trip.gap_ns - tap_ns - unseen_ns, 0.0) if previous and previous.connection == trip.connection else 0.0)
+        for previous, trip in pairwise((None, *trips))
         if trip is not None and trip.phase == "connect"
     )
 
 
-def document(found: Repetition) -> Document:
+def document(repetition: Repetition) -> Document:
     """The report."""
-    blocks: list[Block] = [Answer(_answer(found)), Heading("Repeated and recorded"), _table(found)]
-    if warnings := tuple(_warnings(found)):
+    blocks: list[Block] = [
+        Answer(_answer_sentence(repetition)),
+        Heading("Repeated and recorded"),
+        _pages_table(repetition),
+    ]
+    if warnings := tuple(_warnings(repetition)):
         blocks.append(Warnings(warnings))
     blocks += [
         Heading("How it was repeated"),
         Text(
-            f"{found.blocks} blocks, each with every page once, on {found.server} as it is, after one that is not counted. Gaps "
-            "between round trips are those of the recording. Statements are those given, as text: what the application prepared is "
-            f"not prepared here. {'Sessions were read only.' if found.read_only else ''}".rstrip()
+            f"{repetition.blocks} blocks, each with every page once, on {repetition.server} as it is, after one that is not counted. "
+            "Gaps between round trips are those of the recording. Statements are those given, as text: what the application prepared "
+            f"is not prepared here. {'Sessions were read only.' if repetition.read_only else ''}".rstrip()
         ),
     ]
     return Document("howfar replay", tuple(blocks))
 
 
-def _answer(found: Repetition) -> str:
-    page = max(found.pages, key=lambda page: page.repeated.p50_ms.value)
+def _answer_sentence(repetition: Repetition) -> str:
+    page = max(repetition.pages, key=lambda page: page.repeated.p50_ms.value)
     text = (
-        f"{page.name} took {with_interval(page.repeated.p50_ms)} on {found.server}, and {with_interval(page.recorded.p50_ms)} when it "
-        f"was recorded: its {page.round_trips:g} statements {ms(page.waiting_ms)} ms, and {ms(page.recorded_waiting_ms)} ms then"
+        f"{page.name} took {with_interval(page.repeated.p50_ms)} on {repetition.server}, and {with_interval(page.recorded.p50_ms)} "
+        f"when it was recorded: its {page.round_trips:g} statements {ms(page.waiting_ms)} ms, and {ms(page.recorded_waiting_ms)} ms "
+        "then"
     )
     if page.connecting_ms:
         text += f"; connecting {ms(page.connecting_ms)} ms, and {ms(page.recorded_connecting_ms)} ms then"
     return f"{text}."
 
 
-def _warnings(found: Repetition) -> Iterator[str]:
-    yield from (f"Left out: {reason}." for reason in found.lacking)
-    for page in found.pages:
+def _warnings(repetition: Repetition) -> Iterator[str]:
+    yield from (f"Left out: {reason}." for reason in repetition.lacking)
+    for page in repetition.pages:
         if page.client_late > BEHIND_SHARE:
-            yield was_behind(page.name, "this tool", page.client_late)
+            yield behind_warning(page.name, "this tool", page.client_late)
         if page.left_out:
-            named = ", ".join(f"{count} {command}" for command, count in sorted(page.left_out.items()))
-            yield f"{page.name}: round trips that are no statements were left out ({named}, in {counted(page.pages, 'page')})."
+            listed = ", ".join(f"{count} {command}" for command, count in sorted(page.left_out.items()))
+            yield f"{page.name}: round trips that are no statements were left out ({listed}, in {counted(page.pages, 'page')})."
 
 
-def _table(found: Repetition) -> Table:
-    heads = (
+def _pages_table(repetition: Repetition) -> Table:
+    columns = (
         Column("page", left=True),
         Column("repeated", "ms, p50"),
         Column("recorded", "ms, p50"),
@@ -333,6 +359,6 @@ def _table(found: Repetition) -> Table:
             cell(page.recorded_waiting_ms),
             Cell(f"{page.client_late:.1%}"),
         )
-        for page in found.pages
+        for page in repetition.pages
     ]
-    return Table("", heads, tuple(rows), main=True)
+    return Table("", columns, tuple(rows), main=True)

@@ -1,6 +1,6 @@
-"""Replay of recorded pages on another path, against a server that answers with the recorded sizes after the recorded times. Pure.
+"""Replays recorded pages on another path, against a server that answers with the recorded sizes after the recorded times. No I/O.
 
-Gaps are kept, not arrival times: the interval between an answer and the next round trip is that of the recording.
+The replay keeps the recorded gaps between an answer and the next round trip, not the recorded arrival times.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import numpy as np
 
 from howfar.engine.messages import Replayed, ReplayPage, ReplayStep
 from howfar.recording.costs import SMALLEST, PathCosts
-from howfar.recording.layout import LaidPage
-from howfar.recording.predict import Prediction, Quantiles, quantiles, ranged
+from howfar.recording.layout import CostedPage
+from howfar.recording.predict import Prediction, Quantiles, predicted_quantiles, quantiles
 from howfar.recording.prediction_report import limits, ms, with_interval
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 
 BEHIND_SHARE = 0.02
-"""An end counts as behind if it was late by more than this share of a page's time."""
+"""The tool or the server counts as behind the recording if it was late by more than this share of a page's time."""
 
 
 class ReplayedPage(Part):
@@ -41,9 +41,9 @@ class ReplayedPage(Part):
 
     @property
     def behind(self) -> str | None:
-        """The end that fell behind the recording, `tool` or `server`, or None."""
-        late, who = max((self.client_late, "tool"), (self.server_late, "server"))
-        return who if late > BEHIND_SHARE else None
+        """Which end fell behind the recording, `tool` or `server`; None if neither did."""
+        late, end = max((self.client_late, "tool"), (self.server_late, "server"))
+        return end if late > BEHIND_SHARE else None
 
 
 class Replay(Part):
@@ -55,25 +55,26 @@ class Replay(Part):
     pages: tuple[ReplayedPage, ...]
 
 
-def script(page: LaidPage, present: PathCosts) -> ReplayPage:
+def script(page: CostedPage, present: PathCosts) -> ReplayPage:
     """The script of a page for the engine. Recorded gaps contain the time to connect on the `present` path and the part of a round
-    trip that the recorder did not see; both are subtracted. The slower computing after a wait, part of path costs, remains."""
-    opened_ns = present.connect_ns.mean()
-    computing_ns = present.resuming_ns.mean()
+    trip that the recorder did not see; both are subtracted. Computing that is slower after a wait is part of path costs and remains in
+    the gaps."""
+    connect_ns = present.connect_ns.mean()
+    resuming_ns = present.resuming_ns.mean()
     steps = []
     numbers: dict[int, int] = {}
-    each_tap_ns = (page.page.took_ns - page.took_ns) / len(page.trips)
+    tap_ns_per_trip = (page.page.took_ns - page.took_ns) / len(page.trips)
     server_ns = page.server_ns.mean(axis=0)
-    for at, trip in enumerate(page.trips):
-        new = trip.connection not in numbers
+    for index, trip in enumerate(page.trips):
+        is_new = trip.connection not in numbers
         number = numbers.setdefault(
-            trip.connection, len(numbers) if trip.connection in page.opened else 5000 + len(numbers)
+            trip.connection, len(numbers) if trip.connection in page.opened_connections else 5000 + len(numbers)
         )
-        opens = new and trip.connection in page.opened
-        unseen_ns = max(page.unseen_ns[at] - computing_ns, 0)
-        gap_ns = trip.gap_ns - each_tap_ns - unseen_ns - (opened_ns if opens else 0)
+        opens = is_new and trip.connection in page.opened_connections
+        unseen_ns = max(page.unseen_ns[index] - resuming_ns, 0)
+        gap_ns = trip.gap_ns - tap_ns_per_trip - unseen_ns - (connect_ns if opens else 0)
         if trip.ack_wait_ns:
-            # A separate round trip for the acknowledgement that the second write waits for.
+            # The second write of this request waits for an acknowledgement, which is replayed as a round trip of its own.
             wait_ns = max(round(trip.ack_wait_ns - present.smallest_ns.mean()), 0)
             steps.append(ReplayStep(connection=number, opens=opens, gap_ns=max(round(gap_ns), 0), server_ns=wait_ns,
                                     bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1]))  # fmt: skip
@@ -83,7 +84,7 @@ def script(page: LaidPage, present: PathCosts) -> ReplayPage:
                 connection=number,
                 opens=opens,
                 gap_ns=max(round(gap_ns), 0),
-                server_ns=max(round(server_ns[at]), 0),
+                server_ns=max(round(server_ns[index]), 0),
                 bytes_to_server=trip.to_server,
                 bytes_to_client=trip.to_client,
             )
@@ -93,7 +94,7 @@ def script(page: LaidPage, present: PathCosts) -> ReplayPage:
 
 
 def analyze(
-    laid: Mapping[str, Sequence[LaidPage]],
+    costed: Mapping[str, Sequence[CostedPage]],
     blocks: Sequence[Mapping[str, Sequence[Replayed]]],
     prediction: Prediction,
     rtt_ns: int,
@@ -103,64 +104,64 @@ def analyze(
     pages = []
     for name in blocks[0]:
         times = np.asarray([[page.took_ns for page in block[name]] for block in blocks], dtype=float).T
-        found = quantiles(times)
-        whole = float(times.sum())
+        measured = quantiles(times)
+        total_ns = float(times.sum())
         replayed = [page for block in blocks for page in block[name]]
-        of_these = ranged(laid[name])
+        predicted = predicted_quantiles(costed[name])
         pages.append(
             ReplayedPage(
                 name=name,
                 pages=len(times),
-                p50_ms=found.p50_ms,
-                p95_ms=found.p95_ms,
-                predicted=None if name in missed else of_these,
-                client_late=sum(page.client_late_ns for page in replayed) / whole,
-                server_late=sum(page.server_late_ns for page in replayed) / whole,
+                p50_ms=measured.p50_ms,
+                p95_ms=measured.p95_ms,
+                predicted=None if name in missed else predicted,
+                client_late=sum(page.client_late_ns for page in replayed) / total_ns,
+                server_late=sum(page.server_late_ns for page in replayed) / total_ns,
             )
         )
     return Replay(target=prediction.target, rtt_ns=rtt_ns, blocks=len(blocks), pages=tuple(pages))
 
 
-def document(found: Replay) -> Document:
+def document(replay: Replay) -> Document:
     """The report."""
-    blocks: list[Block] = [Answer(_answer(found)), Heading("Replayed and predicted"), _table(found)]
-    behind = [page for page in found.pages if page.behind is not None]
+    blocks: list[Block] = [Answer(_answer_sentence(replay)), Heading("Replayed and predicted"), _pages_table(replay)]
+    behind = [page for page in replay.pages if page.behind is not None]
     if behind:
-        blocks.append(Warnings(tuple(_behind(page) for page in behind)))
+        blocks.append(Warnings(tuple(_behind_warning(page) for page in behind)))
     blocks += [
         Heading("How it was replayed"),
         Text(
-            f"{found.blocks} blocks, each with every page once. Gaps between round trips and the server's times are those of the "
+            f"{replay.blocks} blocks, each with every page once. Gaps between round trips and the server's times are those of the "
             "recording; the server answers as many bytes as were recorded, and no statement is needed."
         ),
     ]
     return Document("howfar replay", tuple(blocks))
 
 
-def _answer(found: Replay) -> str:
-    page = max(found.pages, key=lambda page: page.p50_ms.value)
-    text = f"{page.name} took {with_interval(page.p50_ms)} on {found.target}"
+def _answer_sentence(replay: Replay) -> str:
+    page = max(replay.pages, key=lambda page: page.p50_ms.value)
+    text = f"{page.name} took {with_interval(page.p50_ms)} on {replay.target}"
     if page.predicted is not None and page.error is not None:
         text += f"; the prediction was {with_interval(page.predicted.p50_ms)} ({page.error:+.1%})"
-    late = "Neither the tool nor the server was behind." if not any(each.behind for each in found.pages) else ""
-    return f"{text}. {late}".strip()
+    not_late = "Neither the tool nor the server was behind." if not any(other.behind for other in replay.pages) else ""
+    return f"{text}. {not_late}".strip()
 
 
-def _behind(page: ReplayedPage) -> str:
+def _behind_warning(page: ReplayedPage) -> str:
     late = page.client_late if page.behind == "tool" else page.server_late
-    return was_behind(page.name, "this tool" if page.behind == "tool" else "the server", late)
+    return behind_warning(page.name, "this tool" if page.behind == "tool" else "the server", late)
 
 
-def was_behind(name: str, who: str, late: float) -> str:
-    """The warning that `who` (the tool or the server) was late by the share `late` of a page's time."""
+def behind_warning(name: str, end: str, late: float) -> str:
+    """A warning that `end` (the tool or the server) was late. `late`: its delay as a share of the page's time."""
     return (
-        f"{name}: {who} was behind the recording by {late:.1%} of the time: the replay is too slow by as much. Replay on a quieter "
+        f"{name}: {end} was behind the recording by {late:.1%} of the time: the replay is too slow by as much. Replay on a quieter "
         "machine."
     )
 
 
-def _table(found: Replay) -> Table:
-    heads = (
+def _pages_table(replay: Replay) -> Table:
+    columns = (
         Column("page", left=True),
         Column("replayed", "ms, p50"),
         Column("predicted", "ms, p50"),
@@ -171,22 +172,22 @@ def _table(found: Replay) -> Table:
         Column("server late", optional=True),
     )
     rows = []
-    for page in found.pages:
+    for page in replay.pages:
         predicted = page.predicted
         rows.append(
             (
                 Cell(page.name, f"{page.pages} pages"),
-                _cell(page.p50_ms),
-                Cell("unknown") if predicted is None else _cell(predicted.p50_ms),
+                _estimate_cell(page.p50_ms),
+                Cell("unknown") if predicted is None else _estimate_cell(predicted.p50_ms),
                 Cell("" if page.error is None else f"{page.error:+.1%}"),
-                _cell(page.p95_ms),
-                Cell("unknown") if predicted is None else _cell(predicted.p95_ms),
+                _estimate_cell(page.p95_ms),
+                Cell("unknown") if predicted is None else _estimate_cell(predicted.p95_ms),
                 Cell(f"{page.client_late:.1%}"),
                 Cell(f"{page.server_late:.1%}"),
             )
         )
-    return Table("", heads, tuple(rows), main=True)
+    return Table("", columns, tuple(rows), main=True)
 
 
-def _cell(found: Estimate) -> Cell:
-    return Cell(ms(found.value), limits(found))
+def _estimate_cell(estimate: Estimate) -> Cell:
+    return Cell(ms(estimate.value), limits(estimate))

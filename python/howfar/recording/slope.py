@@ -26,7 +26,7 @@ from howfar.engine.ping_messages import Target, TcpListen, TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab.idle import cannot_poll, polling
 from howfar.recording.insertion import NamedServer, insertion
-from howfar.recording.tap import Application, Tap, listening, tap_folder
+from howfar.recording.tap import Application, Tap, listen_address, tap_folder
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets, mean_interval
@@ -37,28 +37,29 @@ RTTS_NS = (200_000, 500_000, 1_000_000, 5_000_000, 20_000_000, 85_000_000)
 """RTTs for which every report gives a time."""
 KINK_SHARE = 0.05
 """A change of the slope below this share is no kink, however narrow its interval."""
-LONGEST_S = 120.0
+MAX_RUN_S = 120.0
 """Timeout of one page, or one run of the command."""
 _READY_S = 30.0
 _SETTLE_S = 5.0
-_IN_URLS = "!#$%&'()*+,/:;=?@[]~"
+_URL_SAFE = "!#$%&'()*+,/:;=?@[]~"
 """Characters of a path and a query that are not percent-encoded."""
 _PINGS = 300
-_LEAST_PINGS = 10
+_MIN_PINGS = 10
 _PINGS_NS = 50_000_000
 _ROUNDS = 5
 _SEED = 20_260
-_WINDOW, _STEADY = 16, 0.02
-"""Times are steady if the minimum of the last `_WINDOW` is at most the share `_STEADY` below that of the `_WINDOW` before. Minima are
-compared because other programs only add time."""
-_MOST_WARM_UPS, _WARM_UP_SHARE = 400, 0.25
+_STEADY_WINDOW, _STEADY_SHARE = 16, 0.02
+"""Times are steady if the minimum of the last `_STEADY_WINDOW` times is at most the share `_STEADY_SHARE` below the minimum of as many
+times before. Minima are compared because other programs only add time."""
+_MAX_WARM_UPS, _WARM_UP_SHARE = 400, 0.25
 """Limits of the warm-up: number of pages, and share of the time budget."""
 _SHORT_NS = (0, 1_000_000, 2_000_000, 5_000_000)
 _LONG_NS = (0, 1_000_000, 5_000_000, 20_000_000)
-"""Default delays: the long ones if the time budget allows. Computing is slower after a wait, the more so the longer the wait, up to
-some 10 ms: with 5 ms as the longest delay, a slope of 51 round trips was measured as 55, with 20 ms as 52."""
-_DRIFT = 0.1
-"""Share by which the times of the first and the last block may differ without a warning."""
+"""Default delays: `_LONG_NS` if the time budget allows it, else `_SHORT_NS`. After a wait a program computes more slowly, increasingly
+so for waits up to about 10 ms, which inflates the slope: 51 round trips were measured as 55 with delays up to 5 ms, and as 52 with
+delays up to 20 ms."""
+_MAX_DRIFT_SHARE = 0.1
+"""Maximum relative difference between the durations of the first and the last block that causes no warning."""
 
 IdleCpus = Literal["polling", "as-found"]
 """Whether idle CPUs were kept from sleeping (polling); measurements then include no time for waking them."""
@@ -89,7 +90,7 @@ class Kink(Part):
 
 
 class Slope(Part):
-    """The result, in milliseconds unless a name says otherwise."""
+    """The fitted line and what was measured for it. Times are in milliseconds unless a name says otherwise."""
 
     slope: Estimate
     """Round trips on the critical path."""
@@ -107,11 +108,11 @@ class Slope(Part):
     kinks: tuple[Kink, ...]
     blocks: int
     warm_ups: int = 1
-    """Number of pages or runs before those that count."""
+    """Number of pages or runs that warmed up the application and are not counted."""
     still_falling: bool = False
     """Whether times still fell at the end of the warm-up."""
     drift: float = 0.0
-    """Share by which the first block took longer than the last."""
+    """How much longer the first block took than the last, as a share of the last."""
     longest_ns: int
     """Times beyond this added delay are extrapolated."""
     idle: IdleCpus
@@ -132,7 +133,7 @@ class Costs(Part):
 
 
 @dataclass(frozen=True)
-class Requested:
+class SlopeRequest:
     """What to time, with which server, and how."""
 
     server: NamedServer
@@ -145,66 +146,66 @@ class Requested:
     """Delays to add. None: up to 20 ms, or only up to 5 ms if the blocks would otherwise exceed the time budget."""
     blocks: int = 8
     budget_s: float = 60.0
-    least_blocks: int = 4
+    min_blocks: int = 4
     warm_ups: int | None = None
     """Pages to request before those that count. None: until their times stop falling."""
 
 
-def measure(requested: Requested, say: Callable[[str], None]) -> Slope:
+def measure(request: SlopeRequest, say: Callable[[str], None]) -> Slope:
     """Time the application in blocks, and fit them. Raises UsageError, LabError, EngineError."""
     with ExitStack() as stack:
         if can_poll := cannot_poll() is None:
             stack.enter_context(polling())
-        folder = stack.enter_context(tap_folder(requested.listen or requested.server.target))
-        tap = stack.enter_context(Tap(requested.server.target, _listen(requested, folder)))
-        timers = _timers(requested, tap, stack)
-        say(f"{'pages' if requested.url else 'a run'} to warm up")
-        _first(requested, tap, timers[0])
-        page = _answered(requested, timers[0])
-        warm = _warm_up(requested, page)
-        delays_ns = requested.delays_ns or _affordable(requested, tap, page)
-        echo = Echo(stack, isinstance(requested.server.target, UnixTarget))
-        observations = list(_blocks(requested, delays_ns, tap, echo, (page, timers[1]), say))
+        folder = stack.enter_context(tap_folder(request.listen or request.server.target))
+        tap = stack.enter_context(Tap(request.server.target, _listen_address(request, folder)))
+        timers = _timers(request, tap, stack)
+        say(f"{'pages' if request.url else 'a run'} to warm up")
+        _run_until_ready(request, tap, timers[0])
+        page = _timer_requiring_answers(request, timers[0])
+        warm = _warm_up(request, page)
+        delays_ns = request.delays_ns or _choose_delays(request, tap, page)
+        echo = Echo(stack, isinstance(request.server.target, UnixTarget))
+        observations = list(_measure_blocks(request, delays_ns, tap, echo, (page, timers[1]), say))
         costs = echo.costs("polling" if can_poll else "as-found")
     return analyze(observations, costs, warm)
 
 
-def _listen(requested: Requested, folder: Path) -> UnixTarget | TcpListen:
+def _listen_address(request: SlopeRequest, folder: Path) -> UnixTarget | TcpListen:
     """Address at which the tap listens: the one to which the application connects by itself, else one of the tap's choice."""
-    if isinstance(requested.listen, UnixTarget):
-        return requested.listen
-    if isinstance(requested.listen, TcpTarget):
-        return TcpListen(host=requested.listen.host, port=requested.listen.port)
-    return listening(requested.server.target, folder)
+    if isinstance(request.listen, UnixTarget):
+        return request.listen
+    if isinstance(request.listen, TcpTarget):
+        return TcpListen(host=request.listen.host, port=request.listen.port)
+    return listen_address(request.server.target, folder)
 
 
 Timer = Callable[[], float]
 """Runs one page or command and returns its time in seconds."""
 
 
-def _timers(requested: Requested, tap: Tap, stack: ExitStack) -> tuple[Timer, Timer | None]:
-    """Timers through the tap and, if a command can be started both ways, without it."""
-    if requested.listen is not None and requested.url is None:
+def _timers(request: SlopeRequest, tap: Tap, stack: ExitStack) -> tuple[Timer, Timer | None]:
+    """A timer of runs through the tap and, if the command can also be started without the tap, a timer of such runs."""
+    if request.listen is not None and request.url is None:
         raise UsageError("--listen needs --url: nothing says when to measure", "Add --url, or leave out --listen.")
-    if requested.listen is not None and requested.command:
+    if request.listen is not None and request.command:
         raise UsageError("--listen is for an application that already runs", "Leave out the command, or --listen.")
-    if requested.listen is not None:
-        return _page_timer(requested), None
-    tapped = stack.enter_context(Application(insertion(requested.server, tap.address)))
-    if requested.url is not None:
-        if requested.command:
-            tapped.start(requested.command)
-        return _unless_ended(_page_timer(requested), tapped), None
-    untapped = stack.enter_context(Application(insertion(requested.server, None)))
+    if request.listen is not None:
+        return _page_timer(request), None
+    tapped = stack.enter_context(Application(insertion(request.server, tap.address)))
+    if request.url is not None:
+        if request.command:
+            tapped.start(request.command)
+        return _timer_checking_application(_page_timer(request), tapped), None
+    untapped = stack.enter_context(Application(insertion(request.server, None)))
 
     def timer(application: Application) -> Timer:
-        return lambda: application.run(requested.command, LONGEST_S)
+        return lambda: application.run(request.command, MAX_RUN_S)
 
     return timer(tapped), timer(untapped)
 
 
-def _unless_ended(timer: Timer, application: Application) -> Timer:
-    """A timer that raises UsageError if a page was not answered because the web server has ended."""
+def _timer_checking_application(timer: Timer, application: Application) -> Timer:
+    """A timer that raises UsageError if a page was not answered because the application that serves it has ended."""
 
     def timed() -> float:
         try:
@@ -216,21 +217,21 @@ def _unless_ended(timer: Timer, application: Application) -> Timer:
     return timed
 
 
-def _page_timer(requested: Requested) -> Timer:
-    assert requested.url is not None, "only called with a URL"
+def _page_timer(request: SlopeRequest) -> Timer:
+    assert request.url is not None, "only called with a URL"
     example = "Write for example http://127.0.0.1:8080/page."
     try:
-        url = urlsplit(requested.url)
+        url = urlsplit(request.url)
         port = url.port
     except ValueError as error:
-        raise UsageError(f"{requested.url!r} is not an http URL: {error}", example) from error
+        raise UsageError(f"{request.url!r} is not an http URL: {error}", example) from error
     if url.scheme not in ("http", "https") or not url.hostname:
-        raise UsageError(f"{requested.url!r} is not an http URL", example)
+        raise UsageError(f"{request.url!r} is not an http URL", example)
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    path = quote((url.path or "/") + (f"?{url.query}" if url.query else ""), safe=_IN_URLS)
+    path = quote((url.path or "/") + (f"?{url.query}" if url.query else ""), safe=_URL_SAFE)
 
-    def request() -> float:
-        connection = kind(url.hostname or "", port, timeout=LONGEST_S)
+    def time_request() -> float:
+        connection = kind(url.hostname or "", port, timeout=MAX_RUN_S)
         try:
             connection.connect()
             began = time.perf_counter_ns()
@@ -239,16 +240,16 @@ def _page_timer(requested: Requested) -> Timer:
             response.read()
             took_ns = time.perf_counter_ns() - began
         except http.client.HTTPException as error:
-            raise UsageError(f"{requested.url} was not answered: {error!r}", "Open it in a browser first.") from error
+            raise UsageError(f"{request.url} was not answered: {error!r}", "Open it in a browser first.") from error
         finally:
             connection.close()
         if response.status >= 400:
             raise UsageError(
-                f"{requested.url} answered {response.status} {response.reason}", "Open it in a browser first."
+                f"{request.url} answered {response.status} {response.reason}", "Open it in a browser first."
             )
         return took_ns / 1e9
 
-    return request
+    return time_request
 
 
 @dataclass(frozen=True)
@@ -259,54 +260,54 @@ class WarmUp:
     still_falling: bool
 
 
-_ONCE = WarmUp(1, False)
+_ONE_WARM_UP = WarmUp(1, False)
 
 
-def _warm_up(requested: Requested, timer: Timer) -> WarmUp:
+def _warm_up(request: SlopeRequest, timer: Timer) -> WarmUp:
     """Request the given number of pages, or request pages until their times stop falling. A command starts cold each time."""
-    if requested.url is None:
-        return _ONCE
-    took: list[float] = []
-    deadline = time.monotonic() + requested.budget_s * _WARM_UP_SHARE
-    while len(took) + 1 < (requested.warm_ups or _MOST_WARM_UPS) and (
-        requested.warm_ups is not None or (is_falling(took) and time.monotonic() < deadline)
+    if request.url is None:
+        return _ONE_WARM_UP
+    took_s: list[float] = []
+    deadline = time.monotonic() + request.budget_s * _WARM_UP_SHARE
+    while len(took_s) + 1 < (request.warm_ups or _MAX_WARM_UPS) and (
+        request.warm_ups is not None or (is_falling(took_s) and time.monotonic() < deadline)
     ):
-        took.append(timer())
-    known = requested.warm_ups is None and len(took) >= 2 * _WINDOW
-    return WarmUp(1 + len(took), known and is_falling(took))
+        took_s.append(timer())
+    is_judged = request.warm_ups is None and len(took_s) >= 2 * _STEADY_WINDOW
+    return WarmUp(1 + len(took_s), is_judged and is_falling(took_s))
 
 
-def is_falling(took: Sequence[float]) -> bool:
-    """Whether the last times are shorter than those before, or are too few to tell."""
-    before, last = took[-2 * _WINDOW : -_WINDOW], took[-_WINDOW:]
-    return len(before) < _WINDOW or min(last) < (1 - _STEADY) * min(before)
+def is_falling(times: Sequence[float]) -> bool:
+    """Whether the last times are shorter than those before; also True if there are too few to tell."""
+    before, last = times[-2 * _STEADY_WINDOW : -_STEADY_WINDOW], times[-_STEADY_WINDOW:]
+    return len(before) < _STEADY_WINDOW or min(last) < (1 - _STEADY_SHARE) * min(before)
 
 
-def _answered(requested: Requested, timer: Timer) -> Timer:
-    """A timer that raises UsageError if a page that was answered before no longer is."""
+def _timer_requiring_answers(request: SlopeRequest, timer: Timer) -> Timer:
+    """A timer that raises UsageError if a page is not answered any more; the same page was answered before."""
 
     def timed() -> float:
         try:
             return timer()
         except OSError as error:
             raise UsageError(
-                f"{requested.url} was not answered: {error}", "Does the application still run? Give shorter --delays."
+                f"{request.url} was not answered: {error}", "Does the application still run? Give shorter --delays."
             ) from error
 
     return timed
 
 
-def _affordable(requested: Requested, tap: Tap, timer: Timer) -> tuple[int, ...]:
-    """The longest delays with which all blocks fit into the time budget, estimated from one more page."""
+def _choose_delays(request: SlopeRequest, tap: Tap, timer: Timer) -> tuple[int, ...]:
+    """The default delays: the long ones if all blocks are expected to fit into the time budget, judged by one more page."""
     tap.set_delay(0)
     took_s = timer()
     counts = tap.set_delay(0)
     waiting_s = (counts.round_trips + counts.connections) * sum(_LONG_NS) / 1e9
     block_s = waiting_s + took_s * len(_LONG_NS)
-    return _LONG_NS if block_s * requested.blocks <= requested.budget_s else _SHORT_NS
+    return _LONG_NS if block_s * request.blocks <= request.budget_s else _SHORT_NS
 
 
-def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
+def _run_until_ready(request: SlopeRequest, tap: Tap, timer: Timer) -> None:
     """Run once to warm caches, and check that the application connects through the tap. Raises UsageError."""
     deadline = time.monotonic() + _READY_S
     while True:
@@ -316,7 +317,7 @@ def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise UsageError(
-                    f"{requested.url} was not answered within {_READY_S:.0f} s: {error}",
+                    f"{request.url} was not answered within {_READY_S:.0f} s: {error}",
                     "Start the application, or correct the URL.",
                 ) from error
             time.sleep(0.05)  # polling: the user's server does not signal that it is ready
@@ -329,13 +330,13 @@ def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
     if not counts.connections and not counts.open:
         raise UsageError(
             "the application made no connection through the tap, so its round trips cannot be seen",
-            f"{insertion(requested.server, tap.address).advice(requested.command)} A service that runs already: --listen, and "
+            f"{insertion(request.server, tap.address).advice(request.command)} A service that runs already: --listen, and "
             "configure it to connect there.",
         )
 
 
-def _blocks(
-    requested: Requested,
+def _measure_blocks(
+    request: SlopeRequest,
     delays_ns: tuple[int, ...],
     tap: Tap,
     echo: Echo,
@@ -344,13 +345,13 @@ def _blocks(
 ) -> Iterator[Observation]:
     tapped, untapped = timers
     arms: list[int | None] = [*delays_ns, *([None] if untapped else [])]
-    chosen = random.Random(_SEED)
+    rng = random.Random(_SEED)
     began = time.monotonic()
-    for block in range(requested.blocks):
-        if block >= requested.least_blocks and (time.monotonic() - began) * (block + 1) / block > requested.budget_s:
+    for block in range(request.blocks):
+        if block >= request.min_blocks and (time.monotonic() - began) * (block + 1) / block > request.budget_s:
             return
-        say(f"block {block + 1} of {requested.blocks}")
-        chosen.shuffle(arms)
+        say(f"block {block + 1} of {request.blocks}")
+        rng.shuffle(arms)
         for delay_ns in arms:
             echo_ns = echo.round_trip_ns(delay_ns or 0)
             tap.set_delay(delay_ns or 0)
@@ -382,20 +383,22 @@ class Echo:
         plain: Target = UnixTarget(path=f"{folder}/echo") if on_socket else tcp
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host=tcp.host, port=0)
         self._tap = stack.enter_context(Tap(plain, listen))
-        direct, tapped, loopback = (stack.enter_context(connected(each)) for each in (plain, self._tap.address, tcp))
-        self._tapped, self._at_rest = tapped, (direct, tapped, loopback)
+        direct, tapped, loopback = (
+            stack.enter_context(connected(address)) for address in (plain, self._tap.address, tcp)
+        )
+        self._tapped, self._connections = tapped, (direct, tapped, loopback)
         self._on_socket = on_socket
 
     def round_trip_ns(self, delay_ns: int) -> int:
         """Measure a round trip through the tap with this delay, in ns."""
         self._tap.set_delay(delay_ns)
-        count = max(_LEAST_PINGS, min(_PINGS, _PINGS_NS // max(delay_ns, 1)))
-        return round(_ping_us(self._tapped, count) * 1e3)
+        count = max(_MIN_PINGS, min(_PINGS, _PINGS_NS // max(delay_ns, 1)))
+        return round(_median_ping_us(self._tapped, count) * 1e3)
 
     def costs(self, idle: IdleCpus) -> Costs:
         """Measure the costs without a delay, as medians of alternating rounds."""
         self._tap.set_delay(0)
-        rounds = [[_ping_us(line, _PINGS) for line in self._at_rest] for _ in range(_ROUNDS)]
+        rounds = [[_median_ping_us(connection, _PINGS) for connection in self._connections] for _ in range(_ROUNDS)]
         direct, tapped, loopback = (statistics.median(column) for column in zip(*rounds, strict=True))
         return Costs(tap_us=tapped - direct, loopback_us=loopback - direct if self._on_socket else None, idle=idle)
 
@@ -451,197 +454,205 @@ def echo(path: str) -> Iterator[TcpTarget]:
 @contextmanager
 def connected(target: Target) -> Iterator[socket.socket]:
     if isinstance(target, UnixTarget):
-        line = socket.socket(socket.AF_UNIX)
-        line.connect(target.path)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(target.path)
     else:
-        line = socket.create_connection((target.host, target.port))
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with line:
-        yield line
+        connection = socket.create_connection((target.host, target.port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with connection:
+        yield connection
 
 
-def _ping_us(line: socket.socket, count: int) -> float:
-    took = []
+def _median_ping_us(connection: socket.socket, count: int) -> float:
+    took_ns = []
     for _ in range(count):
         began = time.perf_counter_ns()
-        line.send(b"?")
-        line.recv(1)
-        took.append(time.perf_counter_ns() - began)
-    return statistics.median(took) / 1e3
+        connection.send(b"?")
+        connection.recv(1)
+        took_ns.append(time.perf_counter_ns() - began)
+    return statistics.median(took_ns) / 1e3
 
 
-# ---------------------------------------------------------------- the line
+# ---------------------------------------------------------------- the fitted line
 
 
-def analyze(observations: Sequence[Observation], costs: Costs, warm: WarmUp = _ONCE) -> Slope:
+def analyze(observations: Sequence[Observation], costs: Costs, warm: WarmUp = _ONE_WARM_UP) -> Slope:
     """Fit each block and combine the blocks."""
     tap_us, loopback_us = costs.tap_us, costs.loopback_us
-    tapped = [seen for seen in observations if seen.delay_ns is not None]
-    blocks = sorted({seen.block for seen in tapped})
-    fits = [_fit([seen for seen in tapped if seen.block == block]) for block in blocks]
+    tapped = [observation for observation in observations if observation.delay_ns is not None]
+    blocks = sorted({observation.block for observation in tapped})
+    fits = [_fit([observation for observation in tapped if observation.block == block]) for block in blocks]
     slope = mean_interval([slope for slope, _ in fits])
 
-    def at(added_ms: float) -> Estimate:
+    def time_when_adding(added_ms: float) -> Estimate:
         return mean_interval([intercept + slope * (added_ms - tap_us / 1e3) for slope, intercept in fits])
 
-    times = {"now": at(0.0)}
+    times = {"now": time_when_adding(0.0)}
     if loopback_us is not None:
-        times["loopback"] = at(loopback_us / 1e3)
-    times |= {format_duration_ns(rtt_ns): at(rtt_ns / 1e6) for rtt_ns in RTTS_NS}
-    untapped = [seen.took_ns / 1e6 for seen in observations if seen.delay_ns is None]
+        times["loopback"] = time_when_adding(loopback_us / 1e3)
+    times |= {format_duration_ns(rtt_ns): time_when_adding(rtt_ns / 1e6) for rtt_ns in RTTS_NS}
+    untapped = [observation.took_ns / 1e6 for observation in observations if observation.delay_ns is None]
     return Slope(
         slope=slope,
-        intercept_ms=at(0.0),
+        intercept_ms=time_when_adding(0.0),
         times=times,
         measured_ms=mean_interval(untapped) if untapped else None,
         tap_us=tap_us,
-        round_trips=statistics.mean(seen.round_trips for seen in tapped),
-        connections=statistics.mean(seen.connections for seen in tapped),
-        kinks=_kinks(tapped),
+        round_trips=statistics.mean(observation.round_trips for observation in tapped),
+        connections=statistics.mean(observation.connections for observation in tapped),
+        kinks=_find_kinks(tapped),
         blocks=len(blocks),
         warm_ups=warm.pages,
         still_falling=warm.still_falling,
-        drift=_whole_ns(tapped, blocks[0]) / _whole_ns(tapped, blocks[-1]) - 1,
-        longest_ns=max(seen.delay_ns or 0 for seen in tapped),
+        drift=_block_duration_ns(tapped, blocks[0]) / _block_duration_ns(tapped, blocks[-1]) - 1,
+        longest_ns=max(observation.delay_ns or 0 for observation in tapped),
         idle=costs.idle,
         observations=tuple(observations),
     )
 
 
-def _fit(seen: Sequence[Observation]) -> tuple[float, float]:
+def _fit(observations: Sequence[Observation]) -> tuple[float, float]:
     """Slope and intercept (ms) of a line through one block, by least squares. x is the time that the delay added to a round trip of
-    the echo: it includes the error of the tap's timer and the waking of idle CPUs, so these do not affect the slope."""
-    at_rest = statistics.mean(one.echo_ns for one in seen if one.delay_ns == min(each.delay_ns or 0 for each in seen))
-    x = [(one.echo_ns - at_rest) / 1e6 for one in seen]
-    fitted = statistics.linear_regression(x, [one.took_ns / 1e6 for one in seen])
+    the echo, not the delay itself: the tap's timer error and the waking of idle CPUs are part of x and do not distort the slope."""
+    undelayed_ns = statistics.mean(
+        seen.echo_ns for seen in observations if seen.delay_ns == min(other.delay_ns or 0 for other in observations)
+    )
+    x = [(observation.echo_ns - undelayed_ns) / 1e6 for observation in observations]
+    fitted = statistics.linear_regression(x, [observation.took_ns / 1e6 for observation in observations])
     return fitted.slope, fitted.intercept
 
 
-def _whole_ns(tapped: Sequence[Observation], block: int) -> int:
-    """Total time of the pages of a block. Blocks are comparable, since each has the same delays."""
-    return sum(seen.took_ns for seen in tapped if seen.block == block)
+def _block_duration_ns(tapped: Sequence[Observation], block: int) -> int:
+    """Total time of the pages of a block. Blocks can be compared, because each has the same delays."""
+    return sum(observation.took_ns for observation in tapped if observation.block == block)
 
 
-def _kinks(tapped: Sequence[Observation]) -> tuple[Kink, ...]:
-    """Kinks: delays at which the slope changes, by the intervals of the blocks' differences, corrected for multiple comparisons."""
-    delays = sorted({seen.delay_ns or 0 for seen in tapped})
-    pieces = list(pairwise(delays))
-    found = []
-    for one, other in pairwise(pieces):
-        slopes = [(_between(block, *one), _between(block, *other)) for block in _by_block(tapped)]
-        level = 1 - 0.05 / (len(pieces) - 1)
+def _find_kinks(tapped: Sequence[Observation]) -> tuple[Kink, ...]:
+    """Find kinks: delays at which the slope changes significantly. The test is the interval of the blocks' differences, corrected for
+    multiple comparisons."""
+    delays = sorted({observation.delay_ns or 0 for observation in tapped})
+    sections = list(pairwise(delays))
+    kinks = []
+    for left, right in pairwise(sections):
+        slopes = [(_slope_between(block, *left), _slope_between(block, *right)) for block in _group_by_block(tapped)]
+        level = 1 - 0.05 / (len(sections) - 1)
         change = mean_interval([after - before for before, after in slopes], level)
         before, after = (mean_interval([pair[side] for pair in slopes]) for side in (0, 1))
         if change.low is None or change.high is None or change.low <= 0 <= change.high:
             continue
         if abs(change.value) > KINK_SHARE * abs(before.value):
-            found.append(Kink(from_ns=one[1], to_ns=other[1], before=before, after=after))
-    return tuple(found)
+            kinks.append(Kink(from_ns=left[1], to_ns=right[1], before=before, after=after))
+    return tuple(kinks)
 
 
-def _by_block(tapped: Sequence[Observation]) -> list[list[Observation]]:
-    return [[seen for seen in tapped if seen.block == block] for block in sorted({seen.block for seen in tapped})]
+def _group_by_block(tapped: Sequence[Observation]) -> list[list[Observation]]:
+    return [
+        [observation for observation in tapped if observation.block == block]
+        for block in sorted({observation.block for observation in tapped})
+    ]
 
 
-def _between(block: Sequence[Observation], low_ns: int, high_ns: int) -> float:
-    return _fit([seen for seen in block if seen.delay_ns in (low_ns, high_ns)])[0]
+def _slope_between(block: Sequence[Observation], low_ns: int, high_ns: int) -> float:
+    return _fit([observation for observation in block if observation.delay_ns in (low_ns, high_ns)])[0]
 
 
 # ---------------------------------------------------------------- the report
 
 
-def document(found: Slope, what: str) -> Document:
-    """The report of `found`. `what`: name of the page or command."""
-    now = found.measured_ms or found.times["now"]
-    answer = f"{what} takes {_ms(now)} and {_waiting(found)}"
-    heads = (Column("the path adds", left=True), Column("time", "95 % interval"), Column("", left=True))
+def document(slope: Slope, subject: str) -> Document:
+    """The report of a slope. `subject`: name of the page or command."""
+    now = slope.measured_ms or slope.times["now"]
+    answer = f"{subject} takes {_format_ms(now)} and {_waiting_sentence(slope)}"
+    columns = (Column("the path adds", left=True), Column("time", "95 % interval"), Column("", left=True))
     rows = tuple(
         (
             Cell("nothing (present path)" if name == "now" else name),
-            Cell(_value(time.value), brackets(time, _value)),
-            Cell(_remark(found, name)),
+            Cell(_format_value(time.value), brackets(time, _format_value)),
+            Cell(_remark(slope, name)),
         )
-        for name, time in found.times.items()
+        for name, time in slope.times.items()
     )
-    measured = found.measured_ms
-    notes = (f"Measured on the present path without the tap: {_ms(measured)}.",) if measured else ()
-    table = Table("", heads, rows, notes, main=True)
+    measured = slope.measured_ms
+    notes = (f"Measured on the present path without the tap: {_format_ms(measured)}.",) if measured else ()
+    table = Table("", columns, rows, notes, main=True)
     return Document(
         "howfar slope",
         (
             Answer(answer),
             Heading("Its time on other paths"),
             table,
-            *_warnings(found),
+            *_warnings(slope),
             Heading("How it was measured"),
-            Text(_how(found)),
+            Text(_method_text(slope)),
         ),
     )
 
 
-def _waiting(found: Slope) -> str:
-    """The number of round trips that it waits for, as text: never more than the tap counted."""
-    slope, counted = found.slope, found.round_trips + found.connections
-    longer = f"0.5 ms more RTT would add {in_brackets(slope.times(0.5), '{:.1f} ms'.format)}."
-    if slope.low is not None and slope.low <= 0:
-        return f"waits for no detectable round trip ({_number(slope)})."
-    if slope.value <= counted:
-        return f"waits for {_number(slope)} round trips to the server in sequence. {longer}"
-    if slope.low is None or slope.low <= counted:
+def _waiting_sentence(slope: Slope) -> str:
+    """How many round trips the application waits for, as text: never more than the tap counted."""
+    estimate, counted = slope.slope, slope.round_trips + slope.connections
+    longer = f"0.5 ms more RTT would add {in_brackets(estimate.times(0.5), '{:.1f} ms'.format)}."
+    if estimate.low is not None and estimate.low <= 0:
+        return f"waits for no detectable round trip ({_format_number(estimate)})."
+    if estimate.value <= counted:
+        return f"waits for {_format_number(estimate)} round trips to the server in sequence. {longer}"
+    if estimate.low is None or estimate.low <= counted:
         return f"waits for all of its {counted:.1f} round trips in sequence. {longer}"
-    return f"waits for {counted:.1f} round trips, each of which costs more than the delay, {_number(slope)} in all. {longer}"
+    return f"waits for {counted:.1f} round trips, each of which costs more than the delay, {_format_number(estimate)} in all. {longer}"
 
 
-def _remark(found: Slope, name: str) -> str:
-    beyond = [rtt_ns for rtt_ns in RTTS_NS if rtt_ns > found.longest_ns and format_duration_ns(rtt_ns) == name]
-    return "extrapolated" if beyond else ""
+def _remark(slope: Slope, name: str) -> str:
+    extrapolated = [rtt_ns for rtt_ns in RTTS_NS if rtt_ns > slope.longest_ns and format_duration_ns(rtt_ns) == name]
+    return "extrapolated" if extrapolated else ""
 
 
-def _warnings(found: Slope) -> tuple[Warnings, ...]:
+def _warnings(slope: Slope) -> tuple[Warnings, ...]:
     lines = [
-        f"The line has a kink: below an added {format_duration_ns(kink.from_ns)} the slope is {_number(kink.before)}, up to "
-        f"{format_duration_ns(kink.to_ns)} it is {_number(kink.after)}. A timeout, an exhausted pool or overlapping work can cause "
-        "this; do not rely on times beyond it."
-        for kink in found.kinks
+        f"The line has a kink: below an added {format_duration_ns(kink.from_ns)} the slope is {_format_number(kink.before)}, up to "
+        f"{format_duration_ns(kink.to_ns)} it is {_format_number(kink.after)}. A timeout, an exhausted pool or overlapping work can "
+        "cause this; do not rely on times beyond it."
+        for kink in slope.kinks
     ]
-    if found.still_falling:
-        lines.append(f"After {found.warm_ups} pages to warm up times were still falling: give more with --warmup.")
-    if abs(found.drift) > _DRIFT:
-        which = "longer" if found.drift > 0 else "less time"
+    if slope.still_falling:
+        lines.append(f"After {slope.warm_ups} pages to warm up times were still falling: give more with --warmup.")
+    if abs(slope.drift) > _MAX_DRIFT_SHARE:
+        which = "longer" if slope.drift > 0 else "less time"
         lines.append(
-            f"The first block took {abs(found.drift):.0%} {which} than the last: the application was not steady."
+            f"The first block took {abs(slope.drift):.0%} {which} than the last: the application was not steady."
         )
-    if found.blocks < MIN_BLOCKS:
-        lines.append(f"{found.blocks} blocks allow no interval; {MIN_BLOCKS} would.")
-    now, measured = found.times["now"], found.measured_ms
-    if measured and _apart(now, measured):
-        lines.append(f"The line says {_ms(now)} for the present path, which without the tap takes {_ms(measured)}.")
+    if slope.blocks < MIN_BLOCKS:
+        lines.append(f"{slope.blocks} blocks allow no interval; {MIN_BLOCKS} would.")
+    now, measured = slope.times["now"], slope.measured_ms
+    if measured and _are_disjoint(now, measured):
+        lines.append(
+            f"The line says {_format_ms(now)} for the present path, which without the tap takes {_format_ms(measured)}."
+        )
     return (Warnings(tuple(lines)),) if lines else ()
 
 
-def _apart(one: Estimate, other: Estimate) -> bool:
-    if one.low is None or one.high is None or other.low is None or other.high is None:
+def _are_disjoint(left: Estimate, right: Estimate) -> bool:
+    if left.low is None or left.high is None or right.low is None or right.high is None:
         return False
-    return one.high < other.low or other.high < one.low
+    return left.high < right.low or right.high < left.low
 
 
-def _how(found: Slope) -> str:
+def _method_text(slope: Slope) -> str:
     return (
-        f"{found.blocks} blocks, each with every added delay once, in random order, after {found.warm_ups} to warm up. The tap "
-        f"counted {found.round_trips:.1f} round trips and {found.connections:.1f} connections each time; on a network a "
-        f"connect is a round trip too. Those that overlap count once in the slope. The tap costs {found.tap_us:.0f} µs per round "
-        f"trip, which was subtracted. Idle CPUs were {'kept polling' if found.idle == 'polling' else 'left as found'}. Bandwidth and "
+        f"{slope.blocks} blocks, each with every added delay once, in random order, after {slope.warm_ups} to warm up. The tap "
+        f"counted {slope.round_trips:.1f} round trips and {slope.connections:.1f} connections each time; on a network a "
+        f"connect is a round trip too. Those that overlap count once in the slope. The tap costs {slope.tap_us:.0f} µs per round "
+        f"trip, which was subtracted. Idle CPUs were {'kept polling' if slope.idle == 'polling' else 'left as found'}. Bandwidth and "
         "encryption are not in these times."
     )
 
 
-def _value(ms: float) -> str:
+def _format_value(ms: float) -> str:
     return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 10 else f"{ms:.2f} ms"
 
 
-def _ms(estimate: Estimate) -> str:
-    return in_brackets(estimate, _value)
+def _format_ms(estimate: Estimate) -> str:
+    return in_brackets(estimate, _format_value)
 
 
-def _number(estimate: Estimate) -> str:
+def _format_number(estimate: Estimate) -> str:
     return in_brackets(estimate, "{:.1f}".format)

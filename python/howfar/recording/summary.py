@@ -1,4 +1,4 @@
-"""The summary of a recording: its pages, their round trips, the wait for the database, and the cost of recording. Pure."""
+"""The summary of a recording: its pages, their round trips, the wait for the database, and the cost of recording. No I/O."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from howfar.recording.recording import Page, Recording, RoundTrip, cold_start, unsure
+from howfar.recording.recording import Page, Recording, RoundTrip, cold_start_note, uncertainty_note
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import brackets, in_brackets, mean_interval, median_interval
 from howfar.units import counted
 
-_TOP = 10
-_COST_SAID_FIRST = 0.05
-"""The cost of recording is reported first if it is more than this share of a page's time."""
-_CAPTURE_SAID_FIRST = 0.03
-"""The cost of capturing packets is reported first if it is more than this share of a CPU."""
-_CLIPPED, _CLIPPED_BESIDE_PAGE = 78, 60
-_SENDING_SAID = 0.01
-"""The time to send requests is reported if it is at least this share of a page's time."""
+_MAX_ROWS = 10
+_NOTABLE_COST_SHARE = 0.05
+"""The report begins with the cost of recording if that is more than this share of a page's time."""
+_NOTABLE_CAPTURE_CPUS = 0.03
+"""The report begins with the cost of capturing packets if that is more than this share of a CPU."""
+_MAX_TEXT, _MAX_TEXT_WITH_PAGE = 78, 60
+_NOTABLE_SENDING_SHARE = 0.01
+"""A warning reports the time to send requests if it is at least this share of a page's time."""
 
 
 class PageSummary(Part):
-    """Pages of one name; figures per page, in milliseconds: medians of times and of their shares, means of counts."""
+    """The pages of one name. Times and shares are medians over these pages, counts are means; times are in milliseconds."""
 
     name: str
     method: str
@@ -34,13 +34,14 @@ class PageSummary(Part):
     waiting: Estimate
     """Share of the page's time spent waiting: from the last byte of a request to the last byte of its answer."""
     sending: Estimate
-    """Share of the page's time spent sending: from the first byte of a request to its last, without times that count as waiting."""
+    """Share of the page's time spent sending, from the first byte of a request to its last, but not already counted as waiting."""
     unsure: str | None
-    """A note about the page's begin and end, if these were not marked."""
+    """A note that the page's begin and end are uncertain, if they were not marked."""
     cold: str | None
     """A note about a first page that took much longer."""
     recording: Estimate | None
-    """Share of the page's time that recording added, by the tap's cost per round trip. None if there was no tap or it is unknown."""
+    """Share of the page's time that the tap added: its cost per round trip times their number. None if there was no tap or its cost is
+    unknown."""
 
 
 class LeftOut(Part):
@@ -104,7 +105,7 @@ class Summary(Part):
     no_page: int
     """Round trips that belong to no page."""
     nagle: int
-    """Small requests that took as long to send as a delayed ACK takes."""
+    """Small requests delayed by Nagle's algorithm: sending them took as long as a delayed ACK."""
     repeated_syns: int
     """Retransmitted SYNs; only recordings from packets count them."""
     repeated_syns_ms: float
@@ -124,36 +125,36 @@ def summarize(recording: Recording) -> Summary:
     by_name: dict[tuple[str, str], list[Page]] = defaultdict(list)
     left_out: Counter[tuple[str, str, str]] = Counter()
     for page in recording.pages:
-        if reason := _fault(page, tap_ns):
+        if reason := _unusable_reason(page, tap_ns):
             left_out[page.name, page.method, reason] += 1
         else:
             by_name[page.name, page.method].append(page)
-    answered = [one for one in recording.round_trips if one.is_answered]
+    answered = [trip for trip in recording.round_trips if trip.is_answered]
     passed = facts.get("bytes")
-    statements = _statements(recording)
+    statements = _summarize_statements(recording)
     return Summary(
         protocol=facts.get("protocol", "unknown"),
         transport=facts.get("transport", "unknown"),
         tls=bool(facts.get("tls")),
         round_trips=len(answered),
         connections=len(recording.connections),
-        pages=tuple(_page(name, method, pages, tap_ns) for (name, method), pages in by_name.items()),
+        pages=tuple(_summarize_page(name, method, pages, tap_ns) for (name, method), pages in by_name.items()),
         left_out=tuple(
             LeftOut(name=name, method=method, count=count, reason=reason)
             for (name, method, reason), count in left_out.items()
         ),
-        statements=statements[:_TOP],
-        more_statements=len(statements[_TOP:]),
-        more_round_trips=sum(one.count for one in statements[_TOP:]),
+        statements=statements[:_MAX_ROWS],
+        more_statements=len(statements[_MAX_ROWS:]),
+        more_round_trips=sum(statement.count for statement in statements[_MAX_ROWS:]),
         unknown=facts.get("unknown", {}),
         tap_us=added_us,
         floor_us=int(facts.get("floor_ns") or 0) / 1e3,
         capture_cpus=facts.get("capture_cpus"),
-        no_page=sum(one.page_id is None for one in answered),
-        nagle=sum(recording.ack_wait_ns(one) > 0 for one in answered),
+        no_page=sum(trip.page_id is None for trip in answered),
+        nagle=sum(recording.ack_wait_ns(trip) > 0 for trip in answered),
         repeated_syns=facts.get("repeated_syns", 0),
         repeated_syns_ms=facts.get("repeated_syns_ns", 0) / 1e6,
-        names=_names(facts),
+        names=_replaced_names(facts),
         complete=bool(facts.get("complete")),
         stopped=facts.get("stopped"),
         all_passed_on=passed.get("all_passed_on") if passed else None,
@@ -169,49 +170,49 @@ def tap_us(facts: Mapping[str, Any]) -> Estimate | None:
     return Estimate(value=facts["tap_ns"] / 1e3, low=low, high=high)
 
 
-def _fault(page: Page, tap_ns: float | None) -> str | None:
-    """Why the page is unusable, or None. A tap cannot have added more time than the page took."""
-    if page.unusable is not None:
-        return page.unusable
-    if tap_ns is not None and _trips(page) * tap_ns > max(page.took_ns, 1):
+def _unusable_reason(page: Page, tap_ns: float | None) -> str | None:
+    """Why the page is unusable, or None. A page is also unusable if, by calculation, the tap added more time than the page took."""
+    if page.unusable_reason is not None:
+        return page.unusable_reason
+    if tap_ns is not None and _count_answered(page) * tap_ns > max(page.took_ns, 1):
         return "by its own measure the tap added more than the page took"
     return None
 
 
-def _trips(page: Page) -> int:
-    return sum(one.is_answered for one in page.round_trips)
+def _count_answered(page: Page) -> int:
+    return sum(trip.is_answered for trip in page.round_trips)
 
 
-def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float | None) -> PageSummary:
-    took = [max(page.took_ns, 1) for page in pages]
-    trips = [_trips(page) for page in pages]
-    spans = [_waiting_and_sending_ns(page) for page in pages]
-    shares = [(waiting / ns, sending / ns) for (waiting, sending), ns in zip(spans, took, strict=True)]
+def _summarize_page(name: str, method: str, pages: Sequence[Page], tap_ns: float | None) -> PageSummary:
+    took_ns = [max(page.took_ns, 1) for page in pages]
+    trips = [_count_answered(page) for page in pages]
+    waiting_and_sending = [_waiting_and_sending_ns(page) for page in pages]
+    shares = [(waiting / ns, sending / ns) for (waiting, sending), ns in zip(waiting_and_sending, took_ns, strict=True)]
     assert all(waiting + sending <= 1 for waiting, sending in shares), (
         "what is cut to a page is no longer than the page"
     )
     return PageSummary(
         name=name,
         method=method,
-        unsure=unsure(name, pages),
-        cold=cold_start(name, pages),
+        unsure=uncertainty_note(name, pages),
+        cold=cold_start_note(name, pages),
         count=len(pages),
-        took_ms=median_interval([ns / 1e6 for ns in took]),
+        took_ms=median_interval([ns / 1e6 for ns in took_ns]),
         round_trips=mean_interval(trips),
-        connections=mean_interval([len({one.connection_id for one in page.round_trips}) for page in pages]),
+        connections=mean_interval([len({trip.connection_id for trip in page.round_trips}) for page in pages]),
         waiting=median_interval([waiting for waiting, _ in shares]),
         sending=median_interval([sending for _, sending in shares]),
         recording=None
         if tap_ns is None
-        else median_interval([count * tap_ns / ns for count, ns in zip(trips, took, strict=True)]),
+        else median_interval([count * tap_ns / ns for count, ns in zip(trips, took_ns, strict=True)]),
     )
 
 
 def _waiting_and_sending_ns(page: Page) -> tuple[int, int]:
     """Time during which the page waited for an answer, and time during which it sent without waiting for any."""
-    answered = [one for one in page.round_trips if one.is_answered]
-    waits = [(one.sent_ns, one.ended_ns) for one in answered]
-    sends = [(one.begun_ns, one.sent_ns) for one in answered]
+    answered = [trip for trip in page.round_trips if trip.is_answered]
+    waits = [(trip.sent_ns, trip.ended_ns) for trip in answered]
+    sends = [(trip.begun_ns, trip.sent_ns) for trip in answered]
     waiting_ns = covered_ns(waits, page)
     return waiting_ns, covered_ns(waits + sends, page) - waiting_ns
 
@@ -226,7 +227,7 @@ def covered_ns(spans: Iterable[tuple[int, int]], page: Page) -> int:
     return total
 
 
-def _names(facts: Mapping[str, Any]) -> tuple[ReplacedName, ...]:
+def _replaced_names(facts: Mapping[str, Any]) -> tuple[ReplacedName, ...]:
     """The replaced names in the facts. `addresses` come from the lookup; `first_address_ns` is 0 if the first is the server's."""
     return tuple(
         ReplacedName(
@@ -239,41 +240,41 @@ def _names(facts: Mapping[str, Any]) -> tuple[ReplacedName, ...]:
     )
 
 
-def _statements(recording: Recording) -> tuple[Statement, ...]:
+def _summarize_statements(recording: Recording) -> tuple[Statement, ...]:
     names = {page.id: page.name for page in recording.pages}
     pages = Counter(names.values())
     by_text: dict[tuple[str | None, str], list[RoundTrip]] = defaultdict(list)
-    for one in recording.round_trips:
-        if not one.is_answered:
+    for trip in recording.round_trips:
+        if not trip.is_answered:
             continue
-        digest = recording.digest_by_id.get(one.digest_id or 0)
-        page = None if one.page_id is None else names.get(one.page_id)
-        by_text[page, digest.text if digest else one.command].append(one)
-    waited = Counter({key: sum(one.ended_ns - one.sent_ns for one in trips) for key, trips in by_text.items()})
-    whole = max(waited.total(), 1)
+        digest = recording.digest_by_id.get(trip.digest_id or 0)
+        page = None if trip.page_id is None else names.get(trip.page_id)
+        by_text[page, digest.text if digest else trip.command].append(trip)
+    waited_ns = Counter({key: sum(trip.ended_ns - trip.sent_ns for trip in trips) for key, trips in by_text.items()})
+    total_ns = max(waited_ns.total(), 1)
     return tuple(
         Statement(
             text=text,
             page=page,
             count=len(by_text[page, text]),
             each=None if page is None else len(by_text[page, text]) / pages[page],
-            keys=_keys(by_text[page, text]),
+            keys=_count_distinct_keys(by_text[page, text]),
             waited_ms=ns / 1e6,
-            share=ns / whole,
+            share=ns / total_ns,
         )
-        for (page, text), ns in waited.most_common()
+        for (page, text), ns in waited_ns.most_common()
     )
 
 
-def _keys(trips: Sequence[RoundTrip]) -> int | None:
-    """Number of distinct keys of the runs of a statement, or None. Its preparation has no keys."""
-    known = {one.keys for one in trips if one.command != "prepare"}
-    return len(known) if known and None not in known else None
+def _count_distinct_keys(trips: Sequence[RoundTrip]) -> int | None:
+    """Number of distinct sets of keys with which a statement ran; None if unknown. Its preparation has no keys and does not count."""
+    key_sets = {trip.keys for trip in trips if trip.command != "prepare"}
+    return len(key_sets) if key_sets and None not in key_sets else None
 
 
-def document(found: Summary, where: str) -> Document:
+def document(summary: Summary, where: str) -> Document:
     """The summary as a document, shown after a recording. `where`: the recording's file."""
-    head = Answer(_stopped(found) + _cost(found) + _answer(found))
+    head = Answer(_stopped_sentence(summary) + _cost_sentence(summary) + _answer_sentence(summary))
     columns = (
         Column("page", left=True),
         Column("pages"),
@@ -287,33 +288,33 @@ def document(found: Summary, where: str) -> Document:
         (
             Cell(page.name),
             Cell(f"{page.count:,}"),
-            Cell(_ms(page.took_ms.value), brackets(page.took_ms, _like(page.took_ms.value))),
-            Cell(_number(page.round_trips.value)),
-            Cell(_number(page.connections.value)),
-            Cell(_percent(page.waiting.value)),
-            Cell("" if page.recording is None else _percent(page.recording.value)),
+            Cell(_format_ms(page.took_ms.value), brackets(page.took_ms, _time_format(page.took_ms.value))),
+            Cell(_format_number(page.round_trips.value)),
+            Cell(_format_number(page.connections.value)),
+            Cell(_format_percent(page.waiting.value)),
+            Cell("" if page.recording is None else _format_percent(page.recording.value)),
         )
-        for page in found.pages[:_TOP]
+        for page in summary.pages[:_MAX_ROWS]
     )
-    more = len(found.pages) - _TOP
+    more = len(summary.pages) - _MAX_ROWS
     notes = (f"{more} more in the recording.",) if more > 0 else ()
     return Document(
         "howfar record",
         (
             head,
             *((Heading("Pages"), Table("", columns, rows, notes, main=True)) if rows else ()),
-            *_warnings(found),
+            *_warnings(summary),
             Heading("What is waited for"),
-            _statement_table(found),
+            _statement_table(summary),
             Heading("How it was recorded"),
-            Text(_how(found, where)),
+            Text(_method_text(summary, where)),
         ),
     )
 
 
-def _statement_table(found: Summary) -> Table:
+def _statement_table(summary: Summary) -> Table:
     """The table of statements, with their pages if there are several."""
-    by_page = len({page.name for page in found.pages}) > 1
+    by_page = len({page.name for page in summary.pages}) > 1
     columns = (
         Column("statement or command", left=True),
         *([Column("page", left=True), Column("times", "a page")] if by_page else [Column("times")]),
@@ -322,149 +323,158 @@ def _statement_table(found: Summary) -> Table:
         Column("share"),
     )
 
-    def counts(one: Statement) -> tuple[Cell, ...]:
+    def counts(statement: Statement) -> tuple[Cell, ...]:
         if not by_page:
-            return (Cell(f"{one.count:,}"),)
-        each = f"{one.count:,}" if one.each is None else _number(one.each)
-        return Cell("none" if one.page is None else one.page), Cell(each)
+            return (Cell(f"{statement.count:,}"),)
+        each = f"{statement.count:,}" if statement.each is None else _format_number(statement.each)
+        return Cell("none" if statement.page is None else statement.page), Cell(each)
 
     rows = tuple(
         (
-            Cell(_clipped(one.text, _CLIPPED_BESIDE_PAGE if by_page else _CLIPPED)),
-            *counts(one),
-            Cell("" if one.keys is None else f"{one.keys:,}"),
-            Cell(_ms(one.waited_ms)),
-            Cell(_percent(one.share)),
+            Cell(_shorten(statement.text, _MAX_TEXT_WITH_PAGE if by_page else _MAX_TEXT)),
+            *counts(statement),
+            Cell("" if statement.keys is None else f"{statement.keys:,}"),
+            Cell(_format_ms(statement.waited_ms)),
+            Cell(_format_percent(statement.share)),
         )
-        for one in found.statements
+        for statement in summary.statements
     )
     others, trips = (
-        counted(found.more_statements, "more statement", ","),
-        counted(found.more_round_trips, "round trip", ","),
+        counted(summary.more_statements, "more statement", ","),
+        counted(summary.more_round_trips, "round trip", ","),
     )
-    notes = (f"{others} with {trips}.",) if found.more_statements else ()
+    notes = (f"{others} with {trips}.",) if summary.more_statements else ()
     return Table("", columns, rows, notes)
 
 
-def _answer(found: Summary) -> str:
-    kind = f"{found.protocol} over {'a Unix socket' if found.transport == 'unix' else 'TCP'}"
-    if not found.pages:
-        trips, lines = counted(found.round_trips, "round trip", ","), counted(found.connections, "connection", ",")
-        return f"{trips} over {lines} {'was' if found.round_trips == 1 else 'were'} recorded ({kind})."
-    page = max(found.pages, key=lambda page: page.took_ms.value * page.count)
+def _answer_sentence(summary: Summary) -> str:
+    kind = f"{summary.protocol} over {'a Unix socket' if summary.transport == 'unix' else 'TCP'}"
+    if not summary.pages:
+        trips, lines = counted(summary.round_trips, "round trip", ","), counted(summary.connections, "connection", ",")
+        return f"{trips} over {lines} {'was' if summary.round_trips == 1 else 'were'} recorded ({kind})."
+    page = max(summary.pages, key=lambda page: page.took_ms.value * page.count)
     return (
-        f"{page.name} takes {_ms(page.took_ms.value)} {brackets(page.took_ms, _like(page.took_ms.value))}".rstrip()
-        + f" and makes {_counted(page.round_trips.value, 'round trip')} over {_counted(page.connections.value, 'connection')} "
-        f"({kind}); {_percent(page.waiting.value)} of its time it waits for the database."
+        f"{page.name} takes {_format_ms(page.took_ms.value)} {brackets(page.took_ms, _time_format(page.took_ms.value))}".rstrip()
+        + f" and makes {_format_count(page.round_trips.value, 'round trip')} over "
+        f"{_format_count(page.connections.value, 'connection')} ({kind}); "
+        f"{_format_percent(page.waiting.value)} of its time it waits for the database."
     )
 
 
-def _stopped(found: Summary) -> str:
-    if found.stopped is None:
+def _stopped_sentence(summary: Summary) -> str:
+    if summary.stopped is None:
         return ""
     return (
-        f"The recording is not complete: {found.stopped}. The application was not disturbed; what follows is of the round trips "
+        f"The recording is not complete: {summary.stopped}. The application was not disturbed; what follows is of the round trips "
         "before that. "
     )
 
 
-def _cost(found: Summary) -> str:
-    if (found.capture_cpus or 0.0) > _CAPTURE_SAID_FIRST:
-        return f"{_capture(found)} "
-    costs = [page.recording.value for page in found.pages if page.recording is not None]
-    if not costs or max(costs) <= _COST_SAID_FIRST:
+def _cost_sentence(summary: Summary) -> str:
+    if (summary.capture_cpus or 0.0) > _NOTABLE_CAPTURE_CPUS:
+        return f"{_capture_cost_text(summary)} "
+    costs = [page.recording.value for page in summary.pages if page.recording is not None]
+    if not costs or max(costs) <= _NOTABLE_COST_SHARE:
         return ""
-    return f"Recording itself took at least {_percent(max(costs))} of the time of a page. "
+    return f"Recording itself took at least {_format_percent(max(costs))} of the time of a page. "
 
 
-def _warnings(found: Summary) -> tuple[Warnings, ...]:
+def _warnings(summary: Summary) -> tuple[Warnings, ...]:
     lines = []
-    if found.all_passed_on is False:
+    if summary.all_passed_on is False:
         lines.append("Not every byte that came was passed on: a connection broke while bytes were on their way.")
-    if found.exit_code:
-        lines.append(f"The command ended with exit code {found.exit_code}.")
-    if found.pages and found.no_page:
-        lines.append(f"{found.no_page:,} round trips belong to no page.")
+    if summary.exit_code:
+        lines.append(f"The command ended with exit code {summary.exit_code}.")
+    if summary.pages and summary.no_page:
+        lines.append(f"{summary.no_page:,} round trips belong to no page.")
     lines += [
-        f"{one.name}: {counted(one.count, 'page', ',')} in no page's figure ({one.reason})." for one in found.left_out
+        f"{one.name}: {counted(one.count, 'page', ',')} in no page's figure ({one.reason})." for one in summary.left_out
     ]
     lines += [
-        f"{page.name} also sends requests for {_percent(page.sending.value)} of its time: from the first byte of each to the last."
-        for page in found.pages[:_TOP]
-        if page.sending.value >= _SENDING_SAID
+        f"{page.name} also sends requests for {_format_percent(page.sending.value)} of its time: from the first byte of each to the "
+        "last."
+        for page in summary.pages[:_MAX_ROWS]
+        if page.sending.value >= _NOTABLE_SENDING_SHARE
     ]
-    if found.nagle:
+    if summary.nagle:
         lines.append(
-            f"{counted(found.nagle, 'small request', ',')} took about 40 ms to send: Nagle's algorithm held the second part back "
+            f"{counted(summary.nagle, 'small request', ',')} took about 40 ms to send: Nagle's algorithm held the second part back "
             "until a delayed ACK came. Set TCP_NODELAY, or send each request in one write."
         )
-    if found.repeated_syns:
+    if summary.repeated_syns:
         lines.append(
-            f"{counted(found.repeated_syns, 'connect')} had to be asked for again (the first packet, or its answer, was lost): "
-            f"that cost {_ms(found.repeated_syns_ms)} in all."
+            f"{counted(summary.repeated_syns, 'connect')} had to be asked for again (the first packet, or its answer, was lost): "
+            f"that cost {_format_ms(summary.repeated_syns_ms)} in all."
         )
-    lines += map(_replaced, found.names)
-    lines += [note for page in found.pages[:_TOP] for note in (page.unsure, page.cold) if note]
-    lines += [f"Not known: {reason} ({count:,})." for reason, count in sorted(found.unknown.items())]
+    lines += map(_replaced_name_warning, summary.names)
+    lines += [note for page in summary.pages[:_MAX_ROWS] for note in (page.unsure, page.cold) if note]
+    lines += [f"Not known: {reason} ({count:,})." for reason, count in sorted(summary.unknown.items())]
     return (Warnings(tuple(lines)),) if lines else ()
 
 
-def _replaced(name: ReplacedName) -> str:
-    dead = "" if name.dead_address is None else f", and {_ms(name.dead_ms)} for its first address, {name.dead_address}"
+def _replaced_name_warning(name: ReplacedName) -> str:
+    dead = (
+        ""
+        if name.dead_address is None
+        else f", and {_format_ms(name.dead_ms)} for its first address, {name.dead_address}"
+    )
     return (
         f"The command names the server {name.name}, which the recorder replaced by its own address: without it, each connect also "
-        f"pays {_ms(name.lookup_ms)} for the lookup{dead}, measured here."
+        f"pays {_format_ms(name.lookup_ms)} for the lookup{dead}, measured here."
     )
 
 
-def _how(found: Summary, where: str) -> str:
-    tls = "Connections were encrypted, so round trips have no names. " if found.tls else ""
-    cost = _how_much(found)
+def _method_text(summary: Summary, where: str) -> str:
+    tls = "Connections were encrypted, so round trips have no names. " if summary.tls else ""
+    cost = _recording_cost_text(summary)
     return f"{tls}{cost}The recording, {where}, holds no literal, key or value."
 
 
-def _how_much(found: Summary) -> str:
-    if found.tap_us is None:
+def _recording_cost_text(summary: Summary) -> str:
+    if summary.tap_us is None:
         return "What the tap added is not known. "
-    if found.tap_us.value or found.floor_us:
-        return _added(found.tap_us, found.floor_us)
-    said = "" if found.capture_cpus is None else f"{_capture(found)} "
-    return f"Packets were captured: no program was on the application's path. {said}"
+    if summary.tap_us.value or summary.floor_us:
+        return _tap_cost_text(summary.tap_us, summary.floor_us)
+    capture_cost = "" if summary.capture_cpus is None else f"{_capture_cost_text(summary)} "
+    return f"Packets were captured: no program was on the application's path. {capture_cost}"
 
 
-def _capture(found: Summary) -> str:
-    return f"Capturing packets kept {_percent(found.capture_cpus or 0.0)} of a CPU busy, beside what the kernel takes to copy each."
+def _capture_cost_text(summary: Summary) -> str:
+    return (
+        f"Capturing packets kept {_format_percent(summary.capture_cpus or 0.0)} of a CPU busy, "
+        "beside what the kernel takes to copy each."
+    )
 
 
-def _added(added: Estimate, floor_us: float) -> str:
+def _tap_cost_text(added: Estimate, floor_us: float) -> str:
     return (
         f"With pauses and sizes as in this recording, a round trip takes {in_brackets(added, '{:.0f}'.format)} µs more through the "
         f"tap, and {floor_us:.0f} µs between tap and a server without work, which is taken off the server's time. "
     )
 
 
-def _clipped(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
-def _counted(value: float, noun: str) -> str:
-    return f"{_number(value)} {noun}" if value == 1 else f"{_number(value)} {noun}s"
+def _format_count(value: float, noun: str) -> str:
+    return f"{_format_number(value)} {noun}" if value == 1 else f"{_format_number(value)} {noun}s"
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share >= 0.1 else f"{share * 100:.1f} %"
 
 
-def _ms(value: float) -> str:
-    return _like(value)(value)
+def _format_ms(value: float) -> str:
+    return _time_format(value)(value)
 
 
-def _like(first: float) -> Callable[[float], str]:
-    """The format of all times of a line, in the unit that suits the first one."""
+def _time_format(first: float) -> Callable[[float], str]:
+    """A function that formats all times of a line, in the unit that suits the first of them."""
     if first < 0.1:
         return lambda value: f"{value * 1e3:,.0f} µs"
     return lambda value: f"{value:,.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"

@@ -50,7 +50,7 @@ class Tap:
         self._process.__exit__(kind, value, trace)
 
 
-def listening(server: Target, folder: Path) -> UnixTarget | TcpListen:
+def listen_address(server: Target, folder: Path) -> UnixTarget | TcpListen:
     """Address at which a tap in front of `server` listens: of the same kind; a socket is in `folder`."""
     if isinstance(server, UnixTarget):
         return UnixTarget(path=str(folder / "tap.sock"))
@@ -74,7 +74,7 @@ class Application:
     def __init__(self, inserted: Insertion) -> None:
         self._inserted = inserted
         self._started: str | None = None
-        helper = [sys.executable, "-I", str(Path(__file__).parent / "inside.py")]
+        helper = [sys.executable, "-I", str(Path(__file__).parent / "sandbox_runner.py")]
         bind = ["--bind", *inserted.bind] if inserted.bind else []
         try:
             self._process = subprocess.Popen(
@@ -87,36 +87,36 @@ class Application:
             )
         except OSError as error:
             raise LabError(f"{inserted.prefix[0]}: {error.strerror}", "Install Debian's util-linux.") from error
-        self._answer()
+        self._read_answer()
 
     def start(self, command: Sequence[str]) -> None:
         """Start a command that runs until the context manager exits. Raises UsageError if it cannot be started."""
         self._started = command[0]
-        self._ask({"start": self._inserted.argv(command)})
+        self._request({"start": self._inserted.argv(command)})
 
     def check(self) -> None:
         """Raise UsageError if the started command has ended with an error."""
         if self._started is not None:
-            self._ask({"started": self._started})
+            self._request({"started": self._started})
 
     def run(self, command: Sequence[str], longest_s: float) -> float:
         """Run the command and return its time in seconds. Raises UsageError if it fails."""
-        answer = self._ask({"run": self._inserted.argv(command), "longest_s": longest_s})
+        answer = self._request({"run": self._inserted.argv(command), "longest_s": longest_s})
         return float(answer["took_ns"]) / 1e9
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except OSError:
-            pass  # `_answer` reports why the helper ended
-        answer = self._answer()
+            pass  # `_read_answer` reports why the helper ended
+        answer = self._read_answer()
         if "error" in answer:
             raise UsageError(f"the command failed: {answer['error']}", "Try it alone first, without howfar.")
         return answer
 
-    def _answer(self) -> dict[str, Any]:
+    def _read_answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         line = self._process.stdout.readline()
@@ -124,9 +124,9 @@ class Application:
             answer: dict[str, Any] = json.loads(line)
             return answer
         self._process.wait()
-        said = self._process.stderr.read().strip()[-500:]
+        message = self._process.stderr.read().strip()[-500:]
         raise SandboxForbidden(
-            f"a mount namespace for the application could not be made: {said or 'no reason was given'}",
+            f"a mount namespace for the application could not be made: {message or 'no reason was given'}",
             "Run as root, permit user namespaces, or let the application connect by itself with --listen.",
         )
 

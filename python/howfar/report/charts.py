@@ -1,5 +1,5 @@
-"""Helpers shared by the charts of all experiments, and the chart of every trial. Charts are Vega-Lite specifications made with Altair;
-`html.py` renders them to SVG. A chart is made for a width in pixels, and is None if there is nothing to draw."""
+"""Helpers for the charts of all experiments, and the chart of all trials. Charts are Vega-Lite specifications created with Altair;
+`html.py` renders them to SVG. A function that draws takes a width in pixels, and returns None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate
 
 Drawable = Any
-"""An Altair chart of one mark, or Vega-Lite made of several by `layer`, `hconcat` and `vconcat`."""
+"""An Altair chart of one mark, or the Vega-Lite that `layer`, `hconcat` or `vconcat` compose of several."""
 
 Rows = list[dict[str, Any]]
 """The data of one layer."""
 
 Axis = TypeVar("Axis", bound="alt.X | alt.Y")
 
-ROW = 44
+ROW_HEIGHT = 44
 """Height of one arm's row, pixels."""
 
 PHONE = 420
@@ -52,15 +52,15 @@ def vconcat(*charts: Drawable, **properties: Any) -> dict[str, Any]:
 
 
 def plain(chart: Drawable) -> dict[str, Any]:
-    """Vega-Lite of a chart. Altair's own composition makes deep copies of all parts each time: ten seconds for a page of small
+    """A chart as Vega-Lite. Altair's own composition copies all parts deeply each time, which takes ten seconds for a page of small
     charts."""
     if isinstance(chart, dict):
         return chart
-    found: dict[str, Any] = chart.to_dict(validate=False)
-    datasets = found.pop("datasets", {})
-    if "name" in found.get("data", {}):
-        found["data"] = {"values": datasets[found["data"]["name"]]}
-    return {key: value for key, value in found.items() if key not in ("$schema", "config")}
+    specification: dict[str, Any] = chart.to_dict(validate=False)
+    datasets = specification.pop("datasets", {})
+    if "name" in specification.get("data", {}):
+        specification["data"] = {"values": datasets[specification["data"]["name"]]}
+    return {key: value for key, value in specification.items() if key not in ("$schema", "config")}
 
 
 def _plain_values(properties: dict[str, Any]) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def data(rows: Rows) -> alt.Chart:
     return alt.Chart(values(rows))
 
 
-def arm_axis(names: list[str], field: str = "arm", room: int = 130) -> alt.Y:
-    axis = alt.Axis(labelLimit=room, ticks=False, domain=False, labelPadding=8)
+def arm_axis(names: list[str], field: str = "arm", label_width: int = 130) -> alt.Y:
+    axis = alt.Axis(labelLimit=label_width, ticks=False, domain=False, labelPadding=8)
     return alt.Y(f"{field}:N", sort=names, title=None, axis=axis)
 
 
@@ -93,52 +93,52 @@ def log_axis(
     return axis(kind, field, title, domain, 10, values=log_ticks(*domain), format=format, **options)
 
 
-def by_name(kind: Any, field: str, looks: Mapping[str, Any], legend: alt.Legend | None) -> Any:
+def by_name(kind: Any, field: str, styles: Mapping[str, Any], legend: alt.Legend | None) -> Any:
     """A channel of colours, shapes or dashes, one for each name."""
-    scale = alt.Scale(domain=list(looks), range=list(looks.values()))
-    return kind(f"{field}:N", sort=list(looks), scale=scale, legend=legend)
+    scale = alt.Scale(domain=list(styles), range=list(styles.values()))
+    return kind(f"{field}:N", sort=list(styles), scale=scale, legend=legend)
 
 
-def looks(names: Sequence[str], cycle: Sequence[Any]) -> dict[str, Any]:
+def styles(names: Sequence[str], cycle: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(names, pick(cycle, len(names)), strict=True))
 
 
-def series_looks(names: Sequence[str], key: alt.Legend | None, field: str = "series") -> tuple[alt.Color, alt.Shape]:
+def series_styles(names: Sequence[str], key: alt.Legend | None, field: str = "series") -> tuple[alt.Color, alt.Shape]:
     """Colour and shape of each series, in the order of the palette."""
-    colour = by_name(alt.Color, field, looks(names, palette.SERIES), key)
-    return colour, by_name(alt.Shape, field, looks(names, palette.SHAPES), key)
+    colour = by_name(alt.Color, field, styles(names, palette.SERIES), key)
+    return colour, by_name(alt.Shape, field, styles(names, palette.SHAPES), key)
 
 
 def legend(columns: int, limit: int = 180, **options: Any) -> alt.Legend:
     return alt.Legend(orient="top", title=None, columns=columns, labelLimit=limit, **options)
 
 
-def ends(found: Estimate, domain: tuple[float, float]) -> dict[str, float]:
+def ends(estimate: Estimate, domain: tuple[float, float]) -> dict[str, float]:
     """`low` and `high` of the interval inside the axis; without an interval, the value."""
-    low, high = (found.value if end is None else end for end in (found.low, found.high))
+    low, high = (estimate.value if limit is None else limit for limit in (estimate.low, estimate.high))
     return {"low": max(low, domain[0]), "high": min(high, domain[1])}
 
 
 def intervals(rows: Rows, x: alt.X, y: alt.Y, low: alt.Y, *, colour: Any, shape: Any, size: int) -> list[Any]:
-    """Points with vertical intervals; `low` is the same axis as `y`, for the field `low`."""
+    """Points with vertical intervals. `low` is the same channel as `y`, bound to the field `low`."""
     return [
         data(rows).mark_rule(strokeWidth=2.2, opacity=0.7).encode(x=x, y=low, y2="high:Q", color=colour),
         data(rows).mark_point(filled=True, size=size, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
     ]
 
 
-def rows_of(charts: Sequence[Drawable], across: int, spacing: int = 26) -> Drawable:
-    """Several charts in rows of `across`."""
-    lines = [
-        charts[at] if across == 1 else hconcat(*charts[at : at + across], spacing=spacing)
-        for at in range(0, len(charts), across)
+def rows_of(charts: Sequence[Drawable], columns: int, spacing: int = 26) -> Drawable:
+    """Several charts in rows of `columns`."""
+    chart_rows = [
+        charts[start] if columns == 1 else hconcat(*charts[start : start + columns], spacing=spacing)
+        for start in range(0, len(charts), columns)
     ]
-    return lines[0] if len(lines) == 1 else vconcat(*lines)
+    return chart_rows[0] if len(chart_rows) == 1 else vconcat(*chart_rows)
 
 
 def panel_width(count: int, width: int, gap: int) -> int:
-    """Width of each of `count` panels in a row, which may use 200 pixels more than a single chart; on a phone panels form a
-    column."""
+    """Width of each of `count` panels in a row, which may together use 200 pixels more than a single chart. On a phone panels form a
+    column, so each has the full width."""
     return width if width < PHONE else (width + 200 - gap * count) // count
 
 
@@ -150,8 +150,8 @@ def percentiles(
     width: int,
     thresholds: Sequence[float] = (),
 ) -> Drawable | None:
-    """Distributions of times: a panel per title, a line per `series` of rows with `quantile` and `ms`. The horizontal axis is 1/(1-p)
-    on a logarithmic scale, so that 99 % and 99.9 % have room. `titles`: of both axes. `thresholds`, in ms, are dotted lines."""
+    """Distributions of times: a panel per title, a line per `series`. Rows have `series`, `quantile` and `ms`. The horizontal axis is
+    1/(1-p) on a logarithmic scale, so that 99 % and 99.9 % have room. `titles`: of the two axes. `thresholds` in ms: dotted lines."""
     panels = {
         title: [
             {"series": row["series"], "tail": 1 / (1 - row["quantile"]), "ms": row["ms"]}
@@ -161,45 +161,47 @@ def percentiles(
         for title, rows in panels.items()
     }
     panels = {title: rows for title, rows in panels.items() if rows}
-    every = [row for rows in panels.values() for row in rows]
-    if not every:
+    all_rows = [row for rows in panels.values() for row in rows]
+    if not all_rows:
         return None
     narrow = width < PHONE
-    seen = [row["ms"] for row in every] + list(thresholds[-1:])
-    heights = min(seen) / 1.15, max(seen) * (1.3 if thresholds else 1.15)
-    names = dict.fromkeys(row["series"] for row in every)
-    key = legend(2 if narrow else 4, 150, symbolStrokeWidth=2)
-    colour = by_name(alt.Color, "series", {name: colours[name] for name in names}, key)
-    dash = by_name(alt.StrokeDash, "series", looks(list(names), palette.DASHES), key)
-    each = width if narrow or len(panels) == 1 else (width - 60) // 2
-    drawn: list[Drawable] = []
+    values_ms = [row["ms"] for row in all_rows] + list(thresholds[-1:])
+    y_domain = min(values_ms) / 1.15, max(values_ms) * (1.3 if thresholds else 1.15)
+    names = dict.fromkeys(row["series"] for row in all_rows)
+    legend_spec = legend(2 if narrow else 4, 150, symbolStrokeWidth=2)
+    colour = by_name(alt.Color, "series", {name: colours[name] for name in names}, legend_spec)
+    dash = by_name(alt.StrokeDash, "series", styles(list(names), palette.DASHES), legend_spec)
+    panel_width_px = width if narrow or len(panels) == 1 else (width - 60) // 2
+    charts: list[Drawable] = []
     for title, rows in panels.items():
-        last = max(row["tail"] for row in rows)
-        across = axis(
+        max_tail = max(row["tail"] for row in rows)
+        x = axis(
             alt.X,
             "tail",
             titles[0],
-            (1, last),
+            (1, max_tail),
             log=10,
-            values=[tail for tail in (1, 2, 10, 100, 1000, 10_000, 100_000) if tail <= last],
+            values=[tail for tail in (1, 2, 10, 100, 1000, 10_000, 100_000) if tail <= max_tail],
             labelExpr="datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'",
             grid=False,
         )
-        up = titles[1] if narrow or not drawn else None
-        y = log_axis(alt.Y, "ms", up, heights, ".3~r")
-        layers: list[Any] = [data(rows).mark_line(strokeWidth=2.2).encode(x=across, y=y, color=colour, strokeDash=dash)]
-        lines: Rows = [
-            {"tail": 1.0, "ms": float(at), "text": f"{at} ms"} for at in thresholds if heights[0] < at < heights[1]
+        y_title = titles[1] if narrow or not charts else None
+        y = log_axis(alt.Y, "ms", y_title, y_domain, ".3~r")
+        layers: list[Any] = [data(rows).mark_line(strokeWidth=2.2).encode(x=x, y=y, color=colour, strokeDash=dash)]
+        threshold_rows: Rows = [
+            {"tail": 1.0, "ms": float(threshold_ms), "text": f"{threshold_ms} ms"}
+            for threshold_ms in thresholds
+            if y_domain[0] < threshold_ms < y_domain[1]
         ]
-        if lines:
-            text = data(lines).mark_text(align="left", dx=4, dy=-6, color=palette.INK, fontSize=11)
+        if threshold_rows:
+            text = data(threshold_rows).mark_text(align="left", dx=4, dy=-6, color=palette.INK, fontSize=11)
             layers += [
-                data(lines).mark_rule(color=palette.INK, strokeDash=[2, 3], strokeWidth=1.2).encode(y=y),
-                text.encode(x=across, y=y, text="text:N"),
+                data(threshold_rows).mark_rule(color=palette.INK, strokeDash=[2, 3], strokeWidth=1.2).encode(y=y),
+                text.encode(x=x, y=y, text="text:N"),
             ]
-        named = {"title": alt.TitleParams(title, anchor="start")} if title else {}
-        drawn.append(layer(*layers, width=each, height=240, **named))
-    return rows_of(drawn, 1 if narrow or len(drawn) == 1 else 2)
+        title_options = {"title": alt.TitleParams(title, anchor="start")} if title else {}
+        charts.append(layer(*layers, width=panel_width_px, height=240, **title_options))
+    return rows_of(charts, 1 if narrow or len(charts) == 1 else 2)
 
 
 def stacked(
@@ -217,11 +219,11 @@ def stacked(
     """A bar for each `arm` of rows with `part` and `value`; parts in the order of `colours`. `ends`: `text` at `value` after a bar."""
     narrow = width < PHONE
     order = list(colours)
-    key = legend(2 if narrow else 6, 170, symbolType="square") if with_legend else None
-    room = [0, max(end["value"] for end in ends) * (1.35 if narrow else 1.14)] if ends else []
-    x, y = axis(alt.X, "value", unit, room, tickCount=5, format=".3~r"), arm_axis(names, room=150)
+    legend_spec = legend(2 if narrow else 6, 170, symbolType="square") if with_legend else None
+    x_domain = [0, max(bar_end["value"] for bar_end in ends) * (1.35 if narrow else 1.14)] if ends else []
+    x, y = axis(alt.X, "value", unit, x_domain, tickCount=5, format=".3~r"), arm_axis(names, label_width=150)
     bars = data([row | {"order": order.index(row["part"])} for row in rows]).mark_bar(size=size)
-    layers = [bars.encode(x=x, y=y, color=by_name(alt.Color, "part", colours, key), order="order:Q")]
+    layers = [bars.encode(x=x, y=y, color=by_name(alt.Color, "part", colours, legend_spec), order="order:Q")]
     if ends:
         text = data(ends).mark_text(align="left", dx=5, color=palette.INK, fontSize=11 if narrow else 13)
         layers.append(text.encode(x=x, y=y, text="text:N"))
@@ -229,49 +231,53 @@ def stacked(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 in each decade; over more than two decades only the 1s."""
+    """Ticks at 1, 2 and 5 in each decade; over more than two decades only at 1."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     leading = (1, 2, 5) if high / low < 200 else (1,)
     ticks = [lead * 10.0**decade for decade in decades for lead in leading]
     return [tick for tick in ticks if low <= tick <= high]
 
 
-MOST_TRIALS = 200
-"""Number of trials beyond which they are drawn and listed by blocks: a page must stay small, and the run file has them all."""
+MAX_TRIALS_DRAWN = 200
+"""Number of trials beyond which they are drawn and listed by block, so that a page stays small. The run file has them all."""
 
 
-def against_median(summary: Summary) -> list[dict[str, Any]]:
-    """Every good trial: its number, its block, and its queries a second over the median of its cell."""
-    seen: dict[str, list[float]] = {}
+def ratios_to_median(summary: Summary) -> list[dict[str, Any]]:
+    """Every good trial: its number, its block, and the ratio of its queries per second to the median of its cell."""
+    per_arm: dict[str, list[float]] = {}
     for trial in summary.trials:
         if trial.qps:
-            seen.setdefault(trial.arm, []).append(trial.qps)
-    medians = {arm: statistics.median(found) for arm, found in seen.items()}
-    return [{"trial": t.number, "block": t.block, "ratio": t.qps / medians[t.arm]} for t in summary.trials if t.qps]
+            per_arm.setdefault(trial.arm, []).append(trial.qps)
+    medians = {arm: statistics.median(arm_values) for arm, arm_values in per_arm.items()}
+    return [
+        {"trial": trial.number, "block": trial.block, "ratio": trial.qps / medians[trial.arm]}
+        for trial in summary.trials
+        if trial.qps
+    ]
 
 
 def block_ranges(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Median and middle 80 % of `against_median` for each block."""
+    """Median and middle 80 % of `ratios_to_median` for each block."""
     blocks: dict[int, list[float]] = {}
     for row in rows:
         blocks.setdefault(row["block"], []).append(row["ratio"])
-    found = []
+    ranges = []
     for block, ratios in blocks.items():
         cuts = statistics.quantiles(ratios, n=10, method="inclusive") if len(ratios) > 1 else ratios * 9
-        found.append({"block": block, "ratio": statistics.median(ratios), "low": cuts[0], "high": cuts[-1]})
-    return found
+        ranges.append({"block": block, "ratio": statistics.median(ratios), "low": cuts[0], "high": cuts[-1]})
+    return ranges
 
 
 def drift(summary: Summary, width: int) -> Drawable | None:
     """Every good trial against the median of its cell, in the order in which they ran; many trials are summarized by block."""
-    rows = against_median(summary)
+    rows = ratios_to_median(summary)
     if not rows:
         return None
-    many = len(rows) > MOST_TRIALS
-    of = "block" if many else "trial"
-    title = of if many else "trial, in order of execution; lines separate the blocks"
-    domain = -0.5, max(row[of] for row in rows) + 0.5
-    x = axis(alt.X, of, title, domain, grid=False, format="d", tickMinStep=1)
+    many = len(rows) > MAX_TRIALS_DRAWN
+    field = "block" if many else "trial"
+    title = field if many else "trial, in order of execution; lines separate the blocks"
+    domain = -0.5, max(row[field] for row in rows) + 0.5
+    x = axis(alt.X, field, title, domain, grid=False, format="d", tickMinStep=1)
 
     def height_of(field: str) -> alt.Y:
         scale = alt.Scale(type="log", nice=False, padding=8)

@@ -1,4 +1,4 @@
-"""A report as a value: the result of an experiment, and the only input of a renderer.
+"""The document model of reports: what an experiment returns, and the only input of a renderer.
 
 An experiment creates blocks in the order of a reader's questions. The renderers (terminal, HTML, Markdown, CSV) lay blocks out and do
 not depend on the experiment that created them. Text in blocks is plain: each renderer escapes and wraps it.
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from howfar.terminal_text import one_line
 
-Maker = Callable[[int], Any]
+DrawChart = Callable[[int], Any]
 """Draws a chart for a plotting area of this width in pixels; returns an Altair chart, or None where there is nothing to draw."""
 
 
@@ -33,7 +33,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Bullets:
-    """Sentences of equal rank, one a line."""
+    """A list of sentences, one per line."""
 
     lines: tuple[str, ...]
 
@@ -58,7 +58,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Cell:
-    """One field of a table: a figure, and a second line such as its interval. A `share` of 1 is fully shaded, if the renderer can."""
+    """One field of a table: a figure, and a second line such as its interval. `share`: how dark a renderer may shade it, up to 1."""
 
     text: str
     below: str = ""
@@ -72,7 +72,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """The head of one column. `lower` is a second line of the head; where a page is narrow, texts of `cut` columns are cut first, then
+    """The head of one column. `lower` is a second line of the head. On a narrow page, texts of `cut` columns are cut first, then
     `optional` columns are left out."""
 
     head: str
@@ -89,7 +89,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first column names the row. Notes are sentences below it. `main`: the table that carries the answer. `stack`: on a
+    """A table; the first column names the row. Notes are sentences below it. `main`: this table contains the answer. `stack`: on a
     phone each row becomes a card."""
 
     title: str
@@ -108,7 +108,7 @@ class Chart:
     name: str
     title: str
     caption: str
-    make: Maker = field(repr=False, compare=False)
+    make: DrawChart = field(repr=False, compare=False)
     data: Table | None = None
 
 
@@ -143,7 +143,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Details:
-    """A part that the first screen leaves out: the terminal prints it with `--details`. In HTML it is folded unless `open`."""
+    """A part that the first screen leaves out. The terminal prints it with `--details`; in HTML it is folded unless `open`."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -155,7 +155,7 @@ Block = Heading | Text | Bullets | Answer | Table | Chart | Warnings | Advice | 
 
 @dataclass(frozen=True)
 class Document:
-    """The whole report. `records` are its cells for a spreadsheet: one mapping per line; a key means the same in every report."""
+    """The whole report. `records` are the lines of its CSV; a key has the same meaning in every report."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -164,7 +164,8 @@ class Document:
 
 Row = TypeVar("Row")
 Fields = Mapping[str | Column, Callable[[Row], str | Cell]]
-"""Columns, the row's name first: the head, with a second line after a newline, and a function that gives a row's field."""
+"""Columns of a table; the first names the row. The key is the head, with its second line after a newline. The value is a function from
+a row to its field."""
 
 
 def table_of(
@@ -175,13 +176,13 @@ def table_of(
     main: bool = False,
     stack: bool = False,
 ) -> Table:
-    """A table of `rows`, by the function of each column."""
+    """A table with the given columns, one row for each item of `rows`."""
     columns = [
         head if isinstance(head, Column) else Column(head.split("\n")[0], head.partition("\n")[2], left=not index)
         for index, head in enumerate(fields)
     ]
-    found = [[value(row) for value in fields.values()] for row in rows]
-    cells = tuple(tuple(each if isinstance(each, Cell) else Cell(each) for each in row) for row in found)
+    fields_by_row = [[value(row) for value in fields.values()] for row in rows]
+    cells = tuple(tuple(value if isinstance(value, Cell) else Cell(value) for value in row) for row in fields_by_row)
     return Table(title, tuple(columns), cells, tuple(notes), main, stack)
 
 
@@ -195,8 +196,8 @@ def plain(*texts: str) -> tuple[Cell, ...]:
     return tuple(Cell(text) for text in texts)
 
 
-def numbered(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
-    """Each block with the number of a piece of advice among the advice of these blocks; 0 for every other block."""
+def number_advice(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
+    """Each block with a number: pieces of advice are numbered from 1, every other block has 0."""
     count = 0
     for block in blocks:
         count += isinstance(block, Advice)
@@ -204,24 +205,25 @@ def numbered(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
 
 
 def without_empty(blocks: Sequence[Block], shows: Callable[[Block], bool]) -> list[Block]:
-    """The blocks that a renderer shows, without headings and details that would be empty. A heading ends at the next or at details."""
+    """The blocks that a renderer shows, without headings and details that would be empty. A heading covers the blocks up to the next
+    heading or details."""
     kept: list[Block] = []
     for block in blocks:
         if isinstance(block, Details):
             inner = tuple(without_empty(block.blocks, shows))
-            found: Block | None = Details(block.title, inner, block.open) if inner and shows(block) else None
+            kept_block: Block | None = Details(block.title, inner, block.open) if inner and shows(block) else None
         else:
-            found = block if isinstance(block, Heading) or shows(block) else None
+            kept_block = block if isinstance(block, Heading) or shows(block) else None
         if isinstance(block, Details | Heading) and kept and isinstance(kept[-1], Heading):
             kept.pop()
-        if found is not None:
-            kept.append(found)
+        if kept_block is not None:
+            kept.append(kept_block)
     return kept[:-1] if kept and isinstance(kept[-1], Heading) else kept
 
 
 def without_controls(part: Any, clean: Callable[[str], str] = one_line) -> Any:
-    """A document or a part of one, each of its texts on one line and without control characters: a file's texts cannot be trusted.
-    Charts are functions, whose texts are cleaned when they are drawn."""
+    """A document, or a part of one, with each of its texts on one line and without control characters, because texts of a run file
+    cannot be trusted. Charts are functions; their texts are cleaned when they are drawn."""
     if isinstance(part, str):
         return clean(part)
     if isinstance(part, tuple | list):

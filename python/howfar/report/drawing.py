@@ -19,7 +19,7 @@ else:
 
 __all__ = ["REMEDY", "UNDRAWN", "alt", "can_draw"]
 REMEDY = "Reinstall howfar with its extra `report`."
-"""Advice if they are missing."""
+"""Advice if the libraries are missing."""
 UNDRAWN = "This chart was not drawn: the libraries that draw it are not installed."
 """Text in a page in place of each chart that could not be drawn."""
 

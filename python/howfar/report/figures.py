@@ -1,4 +1,4 @@
-"""Numbers and short phrases as every report writes them; defined once, so that terminal, HTML and Markdown agree."""
+"""Numbers and short phrases as text, for all reports, so that terminal, HTML and Markdown agree."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from howfar.analysis.cells import Bound, CellSummary
-from howfar.analysis.controls import SAME_KIND
+from howfar.analysis.controls import SAME_OTHER_KIND
 from howfar.analysis.summary import Summary
-from howfar.plan.factors import breaks, offered_per_s
+from howfar.plan.factors import has_fault, offered_per_s
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     MIN_BLOCKS,
@@ -43,9 +43,9 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
-def between(interval: tuple[float, float] | None, form: Callable[[float], str] = number) -> str:
-    """An interval, `[0.41, 0.44]`, as the second line of a figure; empty without one, or where it is narrower than its digits."""
-    low, high = ("", "") if interval is None else map(form, interval)
+def between(interval: tuple[float, float] | None, format_value: Callable[[float], str] = number) -> str:
+    """An interval, `[0.41, 0.44]`, as the second line of a figure. Empty without one, or if both limits have the same digits."""
+    low, high = ("", "") if interval is None else map(format_value, interval)
     return f"[{low}, {high}]" if low != high else ""
 
 
@@ -139,8 +139,8 @@ def cpu_parts(cell: CellSummary) -> str:
     return "+".join("?" if part is None else f"{part.value:.1f}" for part in parts)
 
 
-def reading(cell: CellSummary) -> str:
-    """Meaning of the ratio in words: colour is never the only carrier."""
+def resolution_text(cell: CellSummary) -> str:
+    """Meaning of the ratio in words, because colour must never be the only indication."""
     if cell.resolution is Resolution.BASELINE:
         return "reference"
     if cell.ratio is None:
@@ -149,7 +149,7 @@ def reading(cell: CellSummary) -> str:
 
 
 def shown_cells(summary: Summary) -> list[CellSummary]:
-    """Cells of a table: the A/A arm has its own line instead of a row, unless there is nothing else to compare."""
+    """The cells that tables show. The A/A arm has its own line instead of a row, unless there is nothing else to compare."""
     if not any(cell.role is ArmRole.CONTENDER for cell in summary.cells):
         return list(summary.cells)
     return [cell for cell in summary.cells if cell.role is not ArmRole.DUPLICATE]
@@ -160,35 +160,37 @@ def baseline_name(summary: Summary) -> str:
 
 
 def noise_line(summary: Summary) -> str:
-    """The noise floor in one or two sentences, and the arms that were not measured to the end. Empty where nothing is compared."""
-    if only_broke(summary):
+    """The noise floor in one or two sentences, and the arms that were not measured to the end. Empty if nothing is compared."""
+    if has_only_faults(summary):
         return ""
     lines = (_noise_floor(summary), settled_line(summary), unconfirmed_line(summary), keys_line(summary))
     return " ".join(text for text in lines if text)
 
 
-def only_broke(summary: Summary) -> bool:
-    """Whether every cell has a fault: then rates are those before the fault, and ratios are not of interest."""
-    return summary.blocks > 0 and all(breaks(cell.factors) for cell in summary.cells)
+def has_only_faults(summary: Summary) -> bool:
+    """Whether every cell has a fault. Rates are then those before the fault, and ratios are not of interest."""
+    return summary.blocks > 0 and all(has_fault(cell.factors) for cell in summary.cells)
 
 
 def settled_line(summary: Summary) -> str:
-    """Arms that settled: `Settled on a plateau and measured no further: tcp, 64 threads (after 4 blocks).` Empty without any."""
-    rests = [
+    """Arms that settled: `Settled on a plateau and measured no further: tcp, 64 threads (after 4 blocks).` Empty if there are none."""
+    settled = [
         f"{cell.arm} (after {cell.settled_after} blocks)" for cell in summary.cells if cell.settled_after is not None
     ]
-    return f"Settled on a plateau and measured no further: {'; '.join(rests)}." if rests else ""
+    return f"Settled on a plateau and measured no further: {'; '.join(settled)}." if settled else ""
 
 
 def keys_line(summary: Summary) -> str:
     """Whether reads of keys found values. Empty: no key-value store."""
     reads = {cell.arm: cell.keys for cell in summary.cells if cell.keys and cell.keys.hits + cell.keys.misses}
-    missed = {arm: found for arm, found in reads.items() if found.misses}
+    arms_with_misses = {arm: counts for arm, counts in reads.items() if counts.misses}
     if not reads:
         return ""
-    if not missed:
-        return f"All {sum(found.hits for found in reads.values()):,} keys that were read had a value."
-    shares = [f"{arm} {share(found.misses / (found.hits + found.misses))}" for arm, found in missed.items()]
+    if not arms_with_misses:
+        return f"All {sum(counts.hits for counts in reads.values()):,} keys that were read had a value."
+    shares = [
+        f"{arm} {share(counts.misses / (counts.hits + counts.misses))}" for arm, counts in arms_with_misses.items()
+    ]
     return f"Reads of keys without a value, which a server answers faster: {', '.join(shares)}."
 
 
@@ -203,29 +205,30 @@ def _noise_floor(summary: Summary) -> str:
     if summary.aa_ratio is None or summary.noise_floor is None:
         return "Noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved."
     return (
-        f"Noise floor {_floors(summary.noise_floor, summary.link_noise_floor)}: {base}, measured twice under two names, gave "
-        f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved{_other_kinds(summary)}"
+        f"Noise floor {_floors_text(summary.noise_floor, summary.link_noise_floor)}: {base}, measured twice under two names, gave "
+        f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved{_other_floors_note(summary)}"
         + (
-            f"; for CPU per {ONE[summary.asked]}, the floor is {_floors(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
+            f"; for CPU per {ONE[summary.operation_unit]}, the floor is "
+            f"{_floors_text(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
             if summary.cpu_noise_floor
             else "."
         )
     )
 
 
-def _other_kinds(summary: Summary) -> str:
-    """Notes for arms that are judged by another A/A arm than the baseline's."""
-    others = [control.reference for control in summary.controls if control.name == SAME_KIND]
+def _other_floors_note(summary: Summary) -> str:
+    """Note on arms whose noise floor comes from an A/A arm other than the baseline's."""
+    others = [control.reference for control in summary.controls if control.name == SAME_OTHER_KIND]
     return f" (under the conditions of {' and '.join(others)}, by that arm's own A/A ratio)" if others else ""
 
 
-def _floors(floor: float, over_link: float | None) -> str:
-    """`1.2 %`, or `1.2 %, over the link 3.4 %` where that is more."""
+def _floors_text(floor: float, over_link: float | None) -> str:
+    """A noise floor: `1.2 %`, or `1.2 %, over the link 3.4 %` if that is larger."""
     more = over_link if over_link is not None and over_link > floor else None
     return floor_text(floor) if more is None else f"{floor_text(floor)}, over the link {floor_text(more)}"
 
 
-STOPS = {
+STOP_TEXTS = {
     "width": "stopped because every interval was as narrow as requested",
     "time": "stopped by the time budget",
     "blocks": "stopped at the maximum number of blocks",
@@ -235,100 +238,113 @@ STOPS = {
 
 
 def widest(summary: Summary) -> str:
-    """The widest interval, `widest interval ±2.3 % (requested ±5.0 %)`; empty where no throughput is compared."""
+    """The widest interval: `widest interval ±2.3 % (requested ±5.0 %)`. Empty if no throughput is compared."""
     compared = [
         cell
         for cell in shown_cells(summary)
         if cell.ratio and cell.role is not ArmRole.BASELINE and offered_per_s(cell.factors) is None
     ]
     widths = [width for cell in compared if cell.ratio and (width := half_width(cell.ratio)) is not None]
-    if not compared or only_broke(summary):
+    if not compared or has_only_faults(summary):
         return ""
     if not widths:
-        own = "; values of single blocks are in parentheses" if (summary.complete_blocks or summary.blocks) > 1 else ""
-        return f"no intervals, because there are fewer than {MIN_BLOCKS} blocks{own}"
-    rated = any(offered_per_s(cell.factors) is not None for cell in summary.cells)
-    what = "widest interval of throughput" if rated else "widest interval"
-    return f"{what} {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
+        blocks_note = (
+            "; values of single blocks are in parentheses" if (summary.complete_blocks or summary.blocks) > 1 else ""
+        )
+        return f"no intervals, because there are fewer than {MIN_BLOCKS} blocks{blocks_note}"
+    has_rates = any(offered_per_s(cell.factors) is not None for cell in summary.cells)
+    subject = "widest interval of throughput" if has_rates else "widest interval"
+    return f"{subject} {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
 
 
 def session_line(summary: Summary) -> str:
     """Server, number of blocks, and how the run ended."""
-    good = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
-    trials = counted(good, "trial") + (f", not counting {summary.void_trials} void" if summary.void_trials else "")
+    good_trials = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
+    trials = counted(good_trials, "trial") + (
+        f", not counting {summary.void_trials} void" if summary.void_trials else ""
+    )
     trials += f" and {summary.left_out_trials} left out with them" if summary.left_out_trials else ""
     server = f"{summary.server['kind']} {summary.server['version']}"
-    lacking = summary.blocks - summary.complete_blocks if summary.complete_blocks else 0
-    partly = "" if lacking <= 0 else " and part of another" if lacking == 1 else f" and parts of {lacking} others"
-    blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')}{partly} ({trials})"
-    return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
+    incomplete_blocks = summary.blocks - summary.complete_blocks if summary.complete_blocks else 0
+    incomplete_note = (
+        ""
+        if incomplete_blocks <= 0
+        else " and part of another"
+        if incomplete_blocks == 1
+        else f" and parts of {incomplete_blocks} others"
+    )
+    blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')}{incomplete_note} ({trials})"
+    return "; ".join(part for part in (server, blocks, STOP_TEXTS[summary.stop], widest(summary)) if part)
 
 
 def void_line(summary: Summary) -> str:
     """Number of void trials, and why; empty without any."""
     if not summary.void_trials:
         return ""
-    kinds = _kinds(summary.void_reasons)
+    kinds = _count_kinds(summary.void_reasons)
     reasons = "; ".join(f"{count} x {reason}" for reason, count in kinds)
-    several = " (a trial may have several reasons)" if sum(count for _, count in kinds) > summary.void_trials else ""
-    return f"{counted(summary.void_trials, 'void trial')}, excluded from all figures{several}: {reasons}.{_left_out(summary)}"
+    several_note = (
+        " (a trial may have several reasons)" if sum(count for _, count in kinds) > summary.void_trials else ""
+    )
+    return (
+        f"{counted(summary.void_trials, 'void trial')}, excluded from all figures{several_note}: "
+        f"{reasons}.{_left_out_note(summary)}"
+    )
 
 
-def _left_out(summary: Summary) -> str:
-    """Trials left out with the void ones, and the effect that leaving them out may have had."""
-    found = ""
+def _left_out_note(summary: Summary) -> str:
+    """Sentences on good trials that were excluded with the void ones, and on the effect that all exclusions may have had."""
+    text = ""
     if summary.left_out_trials:
         good = counted(summary.left_out_trials, "good trial")
-        found = (
-            f" Also excluded: {good}, because another trial of the same block was void; the block was then repeated."
-        )
+        text = f" Also excluded: {good}, because another trial of the same block was void; the block was then repeated."
     if summary.void_shift is not None:
-        ratios = summary.void_ratio_shift
-        and_ratio = f", and no ratio by more than {share(ratios)}" if ratios is not None else ""
-        found += f" Had all excluded trials counted, no cell's mean would differ by more than {share(summary.void_shift)}{and_ratio}."
-    return found
+        ratio_shift = summary.void_ratio_shift
+        ratio_note = f", and no ratio by more than {share(ratio_shift)}" if ratio_shift is not None else ""
+        text += f" Had all excluded trials counted, no cell's mean would differ by more than {share(summary.void_shift)}{ratio_note}."
+    return text
 
 
-_AMOUNT = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
+_AMOUNT_PATTERN = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
 
 
-def _kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Kinds of reasons, each with its first text and its count. Texts that differ only in figures are one kind; parts of a reason
-    count."""
-    shown: dict[str, str] = {}
+def _count_kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Kinds of reasons, each with its first text and its count. Texts that differ only in figures are one kind. Each part of a reason
+    is counted separately."""
+    first_texts: dict[str, str] = {}
     texts: dict[str, set[str]] = {}
     counts: Counter[str] = Counter()
     for reason, count in reasons.items():
-        parts = {_AMOUNT.sub("#", part): part for part in reason.split("; ")}
+        parts = {_AMOUNT_PATTERN.sub("#", part): part for part in reason.split("; ")}
         for kind, part in parts.items():
-            shown.setdefault(kind, part)
+            first_texts.setdefault(kind, part)
             texts.setdefault(kind, set()).add(part)
             counts[kind] += count
     return [
-        (shown[kind] + (" (figures vary)" if len(texts[kind]) > 1 else ""), count)
+        (first_texts[kind] + (" (figures vary)" if len(texts[kind]) > 1 else ""), count)
         for kind, count in counts.most_common()
     ]
 
 
 def published_sources(summary: Summary) -> list[str]:
-    """Authors of the figures that are shown next to ours, and what they measured; each once."""
-    found = {f"{cell.published.source}: {cell.published.setup}" for cell in summary.cells if cell.published}
-    return sorted(found)
+    """Sources of the published figures next to ours, and what they measured; each once."""
+    sources = {f"{cell.published.source}: {cell.published.setup}" for cell in summary.cells if cell.published}
+    return sorted(sources)
 
 
 def unmeasured_lines(summary: Summary) -> list[str]:
     """Each arm without a good trial, and why. If nothing was measured at all, the reasons for void trials come first."""
     lines = [] if summary.cells or not summary.void_trials else [void_line(summary)]
     for arm in summary.unmeasured:
-        first, *others = [kind for kind, _ in _kinds(arm.reasons)] or ["it was never reached"]
-        more = f"; and {counted(len(others), 'other reason')}" if others else ""
-        lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {first}{more}.")
+        first_reason, *other_reasons = [kind for kind, _ in _count_kinds(arm.reasons)] or ["it was never reached"]
+        others_note = f"; and {counted(len(other_reasons), 'other reason')}" if other_reasons else ""
+        lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {first_reason}{others_note}.")
     return lines
 
 
 def trial_head(summary: Summary) -> tuple[str, str, str]:
     """Column headings of `trial_rows` after the arm."""
-    return f"{summary.asked}/s", "some task waited for a CPU", "CPUs used by others"
+    return f"{summary.operation_unit}/s", "some task waited for a CPU", "CPUs used by others"
 
 
 def trial_rows(summary: Summary) -> list[list[str]]:
@@ -348,16 +364,16 @@ def trial_rows(summary: Summary) -> list[list[str]]:
 
 def tps(cell: CellSummary) -> Estimate:
     """Transactions per second with their interval, from queries per second."""
-    per = cell.queries_per_txn or 1.0
+    queries_per_txn = cell.queries_per_txn or 1.0
     low, high = cell.qps.low, cell.qps.high
     return Estimate(
-        value=cell.qps.value / per,
-        low=None if low is None else low / per,
-        high=None if high is None else high / per,
+        value=cell.qps.value / queries_per_txn,
+        low=None if low is None else low / queries_per_txn,
+        high=None if high is None else high / queries_per_txn,
     )
 
 
-def cpu_reading(resolution: Resolution) -> str:
+def cpu_resolution_text(resolution: Resolution) -> str:
     """Meaning of the CPU ratio in words."""
     return {Resolution.SLOWER: "more", Resolution.FASTER: "less", Resolution.BASELINE: "reference"}.get(
         resolution, "not resolved"
@@ -365,14 +381,14 @@ def cpu_reading(resolution: Resolution) -> str:
 
 
 def unresolved(cell: CellSummary) -> str:
-    """Note for a ratio that is not resolved, without a guess at its size. Empty for any other."""
+    """Note for a ratio that is not resolved, with its interval only. Empty for any other ratio."""
     if cell.resolution is not Resolution.NOT_RESOLVED or cell.ratio is None:
         return ""
     if cell.ratio.low is None or cell.ratio.high is None:
         return "not resolved, too few blocks for an interval"
     low, high = limits(cell.ratio).strip("[]").split(", ")
-    small = "; within noise, or possibly chance in so many comparisons" if excludes_one(cell.ratio) else ""
-    return f"not resolved, anything from {low} to {high}{small}"
+    noise_note = "; within noise, or possibly chance in so many comparisons" if excludes_one(cell.ratio) else ""
+    return f"not resolved, anything from {low} to {high}{noise_note}"
 
 
 def rate(bps: float | None) -> str:

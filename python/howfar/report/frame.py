@@ -1,5 +1,6 @@
 """The parts that all documents have in common: the order of the blocks, the set-up, warnings and advice, the method, the network
-between hosts, receipts. An experiment passes its own blocks to `frame`; `sections.py` has some of them. Start there."""
+between hosts, receipts. An experiment passes its own blocks to `frame`, which is where to start reading. Some of these blocks are in
+`sections.py`."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from typing import Any
 
 from howfar.analysis.advice import capital
 from howfar.analysis.controls import Control
+from howfar.analysis.diagnostics import MEANING, Diagnostic
 from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.analysis.idle import IdleLevel
-from howfar.analysis.signs import MEANING, Warning
 from howfar.analysis.summary import Summary
 from howfar.model.resource import Resource
 from howfar.paths import is_local, is_movable
@@ -36,8 +37,8 @@ from howfar.report.document import (
 from howfar.report.drawing import alt
 from howfar.report.figures import (
     baseline_name,
+    has_only_faults,
     on_hosts,
-    only_broke,
     session_line,
     shown_cells,
     unmeasured_lines,
@@ -64,7 +65,13 @@ def setup_line(summary: Summary) -> str:
         return ""
     return "; ".join(
         part
-        for part in (_connections(summary), _placement(summary), idle_text(summary), _link(summary), _replica(summary))
+        for part in (
+            _connections_text(summary),
+            _placement_text(summary),
+            idle_text(summary),
+            _link_text(summary),
+            _replica_text(summary),
+        )
         if part
     )
 
@@ -74,82 +81,89 @@ def head_line(summary: Summary) -> str:
     return ". ".join(part for part in (summary.workload, capital(setup_line(summary)), session_line(summary)) if part)
 
 
-def _levels(summary: Summary, factor: str) -> list[FactorValue]:
+def _distinct_levels(summary: Summary, factor: str) -> list[FactorValue]:
     """Distinct levels of a factor: numbers ascending, words in the order of the arms."""
-    found = list(dict.fromkeys(cell.factors[factor] for cell in shown_cells(summary) if factor in cell.factors))
-    return sorted(found, key=float) if all(isinstance(level, int | float) for level in found) else found
+    levels = list(dict.fromkeys(cell.factors[factor] for cell in shown_cells(summary) if factor in cell.factors))
+    return sorted(levels, key=float) if all(isinstance(level, int | float) for level in levels) else levels
 
 
-def _several(texts: list[str], last: str = "or") -> str:
+def _join_alternatives(texts: list[str], last: str = "or") -> str:
     """`a`, `a or b`, `a, b or c`."""
     return f" {last} ".join(part for part in (", ".join(texts[:-1]), texts[-1]) if part)
 
 
-def _connections(summary: Summary) -> str:
-    levels = [str(level) for level in _levels(summary, "threads")]
+def _connections_text(summary: Summary) -> str:
+    levels = [str(level) for level in _distinct_levels(summary, "threads")]
     if not levels:
         return ""
     plural = "" if levels == ["1"] else "s"
-    return f"{_several(levels)} {f'page{plural} in flight' if summary.asked == 'pages' else f'connection{plural}'}"
+    return f"{_join_alternatives(levels)} {f'page{plural} in flight' if summary.operation_unit == 'pages' else f'connection{plural}'}"
 
 
-def _placement(summary: Summary) -> str:
-    levels = [str(level) for level in _levels(summary, "placement")]
+def _placement_text(summary: Summary) -> str:
+    levels = [str(level) for level in _distinct_levels(summary, "placement")]
     if len(levels) > 1:
-        return f"placement {_several(levels)}"
+        return f"placement {_join_alternatives(levels)}"
     if levels and on_hosts(summary):
         if summary.hosts is not None and summary.hosts.swapped is not None:
-            return f"{_exchange(summary.hosts)} (placement {levels[0]})"
-        place = summary.environment["place"]
-        clients = [str(name) for name in (place["client"], *place.get("others", ()))]
+            return f"{_swapped_roles_text(summary.hosts)} (placement {levels[0]})"
+        roles = summary.environment["place"]
+        clients = [str(name) for name in (roles["client"], *roles.get("others", ()))]
         plural = "s" if len(clients) > 1 else ""
-        server = f"server on host {place['server']}"
-        if any(map(is_local, _levels(summary, "path"))):
+        server = f"server on host {roles['server']}"
+        if any(map(is_local, _distinct_levels(summary, "path"))):
             server = f"or with the {server} on local paths"
-        return f"client{plural} on host{plural} {_several(clients, 'and')}, {server}{_hop(summary, place)} (placement {levels[0]})"
+        return (
+            f"client{plural} on host{plural} {_join_alternatives(clients, 'and')}, {server}{_hop_clause(summary, roles)} "
+            f"(placement {levels[0]})"
+        )
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
 
 
-def _hop(summary: Summary, place: Mapping[str, Any]) -> str:
-    """The program that has its own host. Empty: none has."""
-    if place.get("hop") is None:
+def _hop_clause(summary: Summary, roles: Mapping[str, Any]) -> str:
+    """Clause on the program that has its own host. Empty: none has one."""
+    if roles.get("hop") is None:
         return ""
-    moved = [str(name) for name in _levels(summary, "path") if is_movable(name)]
-    return f", the program of {' and '.join(moved)} on host {place['hop']}"
+    moved_hops = [str(name) for name in _distinct_levels(summary, "path") if is_movable(name)]
+    return f", the program of {' and '.join(moved_hops)} on host {roles['hop']}"
 
 
-def _exchange(hosts: HostsSeen) -> str:
+def _swapped_roles_text(hosts: HostsSeen) -> str:
     assert hosts.swapped is not None, "the caller looked"
     first, second = hosts.swapped
     text = f"client and server on hosts {first} and {second}, which swapped roles from block to block"
     if hosts.machines is None:
         return text
-    what = "a difference between the hosts, not between paths" if excludes_one(hosts.machines) else "not resolved"
+    meaning = "a difference between the hosts, not between paths" if excludes_one(hosts.machines) else "not resolved"
     return (
         f"{text}: with {first} as the server, the baseline did {interval_text(hosts.machines)} times as many operations per second "
-        f"as with {second}, which is {what}"
+        f"as with {second}, which is {meaning}"
     )
 
 
-def _between(summary: Summary) -> str:
-    """Hosts and their link: `Between hosts a and b: RTT 212 µs, goodput 9.41 Gb/s`. Empty: the run was in the laboratory."""
+def _host_distances_line(summary: Summary) -> str:
+    """The links between hosts: `Between hosts a and b: RTT 212 µs, goodput 9.41 Gb/s`. Empty: the run was in the laboratory."""
     if not on_hosts(summary):
         return ""
-    found = []
+    distances = []
     for link in summary.environment.get("distances") or ():
         rtt_us, slower = link["rtt_ns"]["p50"] / 1e3, min(link["goodput_bps"].values()) / 1e9
         rtt = f"{rtt_us:,.{0 if rtt_us >= 100 else 1}f} µs"
-        found.append(f"hosts {link['from']} and {link['to']}: RTT {rtt}, goodput {slower:.3g} Gb/s")
+        distances.append(f"hosts {link['from']} and {link['to']}: RTT {rtt}, goodput {slower:.3g} Gb/s")
     swapped = summary.hosts is not None and summary.hosts.swapped is not None
-    return f"Between {'; '.join(found)}{' (roles swapped from block to block)' if swapped else ''}" if found else ""
+    return (
+        f"Between {'; '.join(distances)}{' (roles swapped from block to block)' if swapped else ''}"
+        if distances
+        else ""
+    )
 
 
 def host_lines(hosts: HostsSeen) -> list[str]:
     """A sentence for each host that limited its load."""
-    return [_HELD_BACK[note.what](note) for note in hosts.notes]
+    return [_HOST_NOTE_TEXTS[note.what](note) for note in hosts.notes]
 
 
-_HELD_BACK: Mapping[str, Callable[[HostNote], str]] = {
+_HOST_NOTE_TEXTS: Mapping[str, Callable[[HostNote], str]] = {
     "late": lambda note: (
         f"host {note.host} began late in {note.trials} of {note.of} trials, by at most {format_duration_ns(note.most)}: "
         "the host or the network to it was busy, and its warm-up was shorter by that time"
@@ -172,82 +186,85 @@ def idle_text(summary: Summary) -> str:
     return f"idle CPUs {' and '.join(_idle_level(level, summary.idle.driver) for level in summary.idle.levels)}"
 
 
-def _idle_level(found: IdleLevel, driver: str | None) -> str:
-    if found.level == "polling":
+def _idle_level(level: IdleLevel, driver: str | None) -> str:
+    if level.level == "polling":
         return "polling"
-    halts = "" if found.halts_per_s is None else f", {found.halts_per_s:,.0f} sleeps/s"
+    halts = "" if level.halts_per_s is None else f", {level.halts_per_s:,.0f} sleeps/s"
     return f"as found ({driver or 'the kernel has no idle driver'}{halts})"
 
 
-def _link(summary: Summary) -> str:
-    rates = [format_rate_bps(float(level)) for level in _levels(summary, "rate_bps")]
-    rtts = [format_duration_ns(float(level)) for level in _levels(summary, "rtt_ns")]
+def _link_text(summary: Summary) -> str:
+    rates = [format_rate_bps(float(level)) for level in _distinct_levels(summary, "rate_bps")]
+    rtts = [format_duration_ns(float(level)) for level in _distinct_levels(summary, "rtt_ns")]
     if not rates and not rtts:
-        return "" if _replica(summary) else "no path over a link"
-    parts = [_several(rates)] if rates else []
+        return "" if _replica_text(summary) else "no path over a link"
+    parts = [_join_alternatives(rates)] if rates else []
     if rtts:
-        parts.append(f"RTT {_several(rtts)}{_measured(summary) if len(rtts) == 1 else ''}")
+        parts.append(f"RTT {_join_alternatives(rtts)}{_measured_rtt_note(summary) if len(rtts) == 1 else ''}")
     return f"link {', '.join(parts)}"
 
 
-def _replica(summary: Summary) -> str:
+def _replica_text(summary: Summary) -> str:
     """The links between servers, which are not part of the clients' path."""
-    rtts = [format_duration_ns(float(level)) for level in _levels(summary, "replica_rtt_ns")]
-    rtts += [str(level).replace("-", " ") for level in _levels(summary, "distances")]
-    rates = [format_rate_bps(float(level)) for level in _levels(summary, "replica_rate_bps")]
+    rtts = [format_duration_ns(float(level)) for level in _distinct_levels(summary, "replica_rtt_ns")]
+    rtts += [str(level).replace("-", " ") for level in _distinct_levels(summary, "distances")]
+    rates = [format_rate_bps(float(level)) for level in _distinct_levels(summary, "replica_rate_bps")]
     if not rtts:
         return ""
-    return f"replicas over RTT {_several(rtts)}{f', {_several(rates)}' if rates else ''}"
+    return f"replicas over RTT {_join_alternatives(rtts)}{f', {_join_alternatives(rates)}' if rates else ''}"
 
 
-def _measured(summary: Summary) -> str:
-    """Figures of links with the same settings, from the nearest to the farthest."""
-    found = sorted(cell.rest_rtt_ns for cell in shown_cells(summary) if cell.rest_rtt_ns is not None)
-    if not found:
+def _measured_rtt_note(summary: Summary) -> str:
+    """Note with the RTTs measured at rest, from the shortest to the longest: ` (measured 0.21ms to 0.23ms at rest)`."""
+    rtts_ns = sorted(cell.rest_rtt_ns for cell in shown_cells(summary) if cell.rest_rtt_ns is not None)
+    if not rtts_ns:
         return " (not measured)"
-    texts = list(dict.fromkeys(format_duration_ns(rtt) for rtt in (found[0], found[-1])))
+    texts = list(dict.fromkeys(format_duration_ns(rtt) for rtt in (rtts_ns[0], rtts_ns[-1])))
     return f" (measured {' to '.join(texts)} at rest)"
 
 
-MANY = 5
-"""Number of names beyond which they are counted."""
+MAX_NAMES = 5
+"""Number of names beyond which a warning has their number instead of the names."""
 
 
 def warning_lines(summary: Summary) -> list[str]:
-    """Warnings of the session, then arms without figures, then warnings of arms (arms with the same one together)."""
-    found = [f"{warning.value}{_amount(warning, summary)}: {MEANING[warning]}." for warning in summary.warnings]
-    found += [f"{line}." for line in host_lines(summary.hosts)] if summary.hosts is not None else []
-    arms: dict[str, list[str]] = {}
+    """Warnings of the session, then arms without figures, then warnings of arms. Arms with the same warning share a line."""
+    lines = [f"{warning.value}{_scatter_note(warning, summary)}: {MEANING[warning]}." for warning in summary.warnings]
+    lines += [f"{line}." for line in host_lines(summary.hosts)] if summary.hosts is not None else []
+    arms_by_text: dict[str, list[str]] = {}
     for cell in summary.cells:
         for warning in cell.warnings:
-            if warning is Warning.WIDE_INTERVAL and only_broke(summary):
+            if warning is Diagnostic.WIDE_INTERVAL and has_only_faults(summary):
                 continue  # rates are not of interest there
-            arms.setdefault(f"{warning.value}: {MEANING[warning]}.", []).append(cell.arm)
-    found += unmeasured_lines(summary)
-    return found + [f"{_whose(names, len(summary.cells))}: {text}" for text, names in arms.items()]
+            arms_by_text.setdefault(f"{warning.value}: {MEANING[warning]}.", []).append(cell.arm)
+    lines += unmeasured_lines(summary)
+    return lines + [f"{_names_or_count(names, len(summary.cells))}: {text}" for text, names in arms_by_text.items()]
 
 
-def _amount(warning: Warning, summary: Summary) -> str:
-    return f" (±{figures.share(summary.cpu_scatter)})" if warning is Warning.UNEVEN_CPUS and summary.cpu_scatter else ""
+def _scatter_note(warning: Diagnostic, summary: Summary) -> str:
+    return (
+        f" (±{figures.share(summary.cpu_scatter)})" if warning is Diagnostic.UNEVEN_CPUS and summary.cpu_scatter else ""
+    )
 
 
-def _whose(names: list[str], cells: int) -> str:
-    """Names of arms if they can be read at a glance, else their number."""
-    if len(names) <= MANY:
+def _names_or_count(names: list[str], cells: int) -> str:
+    """Names of arms if there are few, else their number."""
+    if len(names) <= MAX_NAMES:
         return ("; " if any(", " in name for name in names) else ", ").join(names)
     if len(names) == cells:
         return "every cell"
     return f"{len(names)} of {cells} cells"
 
 
-MOST_ADVICE = 3
+MAX_ADVICE_SHOWN = 3
 """Maximum number of pieces of advice on the first screen."""
 
-MOST_WARNINGS = 3
+MAX_WARNINGS_SHOWN = 3
 """Maximum number of warnings on the first screen."""
 
 COUNTERS = "counters"
-"""Counters of a receipt, not shown: they differ in every cell and prove nothing more than its other parts. The JSON has them."""
+"""Key of a receipt's counters, which are not shown: they differ in every cell and prove no more than its other parts. The JSON has
+them."""
 
 
 def frame(
@@ -258,20 +275,24 @@ def frame(
     below: Sequence[Block] = (),
     records: Sequence[Record] | None = None,
 ) -> Document:
-    """The document: the answer, `first` (the main table), warnings and advice form the first screen; `below` are charts and details of
-    the experiment; method and receipts end every report. `records`: by default those of the cells."""
-    shown, rest = _advice(summary)
+    """The document. The answer, `first` (the main table), warnings and advice form the first screen. `below` are charts and details of
+    the experiment. Method and receipts end every report. `records`: by default those of the cells."""
+    first_advice, other_advice = _split_advice(summary)
     warnings = tuple(warning_lines(summary))
     blocks: list[Block] = [
         Answer(summary.verdict, cards),
         *first,
         Text(_below_the_table(summary), quiet=True),
-        Warnings(warnings[:MOST_WARNINGS]),
-        *shown,
-        *([Details("More warnings", (Warnings(warnings[MOST_WARNINGS:]),))] if warnings[MOST_WARNINGS:] else []),
+        Warnings(warnings[:MAX_WARNINGS_SHOWN]),
+        *first_advice,
+        *(
+            [Details("More warnings", (Warnings(warnings[MAX_WARNINGS_SHOWN:]),))]
+            if warnings[MAX_WARNINGS_SHOWN:]
+            else []
+        ),
         *below,
-        *rest,
-        *_distances(summary),
+        *other_advice,
+        *_distance_blocks(summary),
         method(summary),
         *receipts(summary),
         Details(
@@ -294,63 +315,79 @@ def frame(
 
 
 def _below_the_table(summary: Summary) -> str:
-    found = (figures.session_line(summary), _between(summary), capital(idle_text(summary)), controls_text(summary))
-    return f"{'. '.join(each for each in found if each)}."
+    parts = (
+        figures.session_line(summary),
+        _host_distances_line(summary),
+        capital(idle_text(summary)),
+        controls_text(summary),
+    )
+    return f"{'. '.join(part for part in parts if part)}."
 
 
 def controls_text(summary: Summary) -> str:
     """Results of controls: `Controls: remote against itself 1.01 [0.97, 1.05]; an RTT longer by 10 µs measured as 11 [4, 18] µs`.
     Empty: none."""
-    found = []
+    parts = []
     for control in summary.controls:
         if control.is_same:
-            figure = "" if control.unit == "ratio" else " in p99"
-            found.append(f"{control.reference} against itself {interval_text(control.found)}{figure}{_missed(control)}")
+            quantile_note = "" if control.unit == "ratio" else " in p99"
+            parts.append(
+                f"{control.reference} against itself {interval_text(control.found)}{quantile_note}{_control_outcome(control)}"
+            )
         else:
             low, high = (
-                None if edge is None else _microseconds(edge) for edge in (control.found.low, control.found.high)
+                None if limit is None else _microseconds(limit) for limit in (control.found.low, control.found.high)
             )
             limits = "(no interval)" if low is None or high is None else f"[{low}, {high}]"
             value = f"{_microseconds(control.found.value)} {limits} µs"
-            apart = f", in a pair of arms of its own ({control.apart})," if control.apart else ""
-            found.append(f"an RTT increase of {control.put_in:,g} µs{apart} measured as {value}{_missed(control)}")
-    return f"Controls: {'; '.join(found)}" if found else ""
+            arms_note = f", in a pair of arms of its own ({control.apart})," if control.apart else ""
+            parts.append(
+                f"an RTT increase of {control.put_in:,g} µs{arms_note} measured as {value}{_control_outcome(control)}"
+            )
+    return f"Controls: {'; '.join(parts)}" if parts else ""
 
 
 def _microseconds(us: float) -> str:
     return f"{round(us, 1) + 0.0:,.1f}"  # no -0.0
 
 
-def _missed(control: Control) -> str:
+def _control_outcome(control: Control) -> str:
     if control.recovered is False:
         return ", which is wrong"
-    if control.shows_nothing:
+    if control.is_inconclusive:
         return ", too noisy to tell"
     return ", as expected" if control.recovered and not control.is_same else ""
 
 
-def _advice(summary: Summary) -> tuple[list[Block], list[Block]]:
+def _split_advice(summary: Summary) -> tuple[list[Block], list[Block]]:
     """Advice for the first screen, and the rest."""
-    every = [Advice(each.action, each.because) for each in summary.advice]
-    shown: list[Block] = [Heading("What to do"), *every[:MOST_ADVICE]] if every else []
-    lines = [block for each in summary.advice if each.lines for block in (Text(each.action), Code(tuple(each.lines)))]
-    more = (("More advice", every[MOST_ADVICE:], False), ("Configuration", lines, True))
-    return shown, [Details(title, tuple(blocks), unfolded) for title, blocks, unfolded in more if blocks]
+    all_advice = [Advice(advice.action, advice.because) for advice in summary.advice]
+    first_blocks: list[Block] = [Heading("What to do"), *all_advice[:MAX_ADVICE_SHOWN]] if all_advice else []
+    configuration_lines = [
+        block for advice in summary.advice if advice.lines for block in (Text(advice.action), Code(tuple(advice.lines)))
+    ]
+    titled_blocks = (
+        ("More advice", all_advice[MAX_ADVICE_SHOWN:], False),
+        ("Configuration", configuration_lines, True),
+    )
+    return first_blocks, [
+        Details(title, tuple(blocks), unfolded) for title, blocks, unfolded in titled_blocks if blocks
+    ]
 
 
 # ---------------------------------------------------------------- how it was measured
 
 
 def method(summary: Summary) -> Details:
-    """What a reader needs to judge the figures, each line computed from this run."""
+    """How the run was measured, so that a reader can judge its figures. Each line is computed from this run."""
     lines = [
         f"{head_line(summary)}.",
-        _design(summary),
+        _design_line(summary),
         figures.noise_line(summary),
-        *_machine(summary),
-        *_instrument(summary),
+        *_machine_lines(summary),
+        *_instrument_lines(summary),
         figures.cpu_note(summary),
-        _voids(summary),
+        _void_note(summary),
         *(f"Published elsewhere: {source}. Not our measurement." for source in figures.published_sources(summary)),
     ]
     return Details("How it was measured", (Bullets(tuple(line for line in lines if line)),))
@@ -363,8 +400,8 @@ _CLAIMS = (
 )
 
 
-def _design(summary: Summary) -> str:
-    if figures.only_broke(summary) or not summary.complete_blocks:
+def _design_line(summary: Summary) -> str:
+    if figures.has_only_faults(summary) or not summary.complete_blocks:
         return ""
     settled = ", except cells that had settled on a plateau" if any(c.settled_after for c in summary.cells) else ""
     partly = summary.blocks - summary.complete_blocks
@@ -376,86 +413,89 @@ def _design(summary: Summary) -> str:
     )
 
 
-def _machine(summary: Summary) -> list[str]:
-    """Share of the machine that other programs used, and whether that changed the figures."""
-    found = []
+def _machine_lines(summary: Summary) -> list[str]:
+    """Lines on how much of the machine other programs used, and on whether that changed the figures."""
+    lines = []
     if summary.others_cpus is not None:
         machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
-        busy = " This machine counts as busy." if Warning.BUSY_MACHINE in summary.warnings else ""
+        busy = " This machine counts as busy." if Diagnostic.BUSY_MACHINE in summary.warnings else ""
         cpus = figures.cpus(summary.others_cpus)
-        found.append(f"Other programs kept {cpus}{machine} CPUs busy in the median trial.{busy}")
+        lines.append(f"Other programs kept {cpus}{machine} CPUs busy in the median trial.{busy}")
     else:
-        found.append("How many CPUs other programs used was not recorded.")
+        lines.append("How many CPUs other programs used was not recorded.")
     pressure = sorted(trial.cpu_pressure for trial in summary.trials if trial.cpu_pressure is not None)
     if pressure:
         share = figures.share(pressure[len(pressure) // 2])
-        found.append(
+        lines.append(
             f"In the median trial, some task (of client, server or others) waited for a CPU {share} of the time."
         )
-    spread, base, one = summary.baseline_spread, baseline_name(summary), ONE[summary.asked]
+    spread, baseline, operation = summary.baseline_spread, baseline_name(summary), ONE[summary.operation_unit]
     if spread is not None and spread.cpu_per_query is not None:
-        less = round(spread.cpu_per_query, 2) < round(spread.qps, 2)
-        varied = "varied less than" if less else "did not vary less than"
-        found.append(
-            f"CPU per {one} {varied} throughput: over the trials of {base}, it varied by a factor of "
-            f"{spread.cpu_per_query:.2f}, and {summary.asked} per second by a factor of {spread.qps:.2f}."
+        varies_less = round(spread.cpu_per_query, 2) < round(spread.qps, 2)
+        varied = "varied less than" if varies_less else "did not vary less than"
+        lines.append(
+            f"CPU per {operation} {varied} throughput: over the trials of {baseline}, it varied by a factor of "
+            f"{spread.cpu_per_query:.2f}, and {summary.operation_unit} per second by a factor of {spread.qps:.2f}."
         )
-    return found
+    return lines
 
 
-def _voids(summary: Summary) -> str:
+def _void_note(summary: Summary) -> str:
     """Note on void trials: only paths over the link can be void for a late packet, and repeated trials run later."""
     line = figures.void_line(summary)
     late = any("link" in reason for reason in summary.void_reasons)
     return f"{line} Trials over the link can be void for more reasons than others." if late else line
 
 
-_FEW_CELLS = 8
-"""Cells whose limits one sentence can name."""
+_MAX_LISTED_CELLS = 8
+"""Maximum number of cells whose limits are listed in one sentence."""
 
 
-def _instrument(summary: Summary) -> list[str]:
-    """Share that the load generator and the link's emulator used, what limits each cell, and how often it is one of these two."""
+def _instrument_lines(summary: Summary) -> list[str]:
+    """Lines on the instrument: CPU of the link's emulator, scatter of its RTT, the limit of each cell, and how often the load
+    generator or the emulator is the limit."""
     cells = shown_cells(summary)
-    found = []
-    used = {
+    lines = []
+    cpus_used = {
         cell.arm: cell.cpu_us_per_query.link.value * cell.qps.value / 1e6
         for cell in cells
         if cell.cpu_us_per_query.link
     }
-    if used:
-        arm = max(used, key=lambda name: used[name])
+    if cpus_used:
+        arm = max(cpus_used, key=lambda name: cpus_used[name])
         machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
-        found.append(f"The link's emulator used at most {figures.cpus(used[arm])}{machine} CPUs ({arm}).")
-    scattered = [(cell.scatter, cell.arm) for cell in cells if cell.scatter]
-    if scattered:
-        most, arm = max(scattered, key=lambda each: each[0].calibration)
-        found.append(
-            f"The link's RTT at rest varied from block to block by {figures.percent(most.rtt)} (standard deviation), which alone "
-            f"would vary the ratio of {arm} by {figures.percent(most.calibration)}; the ratio did by {figures.percent(most.total)}."
+        lines.append(f"The link's emulator used at most {figures.cpus(cpus_used[arm])}{machine} CPUs ({arm}).")
+    cells_with_scatter = [(cell.scatter, cell.arm) for cell in cells if cell.scatter]
+    if cells_with_scatter:
+        scatter, arm = max(cells_with_scatter, key=lambda entry: entry[0].calibration)
+        lines.append(
+            f"The link's RTT at rest varied from block to block by {figures.percent(scatter.rtt)} (standard deviation), which alone "
+            f"would vary the ratio of {arm} by {figures.percent(scatter.calibration)}; the ratio did by "
+            f"{figures.percent(scatter.total)}."
         )
-    shifted = [(scatter, arm) for scatter, arm in scattered if scatter.shift is not None]
-    if shifted:
-        most, arm = max(shifted, key=lambda each: abs(each[0].shift or 0.0))
-        off, shift = most.rtt_off or 0.0, most.shift or 0.0
-        found.append(
-            f"On average the RTT at rest was {figures.percent(abs(off))} {'longer' if off > 0 else 'shorter'} than requested, which "
+    cells_with_shift = [(scatter, arm) for scatter, arm in cells_with_scatter if scatter.shift is not None]
+    if cells_with_shift:
+        scatter, arm = max(cells_with_shift, key=lambda entry: abs(entry[0].shift or 0.0))
+        rtt_deviation, shift = scatter.rtt_off or 0.0, scatter.shift or 0.0
+        lines.append(
+            f"On average the RTT at rest was {figures.percent(abs(rtt_deviation))} "
+            f"{'longer' if rtt_deviation > 0 else 'shorter'} than requested, which "
             f"alone makes the figures of {arm} {figures.percent(abs(shift))} {'lower' if shift < 0 else 'higher'}. Intervals "
             "and controls refer to the measured RTT and do not show this."
         )
     limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:
-        if len(limited) <= _FEW_CELLS:
-            each = "; ".join(limit_text.of_cell(cell) for cell in cells if cell.limit)
-            found.append(f"What limits each cell: {each}.")
+        if len(limited) <= _MAX_LISTED_CELLS:
+            entry = "; ".join(limit_text.cell_limit_text(cell) for cell in cells if cell.limit)
+            lines.append(f"What limits each cell: {entry}.")
         load, emulator = limited.count(Resource.CLIENT_CPU), limited.count(Resource.INSTRUMENT_CPU)
-        found.append(f"The load generator limits {load} of {len(limited)} cells, and the link's emulator {emulator}.")
-    busy = [cell.arm for cell in summary.cells if Warning.CLIENT_LIMITED in cell.warnings]
+        lines.append(f"The load generator limits {load} of {len(limited)} cells, and the link's emulator {emulator}.")
+    busy = [cell.arm for cell in summary.cells if Diagnostic.CLIENT_LIMITED in cell.warnings]
     if busy:
-        found.append(
+        lines.append(
             f"On {', '.join(busy)}, the load generator's busiest thread was fully busy, so these figures describe it."
         )
-    return found
+    return lines
 
 
 # ---------------------------------------------------------------- the network between hosts
@@ -463,102 +503,111 @@ def _instrument(summary: Summary) -> list[str]:
 
 _TITLE = "The network between the hosts, measured before the first trial"
 _FIELD_PIXELS = 80, 62
-"""Minimum width, and height, of a field's three lines."""
+"""Minimum width, and height, of a field of the chart of distances, which has three lines of text."""
 
 
-def _distances(summary: Summary) -> list[Block]:
-    """Blocks with the distances. Empty: the run was in the laboratory, or on one host."""
-    found = summary.environment.get("distances") or ()
-    if not found:
+def _distance_blocks(summary: Summary) -> list[Block]:
+    """Blocks with the distances between hosts. Empty: the run was in the laboratory, or on one host."""
+    distances = summary.environment.get("distances") or ()
+    if not distances:
         return []
-    caption = f"Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. {_where(summary)}"
+    caption = (
+        "Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. "
+        f"{_zones_text(summary)}"
+    )
     fields: Fields[Mapping[str, Any]] = {
-        "from": lambda one: one["from"],
-        "to": lambda one: one["to"],
-        "RTT at rest": lambda one: _rtt(one["rtt_ns"]),
-        "RTT awake": lambda one: _rtt(one["rtt_awake_ns"]),
-        "goodput": lambda one: figures.rate(one["goodput_bps"]["to_server"]),
-        "goodput back": lambda one: figures.rate(one["goodput_bps"]["to_client"]),
-        "path MTU": lambda one: figures.UNKNOWN if one["path_mtu"] is None else str(one["path_mtu"]),
-        "congestion control": lambda one: one["congestion_control"],
+        "from": lambda distance: distance["from"],
+        "to": lambda distance: distance["to"],
+        "RTT at rest": lambda distance: _rtt_text(distance["rtt_ns"]),
+        "RTT awake": lambda distance: _rtt_text(distance["rtt_awake_ns"]),
+        "goodput": lambda distance: figures.rate(distance["goodput_bps"]["to_server"]),
+        "goodput back": lambda distance: figures.rate(distance["goodput_bps"]["to_client"]),
+        "path MTU": lambda distance: figures.UNKNOWN if distance["path_mtu"] is None else str(distance["path_mtu"]),
+        "congestion control": lambda distance: distance["congestion_control"],
     }
-    data = table_of("", found, fields)
+    data = table_of("", distances, fields)
     return [
         Heading("How far apart are the hosts?"),
         Chart("distances", _TITLE, caption, partial(_draw_distances, summary), data),
     ]
 
 
-def _where(summary: Summary) -> str:
+def _zones_text(summary: Summary) -> str:
     hosts = summary.environment["hosts"]
     zones = {name: facts.get("zone", "unknown") for name, facts in hosts.items()}
     return f"Zones: {', '.join(f'{name} {zone}' for name, zone in zones.items())}."
 
 
-def _rtt(found: Mapping[str, float] | None) -> str:
-    return figures.UNKNOWN if found is None else format_duration_ns(found["p50"])
+def _rtt_text(quantiles: Mapping[str, float] | None) -> str:
+    return figures.UNKNOWN if quantiles is None else format_duration_ns(quantiles["p50"])
 
 
-def _fields(summary: Summary) -> charts.Rows:
-    """A field for each direction of each pair."""
-    found = []
-    for one in summary.environment["distances"]:
-        rtt, awake = one["rtt_ns"], one["rtt_awake_ns"]
-        for source, target, to in ((one["from"], one["to"], "to_server"), (one["to"], one["from"], "to_client")):
-            text = "\n".join((figures.rate(one["goodput_bps"][to]), _rtt(rtt), f"awake {_rtt(awake)}"))
-            found.append({"from": source, "to": target, "rtt": rtt["p50"], "text": text})
-    return found
+def _distance_rows(summary: Summary) -> charts.Rows:
+    """Rows of the chart: a field for each direction of each pair of hosts."""
+    rows = []
+    for distance in summary.environment["distances"]:
+        rtt, awake_rtt = distance["rtt_ns"], distance["rtt_awake_ns"]
+        for source, target, direction in (
+            (distance["from"], distance["to"], "to_server"),
+            (distance["to"], distance["from"], "to_client"),
+        ):
+            text = "\n".join(
+                (figures.rate(distance["goodput_bps"][direction]), _rtt_text(rtt), f"awake {_rtt_text(awake_rtt)}")
+            )
+            rows.append({"from": source, "to": target, "rtt": rtt["p50"], "text": text})
+    return rows
 
 
 def _draw_distances(summary: Summary, width: int) -> charts.Drawable | None:
-    """Chart of the distances: the farther two hosts are apart, the darker their field."""
-    rows = _fields(summary)
+    """Chart of the distances between hosts: the longer the RTT, the darker the field."""
+    rows = _distance_rows(summary)
     names = list(summary.environment["hosts"])
-    least, height = _FIELD_PIXELS
-    if width < least * len(names):
+    min_width, height = _FIELD_PIXELS
+    if width < min_width * len(names):
         return None
     axis = alt.Axis(domain=False, ticks=False, labelAngle=0, orient="top")
     x = alt.X("to:N", sort=names, scale=alt.Scale(domain=names), axis=axis, title="to")
     y = alt.Y("from:N", sort=names, scale=alt.Scale(domain=names), title="from")
-    most = max(row["rtt"] for row in rows)
-    depth = alt.FillOpacity("rtt:Q", scale=alt.Scale(domain=[0, most], range=[0.08, 0.4]), legend=None)
-    fields = (
-        charts.data(rows).mark_rect(fill=palette.SERIES[0], stroke=palette.GRID).encode(x=x, y=y, fillOpacity=depth)
+    max_rtt = max(row["rtt"] for row in rows)
+    opacity = alt.FillOpacity("rtt:Q", scale=alt.Scale(domain=[0, max_rtt], range=[0.08, 0.4]), legend=None)
+    field_marks = (
+        charts.data(rows).mark_rect(fill=palette.SERIES[0], stroke=palette.GRID).encode(x=x, y=y, fillOpacity=opacity)
     )
     text = charts.data(rows).mark_text(lineBreak="\n", fill=palette.INK, dy=-14).encode(x=x, y=y, text="text:N")
-    return charts.layer(fields, text, width=width, height=height * len(names))
+    return charts.layer(field_marks, text, width=width, height=height * len(names))
 
 
 # ---------------------------------------------------------------- receipts
 
 
 def receipts(summary: Summary) -> list[Block]:
-    """Receipts: the first in full; for the others, the difference from it."""
+    """Blocks with the receipts. The first is complete; the others show only their differences from it."""
     cells = [cell for cell in summary.cells if cell.receipt]
-    found: list[Block] = []
+    blocks: list[Block] = []
     if cells:
         first = cells[0]
-        about = Text(
+        introduction = Text(
             "A receipt proves what a path was while it was measured; these are from the last good trials. A trial whose receipt "
             f"differs from what was requested is void. That of {first.arm} is shown in full, the others only where they differ."
         )
         others: Iterable[Block] = (
-            Details(cell.arm, (Facts(_difference(cell.receipt, first.receipt)),)) for cell in cells[1:]
+            Details(cell.arm, (Facts(_receipt_difference(cell.receipt, first.receipt)),)) for cell in cells[1:]
         )
-        inner = (about, Details(first.arm, (Facts(first.receipt),)), *others)
-        found.append(Details("Receipts", inner))
-    return [*found, Details("Machine and versions", (Facts(summary.environment),))]
+        contents = (introduction, Details(first.arm, (Facts(first.receipt),)), *others)
+        blocks.append(Details("Receipts", contents))
+    return [*blocks, Details("Machine and versions", (Facts(summary.environment),))]
 
 
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of `one` that differ from `other`; in nested tables too. Values that only `other` has are shown as "absent"."""
-    found: dict[str, Any] = {}
-    for key in {**one, **other}:
-        mine, theirs = one.get(key), other.get(key)
-        if mine == theirs or key == COUNTERS:
+def _receipt_difference(receipt: Mapping[str, Any], other_receipt: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of `receipt` that differ from `other_receipt`; in nested tables too. Values that only `other_receipt` has are shown as
+    "absent"."""
+    difference: dict[str, Any] = {}
+    for key in {**receipt, **other_receipt}:
+        value, other_value = receipt.get(key), other_receipt.get(key)
+        if value == other_value or key == COUNTERS:
             continue
-        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-            found[key] = _difference(mine, theirs)
+        if isinstance(value, Mapping) and isinstance(other_value, Mapping):
+            difference[key] = _receipt_difference(value, other_value)
         else:
-            found[key] = mine if key in one else "absent"
-    return found
+            difference[key] = value if key in receipt else "absent"
+    return difference

@@ -1,5 +1,5 @@
-"""The cells of a plan with several factors as a grid: rows of one factor (connections where they vary), columns of the others.
-Text reports print it, the page shows it instead of one card per arm. Not here: how it is drawn."""
+"""The cells of a plan with several factors as a grid: rows for one factor (connections if they vary), columns for the others.
+Renderers draw it; this module only arranges the cells."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from howfar.analysis.summary import Summary
 from howfar.plan.factors import FACTORS, ORDINARY, PATH, Factor
 from howfar.store.records import ArmRole, FactorValue
 
-MANY = 6
-"""Number of arms beyond which a reader does not compare them one by one."""
+MIN_GRID_ARMS = 6
+"""Number of arms beyond which a grid is used, because a reader no longer compares them one by one."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Grid:
 
 def is_grid(summary: Summary) -> bool:
     """Whether the arms are many and differ in more than one factor."""
-    return len(_compared(summary)) > MANY and len(_varied(_compared(summary))) > 1
+    return len(_compared_cells(summary)) > MIN_GRID_ARMS and len(_varied_factors(_compared_cells(summary))) > 1
 
 
-def _compared(summary: Summary) -> list[CellSummary]:
+def _compared_cells(summary: Summary) -> list[CellSummary]:
     return [cell for cell in summary.cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
 
 
@@ -47,14 +47,14 @@ def _levels(cells: list[CellSummary], factor: str) -> list[FactorValue | None]:
     return list(dict.fromkeys(level(cell, factor) for cell in cells))
 
 
-def _varied(cells: list[CellSummary]) -> list[Factor[Any]]:
+def _varied_factors(cells: list[CellSummary]) -> list[Factor[Any]]:
     """Factors with several levels, except link factors that only distinguish loopback from a link, as the path does."""
-    found = []
+    varied = []
     for factor in sorted(FACTORS.values(), key=lambda factor: factor.depth):
         levels = _levels(cells, factor.name)
         if len(levels) > 1 and (None not in levels or len(levels) > 2):
-            found.append(factor)
-    return found
+            varied.append(factor)
+    return varied
 
 
 def level_text(factor: Factor[Any], value: FactorValue | None) -> str:
@@ -63,9 +63,9 @@ def level_text(factor: Factor[Any], value: FactorValue | None) -> str:
 
 
 def grid(summary: Summary) -> Grid:
-    """Rows and columns in the order of the arms, numbers ascending."""
-    cells = _compared(summary)
-    varied = _varied(cells)
+    """The grid of a run's cells. Rows and columns are in the order of the arms, numbers ascending."""
+    cells = _compared_cells(summary)
+    varied = _varied_factors(cells)
     row = next((factor for factor in FACTORS.values() if factor.rows and factor in varied), None) or max(
         varied, key=lambda factor: len(_levels(cells, factor.name)), default=PATH
     )
@@ -73,9 +73,11 @@ def grid(summary: Summary) -> Grid:
     rows = _levels(cells, row.name)
     if all(isinstance(value, int | float) for value in rows):
         rows.sort(key=lambda value: float(value or 0))
-    places = {(level(cell, row.name), tuple(level(cell, factor.name) for factor in others)): cell for cell in cells}
-    columns = list(dict.fromkeys(place[1] for place in places))
-    columns.sort(key=lambda levels: _order(cells, others, levels))
+    cells_by_levels = {
+        (level(cell, row.name), tuple(level(cell, factor.name) for factor in others)): cell for cell in cells
+    }
+    columns = list(dict.fromkeys(key[1] for key in cells_by_levels))
+    columns.sort(key=lambda levels: _column_order(cells, others, levels))
     return Grid(
         row_head=row.head or row.name,
         rows=tuple(level_text(row, value) for value in rows),
@@ -83,15 +85,17 @@ def grid(summary: Summary) -> Grid:
             tuple(text for factor, value in zip(others, levels, strict=True) if (text := level_text(factor, value)))
             for levels in columns
         ),
-        cells=tuple(tuple(places.get((value, levels)) for levels in columns) for value in rows),
+        cells=tuple(tuple(cells_by_levels.get((value, levels)) for levels in columns) for value in rows),
     )
 
 
-def _order(cells: list[CellSummary], factors: list[Factor[Any]], levels: tuple[FactorValue | None, ...]) -> list[float]:
+def _column_order(
+    cells: list[CellSummary], factors: list[Factor[Any]], levels: tuple[FactorValue | None, ...]
+) -> list[float]:
     """Sort key of a column: numbers by size, words by first appearance."""
-    found = []
+    keys = []
     for factor, value in zip(factors, levels, strict=True):
-        known = _levels(cells, factor.name)
-        numeric = all(isinstance(other, int | float | None) for other in known)
-        found.append(float(value or 0) if numeric and not isinstance(value, str) else float(known.index(value)))
-    return found
+        factor_levels = _levels(cells, factor.name)
+        numeric = all(isinstance(other, int | float | None) for other in factor_levels)
+        keys.append(float(value or 0) if numeric and not isinstance(value, str) else float(factor_levels.index(value)))
+    return keys

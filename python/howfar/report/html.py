@@ -23,7 +23,7 @@ WIDE, NARROW = 680, 220
 """Width of the plotting area, pixels; labels and axes come on top."""
 
 VEGA_LITE = "6.4"
-"""Version of Vega-Lite that Altair's major version writes, as vl-convert names it."""
+"""Version of Vega-Lite that this major version of Altair writes, in vl-convert's notation."""
 
 
 def _lines(text: str) -> str:
@@ -31,8 +31,8 @@ def _lines(text: str) -> str:
     return "\n".join(one_line(line) for line in text.split("\n"))
 
 
-def _configured(chart: Any, width: int) -> dict[str, Any]:
-    text = 11 if width == NARROW else 13
+def _with_config(chart: Any, width: int) -> dict[str, Any]:
+    font_size = 11 if width == NARROW else 13
     config = {
         "font": "sans-serif",
         "background": "transparent",
@@ -44,29 +44,31 @@ def _configured(chart: Any, width: int) -> dict[str, Any]:
             "gridColor": palette.GRID,
             "domainColor": palette.GRID,
             "tickColor": palette.GRID,
-            "labelFontSize": text,
-            "titleFontSize": text,
+            "labelFontSize": font_size,
+            "titleFontSize": font_size,
             "titleFontWeight": "normal",
             "titlePadding": 8,
         },
-        "axisY": {"labelColor": palette.INK, "labelFontSize": text},
+        "axisY": {"labelColor": palette.INK, "labelFontSize": font_size},
         "title": {
             "color": palette.INK,
             "subtitleColor": palette.MUTED,
-            "fontSize": text,
-            "subtitleFontSize": text - 1,
+            "fontSize": font_size,
+            "subtitleFontSize": font_size - 1,
             "fontWeight": "bold",
         },
-        "legend": {"labelColor": palette.INK, "labelFontSize": text, "symbolSize": 90, "columnPadding": 24},
+        "legend": {"labelColor": palette.INK, "labelFontSize": font_size, "symbolSize": 90, "columnPadding": 24},
     }
-    drawn: dict[str, Any] = without_controls(plain(chart), _lines)  # vl-convert aborts at some control characters
-    return {**drawn, "config": config}
+    specification: dict[str, Any] = without_controls(
+        plain(chart), _lines
+    )  # vl-convert aborts at some control characters
+    return {**specification, "config": config}
 
 
-def _accessible(svg: str, title: str, kind: str, name: str) -> str:
-    """A drawing that scales with the page, has a name for screen readers, and ids that do not clash with the next chart's."""
+def _make_accessible(svg: str, title: str, kind: str, name: str) -> str:
+    """A drawing that scales with the page and has a name for screen readers. Its ids do not clash with those of other charts."""
     label = html.escape(title, quote=True)
-    svg = _slim(svg)
+    svg = _shrink(svg)
     size = re.search(r'viewBox="0 0 ([0-9.]+) ', svg)
     assert size is not None, "vl-convert writes a viewBox"
     head = f'<svg class="{kind}" role="img" aria-label="{label}" font-family="sans-serif" style="max-width:{float(size[1]):.0f}px"'
@@ -80,7 +82,7 @@ def _accessible(svg: str, title: str, kind: str, name: str) -> str:
     return svg.replace(">", f"><title>{label}</title>", 1)
 
 
-_NOISE = re.compile(
+_SUPERFLUOUS = re.compile(
     r' (?:aria-[a-z]+|pointer-events|stroke-miterlimit)="[^"]*"| role="graphics-[a-z]+"| class="[a-z -]*"'
     r'| opacity="1"| stroke-width="1"| transform="translate\(0,0\)"| font-weight="normal"| display="none"'
 )
@@ -90,27 +92,27 @@ _HIDDEN = re.compile(
     r'<path class="(?:background|foreground)"[^>]*d="(?:M0,0h0v0h0Z)?"[^>]*/>|<path class="background"[^>]*/>'
 )
 _TAG = re.compile(r"<[^>]*>")
-_LONG = re.compile(r"-?\d+\.\d{2,}")
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _EMPTY = re.compile(r"<g(?: [^>]*)?></g>")
 
 
-def _slim(svg: str) -> str:
-    """The same picture in about half the bytes: a tenth of a pixel is not visible. Text between tags keeps its digits."""
-    svg = _NOISE.sub("", _HIDDEN.sub("", svg))
-    svg = _TAG.sub(lambda tag: _LONG.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), tag[0]), svg)
+def _shrink(svg: str) -> str:
+    """The same picture in about half the bytes, with coordinates rounded to a tenth of a pixel. Text between tags keeps its digits."""
+    svg = _SUPERFLUOUS.sub("", _HIDDEN.sub("", svg))
+    svg = _TAG.sub(lambda tag: _LONG_NUMBER.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), tag[0]), svg)
     svg = svg.replace('font-family="sans-serif" ', "")
     for _ in range(4):  # groups within groups, as deep as in an axis
         svg = _EMPTY.sub("", svg)
     return svg
 
 
-LONG = 180
-"""Length of an answer beyond which it is set smaller, so that what follows stays on the first screen."""
+LONG_ANSWER = 180
+"""Length of an answer beyond which its font is smaller, so that the following blocks stay on the first screen."""
 
 MAX_DEPTH = 6
 """Depth beyond which nested facts are written as text."""
 
-_WHOLE = re.compile(r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|\[[^\]]*\]|[0-9.]+ %|\bx [0-9.]+")
+_UNBREAKABLE = re.compile(r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|\[[^\]]*\]|[0-9.]+ %|\bx [0-9.]+")
 
 
 def render(document: Document) -> str:
@@ -123,15 +125,15 @@ def _template() -> jinja2.Template:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters.update(
-        sentence=_sentence,
-        kinds=_kinds,
+        sentence=_keep_figures_together,
+        kinds=_group_by_kind,
         drawing=_drawing,
-        classes=_classes,
-        spans=_spans,
+        classes=_table_classes,
+        spans=_head_spans,
         fact=fact_text,
     )
     environment.tests["nested"] = lambda value: isinstance(value, Mapping)
-    environment.globals.update(LONG=LONG, MAX_DEPTH=MAX_DEPTH)
+    environment.globals.update(LONG=LONG_ANSWER, MAX_DEPTH=MAX_DEPTH)
     return environment.from_string((files("howfar.report") / "report.html.j2").read_text("utf-8"))
 
 
@@ -140,18 +142,18 @@ def _style() -> str:
     return f"{css}\n@media screen and (prefers-color-scheme: dark) {{\n{palette.dark_rules()}\n}}\n"
 
 
-def _sentence(text: str) -> Markup:
+def _keep_figures_together(text: str) -> Markup:
     """A sentence in which intervals in brackets, and numbers with their sign, are kept on one line."""
-    return Markup(_WHOLE.sub(lambda match: f'<span class="keep">{match[0]}</span>', str(escape(text))))
+    return Markup(_UNBREAKABLE.sub(lambda match: f'<span class="keep">{match[0]}</span>', str(escape(text))))
 
 
-def _kinds(blocks: Iterable[Block]) -> list[tuple[str, list[Block]]]:
+def _group_by_kind(blocks: Iterable[Block]) -> list[tuple[str, list[Block]]]:
     """Blocks with the name of their type; consecutive advice is one list."""
-    grouped = itertools.groupby(enumerate(blocks), lambda pair: (type(pair[1]).__name__, _apart(*pair)))
+    grouped = itertools.groupby(enumerate(blocks), lambda pair: (type(pair[1]).__name__, _group_key(*pair)))
     return [(kind, [block for _, block in found]) for (kind, _), found in grouped]
 
 
-def _apart(index: int, block: Block) -> int:
+def _group_key(index: int, block: Block) -> int:
     return -1 if type(block).__name__ == "Advice" else index
 
 
@@ -163,22 +165,27 @@ def _drawing(chart: Chart) -> Markup:
 
     drawings = []
     for kind, width in (("wide", WIDE), ("narrow", NARROW)):
-        made = chart.make(width)
-        if made is None:
+        specification = chart.make(width)
+        if specification is None:
             return Markup("")
-        drawn = vl_convert.vegalite_to_svg(_configured(made, width), vl_version=VEGA_LITE)
-        drawings.append(_accessible(drawn, chart.title, kind, chart.name))
+        svg = vl_convert.vegalite_to_svg(_with_config(specification, width), vl_version=VEGA_LITE)
+        drawings.append(_make_accessible(svg, chart.title, kind, chart.name))
     return Markup("".join(drawings))
 
 
-def _classes(table: Table) -> str:
+def _table_classes(table: Table) -> str:
     shaded = any(cell.share is not None for row in table.rows for cell in row)
     return " ".join(
-        name for name, on in (("grid", shaded), ("main", table.main and not shaded), ("stack", table.stack)) if on
+        name
+        for name, applies in (("grid", shaded), ("main", table.main and not shaded), ("stack", table.stack))
+        if applies
     )
 
 
-def _spans(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
-    """The upper line of headings if neighbours share a text: each text with its number of columns. Empty if none do."""
-    spans = [(head, len(list(found))) for head, found in itertools.groupby(columns, lambda column: column.head)]
-    return [{"head": head, "count": count} for head, count in spans] if any(c > 1 for h, c in spans if h) else []
+def _head_spans(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
+    """The upper line of a table's head if neighbouring columns share a text: each text with its number of columns. Empty if none
+    do."""
+    spans = [
+        (head, len(list(neighbours))) for head, neighbours in itertools.groupby(columns, lambda column: column.head)
+    ]
+    return [{"head": head, "count": count} for head, count in spans] if any(n > 1 for text, n in spans if text) else []

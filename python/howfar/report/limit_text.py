@@ -12,8 +12,8 @@ from howfar.model.resource import Resource
 from howfar.report.figures import tps
 from howfar.report.grid import Grid, grid
 
-WEAK = "low"
-"""The confidence whose letters are lower case."""
+LOW_CONFIDENCE = "low"
+"""The confidence that is shown by a lower-case letter."""
 
 LETTERS: dict[Resource, str] = {
     Resource.CLIENT_CPU: "C",
@@ -37,26 +37,26 @@ LETTERS: dict[Resource, str] = {
 }
 """Letters of limits: one each, so that a figure and its limit fit into a narrow column."""
 
-SAID = {Resource.LATENCY: "own round trip", Resource.INSTRUMENT_CPU: "emulator's CPU"}
+SHORT_NAMES = {Resource.LATENCY: "own round trip", Resource.INSTRUMENT_CPU: "emulator's CPU"}
 
 
 def letter(limit: Limit | None) -> str:
-    """Letter of a limit, lower case if the confidence is low; a space without a limit."""
+    """Letter of a limit, in lower case if the confidence is low; a space if there is no limit."""
     if limit is None:
         return " "
-    found = LETTERS[limit.resource]
-    return found.lower() if limit.confidence == WEAK else found
+    limit_letter = LETTERS[limit.resource]
+    return limit_letter.lower() if limit.confidence == LOW_CONFIDENCE else limit_letter
 
 
 def name(resource: Resource) -> str:
-    return SAID.get(resource, resource.value)
+    return SHORT_NAMES.get(resource, resource.value)
 
 
-def of_cell(cell: CellSummary) -> str:
+def cell_limit_text(cell: CellSummary) -> str:
     """The limit of a cell that has one: `remote: own round trip (low confidence)`."""
     assert cell.limit is not None
     known = cell.limit.resource is not Resource.NOT_ESTABLISHED
-    low = " (low confidence)" if known and cell.limit.confidence == WEAK else ""
+    low = " (low confidence)" if known and cell.limit.confidence == LOW_CONFIDENCE else ""
     return f"{cell.arm}: {name(cell.limit.resource)}{low}"
 
 
@@ -66,7 +66,7 @@ def legend(summary: Summary) -> str:
     present = [resource for resource in Resource if any(limit.resource is resource for limit in limits)]
     if not present:
         return ""
-    low = "; lower case means low confidence" if any(limit.confidence == WEAK for limit in limits) else ""
+    low = "; lower case means low confidence" if any(limit.confidence == LOW_CONFIDENCE for limit in limits) else ""
     return f"Limits: {', '.join(f'{LETTERS[resource]} {name(resource)}' for resource in present)}{low}."
 
 
@@ -81,7 +81,7 @@ class LimitGroup:
 def groups(summary: Summary) -> list[LimitGroup]:
     """Groups of cells, column by column. Rows by number of connections are grouped if adjacent, other rows in any position."""
     table = grid(summary)
-    found = []
+    limit_groups = []
     for index, column in enumerate(table.columns):
         runs: list[list[tuple[str, CellSummary]]] = []
         for row, cells in zip(table.rows, table.cells, strict=True):
@@ -89,20 +89,20 @@ def groups(summary: Summary) -> list[LimitGroup]:
             if cell is None or cell.limit is None:
                 continue
             open_runs = runs[-1:] if table.row_head == "connections" else runs
-            same = next((run for run in open_runs if _same(run[-1][1].limit, cell.limit)), None)
-            if same is None:
+            run_with_limit = next((run for run in open_runs if _is_same_resource(run[-1][1].limit, cell.limit)), None)
+            if run_with_limit is None:
                 runs.append([(row, cell)])
             else:
-                same.append((row, cell))
-        found += [_group(table, column, run) for run in runs]
-    return found
+                run_with_limit.append((row, cell))
+        limit_groups += [_make_group(table, column, run) for run in runs]
+    return limit_groups
 
 
-def _same(one: Limit | None, other: Limit | None) -> bool:
+def _is_same_resource(one: Limit | None, other: Limit | None) -> bool:
     return one is not None and other is not None and one.resource is other.resource
 
 
-def _group(table: Grid, column: Sequence[str], run: list[tuple[str, CellSummary]]) -> LimitGroup:
+def _make_group(table: Grid, column: Sequence[str], run: list[tuple[str, CellSummary]]) -> LimitGroup:
     rows = [row for row, _ in run]
     span = rows[0] if len(rows) == 1 else f"{rows[0]} to {rows[-1]}" if rows[0].isdigit() else ", ".join(rows)
     if len(rows) == len(table.rows) and not rows[0].isdigit():

@@ -16,8 +16,8 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3], [10, 4], [4, 1], [3, 5])
 
 PARTS = ("#3b6fd5", "#178a6c", "#8b4fc1", "#c25920", "#b08406", "#b9bec8")
-"""Client CPU, server CPU, forwarder CPU, link, waiting for a CPU, rest; a shade off the series' colours, so that each has its own
-dark rule."""
+"""Client CPU, server CPU, forwarder CPU, link, waiting for a CPU, rest. Each differs slightly from the series' colours, so that it has
+its own rule for the dark theme."""
 
 MORE = ("#7a5c3e", "#2f6d74", "#8a8f2a")
 """Colours for parts of a cycle, of which there are more than series."""
@@ -26,7 +26,7 @@ ON_BAR = "#fffffe"
 """Text on a bar: dark on the lighter bars of the dark theme."""
 
 HALO = "#fffffd"
-"""Colour around text that lies on lines: the page's colour."""
+"""Outline of text that is drawn over lines: the page's colour."""
 
 _DARK = {
     ON_BAR: "#16181d",

@@ -1,4 +1,4 @@
-"""Sections that an experiment puts into the frame: the table of cells and its records, limits that were tested, every trial, and a
+"""Sections that several experiments pass to `frame`: the table of cells and its records, limits that were tested, every trial, and a
 card for each path."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.confirmation import is_refuted
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation
-from howfar.plan.factors import breaks
+from howfar.plan.factors import has_fault
 from howfar.report import charts, figures, limit_text
 from howfar.report.document import (
     Block,
@@ -35,7 +35,7 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
 
-LONG_NAME = 20
+MAX_NAME_IN_HEAD = 20
 """Length of a baseline's name beyond which it does not fit into the head of a column."""
 
 Record = Mapping[str, object]
@@ -44,9 +44,8 @@ Record = Mapping[str, object]
 
 
 @dataclass(frozen=True)
-class Field:
-    """One column of the table of cells, and the same figures in a spreadsheet; defined only here. `column` None: in spreadsheets
-    only."""
+class CellField:
+    """One column of the table of cells, and the same figures in the CSV. `column` None: only in the CSV."""
 
     column: Column | None
     cell: Callable[[CellSummary], Cell]
@@ -54,46 +53,46 @@ class Field:
 
 
 def limits_of(name: str, estimate: Estimate | None) -> dict[str, object]:
-    """An estimate in the three columns of a spreadsheet."""
-    ends = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
-    return {f"{name}{end}": written(value) for end, value in zip(("", "_low", "_high"), ends, strict=True)}
+    """An estimate as three columns of the CSV: its value, and the limits of its interval."""
+    limits = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
+    return {f"{name}{suffix}": written(value) for suffix, value in zip(("", "_low", "_high"), limits, strict=True)}
 
 
 def written(value: float | None) -> str:
-    """A figure in a spreadsheet; unknown is empty."""
+    """A figure in the CSV; an unknown one is empty."""
     return "" if value is None else f"{value:.6g}"
 
 
 def columns(part: Part, names: str, **renamed: str) -> dict[str, object]:
-    """Fields of a finding as columns of a spreadsheet, some under another name; an estimate has three, an empty field is unknown."""
-    found: dict[str, object] = {}
+    """Fields of a finding as columns of the CSV, some under another name. An estimate has three columns; an empty field is unknown."""
+    values: dict[str, object] = {}
     for field in names.split():
         value, name = getattr(part, field), renamed.get(field, field)
         if Estimate in get_args(kind := type(part).model_fields[field].annotation) or kind is Estimate:
-            found |= limits_of(name, value)
+            values |= limits_of(name, value)
         else:
-            found[name] = written(value) if isinstance(value, float) or value is None else value
-    return found
+            values[name] = written(value) if isinstance(value, float) or value is None else value
+    return values
 
 
-def _fields(summary: Summary) -> list[Field]:
-    """Fields in the order of the columns of a spreadsheet."""
-    base, one = baseline_name(summary), ONE[summary.asked]
-    base = base if len(base) <= LONG_NAME else "baseline"
+def _fields(summary: Summary) -> list[CellField]:
+    """Fields in the order of the columns of the CSV."""
+    baseline, operation = baseline_name(summary), ONE[summary.operation_unit]
+    baseline = baseline if len(baseline) <= MAX_NAME_IN_HEAD else "baseline"
     forwarded = any(cell.cpu_us_per_query.forwarder for cell in shown_cells(summary))
     return [
-        Field(
-            Column(f"{summary.asked}/s", "95 % interval"),
+        CellField(
+            Column(f"{summary.operation_unit}/s", "95 % interval"),
             lambda cell: Cell(number(cell.qps.value), figures.plus_minus(cell.qps)),
             lambda cell: limits_of("qps", cell.qps),
         ),
-        Field(
-            Column(f"of {base}", "[95 % interval]"),
-            lambda cell: Cell(figures.ratio(cell.ratio), figures.reading(cell)),
+        CellField(
+            Column(f"of {baseline}", "[95 % interval]"),
+            lambda cell: Cell(figures.ratio(cell.ratio), figures.resolution_text(cell)),
             lambda cell: {**limits_of("ratio", cell.ratio), "resolution": cell.resolution.value},
         ),
-        Field(
-            Column(f"CPU µs/{one}", "client+server" + ("+fwd" if forwarded else "")),
+        CellField(
+            Column(f"CPU µs/{operation}", "client+server" + ("+fwd" if forwarded else "")),
             lambda cell: Cell(number(figures.cpu_total(cell)), figures.cpu_parts(cell)),
             lambda cell: {
                 **limits_of("client_cpu_us_per_query", cell.cpu_us_per_query.client),
@@ -101,37 +100,39 @@ def _fields(summary: Summary) -> list[Field]:
                 **limits_of("forwarder_cpu_us_per_query", cell.cpu_us_per_query.forwarder),
             },
         ),
-        Field(
-            Column("CPU vs.", base),
+        CellField(
+            Column("CPU vs.", baseline),
             lambda cell: Cell(figures.cpu_point(cell), figures.limits(cell.cpu_ratio)),
             lambda cell: {**limits_of("cpu_ratio", cell.cpu_ratio), "cpu_bound": cell.cpu_bound.value},
         ),
-        _latency("p50"),
-        _latency("p95", optional=True),
-        _latency("p99"),
-        _latency("max", optional=True),
-        *_more_fields(summary),
+        _latency_field("p50"),
+        _latency_field("p95", optional=True),
+        _latency_field("p99"),
+        _latency_field("max", optional=True),
+        *_further_fields(summary),
     ]
 
 
-def _hidden(record: Callable[[CellSummary], Record]) -> Field:
-    """A field in spreadsheets only."""
-    return Field(None, lambda cell: Cell(""), record)
+def _record_only_field(record: Callable[[CellSummary], Record]) -> CellField:
+    """A field that is only in the CSV."""
+    return CellField(None, lambda cell: Cell(""), record)
 
 
-def _latency(name: str, optional: bool = False) -> Field:
-    return Field(
+def _latency_field(name: str, optional: bool = False) -> CellField:
+    return CellField(
         Column(name, "ms/txn", optional=optional),
         lambda cell: Cell(number(getattr(cell.latency_ms, name))),
         lambda cell: {f"{name}_ms": written(getattr(cell.latency_ms, name))},
     )
 
 
-def _more_fields(summary: Summary) -> list[Field]:
+def _further_fields(summary: Summary) -> list[CellField]:
     """Fields with what a transaction exchanges, what others published, and what limits the cell."""
     return [
-        _hidden(lambda cell: {**limits_of("latency_ratio", cell.latency_ratio), **limits_of("tps", figures.tps(cell))}),
-        Field(
+        _record_only_field(
+            lambda cell: {**limits_of("latency_ratio", cell.latency_ratio), **limits_of("tps", figures.tps(cell))}
+        ),
+        CellField(
             Column("round trips", "/txn", optional=True),
             lambda cell: Cell(f"{cell.turns_per_txn:.4g}"),
             lambda cell: {
@@ -139,7 +140,7 @@ def _more_fields(summary: Summary) -> list[Field]:
                 "queries_per_txn": written(cell.queries_per_txn),
             },
         ),
-        Field(
+        CellField(
             Column("bytes/txn out", "in", optional=True),
             lambda cell: Cell(figures.whole(cell.bytes_per_txn.to_server), figures.whole(cell.bytes_per_txn.to_client)),
             lambda cell: {
@@ -147,15 +148,15 @@ def _more_fields(summary: Summary) -> list[Field]:
                 "bytes_to_client_per_txn": written(cell.bytes_per_txn.to_client),
             },
         ),
-        Field(
+        CellField(
             Column("published") if any(cell.published for cell in shown_cells(summary)) else None,
-            _published,
+            _published_cell,
             lambda cell: {
                 "published_ratio": written(cell.published.ratio if cell.published else None),
                 "published_qps": written(cell.published.qps if cell.published else None),
             },
         ),
-        _hidden(
+        _record_only_field(
             lambda cell: {
                 "cycle_us": written(cell.cycle.us if cell.cycle else None),
                 "cycle_rest_share": written(cell.cycle.rest_share if cell.cycle else None),
@@ -168,7 +169,7 @@ def _more_fields(summary: Summary) -> list[Field]:
     ]
 
 
-def _published(cell: CellSummary) -> Cell:
+def _published_cell(cell: CellSummary) -> Cell:
     if cell.published is None:
         return Cell(UNKNOWN)
     ratio = "1" if cell.published.ratio == 1 else f"{cell.published.ratio:.2f}"
@@ -189,10 +190,10 @@ def _table_notes(summary: Summary) -> tuple[str, ...]:
 
 
 def cell_records(summary: Summary) -> list[dict[str, object]]:
-    """A record for each cell. Of a cell with a fault only its identity: rates and CPU would include the outage."""
+    """A record for each cell. That of a cell with a fault has only its identity, because rates and CPU would include the outage."""
     factors = sorted({name for cell in summary.cells for name in cell.factors})
     fields = _fields(summary)
-    found = []
+    records = []
     for cell in summary.cells:
         record: dict[str, object] = {
             "arm": cell.arm,
@@ -201,26 +202,26 @@ def cell_records(summary: Summary) -> list[dict[str, object]]:
             "trials": cell.trials,
             "void_trials": cell.void_trials,
         }
-        if not breaks(cell.factors):
+        if not has_fault(cell.factors):
             for field in fields:
                 record |= field.record(cell)
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 # ---------------------------------------------------------------- limits that were tested
 
 
 def confirmations(summary: Summary) -> list[Block]:
-    """Tests of limits: after a change that shows whether a limit is one, did throughput move as predicted?"""
+    """The tests of limits. Each changed one thing and compared the throughput with the prediction for that change."""
     fields: Fields[Confirmation] = {
-        "cell": lambda found: found.arm,
-        "limit": lambda found: limit_text.name(found.resource),
-        "changed": lambda found: found.changed,
-        "predicted": lambda found: f"x {found.predicted:.2f}",
-        "measured [95 %]": lambda found: f"x {figures.ratio(found.measured)}",
+        "cell": lambda confirmation: confirmation.arm,
+        "limit": lambda confirmation: limit_text.name(confirmation.resource),
+        "changed": lambda confirmation: confirmation.changed,
+        "predicted": lambda confirmation: f"x {confirmation.predicted:.2f}",
+        "measured [95 %]": lambda confirmation: f"x {figures.ratio(confirmation.measured)}",
         "outcome": confirmation_outcome,
-        "blocks": lambda found: str(found.blocks),
+        "blocks": lambda confirmation: str(confirmation.blocks),
     }
     notes = tuple(line for line in (figures.unconfirmed_line(summary),) if line)
     if not summary.confirmations:
@@ -229,26 +230,26 @@ def confirmations(summary: Summary) -> list[Block]:
     return [Details("Tested limits", (table,), open=True)]
 
 
-def confirmation_outcome(found: Confirmation) -> str:
-    """Outcome of a test. An interval that includes the middle between both expectations shows neither. Where something other than the
-    resource itself was changed, the expected outcome only rules out another limit."""
-    if found.confirmed:
-        return f"rules out {found.rules_out}" if found.rules_out else "confirmed"
-    return "NOT confirmed" if is_refuted(found) else "inconclusive"
+def confirmation_outcome(confirmation: Confirmation) -> str:
+    """Outcome of a test of a limit. It is inconclusive if the interval includes the middle between both expectations. If something
+    other than the resource itself was changed, the expected outcome only rules out another limit."""
+    if confirmation.confirmed:
+        return f"rules out {confirmation.rules_out}" if confirmation.rules_out else "confirmed"
+    return "NOT confirmed" if is_refuted(confirmation) else "inconclusive"
 
 
 # ---------------------------------------------------------------- every trial
 
 
 def trials(summary: Summary) -> list[Block]:
-    """Every trial in the order in which they ran: was the machine quiet, did anything drift?"""
-    seen = charts.against_median(summary)
-    if not seen:
+    """The chart of every trial in the order of execution, which shows whether the machine was quiet and whether anything drifted."""
+    good_trials = charts.ratios_to_median(summary)
+    if not good_trials:
         return []
     caption = "A trend or a jump within blocks would show here; what all cells of a block share cancels in the ratios."
-    if len(seen) > charts.MOST_TRIALS:
+    if len(good_trials) > charts.MAX_TRIALS_DRAWN:
         caption = f"Dot and line: median and middle 80 % of the trials of a block. {caption}"
-        data = _blocks(summary)
+        data = _block_table(summary)
     else:
         head = ("trial", "block", "cell", *figures.trial_head(summary))
         data = Table("", single(*head), tuple(plain(*row) for row in figures.trial_rows(summary)))
@@ -256,20 +257,20 @@ def trials(summary: Summary) -> list[Block]:
     return [Heading("Was the machine quiet?"), Chart("trials", title, caption, partial(charts.drift, summary), data)]
 
 
-def _blocks(summary: Summary) -> Table:
+def _block_table(summary: Summary) -> Table:
     """A table of blocks, used if there are too many trials to list each."""
     rows = []
-    for found in charts.block_ranges(charts.against_median(summary)):
-        trials = [trial for trial in summary.trials if trial.block == found["block"]]
-        others = [trial.others_cpus for trial in trials if trial.others_cpus is not None]
+    for block in charts.block_ranges(charts.ratios_to_median(summary)):
+        trials = [trial for trial in summary.trials if trial.block == block["block"]]
+        others_cpus = [trial.others_cpus for trial in trials if trial.others_cpus is not None]
         rows.append(
             plain(
-                str(found["block"]),
+                str(block["block"]),
                 str(len(trials)),
                 str(sum(trial.qps is None for trial in trials)),
-                f"{found['ratio']:.3f}",
-                f"{found['low']:.3f} to {found['high']:.3f}",
-                figures.cpus(statistics.median(others) if others else None),
+                f"{block['ratio']:.3f}",
+                f"{block['low']:.3f} to {block['high']:.3f}",
+                figures.cpus(statistics.median(others_cpus) if others_cpus else None),
             )
         )
     head = single("block", "trials", "void", "median, relative to the cell's", "middle 80 %", "CPUs used by others")
@@ -287,13 +288,14 @@ def ratio_cards(summary: Summary) -> tuple[Card, ...]:
 
 def _card(cell: CellSummary, base: str, summary: Summary) -> Card:
     if cell.ratio is None:
-        return Card(cell.arm, UNKNOWN, figures.reading(cell))
+        return Card(cell.arm, UNKNOWN, figures.resolution_text(cell))
     lines = [figures.limits(cell.ratio)]
     if cell.cpu_ratio:
         lines.append(
-            f"{figures.cpu_ratio(cell)} times the CPU per {ONE[summary.asked]}: {figures.cpu_reading(cell.cpu_resolution)}"
+            f"{figures.cpu_ratio(cell)} times the CPU per {ONE[summary.operation_unit]}: "
+            f"{figures.cpu_resolution_text(cell.cpu_resolution)}"
         )
     if cell.published:
         lines.append(f"published: {cell.published.ratio:.2f}")
-    meaning = f"of {base}'s {summary.asked} per second: {figures.unresolved(cell) or cell.resolution.value}"
+    meaning = f"of {base}'s {summary.operation_unit} per second: {figures.unresolved(cell) or cell.resolution.value}"
     return Card(cell.arm, point(cell.ratio), meaning, tuple(line for line in lines if line))

@@ -1,8 +1,8 @@
 """A document as text for a terminal, and the layout of its columns.
 
-The order is made for a screen of 24 lines, which shows the last lines. A document that fits on it, with the command and the prompt,
-begins with its answer. A longer one ends with its answer and what to do next; everything else, including details, comes before. The
-question is always first. Pipes get the same, so that a file has what the screen had.
+The order is designed for a screen of 24 lines, on which the last lines stay visible. A document that fits on it, together with the
+command and the prompt, begins with its answer. A longer one ends with its answer and the next steps; everything else, including
+details, comes before. The question is always first. Output to a pipe has the same order.
 """
 
 from __future__ import annotations
@@ -18,96 +18,99 @@ from howfar.report.document import Advice, Answer, Block, Cell, Chart, Column, D
 from howfar.report.text import Lines, Markdown
 from howfar.terminal_text import one_line
 
-GAP = "  "
+COLUMN_GAP = "  "
 
-PROSE = 44
-"""Length of a field beyond which it is a sentence, wrapped below its row's name instead of placed in a column."""
+MAX_FIELD_LENGTH = 44
+"""Length of a field beyond which it counts as a sentence and is wrapped below its row's name instead of placed in a column."""
 
 
 def lay_out(table: Table, width: int, *, brief: bool = False) -> list[str]:
-    """Lines no longer than `width`, as long as the names and any one column fit next to each other. `brief`: optional columns may be
-    left out."""
-    if any(len(cell.text) > PROSE for row in table.rows for cell in row[1:]):
-        return _listed(table, width)
+    """The table as lines of at most `width`, if the first column and any one other column fit next to each other. `brief`: optional
+    columns may be left out."""
+    if any(len(cell.text) > MAX_FIELD_LENGTH for row in table.rows for cell in row[1:]):
+        return _listed_lines(table, width)
     columns = list(range(len(table.columns)))
-    if brief and _width(_rows(table, columns)) > width:
+    if brief and _max_width(_table_lines(table, columns)) > width:
         columns = [index for index in columns if not table.columns[index].optional]
-    lines = _rows(table, columns)
-    if _width(lines) <= width:
+    lines = _table_lines(table, columns)
+    if _max_width(lines) <= width:
         return lines
-    turned = _transposed(table, columns) if table.main else []
-    if turned and _width(turned) <= width:
-        return turned
-    folded = _folded(table, columns, width)
-    return folded if _width(folded) <= width else _listed(table, width)
+    transposed = _transposed_lines(table, columns) if table.main else []
+    if transposed and _max_width(transposed) <= width:
+        return transposed
+    folded = _folded_lines(table, columns, width)
+    return folded if _max_width(folded) <= width else _listed_lines(table, width)
 
 
-_SHORTEST = 8
-"""Minimum number of characters kept of a text in a narrow table, even if it then does not fit."""
+_MIN_CUT_LENGTH = 8
+"""Minimum number of characters to which a text is cut, even if the table then does not fit."""
 
 
-def _cut(table: Table, width: int, mark: str) -> Table:
-    """The table with the texts of its `cut` columns shortened so that it fits, those of the longest of these columns first."""
-    wanted = {index: _column_width(table, index) for index in range(len(table.columns))}
-    kept = dict(wanted)
-    gaps = len(GAP) * (len(wanted) - 1)
-    giving = [index for index, column in enumerate(table.columns) if column.cut]
-    while giving and sum(kept.values()) + gaps > width:
-        longest = max(giving, key=lambda index: kept[index])
-        if kept[longest] <= _SHORTEST:
+def _cut_to_width(table: Table, width: int, mark: str) -> Table:
+    """The table with the texts of its `cut` columns shortened so that it fits. The widest of these columns is shortened first."""
+    wanted_widths = {index: _column_width(table, index) for index in range(len(table.columns))}
+    kept_widths = dict(wanted_widths)
+    gaps = len(COLUMN_GAP) * (len(wanted_widths) - 1)
+    cuttable = [index for index, column in enumerate(table.columns) if column.cut]
+    while cuttable and sum(kept_widths.values()) + gaps > width:
+        longest = max(cuttable, key=lambda index: kept_widths[index])
+        if kept_widths[longest] <= _MIN_CUT_LENGTH:
             break
-        kept[longest] -= 1
+        kept_widths[longest] -= 1
 
-    def shortened(index: int, text: str) -> str:
-        room = kept[index]
-        return text if len(text) <= room else text[: room - len(mark)].rstrip() + mark
+    def shorten(index: int, text: str) -> str:
+        length = kept_widths[index]
+        return text if len(text) <= length else text[: length - len(mark)].rstrip() + mark
 
     rows = tuple(
         tuple(
-            replace(cell, text=shortened(index, cell.text), below=shortened(index, cell.below))
+            replace(cell, text=shorten(index, cell.text), below=shorten(index, cell.below))
             for index, cell in enumerate(row)
         )
         for row in table.rows
     )
-    return replace(table, rows=rows) if kept != wanted else table
+    return replace(table, rows=rows) if kept_widths != wanted_widths else table
 
 
-def _width(lines: Sequence[str]) -> int:
+def _max_width(lines: Sequence[str]) -> int:
     return max(len(line) for line in lines)
 
 
-def _pairs(table: Table, index: int) -> list[tuple[str, str]]:
+def _head_and_fields(table: Table, index: int) -> list[tuple[str, str]]:
     """Head and fields of one column, each as two lines."""
     column = table.columns[index]
     return [(column.head, column.lower), *((row[index].text, row[index].below) for row in table.rows)]
 
 
 def _column_width(table: Table, index: int) -> int:
-    return max(len(text) for pair in _pairs(table, index) for text in pair)
+    return max(len(text) for pair in _head_and_fields(table, index) for text in pair)
 
 
-def _rows(table: Table, columns: Sequence[int]) -> list[str]:
+def _table_lines(table: Table, columns: Sequence[int]) -> list[str]:
     widths = {index: _column_width(table, index) for index in columns}
 
-    def both(number: int) -> list[str]:
-        """The two lines of one row; an empty one is left out."""
-        found = []
-        for part in (0, 1):
-            texts = [_pad(_pairs(table, index)[number][part], widths[index], table.columns[index]) for index in columns]
-            if line := GAP.join(texts).rstrip():
-                found.append(line)
-        return found
+    def lines_of_row(row_number: int) -> list[str]:
+        """The two lines of one row; an empty line is left out."""
+        row_lines = []
+        for line_index in (0, 1):
+            texts = [
+                _pad(_head_and_fields(table, index)[row_number][line_index], widths[index], table.columns[index])
+                for index in columns
+            ]
+            if line := COLUMN_GAP.join(texts).rstrip():
+                row_lines.append(line)
+        return row_lines
 
-    head = both(0)
-    body = [line for number in range(1, len(table.rows) + 1) for line in both(number)]
-    return [*head, "-" * _width([*head, *body]), *body]
+    head = lines_of_row(0)
+    body = [line for row_number in range(1, len(table.rows) + 1) for line in lines_of_row(row_number)]
+    return [*head, "-" * _max_width([*head, *body]), *body]
 
 
 def _pad(text: str, width: int, column: Column) -> str:
     return text.ljust(width) if column.left else text.rjust(width)
 
 
-def _transposed(table: Table, columns: Sequence[int]) -> list[str]:
+def _transposed_lines(table: Table, columns: Sequence[int]) -> list[str]:
     lines: list[tuple[str, list[str]]] = []
     for index in columns:
         column, fields = table.columns[index], [row[index] for row in table.rows]
@@ -116,80 +119,87 @@ def _transposed(table: Table, columns: Sequence[int]) -> list[str]:
             lines.append((f"  {column.lower}", [field.below for field in fields]))
         elif column.lower:
             lines[-1] = (f"{column.head} {column.lower}", lines[-1][1])
-    label = max(len(name) for name, _ in lines)
-    widths = [max(len(texts[number]) for _, texts in lines) for number in range(len(table.rows))]
-    found = [
-        (name.ljust(label) + "".join(GAP + text.rjust(width) for text, width in zip(texts, widths, strict=True)))
+    label_width = max(len(name) for name, _ in lines)
+    widths = [max(len(texts[row_index]) for _, texts in lines) for row_index in range(len(table.rows))]
+    text_lines = [
+        (
+            name.ljust(label_width)
+            + "".join(COLUMN_GAP + text.rjust(width) for text, width in zip(texts, widths, strict=True))
+        )
         for name, texts in lines
     ]
-    return [found[0], "-" * _width(found), *(line.rstrip() for line in found[1:])]
+    return [text_lines[0], "-" * _max_width(text_lines), *(line.rstrip() for line in text_lines[1:])]
 
 
-def _folded(table: Table, columns: Sequence[int], width: int) -> list[str]:
-    """Lines of several tables below each other, each with as many columns as fit."""
+def _folded_lines(table: Table, columns: Sequence[int], width: int) -> list[str]:
+    """The table split into several tables below each other, each with as many columns as fit."""
     first, rest = columns[0], columns[1:]
     parts: list[list[int]] = []
-    room = 0
+    space_left = 0
     for index in rest:
-        needed = len(GAP) + _column_width(table, index)
-        if not parts or needed > room:
+        column_width = len(COLUMN_GAP) + _column_width(table, index)
+        if not parts or column_width > space_left:
             parts.append([first])
-            room = width - _column_width(table, first)
+            space_left = width - _column_width(table, first)
         parts[-1].append(index)
-        room -= needed
+        space_left -= column_width
     lines: list[str] = []
     for part in parts:
-        lines += ([""] if lines else []) + _rows(table, part)
+        lines += ([""] if lines else []) + _table_lines(table, part)
     return lines
 
 
-def _listed(table: Table, width: int) -> list[str]:
-    """Lines with short fields after the row's name, and sentences below it."""
+def _listed_lines(table: Table, width: int) -> list[str]:
+    """The table as a list: for each row, its short fields after its name, and its sentences below."""
     lines: list[str] = []
     for row in table.rows:
-        named = list(zip(table.columns, row, strict=True))[1:]
-        short = ", ".join(_named(column, cell) for column, cell in named if _filled(cell) and len(cell.text) <= PROSE)
-        lines += wrap(f"{row[0].text}: {short}" if short else row[0].text, width, rest="  ")
-        for column, cell in named:
-            if len(cell.text) > PROSE:
-                lines += wrap(_named(column, cell), width, first="  ", rest="    ")
+        columns_and_cells = list(zip(table.columns, row, strict=True))[1:]
+        short_fields = ", ".join(
+            _labelled(column, cell)
+            for column, cell in columns_and_cells
+            if _is_filled(cell) and len(cell.text) <= MAX_FIELD_LENGTH
+        )
+        lines += wrap(f"{row[0].text}: {short_fields}" if short_fields else row[0].text, width, rest="  ")
+        for column, cell in columns_and_cells:
+            if len(cell.text) > MAX_FIELD_LENGTH:
+                lines += wrap(_labelled(column, cell), width, first="  ", rest="    ")
     return lines
 
 
-def _filled(cell: Cell) -> bool:
+def _is_filled(cell: Cell) -> bool:
     return cell.text not in ("", "-")
 
 
-def _named(column: Column, cell: Cell) -> str:
+def _labelled(column: Column, cell: Cell) -> str:
     return f"{column.label}{':' if column.left and column.label else ''} {cell.line}".strip()
 
 
 def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """Lines of at most `width` characters, broken at ASCII white space only: no-break spaces hold an interval together."""
+    """Lines of at most `width` characters, broken only at ASCII white space, so that no-break spaces keep an interval on one line."""
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
-NARROWEST = 40
+MIN_WIDTH = 40
 """Minimum width of a layout; on a narrower terminal lines are too long."""
 
-WIDEST = 132
+MAX_WIDTH = 132
 """Maximum width of prose and tables."""
 
 FIRST_SCREEN = 34
-"""Maximum lines of 100 columns, without those of `Around`. If there are more, the list of details is left out, then reasons for the
-advice, from the last on, then all but the first sentence of each warning."""
+"""Maximum number of lines of the first screen at a width of 100, without those of `Around`. If there are more, these are left out in
+turn: the list of details, the reasons for advice from the last one on, and all but the first sentence of each warning."""
 
-MOST_REASONS = 3
+MAX_REASONS = 3
 
-IN_SIGHT = 20
-"""Lines of a screen of 24 that are left after the command (which may take two), the line that ends a run, and the prompt."""
+VISIBLE_LINES = 20
+"""Lines that remain of a screen of 24 after the command (which may take two), the line that ends a run, and the prompt."""
 
 _ASCII = {"µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
 
 _BOLD, _DIM, _YELLOW, _END = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 
-_WHOLE = re.compile(r"\[[^\]]*\]|\d %|(?:[≥≤]|[<>]=) \d")
-"""Parts that stay on one line: an interval, a number with its sign."""
+_UNBREAKABLE = re.compile(r"\[[^\]]*\]|\d %|(?:[≥≤]|[<>]=) \d")
+"""Texts that must stay on one line: an interval, and a number with its sign."""
 
 
 def to_ascii(text: str) -> str:
@@ -228,51 +238,53 @@ def render(
     around: Around = NOTHING,
 ) -> str:
     """The document as lines of at most `width` characters (at least 40), ending in a newline."""
-    return _Screen(max(NARROWEST, min(width, WIDEST)), colour, unicode, details).render(document, around)
+    return _Screen(max(MIN_WIDTH, min(width, MAX_WIDTH)), colour, unicode, details).render(document, around)
 
 
 class _Screen(Markdown):
     def __init__(self, width: int, colour: bool, unicode: bool, details: bool) -> None:
         self.width, self.colour, self.unicode, self.details = width, colour, unicode, details
-        self.titles, self.reasons, self.explained = True, MOST_REASONS, True
+        self.lists_titles, self.max_reasons, self.explains_warnings = True, MAX_REASONS, True
 
     def render(self, document: Document, around: Around) -> str:
-        text = self._whole(document, around)
-        most = FIRST_SCREEN * max(1, 100 / self.width) + around.lines
-        while not self.details and self.explained and text.count("\n") > most:
-            if self.titles:
-                self.titles = False
-            elif self.reasons:
-                self.reasons -= 1
+        text = self._render_all(document, around)
+        max_lines = FIRST_SCREEN * max(1, 100 / self.width) + around.lines
+        while not self.details and self.explains_warnings and text.count("\n") > max_lines:
+            if self.lists_titles:
+                self.lists_titles = False
+            elif self.max_reasons:
+                self.max_reasons -= 1
             else:
-                self.explained = False
-            text = self._whole(document, around)
+                self.explains_warnings = False
+            text = self._render_all(document, around)
         return text
 
-    def _whole(self, document: Document, around: Around) -> str:
-        """The document in one of its two orders, see the module."""
+    def _render_all(self, document: Document, around: Around) -> str:
+        """The document in one of the two orders that the module's docstring describes."""
         question = [self.text(around.question)] if around.question else []
-        end = [[self._text(line) for line in lines] for lines in (around.files, around.commands)]
-        files, commands = ([lines] if lines else [] for lines in end)
-        more = self._more(document)
-        text = _joined([*question, *self.paragraphs(document.blocks), *more, *files, *commands])
-        if text.count("\n") <= IN_SIGHT:
+        file_and_command_lines = [
+            [self._to_charset(line) for line in lines] for lines in (around.files, around.commands)
+        ]
+        files, commands = ([lines] if lines else [] for lines in file_and_command_lines)
+        more_lines = self._omitted_line(document)
+        text = _join_paragraphs([*question, *self.paragraphs(document.blocks), *more_lines, *files, *commands])
+        if text.count("\n") <= VISIBLE_LINES:
             return text
-        answer, steps, others = _parts(document.blocks)
-        last = [*self.paragraphs([*answer, *steps]), *commands]
-        while _joined(last).count("\n") > IN_SIGHT and self.reasons and not self.details:
-            self.reasons -= 1
-            last = [*self.paragraphs([*answer, *steps]), *commands]
-        if _joined(last).count("\n") > IN_SIGHT:
-            others, last = [*others, *steps], [*self.paragraphs(answer), *commands]
-        return _joined([*question, *self.paragraphs(others), *more, *files, *last])
+        answer, steps, others = _split_blocks(document.blocks)
+        last_paragraphs = [*self.paragraphs([*answer, *steps]), *commands]
+        while _join_paragraphs(last_paragraphs).count("\n") > VISIBLE_LINES and self.max_reasons and not self.details:
+            self.max_reasons -= 1
+            last_paragraphs = [*self.paragraphs([*answer, *steps]), *commands]
+        if _join_paragraphs(last_paragraphs).count("\n") > VISIBLE_LINES:
+            others, last_paragraphs = [*others, *steps], [*self.paragraphs(answer), *commands]
+        return _join_paragraphs([*question, *self.paragraphs(others), *more_lines, *files, *last_paragraphs])
 
-    def _more(self, document: Document) -> list[Lines]:
-        """The line that lists what was left out. Empty: nothing."""
+    def _omitted_line(self, document: Document) -> list[Lines]:
+        """The line that lists the details that were left out. Empty: none were."""
         left_out = [block.title for block in document.blocks if isinstance(block, Details)]
         if not left_out or self.details:
             return []
-        titles = f": {one_line('; '.join(left_out))}" if self.titles else ""
+        titles = f": {one_line('; '.join(left_out))}" if self.lists_titles else ""
         return [self.text(f"More with --details{titles}. Charts: --html.", quiet=True)]
 
     def shows(self, block: Block) -> bool:
@@ -285,7 +297,7 @@ class _Screen(Markdown):
         return self._paint(self._wrap(text), _BOLD)
 
     def title(self, text: str, level: int) -> Lines:
-        return self._paint([self._text(text).upper()], _BOLD)
+        return self._paint([self._to_charset(text).upper()], _BOLD)
 
     def text(self, text: str, quiet: bool = False) -> Lines:
         lines = self._wrap(text)
@@ -295,28 +307,28 @@ class _Screen(Markdown):
         return [text for line in lines for text in self._wrap(line, first="- ", rest="  ")]
 
     def warnings(self, lines: Sequence[str]) -> Lines:
-        said = lines if self.explained else [_first_sentence(line) for line in lines]
-        found = [text for line in said for text in self._wrap(line, first="! ", rest="  ")]
-        return self._paint(["Warnings"], _YELLOW) + found
+        shown = lines if self.explains_warnings else [_first_sentence(line) for line in lines]
+        wrapped = [text for line in shown for text in self._wrap(line, first="! ", rest="  ")]
+        return self._paint(["Warnings"], _YELLOW) + wrapped
 
     def answer(self, text: str) -> Lines:
         return self.heading(text, 1)
 
     def table(self, table: Table, level: int) -> Lines:
         title = self.heading(table.title, level) if table.title else []
-        table = _cut(table, self.width, "…" if self.unicode else "...")
-        lines = lay_out(table if self.unicode else _in_ascii(table), self.width, brief=not self.details)
+        table = _cut_to_width(table, self.width, "…" if self.unicode else "...")
+        lines = lay_out(table if self.unicode else _table_to_ascii(table), self.width, brief=not self.details)
         return [*title, *lines, *(line for note in table.notes for line in self.text(note, quiet=True))]
 
     def advice(self, advice: Advice, number: int) -> Lines:
         lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")
-        if not self.details and number > self.reasons:
+        if not self.details and number > self.max_reasons:
             return lines
         because = advice.because if self.details else _first_sentence(advice.because)
         return lines + self._paint(self._wrap(because, first="   ", rest="   "), _DIM)
 
     def code(self, lines: Sequence[str]) -> Lines:
-        return [f"  {self._text(line)}" for line in lines]
+        return [f"  {self._to_charset(line)}" for line in lines]
 
     def facts(self, values: Mapping[str, Any], depth: int = 0) -> Lines:
         indent = "  " * depth
@@ -329,29 +341,29 @@ class _Screen(Markdown):
                 lines += self._wrap(f"{name}: {fact_text(key, value)}", first=indent, rest=f"{indent}  ")
         return lines
 
-    def _text(self, text: str) -> str:
+    def _to_charset(self, text: str) -> str:
         return text if self.unicode else to_ascii(text)
 
     def _wrap(self, text: str, first: str = "", rest: str = "") -> Lines:
-        whole = _WHOLE.sub(lambda match: match[0].replace(" ", "\u00a0"), self._text(text))
-        return [line.replace("\u00a0", " ") for line in wrap(whole, self.width, first, rest)]
+        unbreakable = _UNBREAKABLE.sub(lambda match: match[0].replace(" ", "\u00a0"), self._to_charset(text))
+        return [line.replace("\u00a0", " ") for line in wrap(unbreakable, self.width, first, rest)]
 
     def _paint(self, lines: Lines, style: str) -> Lines:
         return [f"{style}{line}{_END}" for line in lines] if self.colour else lines
 
 
-def _joined(paragraphs: Sequence[Lines]) -> str:
+def _join_paragraphs(paragraphs: Sequence[Lines]) -> str:
     return "\n\n".join("\n".join(lines) for lines in paragraphs) + "\n"
 
 
-def _parts(blocks: Sequence[Block]) -> tuple[list[Block], list[Block], list[Block]]:
+def _split_blocks(blocks: Sequence[Block]) -> tuple[list[Block], list[Block], list[Block]]:
     """The answer, the advice with its heading, and all other blocks."""
     answer: list[Block] = []
     steps: list[Block] = []
     others: list[Block] = []
     for block, after in zip_longest(blocks, blocks[1:]):
-        advises = isinstance(block, Advice) or (isinstance(block, Heading) and isinstance(after, Advice))
-        part = answer if isinstance(block, Answer) else steps if advises else others
+        is_advice = isinstance(block, Advice) or (isinstance(block, Heading) and isinstance(after, Advice))
+        part = answer if isinstance(block, Answer) else steps if is_advice else others
         part.append(block)
     return answer, steps, others
 
@@ -360,10 +372,12 @@ def _first_sentence(text: str) -> str:
     return text.partition(". ")[0].rstrip(".") + "." if text else ""
 
 
-def _in_ascii(table: Table) -> Table:
-    columns = tuple(replace(each, head=to_ascii(each.head), lower=to_ascii(each.lower)) for each in table.columns)
+def _table_to_ascii(table: Table) -> Table:
+    columns = tuple(
+        replace(column, head=to_ascii(column.head), lower=to_ascii(column.lower)) for column in table.columns
+    )
     rows = tuple(
-        tuple(replace(each, text=to_ascii(each.text), below=to_ascii(each.below)) for each in row) for row in table.rows
+        tuple(replace(cell, text=to_ascii(cell.text), below=to_ascii(cell.below)) for cell in row) for row in table.rows
     )
     return replace(table, columns=columns, rows=rows)
 

@@ -1,6 +1,6 @@
 """Reports as text: Markdown, which the terminal builds on, CSV and JSON.
 
-Names in JSON are public: a name is added, never renamed; `REPORT_VERSION` is raised when a meaning changes.
+Names in JSON are public: names may be added, but are never renamed. `REPORT_VERSION` is raised when a meaning changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import create_model
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
-from howfar.plan.factors import breaks
+from howfar.plan.factors import has_fault
 from howfar.report.document import (
     Advice,
     Answer,
@@ -30,7 +30,7 @@ from howfar.report.document import (
     Table,
     Text,
     Warnings,
-    numbered,
+    number_advice,
     without_controls,
     without_empty,
 )
@@ -42,7 +42,8 @@ Lines = list[str]
 
 
 class Markdown:
-    """Each method returns the lines of one kind of block; none: it is left out. Other forms of text override the methods."""
+    """Renders blocks as Markdown. Each method returns the lines of one kind of block; a block without lines is left out. Other text
+    formats override the methods."""
 
     def shows(self, block: Block) -> bool:
         return not isinstance(block, Chart | Facts)
@@ -88,18 +89,18 @@ class Markdown:
 
     def paragraphs(self, blocks: Sequence[Block], level: int = 2) -> list[Lines]:
         """Paragraphs of blocks; those inside details are one level deeper."""
-        found: list[Lines] = []
-        before: Block | None = None
-        for number, block in numbered(without_empty(blocks, self.shows)):
+        paragraphs: list[Lines] = []
+        previous: Block | None = None
+        for number, block in number_advice(without_empty(blocks, self.shows)):
             lines = self._lines(without_controls(block), number, level)
-            if found and self.joins(before, block):
-                found[-1] += lines
+            if paragraphs and self.joins(previous, block):
+                paragraphs[-1] += lines
             elif lines:
-                found.append(lines)
+                paragraphs.append(lines)
             if isinstance(block, Details):
-                found += self.paragraphs(block.blocks, level + 1)
-            before = block
-        return found
+                paragraphs += self.paragraphs(block.blocks, level + 1)
+            previous = block
+        return paragraphs
 
     def _lines(self, block: Block, number: int, level: int) -> Lines:
         match block:
@@ -151,18 +152,18 @@ def as_csv(document: Document) -> str:
 def json_values(summary: Summary) -> dict[str, Any]:
     """The summary as plain values. CPU per query is a number, and its interval has its own key. Cells with a fault are
     left out, because their rates would include the outage. Their result is in `replication`."""
-    plain = summary.model_dump(mode="json")
-    plain |= plain.pop("findings")
-    plain["cells"] = [_cell(cell) for cell in summary.cells if not breaks(cell.factors)]
-    return {"report_version": REPORT_VERSION, **plain}
+    values = summary.model_dump(mode="json")
+    values |= values.pop("findings")
+    values["cells"] = [_cell(cell) for cell in summary.cells if not has_fault(cell.factors)]
+    return {"report_version": REPORT_VERSION, **values}
 
 
 def _cell(cell: CellSummary) -> dict[str, Any]:
-    plain = cell.model_dump(mode="json")
-    intervals = plain["cpu_us_per_query"]
-    plain["cpu_us_per_query"] = {role: found and found["value"] for role, found in intervals.items()}
-    plain["cpu_us_per_query_interval"] = intervals
-    return plain
+    values = cell.model_dump(mode="json")
+    intervals = values["cpu_us_per_query"]
+    values["cpu_us_per_query"] = {role: estimate and estimate["value"] for role, estimate in intervals.items()}
+    values["cpu_us_per_query_interval"] = intervals
+    return values
 
 
 def as_json(summary: Summary) -> str:
@@ -173,21 +174,21 @@ def as_json(summary: Summary) -> str:
 def json_schema(findings: Mapping[str, type[Part]]) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of `json_values` with these findings of experiments."""
     optional_findings: dict[str, Any] = {key: (kind | None, None) for key, kind in findings.items()}
-    whole = create_model("Summary", __base__=Summary, **optional_findings)
-    found = whole.model_json_schema(mode="serialization")
-    del found["properties"]["findings"], found["$defs"]["Part"]
-    cell = found["$defs"]["CellSummary"]
+    model = create_model("Summary", __base__=Summary, **optional_findings)
+    schema = model.model_json_schema(mode="serialization")
+    del schema["properties"]["findings"], schema["$defs"]["Part"]
+    cell = schema["$defs"]["CellSummary"]
     cell["properties"]["cpu_us_per_query_interval"] = {"$ref": "#/$defs/CpuPerQuery"}
     cell["properties"]["cpu_us_per_query"] = {"$ref": "#/$defs/CpuNumbers"}
     cell["required"].append("cpu_us_per_query_interval")
     optional = {name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("server", "forwarder", "link")}
-    found["$defs"]["CpuNumbers"] = {
+    schema["$defs"]["CpuNumbers"] = {
         "type": "object",
         "description": "CPU microseconds a query, by who spent them; null: no such part on this path, or unknown.",
         "properties": {"client": {"type": "number"}, **optional},
         "required": ["client", "server", "forwarder", "link"],
         "additionalProperties": False,
     }
-    found["properties"] = {"report_version": {"const": REPORT_VERSION}, **found["properties"]}
-    found["required"] = ["report_version", *found["required"]]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "howfar report"}
+    schema["properties"] = {"report_version": {"const": REPORT_VERSION}, **schema["properties"]}
+    schema["required"] = ["report_version", *schema["required"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "howfar report"}

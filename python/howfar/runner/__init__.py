@@ -1,1 +1,1 @@
-"""The runner: blocks, random order, stopping rule, resume. Start at `run.py`."""
+"""The runner: measures a plan block by block in random order, decides when to stop, and resumes runs. Start at `run.py`."""

@@ -1,4 +1,4 @@
-"""The engine's job for an arm on a staged path, by kind of workload; its result as a record, and how it differs from the request."""
+"""The engine's job for an arm, by kind of workload; the job's result as a record; and how the result differs from the request."""
 
 from __future__ import annotations
 
@@ -43,33 +43,33 @@ from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError, PlanError
 from howfar.paths import find_path
 from howfar.plan.factors import ORDINARY, ROW_BYTES, offered_per_s
-from howfar.plan.page import MULTI, Keys, PageShape
+from howfar.plan.page import KEYS_PER_MULTI_GET, Keys, PageShape
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.plan.types import READS_ONLY, Plan
 from howfar.store.records import Arm, CpuRecord, HistogramRecord, IntervalRecord, Measured, ServiceRecord
-from howfar.testbed import LoadFacts, ServiceEndpoint, Stage, Trust
+from howfar.testbed import LoadFacts, ServiceEndpoint, TrialEnvironment, Trust
 
 
-def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) -> LoadJob:
+def load_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int, workload: Workload) -> LoadJob:
     return LoadJob(
-        target=stage.target,
-        user=stage.user,
-        password=stage.password,
-        database=stage.database,
-        protocol=stage.protocol,
-        session=session_of(session_spec(arm.factors), stage.trust, stage.fetches_server_key),
+        target=environment.target,
+        user=environment.user,
+        password=environment.password,
+        database=environment.database,
+        protocol=environment.protocol,
+        session=session_of(session_spec(arm.factors), environment.trust, environment.fetches_server_key),
         workload=workload,
         connections=int(arm.factors["threads"]),
         arrivals=None if (per_s := offered_per_s(arm.factors)) is None else Arrivals(rate_per_s=per_s),
         seed=seed,
         warmup_ns=plan.timing.warmup_ns,
         measure_ns=plan.timing.measure_ns,
-        observe=stage.observe,
+        observe=environment.observe,
     )
 
 
 def session_of(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = True) -> Session:
-    assert spec.tls is None or trust is not None, "a stage for an encrypted cell has a server with a certificate"
+    assert spec.tls is None or trust is not None, "an environment for an encrypted cell has a server with a certificate"
     return Session(
         tls=trust.tls(spec) if trust else None,
         compression=Compression(algorithm=spec.algorithm, level=spec.level) if spec.algorithm else None,
@@ -79,14 +79,14 @@ def session_of(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = 
 
 
 Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]
-_NEWEST: dict[str, Protocol] = {"redis": "resp3", "memcached": "memcached_meta"}
-_FIRST: dict[str, Protocol] = {"redis": "resp2", "memcached": "memcached_text"}
-"""A store's first protocol, by the name of its service."""
+_NEWEST_PROTOCOL: dict[str, Protocol] = {"redis": "resp3", "memcached": "memcached_meta"}
+_FIRST_PROTOCOL: dict[str, Protocol] = {"redis": "resp2", "memcached": "memcached_text"}
+"""A store's oldest and newest protocol, by the name of its service."""
 
 
 def store_protocol(service: str, path: str) -> Protocol:
-    """The protocol in which a key-value store is queried on a path."""
-    return (_FIRST if find_path(path).first_protocol else _NEWEST)[service]
+    """The protocol that clients of a key-value store speak on a path."""
+    return (_FIRST_PROTOCOL if find_path(path).first_protocol else _NEWEST_PROTOCOL)[service]
 
 
 def key_value(keys: Keys, protocol: Protocol) -> KeyValue:
@@ -97,116 +97,117 @@ def key_value(keys: Keys, protocol: Protocol) -> KeyValue:
         get=keys.get,
         set=keys.set,
         multi_get=keys.multi_get,
-        keys_each=MULTI,
+        keys_each=KEYS_PER_MULTI_GET,
         pipeline=keys.pipeline,
     )
 
 
-def keys_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
-    """A job of key lookups. Raises LabError, EngineError where the keys cannot be set."""
-    (name,) = stage.services
+def keys_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob:
+    """A job of key lookups, after setting the keys. Raises LabError, EngineError if the keys cannot be set."""
+    (name,) = environment.services
     workload = key_value(plan.keys, store_protocol(name, str(arm.factors["path"])))
-    fill_keys(stage.services[name], workload, stage.client)
-    return load_job(plan, arm, stage, seed, workload)
+    fill_keys(environment.services[name], workload, environment.client)
+    return load_job(plan, arm, environment, seed, workload)
 
 
 _TABLE = "sbtest1"
 
 
-def page_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> PageJob:
-    """A job of pages. Raises LabError, EngineError where the keys cannot be set or the application rejects the script."""
+def page_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> PageJob:
+    """A job of pages, after setting their keys. Raises LabError, EngineError if the keys cannot be set, or if the application rejects
+    the script."""
     factors = arm.factors
-    places = stage.services
+    endpoints = environment.services
     script = page_script(
         plan,
         str(factors["page"]),
         int(factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"])),
-        {name: place.service for name, place in places.items()},
+        {name: endpoint.service for name, endpoint in endpoints.items()},
         per_page=factors.get("connect", ORDINARY["connect"]) == "per-transaction",
     )
     if script.redis_keys is not None:
-        fill_keys(places["redis"], script.redis_keys, stage.client)
+        fill_keys(endpoints["redis"], script.redis_keys, environment.client)
     if script.memcached_keys is not None:
-        fill_keys(places["memcached"], script.memcached_keys, stage.client)
+        fill_keys(endpoints["memcached"], script.memcached_keys, environment.client)
     application: PageScript | FastCgi = script
     if factors.get("application", ORDINARY["application"]) == "php":
-        assert stage.application is not None, "a stage for such a cell has one"
-        application = stage.application.install(script)
+        assert environment.application is not None, "an environment for such a cell has one"
+        application = environment.application.install(script)
     return PageJob(
         application=application,
         workers=int(factors["threads"]),
         seed=seed,
         warmup_ns=plan.timing.warmup_ns,
         measure_ns=plan.timing.measure_ns,
-        observe=stage.observe,
+        observe=environment.observe,
     )
 
 
 def page_script(
     plan: Plan, page: str, app_cpu_ns: int, services: Mapping[ServiceName, Service], *, per_page: bool = False
 ) -> PageScript:
-    """The plan's shape `page` as a script, with the application's CPU time split evenly over its round trips. A service that it does
-    not query is left out."""
+    """The plan's shape `page` as a script. The application's CPU time is split evenly over its round trips. Services that the page
+    does not query are left out."""
     shape = plan.pages[page]
     sql = sql_of(services)
     by_service = shape.by_service(sql or "mysql")
     return PageScript(
         **{name: service for name, service in services.items() if name in by_service},
         statements=_statements(shape, plan) if sql in by_service else (),
-        # The protocols that PHP's extensions speak.
+        # PHP's extensions speak these protocols.
         redis_keys=key_value(plan.keys, "resp2") if "redis" in by_service else None,
         memcached_keys=key_value(plan.keys, "memcached_text") if "memcached" in by_service else None,
-        steps=_round(shape, app_cpu_ns // shape.rounds),
+        steps=_round_steps(shape, app_cpu_ns // shape.rounds),
         rounds=shape.rounds,
         connect="per_page" if per_page else "persistent",
     )
 
 
 def _statements(shape: PageShape, plan: Plan) -> tuple[CustomStatement, ...]:
-    """Statements that the shape needs. Rows are drawn uniformly; a range never extends beyond the table."""
+    """The statements that the shape needs. Rows are drawn uniformly; a range never extends beyond the table."""
     size, rows = plan.workload.range_size, plan.data.table_size
     point = IntegerValues(high=rows)
-    found = []
+    statements = []
     if shape.point_selects:
-        found.append(_statement("point", f"SELECT c FROM {_TABLE} WHERE id = ?", point))
+        statements.append(_statement("point", f"SELECT c FROM {_TABLE} WHERE id = ?", point))
     if shape.simple_ranges:
         sql = f"SELECT c FROM {_TABLE} WHERE id >= ? ORDER BY id LIMIT {size}"
-        found.append(_statement("range", sql, IntegerValues(high=rows - size + 1)))
+        statements.append(_statement("range", sql, IntegerValues(high=rows - size + 1)))
     if shape.sums:
         sql = f"SELECT SUM(k) FROM {_TABLE} WHERE id BETWEEN ? AND ? + {shape.sum_rows - 1}"
         first = IntegerValues(high=rows - shape.sum_rows + 1)
-        found.append(_statement("total", sql, first, SameValue(statement="total", index=0)))
+        statements.append(_statement("total", sql, first, SameValue(statement="total", index=0)))
     if shape.index_updates:
         update = _statement("update", f"UPDATE {_TABLE} SET k = k + 1 WHERE id = ?", point)
-        found += [_statement("begin", "BEGIN"), update, _statement("commit", "COMMIT")]
-    return tuple(found)
+        statements += [_statement("begin", "BEGIN"), update, _statement("commit", "COMMIT")]
+    return tuple(statements)
 
 
 def _statement(name: str, sql: str, *parameters: IntegerValues | SameValue) -> CustomStatement:
     return CustomStatement(name=name, sql=sql, parameters=parameters)
 
 
-def _round(shape: PageShape, cpu_ns: int) -> tuple[PageStep, ...]:
-    """The steps of one round. The application computes after each round trip or transaction: if it computed once a round, it would
-    keep a CPU for a full time slice of the scheduler, during which every other page waits to continue."""
+def _round_steps(shape: PageShape, cpu_ns: int) -> tuple[PageStep, ...]:
+    """The steps of one round. The application computes after each round trip or transaction. If it computed once per round, it would
+    keep a CPU for a full time slice of the scheduler, during which every other page would have to wait."""
     reads: tuple[tuple[int, PageStep], ...] = (
         (shape.point_selects, QueryStep(statement="point")),
         (shape.simple_ranges, QueryStep(statement="range")),
         (shape.sums, QueryStep(statement="total")),
         (shape.redis_gets, GetStep(store="redis")),
-        (shape.redis_multi_gets, GetStep(store="redis", keys_each=MULTI)),
+        (shape.redis_multi_gets, GetStep(store="redis", keys_each=KEYS_PER_MULTI_GET)),
         (shape.memcached_gets, GetStep(store="memcached")),
     )
     parts: list[tuple[PageStep, ...]] = [(step,) for count, step in reads for _ in range(count)]
     if shape.index_updates:
         update = QueryStep(statement="update", repeat=shape.index_updates)
         parts.append((QueryStep(statement="begin"), update, QueryStep(statement="commit")))
-    computing = (CpuStep(cpu_ns=cpu_ns // len(parts)),) if cpu_ns else ()
-    return tuple(step for part in parts for step in (*part, *computing))
+    cpu_steps = (CpuStep(cpu_ns=cpu_ns // len(parts)),) if cpu_ns else ()
+    return tuple(step for part in parts for step in (*part, *cpu_steps))
 
 
-def statements_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
-    job = load_job(plan, arm, stage, seed, _workload(plan, arm))
+def statements_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob:
+    job = load_job(plan, arm, environment, seed, _workload(plan, arm))
     if plan.workload.kind != "single_row_updates":
         return job
     return job.model_copy(update={"ignore_errors": (*job.ignore_errors, *_CONFLICTS)})
@@ -244,32 +245,37 @@ def check_workload(plan: Plan) -> None:
         ) from error
 
 
-def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
-    """An arm's job, after filling key-value stores and checking applications; the stage counts from then on. Raises LabError,
-    EngineError."""
+def make_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob | PageJob:
+    """An arm's job. Key-value stores are filled and applications checked first; then the environment's counters are reset. Raises
+    LabError, EngineError."""
     if plan.workload.kind not in ("page", "key_value"):
-        return statements_job(plan, arm, stage, seed)
-    job = page_job(plan, arm, stage, seed) if plan.workload.kind == "page" else keys_job(plan, arm, stage, seed)
-    stage.loading()
+        return statements_job(plan, arm, environment, seed)
+    job = (
+        page_job(plan, arm, environment, seed)
+        if plan.workload.kind == "page"
+        else keys_job(plan, arm, environment, seed)
+    )
+    environment.reset_counters()
     return job
 
 
-def commits_each(plan: Plan) -> int:
-    """Number of commits of changes per SQL transaction."""
+def commits_per_transaction(plan: Plan) -> int:
+    """Number of commits that change data per SQL transaction."""
     return 0 if plan.workload.kind in READS_ONLY else 1
 
 
-_CONNECTIONS = 1
-_STALL_NS = 30_000_000_000
+_FILL_CONNECTIONS = 1
+_FILL_STALL_NS = 30_000_000_000
 
 
-def fill_keys(place: ServiceEndpoint, keys: KeyValue, launcher: Launcher) -> int:
-    """Set all `keys` in an empty store, over the stage's path from where `launcher` runs the engine; returns their number.
+def fill_keys(endpoint: ServiceEndpoint, keys: KeyValue, launcher: Launcher) -> int:
+    """Set all `keys` in an empty store, over the environment's path; returns their number. `launcher` runs the engine.
 
-    Raises LabError if the server stores fewer than it was sent, for example for lack of memory; LabError, EngineError if it fails.
+    Raises LabError if the server stores fewer keys than it was sent, for example for lack of memory. Raises LabError, EngineError if
+    setting them fails.
     """
-    assert place.count_keys is not None, f"{place.server_kind} has no keys to be set"
-    service = place.service
+    assert endpoint.count_keys is not None, f"{endpoint.server_kind} has no keys to be set"
+    service = endpoint.service
     job = TablesJob(
         action="prepare",
         target=service.target,
@@ -277,25 +283,25 @@ def fill_keys(place: ServiceEndpoint, keys: KeyValue, launcher: Launcher) -> int
         password=service.password,
         database=service.database,
         workload=keys,
-        connections=_CONNECTIONS,
-        seed=1,  # a value depends on its key's number alone
+        connections=_FILL_CONNECTIONS,
+        seed=1,  # not used: a value depends only on the number of its key
         session=Session(tls=service.tls),
-        stall_timeout_ns=_STALL_NS,
+        stall_timeout_ns=_FILL_STALL_NS,
     )
     with EngineProcess(job, launcher) as engine:
-        done = list(engine.events())[-1]
-    assert isinstance(done, TablesDone), "a tables job ends with it"
-    held = place.count_keys()
-    if held != keys.keys:
+        last_event = list(engine.events())[-1]
+    assert isinstance(last_event, TablesDone), "a tables job ends with it"
+    stored = endpoint.count_keys()
+    if stored != keys.keys:
         raise LabError(
-            f"{place.server_kind} holds {held} keys, but {keys.keys} were set ({done.rows} by the engine's account)",
+            f"{endpoint.server_kind} holds {stored} keys, but {keys.keys} were set ({last_event.rows} by the engine's account)",
             "Does it have the memory for them?",
         )
-    return held
+    return stored
 
 
-_AS_RECORDED = 0.998
-"""Precision of a histogram, which keeps three digits."""
+_HISTOGRAM_PRECISION = 0.998
+"""A recorded time may be lower than the true one by this factor: a histogram keeps three digits."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +310,7 @@ class PageSpec:
 
     round_trips: Mapping[ServiceName, int]
     keys: Mapping[ServiceName, int]
-    """Number of keys that the page looks up; all must be found."""
+    """Number of keys that the page looks up, by service. All must be found."""
     app_cpu_ns: int
     per_page: bool
     """Whether the page opens its connections itself."""
@@ -318,7 +324,7 @@ class PageSpec:
 
 
 def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
-    """Specification of the pages of an arm. `sql`: the service that runs their statements."""
+    """The specification of an arm's pages. `sql`: the service that runs their statements."""
     shape: PageShape = plan.pages[str(arm.factors["page"])]
     cpu_ns = int(arm.factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"]))
     return PageSpec(
@@ -330,68 +336,70 @@ def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
     )
 
 
-def unlike_pages(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
-    """Differences between pages and their specification, as sentences; any makes a trial void."""
+def mismatched_pages(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
+    """Differences between pages and their specification, as sentences. Any difference makes a trial void."""
     if isinstance(job.application, FastCgi):
-        return (*_unreported(finished), *_reported_otherwise(spec, finished))
-    return (*_done_otherwise(spec, finished), *_computed_less(spec, finished))
+        return (*_find_unreported_pages(finished), *_find_reported_differences(spec, finished))
+    return (*_find_counted_differences(spec, finished), *_find_missing_cpu_time(spec, finished))
 
 
-def _unreported(finished: Finished) -> tuple[str, ...]:
-    """Differences where pages reported nothing; the client that requests them counts these as good."""
-    reported = next((one.count for one in finished.histograms if one.kind == "told.wall_ns"), 0)
+def _find_unreported_pages(finished: Finished) -> tuple[str, ...]:
+    """Pages that reported nothing about themselves, as a sentence. The client that requested them counts them as good."""
+    reported = next((histogram.count for histogram in finished.histograms if histogram.kind == "told.wall_ns"), 0)
     if reported == finished.transactions:
         return ()
     return (f"{finished.transactions} pages ended and {reported} told what they did",)
 
 
-def _reported_otherwise(spec: PageSpec, finished: Finished) -> list[str]:
+def _find_reported_differences(spec: PageSpec, finished: Finished) -> list[str]:
     reported, pages = finished.told, finished.transactions
-    found: list[str] = []
-    for service, wanted in spec.round_trips_of(pages).items():
+    differences: list[str] = []
+    for service, expected in spec.round_trips_of(pages).items():
         round_trips = reported.get(f"{service}_turns", 0) - reported.get(f"{service}_checks", 0)
-        found += _other(f"turns to {service}", pages, round_trips, wanted)
+        differences += _count_difference(f"turns to {service}", pages, round_trips, expected)
         if spec.per_page:
-            found += _other(f"connects to {service}", pages, reported.get(f"{service}_connects", 0), pages)
-    found += _missed(reported.get("misses", 0))
-    found += _other("keys found", pages, reported.get("hits", 0), sum(spec.keys_of(pages).values()))
-    if (burnt := reported.get("app_cpu_ns", 0)) < spec.app_cpu_ns * pages:
-        found.append(f"{pages} pages computed for {burnt} ns, the plan has {spec.app_cpu_ns * pages}")
-    if burnt > reported.get("cpu_ns", burnt):
-        found.append(
-            f"{pages} pages told that they computed for {burnt} ns, and of {reported['cpu_ns']} ns of CPU in all"
+            differences += _count_difference(
+                f"connects to {service}", pages, reported.get(f"{service}_connects", 0), pages
+            )
+    differences += _missed_keys(reported.get("misses", 0))
+    differences += _count_difference("keys found", pages, reported.get("hits", 0), sum(spec.keys_of(pages).values()))
+    if (computed_ns := reported.get("app_cpu_ns", 0)) < spec.app_cpu_ns * pages:
+        differences.append(f"{pages} pages computed for {computed_ns} ns, the plan has {spec.app_cpu_ns * pages}")
+    if computed_ns > reported.get("cpu_ns", computed_ns):
+        differences.append(
+            f"{pages} pages told that they computed for {computed_ns} ns, and of {reported['cpu_ns']} ns of CPU in all"
         )
-    return found
+    return differences
 
 
-def _done_otherwise(spec: PageSpec, finished: Finished) -> list[str]:
-    pages, used = finished.transactions, {use.service: use for use in finished.services}
-    found: list[str] = []
-    for service, wanted in spec.round_trips_of(pages).items():
-        use = used.get(service)
-        found += _other(f"turns to {service}", pages, use.turns if use else 0, wanted)
+def _find_counted_differences(spec: PageSpec, finished: Finished) -> list[str]:
+    pages, use_by_service = finished.transactions, {use.service: use for use in finished.services}
+    differences: list[str] = []
+    for service, expected in spec.round_trips_of(pages).items():
+        use = use_by_service.get(service)
+        differences += _count_difference(f"turns to {service}", pages, use.turns if use else 0, expected)
         if spec.per_page:
-            found += _other(f"connects to {service}", pages, use.connects if use else 0, pages)
-    found += _missed(sum(use.misses for use in finished.services))
+            differences += _count_difference(f"connects to {service}", pages, use.connects if use else 0, pages)
+    differences += _missed_keys(sum(use.misses for use in finished.services))
     hits = sum(use.hits for use in finished.services)
-    return [*found, *_other("keys found", pages, hits, sum(spec.keys_of(pages).values()))]
+    return [*differences, *_count_difference("keys found", pages, hits, sum(spec.keys_of(pages).values()))]
 
 
-def _computed_less(spec: PageSpec, finished: Finished) -> tuple[str, ...]:
-    computing = next((one for one in finished.histograms if one.kind == "cpu"), None)
+def _find_missing_cpu_time(spec: PageSpec, finished: Finished) -> tuple[str, ...]:
+    cpu_histogram = next((histogram for histogram in finished.histograms if histogram.kind == "cpu"), None)
     if not spec.app_cpu_ns or not finished.transactions:
         return ()
-    mean_ns = 0.0 if computing is None else computing.mean_ns
-    if mean_ns >= spec.app_cpu_ns * _AS_RECORDED:
+    mean_ns = 0.0 if cpu_histogram is None else cpu_histogram.mean_ns
+    if mean_ns >= spec.app_cpu_ns * _HISTOGRAM_PRECISION:
         return ()
     return (f"a page computed for {mean_ns:.0f} ns in the mean, the plan has {spec.app_cpu_ns}",)
 
 
-def _other(what: str, pages: int, seen: int, wanted: int) -> tuple[str, ...]:
-    return () if seen == wanted else (f"{pages} pages had {seen} {what}, the plan has {wanted}",)
+def _count_difference(what: str, pages: int, actual: int, expected: int) -> tuple[str, ...]:
+    return () if actual == expected else (f"{pages} pages had {actual} {what}, the plan has {expected}",)
 
 
-def _missed(misses: int) -> tuple[str, ...]:
+def _missed_keys(misses: int) -> tuple[str, ...]:
     return (f"the pages missed {misses} keys, all of which were set",) if misses else ()
 
 
@@ -413,17 +421,17 @@ def measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
         connect_ns=outcome.ready.connect_ns,
         cpu=tuple(CpuRecord(**use.model_dump()) for use in finished.cpu),
         intervals=tuple(
-            IntervalRecord(**slice_.model_dump(include=set(IntervalRecord.model_fields)))
-            for slice_ in outcome.intervals
+            IntervalRecord(**interval.model_dump(include=set(IntervalRecord.model_fields)))
+            for interval in outcome.intervals
         ),
         histograms=tuple(HistogramRecord(**histogram.model_dump()) for histogram in finished.histograms),
-        services=_services(job, finished),
+        services=_service_records(job, finished),
         told=finished.told,
     )
 
 
-def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord, ...]:
-    """Records by service. For pages they come from the engine; a load of keys has one service, whose record has the load's totals."""
+def _service_records(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord, ...]:
+    """Records by service. For pages the engine reports them. A load of keys has one service, whose record has the load's totals."""
     if isinstance(job, PageJob):
         return tuple(
             ServiceRecord(
@@ -449,49 +457,50 @@ def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord
     )
 
 
-def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFacts:
-    """Facts about a load. `commits_each`: number of commits of changes per transaction of the workload."""
+def load_facts(outcome: LoadOutcome, job: LoadJob, commits_per_transaction: int) -> LoadFacts:
+    """Facts about a load. `commits_per_transaction`: see the function of that name."""
     finished = outcome.finished
     by_kind = {histogram.kind: histogram for histogram in finished.histograms}
     round_trip_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
     if job.arrivals is not None and (service := by_kind.get("service")) is not None:
-        # Connections also wait until a transaction is due, which is no part of a round trip.
+        # Connections also wait until a transaction is due; that time is not part of a round trip.
         round_trip_ns = service.mean_ns * service.count / max(finished.turns, 1)
-    answered = _answered(finished, job)
-    ended = _ended(finished, answered)
-    if not commits_each or not finished.transactions:
+    answered = _count_answered(finished, job)
+    ended = _count_ended(finished, answered)
+    if not commits_per_transaction or not finished.transactions:
         return LoadFacts(round_trip_ns, answered=answered, ended=ended)
     commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
     return LoadFacts(
         round_trip_ns,
-        commits_each * finished.transactions,
+        commits_per_transaction * finished.transactions,
         answered=answered,
         ended=ended,
         commit_p50_ns=None if commit is None else commit.p50_ns,
     )
 
 
-def _answered(finished: Finished, job: LoadJob) -> int | None:
-    """Number of answered statements or keys; unknown after a disconnect: statements whose answer was lost may have been executed."""
+def _count_answered(finished: Finished, job: LoadJob) -> int | None:
+    """Number of answered statements or keys. None if unknown: after a disconnect, statements may have been executed whose answers were
+    lost."""
     if finished.answered is None or finished.reconnects or finished.interrupted:
         return None
     if not isinstance(job.workload, KeyValue):
         return finished.answered
-    # Memcached counts keys, and how many of its requests were for several is unknown.
+    # Memcached counts keys, and it is unknown how many requests were for several keys.
     unknown = job.workload.multi_get and not is_redis(job.workload)
     return None if unknown else finished.answered * job.workload.pipeline
 
 
-def _ended(finished: Finished, answered: int | None) -> int | None:
-    """Number of transactions that the answered statements formed: each statement is one, unless there are BEGIN and COMMIT, seen as at
-    least two statements per transaction that neither read nor write."""
+def _count_ended(finished: Finished, answered: int | None) -> int | None:
+    """Number of transactions that the answered statements formed. Each statement is a transaction, unless there are BEGIN and COMMIT.
+    These are recognised as at least two statements per transaction that neither read nor write."""
     if answered is None or finished.classes.other < 2 * finished.transactions:
         return answered
     return answered * finished.transactions // max(finished.queries, 1)
 
 
 def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
-    """Facts about a load of pages, the warm-up included: servers counted it, because their counters were read before it."""
+    """Facts about a load of pages, including the warm-up: the servers' counters include it, because they were read before it."""
     finished = outcome.finished
     pages = outcome.measuring.warmup_transactions + finished.transactions
     return LoadFacts(
@@ -504,50 +513,51 @@ def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
 
 
 def _page_round_trip_ns(finished: Finished) -> float:
-    """Mean round trip, without the computing between round trips: by the engine's clock, or as the application reported."""
-    timed = [histogram for histogram in finished.histograms if histogram.kind.startswith("turn.")]
-    count = sum(histogram.count for histogram in timed)
+    """Mean round trip, without the application's CPU time in between: by the engine's clock, or as the application reported it."""
+    histograms = [histogram for histogram in finished.histograms if histogram.kind.startswith("turn.")]
+    count = sum(histogram.count for histogram in histograms)
     if count:
-        return sum(histogram.mean_ns * histogram.count for histogram in timed) / count
+        return sum(histogram.mean_ns * histogram.count for histogram in histograms) / count
     reported = _reported_round_trips(finished)
     return sum(finished.told.get(f"{service}_ns", 0) for service in reported) / max(sum(reported.values()), 1)
 
 
 def _reported_round_trips(finished: Finished) -> dict[str, int]:
     """Round trips by service, as an application's pages reported them."""
-    end = "_turns"
-    return {name.removesuffix(end): count for name, count in finished.told.items() if name.endswith(end)}
+    suffix = "_turns"
+    return {name.removesuffix(suffix): count for name, count in finished.told.items() if name.endswith(suffix)}
 
 
 def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> dict[str, Any] | None:
-    """Requests due in the window at the job's rate, and their outcome. None: closed loop."""
-    account = outcome.finished.open_loop
-    if job.arrivals is None or account is None:
+    """The requests that were due in the window at the job's rate, and what became of them. None: closed loop."""
+    arrivals = outcome.finished.open_loop
+    if job.arrivals is None or arrivals is None:
         return None
-    return {"per_s": job.arrivals.rate_per_s, "shape": job.arrivals.shape, **account.model_dump()}
+    return {"per_s": job.arrivals.rate_per_s, "shape": job.arrivals.shape, **arrivals.model_dump()}
 
 
 _SIGMAS = 6
-"""Standard deviations by which a window's number of Poisson arrivals may differ from its mean; one in 500 million differs by more."""
+"""Number of standard deviations by which a window's number of Poisson arrivals may differ from its mean. One window in 500 million
+differs by more."""
 
 
-def _unlike_rate(job: LoadJob | PageJob, outcome: LoadOutcome) -> tuple[str, ...]:
-    account = outcome.finished.open_loop
-    if job.arrivals is None or account is None:
+def _rate_difference(job: LoadJob | PageJob, outcome: LoadOutcome) -> tuple[str, ...]:
+    arrivals = outcome.finished.open_loop
+    if job.arrivals is None or arrivals is None:
         return ()
     expected = job.arrivals.rate_per_s * outcome.finished.elapsed_ns / 1e9
-    if abs(account.due - expected) <= _SIGMAS * math.sqrt(expected) + 1:
+    if abs(arrivals.due - expected) <= _SIGMAS * math.sqrt(expected) + 1:
         return ()
-    return (f"{account.due} transactions were due in the window where the rate makes {expected:.0f}",)
+    return (f"{arrivals.due} transactions were due in the window where the rate makes {expected:.0f}",)
 
 
-def not_as_requested(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None) -> tuple[str, ...]:
-    """Differences between the request and the engine's receipts and counts, as sentences. `spec`: of the job's pages."""
+def request_mismatches(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None) -> tuple[str, ...]:
+    """Differences between the request and the engine's receipts and counts, as sentences. `spec`: specification of the job's pages."""
     if isinstance(job, PageJob):
-        unlike = () if spec is None else unlike_pages(spec, job, outcome.finished)
-        return (*page_mismatches(job, outcome.ready), *unlike)
+        mismatched = () if spec is None else mismatched_pages(spec, job, outcome.finished)
+        return (*page_mismatches(job, outcome.ready), *mismatched)
     lookups = outcome.finished.lookups
     missed: tuple[str, ...] = ()
     if lookups is not None and lookups.misses:
         missed = (f"{lookups.misses} keys were missed, all of which were set",)
-    return (*mismatches(job, outcome.ready.receipt, must_resume=True), *missed, *_unlike_rate(job, outcome))
+    return (*mismatches(job, outcome.ready.receipt, must_resume=True), *missed, *_rate_difference(job, outcome))

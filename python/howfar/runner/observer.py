@@ -1,4 +1,4 @@
-"""Observers of a running run: the seam between the runner and whatever shows its progress."""
+"""The interface between the runner and whatever shows its progress."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 
 from howfar.engine.messages import Event
 from howfar.plan.types import Plan
-from howfar.runner.stopping import Forecast, Slot, Standing
+from howfar.runner.stopping import Forecast, RunProgress, Slot
 from howfar.store.records import Run, StopReason, Trial
 
 
 class Observer:
-    """Receives notifications, and is never queried. This base class shows nothing."""
+    """Receives the runner's notifications. This base class ignores them."""
 
     def preparing(self, step: str) -> None:
-        """Called before `begun`. `step`: what is being done, and how long it usually takes."""
+        """Called before `begun`. `step`: what howfar is doing now, and how long that usually takes."""
 
     def said(self, sentence: str) -> None:
-        """A sentence about the whole run that the user should know."""
+        """Show a sentence about the whole run to the user."""
 
     def resumed(self, differs: Sequence[str]) -> None:
         """Called before `begun`. `differs`: what has changed since the run was begun, in words."""
 
-    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
+    def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         pass
 
     def trial_started(self, place: Slot, forecast: Forecast) -> None:
@@ -34,11 +34,11 @@ class Observer:
     def trial_ended(self, trial: Trial) -> None:
         pass
 
-    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
+    def block_ended(self, run_progress: RunProgress, forecast: Forecast) -> None:
         pass
 
     def confirming(self, lines: Sequence[str]) -> None:
-        """The plan's blocks are done, and limits are tested next. `lines`: which limits, and what is changed to test them."""
+        """Called when the plan's blocks are done and limits are tested next. `lines`: the limits, and what is changed to test them."""
 
     def stopped(self, stop: StopReason) -> None:
         pass

@@ -1,7 +1,7 @@
-"""Ask this machine and the plan's server for their features, and fit the plan to them.
+"""Find out what this machine and the plan's server can do, and fit the plan to them.
 
-The number of rows is limited by memory, which holds each table twice (as a file and in the server's pool), and by the disk, which
-holds its template; `plan/fitting.py` applies this limit to the plan. If loads are shares of the baseline's capacity, that is measured
+Memory and disk limit the number of rows: memory holds each table twice (as a file and in the server's pool), and the disk holds its
+template. `plan/fitting.py` applies this limit to the plan. If loads are shares of the baseline's capacity, that capacity is measured
 here.
 """
 
@@ -21,7 +21,7 @@ from howfar.lab.environment import memory_bytes
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
-from howfar.paths import check_programs, find_path, not_carried
+from howfar.paths import check_programs, find_path, reason_not_carried
 from howfar.plan.cells import cells, combinations
 from howfar.plan.estimate import trial_cost_ns
 from howfar.plan.factors import CLOSED, SEMI_SYNC, Content, Level
@@ -49,29 +49,31 @@ from howfar.testbed import Testbed
 
 
 def fit(plan: Plan, moved: bool = False) -> Fitted:
-    """The plan without what is not available here. The server is started and queried once; its answer is cached. `moved`: programs
-    that can have their own host run on another host.
+    """The plan without what is not available here. The server is started and queried once; its answer is cached. `moved`: whether
+    programs that can have their own host run on another host.
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
-    asked = with_keys(plan) if _of_keys(plan) else Fitted(plan)
-    plan = asked.plan
+    converted = with_keys(plan) if _stores_keys(plan) else Fitted(plan)
+    plan = converted.plan
     _check_server(plan)
     _check_keys(plan)
-    carried = _carried(plan)
+    carried = _without_uncarried_paths(plan)
     plan = carried.plan
     _check_paths(plan, moved)
     if plan.workload.kind == "key_value":
-        able = without_levels(plan, machine_lacks(plan))
-        return Fitted(able.plan, (*asked.notes, *carried.notes, *able.notes))
+        supported = without_levels(plan, unsupported_by_machine(plan))
+        return Fitted(supported.plan, (*converted.notes, *carried.notes, *supported.notes))
     if plan.workload.kind == "page":
         _check_page_servers(plan)
     if not plan.data.fit:
-        check_rows(plan, rows_at_all(plan.data))
-    own = of_the_server(plan)
-    able = without_levels(own.plan, lacking(own.plan))
-    sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
-    return Fitted(sized.plan, (*carried.notes, *own.notes, *able.notes, *sized.notes, *resumed_in_full(sized.plan)))
+        check_rows(plan, max_possible_rows(plan.data))
+    adapted = with_server_modes(plan)
+    supported = without_levels(adapted.plan, unsupported_levels(adapted.plan))
+    sized = with_rows(supported.plan, _max_rows(plan) if plan.data.fit else 0)
+    return Fitted(
+        sized.plan, (*carried.notes, *adapted.notes, *supported.notes, *sized.notes, *resumed_in_full(sized.plan))
+    )
 
 
 def _kind(server: str) -> str:
@@ -81,7 +83,7 @@ def _kind(server: str) -> str:
     return server if server in KINDS else find_server(server).kind
 
 
-def _of_keys(plan: Plan) -> bool:
+def _stores_keys(plan: Plan) -> bool:
     """Whether all servers of the plan store keys. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import STORES
 
@@ -92,14 +94,14 @@ def _check_server(plan: Plan) -> None:
     """Check that the workload fits the server's kind. Raises PlanError, ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import KINDS, STORES
 
-    of_keys = plan.workload.kind == "key_value"
+    uses_keys = plan.workload.kind == "key_value"
     for server in plan.factors.server:
         kind = _kind(server)
-        if of_keys == (kind in STORES):
+        if uses_keys == (kind in STORES):
             if not KINDS[kind].encrypts_socket and kind not in STORES:
                 _check_socket_plain(plan, kind)
             continue
-        if of_keys:
+        if uses_keys:
             raise PlanError(
                 f"{kind} speaks SQL, but the workload of the plan {plan.name} uses keys",
                 f"Name a store of keys: {', '.join(STORES)}.",
@@ -110,9 +112,10 @@ def _check_server(plan: Plan) -> None:
         )
 
 
-def _carried(plan: Plan) -> Fitted:
-    """The plan without paths that cannot carry it. Raises PlanError if only one of several is left, ServerMissing, ServerCrashed."""
-    carried = without_levels(plan, {"path": _not_carried(plan)})
+def _without_uncarried_paths(plan: Plan) -> Fitted:
+    """The plan without paths that cannot carry it. Raises PlanError if only one of several paths is left; ServerMissing,
+    ServerCrashed."""
+    carried = without_levels(plan, {"path": _uncarried_paths(plan)})
     left = carried.plan.factors.path
     if len(left) == 1 < len(plan.factors.path):
         raise PlanError(
@@ -122,26 +125,27 @@ def _carried(plan: Plan) -> Fitted:
     return carried
 
 
-def _not_carried(plan: Plan) -> dict[Level, str]:
+def _uncarried_paths(plan: Plan) -> dict[Level, str]:
     """Paths whose programs cannot read the protocols of the plan's servers. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import KINDS
 
-    services = {KINDS[_kind(server)].service for server in (*plan.factors.server, *companions(plan))}
-    return {name: reason for name in plan.factors.path if (reason := not_carried(find_path(name), services))}
+    services = {KINDS[_kind(server)].service for server in (*plan.factors.server, *auxiliary_servers(plan))}
+    return {name: reason for name in plan.factors.path if (reason := reason_not_carried(find_path(name), services))}
 
 
 def check_movable(plan: Plan) -> None:
-    """Check that the programs that can run on their own host are installed. Raises MissingError."""
+    """Check that the programs that can run on their own host are installed on this one. Raises MissingError."""
     for path in map(find_path, plan.factors.path):
         if path.movable:
             check_programs(path)
 
 
 def _check_paths(plan: Plan, moved: bool = False) -> None:
-    """Check that the paths' programs are installed and carry the plan's sessions; see `fit`. Raises PlanError, MissingError."""
+    """Check that the paths' programs are installed and can carry the plan's sessions. `moved`: see `fit`. Raises PlanError,
+    MissingError."""
     prepares = plan.workload.kind not in ("key_value", "page") and plan.workload.db_ps_mode == "auto"
     for levels in combinations(plan):
-        if any(out.matches(levels) for out in plan.leave_out):
+        if any(excluded.matches(levels) for excluded in plan.leave_out):
             continue
         path = find_path(str(levels["path"]))
         if not (moved and path.movable):
@@ -172,18 +176,18 @@ def _check_socket_plain(plan: Plan, kind: str) -> None:
 
 def _check_keys(plan: Plan) -> None:
     """Check that the stores can hold the plan's keys in memory. Raises PlanError, ServerMissing, ServerCrashed."""
-    stores = companions(plan)
+    stores = auxiliary_servers(plan)
     if plan.workload.kind == "key_value":
         stores = tuple(map(_kind, plan.factors.server[:1]))
     if stores:
-        check_keys(plan, stores, memory_at_all())
+        check_keys(plan, stores, available_memory())
 
 
 def _check_page_servers(plan: Plan) -> None:
     """Check that the other servers of the plan's pages are installed. Raises ServerMissing, ServerCrashed, MissingError."""
     from howfar.lab.servers.kinds import find_server
 
-    for server in companions(plan):
+    for server in auxiliary_servers(plan):
         find_server(server)
     check_application(plan, service_of(plan))
 
@@ -209,50 +213,50 @@ def check_application(plan: Plan, service: ServiceName) -> None:
             ) from error
 
 
-def companions(plan: Plan) -> tuple[str, ...]:
-    """Kinds of the stores that the plan's pages need; Valkey where it is installed and Redis is not."""
+def auxiliary_servers(plan: Plan) -> tuple[str, ...]:
+    """Kinds of the stores that the plan's pages need. Valkey replaces Redis if only Valkey is installed."""
     from howfar.lab.servers.kinds import find_server
 
     if plan.workload.kind != "page":
         return ()
     needed = {service for page in plan.factors.page for service in plan.pages[page].by_service()}
-    found = []
+    servers = []
     if "redis" in needed:
         try:
             find_server("redis")
-            found.append("redis")
-        except ServerMissing as lacking:
+            servers.append("redis")
+        except ServerMissing as missing:
             try:
                 find_server("valkey")
             except ServerMissing:
-                raise lacking from None
-            found.append("valkey")
+                raise missing from None
+            servers.append("valkey")
     if "memcached" in needed:
-        found.append("memcached")
-    return tuple(found)
+        servers.append("memcached")
+    return tuple(servers)
 
 
-def _most_rows(plan: Plan) -> int:
+def _max_rows(plan: Plan) -> int:
     from howfar.lab.servers.kinds import find_server
 
     servers = 1 if plan.factors.replication == ("off",) else 1 + max(plan.factors.replicas)
     return rows_that_fit(plan.data, plan.factors.content, find_server(plan.factors.server[0]), servers)
 
 
-def lacking(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Levels that the server or this machine lacks, with the reason."""
-    return {**_of_sessions(plan), **of_replication(plan), **machine_lacks(plan)}
+def unsupported_levels(plan: Plan) -> dict[str, dict[Level, str]]:
+    """Levels that the server or this machine does not support, by factor, with the reason."""
+    return {**_unsupported_sessions(plan), **unsupported_replication(plan), **unsupported_by_machine(plan)}
 
 
-def machine_lacks(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Levels of the plan that this machine lacks, with the reason."""
+def unsupported_by_machine(plan: Plan) -> dict[str, dict[Level, str]]:
+    """Levels of the plan that this machine does not support, by factor, with the reason."""
     from howfar.lab.idle import cannot_poll
 
     reason = cannot_poll() if "polling" in plan.factors.idle else None
     return {} if reason is None else {"idle": {"polling": reason}}
 
 
-def of_the_server(plan: Plan) -> Fitted:
+def with_server_modes(plan: Plan) -> Fitted:
     """The plan with the server's own modes of replication in place of other servers'. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.servers.kinds import STORES
@@ -262,8 +266,8 @@ def of_the_server(plan: Plan) -> Fitted:
     return with_instead(plan, "replication", replication_dialect(kind).instead)
 
 
-def of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Levels of replication that the server does not have, with the reason."""
+def unsupported_replication(plan: Plan) -> dict[str, dict[Level, str]]:
+    """Levels of replication that the server does not support, by factor, with the reason."""
     from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.replication.galera import SYNC_WAIT
     from howfar.lab.servers.features import features
@@ -273,46 +277,53 @@ def of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
     if set(factors.replication) <= {"off", "none"}:
         return {}
     program = find_server(factors.server[0])
-    dialect, who = replication_dialect(program.kind), f"{program.kind} {program.version}"
-    able = dialect.always_acknowledges or features(program).semi_sync
-    most, others = dialect.most_to_wait_for, set(factors.replication) - {"off", "none", *dialect.modes}
+    dialect, server_name = replication_dialect(program.kind), f"{program.kind} {program.version}"
+    acknowledges = dialect.always_acknowledges or features(program).semi_sync
+    max_wait_for, foreign_modes = (
+        dialect.max_replicas_to_wait_for,
+        set(factors.replication) - {"off", "none", *dialect.modes},
+    )
     return {
         "replication": {
-            level: f"{who} has no semi-synchronous replication"
+            level: f"{server_name} has no semi-synchronous replication"
             for level in factors.replication
-            if level in SEMI_SYNC and not able
+            if level in SEMI_SYNC and not acknowledges
         }
         | {level: reason for level in factors.replication if (reason := no_cluster(program, level)) is not None}
-        | dict.fromkeys(others, f"a mode of other servers than {who}"),
-        "fault": _no_joins(program, factors.replication),
+        | dict.fromkeys(foreign_modes, f"a mode of other servers than {server_name}"),
+        "fault": _impossible_joins(program, factors.replication),
         "consistency": {
             level: f"Galera has {' and '.join(SYNC_WAIT)}"
             for level in factors.consistency
             if "galera" in factors.replication and level not in SYNC_WAIT
         },
         "durability": {
-            level: f"{who} has no such durability" for level in factors.durability if level not in dialect.durabilities
+            level: f"{server_name} has no such durability"
+            for level in factors.durability
+            if level not in dialect.durabilities
         },
         "wait_for": {
-            count: f"{who} waits for {most} replica at most" for count in factors.wait_for if most and count > most
+            count: f"{server_name} waits for {max_wait_for} replica at most"
+            for count in factors.wait_for
+            if max_wait_for and count > max_wait_for
         },
         "replica_compression": {
-            level: f"{who} compresses replication by {' or '.join(dialect.compressions) or 'nothing'} only"
+            level: f"{server_name} compresses replication by {' or '.join(dialect.compressions) or 'nothing'} only"
             for level in factors.replica_compression
             if level != "off" and level not in dialect.compressions
         },
     }
 
 
-def _no_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
-    """Faults after which a node could not get its data here, with the reason."""
-    from howfar.lab.replication.galera import no_transfer
+def _impossible_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
+    """Faults after which a node could not rejoin here because it could not get its data, with the reason."""
+    from howfar.lab.replication.galera import missing_for_transfer
     from howfar.lab.replication.group import GroupReplication
     from howfar.lab.servers.features import features
 
     if program.kind == "mysql" and set(GroupReplication.modes) & set(modes) and not features(program).clone:
         return {"member-joins": f"{program.kind} {program.version} has no plugin for clone"}
-    why = no_transfer() if program.kind == "mariadb" and "galera" in modes else None
+    why = missing_for_transfer() if program.kind == "mariadb" and "galera" in modes else None
     return {} if why is None else dict.fromkeys(("member-restarts", "member-joins"), why)
 
 
@@ -328,7 +339,7 @@ def no_cluster(program: Program, level: str) -> str | None:
     return None
 
 
-def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
+def _unsupported_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
     """Levels of encryption and compression of sessions that are not available, with the reason."""
     from howfar.lab.servers.features import features
     from howfar.lab.servers.kinds import KINDS, find_server
@@ -338,9 +349,13 @@ def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
     if not (any(algorithms.values()) or any(versions.values())):
         return {}
     program = find_server(plan.factors.server[0])
-    found = features(program)
-    who = f"{program.kind} {program.version}"
-    only = f"only {' and '.join(found.compression)}" if found.compression else "its protocol has no compression"
+    server_features = features(program)
+    server_name = f"{program.kind} {program.version}"
+    available = (
+        f"only {' and '.join(server_features.compression)}"
+        if server_features.compression
+        else "its protocol has no compression"
+    )
     resumed = (
         ()
         if KINDS[program.kind].resumes_tls
@@ -348,66 +363,70 @@ def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
     )
     return {
         "compression": {
-            level: f"{who} has no {algorithm}, {only}"
+            level: f"{server_name} has no {algorithm}, {available}"
             for level, algorithm in algorithms.items()
-            if algorithm and algorithm not in found.compression
+            if algorithm and algorithm not in server_features.compression
         },
-        "tls": dict.fromkeys(resumed, f"{who} does not resume TLS sessions")
-        | {level: f"{who} was built without TLS" for level, version in versions.items() if version and not found.tls},
+        "tls": dict.fromkeys(resumed, f"{server_name} does not resume TLS sessions")
+        | {
+            level: f"{server_name} was built without TLS"
+            for level, version in versions.items()
+            if version and not server_features.tls
+        },
     }
 
 
 _MEMORY_SHARE = 0.7
-"""Share of all memory that may be used: small enough to be available day after day; the rest is for other processes."""
+"""Share of all memory that may be used. It is small enough to be available on any day; the rest is for other processes."""
 _AVAILABLE_SHARE = 0.9
-"""Share of the available memory that may be used, where other processes take more than that rest."""
+"""Share of the available memory that may be used, if other processes take more than that rest."""
 _SERVER_BYTES = 1536 * 2**20
-"""Memory of a server without its pool, 2048 connections included (MySQL with 2048 was seen to take 1 GB)."""
+"""Memory of a server without its pool, with up to 2048 connections (MySQL with 2048 was measured to take 1 GB)."""
 _DISK_SHARE = 0.9
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, servers: int = 1) -> int:
-    """Rows of each table that fit, with a data directory for each content, on `servers` servers at once. 0: none."""
-    memory = min(_total() * _MEMORY_SHARE, memory_bytes("MemAvailable") * _AVAILABLE_SHARE)
-    kept = sizes_kept(cache_home() / LOADED, program, data.tables, contents)
+    """Maximum rows of each table, with a data directory for each content, on `servers` servers at once. 0: none fit."""
+    memory = min(_memory_bytes_of_machine() * _MEMORY_SHARE, memory_bytes("MemAvailable") * _AVAILABLE_SHARE)
+    kept = template_sizes(cache_home() / LOADED, program, data.tables, contents)
     sizes = [size for size in kept if size == data.table_size or (size < data.table_size and size == round_below(size))]
     return rows_in(memory, shutil.disk_usage(cache_home()).free, data.tables, len(contents), sizes, servers)
 
 
-def rows_at_all(data: Data) -> int:
-    """Rows of each table that fit if only the server's pool is in memory and takes all of it; with more it would run out."""
-    return max(int(memory_at_all() / POOL_PER_DATA / (data.tables * ROW_BYTES)), 0)
+def max_possible_rows(data: Data) -> int:
+    """Maximum rows of each table if the server's pool takes all memory. With more rows, memory would run out."""
+    return max(int(available_memory() / POOL_PER_DATA / (data.tables * ROW_BYTES)), 0)
 
 
-def memory_at_all() -> float:
-    """Bytes that one program could take now."""
-    return min(_total(), memory_bytes("MemAvailable"))
+def available_memory() -> float:
+    """Bytes of memory that one program could allocate now."""
+    return min(_memory_bytes_of_machine(), memory_bytes("MemAvailable"))
 
 
-def _total() -> float:
+def _memory_bytes_of_machine() -> float:
     return min(memory_bytes("MemTotal"), memory_limit(Path("/proc/self/cgroup").read_text(), _CGROUPS))
 
 
 def rows_in(
     memory_bytes: float, disk_bytes: float, tables: int, contents: int, kept: Sequence[int] = (), servers: int = 1
 ) -> int:
-    """Rows of each table that fit. `kept`: sizes with a template, which need no more disk."""
+    """Maximum rows of each table. `kept`: table sizes for which a template exists, so that they need no more disk space."""
     row_bytes = tables * ROW_BYTES
     in_memory = int((memory_bytes / servers - _SERVER_BYTES) / (contents + POOL_PER_DATA) / row_bytes)
     on_disk = int(disk_bytes * _DISK_SHARE / contents / row_bytes)
-    there = max((size for size in kept if size <= in_memory), default=0)
-    return max(min(in_memory, max(on_disk, there)), 0)
+    with_template = max((size for size in kept if size <= in_memory), default=0)
+    return max(min(in_memory, max(on_disk, with_template)), 0)
 
 
-def sizes_kept(shelf: Path, program: Program, tables: int, contents: Sequence[Content]) -> tuple[int, ...]:
+def template_sizes(directory: Path, program: Program, tables: int, contents: Sequence[Content]) -> tuple[int, ...]:
     """Table sizes, in rows, for which a template exists for every content."""
-    names = [path.name for path in shelf.iterdir()] if shelf.is_dir() else []
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     common: set[int] | None = None
     for content in contents:
         rows = find_rows(content)
-        found = ((name, int(size)) for name in names for size in re.findall(r"x(\d+)-", name))
-        sizes = {size for name, size in found if name == template_name(program, tables, size, rows)}
+        sizes_of_names = ((name, int(size)) for name in names for size in re.findall(r"x(\d+)-", name))
+        sizes = {size for name, size in sizes_of_names if name == template_name(program, tables, size, rows)}
         common = sizes if common is None else common & sizes
     return tuple(sorted(common or ()))
 
@@ -424,11 +443,11 @@ def memory_limit(membership: str, root: Path) -> float:
         # Inside a container the path may be the host's, while the container's own group is mounted as the root.
         for folder in (group, *group.parents):
             if folder == base or base in folder.parents:
-                limit = min(limit, _bytes_in(folder / name))
+                limit = min(limit, _read_limit(folder / name))
     return limit
 
 
-def _bytes_in(file: Path) -> float:
+def _read_limit(file: Path) -> float:
     try:
         return float(file.read_text())
     except (OSError, ValueError):  # absent, or "max"
@@ -436,17 +455,17 @@ def _bytes_in(file: Path) -> float:
 
 
 CAPACITY_TRIALS = 3
-CAPACITY_TRIED = 6
+MAX_CAPACITY_TRIALS = 6
 """Maximum number of trials to measure a capacity, void ones included."""
 
 
 def with_rates(
     plan: Plan, seed: int, laboratory: Testbed, instruments: Instruments, observer: Observer
 ) -> tuple[Plan, dict[str, Any]]:
-    """The plan with every load as a rate, and the measurement of the capacity, for the run file. Raises LabError.
+    """The plan with every load as a rate, and the measurement of the capacity for the run file. Raises LabError.
 
-    The capacity is the median of a few trials of the baseline in a closed loop. It only sets the rates: the cell that
-    each cell is compared with is measured in the same block.
+    The capacity is the median of a few trials of the baseline in a closed loop. It only sets the rates: results are compared with
+    cells that are measured in the same block.
     """
     if not needs_capacity(plan):
         return plan, {}
@@ -456,7 +475,7 @@ def with_rates(
     arm = Arm(name=cell.name, role=ArmRole.BASELINE, factors=dict(cell.factors))
     rates: list[float] = []
     reason = ""
-    for number in range(CAPACITY_TRIED):
+    for number in range(MAX_CAPACITY_TRIALS):
         trial = run_trial(
             number, Slot(0, 0, number, arm.name), arm, plan, seed, laboratory, instruments, lambda event: None
         )
@@ -467,11 +486,11 @@ def with_rates(
             break
     if not rates:
         raise LabError(
-            f"the capacity of {arm.name} could not be measured: {CAPACITY_TRIED} trials were void, the last because: {reason}",
+            f"the capacity of {arm.name} could not be measured: {MAX_CAPACITY_TRIALS} trials were void, the last because: {reason}",
             "Fix the cause, or give rates instead of shares: --load 300/s.",
         )
     per_s = median(rates)
-    rated = with_capacity(plan, per_s)
-    loads = ", ".join(level for level in rated.factors.load if level != CLOSED)
+    plan_with_rates = with_capacity(plan, per_s)
+    loads = ", ".join(level for level in plan_with_rates.factors.load if level != CLOSED)
     observer.said(f"capacity of the baseline ({arm.name}): {per_s:,.0f} transactions/s; loads: {loads}")
-    return rated, {"capacity": {"arm": arm.name, "per_s": per_s, "trials": rates}}
+    return plan_with_rates, {"capacity": {"arm": arm.name, "per_s": per_s, "trials": rates}}

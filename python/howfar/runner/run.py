@@ -21,18 +21,18 @@ from howfar.plan.quantities import rtt_void_ns
 from howfar.plan.types import Plan, restore_plan
 from howfar.runner.observer import Observer
 from howfar.runner.stopping import (
-    VOIDS_IN_A_ROW,
+    MAX_CONSECUTIVE_VOIDS,
     Budget,
     Extension,
     Forecast,
+    RunProgress,
     Slot,
-    Standing,
     block_cost_ns,
     blocks_done,
+    consecutive_voids,
     forecast,
-    places_left,
-    standing,
-    voids_in_a_row,
+    remaining_slots,
+    run_progress,
     why_stop,
 )
 from howfar.runner.trial import Instruments, run_trial
@@ -53,7 +53,7 @@ from howfar.store.run_file import RunFile
 from howfar.testbed import Testbed
 from howfar.units import format_duration_ns
 
-_COMPARED = {
+_COMPARED_FACTS = {
     "kernel": "kernel",
     "boot_id": "boot",
     "howfar_version": "howfar",
@@ -70,7 +70,7 @@ _COMPARED = {
     "sandbox": "sandbox",
     "work_file_system": "file system of the data",
 }
-"""Facts that are compared on resume, and their names in a warning. Calibrations are left out, because they always differ a little."""
+"""Facts that are compared on resume, and their names in a warning. Calibrations are left out because they always differ a little."""
 
 
 def program_facts() -> dict[str, Any]:
@@ -78,18 +78,21 @@ def program_facts() -> dict[str, Any]:
     return {"howfar_version": howfar.__version__, "engine_version": engine_info().version}
 
 
-def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
-    """Check that server version, kind of CPU, hosts and links are those of the run, which cannot mix several. Raises
-    RunFileError."""
+def check_resumable(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
+    """Check that server version, CPU model, hosts and links are the same as when the run began: one run cannot mix several.
+    Raises RunFileError."""
     kind, version = laboratory.server()
     if (kind, version) != (run.info.server_kind, run.info.server_version):
         raise RunFileError(
             f"the run was begun on {run.info.server_kind} {run.info.server_version}, this laboratory has {kind} {version}",
             "Continue it where that version is installed, or begin a new run.",
         )
-    if (other := _other_hosts(run.info.environment, now) or _other_links(run.info.environment, now)) is not None:
+    if (
+        change := _describe_changed_hosts(run.info.environment, now)
+        or _describe_changed_links(run.info.environment, now)
+    ) is not None:
         raise RunFileError(
-            other, "Continue it between those hosts, or begin a new run and compare the two with `howfar compare`."
+            change, "Continue it between those hosts, or begin a new run and compare the two with `howfar compare`."
         )
     before, model = run.info.environment.get("cpu_model"), now.get("cpu_model")
     if before and model and before != model:
@@ -99,17 +102,17 @@ def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
         )
 
 
-def _other_hosts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """How the hosts of a run between hosts, or their roles, have changed. None: no change is known."""
-    if (place := before.get("place")) and place.get("swaps") and not now["place"].get("swaps"):
+def _describe_changed_hosts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """For a run between hosts: how the hosts or their roles have changed. None: no change is known."""
+    if (roles := before.get("place")) and roles.get("swaps") and not now["place"].get("swaps"):
         why = "".join(f": {reason}" for reason in now["warnings"][:1])
         return f"the hosts of the run exchanged their roles, and do not now{why}"
     for name, old in (before.get("hosts") or {}).items():
         new = now["hosts"][name]
-        differs = {what for what in ("cpu_model", "address", "boot_id") if old.get(what) and old[what] != new.get(what)}
-        if "cpu_model" in differs:
+        changed = {key for key in ("cpu_model", "address", "boot_id") if old.get(key) and old[key] != new.get(key)}
+        if "cpu_model" in changed:
             return f"the run was begun with the CPU {old['cpu_model']} on host {name}, which has {new['cpu_model']} now"
-        if differs == {"address", "boot_id"}:
+        if changed == {"address", "boot_id"}:
             return (
                 f"host {name} had the address {old['address']}, and {new['address']} now, with another boot: "
                 "nothing shows that it is the same machine"
@@ -117,37 +120,35 @@ def _other_hosts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
     return None
 
 
-def _other_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """How a link of a run between hosts has changed. None: none has."""
-    there = {(link["from"], link["to"]): link["rtt_ns"]["p50"] for link in now.get("distances") or ()}
+def _describe_changed_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """For a run between hosts: how a link has changed. None: no link has."""
+    present_rtts_ns = {(link["from"], link["to"]): link["rtt_ns"]["p50"] for link in now.get("distances") or ()}
     for link in before.get("distances") or ():
         old_ns, ends = link["rtt_ns"]["p50"], (link["from"], link["to"])
-        if ends in there and abs(there[ends] - old_ns) > rtt_void_ns(old_ns):
-            was, is_now = format_duration_ns(old_ns), format_duration_ns(there[ends])
-            return (
-                f"the run was begun with an RTT of {was} from host {ends[0]} to host {ends[1]}, which is {is_now} now"
-            )
+        if ends in present_rtts_ns and abs(present_rtts_ns[ends] - old_ns) > rtt_void_ns(old_ns):
+            rtt_then, rtt_now = format_duration_ns(old_ns), format_duration_ns(present_rtts_ns[ends])
+            return f"the run was begun with an RTT of {rtt_then} from host {ends[0]} to host {ends[1]}, which is {rtt_now} now"
     return None
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Differences from the run's head, each a phrase. Facts that one of the two lacks are not compared."""
-    hosts, there = before.get("hosts") or {}, now.get("hosts") or {}
-    of_hosts = {key for facts in hosts.values() for key in facts}
-    found = _differences({key: value for key, value in before.items() if key not in of_hosts}, now)
+    """Differences between two environments, each as a phrase. Facts that one of the two lacks are not compared."""
+    hosts, present_hosts = before.get("hosts") or {}, now.get("hosts") or {}
+    host_keys = {key for facts in hosts.values() for key in facts}
+    phrases = _changed_facts({key: value for key, value in before.items() if key not in host_keys}, now)
     for name, facts in hosts.items():
-        found += [f"host {name}: {phrase}" for phrase in _differences(facts, there.get(name, {}))]
-    return tuple(found)
+        phrases += [f"host {name}: {phrase}" for phrase in _changed_facts(facts, present_hosts.get(name, {}))]
+    return tuple(phrases)
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    found = []
-    for key, name in _COMPARED.items():
+def _changed_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    phrases = []
+    for key, name in _COMPARED_FACTS.items():
         old, new = before.get(key), now.get(key)
         if old is None or new is None or old == new:
             continue
-        found.append("rebooted since" if key == "boot_id" else f"{name}: {old} -> {new}")
-    return found
+        phrases.append("rebooted since" if key == "boot_id" else f"{name}: {old} -> {new}")
+    return phrases
 
 
 def summarise(run: Run) -> Summary:
@@ -157,25 +158,25 @@ def summarise(run: Run) -> Summary:
     return registry.summarise(run)
 
 
-def to_confirm(run: Run) -> tuple[str, ...]:
-    """Arms whose limits were, or would now be, chosen for testing; empty: nothing to confirm."""
-    begun = events.confirmation(run.events)
-    if begun is not None:
-        return tuple(Intervention.model_validate(chosen).arm for chosen in begun.interventions)
+def arms_to_confirm(run: Run) -> tuple[str, ...]:
+    """Arms whose limits were chosen for a confirmation, or would be chosen now. Empty: nothing to confirm."""
+    confirmation = events.confirmation(run.events)
+    if confirmation is not None:
+        return tuple(Intervention.model_validate(intervention).arm for intervention in confirmation.interventions)
     run = compared_part(run)
-    return tuple(chosen.arm for chosen in choose(summarise(run).cells, run).interventions)
+    return tuple(intervention.arm for intervention in choose(summarise(run).cells, run).interventions)
 
 
-def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
-    """Record in the run file what will be confirmed; returns the new arms."""
+def plan_confirmation(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
+    """Choose the limits to confirm and record them in the run file. Returns the new arms."""
     run = compared_part(file.read())
     choice = choose(summarise(run).cells, run)
-    arms = tuple(arm for chosen in choice.interventions for arm in pair(chosen, run.info.arms))
+    arms = tuple(arm for intervention in choice.interventions for arm in pair(intervention, run.info.arms))
     file.confirm(
         arms,
         events.confirming(
             stop,
-            [chosen.model_dump(mode="json") for chosen in choice.interventions],
+            [intervention.model_dump(mode="json") for intervention in choice.interventions],
             [refused.model_dump(mode="json") for refused in choice.refused],
         ),
     )
@@ -183,19 +184,19 @@ def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
 
 
 def confirmation_lines(run: Run) -> tuple[str, ...]:
-    """Limits that are tested, and limits that cannot be, for the observer."""
-    begun = events.confirmation(run.events)
-    assert begun is not None, "a confirmation is decided before it is shown"
-    interventions = (Intervention.model_validate(chosen) for chosen in begun.interventions)
-    refused = (Unconfirmed.model_validate(one) for one in begun.refused)
+    """For the observer: the limits that are tested, and those that cannot be."""
+    confirmation = events.confirmation(run.events)
+    assert confirmation is not None, "a confirmation is decided before it is shown"
+    interventions = (Intervention.model_validate(chosen) for chosen in confirmation.interventions)
+    refused = (Unconfirmed.model_validate(record) for record in confirmation.refused)
     lines = (
-        *(f"{c.arm}: {c.resource.value}? {c.changed}: {c.predicted:.2f} times as fast if so" for c in interventions),
-        *(f"{u.arm}: {u.resource.value} cannot be confirmed: {u.why}" for u in refused),
+        *(f"{i.arm}: {i.resource.value}? {i.changed}: {i.predicted:.2f} times as fast if so" for i in interventions),
+        *(f"{limit.arm}: {limit.resource.value} cannot be confirmed: {limit.why}" for limit in refused),
     )
     return lines or ("no limit was named that could be confirmed",)
 
 
-def conduct(
+def execute_run(
     file: RunFile,
     laboratory: Testbed,
     began_ns: int,
@@ -203,24 +204,24 @@ def conduct(
     observer: Observer | None = None,
     more: Extension | None = None,
 ) -> StopReason:
-    """Measure until the plan's rule ends the run; INTERRUPTED on Ctrl-C. `began_ns`: the command's start, monotonic.
+    """Measure until the plan's stopping rule ends the run; INTERRUPTED on Ctrl-C. `began_ns`: the command's start, monotonic.
 
-    `more` changes the plan of an existing run from now on. Raises LabError when one arm stays void, DiskFull when the run
-    file cannot grow, RunFileError when it was begun on another server or CPU; finished trials are in the file.
+    `more` changes the plan of an existing run from now on. Raises LabError when an arm is void too many times in a row, DiskFull
+    when the run file cannot grow, RunFileError when the run was begun on another server or CPU. Finished trials stay in the file.
     """
-    conductor = _Conductor(file, laboratory, began_ns, instruments or Instruments(), observer or Observer())
+    executor = _RunExecutor(file, laboratory, began_ns, instruments or Instruments(), observer or Observer())
     if not file.is_new:
-        conductor.go_on(more or Extension())
+        executor.resume(more or Extension())
     try:
-        stop = conductor.run()
+        stop = executor.run()
     except KeyboardInterrupt:
         stop = StopReason.INTERRUPTED
     file.set_stop(stop)
-    conductor.observer.stopped(stop)
+    executor.observer.stopped(stop)
     return stop
 
 
-class _Conductor:
+class _RunExecutor:
     def __init__(
         self, file: RunFile, laboratory: Testbed, began_ns: int, instruments: Instruments, observer: Observer
     ) -> None:
@@ -235,38 +236,40 @@ class _Conductor:
         self.trials: list[Trial] = list(run.trials)
         self.began_ns = began_ns
         self.used_before_ns = sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials)
-        self.found = run
+        self.run_at_start = run
         self.confirming = events.confirmation(run.events)
         self.more = Extension()
 
-    def go_on(self, more: Extension) -> None:
-        """Record in the file that the run is resumed, and what has changed. Raises RunFileError."""
+    def resume(self, extension: Extension) -> None:
+        """Record in the file that the run is resumed, and what has changed since it was begun. Raises RunFileError."""
         now = self.laboratory.environment() | self.instruments.facts()
-        check_same(self.found, self.laboratory, now)
-        differs = differences(self.info.environment, now)
+        check_resumable(self.run_at_start, self.laboratory, now)
+        changes = differences(self.info.environment, now)
         trial = len(self.trials)
-        happened = [events.resumed(trial, now, differs)]
-        self.more, before = more, self.plan
-        done = blocks_done(self._run(), before.timing.target_half_width)
-        timing = more.applied(before.timing, self.used_before_ns, done)
+        new_events = [events.resumed(trial, now, changes)]
+        self.more, before = extension, self.plan
+        finished_blocks = blocks_done(self._run(), before.timing.target_half_width)
+        timing = extension.extended_timing(before.timing, self.used_before_ns, finished_blocks)
         self.plan = before.model_copy(update={"timing": timing})
         if timing != before.timing:
-            happened.append(events.extended(trial, _changed(before, self.plan), _changed(self.plan, before)))
-        self.file.go_on(happened, self.plan.model_dump(mode="json"))
-        self.observer.resumed(differs)
+            new_events.append(
+                events.extended(trial, _changed_timing(before, self.plan), _changed_timing(self.plan, before))
+            )
+        self.file.extend(new_events, self.plan.model_dump(mode="json"))
+        self.observer.resumed(changes)
 
     def run(self) -> StopReason:
-        """Measure the plan's blocks, then the confirmation; an interrupted confirmation continues before anything else."""
-        now = self._standing(blocks_done(self._run(), self.plan.timing.target_half_width))
-        self.observer.begun(plan_part(self._run()), self.plan, now, self._forecast(now))
+        """Measure the plan's blocks, then the confirmation. An interrupted confirmation is completed first."""
+        progress = self._progress(blocks_done(self._run(), self.plan.timing.target_half_width))
+        self.observer.begun(plan_part(self._run()), self.plan, progress, self._forecast(progress))
         if self.confirming is not None and not self.confirming.ended:
             self._confirm()
-            if not self.more.measures_on:
+            if not self.more.wants_more_blocks:
                 return self.confirming.stop
-        ended = self.found.stop if self.more.only_confirms else None
-        stop = ended or self._run_plan(now)
+        previous_stop = self.run_at_start.stop if self.more.only_confirms else None
+        stop = previous_stop or self._run_plan(progress)
         if self.plan.timing.confirm and self.confirming is None:
-            arms = decide(self.file, stop)
+            arms = plan_confirmation(self.file, stop)
             self.info = self.info.model_copy(update={"arms": (*self.info.arms, *arms)})
             self.arms |= {arm.name: arm for arm in arms}
             self._confirm()
@@ -286,49 +289,49 @@ class _Conductor:
         target = self.plan.timing.target_half_width
         for number in range(CONFIRMATION_BLOCKS):
             attempt = None
-            while places := list(places_left(self._run(), CONFIRMATION_BLOCK + number, target)):
-                if places[0].attempt != attempt:
+            while slots := list(remaining_slots(self._run(), CONFIRMATION_BLOCK + number, target)):
+                if slots[0].attempt != attempt:
                     self.laboratory.begin_block(CONFIRMATION_BLOCK + number)
-                attempt = places[0].attempt
+                attempt = slots[0].attempt
                 if Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
                     return number, events.CONFIRMED_TIME
-                trials = len(places) + (CONFIRMATION_BLOCKS - number - 1) * len(pairs)
-                self._run_place(places[0], Forecast(CONFIRMATION_BLOCKS, block_cost_ns(self.plan, trials, self.trials)))
+                trials = len(slots) + (CONFIRMATION_BLOCKS - number - 1) * len(pairs)
+                self._run_slot(slots[0], Forecast(CONFIRMATION_BLOCKS, block_cost_ns(self.plan, trials, self.trials)))
         return CONFIRMATION_BLOCKS, events.CONFIRMED_COMPLETE
 
-    def _run_plan(self, now: Standing) -> StopReason:
+    def _run_plan(self, progress: RunProgress) -> StopReason:
         timing = self.plan.timing
         while True:
-            stop = why_stop(timing, now, self._spoken_for_ns(), self._block_ns(now))
+            stop = why_stop(timing, progress, self._used_and_reserved_ns(), self._block_ns(progress))
             if stop is not None:
                 return stop
-            if not self._run_block(now):
+            if not self._run_block(progress):
                 return StopReason.TIME
-            now = self._standing(now.blocks + 1)
-            self.observer.block_ended(now, self._forecast(now))
+            progress = self._progress(progress.blocks + 1)
+            self.observer.block_ended(progress, self._forecast(progress))
 
-    def _run_block(self, now: Standing) -> bool:
-        """Measure the rest of a block; False: the time budget ended first."""
+    def _run_block(self, progress: RunProgress) -> bool:
+        """Measure the rest of a block. False: the time budget ended first."""
         attempt = None
         while True:
-            # Evaluated after each trial, because a void one restarts the block.
-            place = next(places_left(self._run(), now.blocks, self.plan.timing.target_half_width), None)
-            if place is None:
+            # Computed again after each trial, because a void trial restarts the block.
+            slot = next(remaining_slots(self._run(), progress.blocks, self.plan.timing.target_half_width), None)
+            if slot is None:
                 return True
-            if place.attempt != attempt:
-                self.laboratory.begin_block(now.blocks)
-            attempt = place.attempt
-            if self.trials and Budget(self.plan.timing.time_budget_ns).is_over(self._spoken_for_ns()):
+            if slot.attempt != attempt:
+                self.laboratory.begin_block(progress.blocks)
+            attempt = slot.attempt
+            if self.trials and Budget(self.plan.timing.time_budget_ns).is_over(self._used_and_reserved_ns()):
                 return False
-            self._run_place(place, self._forecast(now))
-            self._check_goes_well(self.trials[-1])
+            self._run_slot(slot, self._forecast(progress))
+            self._check_consecutive_voids(self.trials[-1])
 
-    def _run_place(self, place: Slot, ahead: Forecast) -> None:
-        self.observer.trial_started(place, ahead)
+    def _run_slot(self, slot: Slot, expected_end: Forecast) -> None:
+        self.observer.trial_started(slot, expected_end)
         trial = run_trial(
             len(self.trials),
-            place,
-            self.arms[place.arm],
+            slot,
+            self.arms[slot.arm],
             self.plan,
             self.info.seed,
             self.laboratory,
@@ -339,10 +342,10 @@ class _Conductor:
         self.trials.append(trial)
         self.observer.trial_ended(trial)
 
-    def _check_goes_well(self, trial: Trial) -> None:
-        """Check that an arm's last trials are not all void; for the plan's arms, not for a confirmation. Raises LabError."""
-        voids = voids_in_a_row(self.trials, trial.arm)
-        if voids >= VOIDS_IN_A_ROW:
+    def _check_consecutive_voids(self, trial: Trial) -> None:
+        """Check that the last trials of this trial's arm were not all void. Not used for a confirmation. Raises LabError."""
+        voids = consecutive_voids(self.trials, trial.arm)
+        if voids >= MAX_CONSECUTIVE_VOIDS:
             raise LabError(
                 f"{trial.arm}: {voids} trials in a row were void, the last because: {trial.void_reason}",
                 f"`howfar report {self.file.path}` shows the {len(self.trials)} trials so far."
@@ -352,38 +355,38 @@ class _Conductor:
     def _run(self) -> Run:
         return Run(info=self.info, trials=tuple(self.trials), stop=None)
 
-    def _standing(self, blocks: int) -> Standing:
-        return standing(plan_part(self._run()), blocks, self.plan.timing.target_half_width)
+    def _progress(self, blocks: int) -> RunProgress:
+        return run_progress(plan_part(self._run()), blocks, self.plan.timing.target_half_width)
 
     def _used_ns(self) -> int:
         return self.used_before_ns + self.instruments.monotonic_ns() - self.began_ns
 
-    def _spoken_for_ns(self) -> int:
-        """Time used, and time reserved for a confirmation."""
+    def _used_and_reserved_ns(self) -> int:
+        """Time used so far, plus the time reserved for a confirmation."""
         trial_ns = block_cost_ns(self.plan, 1, self.trials)
         return self._used_ns() + (0 if self.confirming else confirmation_ns(self.plan, trial_ns))
 
-    def _block_ns(self, now: Standing) -> int:
-        return block_cost_ns(self.plan, now.places, self.trials)
+    def _block_ns(self, progress: RunProgress) -> int:
+        return block_cost_ns(self.plan, progress.slots, self.trials)
 
-    def _forecast(self, now: Standing) -> Forecast:
-        left = sum(1 for _ in places_left(self._run(), now.blocks, self.plan.timing.target_half_width))
-        done = max(1 - left / now.places, 0.0)
-        return forecast(self.plan.timing, now, done, self._spoken_for_ns(), self._block_ns(now))
+    def _forecast(self, progress: RunProgress) -> Forecast:
+        remaining = sum(1 for _ in remaining_slots(self._run(), progress.blocks, self.plan.timing.target_half_width))
+        done_share = max(1 - remaining / progress.slots, 0.0)
+        return forecast(self.plan.timing, progress, done_share, self._used_and_reserved_ns(), self._block_ns(progress))
 
 
-def _changed(plan: Plan, other: Plan) -> dict[str, Any]:
+def _changed_timing(plan: Plan, other: Plan) -> dict[str, Any]:
     """The timing of `plan` where it differs from that of `other`."""
-    mine, theirs = plan.timing.model_dump(mode="json"), other.timing.model_dump(mode="json")
-    return {key: value for key, value in mine.items() if value != theirs[key]}
+    timing, other_timing = plan.timing.model_dump(mode="json"), other.timing.model_dump(mode="json")
+    return {key: value for key, value in timing.items() if value != other_timing[key]}
 
 
 SEED_BITS = 31
-"""Bits of a seed: few enough to retype it."""
+"""Number of bits of a seed: few enough that a person can retype it."""
 
 
 def new_seed() -> int:
-    """A seed from the system; the only randomness of a run that is not in its plan."""
+    """A seed from the operating system. All other randomness of a run derives from it."""
     return secrets.randbits(SEED_BITS)
 
 
@@ -394,8 +397,8 @@ def run_info(
     laboratory: Testbed,
     facts: Mapping[str, Any] | None = None,
 ) -> RunInfo:
-    """The head of a run. `command` repeats the run, so it must contain the seed. `facts`: of the programs, added to the
-    laboratory's."""
+    """The head of a run. `command` repeats the run, so it must contain the seed. `facts`: facts about the programs, which are added
+    to the laboratory's environment."""
     kind, version = laboratory.server()
     return RunInfo(
         run_id=str(uuid.uuid4()),

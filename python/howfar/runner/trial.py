@@ -1,4 +1,4 @@
-"""One trial: stage the path, run the load, check what was obtained. Any failure makes it void, with the reason."""
+"""One trial: open the path, run the load, check the receipt. Any failure makes the trial void, with the reason."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from howfar.engine.rules import sql_of
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import EngineError, LabError
 from howfar.plan.cells import stream_seed
-from howfar.plan.factors import CLUSTERS, REPLICATION, WRITERS, breaks
+from howfar.plan.factors import CLUSTERS, REPLICATION, WRITERS, has_fault
 from howfar.plan.types import Plan
 from howfar.runner.fault.crash import FaultContext, Replicated, fault_after_ns, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from howfar.runner.jobs import (
     PageSpec,
     arrivals_receipt,
-    commits_each,
-    job_of,
+    commits_per_transaction,
     load_facts,
+    make_job,
     measured,
-    not_as_requested,
     page_facts,
     page_spec,
+    request_mismatches,
 )
 from howfar.runner.stopping import Slot
 from howfar.store.records import (
@@ -49,14 +49,14 @@ from howfar.store.records import (
     TrialStatus,
     Window,
 )
-from howfar.testbed import Stage, Testbed, WindowWatch
+from howfar.testbed import Testbed, TrialEnvironment, WindowWatch
 
-REASON_KEPT = 500
-"""Characters kept of a void trial's reason; enough for a message, too few for a log."""
+MAX_REASON_CHARS = 500
+"""Maximum length of a void trial's reason: enough for a message, too little for a log."""
 
 
 class Watch(Protocol):
-    """Observes the machine's load from construction until `finish`."""
+    """Measures the machine's load from construction until `finish`."""
 
     def finish(self) -> MachineLoad: ...
 
@@ -67,7 +67,7 @@ Measure = Callable[[LoadJob | PageJob, Launcher, Callable[[Event], None]], LoadO
 
 @dataclass(frozen=True)
 class Instruments:
-    """Functions that use the engine and the clocks; the real ones by default."""
+    """The functions that use the engine and the clocks. Tests replace them with fakes."""
 
     measure: Measure = run_load
     watch: Callable[[], Watch | None] = lambda: None
@@ -78,8 +78,8 @@ class Instruments:
 
 
 @dataclass
-class _Seen:
-    """Results of a trial so far, which are kept if it fails."""
+class _TrialResults:
+    """Results of a trial so far. They are kept even if the trial fails."""
 
     measured: Measured | None = None
     receipt: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Seen:
 
 def run_trial(
     number: int,
-    place: Slot,
+    slot: Slot,
     arm: Arm,
     plan: Plan,
     seed: int,
@@ -101,205 +101,211 @@ def run_trial(
 ) -> Trial:
     """Measure one arm once. LabError and EngineError make the trial void; every other error propagates."""
     started = instruments.unix_ns()
-    seen = _Seen()
+    results = _TrialResults()
     try:
-        with laboratory.stage(arm.factors) as stage:
-            job = job_of(plan, arm, stage, stream_seed(seed, place.block))
-            if breaks(arm.factors):
+        with laboratory.trial_environment(arm.factors) as environment:
+            job = make_job(plan, arm, environment, stream_seed(seed, slot.block))
+            if has_fault(arm.factors):
                 assert isinstance(job, LoadJob), "a plan with a fault is of single-row inserts"
-                after_ns = fault_after_ns(seed, place.block, place.attempt, arm.name, plan.timing.measure_ns)
-                _break(job, str(arm.factors["fault"]), after_ns, stage, instruments, on_event, seen)
+                after_ns = fault_after_ns(seed, slot.block, slot.attempt, arm.name, plan.timing.measure_ns)
+                _measure_with_fault(
+                    job, str(arm.factors["fault"]), after_ns, environment, instruments, on_event, results
+                )
             else:
-                _measure(plan, arm, job, stage, instruments, on_event, seen)
+                _measure(plan, arm, job, environment, instruments, on_event, results)
     except (LabError, EngineError) as error:
-        seen.void_reason = error.message
+        results.void_reason = error.message
     return Trial(
         number=number,
-        block=place.block,
-        position=place.position,
-        attempt=place.attempt,
+        block=slot.block,
+        position=slot.position,
+        attempt=slot.attempt,
         arm=arm.name,
-        status=TrialStatus.OK if seen.void_reason is None else TrialStatus.VOID,
-        void_reason=None if seen.void_reason is None else seen.void_reason[:REASON_KEPT],
+        status=TrialStatus.OK if results.void_reason is None else TrialStatus.VOID,
+        void_reason=None if results.void_reason is None else results.void_reason[:MAX_REASON_CHARS],
         started_unix_ns=started,
         ended_unix_ns=instruments.unix_ns(),
-        measured=seen.measured,
-        receipt=seen.receipt,
-        load=seen.load,
-        window=seen.window,
-        fault=seen.fault,
+        measured=results.measured,
+        receipt=results.receipt,
+        load=results.load,
+        window=results.window,
+        fault=results.fault,
     )
 
 
-def _break(
+def _measure_with_fault(
     job: LoadJob,
     fault: str,
     after_ns: int,
-    stage: Stage,
+    environment: TrialEnvironment,
     instruments: Instruments,
     on_event: Callable[[Event], None],
-    seen: _Seen,
+    results: _TrialResults,
 ) -> None:
-    """Measure an arm with a fault. The engine reports the window until the fault and what followed; losses are in the record."""
+    """Measure an arm with a fault. The engine's window extends beyond the fault; the record of the fault has the losses."""
     watch: Watch | None = None
 
-    def hear(event: Event) -> None:
+    def note_event(event: Event) -> None:
         nonlocal watch
         if isinstance(event, Measuring):
             watch = instruments.watch()
         elif isinstance(event, Finished) and watch is not None:
-            seen.load = watch.finish()
+            results.load = watch.finish()
         on_event(event)
 
-    assert isinstance(stage, Replicated) and stage.pair is not None, "a fault is a pair's"
-    if unlike := stage.begun().violations:
-        raise LabError("; ".join(unlike))
-    pair = stage.pair
-    ways = sorted([*pair.facts["rtt_at_rest_ns"].values()][: len(pair.replicas)])
-    rtt_ns = ways[max(pair.spec.needed, 1) - 1]
-    context = FaultContext(pair, stage.client, rtt_ns, instruments.measure, hear)
-    broken = run_fallback(context, job) if fault == "replica-leaves" else run_crash(context, job, fault, after_ns)
-    session = broken.outcome.ready.receipt.model_dump(mode="json")
-    begun = stage.begun(session)
-    replication = begun.receipt.get("replication", {}) | broken.receipt
-    seen.receipt = {"session": session, **begun.receipt, "replication": replication}
-    seen.measured, seen.fault = measured(job, broken.outcome), broken.record
-    if unlike := (*begun.violations, *not_as_requested(job, broken.outcome)):
-        seen.void_reason = "; ".join(unlike)
+    assert isinstance(environment, Replicated) and environment.replica_set is not None, "a fault is a pair's"
+    if mismatches := environment.precheck().violations:
+        raise LabError("; ".join(mismatches))
+    replica_set = environment.replica_set
+    replica_rtts_ns = sorted([*replica_set.facts["rtt_at_rest_ns"].values()][: len(replica_set.replicas)])
+    rtt_ns = replica_rtts_ns[max(replica_set.spec.needed, 1) - 1]
+    context = FaultContext(replica_set, environment.client, rtt_ns, instruments.measure, note_event)
+    fault_result = run_fallback(context, job) if fault == "replica-leaves" else run_crash(context, job, fault, after_ns)
+    session = fault_result.outcome.ready.receipt.model_dump(mode="json")
+    prechecked = environment.precheck(session)
+    replication = prechecked.receipt.get("replication", {}) | fault_result.receipt
+    results.receipt = {"session": session, **prechecked.receipt, "replication": replication}
+    results.measured, results.fault = measured(job, fault_result.outcome), fault_result.record
+    if mismatches := (*prechecked.violations, *request_mismatches(job, fault_result.outcome)):
+        results.void_reason = "; ".join(mismatches)
 
 
 def _measure(
     plan: Plan,
     arm: Arm,
     job: LoadJob | PageJob,
-    stage: Stage,
+    environment: TrialEnvironment,
     instruments: Instruments,
     on_event: Callable[[Event], None],
-    seen: _Seen,
+    results: _TrialResults,
 ) -> None:
-    """Measure an arm in which nothing is broken."""
-    writers = counted_rows(plan, arm, job, stage)
+    """Measure an arm without a fault."""
+    writers = make_cluster_writers(plan, arm, job, environment)
     watch: Watch | None = None
-    around: WindowWatch | None = None
+    window_watch: WindowWatch | None = None
 
-    def hear(event: Event) -> None:
-        nonlocal watch, around
+    def note_event(event: Event) -> None:
+        nonlocal watch, window_watch
         if isinstance(event, Measuring):  # of the measured window only: starting a server is load too
-            watch, around = instruments.watch(), stage.watch(job.measure_ns)
+            watch, window_watch = instruments.watch(), environment.watch(job.measure_ns)
         elif isinstance(event, Finished) and watch is not None:
-            seen.load = watch.finish()
+            results.load = watch.finish()
         on_event(event)
 
     try:
         try:
-            with writers.beside(instruments.measure) if writers else nullcontext():
-                outcome = instruments.measure(job, stage.client, hear)
-        finally:  # before any other query: the watch's thread and the stage share one connection to the server
-            if around is not None:
-                seen.window = around.finish()
+            with writers.run_second_load(instruments.measure) if writers else nullcontext():
+                outcome = instruments.measure(job, environment.client, note_event)
+        finally:  # before any other query: the watch's thread and the environment share one connection to the server
+            if window_watch is not None:
+                results.window = window_watch.finish()
     except EngineError as error:
-        raise _blame(error, stage) from error
+        raise _find_cause(error, environment) from error
     session = outcome.ready.receipt.model_dump(mode="json")
-    seen.measured = measured(job, outcome)
-    seen.receipt = {"session": session}
-    page: PageSpec | None = None
+    results.measured = measured(job, outcome)
+    results.receipt = {"session": session}
+    spec: PageSpec | None = None
     if isinstance(job, PageJob):
-        page = page_spec(plan, arm, sql_of(stage.services) or "mysql")
-        facts = page_facts(outcome, page)
+        spec = page_spec(plan, arm, sql_of(environment.services) or "mysql")
+        facts = page_facts(outcome, spec)
     else:
-        facts = load_facts(outcome, job, commits_each(plan))
-    obtained = stage.obtained(session, facts)
-    seen.receipt |= obtained.receipt
-    if (account := arrivals_receipt(job, outcome)) is not None:
-        seen.receipt["arrivals"] = account
+        facts = load_facts(outcome, job, commits_per_transaction(plan))
+    collected = environment.collect_receipt(session, facts)
+    results.receipt |= collected.receipt
+    if (arrivals := arrivals_receipt(job, outcome)) is not None:
+        results.receipt["arrivals"] = arrivals
     miscounted: tuple[str, ...] = ()
     if writers is not None:
-        seen.receipt["writers"], miscounted = writers.counted(outcome)
-    if unlike := (*obtained.violations, *not_as_requested(job, outcome, page), *miscounted):
-        seen.void_reason = "; ".join(unlike)
-    elif seen.measured.transactions == 0:
-        seen.void_reason = (
+        results.receipt["writers"], miscounted = writers.compare_with_rows(outcome)
+    if mismatches := (*collected.violations, *request_mismatches(job, outcome, spec), *miscounted):
+        results.void_reason = "; ".join(mismatches)
+    elif results.measured.transactions == 0:
+        results.void_reason = (
             f"not one {'page' if isinstance(job, PageJob) else 'transaction'} ended in the measured window"
         )
 
 
-def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
-    """The cause of a failure: the engine only sees a connection that breaks when a server or a forwarder dies."""
+def _find_cause(error: EngineError, environment: TrialEnvironment) -> LabError | EngineError:
+    """The cause of a failure. When a server or a forwarder dies, the engine only sees a broken connection."""
     try:
-        stage.obtained({})
+        environment.collect_receipt({})
     except LabError as cause:
         message, _, log = cause.message.partition("\n")
-        if log:  # the sentence that announces a log is dropped too: a reason is one short line
+        if log:  # a reason is one short line, so the sentence that announces the log is dropped too
             message = message.rpartition(". ")[0] or message
         return LabError(f"{message}; the engine said: {error.message}", cause.advice)
     return error
 
 
-_ROW = {"same-row": 1, "own-rows": 2}
-"""Row of the second writer, by level of the factor; the first has row 1."""
+_SECOND_WRITER_ROW = {"same-row": 1, "own-rows": 2}
+"""The row that the second writer updates, by level of the factor. The first writer updates row 1."""
 
 
-def counted_rows(plan: Plan, arm: Arm, job: LoadJob | PageJob, stage: Stage) -> CountedRows | None:
-    """Writers whose commits are counted by rows. None: the arm has none."""
+def make_cluster_writers(
+    plan: Plan, arm: Arm, job: LoadJob | PageJob, environment: TrialEnvironment
+) -> ClusterWriters | None:
+    """The writers whose commits are compared with the rows. None: the arm has no such writers."""
     if plan.workload.kind != "single_row_updates" or REPLICATION.of(arm.factors) not in CLUSTERS:
         return None
-    launcher = stage.client
-    assert isinstance(job, LoadJob) and isinstance(stage, Replicated)
-    return CountedRows(job, _ROW.get(WRITERS.of(arm.factors)), launcher, stage)
+    launcher = environment.client
+    assert isinstance(job, LoadJob) and isinstance(environment, Replicated)
+    return ClusterWriters(job, _SECOND_WRITER_ROW.get(WRITERS.of(arm.factors)), launcher, environment)
 
 
-class CountedRows:
-    """Clients on one or two nodes of a cluster: runs the second load alongside the first, and compares all commits with the rows."""
+class ClusterWriters:
+    """Clients on one or two nodes of a cluster. Runs the second load alongside the first, and compares all commits with the rows."""
 
-    def __init__(self, job: LoadJob, second_row: int | None, launcher: Launcher, stage: Replicated) -> None:
-        assert stage.pair is not None, "a cluster replicates"
-        self._pair, self._launcher = stage.pair, launcher
-        self._second: LoadJob | None = None
-        self._theirs: LoadOutcome | None = None
+    def __init__(self, job: LoadJob, second_row: int | None, launcher: Launcher, environment: Replicated) -> None:
+        assert environment.replica_set is not None, "a cluster replicates"
+        self._replica_set, self._launcher = environment.replica_set, launcher
+        self._second_job: LoadJob | None = None
+        self._second_outcome: LoadOutcome | None = None
         if second_row is not None:
-            node = self._pair.replicas[0].server
-            more = {
+            node = self._replica_set.replicas[0].server
+            changes = {
                 "target": UnixTarget(path=str(node.socket)),
                 "password": node.password,
                 "workload": single_row_updates(second_row),
                 "observe": (),
             }
-            self._second = job.model_copy(update=more)
+            self._second_job = job.model_copy(update=changes)
 
     @contextmanager
-    def beside(self, measure: Measure) -> Iterator[None]:
+    def run_second_load(self, measure: Measure) -> Iterator[None]:
         """Run the second load, if any, alongside the body, and wait for it afterwards. Raises EngineError."""
-        if self._second is None:
+        if self._second_job is None:
             yield
             return
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(measure, self._second, self._launcher, lambda event: None)
+            running = pool.submit(measure, self._second_job, self._launcher, lambda event: None)
             yield
-            self._theirs = running.result()
+            self._second_outcome = running.result()
 
-    def counted(self, mine: LoadOutcome) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The counts for the receipt, and sentences where commits and rows differ. Raises LabError."""
-        pair, loads = self._pair, [mine, *([self._theirs] if self._theirs else [])]
-        pair.await_caught_up(pair.replicas[0])
-        members = (pair.primary, pair.replicas[0])
+    def compare_with_rows(self, first_load: LoadOutcome) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The counts for the receipt, and a sentence for each node whose rows differ from the commits. Raises LabError."""
+        replica_set, loads = self._replica_set, [first_load, *([self._second_outcome] if self._second_outcome else [])]
+        replica_set.await_caught_up(replica_set.replicas[0])
+        members = (replica_set.primary, replica_set.replicas[0])
         sums = [int(member.ask(f"SELECT SUM(n) AS n FROM {COUNTED}")[0]["n"]) for member in members]
         commits = sum(load.measuring.warmup_transactions + load.finished.transactions for load in loads)
-        # Clients continue for a moment after their windows; the engine's count of answers includes that. None: unknown.
-        answered = [load.finished.answered for load in loads]
-        most = None if None in answered else sum(count or 0 for count in answered)
-        unlike = tuple(
-            f"clients saw {commits} commits and {most} answers, and the rows of {member.name} count {found}"
-            for member, found in zip(members, sums, strict=True)
-            if found < commits or (most is not None and found > most)
+        # Clients continue for a moment after their windows. The engine's count of answers includes that; None if unknown.
+        answer_counts = [load.finished.answered for load in loads]
+        total_answered = None if None in answer_counts else sum(count or 0 for count in answer_counts)
+        mismatches = tuple(
+            f"clients saw {commits} commits and {total_answered} answers, and the rows of {member.name} count {rows}"
+            for member, rows in zip(members, sums, strict=True)
+            if rows < commits or (total_answered is not None and rows > total_answered)
         )
         receipt: dict[str, Any] = {
             "commits": commits,
-            "answered": most,
+            "answered": total_answered,
             "rows": dict(zip((m.name for m in members), sums, strict=True)),
         }
-        if self._theirs is not None:
-            finished = self._theirs.finished
+        if self._second_outcome is not None:
+            finished = self._second_outcome.finished
             receipt["second"] = finished.model_dump(include={"elapsed_ns", "transactions", "errors"}) | {
-                "p50_ns": next((one.p50_ns for one in finished.histograms if one.kind == "transaction"), None)
+                "p50_ns": next(
+                    (histogram.p50_ns for histogram in finished.histograms if histogram.kind == "transaction"), None
+                )
             }
-        return receipt, unlike
+        return receipt, mismatches

@@ -12,7 +12,7 @@ SERVICES: dict[str, Service] = {service.name: service for service in (MYSQL, POS
 
 
 def service_of(kind: str) -> Service:
-    """What a kind of server provides; MySQL's for a kind that is not known."""
+    """The service that a kind of server provides; MySQL's for an unknown kind."""
     return next((service for service in SERVICES.values() if kind in service.kinds), MYSQL)
 
 

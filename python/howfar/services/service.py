@@ -24,11 +24,11 @@ class Service:
     sockets: tuple[str, ...]
     """Usual paths of a server's socket; the first is that of Debian's package, which creates its directory."""
     socket_names: tuple[str, ...]
-    """Substrings by which a socket's path is recognized."""
+    """Substrings by which the path of one of its sockets is recognized."""
     files: tuple[str, ...]
     """Its usual configuration files."""
     file: str
-    """Name for the configuration file if it is not known which one is used."""
+    """How to name the configuration file if it is unknown which one is used."""
     socket_lines: tuple[str, ...]
     """Lines of its configuration file, for a socket at `{path}` in `{folder}`."""
     mode_lines: tuple[str, ...]
@@ -38,10 +38,10 @@ class Service:
     fewer_round_trips: str
     """How clients can save round trips."""
     names_folder: bool = False
-    """Whether clients name the directory of its socket, and the port with which the socket's name ends."""
+    """Whether clients specify its socket by directory and port (the end of the socket's name) instead of by path."""
     asks_for_tls: bool = False
     """Whether a client needs an extra round trip to ask if the server supports TLS."""
     accounts: tuple[str, ...] = ()
     """What to set up before a client switches to the socket: where, and which lines. Empty if it has no accounts."""
     php: tuple[str, str, str] | None = None
-    """PDO's driver, and how to give it the socket: in words, and as a DSN. None if the service has no SQL."""
+    """PDO's driver, and how to make it use the socket: in words, and as a DSN. None if the service has no SQL."""

@@ -1,4 +1,4 @@
-"""What works on this machine, and why the rest does not. Nothing is installed or changed. Start at `check_machine`."""
+"""Checks what works on this machine, and why the rest does not. Nothing is installed or changed. Start at `check_machine`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from howfar.engine.process import engine_info
 from howfar.errors import HowfarError, MissingError
-from howfar.lab.replication.galera import no_transfer
+from howfar.lab.replication.galera import missing_for_transfer
 from howfar.lab.sandbox import lacking_capabilities, namespace_flags, network_remedy
 from howfar.setup.programs import Group, groups, missing_programs
 
@@ -53,7 +53,7 @@ def check_machine() -> list[Part]:
 
 
 def _part(name: str, probe: Callable[[], str]) -> Part:
-    """The part that works if `probe` returns what it works with, and does not work if it raises."""
+    """The part `name`, as found by `probe`, which returns what the part works with, or raises if it does not work."""
     try:
         return Part(name, True, probe())
     except HowfarError as error:
@@ -61,7 +61,7 @@ def _part(name: str, probe: Callable[[], str]) -> Part:
 
 
 def _probe_engine() -> str:
-    """The versions of engine and kernel, and what loads wait with. Raises MissingError, EngineError."""
+    """The versions of engine and kernel, and how loads wait for I/O. Raises MissingError, EngineError."""
     info = engine_info()
     return f"engine {info.version} on Linux {platform.release()} ({platform.machine()}); {_probe_io_uring()}"
 
@@ -71,7 +71,8 @@ _IO_URING_SETUP = 425
 
 
 def _probe_io_uring() -> str:
-    """What loads wait with: io_uring or epoll. Requests a ring with zero entries: the kernel rejects it, so nothing is created."""
+    """How loads wait for I/O: io_uring or epoll. Requests a ring with zero entries, which the kernel rejects, so nothing is
+    created."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall(ctypes.c_long(_IO_URING_SETUP), ctypes.c_uint(0), None)
     number = ctypes.get_errno()
@@ -89,16 +90,16 @@ def _probe_laboratory() -> str:
     except subprocess.TimeoutExpired as error:
         raise MissingError(f"an interface in a namespace took longer than {_TIMEOUT_S} s", "Try again.") from error
     if result.returncode != 0:
-        why = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
-        lacks_ip = any(one.name == "ip" for one in missing_programs(("lab",)))
+        reason = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+        lacks_ip = any(program.name == "ip" for program in missing_programs(("lab",)))
         remedy = "Run `howfar setup`." if lacks_ip else network_remedy()
-        raise MissingError(f"no interface could be created in a namespace: {why}", remedy)
+        raise MissingError(f"no interface could be created in a namespace: {reason}", remedy)
     return "as root" if os.geteuid() == 0 else "without root, in user namespaces"
 
 
 def _check_programs(group: Group, laboratory_works: bool) -> Part:
-    lacking = [one.name for one in missing_programs((group.name,))]
-    if not lacking and group.name == "clusters" and no_transfer() is not None:
+    lacking = [program.name for program in missing_programs((group.name,))]
+    if not lacking and group.name == "clusters" and missing_for_transfer() is not None:
         lacking = ["the scripts that copy data to a new node"]
     if lacking:
         option = f" --{group.name}" if group.brings else ""
@@ -121,17 +122,17 @@ def _check_libraries(name: str, extra: str, modules: Mapping[str, str]) -> Part:
 def restrictions(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> list[str]:
     """Restrictions of this process beyond its user's rights, as sentences."""
     found = []
-    if "\nSeccomp:\t2" in _text(proc / "self/status"):
+    if "\nSeccomp:\t2" in _read_or_empty(proc / "self/status"):
         found.append("A seccomp filter is in force, as in containers.")
-    if _text(sys / "fs/selinux/enforce").strip() == "1":
+    if _read_or_empty(sys / "fs/selinux/enforce").strip() == "1":
         found.append("SELinux is enforcing on this machine.")
-    profile = _text(proc / "self/attr/current").strip("\0\n ")
+    profile = _read_or_empty(proc / "self/attr/current").strip("\0\n ")
     if profile.endswith("(enforce)"):
         found.append(f"AppArmor enforces the profile {profile.removesuffix('(enforce)').strip()}.")
     return found
 
 
-def _text(path: Path) -> str:
+def _read_or_empty(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""Installs packages with the system's package manager, and keeps the services that they bring from starting.
+"""Installs packages with the system's package manager, and prevents the services in them from starting.
 
-New systemd units are masked before they arrive, so nothing starts, now or at the next boot. Start at `plan_installation`, which only
-returns what would be done.
+New systemd units are masked before they are installed, so nothing starts, now or at the next boot. Start at `plan_installation`, which
+only returns what would be done.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Installation:
     units: tuple[tuple[str, str], ...]
     """Their systemd units, each with its package; * stands for a version."""
     during: tuple[tuple[str, str], ...]
-    """Temporary files, each with its line, that exist while the packages are installed."""
+    """Temporary files, each with its only line, that exist while the packages are installed."""
     unpackaged: tuple[str, ...]
     """Programs for which no package is known here."""
 
     @property
     def command(self) -> str:
-        """What a person would type as root for the same packages. It may start services and enable them at boot."""
+        """The command with which a user would install the same packages as root. It may start services and enable them at boot."""
         plain = [word for word in self.manager.install if word not in ("-q", "-y", "-o", "DPkg::Lock::Timeout=300")]
         return shlex.join([*plain, *self.packages])
 
@@ -100,13 +100,18 @@ def untested_system(manager: PackageManager) -> str | None:
 
 def plan_installation(missing: Sequence[RequiredProgram], manager: PackageManager) -> Installation:
     """The installation that these programs need."""
-    found = [(one, one.package(manager.name)) for one in missing]
+    programs_and_packages = [(program, program.package(manager.name)) for program in missing]
     return Installation(
         manager,
-        tuple(dict.fromkeys(package for _, package in found if package is not None)),
-        tuple((unit, package) for one, package in found if package is not None for unit in one.units_of(manager.name)),
-        tuple((file[0], file[1]) for one, _ in found if (file := one.during.get(manager.name))),
-        tuple(one.name for one, package in found if package is None),
+        tuple(dict.fromkeys(package for _, package in programs_and_packages if package is not None)),
+        tuple(
+            (unit, package)
+            for program, package in programs_and_packages
+            if package is not None
+            for unit in program.units_of(manager.name)
+        ),
+        tuple((file[0], file[1]) for program, _ in programs_and_packages if (file := program.during.get(manager.name))),
+        tuple(program.name for program, package in programs_and_packages if package is None),
     )
 
 
@@ -183,7 +188,7 @@ def _expand_unit(unit: str, package: str) -> list[str]:
     command = ("apt-cache", "depends", package)
     result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     dependencies = [line.partition("Depends: ")[2] for line in result.stdout.splitlines()]
-    return [f"{one}.service" for one in dependencies if fnmatch(f"{one}.service", unit)]
+    return [f"{dependency}.service" for dependency in dependencies if fnmatch(f"{dependency}.service", unit)]
 
 
 @contextmanager

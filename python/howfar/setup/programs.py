@@ -25,9 +25,9 @@ class RequiredProgram:
     group: str
     """The option of `howfar setup` that installs it; `lab` is always installed."""
     candidates: tuple[str, ...]
-    """Commands, or paths in which * stands for a version. Any match counts."""
+    """Commands, or paths in which * stands for a version. The program counts as installed if any of them exists."""
     packages: Mapping[str, str]
-    """Its package by the name of a package manager; `all` for managers that are not named."""
+    """The package that contains it, by package manager; `all` for package managers without an entry."""
     units: Mapping[str, Sequence[str]]
     """The systemd units of the package, with the same keys as `packages`; * stands for a version."""
     during: Mapping[str, Sequence[str]]
@@ -39,7 +39,10 @@ class RequiredProgram:
         return self.candidates[0].rpartition("/")[2].rstrip("*")
 
     def is_installed(self) -> bool:
-        return any(_which(one) if "/" not in one else any(Path("/").glob(one[1:])) for one in self.candidates)
+        return any(
+            _which(candidate) if "/" not in candidate else any(Path("/").glob(candidate[1:]))
+            for candidate in self.candidates
+        )
 
     def package(self, manager: str) -> str | None:
         """The package that contains it; None if no package is known."""
@@ -54,9 +57,13 @@ def required_programs() -> tuple[RequiredProgram, ...]:
     """All programs, in the order of the table."""
     return tuple(
         RequiredProgram(
-            one["group"], tuple(one["candidates"]), one["packages"], one.get("units", {}), one.get("during", {})
+            entry["group"],
+            tuple(entry["candidates"]),
+            entry["packages"],
+            entry.get("units", {}),
+            entry.get("during", {}),
         )
-        for one in _table()["program"]
+        for entry in _table()["program"]
     )
 
 
@@ -66,7 +73,7 @@ class Group:
 
     name: str
     part: str
-    """The part of howfar that they are for."""
+    """The part of howfar that needs them."""
     brings: str = ""
     """The programs, in words, that the option of `howfar setup` installs; empty if they are always installed."""
     laboratory: bool = True
@@ -76,7 +83,7 @@ class Group:
 @cache
 def groups() -> tuple[Group, ...]:
     """The groups, in the order of the table."""
-    return tuple(Group(**one) for one in _table()["group"])
+    return tuple(Group(**entry) for entry in _table()["group"])
 
 
 @cache
@@ -84,10 +91,10 @@ def _table() -> dict[str, Any]:
     return tomllib.loads(files("howfar.setup").joinpath("programs.toml").read_text(encoding="utf-8"))
 
 
-def missing_programs(of: Iterable[str]) -> tuple[RequiredProgram, ...]:
+def missing_programs(group_names: Iterable[str]) -> tuple[RequiredProgram, ...]:
     """The programs of these groups that are not installed."""
-    wanted = set(of)
-    return tuple(one for one in required_programs() if one.group in wanted and not one.is_installed())
+    wanted = set(group_names)
+    return tuple(program for program in required_programs() if program.group in wanted and not program.is_installed())
 
 
 def _which(command: str) -> str | None:

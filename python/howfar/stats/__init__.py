@@ -1,1 +1,1 @@
-"""Estimates and their intervals: ratios by block, resampling, histograms."""
+"""Estimates and their confidence intervals: ratios by block, resampling, histograms."""

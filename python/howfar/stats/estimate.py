@@ -14,7 +14,7 @@ another."""
 class Part(BaseModel):
     """A frozen, closed part of a summary."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
 
 class Described(Part):

@@ -20,17 +20,17 @@ LONGEST_NS = 345_600_000_000_000
 DIGITS = 3
 """Significant digits."""
 
-_PLAIN, _COMPRESSED = 0x1C849313, 0x1C849314
-_OUTER = struct.Struct(">II")
+_PLAIN_COOKIE, _COMPRESSED_COOKIE = 0x1C849313, 0x1C849314
+_OUTER_HEADER = struct.Struct(">II")
 """Cookie, length of what follows."""
-_INNER = struct.Struct(">IIIIQQd")
+_INNER_HEADER = struct.Struct(">IIIIQQd")
 """Cookie, length of the counts, offset of the first, digits, lowest and highest value, and a ratio for real numbers."""
 _HALF_BITS = 10
-_HALF = 1 << _HALF_BITS
+_HALF_STEPS = 1 << _HALF_BITS
 """Half of the linear steps of a power of two: 2 * 10^3 rounded up to 2048, halved."""
-_MOST_BUCKETS = 64 * _HALF
-_LONGEST_VARINT = 8
-_MOST_BYTES = 4 * _MOST_BUCKETS * _LONGEST_VARINT
+_MAX_BUCKETS = 64 * _HALF_STEPS
+_MAX_VARINT_BYTES = 8
+_MAX_BYTES = 4 * _MAX_BUCKETS * _MAX_VARINT_BYTES
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Counts:
 
     def plus(self, other: Counts) -> Counts:
         summed = np.zeros(max(len(self.by_bucket), len(other.by_bucket)), dtype=np.int64)
-        for one in (self, other):
-            summed[: len(one.by_bucket)] += one.by_bucket
+        for counts in (self, other):
+            summed[: len(counts.by_bucket)] += counts.by_bucket
         return Counts(summed)
 
 
@@ -57,7 +57,7 @@ def empty() -> Counts:
 def lowest(bucket: int) -> int:
     """The smallest value of a bucket, in ns."""
     doublings = max((bucket >> _HALF_BITS) - 1, 0)
-    return (bucket - doublings * _HALF) << doublings
+    return (bucket - doublings * _HALF_STEPS) << doublings
 
 
 def highest(bucket: int) -> int:
@@ -69,69 +69,69 @@ def decode(text: str) -> Counts:
     """Read a histogram. Raises ValueError, also for other units and digits than the engine's."""
     try:
         outer = base64.b64decode(text, validate=True)
-        cookie, length = _OUTER.unpack_from(outer)
-        if cookie != _COMPRESSED or length != len(outer) - _OUTER.size:
+        cookie, length = _OUTER_HEADER.unpack_from(outer)
+        if cookie != _COMPRESSED_COOKIE or length != len(outer) - _OUTER_HEADER.size:
             raise ValueError("this is no compressed HDR histogram")
         reader = zlib.decompressobj()
-        inner = reader.decompress(outer[_OUTER.size :], _MOST_BYTES)
-        cookie, length, offset, digits, unit, *_ = _INNER.unpack_from(inner)
+        inner = reader.decompress(outer[_OUTER_HEADER.size :], _MAX_BYTES)
+        cookie, length, offset, digits, unit, *_ = _INNER_HEADER.unpack_from(inner)
     except (binascii.Error, zlib.error, struct.error) as error:
         raise ValueError(f"a histogram cannot be read: {error}") from None
-    if cookie != _PLAIN or length != len(inner) - _INNER.size or not reader.eof:
+    if cookie != _PLAIN_COOKIE or length != len(inner) - _INNER_HEADER.size or not reader.eof:
         raise ValueError("an HDR histogram is longer or shorter than it says")
     if (offset, digits, unit) != (0, DIGITS, 1):
         raise ValueError(f"an HDR histogram of {digits} digits and unit {unit} is not the engine's")
-    return _counts(_varints(np.frombuffer(inner, dtype=np.uint8, offset=_INNER.size)))
+    return _counts_from_steps(_decode_varints(np.frombuffer(inner, dtype=np.uint8, offset=_INNER_HEADER.size)))
 
 
 def encode(counts: Counts) -> str:
     """Write a histogram, so that `decode` and HdrHistogram's own libraries read it."""
-    steps = b"".join(_written(step) for step in _steps(counts))
-    inner = _INNER.pack(_PLAIN, len(steps), 0, DIGITS, 1, LONGEST_NS, 1.0) + steps
+    steps = b"".join(_encode_varint(step) for step in _steps_of(counts))
+    inner = _INNER_HEADER.pack(_PLAIN_COOKIE, len(steps), 0, DIGITS, 1, LONGEST_NS, 1.0) + steps
     packed = zlib.compress(inner)
-    return base64.b64encode(_OUTER.pack(_COMPRESSED, len(packed)) + packed).decode()
+    return base64.b64encode(_OUTER_HEADER.pack(_COMPRESSED_COOKIE, len(packed)) + packed).decode()
 
 
-def _varints(packed: np.ndarray) -> np.ndarray:
+def _decode_varints(packed: np.ndarray) -> np.ndarray:
     """Signed numbers from groups of 7 bits, the lowest first; the last bit is the sign. Raises ValueError."""
     ends = np.flatnonzero(packed < 0x80)
     if len(packed) and (not len(ends) or ends[-1] != len(packed) - 1):
         raise ValueError("an HDR histogram ends within a number")
-    begins = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
-    lengths = ends - begins + 1
+    starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
+    lengths = ends - starts + 1
     longest = int(lengths.max(initial=0))
-    if longest > _LONGEST_VARINT:
+    if longest > _MAX_VARINT_BYTES:
         raise ValueError("a count of an HDR histogram is too large")
     numbers = np.zeros(len(ends), dtype=np.int64)
-    for place in range(longest):
-        has = lengths > place
-        numbers[has] |= (packed[begins[has] + place].astype(np.int64) & 0x7F) << (7 * place)
+    for position in range(longest):
+        has_group = lengths > position
+        numbers[has_group] |= (packed[starts[has_group] + position].astype(np.int64) & 0x7F) << (7 * position)
     return np.asarray((numbers >> 1) ^ -(numbers & 1))
 
 
-def _counts(steps: np.ndarray) -> Counts:
+def _counts_from_steps(steps: np.ndarray) -> Counts:
     """Counts by bucket; a negative step -n stands for n buckets without a sample. Raises ValueError."""
     widths = np.where(steps < 0, -steps, 1)
     # As floats, so that absurd widths do not wrap around.
-    if widths.sum(dtype=float) > _MOST_BUCKETS:
+    if widths.sum(dtype=float) > _MAX_BUCKETS:
         raise ValueError("an HDR histogram has too many buckets")
     by_bucket = np.zeros(int(widths.sum()), dtype=np.int64)
     by_bucket[(np.cumsum(widths) - widths)[steps > 0]] = steps[steps > 0]
     return Counts(by_bucket)
 
 
-def _steps(counts: Counts) -> Iterator[int]:
+def _steps_of(counts: Counts) -> Iterator[int]:
     last = -1
     for bucket in np.flatnonzero(counts.by_bucket).tolist():
-        if (free := bucket - last - 1) > 0:
-            yield -free if free > 1 else 0
+        if (gap := bucket - last - 1) > 0:
+            yield -gap if gap > 1 else 0
         yield int(counts.by_bucket[bucket])
         last = bucket
 
 
-def _written(number: int) -> bytes:
-    rest, groups = (number << 1) ^ (number >> 63), bytearray()
-    while rest >= 0x80:
-        groups.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes((*groups, rest))
+def _encode_varint(number: int) -> bytes:
+    remaining, groups = (number << 1) ^ (number >> 63), bytearray()
+    while remaining >= 0x80:
+        groups.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    return bytes((*groups, remaining))

@@ -49,20 +49,20 @@ def merge_data(encoded: Iterable[str]) -> Counts:
 
 def latency_ms(merged: Counts, records: Iterable[HistogramRecord]) -> LatencyMs:
     """Percentiles of the merged histogram; the maximum is the exact one that the engine saw."""
-    longest = max((record.max_ns for record in records), default=0)
-    p50, p95, p99 = (min(ns, float(longest)) / 1e6 for ns in _values_at(merged, (50, 95, 99)))
-    return LatencyMs(p50=p50, p95=p95, p99=p99, max=longest / 1e6)
+    max_ns = max((record.max_ns for record in records), default=0)
+    p50, p95, p99 = (min(ns, float(max_ns)) / 1e6 for ns in _values_at(merged, (50, 95, 99)))
+    return LatencyMs(p50=p50, p95=p95, p99=p99, max=max_ns / 1e6)
 
 
 def _values_at(merged: Counts, percentiles: Sequence[float]) -> list[float]:
     """The values at percentiles, as HdrHistogram defines them. 0 for a histogram without samples."""
-    reached = np.cumsum(merged.by_bucket)
+    cumulative = np.cumsum(merged.by_bucket)
     total = merged.total
-    ranks = [max(int(min(each, 100.0) * total / 100 + 0.5), 1) for each in percentiles]
-    buckets = np.searchsorted(reached, ranks)
+    ranks = [max(int(min(percentile, 100.0) * total / 100 + 0.5), 1) for percentile in percentiles]
+    buckets = np.searchsorted(cumulative, ranks)
     return [
-        float((highest if each else lowest)(int(bucket))) if bucket < len(reached) else 0.0
-        for bucket, each in zip(buckets, percentiles, strict=True)
+        float((highest if percentile else lowest)(int(bucket))) if bucket < len(cumulative) else 0.0
+        for bucket, percentile in zip(buckets, percentiles, strict=True)
     ]
 
 
@@ -83,10 +83,10 @@ def curve(merged: Counts) -> tuple[CurvePoint, ...]:
     count = merged.total
     if count == 0:
         return ()
-    last = max(0.0, math.log10(count / 10))
-    quantiles = [1 - 10 ** (-step / STEPS_PER_DECADE) for step in range(math.floor(last * STEPS_PER_DECADE) + 1)]
+    nines = max(0.0, math.log10(count / 10))
+    quantiles = [1 - 10 ** (-step / STEPS_PER_DECADE) for step in range(math.floor(nines * STEPS_PER_DECADE) + 1)]
     # The first is the lowest sample: its percentile is 0, which is read at the lower end of its bucket.
-    values = _values_at(merged, [each * 100 for each in quantiles])
+    values = _values_at(merged, [quantile * 100 for quantile in quantiles])
     return tuple(
         CurvePoint(quantile=round(quantile, 7), ms=ns / 1e6) for quantile, ns in zip(quantiles, values, strict=True)
     )

@@ -34,8 +34,8 @@ class HostCpus:
 
     def window(self, trial: Trial) -> Window | None:
         """The trial's window, if it covers all of these processors."""
-        seen = trial.window
-        return seen if seen is not None and self.cpus and self.cpus <= seen.cpus_busy.keys() else None
+        window = trial.window
+        return window if window is not None and self.cpus and self.cpus <= window.cpus_busy.keys() else None
 
     def busy_cpus(self, window: Window) -> float:
         """Mean number of busy processors, with any process."""
@@ -53,10 +53,10 @@ class HostCpus:
     def link_cpus(self, trials: Sequence[Trial]) -> float:
         """How many of the processors the emulator used: the median of trials. Where unknown, its threads are assumed to be spread
         evenly."""
-        found = [used for trial in trials if (used := self._link_cpus(trial)) is not None]
-        return median(found) if found else 0.0
+        used_by_trial = [used for trial in trials if (used := self._link_cpus_in(trial)) is not None]
+        return median(used_by_trial) if used_by_trial else 0.0
 
-    def _link_cpus(self, trial: Trial) -> float | None:
+    def _link_cpus_in(self, trial: Trial) -> float | None:
         if trial.window is not None and trial.window.link_cpu_ns and self.cpus:
             return self.link_ns(trial.window) / trial.window.length_ns
         return None if trial.measured is None else cpus_used(trial.measured, ("link",)) * self.count / self.machine
@@ -67,8 +67,8 @@ class HostCpus:
         if window is None:
             return (others_in(trial) or 0.0) * self.count / self.machine
         # The sampling of the trial ran on unknown processors: it is assumed to be spread evenly over all of them.
-        looks_ns = window.looks_cpu_ns / max(len(window.cpus_busy), 1) * len(self.cpus)
-        return max(self.busy_cpus(window) - ours - (self.link_ns(window) + looks_ns) / window.length_ns, 0.0)
+        sampling_ns = window.looks_cpu_ns / max(len(window.cpus_busy), 1) * len(self.cpus)
+        return max(self.busy_cpus(window) - ours - (self.link_ns(window) + sampling_ns) / window.length_ns, 0.0)
 
 
 def forwarder_share(receipts: Sequence[Mapping[str, Any]], host: str) -> float:
@@ -76,10 +76,10 @@ def forwarder_share(receipts: Sequence[Mapping[str, Any]], host: str) -> float:
     counted as one; none for one that has its own host."""
     if any((receipt.get("hosts") or {}).get("hop") for receipt in receipts):
         return 0.0
-    told = [receipt.get("forwarder") or {} for receipt in receipts]
+    forwarders = [receipt.get("forwarder") or {} for receipt in receipts]
     # Older receipts name the sides as keys, or not at all.
-    named = {name for facts in told for name in facts.get("hops") or facts}
-    sides = {side for side in ("client", "server") if f"{side}_side" in named}
+    names = {name for facts in forwarders for name in facts.get("hops") or facts}
+    sides = {side for side in ("client", "server") if f"{side}_side" in names}
     return float(host in sides) if len(sides) == 1 else 0.5
 
 

@@ -84,14 +84,14 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
     if x.size < MIN_BLOCKS:
         points = tuple(float(value) for value in x)
         return Estimate(value=mean, low=None, high=None, n=len(points), how="mean", points=points)
-    half = t_quantile(x.size - 1, level) * float(x.std(ddof=1)) / math.sqrt(x.size)
-    return Estimate(value=mean, low=mean - half, high=mean + half, n=int(x.size), how="mean")
+    half_width = t_quantile(x.size - 1, level) * float(x.std(ddof=1)) / math.sqrt(x.size)
+    return Estimate(value=mean, low=mean - half_width, high=mean + half_width, n=int(x.size), how="mean")
 
 
 def mean_of_counts(values: Sequence[float]) -> Estimate:
     """The mean of values that are never negative: counts, lengths of time."""
-    found = mean_interval(values)
-    return found if found.low is None else found.model_copy(update={"low": max(0.0, found.low)})
+    estimate = mean_interval(values)
+    return estimate if estimate.low is None else estimate.model_copy(update={"low": max(0.0, estimate.low)})
 
 
 def median_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
@@ -113,10 +113,10 @@ def signed_rank_depth(n: int, level: float = LEVEL) -> int | None:
     """
     counts = [1]
     for rank in range(1, n + 1):
-        longer = counts + [0] * rank
+        next_counts = counts + [0] * rank
         for total, count in enumerate(counts):
-            longer[total + rank] += count
-        counts = longer
+            next_counts[total + rank] += count
+        counts = next_counts
     tail, depth = 0, None
     for total, count in enumerate(counts):
         tail += count
@@ -133,18 +133,18 @@ def hodges_lehmann(values: Sequence[float], level: float = LEVEL) -> Estimate:
     first, second = np.triu_indices(x.size)
     walsh = np.sort((x[first] + x[second]) / 2)
     depth = signed_rank_depth(int(x.size), level) if x.size >= MIN_RANK_BLOCKS else None
-    middle = float(walsh[(walsh.size - 1) // 2] + walsh[walsh.size // 2]) / 2
+    median = float(walsh[(walsh.size - 1) // 2] + walsh[walsh.size // 2]) / 2
     if depth is None:
-        return Estimate(value=middle, low=None, high=None, n=int(x.size), how="rank")
+        return Estimate(value=median, low=None, high=None, n=int(x.size), how="rank")
     low, high = float(walsh[depth]), float(walsh[-1 - depth])
-    return Estimate(value=middle, low=low, high=high, n=int(x.size), how="rank")
+    return Estimate(value=median, low=low, high=high, n=int(x.size), how="rank")
 
 
 _ROUNDING = 1e-12
 """Rounding error allowed in a logarithm, so that an interval includes a value that equals its limit, however computed."""
 
 
-def _outside(value: float, interval: Estimate) -> bool:
+def _is_outside(value: float, interval: Estimate) -> bool:
     if interval.low is None or interval.high is None:
         return False
     return not interval.low - _ROUNDING <= value <= interval.high + _ROUNDING
@@ -166,16 +166,18 @@ def judge_ratio(block_ratios: Sequence[float]) -> RatioJudgement:
     move a mean, but hardly a median. So from 6 blocks on the exact rank test alone decides whether a difference is declared: in
     at most 5 % of A/A experiments, whatever the noise (3.9 % at 8 blocks), and never by the better of two tests.
     """
-    return _judged(tuple(block_ratios))
+    return _judge_ratio_cached(tuple(block_ratios))
 
 
 @lru_cache(maxsize=4096)
-def _judged(block_ratios: tuple[float, ...]) -> RatioJudgement:
+def _judge_ratio_cached(block_ratios: tuple[float, ...]) -> RatioJudgement:
     """Cached: after every trial the stop rule judges all arms, of which one has changed."""
     logs = [math.log(ratio) for ratio in block_ratios]
     mean, rank = mean_interval(logs), hodges_lehmann(logs)
     contaminated = rank.low is not None and (
-        _outside(mean.value, rank) or _outside(rank.value, mean) or _outside(0.0, mean) != _outside(0.0, rank)
+        _is_outside(mean.value, rank)
+        or _is_outside(rank.value, mean)
+        or _is_outside(0.0, mean) != _is_outside(0.0, rank)
     )
     sd = float(np.std(logs, ddof=1)) if len(logs) > 1 else None
     return RatioJudgement(
@@ -236,13 +238,13 @@ def share_text(share: float) -> str:
     return "> 100 %" if share > 1 else f"{share * 100:.1f} %"
 
 
-_FACTOR_FROM = 0.25
+_MIN_FLOOR_AS_FACTOR = 0.25
 """Noise floor from which it is shown as a factor: 64 % is a factor of 1.64 either way, which half the speed exceeds."""
 
 
 def floor_text(floor: float) -> str:
     """A noise floor as text, `1.7 %` or `a factor of 1.64`."""
-    return share_text(floor) if floor < _FACTOR_FROM else f"a factor of {1 + floor:.3g}"
+    return share_text(floor) if floor < _MIN_FLOOR_AS_FACTOR else f"a factor of {1 + floor:.3g}"
 
 
 def half_width_text(width: float) -> str:
@@ -252,12 +254,12 @@ def half_width_text(width: float) -> str:
 
 def excludes_one(ratio: Estimate) -> bool:
     """Whether the interval exists and does not include 1."""
-    return _outside(1.0, ratio)
+    return _is_outside(1.0, ratio)
 
 
 def excludes_zero(difference: Estimate) -> bool:
     """Whether the interval exists and does not include 0."""
-    return _outside(0.0, difference)
+    return _is_outside(0.0, difference)
 
 
 def noise_floor(aa: Estimate) -> float | None:
@@ -270,7 +272,7 @@ def noise_floor(aa: Estimate) -> float | None:
     return math.expm1(max(abs(math.log(aa.low)), abs(math.log(aa.high))))
 
 
-FAMILY = 1 - LEVEL
+MAX_FALSE_CLAIMS = 1 - LEVEL
 """Maximum chance of one or more false claims in a run without any true difference, whatever the number of its claims."""
 
 
@@ -280,45 +282,47 @@ class Threshold:
 
     floor: float | None
     """The noise floor. None: unknown, and nothing is resolved."""
-    claims: int = 1
-    """Number of claims of the run. Each is made only where its interval at 1 - FAMILY / claims excludes 1 too (Bonferroni; Dunn
-    1961)."""
+    comparisons: int = 1
+    """Number of claims of the run. Each is made only where its interval at 1 - MAX_FALSE_CLAIMS / claims excludes 1 too (Bonferroni;
+    Dunn 1961)."""
 
     def resolve(self, ratio: Estimate | None) -> Resolution:
         """Classify a ratio. Nothing is resolved without an interval."""
         if ratio is None or ratio.low is None or ratio.high is None or self.floor is None:
             return Resolution.NOT_RESOLVED
-        if not excludes_one(simultaneous(ratio, self.claims)) or abs(math.log(ratio.value)) < math.log1p(self.floor):
+        if not excludes_one(simultaneous(ratio, self.comparisons)) or abs(math.log(ratio.value)) < math.log1p(
+            self.floor
+        ):
             return Resolution.NOT_RESOLVED
         return Resolution.FASTER if ratio.value > 1 else Resolution.SLOWER
 
 
-def simultaneous(ratio: Estimate, claims: int) -> Estimate:
-    """The interval of a ratio at 1 - FAMILY / claims: wider in proportion to Student's quantile, also for signed ranks, whose exact
-    limits do not exist at such a level for few blocks."""
-    if ratio.low is None or ratio.high is None or ratio.n is None or claims <= 1:
+def simultaneous(ratio: Estimate, comparisons: int) -> Estimate:
+    """The interval of a ratio at 1 - MAX_FALSE_CLAIMS / claims: wider in proportion to Student's quantile, also for signed ranks,
+    whose exact limits do not exist at such a level for few blocks."""
+    if ratio.low is None or ratio.high is None or ratio.n is None or comparisons <= 1:
         return ratio
-    wider = t_quantile(ratio.n - 1, 1 - FAMILY / claims) / t_quantile(ratio.n - 1)
-    low, high = (ratio.value * (limit / ratio.value) ** wider for limit in (ratio.low, ratio.high))
+    widening = t_quantile(ratio.n - 1, 1 - MAX_FALSE_CLAIMS / comparisons) / t_quantile(ratio.n - 1)
+    low, high = (ratio.value * (limit / ratio.value) ** widening for limit in (ratio.low, ratio.high))
     return ratio.model_copy(update={"low": low, "high": high})
 
 
 def blocks_needed(sd_log: float, target: float, level: float = LEVEL) -> int | None:
     """Blocks until the t interval's half-width is `target` (0.02: 2 %), at this scatter; at least 6. None: out of reach."""
     assert target > 0, "a target width is positive"
-    goal = math.log1p(target)
+    log_target = math.log1p(target)
 
-    def reached(n: int) -> bool:
-        return t_quantile(n - 1, level) * sd_log / math.sqrt(n) <= goal
+    def is_reached(n: int) -> bool:
+        return t_quantile(n - 1, level) * sd_log / math.sqrt(n) <= log_target
 
     low, high = MIN_RANK_BLOCKS, MIN_RANK_BLOCKS
-    while not reached(high):
+    while not is_reached(high):
         low, high = high, high * 2
         if high > MAX_BLOCKS:
             return None
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if reached(middle) else (middle + 1, high)
+        low, high = (low, middle) if is_reached(middle) else (middle + 1, high)
     return high
 
 
@@ -326,12 +330,12 @@ def welch_ratio(log_a: Sequence[float], log_b: Sequence[float]) -> Estimate:
     """exp(mean a - mean b) of logarithms from two separate runs, with Welch's t interval; for values that cannot be paired."""
     a, b = np.asarray(log_a, dtype=np.float64), np.asarray(log_b, dtype=np.float64)
     difference = float(a.mean() - b.mean())
-    found = Estimate(value=difference, low=None, high=None, n=int(min(a.size, b.size)), how="Welch")
+    estimate = Estimate(value=difference, low=None, high=None, n=int(min(a.size, b.size)), how="Welch")
     if min(a.size, b.size) < MIN_BLOCKS:
-        return exponential(found)
+        return exponential(estimate)
     error_a, error_b = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
-    total, half = error_a + error_b, 0.0
+    total, half_width = error_a + error_b, 0.0
     if total > 0:
         degrees = total**2 / (error_a**2 / (a.size - 1) + error_b**2 / (b.size - 1))
-        half = student_quantile(degrees, LEVEL) * math.sqrt(total)
-    return exponential(found.model_copy(update={"low": difference - half, "high": difference + half}))
+        half_width = student_quantile(degrees, LEVEL) * math.sqrt(total)
+    return exponential(estimate.model_copy(update={"low": difference - half_width, "high": difference + half_width}))

@@ -26,10 +26,10 @@ Difference = Annotated[Interval | None, _JACKKNIFE, _SIGNED]
 """Interval of a figure that noise may put on either side of 0, such as a difference. On logarithms its limits would never reach 0."""
 
 SUFFIX = "_interval"
-MOST_GROUPS = 12
+MAX_GROUPS = 12
 """Maximum number of groups, to limit the number of analyses: of more blocks, several are left out at a time. It also limits the
 degrees of freedom."""
-_IDENTITY = frozenset(
+_IDENTIFYING_FIELDS = frozenset(
     {
         "name",
         "arm",
@@ -53,117 +53,121 @@ P = TypeVar("P", bound=Part)
 
 
 def groups(blocks: Sequence[int]) -> list[frozenset[int]]:
-    """Blocks that are left out each time: one block, or of many blocks every `MOST_GROUPS`th. Empty: too few for an interval."""
+    """Blocks that are left out each time: one block, or of many blocks every `MAX_GROUPS`th. Empty: too few for an interval."""
     if len(blocks) < MIN_BLOCKS:
         return []
-    count = min(len(blocks), MOST_GROUPS)
+    count = min(len(blocks), MAX_GROUPS)
     return [frozenset(blocks[first::count]) for first in range(count)]
 
 
-def derived(whole: float, without: Sequence[float | None], *, signed: bool = False) -> Interval | None:
+def derived(whole: float, without_group: Sequence[float | None], *, signed: bool = False) -> Interval | None:
     """95 % limits of `whole`, given the same figure without each group. None: too few groups, a figure that does not exist without
     one of them (whether it exists is then a matter of chance), or one that no block moves, because it is at a bound."""
-    n = len(without)
-    known = [value for value in without if value is not None]
-    if n < MIN_BLOCKS or len(known) < n or not all(map(math.isfinite, (whole, *known))):
+    count = len(without_group)
+    known = [value for value in without_group if value is not None]
+    if count < MIN_BLOCKS or len(known) < count or not all(map(math.isfinite, (whole, *known))):
         return None
     if not signed and min(whole, *known) <= 0:
         return None
     scale: Callable[[float], float] = float if signed else math.log
     centre = scale(whole)
-    pseudo = [n * centre - (n - 1) * scale(value) for value in known]
-    mean = sum(pseudo) / n
+    pseudo_values = [count * centre - (count - 1) * scale(value) for value in known]
+    mean = sum(pseudo_values) / count
     # Groups that do not move it, such as those in which its arms rested, show nothing about its scatter.
-    moved = sum(not math.isclose(value, whole, rel_tol=_ROUNDING) for value in known)
-    half = t_quantile(max(moved - 1, 1), LEVEL) * math.sqrt(
-        sum((value - mean) ** 2 for value in pseudo) / (n * (n - 1))
+    moved_count = sum(not math.isclose(value, whole, rel_tol=_ROUNDING) for value in known)
+    half_width = t_quantile(max(moved_count - 1, 1), LEVEL) * math.sqrt(
+        sum((value - mean) ** 2 for value in pseudo_values) / (count * (count - 1))
     )
-    if half <= _ROUNDING * max(abs(centre), 1.0):
+    if half_width <= _ROUNDING * max(abs(centre), 1.0):
         return None
-    return (centre - half, centre + half) if signed else (math.exp(centre - half), math.exp(centre + half))
+    return (
+        (centre - half_width, centre + half_width)
+        if signed
+        else (math.exp(centre - half_width), math.exp(centre + half_width))
+    )
 
 
 _ROUNDING = 1e-12
 """Largest relative change that rounding may cause."""
 
 
-def of_blocks(whole: float, each: Sequence[float | None]) -> Interval | None:
+def of_blocks(whole: float, block_values: Sequence[float | None]) -> Interval | None:
     """95 % limits of a positive figure that is a median over blocks, by its values in each block alone: Student's limits on
     logarithms, extended to `whole` if necessary, which a disturbed block moves less. None: fewer blocks have the figure than an
     interval needs."""
-    found = mean_interval([math.log(value) for value in each if value is not None and value > 0] or [0.0])
-    if found.low is None or found.high is None or whole <= 0:
+    interval = mean_interval([math.log(value) for value in block_values if value is not None and value > 0] or [0.0])
+    if interval.low is None or interval.high is None or whole <= 0:
         return None
-    return min(math.exp(found.low), whole), max(math.exp(found.high), whole)
+    return min(math.exp(interval.low), whole), max(math.exp(interval.high), whole)
 
 
 @lru_cache(maxsize=64)
 def wants_intervals(kind: type[Part]) -> bool:
     """Whether a part of this kind, or a part within it, declares a jackknife interval."""
     return any(
-        _JACKKNIFE in field.metadata or any(map(wants_intervals, _parts_in(field.annotation)))
+        _JACKKNIFE in field.metadata or any(map(wants_intervals, _part_types_in(field.annotation)))
         for field in kind.model_fields.values()
     )
 
 
-def _parts_in(annotation: object) -> list[type[Part]]:
+def _part_types_in(annotation: object) -> list[type[Part]]:
     if isinstance(annotation, type) and issubclass(annotation, Part):
         return [annotation]
-    return [part for inner in get_args(annotation) for part in _parts_in(inner)]
+    return [part for inner in get_args(annotation) for part in _part_types_in(inner)]
 
 
-def with_intervals(whole: P, without: Sequence[Part | None]) -> P:
+def with_intervals(whole: P, without_group: Sequence[Part | None]) -> P:
     """`whole` with each declared interval, from the same part of the run without each group."""
-    others = [other if _is_same(whole, other) else None for other in without]
+    same_parts = [other if _is_same(whole, other) else None for other in without_group]
     update: dict[str, Any] = {}
     for name, field in type(whole).model_fields.items():
         value = getattr(whole, name)
-        beside = [None if other is None else getattr(other, name) for other in others]
+        other_values = [None if other is None else getattr(other, name) for other in same_parts]
         if _JACKKNIFE in field.metadata:
             figure = name.removesuffix(SUFFIX)
-            if isinstance(found := getattr(whole, figure), int | float):
-                figures = [None if other is None else getattr(other, figure) for other in others]
-                update[name] = derived(found, figures, signed=_SIGNED in field.metadata)
+            if isinstance(figure_value := getattr(whole, figure), int | float):
+                figures = [None if other is None else getattr(other, figure) for other in same_parts]
+                update[name] = derived(figure_value, figures, signed=_SIGNED in field.metadata)
         elif isinstance(value, Part):
-            update[name] = with_intervals(value, [_part(other) for other in beside])
+            update[name] = with_intervals(value, [_as_part(other) for other in other_values])
         elif isinstance(value, tuple) and value and isinstance(value[0], Part):
             update[name] = tuple(
-                with_intervals(each, [_at(other, number, each) for other in beside])
-                for number, each in enumerate(value)
+                with_intervals(part, [_matching_part(other, number, part) for other in other_values])
+                for number, part in enumerate(value)
             )
     return whole.model_copy(update=update) if update else whole
 
 
-def _part(value: object) -> Part | None:
+def _as_part(value: object) -> Part | None:
     return value if isinstance(value, Part) else None
 
 
-def _at(parts: object, number: int, like: Part) -> Part | None:
+def _matching_part(parts: object, number: int, subject: Part) -> Part | None:
     """The part with the same subject: at the same index, else at any."""
     if not isinstance(parts, tuple):
         return None
-    if number < len(parts) and _is_same(like, parts[number]):
-        return _part(parts[number])
-    return next((part for part in parts if _is_same(like, part)), None)
+    if number < len(parts) and _is_same(subject, parts[number]):
+        return _as_part(parts[number])
+    return next((part for part in parts if _is_same(subject, part)), None)
 
 
 def _is_same(one: Part, other: object) -> bool:
     if type(one) is not type(other):
         return False
-    names = _IDENTITY & type(one).model_fields.keys()
+    names = _IDENTIFYING_FIELDS & type(one).model_fields.keys()
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def within(value: float, interval: Interval | None, form: Callable[[float], str]) -> str:
     """A figure with its interval, `2.1 [1.9, 2.3]`; alone where it has none, or one that is narrower than its digits."""
-    shown = [] if interval is None else [form(end) for end in interval]
-    return form(value) + (f" [{', '.join(shown)}]" if set(shown) - {form(value)} else "")
+    ends = [] if interval is None else [form(end) for end in interval]
+    return form(value) + (f" [{', '.join(ends)}]" if set(ends) - {form(value)} else "")
 
 
 Findings = Mapping[str, Part | None]
 
 
-def found_by(
+def analyse_with_intervals(
     analyse: Callable[[frozenset[int], Findings], Findings], blocks: Sequence[int], kinds: Mapping[str, type[Part]]
 ) -> dict[str, Part | None]:
     """The findings of `analyse`, with the intervals that their types declare. `analyse` gets the blocks to leave out and, with them,
@@ -173,6 +177,6 @@ def found_by(
         return whole
     without = [analyse(group, whole) for group in groups(blocks)]
     return {
-        key: part if part is None else with_intervals(part, [one.get(key) for one in without])
+        key: part if part is None else with_intervals(part, [findings.get(key) for findings in without])
         for key, part in whole.items()
     }

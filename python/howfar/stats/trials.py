@@ -40,9 +40,9 @@ def unit_of(plan: Mapping[str, Any]) -> Unit:
     return units.get(kind, "queries")
 
 
-def operations_in(seen: Any, unit: Unit) -> int:
-    """Number of operations in `seen`, which counts transactions and queries. A page is one operation, whatever its queries."""
-    return int(seen.transactions if unit == "pages" else seen.queries)
+def operations_in(counts: Any, unit: Unit) -> int:
+    """Number of operations in `counts`, which counts transactions and queries. A page is one operation, whatever its queries."""
+    return int(counts.transactions if unit == "pages" else counts.queries)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TrialTable:
 
     @property
     def main_arms(self) -> list[Arm]:
-        """The baseline and what is compared to it, without the arms that only judge the measurement."""
+        """The baseline and the contenders, without the arms that only judge the measurement."""
         return [arm for arm in self.run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
 
     @property
@@ -69,9 +69,12 @@ class TrialTable:
         baseline = self.baseline
         if baseline is None:
             return None
-        wanted = {**baseline.factors, **{name: arm.factors[name] for name in CONDITIONS if name in arm.factors}}
+        reference_factors = {
+            **baseline.factors,
+            **{name: arm.factors[name] for name in CONDITIONS if name in arm.factors},
+        }
         for other in self.run.info.arms:
-            if other.role is ArmRole.CONTENDER and other.factors == wanted and other.name != arm.name:
+            if other.role is ArmRole.CONTENDER and other.factors == reference_factors and other.name != arm.name:
                 return other
         return baseline
 
@@ -85,8 +88,8 @@ class TrialTable:
 
     def answered(self, arm: Arm) -> list[float]:
         """Shares of the transactions due that were answered in time, by the receipts. Empty: it has no given rate."""
-        accounts = [trial.receipt.get("arrivals", {}) for trial in self.trials[arm.name].values()]
-        return [account["answered"] / account["due"] for account in accounts if account.get("due")]
+        arrivals = [trial.receipt.get("arrivals", {}) for trial in self.trials[arm.name].values()]
+        return [receipt["answered"] / receipt["due"] for receipt in arrivals if receipt.get("due")]
 
     def sustains(self, arm: Arm) -> bool:
         """Whether an arm keeps up with its rate, as every closed loop does."""
@@ -113,9 +116,9 @@ class TrialTable:
 
     def role_cpu_us(self, measured: Measured, role: str) -> float | None:
         """CPU microseconds per operation of one role. None: no such part on this path."""
-        spent = [cpu.cpu_ns for cpu in measured.cpu if cpu.role == role]
-        done = self.operations(measured)
-        return sum(spent) / 1e3 / done if spent and done else None
+        cpu_ns = [cpu.cpu_ns for cpu in measured.cpu if cpu.role == role]
+        operations = self.operations(measured)
+        return sum(cpu_ns) / 1e3 / operations if cpu_ns and operations else None
 
     def path_cpu_us(self, measured: Measured) -> float | None:
         """CPU microseconds per operation of the whole path. None: unknown, as for a server that howfar did not start."""
@@ -129,10 +132,10 @@ class TrialTable:
         ratios = []
         for block, measured in self.good.get(arm, {}).items():
             other = self.good.get(reference, {}).get(block)
-            above = value(measured)
-            below = value(other) if other is not None else None
-            if above and below:
-                ratios.append(above / below)
+            numerator = value(measured)
+            denominator = value(other) if other is not None else None
+            if numerator and denominator:
+                ratios.append(numerator / denominator)
         return ratios
 
 
@@ -145,7 +148,7 @@ def trial_table(run: Run) -> TrialTable:
     for trial in sorted(run.trials, key=lambda t: (t.block, t.attempt)):
         if is_good(trial) and trial.arm in trials:
             trials[trial.arm][trial.block] = trial
-    good = {arm: {block: t.measured for block, t in found.items() if t.measured} for arm, found in trials.items()}
+    good = {arm: {block: t.measured for block, t in by_block.items() if t.measured} for arm, by_block in trials.items()}
     return TrialTable(run, unit_of(run.info.plan), trials, good)
 
 
@@ -158,7 +161,7 @@ def median_latency_ns(measured: Measured) -> float | None:
     return float(histogram.p50_ns) if histogram else None
 
 
-_FEW = 200
+_MIN_PER_CONNECTION = 200
 """Transactions per connection in a window: with fewer, the error of cutting them off at the window's ends shows in the count."""
 
 
@@ -166,19 +169,19 @@ def closed_loop_per_s(measured: Measured, threads: int) -> float:
     """Transactions counted over the window. With few of each connection: connections divided by the mean transaction time, which is
     the same in a closed loop without pauses and does not depend on where the window ends."""
     histogram = transaction_histogram(measured)
-    if histogram is not None and histogram.mean_ns > 0 and measured.transactions < _FEW * threads:
+    if histogram is not None and histogram.mean_ns > 0 and measured.transactions < _MIN_PER_CONNECTION * threads:
         return threads * 1e9 / histogram.mean_ns
     return measured.transactions / (measured.elapsed_ns / 1e9)
 
 
-TAIL = 10
+MIN_BEYOND_QUANTILE = 10
 """Minimum number of samples beyond a quantile in each trial: with fewer, single transactions determine it."""
 
 
 def quantile_ms(measured: Measured, share: float) -> float | None:
-    """A quantile of one trial. None: fewer than `TAIL` transactions lie beyond it."""
+    """A quantile of one trial. None: fewer than `MIN_BEYOND_QUANTILE` transactions lie beyond it."""
     histogram = transaction_histogram(measured)
-    if histogram is None or histogram.count * (1 - share) < TAIL:
+    if histogram is None or histogram.count * (1 - share) < MIN_BEYOND_QUANTILE:
         return None
     return _quantile_ns(histogram.data, share) / 1e6
 
@@ -207,24 +210,24 @@ def others_in(trial: Trial) -> float | None:
     if trial.fault is not None and not any(cpu.role in SERVER_ROLES for cpu in trial.measured.cpu):
         return None
     ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
-    looks = window.looks_cpu_ns / window.length_ns if window is not None else 0.0
-    return max(0.0, busy - ours - looks)  # the clocks' resolution may make it negative
+    sampling = window.looks_cpu_ns / window.length_ns if window is not None else 0.0
+    return max(0.0, busy - ours - sampling)  # the clocks' resolution may make it negative
 
 
 def others_cpus(trials: Sequence[Trial]) -> float | None:
-    """The median over the trials that report it."""
+    """Median over trials of the CPUs that other processes used, see `others_in`. None: no trial reports it."""
     known = [others for trial in trials if (others := others_in(trial)) is not None]
     return median(known) if known else None
 
 
 def rest_of(factors: Mapping[str, FactorValue], *without: str) -> Rest:
-    """All other factors, comparable; missing ones have their ordinary level."""
+    """All factors except those in `without`, in a form that can be compared. Missing factors have their ordinary level."""
     return tuple(sorted((name, level) for name, level in {**ORDINARY, **factors}.items() if name not in without))
 
 
 def alike(things: Sequence[T], factors: Callable[[T], Mapping[str, FactorValue]], without: str) -> list[list[T]]:
-    """Groups of things that differ in nothing but `without`, in the order of their first members."""
-    found: dict[Rest, list[T]] = {}
+    """Groups of things that differ only in the factor `without`, in the order of their first members."""
+    groups: dict[Rest, list[T]] = {}
     for thing in things:
-        found.setdefault(rest_of(factors(thing), without), []).append(thing)
-    return list(found.values())
+        groups.setdefault(rest_of(factors(thing), without), []).append(thing)
+    return list(groups.values())

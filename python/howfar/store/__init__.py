@@ -1,1 +1,1 @@
-"""WHAT was measured: record types and the run file. Start at `records.py`, then `run_file.py`."""
+"""The records of what was measured, and the run file that holds them. Start at `records.py`, then `run_file.py`."""

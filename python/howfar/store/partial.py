@@ -1,8 +1,8 @@
 """Files that get their name only when they are complete, and leave nothing behind when their writer is killed.
 
-An unfinished file lies next to its final path, locked by its writer. The kernel releases the lock of a dead process, and the next
-process that creates a file in that directory removes the unfinished one. PIDs would not identify writers: in a sandbox each has
-PID 1.
+An unfinished file is next to its final path, locked by its writer. When a process dies the kernel releases its locks, and the next
+process that creates a file in that directory removes the unfinished one. PIDs could not identify writers: in a sandbox each writer
+has PID 1.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of a file system without room."""
+"""Errors of a file system that has no space left."""
 _SUFFIX = ".howfar-partial"
-_TRIES = 10
-_JOURNAL = "-journal"
+_MAX_TRIES = 10
+_JOURNAL_SUFFIX = "-journal"
 """Suffix of the file in which SQLite keeps unfinished transactions."""
 
 
-def stays(path: Path) -> bool:
-    """Whether the file, or the target of the link, is written to instead of replaced: a device or a pipe."""
+def is_written_in_place(path: Path) -> bool:
+    """Whether the file, or the target of the link, is a device or a pipe, which is written to instead of replaced."""
     return path.exists() and not path.is_file()
 
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """An empty file to be written and then linked or renamed to `path`. What is left of it on exit is removed.
+    """An empty file to be written and then linked or renamed to `path`. If it still exists on exit, it is removed.
 
     SQLite's locks on it are lost on exit. Raises OSError.
     """
-    _remove_forsaken(path.parent)
+    _remove_abandoned(path.parent)
     name = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}{_SUFFIX}")
-    descriptor = _held(name)
+    descriptor = _create_locked(name)
     try:
         yield name
     finally:
@@ -45,23 +45,23 @@ def unfinished(path: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def write_whole(path: Path, text: str, mode: int | None = None) -> None:
-    """Write a file atomically: a reader never sees half of it. A device or a pipe is written to; a link stays, and its target is
-    replaced. `mode`: of the file; None: by the umask. Raises OSError."""
-    if stays(path):
+def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
+    """Write a file atomically: a reader never sees half of it. A device or a pipe is written to. A symbolic link stays, and its target
+    is replaced. `mode`: permissions of the file; None: by the umask. Raises OSError."""
+    if is_written_in_place(path):
         path.write_text(text, encoding="utf-8")
         return
-    whole = path.resolve()
-    with unfinished(whole) as partial:
+    target = path.resolve()
+    with unfinished(target) as partial:
         partial.write_text(text, encoding="utf-8")
         if mode is not None:
             partial.chmod(mode)
-        partial.replace(whole)
+        partial.replace(target)
 
 
-def _held(name: Path) -> int:
-    """Create the file and lock it; retry if the cleanup of another process removes it in between."""
-    for _ in range(_TRIES):
+def _create_locked(name: Path) -> int:
+    """Create the file and lock it. Retry if the cleanup of another process removes it in between."""
+    for _ in range(_MAX_TRIES):
         descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
@@ -71,12 +71,12 @@ def _held(name: Path) -> int:
 
 
 def _remove(name: Path) -> None:
-    for leftover in (name, name.with_name(name.name + _JOURNAL)):
+    for leftover in (name, name.with_name(name.name + _JOURNAL_SUFFIX)):
         with contextlib.suppress(OSError):
             leftover.unlink(missing_ok=True)
 
 
-def _remove_forsaken(directory: Path) -> None:
+def _remove_abandoned(directory: Path) -> None:
     for name in directory.glob(f".*{_SUFFIX}"):
         with contextlib.suppress(OSError):
             descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Read receipts and environments of any version, in which keys may be absent: a number under nested keys, a list of processors."""
+"""Functions that read values from receipts and environments of any version, in which keys may be absent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def number_in(facts: Mapping[str, Any], *path: str) -> float | None:
-    """A number under keys of nested mappings; None: absent."""
+    """The number under `path`, keys of nested mappings. None: absent."""
     value: Any = facts
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -15,6 +15,6 @@ def number_in(facts: Mapping[str, Any], *path: str) -> float | None:
 
 
 def cpus_in(facts: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    """Numbers of processors; empty: not recorded."""
-    found = facts.get(key)
-    return tuple(cpu for cpu in found if isinstance(cpu, int)) if isinstance(found, list | tuple) else ()
+    """A list of CPU numbers. Empty: not recorded."""
+    cpus = facts.get(key)
+    return tuple(cpu for cpu in cpus if isinstance(cpu, int)) if isinstance(cpus, list | tuple) else ()

@@ -1,6 +1,6 @@
 """The records of a run: what was requested and what was observed, trial by trial. Every reported figure is computed from them.
 
-Not here: any statistic. Times are integers of nanoseconds, sizes bytes.
+Statistics are elsewhere. Times are integer nanoseconds, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT_VERSION = 7
 """Version of the run file's format. A reader upgrades older files and refuses newer ones."""
 
 CONFIRMATION_BLOCK = 10_000
-"""First block number of a confirmation. The plan's own blocks, at most a thousand, may continue after it."""
+"""The first block number of a confirmation. The plan's own blocks, at most a thousand, may continue after the confirmation."""
 
 FactorValue = str | int | float | bool
 
@@ -38,7 +38,7 @@ Count = Annotated[int, Field(ge=0, lt=2**62)]
 """A number of things, bytes or nanoseconds; a sum of two still fits in a 64-bit integer."""
 
 
-Level = Annotated[float, Field(ge=0)]
+ShareOrCpus = Annotated[float, Field(ge=0)]
 """A share, or a number of CPUs."""
 
 
@@ -50,9 +50,10 @@ class ArmRole(StrEnum):
     """The baseline's cell under another name: the A/A arm."""
     CONTENDER = "contender"
     CONTROL = "control"
-    """Measured to judge the instrument, because the true result is known. In no comparison of the plan."""
+    """Measured to judge the instrument, because the true result is known. Not part of the plan's comparisons."""
     CONFIRMATION = "confirmation"
-    """One of a pair added when a limit was named: a copy of the arm, and one with that resource changed. In no ratio of the plan."""
+    """One of a pair that was added to test a named limit: a copy of the arm, and one with the limiting resource changed. Not part of
+    the plan's ratios."""
 
 
 class Arm(Record):
@@ -96,7 +97,7 @@ class HistogramRecord(Record):
 
 
 class IntervalRecord(Record):
-    """One slice of the measured window, for charts and to judge steadiness; never a sample for statistics."""
+    """One slice of the measured window. For charts and to judge steadiness; never a sample for statistics."""
 
     start_ns: Count
     length_ns: Count
@@ -110,11 +111,11 @@ class IntervalRecord(Record):
 
 
 class ServiceRecord(Record):
-    """What the load did with one of several servers, or with a store of keys, over the measured window."""
+    """The load's requests to one of several services, or to a key-value store, over the measured window."""
 
     service: ServiceName
     connects: Count | None
-    """Connections opened within pages. None: a load of keys, whose connections are not counted."""
+    """Connections opened within pages. None: a load of keys, for which connections are not counted."""
     requests: Count
     turns: Count
     bytes_to_server: Count
@@ -125,8 +126,8 @@ class ServiceRecord(Record):
 
 
 class Measured(Record):
-    """What the engine counted in the measured window. For pages: transactions are pages; queries and turns are those of all
-    services. An application reports these itself; then there are no bytes."""
+    """What the engine counted in the measured window. For pages, each transaction is a page, and `queries` and `turns` (round trips)
+    are sums over all services. If an application runs the pages, it reports these itself, without bytes."""
 
     elapsed_ns: Count = Field(gt=0)
     transactions: Count
@@ -142,35 +143,36 @@ class Measured(Record):
     intervals: tuple[IntervalRecord, ...]
     histograms: tuple[HistogramRecord, ...]
     services: tuple[ServiceRecord, ...] = ()
-    """Services of pages that the engine runs, and of a workload of keys. Empty: SQL alone, an application's pages, or older files."""
+    """The services of pages that the engine runs, or of a workload of keys. Empty: only SQL, pages that an application runs, or older
+    files."""
     told: dict[str, int] = Field(default_factory=dict)
     """Counts that an application's pages reported, summed."""
 
 
 class TcpRecord(Record):
-    """One host's connections of the load that exist at the end of the measured window, as its kernel reports them (TCP_INFO). Counts
-    are increases over the window, or since a connection began if it began within it. Times in nanoseconds, summed over connections.
-    None: not reported by this kernel."""
+    """One host's connections of the load that are open at the end of the measured window, as its kernel reports them (TCP_INFO).
+    Counts are increases over the window, or since the connection began if it began within the window. Times are summed over
+    connections. None: not reported by this kernel."""
 
     host: Literal["client", "server"]
     connections: Count
     rtt_p50_ns: Count
-    """Smoothed, at the end; the median of the connections."""
+    """The smoothed RTT at the end of the window; the median over connections."""
     min_rtt_ns: Count | None
     retransmits: Count
     """Segments."""
     segments_out: Count | None
     busy_ns: Count | None
-    """Time with data in flight or to send; the next two are parts of it."""
+    """Time with data in flight or to send. The next two times are parts of it."""
     rwnd_limited_ns: Count | None
     sndbuf_limited_ns: Count | None
 
 
 class NetworkSample(Record):
-    """One sample of the traffic since the measured window began. Bytes and frames are as a network card counts them (with Ethernet
-    headers, each segment a frame); virtual interfaces count a super-packet as one packet. On a link, traffic to the client is what
-    the server sent, including what the link then lost or dropped. The loopback counts both directions together; they are split by
-    the share that each has of the server's TCP bytes over the window."""
+    """One sample of the traffic since the measured window began. Bytes and packets are as a network card would count them (with
+    Ethernet headers, each segment a frame); but virtual interfaces count a super-packet as one packet. On a link, traffic to the
+    client is what the server sent, including what the link then lost or dropped. The loopback counts both directions together; they
+    are split in proportion to the server's TCP bytes in each direction over the window."""
 
     at_ns: int
     to_server_bytes: int
@@ -191,14 +193,14 @@ class LagRecord(Record):
     """Since the window began."""
     replica: str
     behind: Count
-    """Transactions that the primary had committed, queried first, and that the replica had not applied."""
+    """Transactions that the primary had committed and the replica had not applied. The primary is queried first."""
     heartbeat_ns: Count | None
-    """Age of the newest heartbeat row that was applied; at least the one-way delay. None: none has arrived yet."""
+    """Age of the newest heartbeat row that the replica has applied; at least the one-way delay. None: none has arrived yet."""
 
 
 class Window(Record):
-    """What was observed around the measured window, in addition to the load itself. Times since it began. It ends up to 20 ms before
-    the engine's own window, so that connections are still there to be queried."""
+    """What was observed during the measured window, apart from the load itself. Times are since the window began. It ends up to 20 ms
+    before the engine's own window, while its connections can still be queried."""
 
     length_ns: Count = Field(gt=0)
     interface: str
@@ -206,14 +208,14 @@ class Window(Record):
     network: tuple[NetworkSample, ...] = ()
     tcp: tuple[TcpRecord, ...] = ()
     server: dict[str, int] = Field(default_factory=dict)
-    """Increase of the server's counters, without the query that reads them; `running` and `clients` are the values at the end.
-    See `server_metrics.py`."""
+    """Increase of the server's counters, not counting the query that reads them. `running` and `clients` are values at the end of the
+    window. See `server_metrics.py`."""
     cpus_busy: dict[int, float] = Field(default_factory=dict)
     """Share of the window in which each CPU of the machine was busy, with any process."""
     link_cpu_ns: dict[int, int] = Field(default_factory=dict)
     """CPU time of the emulator's threads, by the CPU they last ran on: the instrument's own CPU use."""
     looks_cpu_ns: int = 0
-    """CPU time of taking these samples, on any CPU: howfar's, not another process's. 0 in older files."""
+    """CPU time, on any CPU, that howfar used to take these samples. 0 in older files."""
     timeouts: int | None = None
     """Retransmission timeouts on both hosts. None: older files, a Unix socket, or not reported by this kernel."""
     lag: tuple[LagRecord, ...] = ()
@@ -228,14 +230,14 @@ class JoinRecord(Record):
     took_ns: int
     """From the start of its server until it was a full member."""
     received_bytes: int
-    """Bytes to it, over all its links, as the kernel counts them on the interfaces of the other ends."""
+    """Bytes that it received over all its links, as the kernel counts them on the senders' interfaces."""
     wire_bytes: int
-    """Bytes by the links' own count, with the framing of each segment."""
+    """The same by the links' own count, with the framing of each segment."""
     donor: str
     """The node at the other end of the link that carried the most bytes."""
     donor_wire_bytes: int
     segments: int
-    """Over all links; the kernel counts a packet of several segments with one set of headers."""
+    """Number of segments over all links. A packet can have several; the kernel then counts one set of headers."""
     packets: int
 
 
@@ -250,31 +252,32 @@ class CpuShares(Record):
 
 
 class CrashRecord(Record):
-    """What a fault lost, found by comparing the clients' logs with the survivor's rows. Times since the load began, by one clock."""
+    """What a fault lost, found by comparing the clients' logs with the survivor's rows. Times are since the load began, by one
+    clock."""
 
     kind: Literal["crash"] = "crash"
     fault: str
-    """A level of the factor."""
+    """A level of the factor `fault`."""
     fault_ns: int
-    """Right before its first action."""
+    """Right before the first action of the fault."""
     in_force_ns: int | None = None
-    """When all its actions were done: it took effect between the two. None: older files."""
+    """When all actions of the fault were done. It took effect between `fault_ns` and this. None: older files."""
     dead_ns: int
-    """When the primary was killed: by the fault, or later if the fault was another."""
+    """When the primary was killed: by the fault itself, or some time after it."""
     watched_ns: int
     """Mean interval at which another connection polled the primary for new keys."""
     commits_per_s: float
-    """Acknowledged commits, from the beginning of the measured window to the fault."""
+    """Rate of acknowledged commits, from the beginning of the measured window to the fault."""
     acknowledged: int
-    """Commits that the primary acknowledged to clients, in all."""
+    """Total number of commits that the primary acknowledged to clients."""
     lost: int
     """Acknowledged commits that are not on the survivor."""
     lost_after: int = 0
-    """Lost commits acknowledged after the fault had begun, by a primary that survived it."""
+    """Lost commits that were acknowledged after the fault had begun, by a primary that survived it."""
     lost_in_force: int | None = None
-    """Lost commits acknowledged after the fault was in force. None: older files."""
+    """Lost commits that were acknowledged after the fault was in force. None: older files."""
     first_lost_ns: int | None
-    """When the earliest of the lost was acknowledged. None: nothing was lost."""
+    """When the first of the lost commits was acknowledged. None: nothing was lost."""
     refused: int
     unknown: int
     """Commits in progress when the primary died: no client got an answer to them."""
@@ -286,39 +289,40 @@ class CrashRecord(Record):
     seen_early: int
     """Commits that were seen before their client got its acknowledgement, or that were never acknowledged."""
     seen_early_median_ns: int | None
-    """How long before the acknowledgement, where there was one; a lower bound."""
+    """Median time from when such a commit was seen until its acknowledgement, if there was one; a lower bound."""
     phantoms: int
     """Keys that another connection saw and that are not on the survivor."""
     behind_before: int | None
-    """Transactions that the replica had not applied right before the fault; it was queried before the primary, so the number may be
-    too high. None: not queried."""
+    """Transactions that the replica had not applied right before the fault. It was queried before the primary, so the number may be
+    too high. Of several replicas, the most advanced one. None: not queried."""
     unreceived_before: int | None = None
-    """Those of `behind_before` that had not arrived: in transit, or not sent yet. Of several replicas, for the most advanced one."""
+    """Those of `behind_before` that had not arrived: in transit, or not sent yet."""
     applied_per_s_before: float | None = None
-    """Transactions that this replica applied, from the beginning of the load to the fault. None: older files."""
+    """Rate at which this replica applied transactions, from the beginning of the load to the fault. None: older files."""
     cpus_before: CpuShares | None = None
     """CPUs in use on the primary's machine in the measured window before the fault. None: not counted, or older files."""
     heartbeat_before_ns: int | None
     replica_rtt_ns: int
-    """Measured at rest."""
+    """RTT to the replica, measured at rest."""
     promoted: str | None
     """Name of the server that took over. None: none could, and the trial is void."""
     promotion_ns: int
     unapplied: int
-    """Transactions that it had received but not yet applied when it was promoted."""
+    """Transactions that the promoted server had received but not yet applied."""
     lost_keys: tuple[int, ...]
     """The first lost keys, at most twenty."""
     stall_ns: int | None = None
-    """In a cluster, the longest time without an acknowledged commit in the part that continued, from the last commit before the fault
-    on. Clients at its other nodes retry continuously. None: another mode, or older files."""
+    """In a cluster: the longest time without an acknowledged commit in the part that continued, from the last commit before the fault
+    on. Clients at its other nodes retry continuously. None: no cluster, or older files."""
     by_itself: int | None = None
-    """Commits that were sent to a node after it was cut off, and acknowledged by it."""
+    """Commits that were sent to a node after it was cut off and that it acknowledged nevertheless."""
     meanwhile_per_s: float | None = None
-    """Commits acknowledged by the primary while a member was cut off or slow. None: the primary died, or older files."""
+    """Rate of commits that the primary acknowledged while a member was cut off or slow. None: the primary died, or older files."""
     back_ns: int | None = None
     """Time from the end of that member's fault until it was a full member again. None: it was not, or not within a minute."""
     joined: JoinRecord | None = None
-    """A member that left and joined. Then `stall_ns` ends when the primary died, and `meanwhile_per_s` is for the time of the join."""
+    """For a fault in which a member left and joined. Then `stall_ns` ends when the primary died, and `meanwhile_per_s` is the rate
+    during the join."""
 
 
 class FallbackSample(Record):
@@ -329,14 +333,14 @@ class FallbackSample(Record):
     clients: int
     waiting: int
     acknowledged: int
-    """Total of its own counter; what it counts differs between servers."""
+    """The primary's own counter; what it counts differs between servers."""
     unacknowledged: int
     behind: int | None
     """Transactions that the replica lacks. None: it could not be queried."""
 
 
 class FallbackRecord(Record):
-    """Effects of a replica that is away for longer than the server's timeout, and returns. Times since the load began."""
+    """Effects of a replica that is away for longer than the server's timeout, and returns. Times are since the load began."""
 
     kind: Literal["fallback"] = "fallback"
     timeout_ms: int | None
@@ -352,33 +356,34 @@ class FallbackRecord(Record):
     fell_ns: int | None
     """When the primary was first seen asynchronous. None: it never fell back."""
     back_ns: int | None
-    """When it was first seen semi-synchronous for good; perhaps only after the load, if commits never pause. None: not even then."""
+    """When it was first seen semi-synchronous and stayed so. Perhaps only after the load, if commits never pause. None: not even
+    then."""
     load_ended_ns: int | None = None
     """Time of the last acknowledgement to any client."""
     unprotected: int
-    """Commits acknowledged to clients between `fell_ns` and `back_ns`, from their logs: no replica had acknowledged them, although
-    one may have received them soon after."""
+    """Commits acknowledged to clients between `fell_ns` and `back_ns`, from the clients' logs. No replica had acknowledged them,
+    although one may have received them soon after."""
     unacknowledged: int
     """Unacknowledged commits by the server's own counter, in its unit: under AFTER_SYNC MySQL counts a group of commits as
     one."""
     acknowledged: int
-    """Commits acknowledged to clients, in all."""
+    """Total number of commits acknowledged to clients."""
     samples: tuple[FallbackSample, ...]
     commits: tuple[tuple[int, int], ...]
-    """Start of a slice of time, and number of commits acknowledged to clients in it; slices have equal lengths."""
+    """The start of each slice of time, and the number of commits acknowledged to clients in it. Slices have equal lengths."""
     log_lines: tuple[str, ...]
-    """Lines of the primary's log about it."""
+    """Lines of the primary's log about the fallback."""
 
 
 class MachineLoad(Record):
     """The machine's load during a trial. None: not reported by this kernel."""
 
-    psi_cpu_some_share: Level | None
-    """Share of the trial in which some runnable task waited for a CPU (pressure stall information)."""
-    psi_io_some_share: Level | None
-    steal_share: Level | None
-    load_average_1m: Level
-    busy_cpus: Level | None = None
+    psi_cpu_some_share: ShareOrCpus | None
+    """Share of the trial in which at least one runnable task waited for a CPU (pressure stall information)."""
+    psi_io_some_share: ShareOrCpus | None
+    steal_share: ShareOrCpus | None
+    load_average_1m: ShareOrCpus
+    busy_cpus: ShareOrCpus | None = None
     """Mean number of busy CPUs of this machine, or of all hosts, the trial's own work included. None in older files."""
 
 
@@ -386,11 +391,12 @@ class Trial(Record):
     """One arm measured once. Void trials are kept, with the reason; they are never silently replaced by a repetition."""
 
     number: Count
-    """From 0 in the order in which they ran."""
+    """Counted from 0, in the order in which trials ran."""
     block: Count
     position: Count
     attempt: Count = 0
-    """0, then one more each time the whole block was measured again after a void trial (before format 6, only the void trial)."""
+    """Counted from 0: one more each time the whole block was measured again after a void trial (before format 6: only the void
+    trial)."""
     arm: str
     status: TrialStatus
     void_reason: str | None = None
@@ -401,7 +407,7 @@ class Trial(Record):
     """Verified facts: sections `session` (the engine's), `server`, `forwarder`, `link`, `replication`."""
     load: MachineLoad | None = None
     window: Window | None = None
-    """None: older files, and trials without a measured window."""
+    """None: older files, or a trial without a measured window."""
     fault: Annotated[CrashRecord | FallbackRecord, Field(discriminator="kind")] | None = None
     """None: no fault was injected."""
     warnings: tuple[str, ...] = ()
@@ -411,11 +417,11 @@ class StopReason(StrEnum):
     """Why no further block was run."""
 
     WIDTH = "width"
-    """Every headline ratio and the A/A arm reached the requested interval width."""
+    """The intervals of all headline ratios and of the A/A arm are as narrow as requested."""
     TIME = "time"
-    """The time budget was used."""
+    """The time budget was used up."""
     BLOCKS = "blocks"
-    """The cap on blocks was reached."""
+    """The maximum number of blocks was reached."""
     INTERRUPTED = "interrupted"
     """Ctrl-C; `howfar resume` continues the run."""
 
@@ -433,7 +439,7 @@ class RunInfo(Record):
     quick: bool
     plan_toml: str
     plan: dict[str, Any]
-    """The resolved plan: after --quick and command line options."""
+    """The resolved plan, after --quick and command line options."""
     seed: int
     arms: tuple[Arm, ...]
     environment: dict[str, Any]
@@ -441,11 +447,12 @@ class RunInfo(Record):
     server_kind: str
     server_version: str
     whole_blocks: bool = False
-    """A block with a void trial was measured again as a whole. Older files repeated the void trial alone."""
+    """Whether a block with a void trial was measured again as a whole. In older files only the void trial was repeated."""
 
 
 class RunEvent(Record):
-    """Something that happened to the run; `resumed`, `confirming` and `confirmation` below write and read the text."""
+    """An event in the run's history. `stopped`, `resumed` and the functions after them write the text `what`; `confirmation` and
+    `resume_points` read it."""
 
     unix_ns: int
     what: str
@@ -460,37 +467,42 @@ class Run(Record):
     """None: the run is still being measured, or was killed; `howfar resume` continues it."""
     events: tuple[RunEvent, ...] = ()
     is_verified: bool = True
-    """Whether all of it was checked against checksums that were written with it. Older files have none."""
+    """Whether all data were checked against the checksums that were written with them. Older files have none."""
 
 
-SPOILED_SHOWN = 3
-"""Number of blocks with a void trial that are shown if there are no others: too few for an interval."""
+MAX_SPOILED_SHOWN = 3
+"""Maximum number of blocks with a void trial that are shown if there are no others: too few for an interval."""
 
 
 def left_out(run: Run) -> frozenset[int]:
-    """Numbers of the good trials that are not used: of attempts at a block that a void trial ended, and of blocks with a void trial in
-    their last attempt, except those in `spoiled_shown`."""
+    """Numbers of the good trials that are not used. These are those of attempts that a void trial ended, and of blocks with a void
+    trial in their last attempt, except the blocks in `spoiled_shown`."""
     if not run.info.whole_blocks:
         return frozenset()
-    spoiled, last, shown = _spoiled(run), _last_attempts(run), spoiled_shown(run)
+    spoiled, last_attempts, shown = _spoiled(run), _last_attempts(run), spoiled_shown(run)
     return frozenset(
         trial.number
         for trial in run.trials
         if trial.status is TrialStatus.OK
         and (
-            trial.attempt < last[trial.block] or ((trial.block, trial.attempt) in spoiled and trial.block not in shown)
+            trial.attempt < last_attempts[trial.block]
+            or ((trial.block, trial.attempt) in spoiled and trial.block not in shown)
         )
     )
 
 
 def spoiled_shown(run: Run) -> frozenset[int]:
-    """The plan's blocks whose good trials are shown although another trial was void: the first ones, if every block has a void
-    trial."""
+    """The plan's blocks whose good trials are shown although another of their trials was void: the first few blocks, if every block
+    has a void trial."""
     if not run.info.whole_blocks:
         return frozenset()
-    ends = [end for end in sorted(_last_attempts(run).items()) if end[0] < CONFIRMATION_BLOCK]
+    last_attempts = [attempt for attempt in sorted(_last_attempts(run).items()) if attempt[0] < CONFIRMATION_BLOCK]
     spoiled = _spoiled(run)
-    return frozenset(block for block, _ in ends[:SPOILED_SHOWN]) if all(end in spoiled for end in ends) else frozenset()
+    return (
+        frozenset(block for block, _ in last_attempts[:MAX_SPOILED_SHOWN])
+        if all(attempt in spoiled for attempt in last_attempts)
+        else frozenset()
+    )
 
 
 def _spoiled(run: Run) -> set[tuple[int, int]]:
@@ -498,10 +510,10 @@ def _spoiled(run: Run) -> set[tuple[int, int]]:
 
 
 def _last_attempts(run: Run) -> dict[int, int]:
-    last: dict[int, int] = {}
+    last_attempts: dict[int, int] = {}
     for trial in run.trials:
-        last[trial.block] = max(trial.attempt, last.get(trial.block, 0))
-    return last
+        last_attempts[trial.block] = max(trial.attempt, last_attempts.get(trial.block, 0))
+    return last_attempts
 
 
 def plan_part(run: Run) -> Run:
@@ -510,7 +522,7 @@ def plan_part(run: Run) -> Run:
 
 
 def compared_part(run: Run) -> Run:
-    """The plan's own arms, without what was measured to judge the instrument."""
+    """The plan's own arms, without the controls."""
     compared = (ArmRole.BASELINE, ArmRole.DUPLICATE, ArmRole.CONTENDER)
     return _part(run, tuple(arm for arm in run.info.arms if arm.role in compared))
 
@@ -521,15 +533,15 @@ def confirmation_part(run: Run) -> Run:
 
 
 def _part(run: Run, arms: tuple[Arm, ...]) -> Run:
-    """The part of the run with these arms, without the trials that `left_out` finds in the complete run."""
-    out = left_out(run)
-    if arms == run.info.arms and not out:
+    """The part of the run with these arms, without the trials that are left out of the complete run."""
+    unused = left_out(run)
+    if arms == run.info.arms and not unused:
         return run
     names = {arm.name for arm in arms}
     return run.model_copy(
         update={
             "info": run.info.model_copy(update={"arms": arms}),
-            "trials": tuple(trial for trial in run.trials if trial.arm in names and trial.number not in out),
+            "trials": tuple(trial for trial in run.trials if trial.arm in names and trial.number not in unused),
         }
     )
 
@@ -539,44 +551,45 @@ _HEADER_BYTES = 8
 
 
 def contradictions(run: Run) -> Iterator[str]:
-    """Contradictions within a run, in words. Without checksums, which prove that values are as written, the counts of a trial are
-    checked against each other."""
+    """Contradictions within a run, in words. In a file without checksums, a trial's counts are also checked against each other."""
     names = Counter(arm.name for arm in run.info.arms)
     if not names:
         yield "it has no arm"
     if sum(arm.role is ArmRole.BASELINE for arm in run.info.arms) > 1:
         yield "it has more than one baseline"
-    for place, trial in enumerate(run.trials):
-        if trial.number != place:
-            yield f"trial {place} is missing"
+    for index, trial in enumerate(run.trials):
+        if trial.number != index:
+            yield f"trial {index} is missing"
             return
         if trial.arm not in names:
             yield f"trial {trial.number} is of an arm that it does not have"
         if trial.measured is not None and not run.is_verified:
-            for found in _of_counts(trial.measured):
-                yield f"trial {trial.number}: {found}"
+            for contradiction in _count_contradictions(trial.measured):
+                yield f"trial {trial.number}: {contradiction}"
 
 
-def _of_counts(measured: Measured) -> Iterator[str]:
-    slices = measured.intervals
-    if slices:
-        yield from _unequal("the window", measured.elapsed_ns, sum(each.length_ns for each in slices), "its intervals")
-        done = sum(each.transactions for each in slices)
+def _count_contradictions(measured: Measured) -> Iterator[str]:
+    intervals = measured.intervals
+    if intervals:
+        yield from _unequal(
+            "the window", measured.elapsed_ns, sum(record.length_ns for record in intervals), "its intervals"
+        )
+        done = sum(record.transactions for record in intervals)
         yield from _unequal("transactions", measured.transactions, done, "the intervals")
         errors = sum(count for code, count in measured.errors.items() if code != "disconnect")  # not a server's error
-        yield from _unequal("errors", errors, sum(each.errors for each in slices), "the intervals")
-        if not measured.told:  # an application reports its queries at the end
-            asked = sum(each.queries for each in slices)
-            yield from _unequal("queries", measured.queries, asked, "the intervals")
+        yield from _unequal("errors", errors, sum(record.errors for record in intervals), "the intervals")
+        if not measured.told:  # an application reports its queries only at the end
+            interval_queries = sum(record.queries for record in intervals)
+            yield from _unequal("queries", measured.queries, interval_queries, "the intervals")
     if measured.services:
-        turns = sum(each.turns for each in measured.services)
-        yield from _unequal("round trips", measured.turns, turns, "the services")
-    else:  # of SQL, where each query is a round trip
+        service_round_trips = sum(record.turns for record in measured.services)
+        yield from _unequal("round trips", measured.turns, service_round_trips, "the services")
+    else:  # in SQL each query is a round trip
         yield from _unequal("round trips", measured.turns, measured.queries, "the queries")
-    kinds = {each.kind: each for each in measured.histograms}
-    closed = kinds.get("transaction") if "service" not in kinds else None
-    if closed is not None:
-        yield from _unequal("transactions", measured.transactions, closed.count, "their histogram")
+    kinds = {record.kind: record for record in measured.histograms}
+    transactions = kinds.get("transaction") if "service" not in kinds else None
+    if transactions is not None:
+        yield from _unequal("transactions", measured.transactions, transactions.count, "their histogram")
     for histogram in measured.histograms:
         if not _is_whole(histogram):
             yield f"the histogram {histogram.kind} is broken"
@@ -585,13 +598,13 @@ def _of_counts(measured: Measured) -> Iterator[str]:
             yield f"the CPU time of {cpu.role} is less than that of one of its threads"
 
 
-def _unequal(what: str, counted: int, other: int, where: str) -> Iterator[str]:
+def _unequal(what: str, counted: int, other: int, source: str) -> Iterator[str]:
     if counted != other:
-        yield f"{what}: {counted}, but {other} by {where}"
+        yield f"{what}: {counted}, but {other} by {source}"
 
 
 def _is_whole(histogram: HistogramRecord) -> bool:
-    """Whether its data is intact, by the checksum of zlib, and its figures are in ascending order."""
+    """Whether the histogram's data are intact, by zlib's checksum, and its figures are in ascending order."""
     figures = (histogram.min_ns, histogram.p50_ns, histogram.p95_ns, histogram.p99_ns, histogram.max_ns)
     if figures != tuple(sorted(figures)) or not figures[0] <= histogram.mean_ns <= figures[-1]:
         return False
@@ -614,16 +627,16 @@ CONFIRMED_NOTHING = "nothing to confirm"
 
 @dataclass(frozen=True)
 class Confirming:
-    """The decision made when the plan's blocks had ended."""
+    """The confirmation of a run, as decided when the plan's blocks had ended."""
 
     stop: StopReason
-    """Why they ended."""
+    """Why the plan's blocks ended."""
     interventions: tuple[dict[str, Any], ...]
-    """The interventions, as `analysis/confirmation.py` writes and reads them."""
+    """The changes that are made to test limits, as `analysis/confirmation.py` writes and reads them."""
     refused: tuple[dict[str, Any], ...]
     """Limits that cannot be changed here, and why."""
     ended: bool
-    """Whether its blocks are measured, or there are none. A confirmation that the time cut short has not ended: it can continue."""
+    """Whether its blocks are measured, or it has none. A confirmation that the time budget cut short has not ended."""
 
 
 def stopped(stop: StopReason) -> str:
@@ -631,50 +644,51 @@ def stopped(stop: StopReason) -> str:
 
 
 def resumed(trial: int, environment: Mapping[str, Any], differs: Sequence[str]) -> str:
-    """`trial`: number of the first one after the break. `environment`: the present one. `differs`: from the run's head, in words."""
-    return _text(_RESUMED, {"trial": trial, "differs": list(differs), "environment": dict(environment)})
+    """`trial`: number of the first trial after the break. `environment`: the present environment. `differs`: how it differs from that
+    in the run's head, in words."""
+    return _event_text(_RESUMED, {"trial": trial, "differs": list(differs), "environment": dict(environment)})
 
 
 def extended(trial: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """`before`, `after`: the values of the plan's timing that changed."""
-    return _text(_EXTENDED, {"trial": trial, "before": dict(before), "after": dict(after)})
+    """`before`, `after`: the values of the plan's timing that changed, before and after the change."""
+    return _event_text(_EXTENDED, {"trial": trial, "before": dict(before), "after": dict(after)})
 
 
 def confirming(
     stop: StopReason, interventions: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]
 ) -> str:
-    return _text(
+    return _event_text(
         _CONFIRMING, {"stop": stop.value, "asked": [*map(dict, interventions)], "refused": [*map(dict, refused)]}
     )
 
 
 def confirmed(blocks: int, why: str) -> str:
     """`why`: `CONFIRMED_COMPLETE`, `_TIME` or `_NOTHING`."""
-    return _text(_CONFIRMED, {"blocks": blocks, "why": why})
+    return _event_text(_CONFIRMED, {"blocks": blocks, "why": why})
 
 
 def confirmation(events: Iterable[RunEvent]) -> Confirming | None:
-    """The confirmation of a run, which has at most one. None: none was begun."""
-    found: Confirming | None = None
+    """The confirmation of a run. None: none was begun. A run has at most one."""
+    latest: Confirming | None = None
     for event in events:
-        word, _, detail = event.what.partition(": ")
-        if word == _CONFIRMING:
+        kind, _, detail = event.what.partition(": ")
+        if kind == _CONFIRMING:
             data = json.loads(detail)
-            found = Confirming(StopReason(data["stop"]), tuple(data["asked"]), tuple(data["refused"]), ended=False)
-        elif word == _CONFIRMED and found is not None:
-            found = replace(found, ended=json.loads(detail)["why"] != CONFIRMED_TIME)
-    return found
+            latest = Confirming(StopReason(data["stop"]), tuple(data["asked"]), tuple(data["refused"]), ended=False)
+        elif kind == _CONFIRMED and latest is not None:
+            latest = replace(latest, ended=json.loads(detail)["why"] != CONFIRMED_TIME)
+    return latest
 
 
-def breaks(events: Iterable[RunEvent]) -> tuple[int, ...]:
-    """Numbers of the trials that were the first after a resume, ascending; a block may span such a break."""
-    found = set()
+def resume_points(events: Iterable[RunEvent]) -> tuple[int, ...]:
+    """Numbers of the trials that were the first after a resume, ascending. A block may span such a break."""
+    numbers = set()
     for event in events:
-        word, _, detail = event.what.partition(": ")
-        if word == _RESUMED and detail:
-            found.add(int(json.loads(detail)["trial"]))
-    return tuple(sorted(found))
+        kind, _, detail = event.what.partition(": ")
+        if kind == _RESUMED and detail:
+            numbers.add(int(json.loads(detail)["trial"]))
+    return tuple(sorted(numbers))
 
 
-def _text(word: str, detail: dict[str, Any]) -> str:
-    return f"{word}: {json.dumps(detail, ensure_ascii=False, allow_nan=False)}"
+def _event_text(kind: str, detail: dict[str, Any]) -> str:
+    return f"{kind}: {json.dumps(detail, ensure_ascii=False, allow_nan=False)}"

@@ -1,8 +1,7 @@
 """A run as one SQLite file: written trial by trial, readable at any time, never with half a trial in it.
 
-While a run continues the file is in WAL mode, so readers never wait; at its end it becomes one plain file again. A file
-appears under its name only when its head is complete. Its tables are described in docs/run-file.md. Not here: any statistic, and the
-meaning of a record.
+While a run continues, the file is in WAL mode, so readers never wait. At the end of the run it becomes one plain file again. A file
+appears under its name only when its head is complete. Its tables are described in docs/run-file.md, the records in `records.py`.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from howfar.store.database import (
     check_structure,
     checksum,
     connect,
-    damaged,
+    damage_error,
     loads,
-    opened,
+    open_for_reading,
     reading,
     schema_of,
-    translated,
+    translate_errors,
 )
 from howfar.store.partial import unfinished
 from howfar.store.records import (
@@ -64,18 +63,18 @@ class RunFile:
     """A run file open for writing. One writer at a time; close it, or use it as a context manager."""
 
     is_new = False
-    """Whether this object created the file, so that no run is resumed."""
+    """Whether this object created the file. Otherwise it resumes a run."""
 
     def __init__(self, path: Path) -> None:
         """Open an existing run file. Raises NotARunFile, NewerRunFile, DiskFull, RunFileError."""
         self.path = path
-        with translated(path, "open", RUN_FILE):
+        with translate_errors(path, "open", RUN_FILE):
             check_regular(path, RUN_FILE)
-            # Held until the database is closed: closing any descriptor of a file drops SQLite's own locks on it.
+            # Kept open until the database is closed: closing any descriptor of a file drops SQLite's own locks on it.
             self._lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._take_lock()
-            with translated(path, "open", RUN_FILE):
+            with translate_errors(path, "open", RUN_FILE):
                 self._db = connect(path, "rw")
         except BaseException:
             os.close(self._lock)
@@ -90,7 +89,7 @@ class RunFile:
             raise
 
     def _check(self) -> None:
-        """Check that the file can be continued: so new checksums never cover data that was not verified."""
+        """Check that the file is intact and can be continued. So new checksums never cover data that were not verified."""
         version = check_kind(self._db, self.path, RUN_FILE, FORMAT_VERSION)
         if version < FORMAT_VERSION:
             raise RunFileError(
@@ -98,23 +97,23 @@ class RunFile:
                 "`howfar report` reads it. Begin a new run to measure more.",
             )
         check_schema(self._db, self.path, _schema(version))
-        _check_sums(self._db, self.path)
+        _verify_checksums(self._db, self.path)
 
     @contextmanager
     def _change(self, doing: str = "write to") -> Iterator[sqlite3.Connection]:
         """One transaction, which ends with new checksums. Raises DiskFull, RunFileError."""
-        with translated(self.path, doing, RUN_FILE), self._db:
+        with translate_errors(self.path, doing, RUN_FILE), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db
-            _seal(self._db)
+            _write_run_checksum(self._db)
 
     def append_trial(self, trial: Trial) -> None:
-        """Write one trial and commit. Either the whole trial is in the file or nothing of it. Raises DiskFull."""
+        """Write one trial in one transaction, so that the file never has half a trial. Raises DiskFull."""
         with self._change("write a trial to") as db:
             insert_trial(db, trial)
             db.execute(
                 "UPDATE trial SET checksum = ? WHERE number = ?",
-                (_trial_sums(db, trial.number)[trial.number], trial.number),
+                (_trial_checksums(db, trial.number)[trial.number], trial.number),
             )
 
     def set_stop(self, stop: StopReason) -> None:
@@ -123,16 +122,16 @@ class RunFile:
             db.execute("UPDATE run SET stop = ?", (stop.value,))
             self._add_event(events.stopped(stop))
 
-    def go_on(self, happened: Sequence[str], plan: Mapping[str, Any]) -> None:
+    def extend(self, happened: Sequence[str], plan: Mapping[str, Any]) -> None:
         """Record that the run continues after a break, with `plan` (JSON) from now on. `happened`: event texts, see `records.py`."""
         with self._change() as db:
             db.execute("UPDATE run SET stop = NULL")
             update_plan(db, plan)
-            for what in happened:
-                self._add_event(what)
+            for event in happened:
+                self._add_event(event)
 
     def confirm(self, arms: Sequence[Arm], what: str) -> None:
-        """Add arms that the plan does not have, and the event that describes their purpose: both or neither."""
+        """Add the arms of a confirmation and the event that describes their purpose, in one transaction."""
         with self._change() as db:
             (first,) = db.execute("SELECT count(*) FROM arm").fetchone()
             insert_arms(db, arms, int(first))
@@ -147,7 +146,7 @@ class RunFile:
         insert(self._db, "event", {"unix_ns": time.time_ns(), "what": what})
 
     def read(self) -> Run:
-        """The run as it is in the file so far."""
+        """The run as far as it is in the file."""
         with reading(self.path, RUN_FILE):
             self._db.execute("BEGIN")  # one snapshot for all tables
             try:
@@ -156,7 +155,8 @@ class RunFile:
                 self._db.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Merge the WAL into the file. If that fails (readers, a full disk), the WAL stays next to it and nothing is lost."""
+        """Merge the WAL into the file and close it. If merging fails (readers, a full disk), the WAL stays next to it and nothing
+        is lost."""
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA journal_mode = DELETE")
         with contextlib.suppress(sqlite3.Error):
@@ -185,10 +185,10 @@ def check_absent(path: Path) -> None:
             f"{path} already exists; a run file is never overwritten",
             f"`howfar resume {path}` continues it; `--out` gives a new run another name.",
         )
-    left = path.with_name(path.name + "-wal")
-    if left.exists():
+    leftover = path.with_name(path.name + "-wal")
+    if leftover.exists():
         raise RunFileError(
-            f"{left} is left over from a run file that was removed, and would be read as part of a new one of that name",
+            f"{leftover} is left over from a run file that was removed, and would be read as part of a new one of that name",
             "Remove it too, or give the run another name with --out.",
         )
     if not path.parent.is_dir():
@@ -206,16 +206,16 @@ def check_absent(path: Path) -> None:
 
 
 def create(path: Path, info: RunInfo) -> RunFile:
-    """Create a run file with its head. Leaves nothing behind when it fails. Raises DiskFull, RunFileError."""
+    """Create a run file with its head. If that fails, nothing is left behind. Raises DiskFull, RunFileError."""
     check_absent(path)
-    with translated(path, "create", RUN_FILE), unfinished(path) as partial:
+    with translate_errors(path, "create", RUN_FILE), unfinished(path) as partial:
         with contextlib.closing(connect(partial, "rw")) as db:
             create_tables(db)
             with db:
                 db.execute("BEGIN IMMEDIATE")
                 insert_info(db, info)
                 insert(db, "event", {"unix_ns": time.time_ns(), "what": events.CREATED})
-                _seal(db)
+                _write_run_checksum(db)
         _publish(partial, path)
     try:
         file = RunFile(path)
@@ -227,7 +227,7 @@ def create(path: Path, info: RunInfo) -> RunFile:
 
 
 def _publish(partial: Path, path: Path) -> None:
-    """Give the complete file its name, never replacing another file."""
+    """Give the complete file its name. Never replaces another file."""
     try:
         os.link(partial, path)
     except FileExistsError:
@@ -240,7 +240,7 @@ def _publish(partial: Path, path: Path) -> None:
 
 def read_run(path: Path) -> Run:
     """Read a whole run, also while another process writes it. Raises NotARunFile, NewerRunFile, RunFileError."""
-    with opened(path, RUN_FILE, FORMAT_VERSION) as (db, version):
+    with open_for_reading(path, RUN_FILE, FORMAT_VERSION) as (db, version):
         if version == FORMAT_VERSION:
             return _read(db, path, version)
         with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
@@ -250,32 +250,32 @@ def read_run(path: Path) -> Run:
 
 
 def _read(db: sqlite3.Connection, path: Path, version: int) -> Run:
-    """The run in a database, which may be upgraded. Raises NotARunFile, and what `database.reading` translates."""
+    """The run in a database, which is upgraded if its format is older. Raises NotARunFile, and what `database.reading` translates."""
     check_schema(db, path, _schema(version))
     is_verified = version >= CHECKSUMS_SINCE
     if is_verified:
-        _check_sums(db, path)
+        _verify_checksums(db, path)
     else:
         check_structure(db, path)
     upgrade(db, version)
     info, stop = read_info(db)
     run = Run(info=info, trials=read_trials(db), stop=stop, events=read_events(db), is_verified=is_verified)
-    events.confirmation(run.events), events.breaks(run.events)  # check that they can be parsed
+    events.confirmation(run.events), events.resume_points(run.events)  # check that they can be parsed
     contradiction = next(contradictions(run), None)
     if contradiction is not None:
-        raise damaged(path, contradiction)
+        raise damage_error(path, contradiction)
     return run
 
 
 @cache
 def _schema(version: int) -> Schema:
-    """The tables of a format: the present ones without the columns that later formats added."""
+    """The tables of a format: the present tables without the columns that later formats added."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         create_tables(db)
         schema = schema_of(db)
     for step in range(version, FORMAT_VERSION):
-        for added in UPGRADES[step]:
-            table, _, _, name, *_ = added.split()
+        for column_sql in UPGRADES[step]:
+            table, _, _, name, *_ = column_sql.split()
             schema[table] = frozenset(column for column in schema[table] if column[0] != name)
     return schema
 
@@ -345,16 +345,17 @@ CREATE TABLE event (
 """
 
 
-_PARTS: dict[str, type[Record]] = {"cpu": CpuRecord, "interval": IntervalRecord, "histogram": HistogramRecord}
-"""Lists of a trial, each a table whose columns are the record's fields."""
-_TYPES: dict[object, str] = {int: "INTEGER", float: "REAL", str: "TEXT"}
+_PART_TABLES: dict[str, type[Record]] = {"cpu": CpuRecord, "interval": IntervalRecord, "histogram": HistogramRecord}
+"""The tables for the lists in a trial. Their columns are the record's fields."""
+_SQL_TYPES: dict[object, str] = {int: "INTEGER", float: "REAL", str: "TEXT"}
 
 
 def _part_table(name: str, record: type[Record]) -> str:
-    """SQL that creates a table of `_PARTS`. Histograms are long, so their table has a rowid, and their data is not in base64."""
+    """SQL that creates a table of `_PART_TABLES`. Histograms are long, so their table has a rowid, and their data are stored as a
+    BLOB, not in base64."""
     columns = (
-        f"{field} {'BLOB' if field == 'data' else _TYPES[known.annotation]} NOT NULL"
-        for field, known in record.model_fields.items()
+        f"{field} {'BLOB' if field == 'data' else _SQL_TYPES[field_info.annotation]} NOT NULL"
+        for field, field_info in record.model_fields.items()
     )
     key = "trial INTEGER NOT NULL REFERENCES trial (number), place INTEGER NOT NULL"
     options = "STRICT" if record is HistogramRecord else "STRICT, WITHOUT ROWID"
@@ -362,7 +363,7 @@ def _part_table(name: str, record: type[Record]) -> str:
 
 
 CHECKSUMS_SINCE = 7
-"""The format that introduced checksums."""
+"""The first format with checksums."""
 
 UPGRADES = {
     1: ("trial ADD COLUMN busy_cpus REAL",),
@@ -372,12 +373,13 @@ UPGRADES = {
     5: ("run ADD COLUMN whole_blocks INTEGER NOT NULL DEFAULT 0",),
     6: ("run ADD COLUMN checksum TEXT", "trial ADD COLUMN checksum TEXT"),
 }
-"""Columns that the next format added: `around` is the window (`window` is an SQL keyword); for older trials they are unknown."""
+"""By format: the columns that the next format added. For older trials their values are unknown. `around` is the window, because
+`window` is an SQL keyword."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables in an empty database, within one transaction."""
-    parts = " ".join(_part_table(name, record) for name, record in _PARTS.items())
+    parts = " ".join(_part_table(name, record) for name, record in _PART_TABLES.items())
     connection.executescript(
         f"BEGIN; {TABLES} {parts} PRAGMA application_id = {RUN_FILE.application_id}; PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
     )
@@ -386,59 +388,69 @@ def create_tables(connection: sqlite3.Connection) -> None:
 def upgrade(connection: sqlite3.Connection, version: int) -> None:
     """Bring a copy of an older file to the present format, one version at a time."""
     for step in range(version, FORMAT_VERSION):
-        for added in UPGRADES[step]:
-            connection.execute(f"ALTER TABLE {added}")
+        for column_sql in UPGRADES[step]:
+            connection.execute(f"ALTER TABLE {column_sql}")
         connection.execute(f"PRAGMA user_version = {step + 1}")
 
 
-def _trial_sums(db: sqlite3.Connection, number: int | None = None) -> dict[int, str]:
-    """The checksum of each trial as its rows are now, or of one."""
-    where, bound = ("", ()) if number is None else (" WHERE {} = ?", (number,))
+def _trial_checksums(db: sqlite3.Connection, number: int | None = None) -> dict[int, str]:
+    """The checksums of all trials, or of trial `number`, computed from their rows."""
+    where, parameters = ("", ()) if number is None else (" WHERE {} = ?", (number,))
     rows: dict[int, list[tuple[Any, ...]]] = {}
-    for table, key in (("trial", "number"), *((part, "trial") for part in _PARTS)):
+    for table, key in (("trial", "number"), *((part, "trial") for part in _PART_TABLES)):
         order = key if table == "trial" else "trial, place"
-        for row in db.execute(f"SELECT * FROM {table}{where.format(key)} ORDER BY {order}", bound):
-            rows.setdefault(row[key], []).append((table, *_without_sum(row)))
-    return {trial: checksum(found) for trial, found in rows.items()}
+        for row in db.execute(f"SELECT * FROM {table}{where.format(key)} ORDER BY {order}", parameters):
+            rows.setdefault(row[key], []).append((table, *_without_checksum(row)))
+    return {trial: checksum(trial_rows) for trial, trial_rows in rows.items()}
 
 
-def _run_sum(db: sqlite3.Connection) -> str:
-    """The checksum of everything that belongs to no trial, and of the list of trials."""
-    rows = [("run", *_without_sum(row)) for row in db.execute("SELECT * FROM run")]
+def _run_checksum(db: sqlite3.Connection) -> str:
+    """The checksum of all rows that belong to no trial, and of the numbers and checksums of the trials."""
+    rows = [("run", *_without_checksum(row)) for row in db.execute("SELECT * FROM run")]
     rows += [("arm", *row) for row in db.execute("SELECT * FROM arm ORDER BY place")]
     rows += [("event", *row) for row in db.execute("SELECT * FROM event ORDER BY rowid")]
     rows += [("trial", *row) for row in db.execute("SELECT number, checksum FROM trial ORDER BY number")]
     return checksum(rows)
 
 
-def _without_sum(row: sqlite3.Row) -> tuple[Any, ...]:
+def _without_checksum(row: sqlite3.Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in row.keys() if name != "checksum")  # noqa: SIM118 (a Row's values are iterated)
 
 
-def _seal(db: sqlite3.Connection) -> None:
-    """Write the checksum of the run; its trials already have theirs."""
-    db.execute("UPDATE run SET checksum = ?", (_run_sum(db),))
+def _write_run_checksum(db: sqlite3.Connection) -> None:
+    """Write the checksum of the run. Its trials already have theirs."""
+    db.execute("UPDATE run SET checksum = ?", (_run_checksum(db),))
 
 
-def _check_sums(db: sqlite3.Connection, path: Path) -> None:
+def _verify_checksums(db: sqlite3.Connection, path: Path) -> None:
     """Check all values against the checksums that were written with them. Raises NotARunFile."""
-    written = dict(db.execute("SELECT number, checksum FROM trial").fetchall())
-    found = _trial_sums(db)
-    for number in sorted(written.keys() | found.keys()):
-        if written.get(number) != found.get(number):
-            raise damaged(path, f"trial {number} is not as it was written")
-    if [row["checksum"] for row in db.execute("SELECT checksum FROM run")] != [_run_sum(db)]:
-        raise damaged(path, "its head, its arms or its events are not as they were written, or a trial is missing")
+    stored = dict(db.execute("SELECT number, checksum FROM trial").fetchall())
+    computed = _trial_checksums(db)
+    for number in sorted(stored.keys() | computed.keys()):
+        if stored.get(number) != computed.get(number):
+            raise damage_error(path, f"trial {number} is not as it was written")
+    if [row["checksum"] for row in db.execute("SELECT checksum FROM run")] != [_run_checksum(db)]:
+        raise damage_error(path, "its head, its arms or its events are not as they were written, or a trial is missing")
 
 
-_INFO_JSON = ("command", "plan", "environment")
-_MEASURED = tuple(name for name, field in Measured.model_fields.items() if field.annotation is int)
-_LOAD = tuple(MachineLoad.model_fields)
-_TRIAL = ("number", "block", "position", "attempt", "arm", "status", "void_reason", "started_unix_ns", "ended_unix_ns")
+_JSON_COLUMNS = ("command", "plan", "environment")
+_MEASURED_COLUMNS = tuple(name for name, field in Measured.model_fields.items() if field.annotation is int)
+_LOAD_COLUMNS = tuple(MachineLoad.model_fields)
+_TRIAL_COLUMNS = (
+    "number",
+    "block",
+    "position",
+    "attempt",
+    "arm",
+    "status",
+    "void_reason",
+    "started_unix_ns",
+    "ended_unix_ns",
+)
 
 
 def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
-    """Insert one row; column names come from this program, values are bound."""
+    """Insert one row. Column names come from this program; values are bound."""
     columns = ", ".join(row)
     marks = ", ".join("?" * len(row))
     connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
@@ -447,7 +459,7 @@ def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -
 def insert_info(connection: sqlite3.Connection, info: RunInfo) -> None:
     """Insert the head of a run and its arms."""
     row = info.model_dump(mode="json", exclude={"arms"})
-    for name in _INFO_JSON:
+    for name in _JSON_COLUMNS:
         row[name] = _json(row[name])
     insert(connection, "run", row)
     insert_arms(connection, info.arms, 0)
@@ -455,25 +467,25 @@ def insert_info(connection: sqlite3.Connection, info: RunInfo) -> None:
 
 def insert_arms(connection: sqlite3.Connection, arms: Iterable[Arm], first: int) -> None:
     """Insert arms. `first`: position of the first of them."""
-    for place, arm in enumerate(arms, first):
+    for position, arm in enumerate(arms, first):
         insert(
             connection,
             "arm",
-            {"name": arm.name, "place": place, "role": arm.role.value, "factors": _json(arm.factors)},
+            {"name": arm.name, "place": position, "role": arm.role.value, "factors": _json(arm.factors)},
         )
 
 
 def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
     """Insert a trial with its CPU times, intervals and histograms."""
-    row: dict[str, Any] = {name: getattr(trial, name) for name in _TRIAL}
+    row: dict[str, Any] = {name: getattr(trial, name) for name in _TRIAL_COLUMNS}
     row["status"] = trial.status.value
     if trial.measured is not None:
-        row |= {name: getattr(trial.measured, name) for name in _MEASURED}
+        row |= {name: getattr(trial.measured, name) for name in _MEASURED_COLUMNS}
         row["errors"] = _json(trial.measured.errors)
         row["services"] = _json([service.model_dump() for service in trial.measured.services])
         row["told"] = _json(trial.measured.told)
     if trial.load is not None:
-        row |= {name: getattr(trial.load, name) for name in _LOAD}
+        row |= {name: getattr(trial.load, name) for name in _LOAD_COLUMNS}
     if trial.window is not None:
         row["around"] = trial.window.model_dump_json()
     if trial.fault is not None:
@@ -481,13 +493,15 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
     row |= {"receipt": _json(trial.receipt), "warnings": _json(trial.warnings)}
     insert(connection, "trial", row)
     if trial.measured is not None:
-        parts = zip(_PARTS, (trial.measured.cpu, trial.measured.intervals, trial.measured.histograms), strict=True)
+        parts = zip(
+            _PART_TABLES, (trial.measured.cpu, trial.measured.intervals, trial.measured.histograms), strict=True
+        )
         for table, records in parts:
-            for place, part in enumerate(records):
+            for position, part in enumerate(records):
                 fields = part.model_dump()
                 if "data" in fields:
                     fields["data"] = base64.b64decode(fields["data"], validate=True)
-                insert(connection, table, {"trial": trial.number, "place": place} | fields)
+                insert(connection, table, {"trial": trial.number, "place": position} | fields)
 
 
 def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | None]:
@@ -498,22 +512,22 @@ def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | Non
     row = dict(rows[0])
     stop = row.pop("stop")
     del row["checksum"]
-    for name in _INFO_JSON:
+    for name in _JSON_COLUMNS:
         row[name] = loads(row[name])
     row |= {name: bool(row[name]) for name in ("quick", "whole_blocks")}
-    row["command"] = _today(row["command"], row["quick"])
-    found = connection.execute("SELECT * FROM arm ORDER BY place").fetchall()
-    if [arm["place"] for arm in found] != list(range(len(found))):
+    row["command"] = _with_present_options(row["command"], row["quick"])
+    arm_rows = connection.execute("SELECT * FROM arm ORDER BY place").fetchall()
+    if [arm["place"] for arm in arm_rows] != list(range(len(arm_rows))):
         raise ValueError("its arms are not numbered from 0 on")
     arms = tuple(
         Arm.model_validate({"name": arm["name"], "role": arm["role"], "factors": loads(arm["factors"])})
-        for arm in found
+        for arm in arm_rows
     )
     return RunInfo.model_validate(row | {"arms": arms}), None if stop is None else StopReason(stop)
 
 
-def _today(command: list[str], quick: bool) -> list[str]:
-    """A stored command in present options: formerly a plan ran in full unless --quick was given."""
+def _with_present_options(command: list[str], quick: bool) -> list[str]:
+    """A stored command, translated to present options: formerly a plan ran in full unless --quick was given."""
     if quick or "--full" in command or command[1:2] != ["run"]:
         return [word for word in command if word != "--quick"]
     return [*command[:3], "--full", *command[3:]]
@@ -531,14 +545,14 @@ def update_plan(connection: sqlite3.Connection, plan: Mapping[str, Any]) -> None
 
 def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
     """All trials in the order in which they ran."""
-    parts = {table: _parts(connection, table, record) for table, record in _PARTS.items()}
+    parts = {table: _read_parts(connection, table, record) for table, record in _PART_TABLES.items()}
     trials = []
     for row in connection.execute("SELECT * FROM trial ORDER BY number"):
         number = row["number"]
         measured = None
         if row["elapsed_ns"] is not None:
             measured = Measured(
-                **{name: row[name] for name in _MEASURED},
+                **{name: row[name] for name in _MEASURED_COLUMNS},
                 errors=loads(row["errors"]),
                 services=tuple(ServiceRecord(**part) for part in loads(row["services"] or "[]")),
                 told=loads(row["told"] or "{}"),
@@ -549,12 +563,12 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
         has_load = row["load_average_1m"] is not None
         trials.append(
             Trial(
-                **{name: row[name] for name in _TRIAL if name != "status"},
+                **{name: row[name] for name in _TRIAL_COLUMNS if name != "status"},
                 status=TrialStatus(row["status"]),
                 measured=measured,
                 receipt=loads(row["receipt"]),
                 fault=None if row["fault"] is None else loads(row["fault"]),
-                load=MachineLoad(**{name: row[name] for name in _LOAD}) if has_load else None,
+                load=MachineLoad(**{name: row[name] for name in _LOAD_COLUMNS}) if has_load else None,
                 window=None if row["around"] is None else Window.model_validate_json(row["around"]),
                 warnings=tuple(loads(row["warnings"])),
             )
@@ -562,15 +576,15 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
     return tuple(trials)
 
 
-def _parts(connection: sqlite3.Connection, table: str, record: type[Record]) -> dict[int, list[Any]]:
-    """Records of a table of `_PARTS`, by trial."""
-    found: dict[int, list[Any]] = {}
+def _read_parts(connection: sqlite3.Connection, table: str, record: type[Record]) -> dict[int, list[Any]]:
+    """Records of a table of `_PART_TABLES`, by trial."""
+    records: dict[int, list[Any]] = {}
     for row in connection.execute(f"SELECT * FROM {table} ORDER BY trial, place"):
         fields = {name: row[name] for name in record.model_fields}
         if "data" in fields:
             fields["data"] = base64.b64encode(fields["data"]).decode("ascii")
-        found.setdefault(row["trial"], []).append(record(**fields))
-    return found
+        records.setdefault(row["trial"], []).append(record(**fields))
+    return records
 
 
 def _json(value: Any) -> str:

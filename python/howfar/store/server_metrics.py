@@ -1,5 +1,7 @@
-"""A server's counters under neutral names, to which each kind of server translates its own. A run file stores them in one mapping with
-the counters that only this kind has, under that server's own names."""
+"""A server's counters under common names, to which each kind of server translates its own.
+
+A run file stores them in one mapping, together with the counters that only this kind of server has, under the server's own names.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ class ServerMetrics:
 
     requests: int | None = None
     statements: int | None = None
-    """Reads, writes, BEGIN and COMMIT, prepared or not; of a store of keys, gets and sets."""
+    """Reads, writes, BEGIN and COMMIT, prepared or not; for a key-value store, gets and sets."""
     transactions: int | None = None
-    """Ended, committed or rolled back."""
+    """Transactions that were committed or rolled back."""
     bytes_received: int | None = None
     bytes_sent: int | None = None
     connections: int | None = None
@@ -27,32 +29,32 @@ class ServerMetrics:
     """Waits of transactions for a row."""
     lock_wait_ms: int | None = None
     running: int | None = None
-    """Requests in progress when it is queried, that query included."""
+    """Requests in progress when the server is queried, including that query."""
     clients: int | None = None
-    """Sessions when it is queried, without the laboratory's own."""
+    """Sessions when the server is queried, without the laboratory's own."""
     lookup_hits: int | None = None
     lookup_misses: int | None = None
     evicted_keys: int | None = None
     rejected_connections: int | None = None
 
     def __add__(self, other: ServerMetrics) -> ServerMetrics:
-        """Sums of the counts of two servers; a count that one of them lacks is the other's."""
-        return self._with(other, lambda one, two: two if one is None else one + (two or 0))
+        """The sum of the counts of two servers. If one of them lacks a count, the other's is used."""
+        return self._combined(other, lambda one, two: two if one is None else one + (two or 0))
 
     def __sub__(self, other: ServerMetrics) -> ServerMetrics:
-        """Counts less those of `other`; a count that `other` lacks stays."""
-        return self._with(other, lambda one, two: None if one is None else one - (two or 0))
+        """These counts minus those of `other`. A count that `other` lacks is unchanged."""
+        return self._combined(other, lambda one, two: None if one is None else one - (two or 0))
 
-    def _with(self, other: ServerMetrics, of_both: Callable[[int | None, int | None], int | None]) -> ServerMetrics:
-        theirs = asdict(other)
-        return ServerMetrics(**{name: of_both(count, theirs[name]) for name, count in asdict(self).items()})
+    def _combined(self, other: ServerMetrics, combine: Callable[[int | None, int | None], int | None]) -> ServerMetrics:
+        other_counts = asdict(other)
+        return ServerMetrics(**{name: combine(count, other_counts[name]) for name, count in asdict(self).items()})
 
 
 def server_metrics(counters: Mapping[str, int]) -> ServerMetrics:
     """Metrics from the counters of a snapshot, a receipt or a window."""
     names = ServerMetrics.__dataclass_fields__
-    found = {name: count for name, count in counters.items() if name in names}
-    return ServerMetrics(**found or _of_older_names(counters))
+    known = {name: count for name, count in counters.items() if name in names}
+    return ServerMetrics(**known or _from_older_names(counters))
 
 
 # ---------------------------------------------------------------- older run files
@@ -73,7 +75,7 @@ _OLDER_NAMES = {
     "lookup_hits": ("Lookup_hits",),
     "lookup_misses": ("Lookup_misses",),
 }
-"""Names in older run files: MariaDB's and MySQL's, which Redis and Memcached had too, and PostgreSQL's."""
+"""Names in older run files: those of MariaDB and MySQL, which were also used for Redis and Memcached, and those of PostgreSQL."""
 _OLDER_STATEMENTS = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
 _OLDER_COMMANDS = ("Calls_get", "Calls_set")
 _OLDER_SUMS = {
@@ -85,12 +87,12 @@ _OLDER_SUMS = {
     ),
     "transactions": (("xact_commit", "xact_rollback"),),
 }
-"""Sums of older counters; the first sum whose parts all exist is used."""
+"""Sums of older counters. The first sum whose parts all exist is used."""
 
 
-def _of_older_names(counters: Mapping[str, int]) -> dict[str, int]:
+def _from_older_names(counters: Mapping[str, int]) -> dict[str, int]:
     found = {field: [counters[name] for name in names if name in counters] for field, names in _OLDER_NAMES.items()}
     for field, sums in _OLDER_SUMS.items():
-        whole = (names for names in sums if all(name in counters for name in names))
-        found[field] = [sum(counters[name] for name in names) for names in whole]
+        complete_sums = (names for names in sums if all(name in counters for name in names))
+        found[field] = [sum(counters[name] for name in names) for names in complete_sums]
     return {field: counts[0] for field, counts in found.items() if counts}

@@ -1,9 +1,9 @@
-//! A start that somebody else sets, for engines on several hosts that are to begin at one moment.
+//! Jobs whose start is set from outside, for engines on several hosts that are to begin at one moment.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Observed, judge};
+use super::{Observed, check_rules};
 use crate::events::Failed;
 
 /// The line after a job that is held: begin at this moment of this host's monotonic clock, or at once where it has passed.
@@ -32,8 +32,8 @@ pub struct UsageJob {
 }
 
 impl UsageJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub fn check(&self) -> Result<(), Failed> {
-        judge(self, [Observed::rule(&self.observe)])
+        check_rules(self, [Observed::rule(&self.observe)])
     }
 }

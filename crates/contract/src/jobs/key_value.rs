@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::{Distribution, Rule, SessionJob, Workload};
 
 const KEY_DIGITS: u64 = 12;
-/// Bytes of the values of one request or reply, with their keys: a connection holds as much.
-const MOST_BYTES_AT_ONCE: u64 = 64 << 20;
+/// Maximum bytes of the values of one request or reply, with their keys: a connection holds that much.
+const MAX_BYTES_AT_ONCE: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -19,7 +19,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As the contract has it.
+    /// Its name in the contract.
     pub fn name(self) -> &'static str {
         match self {
             Self::Resp2 => "resp2",
@@ -40,7 +40,7 @@ impl Protocol {
 pub struct Size {
     #[schemars(range(max = 1_048_576))]
     pub bytes: u32,
-    #[serde(default = "one")]
+    #[serde(default = "one_u32")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
 }
@@ -83,22 +83,22 @@ pub enum Sizes {
     },
 }
 
-const fn one() -> u32 {
+const fn one_u32() -> u32 {
     1
 }
 
 impl Sizes {
-    /// The longest that there may be.
+    /// Length of the longest possible value.
     pub fn most(&self) -> u32 {
         match self {
             Self::Fixed { bytes } => *bytes,
             Self::Uniform { high, .. } => *high,
             Self::Lognormal { most, .. } => *most,
-            Self::Listed { sizes } => sizes.iter().map(|one| one.bytes).max().unwrap_or(0),
+            Self::Listed { sizes } => sizes.iter().map(|size| size.bytes).max().unwrap_or(0),
         }
     }
 
-    fn holds(&self) -> bool {
+    fn is_ordered(&self) -> bool {
         match self {
             Self::Uniform { low, high } => low <= high,
             Self::Lognormal { median, most, .. } => median <= most,
@@ -126,19 +126,19 @@ pub enum OnError {
 pub struct KeyValue {
     /// Redis: each session of `resp3` begins with HELLO 3, one of `resp2` with AUTH if there is a password.
     pub protocol: Protocol,
-    #[serde(default = "ten_thousand")]
+    #[serde(default = "default_keys")]
     #[schemars(range(min = 1, max = 999_999_999_999_u64))]
     pub keys: u64,
-    #[serde(default = "key")]
+    #[serde(default = "default_key_prefix")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9:_.-]{0,64}$"))]
     pub key_prefix: String,
     #[serde(default = "Distribution::uniform")]
     pub distribution: Distribution,
     /// Weights of the commands; each one is drawn with its share of their sum.
-    #[serde(default = "nine")]
+    #[serde(default = "default_get_weight")]
     #[schemars(range(max = 1_000_000))]
     pub get: u32,
-    #[serde(default = "one")]
+    #[serde(default = "one_u32")]
     #[schemars(range(max = 1_000_000))]
     pub set: u32,
     /// `keys_each` keys at once: MGET, `get` with several keys, or quiet `mg`s and an `mn`.
@@ -148,13 +148,13 @@ pub struct KeyValue {
     #[serde(default)]
     #[schemars(range(max = 1_000_000))]
     pub delete: u32,
-    #[serde(default = "ten")]
+    #[serde(default = "ten_u16")]
     #[schemars(range(min = 1, max = 1000))]
     pub keys_each: u16,
-    #[serde(default = "hundred")]
+    #[serde(default = "default_sizes")]
     pub value: Sizes,
     /// Commands sent at once; the next request waits for the replies to all.
-    #[serde(default = "once")]
+    #[serde(default = "one_u16")]
     #[schemars(range(min = 1, max = 1000))]
     pub pipeline: u16,
     /// An error that the server answers a command with ends the job, or is counted under its first word. No command
@@ -168,38 +168,38 @@ impl KeyValue {
     pub fn of(protocol: Protocol) -> Self {
         Self {
             protocol,
-            keys: ten_thousand(),
-            key_prefix: key(),
+            keys: default_keys(),
+            key_prefix: default_key_prefix(),
             distribution: Distribution::uniform(),
-            get: nine(),
-            set: one(),
+            get: default_get_weight(),
+            set: one_u32(),
             multi_get: 0,
             delete: 0,
-            keys_each: ten(),
-            value: hundred(),
-            pipeline: once(),
+            keys_each: ten_u16(),
+            value: default_sizes(),
+            pipeline: one_u16(),
             on_error: OnError::default(),
         }
     }
 }
 
-const fn ten_thousand() -> u64 {
+const fn default_keys() -> u64 {
     10_000
 }
 
-fn key() -> String {
+fn default_key_prefix() -> String {
     "key:".to_owned()
 }
 
-const fn nine() -> u32 {
+const fn default_get_weight() -> u32 {
     9
 }
 
-const fn ten() -> u16 {
+const fn ten_u16() -> u16 {
     10
 }
 
-const fn once() -> u16 {
+const fn one_u16() -> u16 {
     1
 }
 
@@ -207,12 +207,12 @@ const fn hundred_bytes() -> u32 {
     100
 }
 
-const fn hundred() -> Sizes {
+const fn default_sizes() -> Sizes {
     Sizes::Fixed { bytes: 100 }
 }
 
 impl Workload {
-    /// The commands, when it is of those.
+    /// The commands, if the workload consists of commands on keys.
     pub fn key_value(&self) -> Option<&KeyValue> {
         match self {
             Self::KeyValue(load) => Some(load),
@@ -220,7 +220,7 @@ impl Workload {
         }
     }
 
-    /// What this workload asks of its session; `account` is user, password and database.
+    /// Rules that this workload sets for its session; `account` is user, password and database.
     pub(super) fn session_rules(
         &self,
         session: &SessionJob,
@@ -244,49 +244,53 @@ impl KeyValue {
                 weights.iter().any(|&weight| weight > 0),
                 "some command needs a weight above 0",
             ),
-            (self.value.holds(), "the sizes of values are out of bounds"),
             (
-                self.most_at_once() <= MOST_BYTES_AT_ONCE,
+                self.value.is_ordered(),
+                "the sizes of values are out of bounds",
+            ),
+            (
+                self.max_bytes_at_once() <= MAX_BYTES_AT_ONCE,
                 "pipeline and keys_each times the longest value with its key must be 64 MiB at most",
             ),
         ]
     }
 
     /// Bytes of the largest request of values, or of the largest reply to one command.
-    fn most_at_once(&self) -> u64 {
+    fn max_bytes_at_once(&self) -> u64 {
         let keys = if self.multi_get > 0 {
             self.keys_each
         } else {
             1
         };
-        self.bytes_of(self.pipeline.max(keys))
+        self.max_bytes(self.pipeline.max(keys))
     }
 
-    /// So many of the longest values, with their keys.
-    fn bytes_of(&self, keys: u16) -> u64 {
-        let each = u64::from(self.value.most()) + self.key_prefix.len() as u64 + KEY_DIGITS;
-        each * u64::from(keys)
+    /// Bytes of this many of the longest values, with their keys.
+    fn max_bytes(&self, keys: u16) -> u64 {
+        let bytes_per_key =
+            u64::from(self.value.most()) + self.key_prefix.len() as u64 + KEY_DIGITS;
+        bytes_per_key * u64::from(keys)
     }
 
-    /// A reply with so many values.
+    /// Whether a reply with this many values fits.
     pub(super) fn fits_at_once(&self, keys: u16) -> bool {
-        self.bytes_of(keys) <= MOST_BYTES_AT_ONCE
+        self.max_bytes(keys) <= MAX_BYTES_AT_ONCE
     }
 
-    /// What such a session cannot have.
+    /// Rules for a session with this workload.
     pub(super) fn session_rules(
         &self,
         session: &SessionJob,
         (user, password, database): (&str, &str, &str),
     ) -> Vec<Rule> {
-        let redis = self.protocol.is_redis();
+        let is_redis = self.protocol.is_redis();
         vec![
             (
                 session.compression.is_none(),
                 "neither Redis nor Memcached compresses its protocol",
             ),
             (
-                redis || (user.is_empty() && password.is_empty() && database.is_empty()),
+                is_redis || (user.is_empty() && password.is_empty() && database.is_empty()),
                 "Memcached's text protocols know no user, password or database",
             ),
             (
@@ -303,7 +307,7 @@ impl KeyValue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judge;
+    use super::super::check_rules;
     use super::*;
 
     fn load(change: &str) -> KeyValue {
@@ -312,7 +316,7 @@ mod tests {
     }
 
     fn is_good(load: &KeyValue) -> bool {
-        judge(load, load.rules()).is_ok()
+        check_rules(load, load.rules()).is_ok()
     }
 
     #[test]

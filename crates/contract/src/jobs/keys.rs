@@ -1,9 +1,9 @@
-//! Which workloads give each transaction a key of its own, chosen by the client, by which it can be found again.
+//! Which workloads give each transaction its own key, chosen by the client, so that its row can be found again.
 
 use super::{Custom, Values, Workload};
 
 impl Workload {
-    /// Transactions draw at most one number each that no other transaction of the job draws, and some do.
+    /// Whether each transaction draws at most one number that no other transaction of the job draws, and at least one does.
     pub fn is_keyed(&self) -> bool {
         match self {
             Self::Custom(custom) => custom.is_keyed(),
@@ -17,9 +17,9 @@ impl Custom {
     /// One parameter of one statement is a sequence, and no transaction runs that statement twice.
     fn is_keyed(&self) -> bool {
         let is_sequence = |values: &&Values| matches!(values, Values::Sequence { .. });
-        let mut drawing = self.statements.iter().flat_map(|one| {
-            let sequences = one.parameters.iter().filter(is_sequence);
-            sequences.map(|_| one.name.as_str())
+        let mut drawing = self.statements.iter().flat_map(|statement| {
+            let sequences = statement.parameters.iter().filter(is_sequence);
+            sequences.map(|_| statement.name.as_str())
         });
         let (Some(name), None) = (drawing.next(), drawing.next()) else {
             return false;

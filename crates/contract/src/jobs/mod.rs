@@ -1,4 +1,4 @@
-//! The load jobs. Closed: an unknown field is a contract broken, never ignored.
+//! The load jobs. An unknown field is an error, never ignored.
 
 mod held;
 mod key_value;
@@ -70,12 +70,12 @@ pub struct Arrivals {
     #[serde(default)]
     pub shape: Shape,
     /// Requests due at one moment under `bursts`; the moments are evenly spaced.
-    #[serde(default = "ten")]
+    #[serde(default = "default_burst")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub burst: u64,
 }
 
-const fn ten() -> u64 {
+const fn default_burst() -> u64 {
     10
 }
 
@@ -96,7 +96,7 @@ pub enum IgnoredCode {
 }
 
 impl IgnoredCode {
-    fn is(&self, code: &str) -> bool {
+    fn matches(&self, code: &str) -> bool {
         match self {
             Self::Number(number) => number.to_string() == code,
             Self::State(state) => state == code,
@@ -121,10 +121,10 @@ impl Default for IgnoredErrors {
 }
 
 impl IgnoredErrors {
-    /// `code`: a number, or a SQLSTATE.
+    /// Whether `code`, a number or a SQLSTATE, is ignored.
     pub fn holds(&self, code: &str) -> bool {
         match self {
-            Self::Codes(codes) => codes.iter().any(|one| one.is(code)),
+            Self::Codes(codes) => codes.iter().any(|ignored| ignored.matches(code)),
             Self::All(_) => true,
         }
     }
@@ -160,11 +160,11 @@ pub struct LoadJob {
     #[serde(default)]
     pub session: SessionJob,
     pub workload: Workload,
-    #[schemars(range(min = 1, max = MOST_CONNECTIONS))]
+    #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
     pub connections: u32,
     /// Further connections that are opened, logged in and never used.
     #[serde(default)]
-    #[schemars(range(max = MOST_CONNECTIONS))]
+    #[schemars(range(max = MAX_CONNECTIONS))]
     pub idle_connections: u32,
     /// At most so many threads of the engine; None: one a CPU.
     #[serde(default)]
@@ -222,7 +222,7 @@ pub struct LoadJob {
     pub stall_timeout_ns: u64,
 }
 
-const fn one() -> u64 {
+const fn one_u64() -> u64 {
     1
 }
 
@@ -239,21 +239,21 @@ const fn thirty_seconds() -> u64 {
 }
 
 /// No run needs more; it bounds what a wrong job can make the engine allocate.
-pub const MOST_CONNECTIONS: u32 = 65_536;
+pub const MAX_CONNECTIONS: u32 = 65_536;
 
-/// Whether it holds, and what it says.
+/// A rule: whether it holds, and its text.
 type Rule = (bool, &'static str);
 
-/// The bounds of the schema, and `rules` that it cannot state.
-fn judge(
+/// Check the schema's bounds, and the `rules` that it cannot state.
+fn check_rules(
     job: &(impl JsonSchema + Serialize),
     rules: impl IntoIterator<Item = Rule>,
 ) -> Result<(), Failed> {
-    let broken_rule = || {
-        let broken = rules.into_iter().find(|(holds, _)| !holds);
-        broken.map(|(_, rule)| rule.to_owned())
+    let violated_rule = || {
+        let violation = rules.into_iter().find(|(holds, _)| !holds);
+        violation.map(|(_, rule)| rule.to_owned())
     };
-    match bounds::broken(job).or_else(broken_rule) {
+    match bounds::find_violation(job).or_else(violated_rule) {
         None => Ok(()),
         Some(rule) => Err(Failed::new(
             FailCode::BadJob,
@@ -263,8 +263,11 @@ fn judge(
     }
 }
 
-fn named_once(statements: &[CustomStatement]) -> Rule {
-    let names: BTreeSet<&str> = statements.iter().map(|one| one.name.as_str()).collect();
+fn unique_names(statements: &[CustomStatement]) -> Rule {
+    let names: BTreeSet<&str> = statements
+        .iter()
+        .map(|statement| statement.name.as_str())
+        .collect();
     (
         names.len() == statements.len(),
         "two statements have one name",
@@ -274,16 +277,17 @@ fn named_once(statements: &[CustomStatement]) -> Rule {
 impl Observed {
     fn rule(all: &[Self]) -> Rule {
         (
-            all.iter().all(|one| one.pid > 0 && one.role != "client"),
+            all.iter()
+                .all(|observed| observed.pid > 0 && observed.role != "client"),
             "an observed process needs a pid above 0 and a role that is not `client`, which is the engine",
         )
     }
 }
 
 impl LoadJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub fn check(&self) -> Result<(), Failed> {
-        judge(
+        check_rules(
             self,
             self.rules()
                 .into_iter()

@@ -8,13 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     Arrivals, Custom, CustomStatement, CustomStep, CustomTransaction, KeyValue, Observed, Password,
-    PsMode, Rule, SessionJob, SqlProtocol, Target, Tls, Workload, judge, named_once, one_second,
-    ten_seconds, thirty_seconds,
+    PsMode, Rule, SessionJob, SqlProtocol, Target, Tls, Workload, check_rules, one_second,
+    ten_seconds, thirty_seconds, unique_names,
 };
 use crate::events::Failed;
 
-/// Most turns of a page: a worker notes the latency of each until the page has ended.
-const MOST_TURNS: u64 = 100_000;
+/// Maximum round trips of a page: a worker keeps the latency of each until the page has ended.
+const MAX_ROUND_TRIPS: u64 = 100_000;
 
 /// Where one server is, and as whom; each one that is named gives a receipt.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -35,7 +35,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The session that it asks for: a page knows no other wish.
+    /// The session that the service requests; a page has no other session settings.
     pub fn session(&self) -> SessionJob {
         SessionJob {
             tls: self.tls.clone(),
@@ -60,7 +60,7 @@ pub enum PageStep {
     #[schemars(title = "QueryStep")]
     Query {
         statement: String,
-        #[serde(default = "once")]
+        #[serde(default = "one_u32")]
         #[schemars(range(min = 1, max = 10_000))]
         repeat: u32,
     },
@@ -71,7 +71,7 @@ pub enum PageStep {
         #[serde(default = "one_key")]
         #[schemars(range(min = 1, max = 1000))]
         keys_each: u16,
-        #[serde(default = "once")]
+        #[serde(default = "one_u32")]
         #[schemars(range(min = 1, max = 10_000))]
         repeat: u32,
     },
@@ -83,7 +83,7 @@ pub enum PageStep {
     },
 }
 
-const fn once() -> u32 {
+const fn one_u32() -> u32 {
     1
 }
 
@@ -99,8 +99,8 @@ pub enum PageConnect {
     PerPage,
 }
 
-/// A workload of keys says its kind also where it can be no other.
-fn of_its_kind<'de, D: Deserializer<'de>>(input: D) -> Result<Option<KeyValue>, D::Error> {
+/// Deserialize a workload of keys, which has the field `kind` even where no other kind is possible.
+fn deserialize_keys<'de, D: Deserializer<'de>>(input: D) -> Result<Option<KeyValue>, D::Error> {
     match Option::<Workload>::deserialize(input)? {
         None => Ok(None),
         Some(Workload::KeyValue(keys)) => Ok(Some(keys)),
@@ -126,13 +126,13 @@ pub struct PageScript {
     #[schemars(length(max = 256))]
     pub statements: Vec<CustomStatement>,
     /// Which keys are drawn, how, in which protocol; its weights and its pipeline mean nothing here.
-    #[serde(default, deserialize_with = "of_its_kind")]
+    #[serde(default, deserialize_with = "deserialize_keys")]
     pub redis_keys: Option<KeyValue>,
-    #[serde(default, deserialize_with = "of_its_kind")]
+    #[serde(default, deserialize_with = "deserialize_keys")]
     pub memcached_keys: Option<KeyValue>,
     #[schemars(length(min = 1, max = 1024))]
     pub steps: Vec<PageStep>,
-    #[serde(default = "once")]
+    #[serde(default = "one_u32")]
     #[schemars(range(min = 1, max = 10_000))]
     pub rounds: u32,
     /// `per_page`: each page opens its connections and closes them at its end, inside its latency.
@@ -212,10 +212,10 @@ pub struct PageJob {
 }
 
 impl PageJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub fn check(&self) -> Result<(), Failed> {
         let rules = self.application.rules().into_iter();
-        judge(self, rules.chain([Observed::rule(&self.observe)]))
+        check_rules(self, rules.chain([Observed::rule(&self.observe)]))
     }
 }
 
@@ -223,8 +223,8 @@ impl Application {
     fn rules(&self) -> Vec<Rule> {
         match self {
             Self::Script(script) => script.rules(),
-            Self::FastCgi(one) => vec![(
-                matches!(one.target, Target::Unix { .. }),
+            Self::FastCgi(application) => vec![(
+                matches!(application.target, Target::Unix { .. }),
                 "an application is asked over a Unix socket",
             )],
         }
@@ -232,12 +232,12 @@ impl Application {
 }
 
 impl PageScript {
-    /// Where statements go.
+    /// The service that statements go to.
     pub fn sql(&self) -> Option<&Service> {
         self.mysql.as_ref().or(self.postgresql.as_ref())
     }
 
-    /// What it speaks.
+    /// The protocol of that service.
     pub fn protocol(&self) -> SqlProtocol {
         if self.postgresql.is_some() {
             SqlProtocol::Postgresql
@@ -246,7 +246,7 @@ impl PageScript {
         }
     }
 
-    /// The queries of one round as a transaction that travels as text. `None`: it has none.
+    /// The queries of one round as a transaction that is sent as text; `None` if there are none.
     pub fn queries(&self) -> Option<Custom> {
         let queries = self.steps.iter().filter_map(|step| match step {
             PageStep::Query { statement, repeat } => Some(CustomStep {
@@ -271,7 +271,11 @@ impl PageScript {
     }
 
     fn rules(&self) -> Vec<Rule> {
-        let named = |name: &str| self.statements.iter().any(|one| one.name == name);
+        let is_declared = |name: &str| {
+            self.statements
+                .iter()
+                .any(|statement| statement.name == name)
+        };
         let steps = |holds: &dyn Fn(&PageStep) -> bool| self.steps.iter().all(holds);
         let mut rules = vec![
             (
@@ -284,7 +288,9 @@ impl PageScript {
             ),
             (
                 steps(&|step| match step {
-                    PageStep::Query { statement, .. } => self.sql().is_some() && named(statement),
+                    PageStep::Query { statement, .. } => {
+                        self.sql().is_some() && is_declared(statement)
+                    }
                     PageStep::Get { store, .. } => {
                         let service = match store {
                             Store::Redis => &self.redis,
@@ -296,9 +302,9 @@ impl PageScript {
                 }),
                 "a step names a service and a statement that are there",
             ),
-            named_once(&self.statements),
+            unique_names(&self.statements),
             (
-                self.turns() <= MOST_TURNS,
+                self.round_trips() <= MAX_ROUND_TRIPS,
                 "a page has at most 100000 turns",
             ),
         ];
@@ -318,17 +324,19 @@ impl PageScript {
     }
 
     /// Round trips of one page.
-    fn turns(&self) -> u64 {
-        let turns = self.steps.iter().map(|step| match step {
+    fn round_trips(&self) -> u64 {
+        let step_round_trips = self.steps.iter().map(|step| match step {
             PageStep::Query { repeat, .. } | PageStep::Get { repeat, .. } => u64::from(*repeat),
             PageStep::Cpu { .. } => 0,
         });
-        turns.sum::<u64>().saturating_mul(u64::from(self.rounds))
+        step_round_trips
+            .sum::<u64>()
+            .saturating_mul(u64::from(self.rounds))
     }
 
     fn store_rules(
         &self,
-        which: Store,
+        wanted_store: Store,
         service: Option<&Service>,
         keys: Option<&KeyValue>,
     ) -> Vec<Rule> {
@@ -338,19 +346,19 @@ impl PageScript {
                 "a store and its keys come together",
             ),
             (
-                keys.is_none_or(|keys| keys.protocol.is_redis() == (which == Store::Redis)),
+                keys.is_none_or(|keys| keys.protocol.is_redis() == (wanted_store == Store::Redis)),
                 "the keys of a store are in its own protocol",
             ),
         ];
         if let (Some(service), Some(keys)) = (service, keys) {
-            let most_each = self.steps.iter().filter_map(|step| match step {
+            let keys_per_step = self.steps.iter().filter_map(|step| match step {
                 PageStep::Get {
                     store, keys_each, ..
-                } if *store == which => Some(*keys_each),
+                } if *store == wanted_store => Some(*keys_each),
                 _ => None,
             });
             rules.push((
-                keys.fits_at_once(most_each.max().unwrap_or(1)),
+                keys.fits_at_once(keys_per_step.max().unwrap_or(1)),
                 "keys_each of a step times the longest value with its key must be 64 MiB at most",
             ));
             let account = (&*service.user, &*service.password, &*service.database);

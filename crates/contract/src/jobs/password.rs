@@ -1,4 +1,4 @@
-//! A password of a job: it is given to whoever logs in, and shown to nobody, since a job may end up in a log.
+//! A password of a job. It is used to log in and never displayed, since a job may end up in a log.
 
 use std::fmt;
 use std::ops::Deref;

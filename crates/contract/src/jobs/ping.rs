@@ -3,13 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, SqlProtocol, Target, judge};
+use super::{Password, SessionJob, SqlProtocol, Target, check_rules};
 use crate::events::Failed;
 
-/// Most rounds of one `ask`.
-const MOST_ROUNDS: u32 = 1_000_000;
-/// Most words of a request.
-const MOST_WORDS: usize = 8;
+/// Maximum rounds of one `ask`.
+const MAX_ROUNDS: u32 = 1_000_000;
+/// Maximum words of a request.
+const MAX_WORDS: usize = 8;
 
 /// A protocol as a server of any kind speaks it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -22,7 +22,7 @@ pub enum PingProtocol {
 }
 
 impl PingProtocol {
-    /// Of a server that takes statements.
+    /// The SQL protocol; `None` for a key-value store.
     pub fn sql(self) -> Option<SqlProtocol> {
         match self {
             Self::Mysql => Some(SqlProtocol::Mysql),
@@ -57,13 +57,13 @@ pub struct PingJob {
 }
 
 impl PingJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub fn check(&self) -> Result<(), Failed> {
         let sql = self
             .protocol
             .sql()
             .map(|sql| sql.session_rules(&self.session));
-        judge(
+        check_rules(
             self,
             sql.unwrap_or_default()
                 .into_iter()
@@ -76,7 +76,7 @@ impl PingJob {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PingRequest {
-    #[schemars(length(max = MOST_WORDS))]
+    #[schemars(length(max = MAX_WORDS))]
     pub words: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ pub enum PingCommand {
     Ask {
         #[schemars(length(min = 1, max = 8))]
         requests: Vec<PingRequest>,
-        #[schemars(range(min = 1, max = MOST_ROUNDS))]
+        #[schemars(range(min = 1, max = MAX_ROUNDS))]
         rounds: u32,
         /// No round begins later than this after the first one.
         #[schemars(range(max = crate::LONGEST_NS))]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, SqlProtocol, Target, judge, ten_seconds, thirty_seconds};
+use super::{Password, SessionJob, SqlProtocol, Target, check_rules, ten_seconds, thirty_seconds};
 use crate::events::Failed;
 
 /// One round trip, begun `gap_ns` after the one before it ended.
@@ -73,17 +73,20 @@ pub struct RepeatJob {
 }
 
 impl RepeatJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub fn check(&self) -> Result<(), Failed> {
-        let known = |step: &RepeatStep| {
+        let has_statement = |step: &RepeatStep| {
             step.statement
                 .is_none_or(|at| (at as usize) < self.statements.len())
         };
         let rules = [(
-            self.pages.iter().flat_map(|page| &page.steps).all(known),
+            self.pages
+                .iter()
+                .flat_map(|page| &page.steps)
+                .all(has_statement),
             "a step names a statement that the job has",
         )];
-        judge(
+        check_rules(
             self,
             rules
                 .into_iter()

@@ -1,4 +1,4 @@
-//! Where and through which session.
+//! The addresses of servers, and the settings of a session with one.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -49,7 +49,7 @@ impl From<Listen> for Target {
     }
 }
 
-/// The address that a `host` of these is.
+/// Parse a `host`, which must be a numeric address.
 pub fn numeric(host: &str) -> Result<IpAddr, Failed> {
     host.parse().map_err(|_| {
         Failed::new(

@@ -1,4 +1,4 @@
-//! Whose SQL protocol a job speaks, and what only some of them have.
+//! The SQL protocol of a job, and the features that only some protocols have.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub enum SqlProtocol {
 }
 
 impl SqlProtocol {
-    /// What the session must not ask for.
+    /// Rules for a session in this protocol.
     pub(super) fn session_rules(self, session: &SessionJob) -> Vec<Rule> {
         let postgres = self == Self::Postgresql;
         vec![
@@ -30,7 +30,7 @@ impl SqlProtocol {
         ]
     }
 
-    /// What session and workload must not ask for.
+    /// Rules for a session and a workload in this protocol.
     pub(super) fn rules(self, session: &SessionJob, workload: &Workload) -> Vec<Rule> {
         let postgres = self == Self::Postgresql;
         let mode = workload.ps_mode();
@@ -54,7 +54,7 @@ impl SqlProtocol {
                 "a pipeline needs the protocol `postgresql`, and db_ps_mode=auto or extended",
             ),
             (
-                session.pipeline <= 1 && mode != PsMode::Multi || !workload.thinks(),
+                session.pipeline <= 1 && mode != PsMode::Multi || !workload.has_think_time(),
                 "think_ns needs statements that are sent one at a time",
             ),
         ]);

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, SqlProtocol, Target, Workload, judge, ten_seconds};
+use super::{Password, SessionJob, SqlProtocol, Target, Workload, check_rules, ten_seconds};
 use crate::events::Failed;
 
 /// What is done with a workload's tables.
@@ -59,9 +59,9 @@ const fn ten_minutes() -> u64 {
 }
 
 impl TablesJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub fn check(&self) -> Result<(), Failed> {
-        judge(
+        check_rules(
             self,
             self.session
                 .rules()

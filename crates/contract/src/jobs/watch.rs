@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, SqlProtocol, Target, judge, one, ten_seconds, thirty_seconds};
+use super::{
+    Password, SessionJob, SqlProtocol, Target, check_rules, one_u64, ten_seconds, thirty_seconds,
+};
 use crate::events::Failed;
 
 /// Poll for the next keys of each connection of a load job, on a connection of its own, and log when each is first
@@ -31,10 +33,10 @@ pub struct WatchJob {
     #[schemars(regex(pattern = r"^[A-Za-z0-9_]{1,64}$"))]
     pub column: String,
     /// First key of the load's sequence; `step` and `connections` are the load's too.
-    #[serde(default = "one")]
+    #[serde(default = "one_u64")]
     #[schemars(range(max = (1_u64 << 62) - 1))]
     pub first: u64,
-    #[serde(default = "one")]
+    #[serde(default = "one_u64")]
     #[schemars(range(min = 1, max = i32::MAX))]
     pub step: u64,
     #[schemars(range(min = 1, max = 4096))]
@@ -66,13 +68,13 @@ fn is_name(name: &str) -> bool {
 }
 
 impl WatchJob {
-    /// The bounds that the types do not hold.
+    /// Check the bounds that the types do not enforce.
     pub fn check(&self) -> Result<(), Failed> {
         let rules = [(
             is_name(&self.table) && is_name(&self.column),
             "a table and a column are named by letters, digits and underscores",
         )];
-        judge(
+        check_rules(
             self,
             rules
                 .into_iter()

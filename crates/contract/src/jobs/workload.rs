@@ -1,11 +1,11 @@
-//! What each connection repeats.
+//! The workload: the transactions that each connection runs in a loop.
 
 use std::collections::HashMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{KeyValue, Rule, named_once};
+use super::{KeyValue, Rule, unique_names};
 
 /// How row ids are drawn from `1..=table_size`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -213,17 +213,17 @@ pub enum Values {
     /// first, first + step, … over all connections: each takes every n-th of n.
     #[schemars(title = "SequenceValues")]
     Sequence {
-        #[serde(default = "one")]
+        #[serde(default = "one_u64")]
         #[schemars(range(max = (1_u64 << 62) - 1))]
         first: u64,
-        #[serde(default = "one")]
+        #[serde(default = "one_u64")]
         #[schemars(range(min = 1, max = i32::MAX))]
         step: u64,
     },
     /// Drawn from low..=high by a distribution.
     #[schemars(title = "IntegerValues")]
     Integer {
-        #[serde(default = "one")]
+        #[serde(default = "one_u64")]
         #[schemars(range(max = (1_u64 << 52) - 1))]
         low: u64,
         #[schemars(range(max = (1_u64 << 52) - 1))]
@@ -254,8 +254,8 @@ pub enum Values {
 }
 
 impl Values {
-    /// Most bytes of a text of its own, quoted; numbers are short, and `Same` has none.
-    fn bytes(&self) -> u64 {
+    /// Maximum bytes of a text value with its quotes escaped; 0 for numbers, which are short, and for `Same`, which the caller counts.
+    fn max_text_bytes(&self) -> u64 {
         match self {
             Self::Text { length, .. } => u64::from(*length),
             Self::Constant {
@@ -281,7 +281,7 @@ pub enum Constant {
     Text(String),
 }
 
-const fn one() -> u64 {
+const fn one_u64() -> u64 {
     1
 }
 
@@ -302,7 +302,7 @@ pub struct CustomStatement {
 #[serde(deny_unknown_fields)]
 pub struct CustomStep {
     pub statement: String,
-    #[serde(default = "once")]
+    #[serde(default = "one_u32")]
     #[schemars(range(min = 1, max = 1_048_576))]
     pub repeat: u32,
     /// Pause before each of them; part of the transaction's latency, not of the statement's.
@@ -311,7 +311,7 @@ pub struct CustomStep {
     pub think_ns: u64,
 }
 
-const fn once() -> u32 {
+const fn one_u32() -> u32 {
     1
 }
 
@@ -321,7 +321,7 @@ const fn once() -> u32 {
 pub struct CustomTransaction {
     #[schemars(regex(pattern = r"^[a-z][a-z0-9_]{0,39}$"))]
     pub name: String,
-    #[serde(default = "once")]
+    #[serde(default = "one_u32")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
     #[schemars(length(min = 1, max = 1024))]
@@ -347,26 +347,31 @@ pub struct Custom {
 
 impl Workload {
     /// Whether a statement has a pause before it.
-    pub(super) fn thinks(&self) -> bool {
+    pub(super) fn has_think_time(&self) -> bool {
         let Self::Custom(custom) = self else {
             return false;
         };
-        let mut steps = custom.transactions.iter().flat_map(|one| &one.steps);
+        let mut steps = custom
+            .transactions
+            .iter()
+            .flat_map(|transaction| &transaction.steps);
         steps.any(|step| step.think_ns > 0)
     }
 
-    /// How statements travel.
+    /// How statements are sent.
     pub fn ps_mode(&self) -> PsMode {
         match self {
             Self::Custom(custom) => custom.db_ps_mode,
             Self::SelectOnly(load) | Self::SimpleUpdate(load) | Self::TpcbLike(load) => {
                 load.db_ps_mode
             }
-            _ => self.sysbench().map_or(PsMode::Auto, |one| one.db_ps_mode),
+            _ => self
+                .sysbench()
+                .map_or(PsMode::Auto, |options| options.db_ps_mode),
         }
     }
 
-    /// The options, when it is one of sysbench's.
+    /// The options, if it is one of sysbench's workloads.
     pub fn sysbench(&self) -> Option<&Sysbench> {
         match self {
             Self::OltpReadOnly(load)
@@ -384,7 +389,7 @@ impl Workload {
         }
     }
 
-    /// The options, when it is one of pgbench's.
+    /// The options, if it is one of pgbench's workloads.
     pub fn pgbench(&self) -> Option<&Pgbench> {
         match self {
             Self::SelectOnly(load) | Self::SimpleUpdate(load) | Self::TpcbLike(load) => Some(load),
@@ -398,21 +403,25 @@ impl Workload {
             Self::KeyValue(load) => load.rules(),
             _ => self.sysbench().map_or_else(Vec::new, |load| {
                 let multi = load.db_ps_mode == PsMode::Multi;
-                vec![(!multi || load.bytes_at_once() <= MOST_SQL_BYTES, TOO_LONG)]
+                vec![(
+                    !multi || load.max_request_bytes() <= MAX_SQL_BYTES,
+                    TOO_LONG,
+                )]
             }),
         }
     }
 }
 
-/// Most bytes of a statement, or of a transaction that is one text: MySQL's protocol needs several packets for more.
-const MOST_SQL_BYTES: u64 = (1 << 24) - 256;
+/// Maximum bytes of a statement, or of a transaction that is one text: MySQL's protocol needs several packets for more.
+const MAX_SQL_BYTES: u64 = (1 << 24) - 256;
 const TOO_LONG: &str =
     "a statement, or with db_ps_mode=multi a transaction, has at most 16 MiB with its values";
 
 impl Sysbench {
-    /// Most bytes of a transaction that is one text. Only what has a number can be many; `bulk_insert` cuts itself.
-    fn bytes_at_once(&self) -> u64 {
-        const LONGEST: u64 = 512;
+    /// Maximum bytes of a transaction that is one text. Only statements with a configurable count can add up; `bulk_insert` splits its
+    /// own requests.
+    fn max_request_bytes(&self) -> u64 {
+        const MAX_STATEMENT_BYTES: u64 = 512;
         let reads = [
             self.point_selects,
             self.simple_ranges,
@@ -426,33 +435,39 @@ impl Sysbench {
             2 * self.delete_inserts,
         ];
         let statements = reads.into_iter().chain(writes).map(u64::from);
-        LONGEST * statements.sum::<u64>()
+        MAX_STATEMENT_BYTES * statements.sum::<u64>()
     }
 }
 
 impl Custom {
-    /// Most bytes of what is sent at once: a statement with its values, quoted or not, or a transaction that is one text.
-    fn bytes_at_once(&self) -> u64 {
-        const AROUND: u64 = 32;
-        let any = self.parameters().map(Values::bytes).max().unwrap_or(0);
-        let of_value = |values: &Values| match values {
-            Values::Same { .. } => AROUND + any,
-            _ => AROUND + values.bytes(),
+    /// Maximum bytes that are sent at once: a statement with its values, quoted or not, or a transaction that is one text.
+    fn max_request_bytes(&self) -> u64 {
+        const OVERHEAD_PER_VALUE: u64 = 32;
+        let max_value_bytes = self
+            .parameters()
+            .map(Values::max_text_bytes)
+            .max()
+            .unwrap_or(0);
+        let value_bytes = |values: &Values| match values {
+            Values::Same { .. } => OVERHEAD_PER_VALUE + max_value_bytes,
+            _ => OVERHEAD_PER_VALUE + values.max_text_bytes(),
         };
         let sizes: HashMap<&str, u64> = self
             .statements
             .iter()
-            .map(|one| {
-                let values: u64 = one.parameters.iter().map(of_value).sum();
-                (one.name.as_str(), one.sql.len() as u64 + values)
+            .map(|statement| {
+                let values: u64 = statement.parameters.iter().map(value_bytes).sum();
+                (statement.name.as_str(), statement.sql.len() as u64 + values)
             })
             .collect();
         let longest = if self.db_ps_mode == PsMode::Multi {
             let texts = self.transactions.iter().map(|transaction| {
-                let of =
+                let step_bytes =
                     |step: &CustomStep| sizes.get(step.statement.as_str()).copied().unwrap_or(0);
                 let steps = transaction.steps.iter();
-                steps.map(|step| u64::from(step.repeat) * of(step)).sum()
+                steps
+                    .map(|step| u64::from(step.repeat) * step_bytes(step))
+                    .sum()
             });
             texts.max()
         } else {
@@ -467,8 +482,10 @@ impl Custom {
             .flat_map(|statement| &statement.parameters)
     }
 
-    fn knows(&self, name: &str) -> bool {
-        self.statements.iter().any(|one| one.name == name)
+    fn declares(&self, name: &str) -> bool {
+        self.statements
+            .iter()
+            .any(|statement| statement.name == name)
     }
 
     pub(super) fn rules(&self) -> Vec<Rule> {
@@ -477,31 +494,31 @@ impl Custom {
                 !self.statements.is_empty() && !self.transactions.is_empty(),
                 "a workload has statements and transactions",
             ),
-            named_once(&self.statements),
+            unique_names(&self.statements),
             (
                 self.transactions
                     .iter()
-                    .all(|one| one.weight > 0 && !one.steps.is_empty()),
+                    .all(|transaction| transaction.weight > 0 && !transaction.steps.is_empty()),
                 "a transaction has a weight and steps",
             ),
             (
                 self.transactions
                     .iter()
-                    .flat_map(|one| &one.steps)
-                    .all(|step| step.repeat > 0 && self.knows(&step.statement)),
+                    .flat_map(|transaction| &transaction.steps)
+                    .all(|step| step.repeat > 0 && self.declares(&step.statement)),
                 "a step names a statement that is there",
             ),
             (
                 self.parameters().all(|values| match values {
                     Values::Integer { low, high, .. } => low <= high,
                     Values::Sequence { .. } | Values::Text { .. } | Values::Constant { .. } => true,
-                    Values::Same { statement, index } => self.statements.iter().any(|one| {
-                        one.name == *statement && (*index as usize) < one.parameters.len()
+                    Values::Same { statement, index } => self.statements.iter().any(|declared| {
+                        declared.name == *statement && (*index as usize) < declared.parameters.len()
                     }),
                 }),
                 "a parameter's values are out of bounds",
             ),
-            (self.bytes_at_once() <= MOST_SQL_BYTES, TOO_LONG),
+            (self.max_request_bytes() <= MAX_SQL_BYTES, TOO_LONG),
         ]
     }
 }

@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 
 use crate::drivers::over_a_ring;
 use crate::fake::{Fake, greeting, packet};
-use crate::malice::{drip, ends, flood_of, harmful, head_of_result, heard, hurried, until_queried};
+use crate::malice::{
+    drip, ends, expect_packet, flood_of, harmful, head_of_result, hurried, until_queried,
+};
 use crate::rogue_postgres;
 use crate::visitor::{read_request, record};
 
@@ -49,7 +51,7 @@ static SCRIPTS: [Script; 7] = [
         name: "mysql",
         before_tls: Some(|stream| {
             stream.write_all(&offering_tls())?;
-            heard(stream).map(drop)
+            expect_packet(stream).map(drop)
         }),
         enter: |stream, encrypted| {
             if !encrypted {
@@ -73,7 +75,7 @@ static SCRIPTS: [Script; 7] = [
     Script {
         name: "postgres",
         before_tls: Some(|stream| {
-            rogue_postgres::first(stream)?;
+            rogue_postgres::read_body(stream)?;
             stream.write_all(b"S")?;
             // Wait for the client's handshake, so that what follows is not sent together with this.
             recv(stream, &mut [0; 1][..], RecvFlags::PEEK)?;

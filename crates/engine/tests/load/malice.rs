@@ -97,7 +97,7 @@ fn ends_under_each(name: &str, job: &Value, codes: &[&str], fragment: &str) {
     }
 }
 
-pub(crate) fn heard(stream: &mut (impl Read + ?Sized)) -> io::Result<Vec<u8>> {
+pub(crate) fn expect_packet(stream: &mut (impl Read + ?Sized)) -> io::Result<Vec<u8>> {
     read_packet(stream).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
@@ -106,7 +106,7 @@ const OK: &[u8] = b"\0\0\0\x02\0\0\0";
 /// Send the greeting, and OK in answer to the login.
 fn let_in(stream: &mut UnixStream) -> io::Result<()> {
     stream.write_all(&greeting())?;
-    heard(stream)?;
+    expect_packet(stream)?;
     stream.write_all(&packet(2, OK))
 }
 
@@ -121,10 +121,10 @@ pub(crate) fn until_queried(
     stream: &mut (impl Read + Write + ?Sized),
     number: u8,
 ) -> io::Result<()> {
-    heard(stream)?;
+    expect_packet(stream)?;
     stream.write_all(&packet(number, OK))?;
     loop {
-        let command = heard(stream)?;
+        let command = expect_packet(stream)?;
         match command.first() {
             Some(0x16) => stream.write_all(&packet(1, b"\0\x01\0\0\0\0\0\0\0\0\0\0"))?,
             Some(0x03) if command.starts_with(b"\x03SHOW") => stream.write_all(&no_status())?,
@@ -179,13 +179,13 @@ fn greetings_that_do_not_end_well() {
     });
     harm_ends("misnumbered-login", "protocol", "number 7", |stream| {
         stream.write_all(&greeting())?;
-        heard(stream)?;
+        expect_packet(stream)?;
         stream.write_all(&packet(7, OK))?;
-        heard(stream).map(drop)
+        expect_packet(stream).map(drop)
     });
     harm_ends("dripping-login", "connect", "the login", |stream| {
         stream.write_all(&greeting())?;
-        heard(stream)?;
+        expect_packet(stream)?;
         stream.write_all(b"\xff\xff\x0f\x02")?;
         drip(stream, b"\0")
     });
@@ -198,7 +198,7 @@ fn a_handshake_cut_anywhere() {
         let fake = harmful(&format!("cut-{cut}"), move |stream| {
             stream.write_all(&greeting()[..cut])?;
             stream.shutdown(std::net::Shutdown::Write)?;
-            heard(stream).map(drop)
+            expect_packet(stream).map(drop)
         });
         ends(
             "a cut greeting",
@@ -210,7 +210,7 @@ fn a_handshake_cut_anywhere() {
     for cut in 0..packet(2, OK).len() {
         let fake = harmful(&format!("cut-ok-{cut}"), move |stream| {
             stream.write_all(&greeting())?;
-            heard(stream)?;
+            expect_packet(stream)?;
             stream.write_all(&packet(2, OK)[..cut])
         });
         ends("a cut OK", &hurried(&fake.path), &["server_gone"], "closed");
@@ -222,7 +222,7 @@ fn logins_without_an_end() {
     harm_ends("switches", "protocol", "without an end", |stream| {
         stream.write_all(&greeting())?;
         for number in 1.. {
-            heard(stream)?;
+            expect_packet(stream)?;
             let switch = b"\xfemysql_native_password\x0001234567890123456789\0";
             stream.write_all(&packet(number * 2, switch))?;
         }
@@ -230,15 +230,15 @@ fn logins_without_an_end() {
     });
     harm_ends("more-data", "protocol", "without an end", |stream| {
         stream.write_all(&greeting())?;
-        heard(stream)?;
+        expect_packet(stream)?;
         let switch = b"\xfecaching_sha2_password\x0001234567890123456789\0";
         stream.write_all(&packet(2, switch))?;
-        heard(stream)?;
+        expect_packet(stream)?;
         flood(stream, 4, b"\x01\x03")
     });
     harm_ends("huge-login-error", "protocol", "accepted here", |stream| {
         stream.write_all(&greeting())?;
-        heard(stream)?;
+        expect_packet(stream)?;
         stream.write_all(&error(2, 1045, &"\x01".repeat((1 << 24) - 20)))
     });
 }
@@ -247,7 +247,7 @@ fn logins_without_an_end() {
 fn what_comes_before_the_load_without_an_end() {
     harm_ends("statuses", "protocol", "more rows than", |stream| {
         let_in(stream)?;
-        while !heard(stream)?.starts_with(b"\x03SHOW") {
+        while !expect_packet(stream)?.starts_with(b"\x03SHOW") {
             stream.write_all(&packet(1, b"\0\x01\0\0\0\0\0\0\0\0\0\0"))?;
         }
         stream.write_all(&head_of_result())?;
@@ -255,7 +255,7 @@ fn what_comes_before_the_load_without_an_end() {
     });
     harm_ends("slow-status", "connect", "SHOW SESSION STATUS", |stream| {
         let_in(stream)?;
-        while !heard(stream)?.starts_with(b"\x03SHOW") {
+        while !expect_packet(stream)?.starts_with(b"\x03SHOW") {
             stream.write_all(&packet(1, b"\0\x01\0\0\0\0\0\0\0\0\0\0"))?;
         }
         stream.write_all(b"\xff\xff\x0f\x01")?;
@@ -263,7 +263,7 @@ fn what_comes_before_the_load_without_an_end() {
     });
     harm_ends("prepares", "connect", "prepare the statements", |stream| {
         let_in(stream)?;
-        heard(stream)?;
+        expect_packet(stream)?;
         stream.write_all(&packet(1, b"\0\x01\0\0\0\xff\xff\xff\xff\0\0\0"))?;
         flood(stream, 2, &vec![0; 50_000])
     });

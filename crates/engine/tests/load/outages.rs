@@ -107,9 +107,9 @@ fn accounted(events: &[Value]) -> &Value {
 /// Latency of one kind, in ns: median, 95th and 99th percentile, maximum.
 fn latency(finished: &Value, kind: &str) -> [u64; 4] {
     let all = finished["histograms"].as_array().expect("a list");
-    let one = all.iter().find(|one| one["kind"] == kind);
-    let one = one.unwrap_or_else(|| panic!("no histogram of {kind}"));
-    ["p50_ns", "p95_ns", "p99_ns", "max_ns"].map(|name| number(&one[name]))
+    let histogram = all.iter().find(|histogram| histogram["kind"] == kind);
+    let histogram = histogram.unwrap_or_else(|| panic!("no histogram of {kind}"));
+    ["p50_ns", "p95_ns", "p99_ns", "max_ns"].map(|name| number(&histogram[name]))
 }
 
 #[test]

@@ -11,10 +11,10 @@ use serde_json::Value;
 /// Far beyond every limit in the jobs: only an engine that hangs takes this long.
 const HANGS: Duration = Duration::from_secs(60);
 /// Bound on peak memory, whatever a server sends.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// Bound on the CPU time of all threads. Limits are 0.3 s where a peer keeps the engine busy; otherwise it ends at once. Between two
 /// checks of the limits lies one receive, in which a compressed answer may grow a thousandfold: slow work without optimisation.
-const MOST_CPU: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 3 });
+const MAX_CPU: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 3 });
 /// The unit in which the kernel reports CPU time.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -47,8 +47,8 @@ pub(crate) fn bounded_failure(name: &str, job: &Value) -> Value {
         "{name}: an event of {} bytes",
         text.len()
     );
-    assert!(peak < MOST_BYTES, "{name}: peak memory {peak} bytes");
-    assert!(cpu < MOST_CPU, "{name}: CPU time {cpu:?}");
+    assert!(peak < MAX_BYTES, "{name}: peak memory {peak} bytes");
+    assert!(cpu < MAX_CPU, "{name}: CPU time {cpu:?}");
     let (kib, took) = (peak >> 10, began.elapsed());
     eprintln!(
         "{name}: {kib} KiB, CPU {cpu:?} of {took:?}: {}",

@@ -27,12 +27,12 @@ struct Server {
 /// The folder of programs of the newest version that Debian's packages installed.
 fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
-    let mut found: Vec<PathBuf> = versions
+    let mut folders: Vec<PathBuf> = versions
         .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
         .filter(|path| path.join("initdb").exists() && path.join("psql").exists())
         .collect();
-    found.sort();
-    found.pop()
+    folders.sort();
+    folders.pop()
 }
 
 /// Have the command run as a user whom the server accepts.
@@ -60,8 +60,8 @@ impl Server {
         let data = directory.join("data");
         let mut initdb = Command::new(programs.join("initdb"));
         initdb.args(["-U", "u", "-A", "trust", "-E", "UTF8", "--no-sync", "-D"]);
-        let made = unprivileged(initdb.arg(&data)).status();
-        assert!(made.expect("it runs").success(), "initdb failed");
+        let status = unprivileged(initdb.arg(&data)).status();
+        assert!(status.expect("it runs").success(), "initdb failed");
         let hba = "local all scram scram-sha-256\nlocal all hashed md5\nlocal all clear password\nlocal all all trust\n\
                    host all clear 127.0.0.1/32 password\nhost all all 127.0.0.1/32 trust\n";
         std::fs::write(data.join("pg_hba.conf"), hba).expect("ours");

@@ -35,7 +35,7 @@ pub(crate) fn hurried_job(path: &str) -> Value {
 }
 
 /// Read a message without a type: the client's first message, or its request for TLS.
-pub(crate) fn first(stream: &mut (impl Read + ?Sized)) -> io::Result<Vec<u8>> {
+pub(crate) fn read_body(stream: &mut (impl Read + ?Sized)) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let mut body = vec![0; u32::from_be_bytes(length) as usize - 4];
@@ -43,20 +43,20 @@ pub(crate) fn first(stream: &mut (impl Read + ?Sized)) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-fn heard(stream: &mut (impl Read + ?Sized)) -> io::Result<(u8, Vec<u8>)> {
+fn read_message(stream: &mut (impl Read + ?Sized)) -> io::Result<(u8, Vec<u8>)> {
     let mut kind = [0];
     stream.read_exact(&mut kind)?;
-    Ok((kind[0], first(stream)?))
+    Ok((kind[0], read_body(stream)?))
 }
 
 /// Serve from the startup to the first request of the load, which is read but not answered.
 pub(crate) fn until_bound(stream: &mut (impl Read + Write + ?Sized)) -> io::Result<()> {
-    first(stream)?;
+    read_body(stream)?;
     stream.write_all(&message(b'R', &[0; 4]))?;
     stream.write_all(&ready())?;
     let mut bound = false;
     loop {
-        match heard(stream)?.0 {
+        match read_message(stream)?.0 {
             b'P' => stream.write_all(&message(b'1', b""))?,
             b'Q' => stream.write_all(&[message(b'C', b"SELECT 0\0"), ready()].concat())?,
             b'S' if bound => return Ok(()),
@@ -82,7 +82,7 @@ fn harm_ends(
 }
 
 /// The authentication message of this code.
-fn asks(code: u8, rest: &[u8]) -> Vec<u8> {
+fn authentication_message(code: u8, rest: &[u8]) -> Vec<u8> {
     message(b'R', &[&[0, 0, 0, code], rest].concat())
 }
 
@@ -94,7 +94,7 @@ fn logins_that_do_not_end_well() {
         "protocol",
         "without an end",
         |stream| {
-            first(stream)?;
+            read_body(stream)?;
             flood_of(stream, &message(b'S', b"a\0b\0").repeat(1000))
         },
     );
@@ -103,12 +103,12 @@ fn logins_that_do_not_end_well() {
         "protocol",
         "without an end",
         |stream| {
-            first(stream)?;
+            read_body(stream)?;
             flood_of(stream, &message(b'N', b"\0").repeat(1000))
         },
     );
     harm_ends(("huge", plain()), "protocol", "accepted here", |stream| {
-        first(stream)?;
+        read_body(stream)?;
         flood_of(stream, b"E\x3f\0\0\0")
     });
     harm_ends(
@@ -116,13 +116,13 @@ fn logins_that_do_not_end_well() {
         "protocol",
         "does not belong",
         |stream| {
-            first(stream)?;
+            read_body(stream)?;
             stream.write_all(&ready())?;
-            first(stream).map(drop)
+            read_body(stream).map(drop)
         },
     );
     harm_ends(("dripping", plain()), "connect", "the login", |stream| {
-        first(stream)?;
+        read_body(stream)?;
         stream.write_all(b"E\0\0\xff\0")?;
         drip(stream, b"S")
     });
@@ -135,8 +135,8 @@ fn answers_to_the_request_for_tls_that_are_none() {
         "connect",
         "request for TLS",
         |stream| {
-            first(stream)?;
-            heard(stream).map(drop)
+            read_body(stream)?;
+            read_message(stream).map(drop)
         },
     );
     harm_ends(
@@ -144,9 +144,9 @@ fn answers_to_the_request_for_tls_that_are_none() {
         "protocol",
         "end of a step",
         |stream| {
-            first(stream)?;
-            stream.write_all(&[b"S".to_vec(), asks(0, b"")].concat())?;
-            heard(stream).map(drop)
+            read_body(stream)?;
+            stream.write_all(&[b"S".to_vec(), authentication_message(0, b"")].concat())?;
+            read_message(stream).map(drop)
         },
     );
     harm_ends(
@@ -154,9 +154,9 @@ fn answers_to_the_request_for_tls_that_are_none() {
         "tls",
         "offers no TLS",
         |stream| {
-            first(stream)?;
+            read_body(stream)?;
             stream.write_all(b"N")?;
-            heard(stream).map(drop)
+            read_message(stream).map(drop)
         },
     );
 }
@@ -166,50 +166,55 @@ fn answers_to_the_request_for_tls_that_are_none() {
 fn passwords_that_are_asked_for_by_rogues() {
     let plain = || json!({});
     harm_ends(("impostor", plain()), "auth", "did not prove", |stream| {
-        first(stream)?;
-        stream.write_all(&asks(10, b"SCRAM-SHA-256\0\0"))?;
-        heard(stream)?;
-        stream.write_all(&asks(0, b""))?;
-        heard(stream).map(drop)
+        read_body(stream)?;
+        stream.write_all(&authentication_message(10, b"SCRAM-SHA-256\0\0"))?;
+        read_message(stream)?;
+        stream.write_all(&authentication_message(0, b""))?;
+        read_message(stream).map(drop)
     });
     harm_ends(("busy", plain()), "auth", "4294967295 rounds", |stream| {
-        first(stream)?;
-        stream.write_all(&asks(10, b"SCRAM-SHA-256\0\0"))?;
-        let (_, begun) = heard(stream)?;
+        read_body(stream)?;
+        stream.write_all(&authentication_message(10, b"SCRAM-SHA-256\0\0"))?;
+        let (_, begun) = read_message(stream)?;
         let begun = String::from_utf8_lossy(&begun).into_owned();
         let nonce = begun.split("r=").nth(1).unwrap_or_default();
         let challenge = format!("r={nonce}x,s=c2FsdA==,i=4294967295");
-        stream.write_all(&asks(11, challenge.as_bytes()))?;
-        heard(stream).map(drop)
+        stream.write_all(&authentication_message(11, challenge.as_bytes()))?;
+        read_message(stream).map(drop)
     });
     harm_ends(
         ("again", plain()),
         "protocol",
         "out of its order",
         |stream| {
-            first(stream)?;
+            read_body(stream)?;
             loop {
-                stream.write_all(&asks(5, b"salt"))?;
-                heard(stream)?;
+                stream.write_all(&authentication_message(5, b"salt"))?;
+                read_message(stream)?;
             }
         },
     );
     harm_ends(("kerberos", plain()), "auth", "Kerberos V5", |stream| {
-        first(stream)?;
-        stream.write_all(&asks(2, b""))?;
-        heard(stream).map(drop)
+        read_body(stream)?;
+        stream.write_all(&authentication_message(2, b""))?;
+        read_message(stream).map(drop)
     });
 }
 
 /// The connection is closed after each byte, in turn, of the messages that complete a login.
 #[test]
 fn a_login_cut_anywhere() {
-    let said = [asks(0, b""), message(b'K', &[0; 8]), ready()].concat();
-    for cut in 0..said.len() {
-        let said = said.clone();
+    let login_end = [
+        authentication_message(0, b""),
+        message(b'K', &[0; 8]),
+        ready(),
+    ]
+    .concat();
+    for cut in 0..login_end.len() {
+        let login_end = login_end.clone();
         let fake = harmful(&format!("pg-cut-{cut}"), move |stream| {
-            first(stream)?;
-            stream.write_all(&said[..cut])
+            read_body(stream)?;
+            stream.write_all(&login_end[..cut])
         });
         let job = hurried_job(&fake.path);
         ends("a cut login", &job, &["server_gone"], "closed");
@@ -228,11 +233,16 @@ fn notices_in_the_way_do_no_harm() {
         .concat()
     };
     let fake = harmful("pg-notices", move |stream| {
-        first(stream)?;
-        let begun = [asks(0, b""), unasked(), ready(), unasked()];
-        stream.write_all(&begun.concat())?;
+        read_body(stream)?;
+        let login_end = [
+            authentication_message(0, b""),
+            unasked(),
+            ready(),
+            unasked(),
+        ];
+        stream.write_all(&login_end.concat())?;
         loop {
-            let said = match heard(stream)?.0 {
+            let reply = match read_message(stream)?.0 {
                 b'P' => message(b'1', b""),
                 b'Q' => [message(b'C', b"SELECT 0\0"), ready()].concat(),
                 b'B' => message(b'2', b""),
@@ -240,7 +250,7 @@ fn notices_in_the_way_do_no_harm() {
                 b'S' => ready(),
                 _ => return Ok(()),
             };
-            stream.write_all(&[unasked(), said, unasked()].concat())?;
+            stream.write_all(&[unasked(), reply, unasked()].concat())?;
         }
     });
     let mut job = hurried_job(&fake.path);

@@ -39,7 +39,7 @@ fn trace(server: &Server, tables: u64, tool: impl FnOnce()) -> (String, Vec<(Str
     let rows = |number| {
         server.query(&format!("SELECT COUNT(*), MIN(id), MAX(id), MIN(LENGTH(c)), MAX(LENGTH(pad)) FROM sbtest.sbtest{number}"))
     };
-    let made = (1..=tables).map(|number| {
+    let created_tables = (1..=tables).map(|number| {
         let created = table(number);
         let shape = if created.contains("`c`") {
             rows(number)
@@ -48,7 +48,7 @@ fn trace(server: &Server, tables: u64, tool: impl FnOnce()) -> (String, Vec<(Str
         };
         (created, shape)
     });
-    (output, made.collect())
+    (output, created_tables.collect())
 }
 
 fn tables_left(server: &Server) -> String {
@@ -96,19 +96,19 @@ fn both_say_and_make_the_same(server: &Server) {
 fn contents(server: &Server, fields: &Value, auto_inc: bool) -> Vec<String> {
     let workload =
         json!({"kind": "oltp_read_write", "tables": 3, "table_size": 3000, "auto_inc": auto_inc});
-    let mut made = job(server, "prepare", &workload);
+    let mut job_spec = job(server, "prepare", &workload);
     for (name, value) in fields.as_object().expect("an object") {
-        made[name] = value.clone();
+        job_spec[name] = value.clone();
     }
-    assert_eq!(done(&made), 9000);
+    assert_eq!(done(&job_spec), 9000);
     let table = |number| {
         server.query(&format!(
             "SELECT id, k, c, pad FROM sbtest.sbtest{number} ORDER BY id"
         ))
     };
     let all = (1..=3).map(table).collect();
-    made["action"] = "cleanup".into();
-    done(&made);
+    job_spec["action"] = "cleanup".into();
+    done(&job_spec);
     assert_eq!(tables_left(server), "");
     all
 }
@@ -117,15 +117,15 @@ fn rows_depend_on_the_seed_alone(server: &Server) {
     let first = contents(server, &json!({}), true);
     assert_eq!(first[0].lines().count(), 3000);
     assert!(first[0] != first[1] && first[1] != first[2]);
-    let other = |fields: &Value, auto_inc| contents(server, fields, auto_inc) == first;
-    assert!(other(&json!({"connections": 2}), true), "two connections");
+    let is_same = |fields: &Value, auto_inc| contents(server, fields, auto_inc) == first;
+    assert!(is_same(&json!({"connections": 2}), true), "two connections");
     assert!(
-        other(&json!({"connections": 8}), false),
+        is_same(&json!({"connections": 8}), false),
         "more connections than tables, ids of our own"
     );
     let packed = json!({"session": {"compression": {"algorithm": "zlib"}}});
-    assert!(other(&packed, true), "through compression");
-    assert!(!other(&json!({"seed": 2}), true), "another seed");
+    assert!(is_same(&packed, true), "through compression");
+    assert!(!is_same(&json!({"seed": 2}), true), "another seed");
 }
 
 /// Checks the mean of k, and the share of some values, in 4000 rows with k in 1..=4000; bounds are six standard errors of each

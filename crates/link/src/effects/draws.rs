@@ -14,7 +14,7 @@ pub(crate) struct Draws {
 
 impl Draws {
     /// The stream of numbers of the effect called `name`.
-    pub(crate) fn of(seed: u64, name: &str) -> Self {
+    pub(crate) fn new(seed: u64, name: &str) -> Self {
         // FNV-1a (with its 64-bit offset basis and prime) hashes the name.
         let name = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -41,9 +41,9 @@ impl Draws {
         ((self.bits() >> 11) + 1) as f64 * UNIT
     }
 
-    /// Uniform in `0 .. below`, with a bias of less than `below` in 2^64.
-    pub(crate) fn below(&mut self, below: u64) -> u64 {
-        ((u128::from(self.bits()) * u128::from(below)) >> 64) as u64
+    /// Uniform in `0 .. bound`, with a bias of less than `bound` in 2^64.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Normal with mean 0 and deviation 1 (Box and Muller 1958); never beyond 8.6, the root of 2 ln 2^53.
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn each_seed_and_each_name_has_numbers_of_its_own() {
-        let first = |seed, name| Draws::of(seed, name).bits();
+        let first = |seed, name| Draws::new(seed, name).bits();
         assert_eq!(first(7, "loss"), first(7, "loss"));
         let mut seen: Vec<_> = (0..1_000)
             .flat_map(|seed| {
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn units_and_normals_have_their_moments() {
         let count = 1_000_000;
-        let mut draws = Draws::of(1, "moments");
+        let mut draws = Draws::new(1, "moments");
         let root = f64::from(count).sqrt();
         let mean = (0..count).map(|_| draws.unit()).sum::<f64>() / f64::from(count);
         assert!(
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn below_stays_below_and_reaches_all() {
-        let mut draws = Draws::of(3, "below");
+        let mut draws = Draws::new(3, "below");
         let mut seen = [0_u32; 7];
         for _ in 0..70_000 {
             seen[draws.below(7) as usize] += 1;

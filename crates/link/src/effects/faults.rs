@@ -6,7 +6,7 @@
 use super::corrupt::Corrupt;
 use super::duplicate::Duplicate;
 use super::loss::Loss;
-use super::ongoing::Ongoing;
+use super::ongoing::EffectSlot;
 use crate::job::{self, Direction};
 
 /// What becomes of a segment.
@@ -23,18 +23,18 @@ pub(crate) enum Verdict {
 /// The effects, each on or off.
 #[derive(Debug)]
 pub(crate) struct Faults {
-    loss: Ongoing<job::Loss, Loss>,
-    corrupt: Ongoing<f64, Corrupt>,
-    duplicate: Ongoing<f64, Duplicate>,
+    loss: EffectSlot<job::Loss, Loss>,
+    corrupt: EffectSlot<f64, Corrupt>,
+    duplicate: EffectSlot<f64, Duplicate>,
     any: bool,
 }
 
 impl Faults {
     pub(crate) fn new(direction: &Direction) -> Self {
         let mut faults = Self {
-            loss: Ongoing::off("loss"),
-            corrupt: Ongoing::off("corrupt"),
-            duplicate: Ongoing::off("duplicate"),
+            loss: EffectSlot::off("loss"),
+            corrupt: EffectSlot::off("corrupt"),
+            duplicate: EffectSlot::off("duplicate"),
             any: false,
         };
         faults.set(direction);
@@ -45,13 +45,13 @@ impl Faults {
     pub(crate) fn set(&mut self, direction: &Direction) {
         let on = |chance: f64| (chance > 0.0).then_some(chance);
         self.loss
-            .set_simple(direction, direction.loss.as_ref(), Loss::from_job);
+            .set_one_stream(direction, direction.loss.as_ref(), Loss::from_job);
         self.corrupt.set(
             direction,
             on(direction.corrupt).as_ref(),
             |chance, draws| Corrupt::new(*chance, draws("corrupt"), draws("flaw")),
         );
-        self.duplicate.set_simple(
+        self.duplicate.set_one_stream(
             direction,
             on(direction.duplicate).as_ref(),
             |chance, draws| Duplicate::from_job(*chance, draws),
@@ -60,29 +60,29 @@ impl Faults {
     }
 
     /// Is any of them on?
-    pub(crate) fn any(&self) -> bool {
+    pub(crate) fn is_any_on(&self) -> bool {
         self.any
     }
 
     /// Pass over the segments, among the next `within`, that arrive intact before one that does not; returns their number.
-    pub(crate) fn clean(&mut self, mut within: u32) -> u32 {
+    pub(crate) fn skip_clean(&mut self, mut within: u32) -> u32 {
         if let Some(loss) = self.loss.get() {
-            within = loss.clean(within);
+            within = loss.count_clean(within);
         }
         if let Some(corrupt) = self.corrupt.get() {
-            within = corrupt.events().clean(within);
+            within = corrupt.events().count_clean(within);
         }
         if let Some(duplicate) = self.duplicate.get() {
-            within = duplicate.clean(within);
+            within = duplicate.count_clean(within);
         }
         if let Some(loss) = self.loss.get() {
-            loss.pass(within);
+            loss.skip(within);
         }
         if let Some(corrupt) = self.corrupt.get() {
-            corrupt.events().pass(within);
+            corrupt.events().skip(within);
         }
         if let Some(duplicate) = self.duplicate.get() {
-            duplicate.pass(within);
+            duplicate.skip(within);
         }
         within
     }
@@ -108,7 +108,7 @@ mod tests {
         let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":{seed}{effects}}}"#);
         let direction = serde_json::from_str(&text).expect("a direction");
         let mut faults = Faults::new(&direction);
-        if !faults.any() {
+        if !faults.is_any_on() {
             return Vec::new();
         }
         (0..20_000).map(|_| faults.next()).collect()
@@ -149,7 +149,7 @@ mod tests {
         };
         let mut seen = Vec::new();
         while seen.len() < one_by_one.len() - 50 {
-            let clean = faults.clean(44);
+            let clean = faults.skip_clean(44);
             seen.extend(std::iter::repeat_n(as_it_is, clean as usize));
             if clean < 44 {
                 let next = faults.next();

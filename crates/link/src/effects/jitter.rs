@@ -5,10 +5,10 @@ use super::draws::Draws;
 use crate::job;
 
 /// Maximum extra delay, equal to the contract's maximum delay: a tail without a finite variance reaches it.
-const EXTRA_MAX: f64 = 60e9;
+const MAX_EXTRA: f64 = 60e9;
 /// One draw in this many may exceed the extra delay that memory is reserved for: about one a day at 10 000 slices a second.
-const RARE: f64 = 1e9;
-/// A normal value exceeds this many deviations once in `RARE` draws.
+const RARE_DRAWS: f64 = 1e9;
+/// A normal value exceeds this many deviations once in `RARE_DRAWS` draws.
 const RARE_DEVIATIONS: f64 = 6.0;
 
 /// Draws the extra delay of each slice.
@@ -44,16 +44,18 @@ impl Jitter {
 /// mean is mean × (shape - 1).
 fn lomax(tail: f64, mean: Nanos, shape: f64) -> f64 {
     let scale = mean as f64 * (shape - 1.0);
-    (scale * (tail.powf(-1.0 / shape) - 1.0)).min(EXTRA_MAX)
+    (scale * (tail.powf(-1.0 / shape) - 1.0)).min(MAX_EXTRA)
 }
 
 /// The extra delay that is practically never exceeded: memory is reserved for it.
-pub(crate) fn longest(spec: &job::Jitter) -> Nanos {
+pub(crate) fn practical_max(spec: &job::Jitter) -> Nanos {
     match spec {
         job::Jitter::Normal { deviation_ns } => {
-            (*deviation_ns as f64 * RARE_DEVIATIONS).min(EXTRA_MAX) as Nanos
+            (*deviation_ns as f64 * RARE_DEVIATIONS).min(MAX_EXTRA) as Nanos
         }
-        job::Jitter::Pareto { mean_ns, shape } => lomax(1.0 / RARE, *mean_ns, *shape) as Nanos,
+        job::Jitter::Pareto { mean_ns, shape } => {
+            lomax(1.0 / RARE_DRAWS, *mean_ns, *shape) as Nanos
+        }
         job::Jitter::Empirical { extra_ns } => extra_ns.iter().copied().max().unwrap_or(0),
     }
 }
@@ -67,12 +69,12 @@ mod tests {
     const INTERVAL: f64 = 2.58;
 
     fn values(spec: &job::Jitter, seed: u64) -> Vec<f64> {
-        let mut jitter = Jitter::new(spec, Draws::of(seed, "jitter"));
+        let mut jitter = Jitter::new(spec, Draws::new(seed, "jitter"));
         (0..COUNT).map(|_| jitter.draw() as f64).collect()
     }
 
-    fn mean(values: &[f64], of: impl Fn(f64) -> f64) -> f64 {
-        values.iter().map(|value| of(*value)).sum::<f64>() / values.len() as f64
+    fn mean(values: &[f64], transform: impl Fn(f64) -> f64) -> f64 {
+        values.iter().map(|value| transform(*value)).sum::<f64>() / values.len() as f64
     }
 
     /// Check a share of n draws that should be p: binomial. Double the interval is less than 2 % of p, so that an error of 2 %
@@ -161,11 +163,11 @@ mod tests {
             extra_ns: vec![3, 9, 4],
         };
         // 1e9^(1/3) - 1 = 999 scales of 2 000 ns.
-        assert_eq!([&normal, &empirical].map(longest), [600, 9]);
-        assert!(longest(&pareto).abs_diff(1_998_000) < 2);
+        assert_eq!([&normal, &empirical].map(practical_max), [600, 9]);
+        assert!(practical_max(&pareto).abs_diff(1_998_000) < 2);
         for spec in [normal, pareto] {
-            let most = longest(&spec) as f64;
-            assert!(values(&spec, 1).iter().all(|value| *value <= most));
+            let max = practical_max(&spec) as f64;
+            assert!(values(&spec, 1).iter().all(|value| *value <= max));
         }
     }
 
@@ -178,7 +180,7 @@ mod tests {
         assert!(
             values(&wild, 2)
                 .iter()
-                .all(|value| (0.0..=EXTRA_MAX).contains(value))
+                .all(|value| (0.0..=MAX_EXTRA).contains(value))
         );
     }
 }

@@ -8,10 +8,10 @@ use super::random_events::{Gap, GapSource, Independent, RandomEvents, geometric}
 use crate::job;
 
 /// Which segments are lost.
-pub(crate) type Loss = RandomEvents<Source>;
+pub(crate) type Loss = RandomEvents<LossSource>;
 
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum LossSource {
     Independent(Independent),
     Bursts(Bursts),
 }
@@ -20,14 +20,14 @@ impl Loss {
     pub(crate) fn from_job(spec: &job::Loss, draws: Draws) -> Self {
         Self::new(match *spec {
             job::Loss::Independent { probability } => {
-                Source::Independent(Independent::new(draws, probability))
+                LossSource::Independent(Independent::new(draws, probability))
             }
             job::Loss::GilbertElliott {
                 to_bad,
                 to_good,
                 loss_good,
                 loss_bad,
-            } => Source::Bursts(Bursts::new(
+            } => LossSource::Bursts(Bursts::new(
                 draws,
                 State {
                     leave: to_bad,
@@ -42,7 +42,7 @@ impl Loss {
     }
 }
 
-impl GapSource for Source {
+impl GapSource for LossSource {
     fn next(&mut self) -> Gap {
         match self {
             Self::Independent(source) => source.next(),
@@ -64,7 +64,7 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) struct Bursts {
     draws: Draws,
-    here: State,
+    current: State,
     other: State,
     /// Segments for which the chain stays in its state.
     stay: u64,
@@ -72,10 +72,10 @@ pub(crate) struct Bursts {
 
 impl Bursts {
     fn new(mut draws: Draws, good: State, bad: State) -> Self {
-        let stay = stay(&mut draws, good);
+        let stay = draw_stay(&mut draws, good);
         Self {
             draws,
-            here: good,
+            current: good,
             other: bad,
             stay,
         }
@@ -83,22 +83,22 @@ impl Bursts {
 }
 
 /// Draw how many segments the chain stays in a state: at least the one that finds it there.
-fn stay(draws: &mut Draws, state: State) -> u64 {
+fn draw_stay(draws: &mut Draws, state: State) -> u64 {
     geometric(draws, state.leave).saturating_add(1)
 }
 
 impl GapSource for Bursts {
     fn next(&mut self) -> Gap {
-        let way = geometric(&mut self.draws, self.here.loss);
-        let hit = way < self.stay;
-        let clean = way.min(self.stay);
+        let distance = geometric(&mut self.draws, self.current.loss);
+        let hit = distance < self.stay;
+        let clean = distance.min(self.stay);
         // An endless stay (the state is never left) does not run out.
         if self.stay < u64::MAX {
             self.stay -= clean + u64::from(hit);
         }
         if self.stay == 0 {
-            std::mem::swap(&mut self.here, &mut self.other);
-            self.stay = stay(&mut self.draws, self.here);
+            std::mem::swap(&mut self.current, &mut self.other);
+            self.stay = draw_stay(&mut self.draws, self.current);
         }
         Gap { clean, hit }
     }
@@ -115,7 +115,7 @@ mod tests {
             loss_good,
             loss_bad,
         };
-        Loss::from_job(&spec, Draws::of(seed, "loss"))
+        Loss::from_job(&spec, Draws::new(seed, "loss"))
     }
 
     #[test]
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     fn a_chain_that_never_leaves_is_its_state() {
         let mut good = bursts(0.0, 1.0, 0.0, 1.0, 3);
-        assert_eq!(good.clean(u32::MAX), u32::MAX);
+        assert_eq!(good.count_clean(u32::MAX), u32::MAX);
         let mut bad = bursts(1.0, 0.0, 0.0, 1.0, 3);
         assert!(!bad.step());
         assert!((0..100_000).all(|_| bad.step()));
         // Nothing is ever lost, whatever the state.
         let mut none = bursts(0.5, 0.5, 0.0, 0.0, 3);
-        assert_eq!(none.clean(100_000), 100_000);
+        assert_eq!(none.count_clean(100_000), 100_000);
     }
 
     /// Stationary share of the bad state: `to_bad / (to_bad + to_good)`; a burst there lasts `1 / to_good` segments on average. The
@@ -189,7 +189,7 @@ mod tests {
         };
         let mut loss = bursts(to_bad, to_good, loss_good, loss_bad, 21);
         let drawn = tally(&mut || loss.step());
-        let (mut naive, mut bad) = (Draws::of(22, "naive"), false);
+        let (mut naive, mut bad) = (Draws::new(22, "naive"), false);
         let single = tally(&mut || {
             let hit = naive.unit() <= if bad { loss_bad } else { loss_good };
             bad ^= naive.unit() <= if bad { to_good } else { to_bad };

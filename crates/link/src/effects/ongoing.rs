@@ -9,17 +9,17 @@ use crate::job::Direction;
 
 /// The effect `E`, with the settings `A`.
 #[derive(Debug)]
-pub(crate) struct Ongoing<A, E> {
+pub(crate) struct EffectSlot<A, E> {
     name: &'static str,
     spec: Option<A>,
     effect: Option<E>,
     /// Seed of the numbers in use; None if none were used yet.
     seed: Option<u64>,
     /// How many times the effect has begun with this seed.
-    begun: u64,
+    times_begun: u64,
 }
 
-impl<A: PartialEq + Clone, E> Ongoing<A, E> {
+impl<A: PartialEq + Clone, E> EffectSlot<A, E> {
     /// An effect that is off.
     pub(crate) fn off(name: &'static str) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl<A: PartialEq + Clone, E> Ongoing<A, E> {
             spec: None,
             effect: None,
             seed: None,
-            begun: 0,
+            times_begun: 0,
         }
     }
 
@@ -46,16 +46,16 @@ impl<A: PartialEq + Clone, E> Ongoing<A, E> {
         self.spec = spec.cloned();
         self.effect = spec.map(|spec| {
             if !same_seed {
-                (self.seed, self.begun) = (Some(direction.seed), 0);
+                (self.seed, self.times_begun) = (Some(direction.seed), 0);
             }
-            let begun = self.begun;
-            self.begun += 1;
-            make(spec, &|name| direction.draws(name, begun))
+            let times_begun = self.times_begun;
+            self.times_begun += 1;
+            make(spec, &|name| direction.draws(name, times_begun))
         });
     }
 
     /// Set an effect that needs only one stream, which has the effect's name.
-    pub(crate) fn set_simple(
+    pub(crate) fn set_one_stream(
         &mut self,
         direction: &Direction,
         spec: Option<&A>,
@@ -81,12 +81,12 @@ mod tests {
 
     /// The numbers of an effect, one after each of the steps (seed and settings).
     fn after(steps: &[(u64, Option<u32>)]) -> Vec<Option<u64>> {
-        let mut effect = Ongoing::off("test");
+        let mut effect = EffectSlot::off("test");
         let mut seen = Vec::new();
         for (seed, spec) in steps {
             let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":{seed}}}"#);
             let direction: Direction = serde_json::from_str(&text).expect("a direction");
-            effect.set_simple(&direction, spec.as_ref(), |_, draws| draws);
+            effect.set_one_stream(&direction, spec.as_ref(), |_, draws| draws);
             seen.push(effect.get().map(Draws::bits));
         }
         seen
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_as_before_goes_on() {
-        let mut draws = Draws::of(7, ".test");
+        let mut draws = Draws::new(7, ".test");
         let numbers = [(); 3].map(|()| Some(draws.bits()));
         assert_eq!(after(&[(7, Some(1)); 3]), numbers);
     }

@@ -11,9 +11,9 @@ pub(crate) struct Outages {
     spec: Vec<Outage>,
     /// Start of the schedule; its times count from here.
     start: Nanos,
-    down: bool,
+    is_down: bool,
     /// First moment at which the answer may change.
-    until: Nanos,
+    valid_until: Nanos,
 }
 
 impl Outages {
@@ -21,30 +21,30 @@ impl Outages {
         Self {
             spec: spec.to_vec(),
             start,
-            down: false,
-            until: if spec.is_empty() { Nanos::MAX } else { 0 },
+            is_down: false,
+            valid_until: if spec.is_empty() { Nanos::MAX } else { 0 },
         }
     }
 
     /// Is the line down for what arrives at `arrival`?
-    pub(crate) fn down(&mut self, arrival: Nanos) -> bool {
-        if arrival >= self.until {
-            self.look(arrival.saturating_sub(self.start));
+    pub(crate) fn is_down(&mut self, arrival: Nanos) -> bool {
+        if arrival >= self.valid_until {
+            self.update_state(arrival.saturating_sub(self.start));
         }
-        self.down
+        self.is_down
     }
 
-    fn look(&mut self, time: Nanos) {
-        let states = self.spec.iter().map(|outage| state(outage, time));
-        (self.down, self.until) = states.fold((false, Nanos::MAX), |all, one| {
-            let until = self.start.saturating_add(one.1);
-            (all.0 || one.0, all.1.min(until))
+    fn update_state(&mut self, time: Nanos) {
+        let states = self.spec.iter().map(|outage| state_at(outage, time));
+        (self.is_down, self.valid_until) = states.fold((false, Nanos::MAX), |all, one| {
+            let valid_until = self.start.saturating_add(one.1);
+            (all.0 || one.0, all.1.min(valid_until))
         });
     }
 }
 
 /// Whether one outage lasts at `time`, and when that changes.
-fn state(outage: &Outage, time: Nanos) -> (bool, Nanos) {
+fn state_at(outage: &Outage, time: Nanos) -> (bool, Nanos) {
     let Some(since) = time.checked_sub(outage.at_ns) else {
         return (false, outage.at_ns);
     };
@@ -78,27 +78,27 @@ mod tests {
     #[test]
     fn it_is_down_from_its_first_moment_to_before_its_last() {
         let mut outages = Outages::new(&[outage(100, 10, None)], 1_000);
-        let seen = [0, 1_099, 1_100, 1_109, 1_110, 9_999].map(|at| outages.down(at));
+        let seen = [0, 1_099, 1_100, 1_109, 1_110, 9_999].map(|at| outages.is_down(at));
         assert_eq!(seen, [false, false, true, true, false, false]);
     }
 
     #[test]
     fn it_comes_again() {
         let mut outages = Outages::new(&[outage(5, 2, Some(10))], 0);
-        let down: Vec<_> = (0..40).filter(|at| outages.down(*at)).collect();
+        let down: Vec<_> = (0..40).filter(|at| outages.is_down(*at)).collect();
         assert_eq!(down, [5, 6, 15, 16, 25, 26, 35, 36]);
     }
 
     #[test]
     fn one_that_is_longer_than_its_period_does_not_end() {
         let mut outages = Outages::new(&[outage(5, 10, Some(10))], 0);
-        assert!(!outages.down(4));
-        assert!((5..100).all(|at| outages.down(at)));
+        assert!(!outages.is_down(4));
+        assert!((5..100).all(|at| outages.is_down(at)));
     }
 
     #[test]
     fn without_any_it_is_up() {
-        assert!(!Outages::new(&[], 7).down(Nanos::MAX - 1));
+        assert!(!Outages::new(&[], 7).is_down(Nanos::MAX - 1));
     }
 
     proptest! {
@@ -117,7 +117,7 @@ mod tests {
                 let expected = spec.iter().any(|one| {
                     time >= one.at_ns && one.every_ns.map_or(time - one.at_ns, |every| (time - one.at_ns) % every) < one.for_ns
                 });
-                prop_assert_eq!(outages.down(now), expected);
+                prop_assert_eq!(outages.is_down(now), expected);
             }
         }
     }

@@ -13,11 +13,11 @@ impl DropTail {
 
     /// May a segment of `wire` bytes join a queue that holds `backlog` bytes? An idle bottleneck takes any segment.
     pub(crate) fn admits(&self, backlog: u64, wire: u64) -> bool {
-        backlog == 0 || self.holds(backlog + wire)
+        backlog == 0 || self.fits(backlog + wire)
     }
 
     /// Do `bytes` fit within the limit?
-    pub(crate) fn holds(&self, bytes: u64) -> bool {
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
         bytes <= self.limit
     }
 }

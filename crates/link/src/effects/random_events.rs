@@ -20,44 +20,44 @@ pub(crate) trait GapSource {
 #[derive(Debug)]
 pub(crate) struct RandomEvents<S> {
     source: S,
-    ahead: Gap,
+    gap: Gap,
 }
 
 impl<S: GapSource> RandomEvents<S> {
     pub(crate) fn new(source: S) -> Self {
-        let ahead = Gap {
+        let gap = Gap {
             clean: 0,
             hit: false,
         };
-        Self { source, ahead }
+        Self { source, gap }
     }
 
     /// How many of the next `within` segments are untouched before one is hit.
-    pub(crate) fn clean(&mut self, within: u32) -> u32 {
-        while !self.ahead.hit && self.ahead.clean < u64::from(within) {
+    pub(crate) fn count_clean(&mut self, within: u32) -> u32 {
+        while !self.gap.hit && self.gap.clean < u64::from(within) {
             let next = self.source.next();
-            self.ahead.clean = self.ahead.clean.saturating_add(next.clean);
-            self.ahead.hit = next.hit;
+            self.gap.clean = self.gap.clean.saturating_add(next.clean);
+            self.gap.hit = next.hit;
         }
-        self.ahead.clean.min(u64::from(within)) as u32
+        self.gap.clean.min(u64::from(within)) as u32
     }
 
-    /// Pass over segments that [`Self::clean`] has counted.
-    pub(crate) fn pass(&mut self, count: u32) {
+    /// Pass over segments that [`Self::count_clean`] has counted.
+    pub(crate) fn skip(&mut self, count: u32) {
         assert!(
-            u64::from(count) <= self.ahead.clean,
+            u64::from(count) <= self.gap.clean,
             "only what is known to be clean is passed over"
         );
-        self.ahead.clean -= u64::from(count);
+        self.gap.clean -= u64::from(count);
     }
 
     /// Pass over one segment: is it hit?
     pub(crate) fn step(&mut self) -> bool {
-        let hit = self.clean(1) == 0;
+        let hit = self.count_clean(1) == 0;
         if hit {
-            self.ahead.hit = false;
+            self.gap.hit = false;
         } else {
-            self.pass(1);
+            self.skip(1);
         }
         hit
     }
@@ -104,8 +104,8 @@ mod tests {
     use super::*;
 
     fn hit(chance: f64, seed: u64, count: u32) -> Vec<bool> {
-        let mut strikes = RandomEvents::new(Independent::new(Draws::of(seed, "test"), chance));
-        (0..count).map(|_| strikes.step()).collect()
+        let mut events = RandomEvents::new(Independent::new(Draws::new(seed, "test"), chance));
+        (0..count).map(|_| events.step()).collect()
     }
 
     #[test]
@@ -118,14 +118,14 @@ mod tests {
     #[test]
     fn stretches_are_the_same_as_steps() {
         let steps = hit(0.03, 9, 50_000);
-        let mut strikes = RandomEvents::new(Independent::new(Draws::of(9, "test"), 0.03));
+        let mut events = RandomEvents::new(Independent::new(Draws::new(9, "test"), 0.03));
         let mut seen = Vec::new();
         for within in (1..60).cycle() {
-            let clean = strikes.clean(within);
-            strikes.pass(clean);
+            let clean = events.count_clean(within);
+            events.skip(clean);
             seen.extend(std::iter::repeat_n(false, clean as usize));
             if clean < within {
-                seen.push(strikes.step());
+                seen.push(events.step());
             }
             if seen.len() >= steps.len() {
                 break;
@@ -153,7 +153,7 @@ mod tests {
     /// A chance of one in a million: 200 000 draws of gaps with mean 1e6 - 1; the standard error is mean / sqrt(200 000).
     #[test]
     fn a_small_chance_keeps_its_digits() {
-        let mut draws = Draws::of(5, "test");
+        let mut draws = Draws::new(5, "test");
         let mean = (0..200_000)
             .map(|_| geometric(&mut draws, 1e-6) as f64)
             .sum::<f64>()
@@ -171,13 +171,13 @@ mod tests {
         const CLASSES: usize = 20;
         let chance = 0.1;
         let classes = |hit: &mut dyn FnMut() -> bool| {
-            let (mut counts, mut way) = ([0_u32; CLASSES], 0);
+            let (mut counts, mut gap_length) = ([0_u32; CLASSES], 0);
             for _ in 0..2_000_000 {
                 if hit() {
-                    counts[way.min(CLASSES - 1)] += 1;
-                    way = 0;
+                    counts[gap_length.min(CLASSES - 1)] += 1;
+                    gap_length = 0;
                 } else {
-                    way += 1;
+                    gap_length += 1;
                 }
             }
             counts.map(f64::from)
@@ -188,14 +188,14 @@ mod tests {
             let term = |(a, b): (&f64, &f64)| (a * ratio - b / ratio).powi(2) / (a + b);
             one.iter().zip(other).map(term).sum::<f64>()
         };
-        let mut naive = Draws::of(11, "naive");
+        let mut naive = Draws::new(11, "naive");
         let single = classes(&mut || naive.unit() <= chance);
-        let mut strikes = RandomEvents::new(Independent::new(Draws::of(12, "ways"), chance));
-        let drawn = classes(&mut || strikes.step());
+        let mut events = RandomEvents::new(Independent::new(Draws::new(12, "ways"), chance));
+        let drawn = classes(&mut || events.step());
         assert!(chi_square(&single, &drawn) < 36.19, "{single:?} {drawn:?}");
         // The test can fail: a chance that is 2 % larger does not pass.
-        let mut strikes = RandomEvents::new(Independent::new(Draws::of(12, "ways"), chance * 1.02));
-        let wrong = classes(&mut || strikes.step());
+        let mut events = RandomEvents::new(Independent::new(Draws::new(12, "ways"), chance * 1.02));
+        let wrong = classes(&mut || events.step());
         assert!(chi_square(&single, &wrong) > 36.19, "{single:?} {wrong:?}");
     }
 }

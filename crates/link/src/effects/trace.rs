@@ -8,7 +8,7 @@ use super::Nanos;
 use crate::job::RateStep;
 
 /// Billionths of a bit in one byte.
-const NANOBITS: u128 = 8 * 1_000_000_000;
+const NANOBITS_PER_BYTE: u128 = 8 * 1_000_000_000;
 /// A moment that is never reached: 146 years after the machine's start.
 const NEVER: Nanos = Nanos::MAX / 4;
 
@@ -64,25 +64,25 @@ impl Trace {
     /// Bytes admitted and not yet sent at `now`, rounded up.
     pub(crate) fn backlog(&self, now: Nanos) -> u64 {
         let waiting = self.admitted.saturating_sub(self.carried(now));
-        waiting.div_ceil(NANOBITS) as u64
+        waiting.div_ceil(NANOBITS_PER_BYTE) as u64
     }
 
     /// Send `wire` bytes that arrive at `arrival`. Returns the moment at which the last bit has left.
     pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
-        self.admitted = self.next_bit(arrival) + u128::from(wire) * NANOBITS;
+        self.admitted = self.next_bit(arrival) + u128::from(wire) * NANOBITS_PER_BYTE;
         // The moment at which a bit ends belongs to the step that carries it, even if the step ends at that moment.
-        let (cycles, step, within) = self.place_of(self.admitted - 1);
+        let (cycles, step, within) = self.locate(self.admitted - 1);
         self.moment(cycles, step, within + 1)
     }
 
     /// How many bytes leave within `time` after the first bit that arrives at `arrival` begins to leave.
     pub(crate) fn bytes_in(&self, arrival: Nanos, time: Nanos) -> u64 {
         let next = self.next_bit(arrival);
-        let (cycles, step, within) = self.place_of(next);
+        let (cycles, step, within) = self.locate(next);
         let start = self.moment(cycles, step, within);
         // `carried` is less than `next` only at a moment that is never reached.
         let carried = self.carried(start.saturating_add(time));
-        (carried.saturating_sub(next) / NANOBITS) as u64
+        (carried.saturating_sub(next) / NANOBITS_PER_BYTE) as u64
     }
 
     fn next_bit(&self, arrival: Nanos) -> u128 {
@@ -103,7 +103,7 @@ impl Trace {
     /// Position in the schedule at which the line has carried `count`: complete cycles, the step, and how much that step has
     /// carried by then. The step never has rate 0: the step after such a one begins with the same count and is chosen instead.
     /// There always is one, because a cycle carries more than the remainder.
-    fn place_of(&self, count: u128) -> (u128, Step, u128) {
+    fn locate(&self, count: u128) -> (u128, Step, u128) {
         let within = count % self.cycle;
         let step = self.steps[self.steps.partition_point(|step| step.carried <= within) - 1];
         (count / self.cycle, step, within - step.carried)
@@ -123,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::effects::rate::Steady;
+    use crate::effects::rate::SteadyRate;
 
     fn trace(steps: &[(Nanos, u64)], begin: Nanos) -> Trace {
         let steps: Vec<_> = steps
@@ -186,7 +186,7 @@ mod tests {
             packets in prop::collection::vec((0_u64..400_000, 1_u64..70_000), 1..80),
         ) {
             let steps: Vec<_> = lengths.iter().map(|length| (*length, rate)).collect();
-            let (mut one, mut other) = (trace(&steps, begin), Steady::new(Some(rate), begin));
+            let (mut one, mut other) = (trace(&steps, begin), SteadyRate::new(Some(rate), begin));
             let mut now = begin;
             for (pause, wire) in packets {
                 now += pause;

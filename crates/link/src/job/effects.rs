@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::DELAY_MAX;
+use super::MAX_DELAY;
 use crate::effects::Nanos;
 
 /// A day: a longer time is a mistaken unit.
-const LONGEST: Nanos = 86_400_000_000_000;
-const SHAPE_MAX: f64 = 100.0;
+const MAX_TIME: Nanos = 86_400_000_000_000;
+const MAX_SHAPE: f64 = 100.0;
 
 /// How the delay of one packet differs from that of another.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -27,7 +27,7 @@ pub(crate) enum Jitter {
         #[schemars(range(min = 1, max = 60_000_000_000_u64))]
         mean_ns: Nanos,
         /// The tail's exponent: lower is heavier. The variance is finite above 2.
-        #[serde(default = "three")]
+        #[serde(default = "default_shape")]
         #[schemars(range(max = 100.0), extend("exclusiveMinimum" = 1.0))]
         shape: f64,
     },
@@ -60,7 +60,7 @@ pub(crate) enum Loss {
         #[serde(default)]
         #[schemars(range(min = 0.0, max = 1.0))]
         loss_good: f64,
-        #[serde(default = "certain")]
+        #[serde(default = "default_loss_bad")]
         #[schemars(range(min = 0.0, max = 1.0))]
         loss_bad: f64,
     },
@@ -94,11 +94,11 @@ pub(crate) struct RateStep {
     pub(crate) rate_bps: u64,
 }
 
-const fn three() -> f64 {
+const fn default_shape() -> f64 {
     3.0
 }
 
-const fn certain() -> f64 {
+const fn default_loss_bad() -> f64 {
     1.0
 }
 
@@ -110,11 +110,11 @@ pub(super) fn check_chance(name: &str, chance: f64) -> Result<(), String> {
     }
 }
 
-fn check_time(name: &str, time: Nanos, least: Nanos, most: Nanos) -> Result<(), String> {
-    if (least..=most).contains(&time) {
+fn check_time(name: &str, time: Nanos, min: Nanos, max: Nanos) -> Result<(), String> {
+    if (min..=max).contains(&time) {
         Ok(())
     } else {
-        Err(format!("{name} is {time}, not in {least} .. {most} ns"))
+        Err(format!("{name} is {time}, not in {min} .. {max} ns"))
     }
 }
 
@@ -122,15 +122,15 @@ impl Jitter {
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
             Self::Normal { deviation_ns } => {
-                check_time("jitter.deviation_ns", *deviation_ns, 1, DELAY_MAX)
+                check_time("jitter.deviation_ns", *deviation_ns, 1, MAX_DELAY)
             }
             Self::Pareto { mean_ns, shape } => {
-                if !(*shape > 1.0 && *shape <= SHAPE_MAX) {
+                if !(*shape > 1.0 && *shape <= MAX_SHAPE) {
                     return Err(format!(
                         "jitter.shape is {shape}, not above 1 and up to 100"
                     ));
                 }
-                check_time("jitter.mean_ns", *mean_ns, 1, DELAY_MAX)
+                check_time("jitter.mean_ns", *mean_ns, 1, MAX_DELAY)
             }
             Self::Empirical { extra_ns } => {
                 if extra_ns.is_empty() {
@@ -138,7 +138,7 @@ impl Jitter {
                 }
                 extra_ns
                     .iter()
-                    .try_for_each(|extra| check_time("jitter.extra_ns", *extra, 0, DELAY_MAX))
+                    .try_for_each(|extra| check_time("jitter.extra_ns", *extra, 0, MAX_DELAY))
             }
         }
     }
@@ -165,19 +165,19 @@ impl Loss {
 
 impl Outage {
     pub(super) fn check(self) -> Result<(), String> {
-        check_time("outages.at_ns", self.at_ns, 0, LONGEST)?;
-        check_time("outages.for_ns", self.for_ns, 1, LONGEST)?;
+        check_time("outages.at_ns", self.at_ns, 0, MAX_TIME)?;
+        check_time("outages.for_ns", self.for_ns, 1, MAX_TIME)?;
         self.every_ns.map_or(Ok(()), |every| {
-            check_time("outages.every_ns", every, 1, LONGEST)
+            check_time("outages.every_ns", every, 1, MAX_TIME)
         })
     }
 }
 
 /// Check the steps of a rate trace, which may be empty.
-pub(super) fn check_trace(steps: &[RateStep], rate_max: u64) -> Result<(), String> {
+pub(super) fn check_trace(steps: &[RateStep], max_rate: u64) -> Result<(), String> {
     for step in steps {
-        check_time("rate_trace.for_ns", step.for_ns, 1, LONGEST)?;
-        if step.rate_bps > rate_max {
+        check_time("rate_trace.for_ns", step.for_ns, 1, MAX_TIME)?;
+        if step.rate_bps > max_rate {
             return Err("rate_trace.rate_bps is above 1 Tb/s".to_owned());
         }
     }

@@ -61,10 +61,10 @@ pub(crate) struct Direction {
 }
 
 /// One minute: a longer delay is a mistaken unit, and would need more memory than is available.
-const DELAY_MAX: u64 = 60_000_000_000;
+const MAX_DELAY: u64 = 60_000_000_000;
 /// 1 Tb/s.
-const RATE_MAX: u64 = 1_000_000_000_000;
-const QUEUE_MAX: u64 = 64 << 30;
+const MAX_RATE: u64 = 1_000_000_000_000;
+const MAX_QUEUE: u64 = 64 << 30;
 
 impl Direction {
     pub(crate) fn rate_bps(&self) -> Option<u64> {
@@ -74,38 +74,38 @@ impl Direction {
     /// The delay after compensation, never below zero.
     pub(crate) fn effective_delay(&self) -> Nanos {
         let delay = i128::from(self.delay_ns) - i128::from(self.compensate_ns);
-        delay.clamp(0, i128::from(DELAY_MAX)) as u64
+        delay.clamp(0, i128::from(MAX_DELAY)) as u64
     }
 
     /// The highest rate of the direction at any time; None if unshaped.
-    pub(crate) fn rate_max(&self) -> Option<u64> {
+    pub(crate) fn max_rate(&self) -> Option<u64> {
         let steps = self.rate_trace.iter().map(|step| step.rate_bps);
         steps.chain(self.rate_bps()).max()
     }
 
-    /// The random numbers of one effect that has begun `begun` times before.
-    pub(crate) fn draws(&self, effect: &str, begun: u64) -> Draws {
+    /// The random numbers of one effect that has begun `times_begun` times before.
+    pub(crate) fn draws(&self, effect: &str, times_begun: u64) -> Draws {
         let name = format!("{}.{effect}", self.name);
-        if begun == 0 {
-            Draws::of(self.seed, &name)
+        if times_begun == 0 {
+            Draws::new(self.seed, &name)
         } else {
-            Draws::of(self.seed, &format!("{name}.{begun}"))
+            Draws::new(self.seed, &format!("{name}.{times_begun}"))
         }
     }
 
     /// Set the direction's name and check the request.
     fn check(&mut self, name: &'static str) -> Result<(), String> {
         self.name = name;
-        if self.delay_ns > DELAY_MAX {
+        if self.delay_ns > MAX_DELAY {
             return Err(format!(
                 "{name}.delay_ns is {}, more than a minute",
                 self.delay_ns
             ));
         }
-        if self.rate_bps().is_some_and(|rate| rate > RATE_MAX) {
+        if self.rate_bps().is_some_and(|rate| rate > MAX_RATE) {
             return Err(format!("{name}.rate_bps is above 1 Tb/s"));
         }
-        if self.queue_bytes == 0 || self.queue_bytes > QUEUE_MAX {
+        if self.queue_bytes == 0 || self.queue_bytes > MAX_QUEUE {
             return Err(format!(
                 "{name}.queue_bytes is {}, not in 1 .. 64 GiB",
                 self.queue_bytes
@@ -119,7 +119,7 @@ impl Direction {
     }
 
     fn check_effects(&self) -> Result<(), String> {
-        effects::check_trace(&self.rate_trace, RATE_MAX)?;
+        effects::check_trace(&self.rate_trace, MAX_RATE)?;
         self.jitter.as_ref().map_or(Ok(()), Jitter::check)?;
         self.loss.as_ref().map_or(Ok(()), Loss::check)?;
         effects::check_chance("duplicate", self.duplicate)?;
@@ -217,12 +217,12 @@ impl Command {
 
 /// Refuse a job of another contract version.
 pub(crate) fn check_version(version: u32) -> Result<(), String> {
-    const SPOKEN: u32 = 2;
-    if version == SPOKEN {
+    const CONTRACT_VERSION: u32 = 2;
+    if version == CONTRACT_VERSION {
         return Ok(());
     }
     Err(format!(
-        "the job speaks contract {version}, this engine speaks {SPOKEN}"
+        "the job speaks contract {version}, this engine speaks {CONTRACT_VERSION}"
     ))
 }
 
@@ -230,12 +230,12 @@ pub(crate) fn check_version(version: u32) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    const WAY: &str =
+    const DIRECTION: &str =
         r#"{"rate_bps":1000000000,"delay_ns":100000,"compensate_ns":7000,"queue_bytes":1250000}"#;
 
     fn job(to_client: &str) -> String {
         format!(
-            r#"{{"job":"link","version":2,"client_interface":"lc","server_interface":"ls","to_server":{WAY},"to_client":{to_client},"realtime":"auto"}}"#
+            r#"{{"job":"link","version":2,"client_interface":"lc","server_interface":"ls","to_server":{DIRECTION},"to_client":{to_client},"realtime":"auto"}}"#
         )
     }
 
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        for (way, word) in [
+        for (direction, word) in [
             (r#"{"rate_bps":0,"delay_ns":5,"queue_bytes":1}"#, "nonzero"),
             (
                 r#"{"rate_bps":9,"delay_ns":5,"queue_bytes":0}"#,
@@ -275,10 +275,10 @@ mod tests {
                 "minute",
             ),
         ] {
-            let error = LinkJob::parse(&job(way)).expect_err(way);
+            let error = LinkJob::parse(&job(direction)).expect_err(direction);
             assert!(error.contains(word), "{error}");
         }
-        let other = job(WAY).replace(r#""version":2"#, r#""version":3"#);
+        let other = job(DIRECTION).replace(r#""version":2"#, r#""version":3"#);
         assert!(
             LinkJob::parse(&other)
                 .expect_err("version")
@@ -317,7 +317,7 @@ mod tests {
             Command::parse(r#"{"command":"stats","reset":true}"#),
             Ok(Command::Stats { reset: true })
         ));
-        let set = format!(r#"{{"command":"set","to_server":{WAY},"to_client":{WAY}}}"#);
+        let set = format!(r#"{{"command":"set","to_server":{DIRECTION},"to_client":{DIRECTION}}}"#);
         assert!(matches!(Command::parse(&set), Ok(Command::Set { .. })));
         assert!(Command::parse(r#"{"command":"stop"}"#).is_err());
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::handshake::{Figures, HANDSHAKE, Handshake, Mode};
+use super::handshake::{Figures, HANDSHAKE_LEN, Handshake, Mode};
 use super::{tcp, window};
 use crate::clock::{now, timespec};
 use crate::event::Event;
@@ -17,19 +17,19 @@ use crate::sys;
 use howfar_contract::{FailCode, Failed};
 
 /// Maximum connections served at once; further ones are closed.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// A ping-pong connection that receives nothing for this time is closed.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A transfer ends after this time, whatever the other end does.
-const TRANSFER: Duration = Duration::from_secs(600);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes that may wait unsent in the sender's socket: enough to keep it busy, little to drain at the end.
-const UNSENT: i32 = 512 << 10;
+const MAX_UNSENT_BYTES: i32 = 512 << 10;
 
-static SERVED: AtomicUsize = AtomicUsize::new(0);
+static OPEN_CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
 
 /// Listen on `host` and serve until stdin ends.
 pub(super) fn serve(host: &str) -> Result<(), Failed> {
-    let address = tcp::address(host, 0)?;
+    let address = tcp::parse_address(host, 0)?;
     let failed = |error: io::Error| {
         Failed::new(
             FailCode::Connect,
@@ -53,27 +53,27 @@ fn accept(listener: &TcpListener) {
             thread::sleep(Duration::from_millis(10));
             continue;
         };
-        if SERVED.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS {
-            SERVED.fetch_sub(1, Ordering::Relaxed);
+        if OPEN_CONNECTIONS.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+            OPEN_CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
         thread::spawn(move || {
             // A broken connection is seen and reported by the other end, which requested it.
-            let _ = answer(stream);
-            SERVED.fetch_sub(1, Ordering::Relaxed);
+            let _ = serve_connection(stream);
+            OPEN_CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
         });
     }
 }
 
-fn answer(mut stream: TcpStream) -> io::Result<()> {
-    tcp::prepare(&stream, tcp::PATIENCE)?;
-    let mut bytes = [0; HANDSHAKE];
+fn serve_connection(mut stream: TcpStream) -> io::Result<()> {
+    tcp::prepare(&stream, tcp::DEFAULT_TIMEOUT)?;
+    let mut bytes = [0; HANDSHAKE_LEN];
     stream.read_exact(&mut bytes)?;
     let Some(handshake) = Handshake::decode(bytes) else {
         return Ok(());
     };
     match handshake.mode {
-        Mode::PingPong => bounce(&mut stream),
+        Mode::PingPong => echo_bytes(&mut stream),
         Mode::Sink => {
             let window = window::receive(&stream, handshake.warmup_ns, handshake.measure_ns)?;
             let figures = Figures {
@@ -83,10 +83,10 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
             };
             stream.write_all(&figures.encode())?;
             // Read what is still in flight, so that closing does not reset the connection before the figures arrive.
-            swallow(&mut stream)
+            drain(&mut stream)
         }
         Mode::Source => {
-            pour(&stream, TRANSFER)?;
+            send_until_stopped(&stream, TRANSFER_TIMEOUT)?;
             let figures = Figures::of_sender(&stream)?;
             stream.set_nonblocking(false)?;
             stream.write_all(&figures.encode())
@@ -94,54 +94,54 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-fn bounce(stream: &mut TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(IDLE))?;
-    let mut room = vec![0; 1 << 16];
+fn echo_bytes(stream: &mut TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
+    let mut buffer = vec![0; 1 << 16];
     loop {
-        let read = stream.read(&mut room)?;
+        let read = stream.read(&mut buffer)?;
         if read == 0 {
             return Ok(());
         }
-        stream.write_all(&room[..read])?;
+        stream.write_all(&buffer[..read])?;
     }
 }
 
-fn swallow(stream: &mut TcpStream) -> io::Result<()> {
+fn drain(stream: &mut TcpStream) -> io::Result<()> {
     let begin = now();
-    let mut room = vec![0; 1 << 18];
-    while Duration::from_nanos(now() - begin) < tcp::PATIENCE {
-        if stream.read(&mut room)? == 0 {
+    let mut buffer = vec![0; 1 << 18];
+    while Duration::from_nanos(now() - begin) < tcp::DEFAULT_TIMEOUT {
+        if stream.read(&mut buffer)? == 0 {
             break;
         }
     }
     Ok(())
 }
 
-/// Send until the other end sends data or closes; after `bound` without that, the error is `TimedOut`. Leaves the stream
+/// Send until the other end sends data or closes; after `timeout` without that, the error is `TimedOut`. Leaves the stream
 /// non-blocking.
-pub(super) fn pour(stream: &TcpStream, bound: Duration) -> io::Result<()> {
+pub(super) fn send_until_stopped(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     sys::set_option(
         stream.as_fd(),
         libc::IPPROTO_TCP,
         libc::TCP_NOTSENT_LOWAT,
-        UNSENT,
+        MAX_UNSENT_BYTES,
     )?;
     // Only full segments: the rate must depend on the link, not on the size of the writes.
     stream.set_nodelay(false)?;
     stream.set_nonblocking(true)?;
     let begin = now();
-    let load = vec![0x5a_u8; 1 << 18];
+    let payload = vec![0x5a_u8; 1 << 18];
     let mut writer = stream;
-    while Duration::from_nanos(now() - begin) < bound {
-        let mut ends = [PollFd::new(stream, PollFlags::IN | PollFlags::OUT)];
+    while Duration::from_nanos(now() - begin) < timeout {
+        let mut fds = [PollFd::new(stream, PollFlags::IN | PollFlags::OUT)];
         let second = timespec(1_000_000_000);
-        poll(&mut ends, Some(&second))?;
-        let seen = ends[0].revents();
-        if seen.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+        poll(&mut fds, Some(&second))?;
+        let events = fds[0].revents();
+        if events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             return Ok(());
         }
-        if seen.contains(PollFlags::OUT) {
-            match writer.write(&load) {
+        if events.contains(PollFlags::OUT) {
+            match writer.write(&payload) {
                 Ok(_) => {}
                 Err(error)
                     if matches!(

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::handshake::{FIGURES, Figures, Handshake, Mode};
+use super::handshake::{FIGURES_LEN, Figures, Handshake, Mode};
 use super::window::{self, Window};
 use super::{echo, tcp};
 use crate::clock::now;
@@ -12,11 +12,11 @@ use crate::event::Event;
 use howfar_contract::Failed;
 
 /// Maximum wait for a source's last bytes after the window; beyond it, its retransmits stay unknown.
-const DRAIN: Duration = Duration::from_secs(3);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One transfer: warm-up, then the measured window.
 pub(super) fn measure(peer: SocketAddr, handshake: Handshake) -> Result<Event, Failed> {
-    let mut stream = tcp::connect(peer, tcp::PATIENCE)?;
+    let mut stream = tcp::connect(peer, tcp::DEFAULT_TIMEOUT)?;
     let run = |stream: &mut TcpStream| -> io::Result<Event> {
         stream.write_all(&handshake.encode())?;
         let (window, sender) = match handshake.mode {
@@ -35,7 +35,7 @@ pub(super) fn measure(peer: SocketAddr, handshake: Handshake) -> Result<Event, F
             mss: sender.mss as u32,
         })
     };
-    run(&mut stream).map_err(|error| tcp::broken(peer, "transfer bytes with", &error))
+    run(&mut stream).map_err(|error| tcp::connection_error(peer, "transfer bytes with", &error))
 }
 
 /// The far end sends; this end counts.
@@ -48,32 +48,32 @@ fn receive(stream: &mut TcpStream, handshake: Handshake) -> io::Result<(Window, 
 /// Read to the end of the stream and decode its last bytes; None if it does not end in time.
 fn last_figures(stream: &mut TcpStream) -> Option<Figures> {
     let begin = now();
-    let mut room = vec![0_u8; 1 << 18];
+    let mut buffer = vec![0_u8; 1 << 18];
     let mut kept = 0;
     loop {
-        let left = DRAIN
+        let left = DRAIN_TIMEOUT
             .checked_sub(Duration::from_nanos(now() - begin))
             .filter(|left| !left.is_zero())?;
         stream.set_read_timeout(Some(left)).ok()?;
-        let read = stream.read(&mut room[kept..]).ok()?;
-        let there = kept + read;
+        let read = stream.read(&mut buffer[kept..]).ok()?;
+        let filled = kept + read;
         if read == 0 {
-            return room[..there]
-                .last_chunk::<FIGURES>()
+            return buffer[..filled]
+                .last_chunk::<FIGURES_LEN>()
                 .map(|bytes| Figures::decode(*bytes));
         }
-        kept = there.min(FIGURES);
-        room.copy_within(there - kept..there, 0);
+        kept = filled.min(FIGURES_LEN);
+        buffer.copy_within(filled - kept..filled, 0);
     }
 }
 
 /// This end sends until the far end has counted enough and sent its figures.
 fn send(stream: &mut TcpStream, handshake: Handshake) -> io::Result<(Window, Option<Figures>)> {
-    let bound = Duration::from_nanos(handshake.warmup_ns.saturating_add(handshake.measure_ns))
-        .saturating_add(tcp::PATIENCE);
-    echo::pour(stream, bound)?;
+    let timeout = Duration::from_nanos(handshake.warmup_ns.saturating_add(handshake.measure_ns))
+        .saturating_add(tcp::DEFAULT_TIMEOUT);
+    echo::send_until_stopped(stream, timeout)?;
     stream.set_nonblocking(false)?;
-    let mut bytes = [0; FIGURES];
+    let mut bytes = [0; FIGURES_LEN];
     stream.read_exact(&mut bytes)?;
     let figures = Figures::decode(bytes);
     let window = Window {

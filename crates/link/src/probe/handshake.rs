@@ -25,11 +25,11 @@ pub(super) struct Handshake {
     pub(super) measure_ns: u64,
 }
 
-pub(super) const HANDSHAKE: usize = 17;
+pub(super) const HANDSHAKE_LEN: usize = 17;
 
 impl Handshake {
-    pub(super) fn encode(self) -> [u8; HANDSHAKE] {
-        let mut bytes = [0; HANDSHAKE];
+    pub(super) fn encode(self) -> [u8; HANDSHAKE_LEN] {
+        let mut bytes = [0; HANDSHAKE_LEN];
         bytes[0] = match self.mode {
             Mode::PingPong => b'P',
             Mode::Sink => b'K',
@@ -41,7 +41,7 @@ impl Handshake {
     }
 
     /// Decode a handshake; None if it is not one of ours.
-    pub(super) fn decode(bytes: [u8; HANDSHAKE]) -> Option<Self> {
+    pub(super) fn decode(bytes: [u8; HANDSHAKE_LEN]) -> Option<Self> {
         let mode = match bytes[0] {
             b'P' => Mode::PingPong,
             b'K' => Mode::Sink,
@@ -67,11 +67,11 @@ pub(super) struct Figures {
     pub(super) congestion_control: [u8; 16],
 }
 
-pub(super) const FIGURES: usize = 48;
+pub(super) const FIGURES_LEN: usize = 48;
 
 impl Figures {
-    pub(super) fn encode(self) -> [u8; FIGURES] {
-        let mut bytes = [0; FIGURES];
+    pub(super) fn encode(self) -> [u8; FIGURES_LEN] {
+        let mut bytes = [0; FIGURES_LEN];
         bytes[..8].copy_from_slice(&self.bytes.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.elapsed_ns.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.retransmits.to_le_bytes());
@@ -80,7 +80,7 @@ impl Figures {
         bytes
     }
 
-    pub(super) fn decode(bytes: [u8; FIGURES]) -> Self {
+    pub(super) fn decode(bytes: [u8; FIGURES_LEN]) -> Self {
         let mut congestion_control = [0; 16];
         congestion_control.copy_from_slice(&bytes[32..]);
         Self {

@@ -95,7 +95,7 @@ fn serve() -> Result<(), Failed> {
             timeout_ns,
             ..
         } => {
-            rtt::measure(tcp::address(&host, port)?, count, timeout_ns)?.emit();
+            rtt::measure(tcp::parse_address(&host, port)?, count, timeout_ns)?.emit();
             Ok(())
         }
         Job::Goodput {
@@ -114,7 +114,7 @@ fn serve() -> Result<(), Failed> {
                 warmup_ns,
                 measure_ns,
             };
-            goodput::measure(tcp::address(&host, port)?, handshake)?.emit();
+            goodput::measure(tcp::parse_address(&host, port)?, handshake)?.emit();
             Ok(())
         }
     }

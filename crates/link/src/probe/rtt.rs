@@ -11,14 +11,15 @@ use crate::event::Event;
 use howfar_contract::{FailCode, Failed};
 
 /// Round trips before the counted ones: they warm the caches and let both ends settle.
-const UNCOUNTED: u32 = 10;
+const WARMUP_ROUNDS: u32 = 10;
 
 /// Measure `count` round trips; all of them, including the connect, may take at most `timeout_ns`.
 pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<Event, Failed> {
     let begin = now();
-    let patience = Duration::from_nanos(timeout_ns.max(1_000_000));
-    let mut stream = tcp::connect(peer, patience)?;
-    let broken = |error: &std::io::Error| tcp::broken(peer, "bounce a byte off", error);
+    let timeout = Duration::from_nanos(timeout_ns.max(1_000_000));
+    let mut stream = tcp::connect(peer, timeout)?;
+    let bounce_error =
+        |error: &std::io::Error| tcp::connection_error(peer, "bounce a byte off", error);
     let handshake = Handshake {
         mode: Mode::PingPong,
         warmup_ns: 0,
@@ -26,9 +27,9 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
     };
     stream
         .write_all(&handshake.encode())
-        .map_err(|error| broken(&error))?;
+        .map_err(|error| bounce_error(&error))?;
     let mut times = Vec::with_capacity(count as usize);
-    for round in 0..UNCOUNTED + count {
+    for round in 0..WARMUP_ROUNDS + count {
         let sent = now();
         if sent - begin > timeout_ns {
             return Err(Failed::new(
@@ -40,10 +41,12 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
             ));
         }
         let mut byte = [round as u8];
-        stream.write_all(&byte).map_err(|error| broken(&error))?;
+        stream
+            .write_all(&byte)
+            .map_err(|error| bounce_error(&error))?;
         stream
             .read_exact(&mut byte)
-            .map_err(|error| broken(&error))?;
+            .map_err(|error| bounce_error(&error))?;
         if byte[0] != round as u8 {
             return Err(Failed::new(
                 FailCode::Protocol,
@@ -51,14 +54,14 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
                 "Something else than howfar's echo listens there.",
             ));
         }
-        if round >= UNCOUNTED {
+        if round >= WARMUP_ROUNDS {
             times.push(now() - sent);
         }
     }
-    Ok(summary(times))
+    Ok(summarize(times))
 }
 
-fn summary(mut times: Vec<u64>) -> Event {
+fn summarize(mut times: Vec<u64>) -> Event {
     times.sort_unstable();
     // Nearest rank.
     let rank = |part: usize| times[(times.len() * part).div_ceil(100).max(1) - 1];
@@ -77,7 +80,7 @@ mod tests {
 
     #[test]
     fn ranks_are_nearest() {
-        let event = summary((1..=200).rev().collect());
+        let event = summarize((1..=200).rev().collect());
         assert_eq!(
             event,
             Event::Rtt {
@@ -88,7 +91,7 @@ mod tests {
                 max_ns: 200
             }
         );
-        let one = summary(vec![7]);
+        let one = summarize(vec![7]);
         assert_eq!(
             one,
             Event::Rtt {

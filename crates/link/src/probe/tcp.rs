@@ -7,10 +7,10 @@ use std::time::Duration;
 use howfar_contract::{FailCode, Failed};
 
 /// Time limit of a connect, and of a read or write that has no other limit.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Parse a numeric address.
-pub(super) fn address(host: &str, port: u16) -> Result<SocketAddr, Failed> {
+pub(super) fn parse_address(host: &str, port: u16) -> Result<SocketAddr, Failed> {
     let host: IpAddr = host.parse().map_err(|_| {
         Failed::bad_job(format!(
             "host {host:?} is no numeric address; names are resolved before a job is made"
@@ -20,28 +20,28 @@ pub(super) fn address(host: &str, port: u16) -> Result<SocketAddr, Failed> {
 }
 
 /// Connect without Nagle's delay.
-pub(super) fn connect(peer: SocketAddr, patience: Duration) -> Result<TcpStream, Failed> {
-    let stream = TcpStream::connect_timeout(&peer, patience).map_err(|error| {
+pub(super) fn connect(peer: SocketAddr, timeout: Duration) -> Result<TcpStream, Failed> {
+    let stream = TcpStream::connect_timeout(&peer, timeout).map_err(|error| {
         Failed::new(
             FailCode::Connect,
             format!("cannot connect to the probe's far end {peer}: {error}"),
             "The link must be up, with addresses, routes and neighbours on both hosts, and the echo listening.",
         )
     })?;
-    prepare(&stream, patience)
-        .map_err(|error| broken(peer, "prepare the connection to", &error))?;
+    prepare(&stream, timeout)
+        .map_err(|error| connection_error(peer, "prepare the connection to", &error))?;
     Ok(stream)
 }
 
 /// Disable Nagle's algorithm and bound reads and writes.
-pub(super) fn prepare(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+pub(super) fn prepare(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))
 }
 
 /// Translate an error of an open connection into a `Failed`.
-pub(super) fn broken(peer: SocketAddr, tried: &str, error: &io::Error) -> Failed {
+pub(super) fn connection_error(peer: SocketAddr, action: &str, error: &io::Error) -> Failed {
     let code = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FailCode::Stalled,
         io::ErrorKind::UnexpectedEof => FailCode::Protocol,
@@ -54,7 +54,7 @@ pub(super) fn broken(peer: SocketAddr, tried: &str, error: &io::Error) -> Failed
     };
     Failed::new(
         code,
-        format!("cannot {tried} {peer}: {reason}"),
+        format!("cannot {action} {peer}: {reason}"),
         "Ask the link for its statistics: drops or an interface that is down would explain it.",
     )
 }

@@ -9,9 +9,9 @@ use rustix::net::{RecvFlags, recv};
 use crate::clock::now;
 
 /// Maximum bytes taken from the socket at once.
-const GULP: usize = 1 << 20;
+const MAX_READ_BYTES: usize = 1 << 20;
 /// The clock is checked at least this often while the sender is silent.
-const TICK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The bytes that arrived and the time they took, from the read that ended the warm-up to the read that ended the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,15 +23,15 @@ pub(super) struct Window {
 /// Receive for the warm-up and then for the window. The kernel discards the bytes without copying them. A sender that ends early is
 /// an error; a silent one is not: its window holds fewer bytes.
 pub(super) fn receive(stream: &TcpStream, warmup_ns: u64, measure_ns: u64) -> io::Result<Window> {
-    let patience = stream.read_timeout()?;
-    stream.set_read_timeout(Some(TICK))?;
+    let original_timeout = stream.read_timeout()?;
+    stream.set_read_timeout(Some(CHECK_INTERVAL))?;
     let begin = now();
-    let mut room = vec![0_u8; GULP];
+    let mut buffer = vec![0_u8; MAX_READ_BYTES];
     let mut total = 0_u64;
     let mut start = None;
     loop {
         // On TCP, TRUNC means: count the bytes and discard them.
-        match recv(stream, &mut room[..], RecvFlags::TRUNC) {
+        match recv(stream, &mut buffer[..], RecvFlags::TRUNC) {
             Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((_, bytes)) => total += bytes as u64,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
@@ -41,7 +41,7 @@ pub(super) fn receive(stream: &TcpStream, warmup_ns: u64, measure_ns: u64) -> io
         match start {
             None if moment - begin >= warmup_ns => start = Some((moment, total)),
             Some((from, before)) if moment - from >= measure_ns => {
-                stream.set_read_timeout(patience)?;
+                stream.set_read_timeout(original_timeout)?;
                 return Ok(Window {
                     bytes: total - before,
                     elapsed_ns: moment - from,

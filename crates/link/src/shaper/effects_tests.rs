@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::tests::{one, packets, way};
+use super::tests::{direction, packets, single};
 use super::*;
-use crate::effects::rate::QUANTUM;
+use crate::effects::rate::MAX_SLICE_TIME;
 
 /// A direction with fields put into its JSON.
-fn with(rate: u64, delay_ns: u64, queue_bytes: u64, fields: &str) -> Direction {
+fn direction_with(rate: u64, delay_ns: u64, queue_bytes: u64, fields: &str) -> Direction {
     let rate = if rate == 0 {
         "null".to_owned()
     } else {
@@ -24,10 +24,10 @@ const TRAIN: Train = Train {
     segments: 44,
     wire: 1538,
     wire_last: 1538,
-    patient: false,
+    deferrable: false,
 };
 
-fn everything<T: Copy>(shaper: &mut Shaper<T>) -> Vec<Slice<T>> {
+fn take_all<T: Copy>(shaper: &mut Shaper<T>) -> Vec<Slice<T>> {
     std::iter::from_fn(|| shaper.take(Nanos::MAX)).collect()
 }
 
@@ -35,14 +35,14 @@ fn everything<T: Copy>(shaper: &mut Shaper<T>) -> Vec<Slice<T>> {
 fn a_lost_segment_has_used_the_bottleneck() {
     // A Gilbert-Elliott chain that alternates: segments 1, 3, 5 … are lost. At 1 Gb/s each takes 12.304 µs, lost or not.
     let alternate = r#""loss":{"kind":"gilbert_elliott","to_bad":1.0,"to_good":1.0,"loss_good":0.0,"loss_bad":1.0}"#;
-    let mut shaper = Shaper::new(0, &with(1_000_000_000, 5_000, 1 << 20, alternate));
+    let mut shaper = Shaper::new(0, &direction_with(1_000_000_000, 5_000, 1 << 20, alternate));
     let admission = shaper.offer(0, TRAIN, ());
     assert_eq!(
         (admission.admitted, admission.lost, admission.slices),
         (44, 22, 22)
     );
     assert_eq!(admission.queue_bytes, 44 * 1538);
-    for (index, slice) in everything(&mut shaper).iter().enumerate() {
+    for (index, slice) in take_all(&mut shaper).iter().enumerate() {
         assert_eq!((slice.first, slice.count), (index as u32 * 2, 1));
         assert_eq!(slice.due, (u64::from(slice.first) + 1) * 12_304 + 5_000);
     }
@@ -52,29 +52,32 @@ fn a_lost_segment_has_used_the_bottleneck() {
 fn what_is_lost_moves_with_the_rate() {
     // Three frames of 1 ms at 12.304 Mb/s, all lost; after 1.5 ms loss ends and the rate is ten times as high. The second and third
     // are sent again from 1 ms on, 0.1 ms each: a fourth leaves at 1.5 + 0.1 ms.
-    let mut shaper = Shaper::new(0, &with(12_304_000, 0, 1 << 20, ALL_LOST));
+    let mut shaper = Shaper::new(0, &direction_with(12_304_000, 0, 1 << 20, ALL_LOST));
     for _ in 0..3 {
-        assert_eq!(shaper.offer(0, one(1538), ()).slices, 0);
+        assert_eq!(shaper.offer(0, single(1538), ()).slices, 0);
     }
-    shaper.set(1_500_000, &way(123_040_000, 0, 1 << 20));
-    shaper.offer(1_500_000, one(1538), ());
+    shaper.set(1_500_000, &direction(123_040_000, 0, 1 << 20));
+    shaper.offer(1_500_000, single(1538), ());
     assert_eq!(shaper.next_due(), Some(1_600_000));
     // And to a slower one: the second ends at 1 + 10 ms, the third at 21, the fourth at 31.
-    let mut shaper = Shaper::new(0, &with(12_304_000, 0, 1 << 20, ALL_LOST));
+    let mut shaper = Shaper::new(0, &direction_with(12_304_000, 0, 1 << 20, ALL_LOST));
     for _ in 0..3 {
-        shaper.offer(0, one(1538), ());
+        shaper.offer(0, single(1538), ());
     }
-    shaper.set(1_500_000, &way(1_230_400, 0, 1 << 20));
-    shaper.offer(1_500_000, one(1538), ());
+    shaper.set(1_500_000, &direction(1_230_400, 0, 1 << 20));
+    shaper.offer(1_500_000, single(1538), ());
     assert_eq!(shaper.next_due(), Some(31_000_000));
 }
 
 #[test]
 fn a_copy_follows_its_segment_and_costs_no_time() {
-    let mut shaper = Shaper::new(0, &with(1_000_000_000, 0, 1 << 20, r#""duplicate":1.0"#));
+    let mut shaper = Shaper::new(
+        0,
+        &direction_with(1_000_000_000, 0, 1 << 20, r#""duplicate":1.0"#),
+    );
     let admission = shaper.offer(0, TRAIN, ());
     assert_eq!((admission.slices, admission.queue_bytes), (88, 44 * 1538));
-    for (index, pair) in everything(&mut shaper).chunks(2).enumerate() {
+    for (index, pair) in take_all(&mut shaper).chunks(2).enumerate() {
         assert_eq!([pair[0].copy, pair[1].copy], [false, true]);
         for slice in pair {
             assert_eq!((slice.first, slice.count), (index as u32, 1));
@@ -86,10 +89,13 @@ fn a_copy_follows_its_segment_and_costs_no_time() {
 
 #[test]
 fn corrupted_segments_travel_alone() {
-    let mut shaper = Shaper::new(0, &with(0, 0, 1 << 20, r#""corrupt":0.05,"seed":4"#));
+    let mut shaper = Shaper::new(
+        0,
+        &direction_with(0, 0, 1 << 20, r#""corrupt":0.05,"seed":4"#),
+    );
     shaper.offer(0, TRAIN, ());
     shaper.offer(0, TRAIN, ());
-    let slices = everything(&mut shaper);
+    let slices = take_all(&mut shaper);
     assert!(slices.iter().any(|slice| slice.flaw.is_some()));
     assert!(slices.iter().any(|slice| slice.count > 5));
     assert!(
@@ -105,10 +111,12 @@ fn an_outage_takes_what_arrives_and_nothing_else() {
     // Down from 2 to 3 ms after 1 s; 1538 bytes at 12.304 Mb/s take 1 ms.
     let outage = r#""outages":[{"at_ns":2000000,"for_ns":1000000,"every_ns":null}]"#;
     let second = 1_000_000_000;
-    let mut shaper = Shaper::new(second, &with(12_304_000, 0, 1 << 20, outage));
+    let mut shaper = Shaper::new(second, &direction_with(12_304_000, 0, 1 << 20, outage));
     for name in ['a', 'b', 'c'] {
         assert_eq!(
-            shaper.offer(second + 1_999_999, one(1538), name).admitted,
+            shaper
+                .offer(second + 1_999_999, single(1538), name)
+                .admitted,
             1
         );
     }
@@ -117,8 +125,11 @@ fn an_outage_takes_what_arrives_and_nothing_else() {
         (down.outage, down.slices, down.admitted, down.dropped),
         (44, 0, 0, 0)
     );
-    assert_eq!(shaper.offer(second + 3_000_000, one(1538), 'd').admitted, 1);
-    let dues = everything(&mut shaper)
+    assert_eq!(
+        shaper.offer(second + 3_000_000, single(1538), 'd').admitted,
+        1
+    );
+    let dues = take_all(&mut shaper)
         .iter()
         .map(|slice| (slice.packet, slice.due - second - 1_999_999))
         .collect::<Vec<_>>();
@@ -128,8 +139,11 @@ fn an_outage_takes_what_arrives_and_nothing_else() {
         std::iter::zip(names, (1..).map(|ms| ms * 1_000_000)).collect::<Vec<_>>()
     );
     // `set` restarts the schedule.
-    shaper.set(second * 2, &with(0, 0, 1, outage));
-    assert_eq!(shaper.offer(second * 2 + 2_999_999, one(84), 'y').outage, 1);
+    shaper.set(second * 2, &direction_with(0, 0, 1, outage));
+    assert_eq!(
+        shaper.offer(second * 2 + 2_999_999, single(84), 'y').outage,
+        1
+    );
 }
 
 #[test]
@@ -137,31 +151,31 @@ fn a_trace_stands_still_and_its_queue_fills() {
     // 1 ms at 12.304 Mb/s carries one frame of 1538; then 9 ms without a bit.
     let trace =
         r#""rate_trace":[{"for_ns":1000000,"rate_bps":12304000},{"for_ns":9000000,"rate_bps":0}]"#;
-    let mut shaper = Shaper::new(0, &with(0, 0, 3 * 1538, trace));
+    let mut shaper = Shaper::new(0, &direction_with(0, 0, 3 * 1538, trace));
     let admission = shaper.offer(0, TRAIN, ());
     assert_eq!((admission.admitted, admission.queue_bytes), (3, 3 * 1538));
     assert_eq!(
-        shaper.offer(9_999_999, one(1538), ()).admitted,
+        shaper.offer(9_999_999, single(1538), ()).admitted,
         1,
         "one has left"
     );
-    assert_eq!(shaper.offer(9_999_999, one(84), ()).admitted, 0);
-    let dues: Vec<_> = everything(&mut shaper)
+    assert_eq!(shaper.offer(9_999_999, single(84), ()).admitted, 0);
+    let dues: Vec<_> = take_all(&mut shaper)
         .iter()
         .map(|slice| slice.due)
         .collect();
     assert_eq!(dues, [1_000_000, 11_000_000, 21_000_000, 31_000_000]);
 }
 
-const WILD: &str = r#""jitter":{"kind":"normal","deviation_ns":400000},"seed":9"#;
+const WIDE_JITTER: &str = r#""jitter":{"kind":"normal","deviation_ns":400000},"seed":9"#;
 
 #[test]
 fn without_reordering_jitter_keeps_the_order() {
-    let mut shaper = Shaper::new(0, &with(0, 1_000_000, 1, WILD));
+    let mut shaper = Shaper::new(0, &direction_with(0, 1_000_000, 1, WIDE_JITTER));
     for index in 0..5_000 {
-        shaper.offer(index * 10_000, one(84), index);
+        shaper.offer(index * 10_000, single(84), index);
     }
-    let slices = everything(&mut shaper);
+    let slices = take_all(&mut shaper);
     assert!(slices.iter().map(|slice| slice.packet).eq(0..5_000));
     assert!(slices.is_sorted_by_key(|slice| slice.due));
     assert!(slices.iter().all(|slice| !slice.overtaken));
@@ -171,12 +185,12 @@ fn without_reordering_jitter_keeps_the_order() {
 fn with_reordering_each_takes_its_own_time() {
     let mut shaper = Shaper::new(
         0,
-        &with(0, 2_000_000, 1, &format!(r#"{WILD},"reorder":true"#)),
+        &direction_with(0, 2_000_000, 1, &format!(r#"{WIDE_JITTER},"reorder":true"#)),
     );
     for index in 0..5_000 {
-        shaper.offer(index * 10_000, one(84), index);
+        shaper.offer(index * 10_000, single(84), index);
     }
-    let slices = everything(&mut shaper);
+    let slices = take_all(&mut shaper);
     assert!(slices.is_sorted_by_key(|slice| slice.due));
     let mut newest = 0;
     for slice in &slices {
@@ -235,29 +249,29 @@ proptest! {
         queue in 1_u64..400_000, effects in effects(), changed in effects(), change_at in 0_usize..60,
     ) {
         let run = |until: usize| {
-            let mut shaper = Shaper::new(0, &with(rate, delay, queue, &effects));
+            let mut shaper = Shaper::new(0, &direction_with(rate, delay, queue, &effects));
             let (mut now, mut admissions, mut slices) = (0, Vec::new(), Vec::new());
             for (index, (pause, train)) in offers.iter().enumerate().take(until) {
                 now += pause;
                 slices.extend(std::iter::from_fn(|| shaper.take(now)));
                 if index == change_at {
-                    shaper.set(now, &with(rate / 3 + 1, delay / 2, queue, &changed));
+                    shaper.set(now, &direction_with(rate / 3 + 1, delay / 2, queue, &changed));
                 }
                 admissions.push(shaper.offer(now, *train, index));
             }
-            slices.extend(everything(&mut shaper));
+            slices.extend(take_all(&mut shaper));
             prop_assert_eq!(shaper.in_flight.next_due(), None);
             Ok((admissions, slices))
         };
         let (admissions, slices) = run(offers.len())?;
         prop_assert_eq!(&(admissions.clone(), slices.clone()), &run(offers.len())?);
         for (index, ((_, train), admission)) in offers.iter().zip(&admissions).enumerate() {
-            let mine: Vec<_> = slices.iter().filter(|slice| slice.packet == index).collect();
+            let own_slices: Vec<_> = slices.iter().filter(|slice| slice.packet == index).collect();
             prop_assert_eq!(admission.admitted + admission.dropped + admission.outage, train.segments);
-            prop_assert_eq!(mine.len(), admission.slices as usize);
+            prop_assert_eq!(own_slices.len(), admission.slices as usize);
             // How many times each segment arrives as itself, and as a copy.
             let mut seen = vec![(0, 0); train.segments as usize];
-            for slice in mine {
+            for slice in own_slices {
                 for segment in slice.first..slice.first + slice.count {
                     let entry = &mut seen[segment as usize];
                     if slice.copy { entry.1 += 1 } else { entry.0 += 1 }
@@ -286,21 +300,21 @@ proptest! {
         let trace = format!(r#""rate_trace":[{},{{"for_ns":5000,"rate_bps":1000000000}}]"#, steps.join(","));
         let rate = if steady { 700_000_000 } else { 0 };
         let fields = format!(r#""loss":{loss}{}"#, if steady { String::new() } else { format!(",{trace}") });
-        let mut shaper = Shaper::new(0, &with(rate, 0, 1 << 30, &fields));
+        let mut shaper = Shaper::new(0, &direction_with(rate, 0, 1 << 30, &fields));
         let mut now = 0;
         for (pause, train) in &offers {
             now += pause;
             shaper.offer(now, *train, *train);
         }
         // From the end of its first byte to that of its last, on a line that sends bytes one after the other.
-        let mut line = Bottleneck::new(&with(rate, 0, 1, &fields), 0, 0);
-        for slice in everything(&mut shaper) {
+        let mut line = Bottleneck::new(&direction_with(rate, 0, 1, &fields), 0, 0);
+        for slice in take_all(&mut shaper) {
             prop_assert!(slice.due >= slice.arrival && slice.depart == slice.due);
             if loss == "null" {
                 let first = line.depart(slice.arrival, 1);
                 let last = line.depart(slice.arrival, slice.wire_bytes - 1);
                 prop_assert_eq!(last, slice.depart);
-                prop_assert!(slice.count == 1 || last - first <= QUANTUM, "{} segments in {} ns", slice.count, last - first);
+                prop_assert!(slice.count == 1 || last - first <= MAX_SLICE_TIME, "{} segments in {} ns", slice.count, last - first);
             }
         }
     }
@@ -311,7 +325,7 @@ fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
     // 80 segments between two changes; the first loss of this seed comes later than that, so that a chain restarted at each change
     // would lose none.
     let delayed_by = |delay| {
-        with(
+        direction_with(
             0,
             delay,
             1 << 30,
@@ -322,13 +336,13 @@ fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
     let (mut lost, mut first) = (0, None);
     for round in 0..1_000_u32 {
         for index in 0..80 {
-            let admission = shaper.offer(u64::from(round) * 1_000, one(1538), ());
+            let admission = shaper.offer(u64::from(round) * 1_000, single(1538), ());
             lost += admission.lost;
             if lost > 0 {
                 first = first.or(Some(round * 80 + index));
             }
         }
-        everything(&mut shaper);
+        take_all(&mut shaper);
         shaper.set(u64::from(round) * 1_000, &delayed_by(u64::from(round % 7)));
     }
     assert!(first.is_some_and(|first| first >= 80), "{first:?}");
@@ -339,7 +353,7 @@ fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
 #[test]
 fn a_change_of_the_delay_leaves_the_jitter_as_it_is() {
     let delayed_by = |delay| {
-        with(
+        direction_with(
             0,
             delay,
             1 << 30,
@@ -354,8 +368,8 @@ fn a_change_of_the_delay_leaves_the_jitter_as_it_is() {
                     shaper.set(0, &delayed_by(10_001));
                     shaper.set(0, &delayed_by(10_000));
                 }
-                shaper.offer(0, one(1538), ());
-                everything(&mut shaper)[0].due
+                shaper.offer(0, single(1538), ());
+                take_all(&mut shaper)[0].due
             })
             .collect()
     };

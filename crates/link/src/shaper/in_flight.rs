@@ -8,13 +8,13 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::effects::Nanos;
 
-/// How late a patient slice may leave so that slices due soon after it leave with it: a fiftieth of the delay, within these bounds.
+/// How late a deferrable slice may leave so that slices due soon after it leave with it: a fiftieth of the delay, within these bounds.
 /// Waking for each slice costs a third of the emulator's time at 10 Gb/s, where a super-packet takes 55 µs on the wire. Only bulk
-/// transfers and bare acknowledgements are patient: a request, an answer, or a packet of any kind with none soon after it leaves
+/// transfers and bare acknowledgements are deferrable: a request, an answer, or a packet of any kind with none soon after it leaves
 /// when it is due.
-pub(crate) const PATIENCE: Nanos = 60_000;
-const MOST_PATIENCE: Nanos = 300_000;
-const PATIENCE_OF_DELAY: Nanos = 50;
+pub(crate) const MIN_DEFERRAL: Nanos = 60_000;
+const MAX_DEFERRAL: Nanos = 300_000;
+const DEFERRAL_DIVISOR: Nanos = 50;
 
 /// Segments `first .. first + count` of a packet, due together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) struct Slice<T> {
     pub(crate) count: u32,
     pub(crate) due: Nanos,
     pub(crate) wire_bytes: u64,
-    pub(crate) patient: bool,
+    pub(crate) deferrable: bool,
     /// Selects the bit that is corrupted, if any.
     pub(crate) flaw: Option<u32>,
     /// A copy of the slice before it, whose times it shares.
@@ -40,10 +40,10 @@ pub(crate) struct Slice<T> {
 #[derive(Debug)]
 pub(super) struct InFlight<T> {
     queue: VecDeque<Slice<T>>,
-    overtaking: BinaryHeap<Overtaking<T>>,
+    overtaking: BinaryHeap<HeapEntry<T>>,
     /// Highest `order` of the slices that have left.
-    newest: u64,
-    patience: Nanos,
+    highest_order: u64,
+    max_deferral: Nanos,
 }
 
 impl<T: Copy> InFlight<T> {
@@ -52,8 +52,8 @@ impl<T: Copy> InFlight<T> {
         let mut this = Self {
             queue: VecDeque::new(),
             overtaking: BinaryHeap::new(),
-            newest: 0,
-            patience: PATIENCE,
+            highest_order: 0,
+            max_deferral: MIN_DEFERRAL,
         };
         this.set_delay(delay);
         this
@@ -61,14 +61,14 @@ impl<T: Copy> InFlight<T> {
 
     /// The direction's delay changed.
     pub(super) fn set_delay(&mut self, delay: Nanos) {
-        self.patience = (delay / PATIENCE_OF_DELAY).clamp(PATIENCE, MOST_PATIENCE);
+        self.max_deferral = (delay / DEFERRAL_DIVISOR).clamp(MIN_DEFERRAL, MAX_DEFERRAL);
     }
 
     pub(super) fn push(&mut self, slice: Slice<T>) {
         if self.queue.back().is_none_or(|last| last.due <= slice.due) {
             self.queue.push_back(slice);
         } else {
-            self.overtaking.push(Overtaking(slice));
+            self.overtaking.push(HeapEntry(slice));
         }
     }
 
@@ -76,25 +76,25 @@ impl<T: Copy> InFlight<T> {
         let first = self.queue.front().map(|slice| slice.due);
         match self.overtaking.peek() {
             None => first,
-            Some(Overtaking(slice)) => Some(first.map_or(slice.due, |due| due.min(slice.due))),
+            Some(HeapEntry(slice)) => Some(first.map_or(slice.due, |due| due.min(slice.due))),
         }
     }
 
-    /// When to check for due slices: when the first is due; or, if it is patient, when the last slice within the patience is due
-    /// that has only patient slices before it.
+    /// When to check for due slices: when the first is due; or, if it is deferrable, when the last slice within the deferral is due
+    /// that has only deferrable slices before it.
     pub(super) fn next_wake(&self) -> Option<Nanos> {
         let first = self.next_due()?;
         if !self.overtaking.is_empty() {
             return Some(first);
         }
         let mut wake = first;
-        let mut patient = true;
+        let mut deferrable = true;
         for slice in &self.queue {
-            if !patient || slice.due > first + self.patience {
+            if !deferrable || slice.due > first + self.max_deferral {
                 break;
             }
             wake = slice.due;
-            patient = slice.patient;
+            deferrable = slice.deferrable;
         }
         Some(wake)
     }
@@ -108,28 +108,28 @@ impl<T: Copy> InFlight<T> {
             self.queue.front().filter(|next| next.due <= now)?;
             self.queue.pop_front()?
         };
-        slice.overtaken = slice.order < self.newest;
-        self.newest = self.newest.max(slice.order);
+        slice.overtaken = slice.order < self.highest_order;
+        self.highest_order = self.highest_order.max(slice.order);
         Some(slice)
     }
 
     fn overtaker_is_next(&self) -> bool {
-        let Some(Overtaking(one)) = self.overtaking.peek() else {
+        let Some(HeapEntry(entry)) = self.overtaking.peek() else {
             return false;
         };
         let first = self.queue.front();
-        first.is_none_or(|other| (one.due, one.order) < (other.due, other.order))
+        first.is_none_or(|queued| (entry.due, entry.order) < (queued.due, queued.order))
     }
 
     /// Take out the slices that have not left the bottleneck at `now`, in order of arrival.
-    pub(super) fn waiting(&mut self, now: Nanos) -> Vec<Slice<T>> {
+    pub(super) fn take_waiting(&mut self, now: Nanos) -> Vec<Slice<T>> {
         let queue = std::mem::take(&mut self.queue);
         let overtaking = std::mem::take(&mut self.overtaking);
-        let (gone, mut waiting): (Vec<_>, Vec<_>) = queue
+        let (departed, mut waiting): (Vec<_>, Vec<_>) = queue
             .into_iter()
-            .chain(overtaking.into_iter().map(|Overtaking(slice)| slice))
+            .chain(overtaking.into_iter().map(|HeapEntry(slice)| slice))
             .partition(|slice| slice.depart <= now);
-        for slice in gone {
+        for slice in departed {
             self.push(slice);
         }
         waiting.sort_unstable_by_key(|slice| slice.order);
@@ -138,7 +138,7 @@ impl<T: Copy> InFlight<T> {
 
     /// When the last slice in flight is due.
     pub(super) fn last_due(&self) -> Option<Nanos> {
-        let overtaking = self.overtaking.iter().map(|Overtaking(slice)| slice.due);
+        let overtaking = self.overtaking.iter().map(|HeapEntry(slice)| slice.due);
         overtaking
             .chain(self.queue.back().map(|slice| slice.due))
             .max()
@@ -146,7 +146,7 @@ impl<T: Copy> InFlight<T> {
 
     /// When the last slice in flight left the bottleneck.
     pub(super) fn last_depart(&self) -> Option<Nanos> {
-        let overtaking = self.overtaking.iter().map(|Overtaking(slice)| slice);
+        let overtaking = self.overtaking.iter().map(|HeapEntry(slice)| slice);
         overtaking
             .chain(&self.queue)
             .map(|slice| slice.depart)
@@ -156,30 +156,30 @@ impl<T: Copy> InFlight<T> {
 
 /// An entry of the heap, which returns the greatest first: the order is reversed, so that this is the slice due first.
 #[derive(Debug)]
-struct Overtaking<T>(Slice<T>);
+struct HeapEntry<T>(Slice<T>);
 
-impl<T> Overtaking<T> {
+impl<T> HeapEntry<T> {
     fn key(&self) -> (Nanos, u64) {
         (self.0.due, self.0.order)
     }
 }
 
-impl<T> Ord for Overtaking<T> {
+impl<T> Ord for HeapEntry<T> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }
 }
 
-impl<T> PartialOrd for Overtaking<T> {
+impl<T> PartialOrd for HeapEntry<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> PartialEq for Overtaking<T> {
+impl<T> PartialEq for HeapEntry<T> {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl<T> Eq for Overtaking<T> {}
+impl<T> Eq for HeapEntry<T> {}

@@ -10,7 +10,7 @@ use crate::effects::Nanos;
 use crate::effects::delay::Propagation;
 use crate::effects::faults::{Faults, Verdict};
 use crate::effects::jitter::Jitter;
-use crate::effects::ongoing::Ongoing;
+use crate::effects::ongoing::EffectSlot;
 use crate::effects::outage::Outages;
 use crate::effects::queue::DropTail;
 use crate::effects::rate::Bottleneck;
@@ -29,17 +29,17 @@ pub(crate) struct Train {
     pub(crate) wire_last: u32,
     /// No program waits for this particular packet: it may leave a little late together with the ones after it, see
     /// [`Shaper::next_wake`].
-    pub(crate) patient: bool,
+    pub(crate) deferrable: bool,
 }
 
 impl Train {
     /// A packet that is never cut.
-    pub(crate) fn of_one(wire: u32) -> Self {
+    pub(crate) fn single(wire: u32) -> Self {
         Self {
             segments: 1,
             wire,
             wire_last: wire,
-            patient: false,
+            deferrable: false,
         }
     }
 
@@ -72,7 +72,7 @@ pub(crate) struct Admission {
 
 /// A packet that was admitted.
 #[derive(Debug, Clone, Copy)]
-struct Passage<T> {
+struct AdmittedPacket<T> {
     packet: T,
     train: Train,
     arrival: Nanos,
@@ -82,7 +82,7 @@ struct Passage<T> {
 
 /// A lost segment: nothing arrives, but it takes its time on the bottleneck.
 #[derive(Debug, Clone, Copy)]
-struct Lost {
+struct LostSegment {
     order: u64,
     arrival: Nanos,
     depart: Nanos,
@@ -96,11 +96,11 @@ pub(crate) struct Shaper<T> {
     queue: DropTail,
     bottleneck: Bottleneck,
     faults: Faults,
-    jitter: Ongoing<job::Jitter, Jitter>,
+    jitter: EffectSlot<job::Jitter, Jitter>,
     propagation: Propagation,
     in_flight: InFlight<T>,
     /// Lost segments that may still wait before the bottleneck: a change of the rate moves them, too.
-    lost: VecDeque<Lost>,
+    lost: VecDeque<LostSegment>,
     /// Sequence number of the latest arrival.
     order: u64,
     last_arrival: Nanos,
@@ -111,8 +111,8 @@ pub(crate) struct Shaper<T> {
 impl<T: Copy> Shaper<T> {
     /// Make a shaper whose schedules begin at `now`.
     pub(crate) fn new(now: Nanos, direction: &Direction) -> Self {
-        let mut jitter = Ongoing::off("jitter");
-        jitter.set_simple(direction, direction.jitter.as_ref(), Jitter::new);
+        let mut jitter = EffectSlot::off("jitter");
+        jitter.set_one_stream(direction, direction.jitter.as_ref(), Jitter::new);
         Self {
             outages: Outages::new(&direction.outages, now),
             queue: DropTail::new(direction.queue_bytes),
@@ -134,7 +134,7 @@ impl<T: Copy> Shaper<T> {
         let arrival = arrival.max(self.last_arrival);
         self.last_arrival = arrival;
         let before = self.bottleneck.backlog(arrival);
-        if self.outages.down(arrival) {
+        if self.outages.is_down(arrival) {
             return Admission {
                 outage: train.segments,
                 queue_bytes: before,
@@ -142,13 +142,13 @@ impl<T: Copy> Shaper<T> {
             };
         }
         self.forget_lost(arrival);
-        let admitted = self.room(before, train);
+        let admitted = self.count_fitting(before, train);
         let mut admission = Admission {
             admitted,
             dropped: train.segments - admitted,
             ..Admission::default()
         };
-        let mut passage = Passage {
+        let mut admitted_packet = AdmittedPacket {
             packet,
             train,
             arrival,
@@ -159,11 +159,11 @@ impl<T: Copy> Shaper<T> {
             let count = self
                 .segments_per_slice(arrival, train)
                 .min(admitted - first);
-            passage.extra = self.jitter.get().map_or(0, Jitter::draw);
-            if self.faults.any() {
-                self.send_in_pieces(&passage, first, count, &mut admission);
+            admitted_packet.extra = self.jitter.get().map_or(0, Jitter::draw);
+            if self.faults.is_any_on() {
+                self.send_in_pieces(&admitted_packet, first, count, &mut admission);
             } else {
-                self.send(&passage, first, count, None, false);
+                self.send(&admitted_packet, first, count, None, false);
                 admission.slices += 1;
             }
             first += count;
@@ -183,7 +183,7 @@ impl<T: Copy> Shaper<T> {
         self.in_flight.next_due()
     }
 
-    /// When to check again for due slices: when the next one is due, or a little later if it is patient and others follow soon.
+    /// When to check again for due slices: when the next one is due, or a little later if it is deferrable and others follow soon.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
         self.in_flight.next_wake()
     }
@@ -200,7 +200,7 @@ impl<T: Copy> Shaper<T> {
     /// decided on arrival: after a change to a slower rate, waiting slices take longer. Random effects whose settings do not change
     /// continue where they are, see `effects::ongoing`.
     pub(crate) fn set(&mut self, now: Nanos, direction: &Direction) {
-        let waiting = self.in_flight.waiting(now);
+        let waiting = self.in_flight.take_waiting(now);
         self.forget_lost(now);
         let lost = std::mem::take(&mut self.lost);
         // What was taken was due by now.
@@ -211,35 +211,35 @@ impl<T: Copy> Shaper<T> {
         self.bottleneck = Bottleneck::new(direction, now, self.free_at(now));
         self.faults.set(direction);
         self.jitter
-            .set_simple(direction, direction.jitter.as_ref(), Jitter::new);
+            .set_one_stream(direction, direction.jitter.as_ref(), Jitter::new);
         self.propagation = propagation(direction, last_due);
-        self.send_anew(now, waiting, lost);
+        self.resend(now, waiting, lost);
     }
 
     /// Send a slice over a line with faults: without the segments that are lost, and in pieces if some are corrupted or duplicated.
     fn send_in_pieces(
         &mut self,
-        passage: &Passage<T>,
+        admitted_packet: &AdmittedPacket<T>,
         first: u32,
         count: u32,
         admission: &mut Admission,
     ) {
         let (mut at, end) = (first, first + count);
         while at < end {
-            let clean = self.faults.clean(end - at);
+            let clean = self.faults.skip_clean(end - at);
             if clean > 0 {
-                self.send(passage, at, clean, None, false);
+                self.send(admitted_packet, at, clean, None, false);
                 admission.slices += 1;
                 at += clean;
                 continue;
             }
             match self.faults.next() {
                 Verdict::Lost => {
-                    self.lose(passage, at);
+                    self.send_lost(admitted_packet, at);
                     admission.lost += 1;
                 }
                 Verdict::Arrives { flaw, twice } => {
-                    self.send(passage, at, 1, flaw, twice);
+                    self.send(admitted_packet, at, 1, flaw, twice);
                     admission.slices += 1 + u32::from(twice);
                 }
             }
@@ -249,29 +249,29 @@ impl<T: Copy> Shaper<T> {
 
     fn send(
         &mut self,
-        passage: &Passage<T>,
+        admitted_packet: &AdmittedPacket<T>,
         first: u32,
         count: u32,
         flaw: Option<u32>,
         twice: bool,
     ) {
-        let wire_bytes = passage.train.bytes(first, count);
-        let depart = self.bottleneck.depart(passage.arrival, wire_bytes);
-        let due = self.propagation.due(depart, passage.extra);
+        let wire_bytes = admitted_packet.train.bytes(first, count);
+        let depart = self.bottleneck.depart(admitted_packet.arrival, wire_bytes);
+        let due = self.propagation.due(depart, admitted_packet.extra);
         for copy in [false, true] {
             self.order += 1;
             self.in_flight.push(Slice {
-                packet: passage.packet,
+                packet: admitted_packet.packet,
                 first,
                 count,
                 due,
                 wire_bytes,
-                patient: passage.train.patient,
+                deferrable: admitted_packet.train.deferrable,
                 flaw,
                 copy,
                 overtaken: false,
                 order: self.order,
-                arrival: passage.arrival,
+                arrival: admitted_packet.arrival,
                 depart,
             });
             if !twice {
@@ -280,13 +280,13 @@ impl<T: Copy> Shaper<T> {
         }
     }
 
-    fn lose(&mut self, passage: &Passage<T>, index: u32) {
-        let wire_bytes = passage.train.bytes(index, 1);
-        let depart = self.bottleneck.depart(passage.arrival, wire_bytes);
+    fn send_lost(&mut self, admitted_packet: &AdmittedPacket<T>, index: u32) {
+        let wire_bytes = admitted_packet.train.bytes(index, 1);
+        let depart = self.bottleneck.depart(admitted_packet.arrival, wire_bytes);
         self.order += 1;
-        self.lost.push_back(Lost {
+        self.lost.push_back(LostSegment {
             order: self.order,
-            arrival: passage.arrival,
+            arrival: admitted_packet.arrival,
             depart,
             wire_bytes,
         });
@@ -302,17 +302,17 @@ impl<T: Copy> Shaper<T> {
 
     /// When the bottleneck became free for the slices waiting at `now`.
     fn free_at(&self, now: Nanos) -> Nanos {
-        let gone = self.in_flight.last_depart().unwrap_or(0);
-        gone.max(self.last_depart).min(now)
+        let departed = self.in_flight.last_depart().unwrap_or(0);
+        departed.max(self.last_depart).min(now)
     }
 
     /// Send the waiting slices again, in order of arrival.
-    fn send_anew(&mut self, now: Nanos, waiting: Vec<Slice<T>>, lost: VecDeque<Lost>) {
+    fn resend(&mut self, now: Nanos, waiting: Vec<Slice<T>>, lost: VecDeque<LostSegment>) {
         let mut lost = lost.into_iter().peekable();
         let (mut depart, mut due) = (0, 0);
         for mut slice in waiting {
             while let Some(before) = lost.next_if(|lost| lost.order < slice.order) {
-                self.lose_anew(before);
+                self.resend_lost(before);
             }
             if !slice.copy {
                 let extra = self.jitter.get().map_or(0, Jitter::draw);
@@ -322,18 +322,18 @@ impl<T: Copy> Shaper<T> {
             (slice.depart, slice.due) = (depart, due);
             self.in_flight.push(slice);
         }
-        lost.for_each(|lost| self.lose_anew(lost));
+        lost.for_each(|lost| self.resend_lost(lost));
     }
 
-    fn lose_anew(&mut self, lost: Lost) {
+    fn resend_lost(&mut self, lost: LostSegment) {
         let depart = self.bottleneck.depart(lost.arrival, lost.wire_bytes);
-        self.lost.push_back(Lost { depart, ..lost });
+        self.lost.push_back(LostSegment { depart, ..lost });
     }
 
     /// How many of the train's segments fit behind a backlog of `before` bytes.
-    fn room(&self, before: u64, train: Train) -> u32 {
-        let whole = train.bytes(0, train.segments);
-        if self.bottleneck.unlimited() || self.queue.holds(before + whole) {
+    fn count_fitting(&self, before: u64, train: Train) -> u32 {
+        let total = train.bytes(0, train.segments);
+        if self.bottleneck.is_unlimited() || self.queue.fits(before + total) {
             return train.segments;
         }
         let mut backlog = before;
@@ -348,7 +348,7 @@ impl<T: Copy> Shaper<T> {
     }
 
     fn segments_per_slice(&self, arrival: Nanos, train: Train) -> u32 {
-        let bytes = self.bottleneck.slice(arrival);
+        let bytes = self.bottleneck.max_slice_bytes(arrival);
         bytes.map_or(train.segments, |bytes| (bytes / train.wire.max(1)).max(1))
     }
 }

@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::in_flight::PATIENCE;
+use super::in_flight::MIN_DEFERRAL;
 use super::*;
-use crate::effects::rate::QUANTUM;
+use crate::effects::rate::MAX_SLICE_TIME;
 use crate::job::Direction;
 
-pub(super) fn way(rate: u64, delay_ns: u64, queue_bytes: u64) -> Direction {
+pub(super) fn direction(rate: u64, delay_ns: u64, queue_bytes: u64) -> Direction {
     let rate = if rate == 0 {
         "null".to_owned()
     } else {
@@ -19,16 +19,16 @@ pub(super) fn way(rate: u64, delay_ns: u64, queue_bytes: u64) -> Direction {
     .expect("a direction")
 }
 
-pub(super) fn one(wire: u32) -> Train {
-    Train::of_one(wire)
+pub(super) fn single(wire: u32) -> Train {
+    Train::single(wire)
 }
 
 #[test]
 fn rate_and_delay_add() {
     // 1538 bytes at 1 Gb/s take 12.304 µs; the second waits for the first.
-    let mut shaper = Shaper::new(0, &way(1_000_000_000, 100_000, 1_000_000));
-    shaper.offer(1_000, one(1538), 'a');
-    shaper.offer(1_000, one(1538), 'b');
+    let mut shaper = Shaper::new(0, &direction(1_000_000_000, 100_000, 1_000_000));
+    shaper.offer(1_000, single(1538), 'a');
+    shaper.offer(1_000, single(1538), 'b');
     assert_eq!(shaper.next_due(), Some(1_000 + 12_304 + 100_000));
     assert_eq!(shaper.take(113_303), None);
     assert_eq!(shaper.take(113_304).map(|slice| slice.packet), Some('a'));
@@ -42,9 +42,9 @@ fn a_super_packet_leaves_in_slices_of_at_most_100_us() {
         segments: 44,
         wire: 1538,
         wire_last: 800,
-        patient: false,
+        deferrable: false,
     };
-    let mut shaper = Shaper::new(0, &way(1_000_000_000, 0, 1_000_000));
+    let mut shaper = Shaper::new(0, &direction(1_000_000_000, 0, 1_000_000));
     let admission = shaper.offer(0, train, ());
     assert_eq!((admission.admitted, admission.dropped), (44, 0));
     let mut seen = Vec::new();
@@ -63,9 +63,9 @@ fn the_queue_cuts_a_super_packet_where_it_is_full() {
         segments: 44,
         wire: 1538,
         wire_last: 1538,
-        patient: false,
+        deferrable: false,
     };
-    let mut shaper = Shaper::new(0, &way(1_000_000, 0, 1538 * 10 + 700));
+    let mut shaper = Shaper::new(0, &direction(1_000_000, 0, 1538 * 10 + 700));
     let admission = shaper.offer(0, train, ());
     assert_eq!(
         admission,
@@ -79,18 +79,18 @@ fn the_queue_cuts_a_super_packet_where_it_is_full() {
     );
     // One more has room as soon as 838 bytes have left: 1538 × 10 − 838 + 1538 = the limit.
     let left = 838 * 8_000;
-    assert_eq!(shaper.offer(left - 8_000, one(1538), ()).admitted, 0);
-    assert_eq!(shaper.offer(left, one(1538), ()).admitted, 1);
+    assert_eq!(shaper.offer(left - 8_000, single(1538), ()).admitted, 0);
+    assert_eq!(shaper.offer(left, single(1538), ()).admitted, 1);
 }
 
 #[test]
 fn without_rate_or_delay_everything_passes_at_once() {
-    let mut shaper = Shaper::new(0, &way(0, 0, 1));
+    let mut shaper = Shaper::new(0, &direction(0, 0, 1));
     let train = Train {
         segments: 44,
         wire: 1538,
         wire_last: 100,
-        patient: false,
+        deferrable: false,
     };
     assert_eq!(shaper.offer(5, train, ()).admitted, 44);
     let slice = shaper.take(5).expect("due");
@@ -103,11 +103,11 @@ fn without_rate_or_delay_everything_passes_at_once() {
 #[test]
 fn a_new_rate_moves_only_what_still_waits() {
     // Three frames of 1 ms each at 12.304 Mb/s; after 1.5 ms the rate is ten times as high.
-    let mut shaper = Shaper::new(0, &way(12_304_000, 500_000, 1_000_000));
+    let mut shaper = Shaper::new(0, &direction(12_304_000, 500_000, 1_000_000));
     for name in ['a', 'b', 'c'] {
-        shaper.offer(0, one(1538), name);
+        shaper.offer(0, single(1538), name);
     }
-    shaper.set(1_500_000, &way(123_040_000, 0, 1));
+    shaper.set(1_500_000, &direction(123_040_000, 0, 1));
     // The first has left the bottleneck: 1 ms + 0.5 ms. The others are sent again from 1 ms on, 0.1 ms each, and may not overtake.
     let dues: Vec<_> = std::iter::from_fn(|| shaper.take(u64::MAX))
         .map(|slice| (slice.packet, slice.due))
@@ -120,13 +120,13 @@ pub(super) fn packets() -> impl Strategy<Value = Vec<(u64, Train)>> {
     let train = (1_u32..50, 84_u32..1539).prop_flat_map(|(segments, wire)| {
         (84..=wire).prop_map(move |last| {
             if segments == 1 {
-                one(last)
+                single(last)
             } else {
                 Train {
                     segments,
                     wire,
                     wire_last: last,
-                    patient: false,
+                    deferrable: false,
                 }
             }
         })
@@ -141,7 +141,7 @@ proptest! {
     fn it_does_what_a_line_of_single_segments_does(
         offers in packets(), rate in 1_000_000_u64..20_000_000_000, delay in 0_u64..1_000_000, queue in 1_u64..400_000,
     ) {
-        let mut shaper = Shaper::new(0, &way(rate, delay, queue));
+        let mut shaper = Shaper::new(0, &direction(rate, delay, queue));
         // The moment at which the bottleneck is free, in 1/rate nanoseconds: no rounding at all.
         let (mut free, mut now) = (0_u128, 0_u64);
         let (rate_wide, mut expected, mut dropped) = (u128::from(rate), Vec::new(), 0);
@@ -176,7 +176,7 @@ proptest! {
                 if segment + 1 == slice.first + slice.count {
                     prop_assert!(due.abs_diff(at) <= 1, "{} against {}", due, at);
                 } else {
-                    prop_assert!(at <= due + 1 && due - at.min(due) <= QUANTUM);
+                    prop_assert!(at <= due + 1 && due - at.min(due) <= MAX_SLICE_TIME);
                 }
             }
         }
@@ -189,29 +189,29 @@ proptest! {
     fn changes_lose_nothing(
         offers in packets(), changes in prop::collection::vec((0_u64..2_000_000_000, 0_u64..500_000), 60), every in 1_usize..7,
     ) {
-        let mut shaper = Shaper::new(0, &way(50_000_000, 100_000, 1 << 40));
+        let mut shaper = Shaper::new(0, &direction(50_000_000, 100_000, 1 << 40));
         let (mut now, mut due) = (0, 0);
-        let mut came = Vec::new();
+        let mut taken = Vec::new();
         for (index, (pause, train)) in offers.iter().enumerate() {
             now += pause;
             while let Some(slice) = shaper.take(now) {
                 prop_assert!(slice.due >= due);
                 due = slice.due;
-                came.push((slice.packet, slice.first, slice.count));
+                taken.push((slice.packet, slice.first, slice.count));
             }
             shaper.offer(now, *train, index);
             if index % every == 0 {
                 let (rate, delay) = changes[index];
-                shaper.set(now, &way(rate, delay, 1 << 40));
+                shaper.set(now, &direction(rate, delay, 1 << 40));
             }
         }
         while let Some(slice) = shaper.take(u64::MAX) {
             prop_assert!(slice.due >= due);
             due = slice.due;
-            came.push((slice.packet, slice.first, slice.count));
+            taken.push((slice.packet, slice.first, slice.count));
         }
         let mut next = (0, 0);
-        for (packet, first, count) in came {
+        for (packet, first, count) in taken {
             prop_assert_eq!((packet, first), next);
             next = if first + count == offers[packet].1.segments { (packet + 1, 0) } else { (packet, first + count) };
         }
@@ -220,35 +220,35 @@ proptest! {
 }
 
 /// The moments of waking at 1 Gb/s, where 1538 bytes take 12.304 µs.
-fn wakes(patient: &[bool], apart: Nanos, delay: Nanos) -> Vec<Nanos> {
-    let mut shaper = Shaper::new(0, &way(1_000_000_000, delay, 1 << 20));
-    let patience = (delay / 50).clamp(PATIENCE, 300_000);
-    for (index, patient) in patient.iter().enumerate() {
+fn wakes(deferrable: &[bool], apart: Nanos, delay: Nanos) -> Vec<Nanos> {
+    let mut shaper = Shaper::new(0, &direction(1_000_000_000, delay, 1 << 20));
+    let max_deferral = (delay / 50).clamp(MIN_DEFERRAL, 300_000);
+    for (index, deferrable) in deferrable.iter().enumerate() {
         let train = Train {
-            patient: *patient,
-            ..one(1_538)
+            deferrable: *deferrable,
+            ..single(1_538)
         };
         shaper.offer(index as u64 * apart, train, index);
     }
-    let mut found = Vec::new();
+    let mut wake_times = Vec::new();
     while let Some(wake) = shaper.next_wake() {
         assert!(
             shaper
                 .next_due()
-                .is_some_and(|due| wake >= due && wake <= due + patience)
+                .is_some_and(|due| wake >= due && wake <= due + max_deferral)
         );
-        found.push(wake);
+        wake_times.push(wake);
         while shaper.take(wake).is_some() {}
     }
-    found
+    wake_times
 }
 
 #[test]
-fn the_patient_leave_in_company_and_the_others_on_time() {
+fn deferrable_slices_leave_together_and_the_others_on_time() {
     let sent = |index: u64| index * 20_000 + 12_304;
     // Four of them within 60 µs: 0, 20, 40, 60; then three more.
     assert_eq!(wakes(&[true; 7], 20_000, 0), [sent(3), sent(6)]);
-    // No slice waits beyond an impatient one; patient ones before it leave with it.
+    // No slice waits beyond one that is not deferrable; deferrable ones before it leave with it.
     assert_eq!(
         wakes(&[true, false, true, true], 20_000, 0),
         [sent(1), sent(3)]

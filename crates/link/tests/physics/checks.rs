@@ -5,7 +5,7 @@ use std::process::Child;
 
 use serde_json::{Value, json};
 
-use crate::drive::{self, Job, own, usual, way};
+use crate::drive::{self, Job, direction_parameters, own, usual};
 use crate::faults;
 use crate::rig::{Rig, SERVER, ip};
 use crate::streams;
@@ -50,12 +50,12 @@ fn round_trips(rig: &Rig) {
     let mut link = drive::link(&usual(0, 0), &usual(0, 0));
     for (rtt, rounds) in [(1_000_000, 200), (10_000_000, 40), (40_000_000, 10)] {
         drive::set(&mut link, &usual(1_000_000_000, rtt));
-        let seen = drive::rtt(&rig.client, port, rounds);
-        let least = count(&seen["min_ns"]);
+        let measured = drive::rtt(&rig.client, port, rounds);
+        let min_ns = count(&measured["min_ns"]);
         let early = (rtt / 4).min(120_000);
-        assert!(least >= rtt - early, "{least} ns for {rtt} ns");
-        assert!(least <= rtt + 1_000_000, "{least} ns for {rtt} ns");
-        assert_eq!(count(&seen["count"]), rounds);
+        assert!(min_ns >= rtt - early, "{min_ns} ns for {rtt} ns");
+        assert!(min_ns <= rtt + 1_000_000, "{min_ns} ns for {rtt} ns");
+        assert_eq!(count(&measured["count"]), rounds);
         assert_eq!(drive::unmodelled(&drive::stats(&mut link)), 0);
     }
 }
@@ -76,8 +76,8 @@ fn rate(rig: &Rig) {
 /// Goodput as a share of the expected goodput.
 fn rate_once(rig: &Rig, port: u64, rate: u64, direction: &str) -> f64 {
     let mut link = drive::link(&usual(rate, 2_000_000), &usual(rate, 2_000_000));
-    let seen = drive::goodput(&rig.client, port, direction, 500, 1_500);
-    assert_eq!(seen["mss"], 1448);
+    let measured = drive::goodput(&rig.client, port, direction, 500, 1_500);
+    assert_eq!(measured["mss"], 1448);
     let stats = drive::stats(&mut link);
     assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
     // All but a few segments of the transfer are full.
@@ -89,7 +89,7 @@ fn rate_once(rig: &Rig, port: u64, rate: u64, direction: &str) -> f64 {
         bytes <= segments * 1538 && bytes >= segments * 1500,
         "{stats}"
     );
-    seen["bits_per_second"].as_f64().expect("a number") / (rate as f64 * 1448.0 / 1538.0)
+    measured["bits_per_second"].as_f64().expect("a number") / (rate as f64 * 1448.0 / 1538.0)
 }
 
 /// With a queue of ten full frames, every lost segment is counted by the link and sent again by the sender.
@@ -97,10 +97,10 @@ fn short_queue(rig: &Rig) {
     const QUEUE: u64 = 15_380;
     let (_echo, port) = drive::echo(&rig.server);
     let mut link = drive::link(
-        &way(20_000_000, 1_000_000, QUEUE),
+        &direction_parameters(20_000_000, 1_000_000, QUEUE),
         &usual(20_000_000, 1_000_000),
     );
-    let seen = drive::goodput(&rig.client, port, "to_server", 300, 1_200);
+    let measured = drive::goodput(&rig.client, port, "to_server", 300, 1_200);
     let stats = drive::stats(&mut link);
     let dropped = count(&stats["to_server"]["drops"]["queue"]);
     assert!(dropped > 0, "{stats}");
@@ -108,7 +108,7 @@ fn short_queue(rig: &Rig) {
         count(&stats["to_server"]["queue_bytes_max"]) <= QUEUE,
         "{stats}"
     );
-    assert!(count(&seen["retransmits"]) > 0, "{seen}");
+    assert!(count(&measured["retransmits"]) > 0, "{measured}");
     assert_eq!(
         count(&stats["to_client"]["drops"]["queue"]) + drive::unmodelled(&stats),
         0,
@@ -131,7 +131,10 @@ fn integrity(rig: &Rig) {
     for (both, length) in [
         (usual(0, 0), 30_000_000),
         (usual(500_000_000, 1_000_000), 20_000_000),
-        (way(100_000_000, 1_000_000, 60_000), 6_000_000),
+        (
+            direction_parameters(100_000_000, 1_000_000, 60_000),
+            6_000_000,
+        ),
     ] {
         let mut link = drive::link(&both, &both);
         let code = mirror(rig, port, length).wait().expect("the mirror ends");
@@ -143,7 +146,7 @@ fn integrity(rig: &Rig) {
 /// With a queue that holds everything, no segment is lost by any change.
 fn live_change(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
-    let deep = |rate, rtt| way(rate, rtt, 1 << 28);
+    let deep = |rate, rtt| direction_parameters(rate, rtt, 1 << 28);
     let mut link = drive::link(&deep(100_000_000, 1_000_000), &deep(100_000_000, 1_000_000));
     let mut transfer = mirror(rig, port, 8_000_000);
     let mut changes = 0;

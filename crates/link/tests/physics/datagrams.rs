@@ -25,18 +25,18 @@ pub(crate) fn receive(host: &str) -> ExitCode {
     let socket = UdpSocket::bind((address, 0)).expect("the address is ours");
     println!("{}", socket.local_addr().expect("bound").port());
     std::io::stdout().flush().expect("somebody reads");
-    let (mut seen, mut room) = (0_u64, vec![0; 65_536]);
+    let (mut received, mut room) = (0_u64, vec![0; 65_536]);
     loop {
         let (length, from) = socket.recv_from(&mut room).expect("a datagram");
         assert_eq!(
             room[..length],
-            content(seen, length),
-            "datagram {seen} of {length} bytes"
+            content(received, length),
+            "datagram {received} of {length} bytes"
         );
-        seen += 1;
-        if seen % BURST == 0 {
+        received += 1;
+        if received % BURST == 0 {
             socket
-                .send_to(&seen.to_be_bytes(), from)
+                .send_to(&received.to_be_bytes(), from)
                 .expect("a way back");
         }
     }

@@ -75,7 +75,7 @@ fn own_on(host: &Host, job: &str) -> Command {
 }
 
 /// One direction of a link: rate in bits per second (0: unshaped), round trip time and queue.
-pub(crate) fn way(rate: u64, rtt_ns: u64, queue_bytes: u64) -> Value {
+pub(crate) fn direction_parameters(rate: u64, rtt_ns: u64, queue_bytes: u64) -> Value {
     json!({
         "rate_bps": (rate > 0).then_some(rate),
         "delay_ns": rtt_ns / 2,
@@ -88,7 +88,7 @@ pub(crate) fn way(rate: u64, rtt_ns: u64, queue_bytes: u64) -> Value {
 pub(crate) fn usual(rate: u64, rtt_ns: u64) -> Value {
     let queue =
         u128::from(rate.max(100_000_000)) * u128::from(rtt_ns.max(10_000_000)) / 8_000_000_000;
-    way(rate, rtt_ns, queue as u64)
+    direction_parameters(rate, rtt_ns, queue as u64)
 }
 
 pub(crate) fn link(to_server: &Value, to_client: &Value) -> Job {
@@ -126,9 +126,9 @@ pub(crate) fn stats(link: &mut Job) -> Value {
 pub(crate) fn unmodelled(stats: &Value) -> u64 {
     ["to_server", "to_client"]
         .iter()
-        .flat_map(|way| {
+        .flat_map(|direction| {
             ["arena", "socket", "transmit"]
-                .map(|cause| stats[*way]["drops"][cause].as_u64().expect("a count"))
+                .map(|cause| stats[*direction]["drops"][cause].as_u64().expect("a count"))
         })
         .sum()
 }

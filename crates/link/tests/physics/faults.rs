@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::checks::{count, mirror};
-use crate::drive::{self, way};
+use crate::drive::{self, direction_parameters};
 use crate::rig::Rig;
 
 /// One direction with the given effects. Its queue holds everything.
 fn with(rate: u64, rtt_ns: u64, effects: &Value) -> Value {
-    let mut way = way(rate, rtt_ns, 1 << 28);
+    let mut parameters = direction_parameters(rate, rtt_ns, 1 << 28);
     for (name, value) in effects.as_object().expect("fields") {
-        way[name] = value.clone();
+        parameters[name] = value.clone();
     }
-    way
+    parameters
 }
 
 /// Check a share of n that should be p (binomial); five deviations are exceeded once in two million.
@@ -67,10 +67,11 @@ pub(crate) fn outage(rig: &Rig) {
     let down = json!({"outages": [{"at_ns": 0, "for_ns": 100_000_000, "every_ns": 330_000_000}]});
     let both = with(0, 1_000_000, &down);
     let mut link = drive::link(&both, &both);
-    let seen = drive::rtt(&rig.client, port, 400);
+    let round_trips = drive::rtt(&rig.client, port, 400);
     let stats = drive::stats(&mut link);
-    let lost = ["to_server", "to_client"].map(|way| count(&stats[way]["drops"]["outage"]));
+    let lost =
+        ["to_server", "to_client"].map(|direction| count(&stats[direction]["drops"]["outage"]));
     assert!(lost.iter().sum::<u64>() > 0, "{stats}");
-    assert!(count(&seen["max_ns"]) >= 20_000_000, "{seen}");
+    assert!(count(&round_trips["max_ns"]) >= 20_000_000, "{round_trips}");
     assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
 }

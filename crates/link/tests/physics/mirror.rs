@@ -37,19 +37,22 @@ pub(crate) fn run(host: &str, port: &str, length: &str) -> ExitCode {
             sent = end;
         }
     });
-    let (mut seen, mut room) = (0, vec![0; 100_000]);
-    while seen < length {
+    let (mut received, mut room) = (0, vec![0; 100_000]);
+    while received < length {
         let read = stream.read(&mut room).expect("the echo answers");
-        assert!(read > 0, "the stream ended after {seen} of {length} bytes");
+        assert!(
+            read > 0,
+            "the stream ended after {received} of {length} bytes"
+        );
         for (offset, got) in room[..read].iter().enumerate() {
             assert_eq!(
                 *got,
-                byte(seen + offset as u64),
+                byte(received + offset as u64),
                 "byte {} of the stream",
-                seen + offset as u64
+                received + offset as u64
             );
         }
-        seen += read as u64;
+        received += read as u64;
     }
     sender.join().expect("the sender ends");
     ExitCode::SUCCESS

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
-use crate::drive::{self, usual, way};
+use crate::drive::{self, direction_parameters, usual};
 use crate::rig::{Host, Rig, SERVER, SERVER6};
 
 /// A program on a host that prints one line when it is ready; killed when this is dropped.
@@ -96,7 +96,7 @@ pub(crate) fn checksums(rig: &Rig) {
     for both in [
         usual(0, 0),
         usual(1_000_000_000, 200_000),
-        way(60_000_000, 200_000, 1 << 28),
+        direction_parameters(60_000_000, 200_000, 1 << 28),
     ] {
         let mut link = drive::link(&both, &both);
         let ears = [&rig.client, &rig.server].map(|host| Helper::start(host, &["capture"]).0);
@@ -136,13 +136,13 @@ pub(crate) fn corruption(rig: &Rig) {
     let mut link = drive::link(&worse, &usual(200_000_000, 1_000_000));
     let before = counter(&rig.server, "Tcp:", "InCsumErrors");
     mirror(rig, SERVER, port, 6_000_000);
-    let seen = counter(&rig.server, "Tcp:", "InCsumErrors") - before;
+    let wrong_checksums = counter(&rig.server, "Tcp:", "InCsumErrors") - before;
     let stats = drive::stats(&mut link);
     let done = stats["to_server"]["corrupted"].as_u64().expect("a count");
     assert!(done > 10, "{stats}");
     assert!(
-        seen <= done && seen * 10 >= done * 8,
-        "{seen} seen of {done}"
+        wrong_checksums <= done && wrong_checksums * 10 >= done * 8,
+        "{wrong_checksums} seen of {done}"
     );
     assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
 }

@@ -26,25 +26,25 @@ pub(super) const GROUPS: &str = "X25519, P-256, P-384, P-521";
 pub(super) fn provider() -> CryptoProvider {
     let mut provider = rustls::crypto::ring::default_provider();
     provider.signature_verification_algorithms = supported();
-    provider.kx_groups.push(&Group);
+    provider.kx_groups.push(&P521Group);
     provider
 }
 
 /// Key exchange with P-521.
 #[derive(Debug)]
-struct Group;
+struct P521Group;
 
 /// The key exchange of one connection.
-struct Exchange {
+struct P521Exchange {
     secret: EphemeralSecret,
     public: EncodedPoint,
 }
 
-impl SupportedKxGroup for Group {
+impl SupportedKxGroup for P521Group {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
         let secret = EphemeralSecret::random(&mut OsRng);
         let public = EncodedPoint::from(secret.public_key());
-        Ok(Box::new(Exchange { secret, public }))
+        Ok(Box::new(P521Exchange { secret, public }))
     }
 
     fn name(&self) -> NamedGroup {
@@ -52,7 +52,7 @@ impl SupportedKxGroup for Group {
     }
 }
 
-impl ActiveKeyExchange for Exchange {
+impl ActiveKeyExchange for P521Exchange {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         // TLS allows no other encoding of a point.
         const UNCOMPRESSED: u8 = 4;
@@ -83,7 +83,7 @@ struct P521 {
 }
 
 /// Bytes of a scalar of P-521.
-const NUMBER: usize = 66;
+const SCALAR_BYTES: usize = 66;
 
 static SHA256: P521 = P521 {
     hash: &digest::SHA256,
@@ -109,9 +109,9 @@ impl SignatureVerificationAlgorithm for P521 {
         let signature = Signature::from_der(signature).map_err(|_| InvalidSignature)?;
         // The digest is shorter than a scalar: the library requires the full length.
         let digest = digest::digest(self.hash, message);
-        let mut number = [0; NUMBER];
-        number[NUMBER - digest.as_ref().len()..].copy_from_slice(digest.as_ref());
-        key.verify_prehash(&number, &signature)
+        let mut scalar = [0; SCALAR_BYTES];
+        scalar[SCALAR_BYTES - digest.as_ref().len()..].copy_from_slice(digest.as_ref());
+        key.verify_prehash(&scalar, &signature)
             .map_err(|_| InvalidSignature)
     }
 
@@ -133,7 +133,7 @@ pub(super) fn supported() -> WebPkiSupportedAlgorithms {
         let mut mapping: Vec<(SignatureScheme, &'static [Algorithm])> = known
             .mapping
             .iter()
-            .map(|&(scheme, algorithms)| (scheme, with_own(scheme, algorithms)))
+            .map(|&(scheme, algorithms)| (scheme, add_own_algorithm(scheme, algorithms)))
             .collect();
         mapping.push((SignatureScheme::ECDSA_NISTP521_SHA512, vec![own[2]].leak()));
         WebPkiSupportedAlgorithms {
@@ -145,7 +145,7 @@ pub(super) fn supported() -> WebPkiSupportedAlgorithms {
 }
 
 /// The algorithms of a scheme. In TLS 1.2 a scheme fixes only the hash: any curve may be used with it. TLS 1.3 uses the first one.
-fn with_own(scheme: SignatureScheme, known: &'static [Algorithm]) -> &'static [Algorithm] {
+fn add_own_algorithm(scheme: SignatureScheme, known: &'static [Algorithm]) -> &'static [Algorithm] {
     let own: Algorithm = match scheme {
         SignatureScheme::ECDSA_NISTP256_SHA256 => &SHA256,
         SignatureScheme::ECDSA_NISTP384_SHA384 => &SHA384,

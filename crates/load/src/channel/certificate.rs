@@ -73,7 +73,7 @@ impl<'a> Der<'a> {
     }
 
     /// The next value with its tag and length.
-    fn whole(&mut self, tag: u8) -> Option<&'a [u8]> {
+    fn encoded(&mut self, tag: u8) -> Option<&'a [u8]> {
         let before = self.0;
         self.expect(tag)?;
         Some(&before[..before.len() - self.0.len()])
@@ -83,7 +83,7 @@ impl<'a> Der<'a> {
 /// Parts of a certificate as encoded. Names and algorithm identifiers are without their outer tag and length, as in a trust anchor.
 #[derive(Debug)]
 pub(super) struct Certificate<'a> {
-    pub(super) whole: &'a [u8],
+    pub(super) der: &'a [u8],
     signed: &'a [u8],
     /// Version of X.509: 1 to 3.
     pub(super) version: u8,
@@ -119,10 +119,10 @@ pub(super) enum Name<'a> {
 }
 
 impl<'a> Certificate<'a> {
-    pub(super) fn parse(whole: &'a [u8]) -> Option<Self> {
-        let mut outer = Der(whole);
+    pub(super) fn parse(der: &'a [u8]) -> Option<Self> {
+        let mut outer = Der(der);
         let mut parts = Der(outer.expect(SEQUENCE)?);
-        let signed = parts.whole(SEQUENCE)?;
+        let signed = parts.encoded(SEQUENCE)?;
         let algorithm = parts.expect(SEQUENCE)?;
         let signature = bits(parts.expect(BIT_STRING)?)?;
         if !parts.0.is_empty() || !outer.0.is_empty() {
@@ -143,7 +143,7 @@ impl<'a> Certificate<'a> {
         let issuer = fields.expect(SEQUENCE)?;
         let validity = fields.expect(SEQUENCE)?;
         let subject = fields.expect(SEQUENCE)?;
-        let key = fields.whole(SEQUENCE)?;
+        let key = fields.encoded(SEQUENCE)?;
         fields.optional(0x81);
         fields.optional(0x82);
         let extensions = match fields.optional(0xA3) {
@@ -154,7 +154,7 @@ impl<'a> Certificate<'a> {
             return None;
         }
         Some(Self {
-            whole,
+            der,
             signed,
             version,
             issuer,
@@ -281,7 +281,7 @@ impl<'a> Certificate<'a> {
             (Some([13]), _) | (_, Some([3, 4])) => &digest::SHA512,
             _ => return None,
         };
-        Some(digest::digest(hash, self.whole))
+        Some(digest::digest(hash, self.der))
     }
 }
 

@@ -10,17 +10,17 @@ use super::{ChannelError, algorithms, suites};
 use crate::failure::{self, target_name};
 
 /// The failure of a channel that cannot continue.
-pub(crate) fn broken(target: &Target, error: &ChannelError) -> Failed {
+pub(crate) fn translate_error(target: &Target, error: &ChannelError) -> Failed {
     match error {
-        ChannelError::Malformed(error) => failure::malformed(target, *error),
-        ChannelError::Ended => failure::gone(target, "by the end of its TLS session"),
+        ChannelError::Malformed(error) => failure::malformed_mysql(target, *error),
+        ChannelError::Ended => failure::connection_closed(target, "by the end of its TLS session"),
         ChannelError::Codec(error) => Failed::new(
             FailCode::Internal,
             format!("no memory for compression: {error}"),
             "Use a lower level, or free memory on this machine.",
         ),
         ChannelError::Tls(error) => {
-            let (why, advice) = translate(error);
+            let (why, advice) = describe_error(error);
             Failed::new(
                 FailCode::Tls,
                 format!("TLS with {} failed: {why}", target_name(target)),
@@ -36,10 +36,10 @@ const NOT_TLS: &str = "Check that the address is that of a server with TLS, and 
 const LOG: &str = "The server's error log may say more.";
 
 /// An error of the library in words, and advice.
-fn translate(error: &Error) -> (String, &'static str) {
+fn describe_error(error: &Error) -> (String, &'static str) {
     match error {
-        Error::InvalidCertificate(why) => about_certificate(why),
-        Error::AlertReceived(alert) => about_alert(*alert),
+        Error::InvalidCertificate(why) => describe_certificate_error(why),
+        Error::AlertReceived(alert) => describe_alert(*alert),
         Error::PeerIncompatible(
             PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig
             | PeerIncompatible::ServerDoesNotSupportTls12Or13
@@ -48,13 +48,13 @@ fn translate(error: &Error) -> (String, &'static str) {
             | PeerIncompatible::Tls13RequiredForQuic,
         ) => other_version(),
         Error::PeerIncompatible(why) => {
-            nothing_in_common(&format!("nothing that was offered ({})", words(why)))
+            no_common_parameters(&format!("nothing that was offered ({})", split_words(why)))
         }
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
             ("what came is not TLS".to_owned(), NOT_TLS)
         }
         Error::InvalidMessage(why) => (
-            format!("what came is not well-formed TLS: {}", words(why)),
+            format!("what came is not well-formed TLS: {}", split_words(why)),
             NOT_TLS,
         ),
         Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => (
@@ -62,7 +62,7 @@ fn translate(error: &Error) -> (String, &'static str) {
             NOT_TLS,
         ),
         Error::PeerMisbehaved(why) => (
-            format!("the server broke a rule of TLS: {}", words(why)),
+            format!("the server broke a rule of TLS: {}", split_words(why)),
             NOT_TLS,
         ),
         Error::NoCertificatesPresented => ("the server sent no certificate".to_owned(), LOG),
@@ -80,12 +80,12 @@ fn translate(error: &Error) -> (String, &'static str) {
             "Set the clock of this machine.",
         ),
         Error::General(text) => (text.clone(), LOG),
-        other => (words(other), LOG),
+        other => (split_words(other), LOG),
     }
 }
 
 /// A name of the library, `SuchAsThis`, as words.
-fn words(name: &impl std::fmt::Debug) -> String {
+fn split_words(name: &impl std::fmt::Debug) -> String {
     let mut text = String::new();
     for character in format!("{name:?}").chars() {
         if character.is_ascii_uppercase() && text.ends_with(|last: char| last.is_ascii_lowercase())
@@ -97,11 +97,11 @@ fn words(name: &impl std::fmt::Debug) -> String {
     text
 }
 
-fn about_alert(alert: AlertDescription) -> (String, &'static str) {
+fn describe_alert(alert: AlertDescription) -> (String, &'static str) {
     match alert {
         AlertDescription::ProtocolVersion => other_version(),
         AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
-            nothing_in_common("none of what was offered")
+            no_common_parameters("none of what was offered")
         }
         AlertDescription::UnrecognisedName => (
             "the server knows no host of that name (SNI)".to_owned(),
@@ -124,12 +124,15 @@ fn about_alert(alert: AlertDescription) -> (String, &'static str) {
         | AlertDescription::AccessDenied => (
             format!(
                 "the server does not accept the client certificate, or that there is none (alert: {})",
-                words(&alert)
+                split_words(&alert)
             ),
             CLIENT_CERTIFICATE,
         ),
         other => (
-            format!("the server ended it with the alert: {}", words(&other)),
+            format!(
+                "the server ended it with the alert: {}",
+                split_words(&other)
+            ),
             LOG,
         ),
     }
@@ -143,7 +146,7 @@ fn other_version() -> (String, &'static str) {
 }
 
 /// The server does not report what it supports, so the message lists only what this side supports.
-fn nothing_in_common(what: &str) -> (String, &'static str) {
+fn no_common_parameters(what: &str) -> (String, &'static str) {
     (
         format!(
             "the server accepts {what}. This side speaks the cipher suites {}; the groups {}; certificates with keys {}",
@@ -156,7 +159,7 @@ fn nothing_in_common(what: &str) -> (String, &'static str) {
     )
 }
 
-fn about_certificate(why: &CertificateError) -> (String, &'static str) {
+fn describe_certificate_error(why: &CertificateError) -> (String, &'static str) {
     const SIGNER: &str = "Give the file of the authority that signed it (ssl-ca, sslrootcert).";
     let (text, advice) = match why {
         CertificateError::UnknownIssuer => (
@@ -171,7 +174,7 @@ fn about_certificate(why: &CertificateError) -> (String, &'static str) {
             expected,
             presented,
         } => {
-            let (host, names) = (host(expected), listed(presented));
+            let (host, names) = (host(expected), list_names(presented));
             let text =
                 format!("the server's certificate is not made out to {host}, but to {names}");
             return (text, OTHER_NAME);
@@ -181,14 +184,14 @@ fn about_certificate(why: &CertificateError) -> (String, &'static str) {
             OTHER_NAME,
         ),
         CertificateError::ExpiredContext { time, not_after } => {
-            let age = since(*time, *not_after);
+            let age = time_between(*time, *not_after);
             return (
                 format!("the server's certificate expired {age} ago"),
                 NOT_NOW,
             );
         }
         CertificateError::NotValidYetContext { time, not_before } => {
-            let rest = since(*not_before, *time);
+            let rest = time_between(*not_before, *time);
             return (
                 format!("the server's certificate is valid only in {rest}"),
                 NOT_NOW,
@@ -203,7 +206,7 @@ fn about_certificate(why: &CertificateError) -> (String, &'static str) {
         ),
         other => {
             return (
-                about_form(other),
+                describe_defect(other),
                 "Give the server a certificate that its clients can use.",
             );
         }
@@ -212,7 +215,7 @@ fn about_certificate(why: &CertificateError) -> (String, &'static str) {
 }
 
 /// A defect of the certificate itself, in words.
-fn about_form(why: &CertificateError) -> String {
+fn describe_defect(why: &CertificateError) -> String {
     match why {
         CertificateError::BadEncoding => "the server's certificate is malformed".to_owned(),
         CertificateError::UnhandledCriticalExtension => {
@@ -233,10 +236,13 @@ fn about_form(why: &CertificateError) -> String {
             algorithm(id)
         ),
         CertificateError::Other(other) => match other.0.downcast_ref::<webpki::Error>() {
-            Some(error) => about_path(error),
+            Some(error) => describe_path_error(error),
             None => format!("the server's certificate is refused: {other}"),
         },
-        other => format!("the server's certificate is refused: {}", words(other)),
+        other => format!(
+            "the server's certificate is refused: {}",
+            split_words(other)
+        ),
     }
 }
 
@@ -245,7 +251,7 @@ const OTHER_NAME: &str =
 const NOT_NOW: &str = "Renew the certificate, or correct the clock of this machine.";
 
 /// Errors that `webpki` finds in a path of certificates and `rustls` has no variant for.
-fn about_path(error: &webpki::Error) -> String {
+fn describe_path_error(error: &webpki::Error) -> String {
     use webpki::Error as Path;
     let text = match error {
         Path::UnsupportedCertVersion => "a certificate is not X.509 version 3",
@@ -266,7 +272,7 @@ fn about_path(error: &webpki::Error) -> String {
         | Path::MaximumNameConstraintComparisonsExceeded => {
             "the server sent more certificates than can be checked"
         }
-        other => return format!("a certificate is refused: {}", words(other)),
+        other => return format!("a certificate is refused: {}", split_words(other)),
     };
     text.to_owned()
 }
@@ -280,25 +286,25 @@ fn host(name: &ServerName<'_>) -> String {
 }
 
 /// The first few names, shortened: a server may send any number.
-fn listed(names: &[String]) -> String {
-    const MOST: usize = 5;
-    const LONGEST: usize = 100;
+fn list_names(names: &[String]) -> String {
+    const MAX_NAMES: usize = 5;
+    const MAX_NAME_CHARS: usize = 100;
     if names.is_empty() {
         return "no name".to_owned();
     }
     let shown = |name: &String| -> String {
         let clean = name.chars().filter(|one| !one.is_control());
-        format!("`{}`", clean.take(LONGEST).collect::<String>())
+        format!("`{}`", clean.take(MAX_NAME_CHARS).collect::<String>())
     };
-    let mut text: Vec<String> = names.iter().take(MOST).map(shown).collect();
-    if names.len() > MOST {
-        text.push(format!("{} more", names.len() - MOST));
+    let mut text: Vec<String> = names.iter().take(MAX_NAMES).map(shown).collect();
+    if names.len() > MAX_NAMES {
+        text.push(format!("{} more", names.len() - MAX_NAMES));
     }
     text.join(", ")
 }
 
 /// From one time to a later one, in words.
-fn since(later: UnixTime, earlier: UnixTime) -> String {
+fn time_between(later: UnixTime, earlier: UnixTime) -> String {
     let hours = later.as_secs().saturating_sub(earlier.as_secs()) / 3600;
     match hours {
         0 => "less than an hour".to_owned(),
@@ -335,7 +341,7 @@ fn algorithm(identifier: &[u8]) -> &'static str {
 }
 
 /// The failure of a server whose certificate is neither proved by the password nor signed by a trusted authority.
-pub(crate) fn unproven(target: &Target, user: &str) -> Failed {
+pub(crate) fn unproven_certificate(target: &Target, user: &str) -> Failed {
     Failed::new(
         FailCode::Tls,
         format!(
@@ -348,7 +354,7 @@ pub(crate) fn unproven(target: &Target, user: &str) -> Failed {
 }
 
 /// The failure of a server that lacks a feature required by the job.
-pub(crate) fn lacking(target: &Target, what: Lacking) -> Failed {
+pub(crate) fn missing_feature(target: &Target, what: Lacking) -> Failed {
     match what {
         Lacking::Tls => Failed::new(
             FailCode::Tls,
@@ -417,7 +423,7 @@ mod tests {
             Error::DecryptError,
         ];
         for error in errors {
-            let failed = broken(&target, &ChannelError::Tls(error.clone()));
+            let failed = translate_error(&target, &ChannelError::Tls(error.clone()));
             let (debug, text) = (format!("{error:?}"), failed.message);
             assert!(text.starts_with("TLS with 127.0.0.1:1 failed: "), "{text}");
             for bad in ["Other", "Error", "{", "\x1b", "certificate error"] {

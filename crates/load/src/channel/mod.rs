@@ -1,18 +1,18 @@
 //! The layers between the socket and the packets: none, compression, TLS, or compression inside TLS. Without I/O.
 //!
-//! [`Wanted`] holds what a job requests for all its sessions, parsed once; a [`Channel`] is the state of one connection. Nothing here
-//! falls back: a requested feature that is not available is an error.
+//! [`ChannelOptions`] holds what a job requests for all its sessions, parsed once; a [`Channel`] is the state of one connection.
+//! Nothing here falls back: a requested feature that is not available is an error.
 
 mod algorithms;
 mod certificate;
 mod failures;
+mod options;
 mod suites;
 mod tickets;
 mod tls;
 mod verify;
 #[cfg(test)]
 mod verify_tests;
-mod wanted;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -23,8 +23,8 @@ use howfar_wire::mysql::compress::{Algorithm, Codec, Unpacker};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConnection, HandshakeKind};
 
-pub(crate) use failures::{broken, lacking, unproven};
-pub(crate) use wanted::Wanted;
+pub(crate) use failures::{missing_feature, translate_error, unproven_certificate};
+pub(crate) use options::ChannelOptions;
 
 /// The layers between the socket and the packets. Plain costs nothing.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ pub(crate) enum Channel {
 #[derive(Default)]
 pub(crate) struct Layers {
     tls: Option<Tls>,
-    packing: Option<(Algorithm, Unpacker)>,
+    compression: Option<(Algorithm, Unpacker)>,
 }
 
 struct Tls {
@@ -51,7 +51,7 @@ impl fmt::Debug for Layers {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Layers")
             .field("tls", &self.tls.is_some())
-            .field("packing", &self.packing.as_ref().map(|(what, _)| what))
+            .field("packing", &self.compression.as_ref().map(|(what, _)| what))
             .finish()
     }
 }
@@ -92,7 +92,7 @@ pub(crate) struct TlsFacts {
 
 impl TlsFacts {
     /// Round trips of the handshake: TLS 1.2 takes one to resume, else two; TLS 1.3 takes one, and another after a refused key share.
-    pub(crate) fn turns(&self) -> u32 {
+    pub(crate) fn round_trips(&self) -> u32 {
         let full = self.version == "TLSv1.2" && !self.resumed;
         1 + u32::from(full || self.retried)
     }
@@ -100,7 +100,7 @@ impl TlsFacts {
 
 /// Buffers shared by the connections of a thread: they are large and hold no state between calls.
 #[derive(Default)]
-struct Lent {
+struct SharedBuffers {
     codec: Option<Box<Codec>>,
     frames: Vec<u8>,
 }
@@ -109,10 +109,10 @@ struct Lent {
 const PIECE: usize = 1024;
 
 thread_local! {
-    static LENT: RefCell<Lent> = RefCell::default();
+    static SHARED: RefCell<SharedBuffers> = RefCell::default();
 }
 
-impl Lent {
+impl SharedBuffers {
     fn codec(&mut self, algorithm: Algorithm) -> Result<(&mut Codec, &mut Vec<u8>), ChannelError> {
         self.frames.clear();
         let codec = match self.codec.take() {
@@ -130,7 +130,7 @@ impl Channel {
         matches!(self, Self::Plain)
     }
 
-    fn layers(&mut self) -> &mut Layers {
+    fn layers_mut(&mut self) -> &mut Layers {
         if self.is_plain() {
             *self = Self::Layered(Box::default());
         }
@@ -150,7 +150,7 @@ impl Channel {
         assert!(self.is_plain(), "TLS lies outermost and begins once");
         tls.set_buffer_limit(None);
         flush(&mut tls, out)?;
-        self.layers().tls = Some(Tls {
+        self.layers_mut().tls = Some(Tls {
             session: tls,
             ended: false,
         });
@@ -159,7 +159,7 @@ impl Channel {
 
     /// Begin compression: all further packets travel in compressed frames.
     pub(crate) fn begin_compression(&mut self, algorithm: Algorithm) {
-        self.layers().packing = Some((algorithm, Unpacker::default()));
+        self.layers_mut().compression = Some((algorithm, Unpacker::default()));
     }
 
     /// Convert the complete packets of complete commands to bytes for the socket, appended to `out`.
@@ -174,11 +174,11 @@ impl Channel {
         if packets.is_empty() {
             return Ok(());
         }
-        let Some((algorithm, unpacker)) = &mut layers.packing else {
+        let Some((algorithm, unpacker)) = &mut layers.compression else {
             return encrypt(&mut layers.tls, packets, out);
         };
-        LENT.with_borrow_mut(|lent| {
-            let (codec, frames) = lent.codec(*algorithm)?;
+        SHARED.with_borrow_mut(|shared| {
+            let (codec, frames) = shared.codec(*algorithm)?;
             if layers.tls.is_none() {
                 unpacker.sent(codec.pack(packets, out));
                 return Ok(());
@@ -203,11 +203,11 @@ impl Channel {
             }
             Self::Layered(layers) => layers,
         };
-        let Some((algorithm, unpacker)) = &mut layers.packing else {
+        let Some((algorithm, unpacker)) = &mut layers.compression else {
             return decrypt(&mut layers.tls, raw, plain, out);
         };
-        LENT.with_borrow_mut(|lent| {
-            let (codec, frames) = lent.codec(*algorithm)?;
+        SHARED.with_borrow_mut(|shared| {
+            let (codec, frames) = shared.codec(*algorithm)?;
             if layers.tls.is_none() {
                 return Ok(unpacker.feed(codec, raw, plain)?);
             }
@@ -218,7 +218,7 @@ impl Channel {
 
     /// Open `raw` and pass its packet bytes to `take` piece by piece, for streams without a bound: a few compressed bytes are never
     /// fully expanded in memory. `plain` is a scratch buffer.
-    pub(crate) fn open_each<E: From<ChannelError>>(
+    pub(crate) fn open_in_pieces<E: From<ChannelError>>(
         &mut self,
         raw: &[u8],
         plain: &mut Vec<u8>,
@@ -229,12 +229,12 @@ impl Channel {
         let Self::Layered(layers) = self else {
             return take(raw);
         };
-        let Some((algorithm, unpacker)) = &mut layers.packing else {
+        let Some((algorithm, unpacker)) = &mut layers.compression else {
             decrypt(&mut layers.tls, raw, plain, out)?;
             return take(plain);
         };
-        LENT.with_borrow_mut(|lent| {
-            let (codec, frames) = lent.codec(*algorithm)?;
+        SHARED.with_borrow_mut(|shared| {
+            let (codec, frames) = shared.codec(*algorithm)?;
             let frames = if layers.tls.is_none() {
                 raw
             } else {
@@ -265,7 +265,7 @@ impl Channel {
     }
 
     /// Check, while an answer is incomplete, that more may come: an error if the peer has ended TLS although the socket is open.
-    pub(crate) fn goes_on(&self) -> Result<(), ChannelError> {
+    pub(crate) fn check_not_ended(&self) -> Result<(), ChannelError> {
         match self.tls() {
             Some(Tls { ended: true, .. }) => Err(ChannelError::Ended),
             _ => Ok(()),
@@ -312,7 +312,7 @@ impl Channel {
 /// Append the bytes that TLS has to send.
 fn flush(tls: &mut ClientConnection, out: &mut Vec<u8>) -> Result<(), ChannelError> {
     while tls.wants_write() {
-        tls.write_tls(out).map_err(in_memory)?;
+        tls.write_tls(out).map_err(memory_error)?;
     }
     Ok(())
 }
@@ -325,7 +325,10 @@ fn encrypt(tls: &mut Option<Tls>, bytes: &[u8], out: &mut Vec<u8>) -> Result<(),
     if tls.ended {
         return Err(ChannelError::Ended);
     }
-    tls.session.writer().write_all(bytes).map_err(in_memory)?;
+    tls.session
+        .writer()
+        .write_all(bytes)
+        .map_err(memory_error)?;
     flush(&mut tls.session, out)
 }
 
@@ -345,7 +348,7 @@ fn decrypt(
         ended,
     } = tls;
     while !raw.is_empty() {
-        if *ended || tls.read_tls(&mut raw).map_err(in_memory)? == 0 {
+        if *ended || tls.read_tls(&mut raw).map_err(memory_error)? == 0 {
             // The peer has ended the session: further bytes are never consumed, so this loop would not end.
             return Err(rustls::Error::General(
                 "the peer sent more after ending the session".to_owned(),
@@ -357,7 +360,7 @@ fn decrypt(
         let mut left = state.plaintext_bytes_to_read();
         let mut reader = tls.reader();
         while left > 0 {
-            let part = reader.fill_buf().map_err(in_memory)?;
+            let part = reader.fill_buf().map_err(memory_error)?;
             plain.extend_from_slice(part);
             let count = part.len();
             reader.consume(count);
@@ -370,6 +373,6 @@ fn decrypt(
 
 /// An error of reading or writing in memory, which occurs only if the library's own limits are exceeded.
 #[allow(clippy::needless_pass_by_value)] // as map_err gives it
-fn in_memory(error: std::io::Error) -> ChannelError {
+fn memory_error(error: std::io::Error) -> ChannelError {
     ChannelError::Tls(rustls::Error::General(error.to_string()))
 }

@@ -55,7 +55,7 @@ const NAMES: [(CipherSuite, &str, &str); 9] = [
 
 /// The suite with this name, in either form.
 pub(super) fn find(name: &str) -> Option<SupportedCipherSuite> {
-    let (wanted, ..) = NAMES.into_iter().find(|(_, openssl, iana)| {
+    let (suite_id, ..) = NAMES.into_iter().find(|(_, openssl, iana)| {
         [openssl, iana]
             .iter()
             .any(|one| one.eq_ignore_ascii_case(name))
@@ -63,7 +63,7 @@ pub(super) fn find(name: &str) -> Option<SupportedCipherSuite> {
     ring::ALL_CIPHER_SUITES
         .iter()
         .copied()
-        .find(|suite| suite.suite() == wanted)
+        .find(|suite| suite.suite() == suite_id)
 }
 
 /// All names of OpenSSL, for messages.

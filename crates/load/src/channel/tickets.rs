@@ -10,14 +10,14 @@ use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSes
 use rustls::pki_types::ServerName;
 
 /// Maximum number of tickets: each has a few KiB, with the server's certificates; servers issue two per full handshake.
-const MOST_TICKETS: usize = 1024;
+const MAX_TICKETS: usize = 1024;
 
 /// The store. All connections of a job go to one server, so the server's name is ignored.
 #[derive(Debug, Default)]
-pub(super) struct Tickets(Mutex<Kept>);
+pub(super) struct Tickets(Mutex<StoredSessions>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct StoredSessions {
     group: Option<NamedGroup>,
     /// The newest session of TLS 1.2, usable any number of times.
     tls12: Option<Tls12ClientSessionValue>,
@@ -26,7 +26,7 @@ struct Kept {
 }
 
 impl Tickets {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn lock_sessions(&self) -> MutexGuard<'_, StoredSessions> {
         // Each change is a single step, so a thread that panicked left a consistent state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -34,33 +34,33 @@ impl Tickets {
 
 impl ClientSessionStore for Tickets {
     fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
-        self.kept().group = Some(group);
+        self.lock_sessions().group = Some(group);
     }
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
-        self.kept().group
+        self.lock_sessions().group
     }
 
     fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
-        self.kept().tls12 = Some(value);
+        self.lock_sessions().tls12 = Some(value);
     }
 
     fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
-        self.kept().tls12.clone()
+        self.lock_sessions().tls12.clone()
     }
 
     fn remove_tls12_session(&self, _: &ServerName<'static>) {
-        self.kept().tls12 = None;
+        self.lock_sessions().tls12 = None;
     }
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
-        let tickets = &mut self.kept().tls13;
-        if tickets.len() < MOST_TICKETS {
+        let tickets = &mut self.lock_sessions().tls13;
+        if tickets.len() < MAX_TICKETS {
             tickets.push(value);
         }
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.kept().tls13.pop()
+        self.lock_sessions().tls13.pop()
     }
 }

@@ -19,14 +19,14 @@ use super::{ChannelError, algorithms, suites};
 
 /// TLS settings shared by all connections of a job, with the sessions that they may resume.
 #[derive(Debug, Clone)]
-pub(super) struct Setup {
+pub(super) struct TlsSettings {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
     optional: bool,
     verifier: Arc<Verifier>,
 }
 
-impl Setup {
+impl TlsSettings {
     pub(super) fn new(tls: &Tls, target: &Target) -> Result<Self, Failed> {
         let provider = Arc::new(provider(tls)?);
         let versions = match tls.versions {
@@ -40,7 +40,7 @@ impl Setup {
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&versions)
             .map_err(|_| {
-                bad(
+                bad_job(
                     "the cipher suite belongs to another version of TLS".to_owned(),
                     "TLS_... and TLS13_... are suites of TLS 1.3, ECDHE-... those of TLS 1.2: correct one of the two options.",
                 )
@@ -51,7 +51,7 @@ impl Setup {
             (Some(cert), Some(key)) => builder
                 .with_client_auth_cert(certificates(cert)?, private_key(key)?)
                 .map_err(|error| {
-                    bad(
+                    bad_job(
                         format!(
                             "the certificate {cert} and the key {key} do not go together: {error}"
                         ),
@@ -79,12 +79,14 @@ impl Setup {
     }
 
     /// Whether an authority vouches for the certificates of a server, the first of which is its own.
-    pub(super) fn is_vouched(&self, certificates: &[CertificateDer<'_>]) -> bool {
-        certificates.split_first().is_some_and(|(end, between)| {
-            self.verifier
-                .vouched(end, between, Some(&self.name), UnixTime::now())
-                .is_ok()
-        })
+    pub(super) fn is_trusted(&self, certificates: &[CertificateDer<'_>]) -> bool {
+        certificates
+            .split_first()
+            .is_some_and(|(leaf, intermediates)| {
+                self.verifier
+                    .verify_path(leaf, intermediates, Some(&self.name), UnixTime::now())
+                    .is_ok()
+            })
     }
 
     /// Whether to continue without TLS if the server does not offer it.
@@ -111,7 +113,7 @@ pub(super) const POSTGRES: &[u8] = b"postgresql";
 const CA: &str =
     "Name a file with the certificate of the authority (PEM) that signed the server's.";
 
-fn bad(message: String, advice: &str) -> Failed {
+fn bad_job(message: String, advice: &str) -> Failed {
     Failed::new(FailCode::BadJob, message, advice)
 }
 
@@ -119,7 +121,7 @@ fn provider(tls: &Tls) -> Result<CryptoProvider, Failed> {
     let mut provider = algorithms::provider();
     if let Some(name) = &tls.cipher {
         let suite = suites::find(name).ok_or_else(|| {
-            bad(
+            bad_job(
                 format!("`{name}` is no cipher suite that is spoken here"),
                 &format!("Choose one of {}.", suites::list()),
             )
@@ -137,7 +139,7 @@ fn roots(tls: &Tls) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Fai
         (TlsVerify::Password, Some(file)) if !Path::new(file).exists() => Vec::new(),
         (_, Some(file)) => certificates(file)?,
         (_, None) => {
-            return Err(bad(
+            return Err(bad_job(
                 "certificates cannot be verified without an authority".to_owned(),
                 CA,
             ));
@@ -151,7 +153,7 @@ fn roots(tls: &Tls) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Fai
     for certificate in &certificates {
         roots.add(certificate.clone()).map_err(|error| {
             let file = tls.ca_file.as_deref().unwrap_or_default();
-            bad(
+            bad_job(
                 format!("{file} holds a certificate that cannot be used: {error}"),
                 CA,
             )
@@ -161,25 +163,25 @@ fn roots(tls: &Tls) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Fai
 }
 
 fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, Failed> {
-    let unread = |error: &dyn std::fmt::Display| {
-        bad(
+    let unreadable = |error: &dyn std::fmt::Display| {
+        bad_job(
             format!("reading certificates from {file} failed: {error}"),
             "Name a readable file with certificates in PEM.",
         )
     };
     let found: Vec<_> = CertificateDer::pem_file_iter(file)
-        .map_err(|error| unread(&error))?
+        .map_err(|error| unreadable(&error))?
         .collect::<Result<_, _>>()
-        .map_err(|error| unread(&error))?;
+        .map_err(|error| unreadable(&error))?;
     if found.is_empty() {
-        return Err(unread(&"it holds none"));
+        return Err(unreadable(&"it holds none"));
     }
     Ok(found)
 }
 
 fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, Failed> {
     PrivateKeyDer::from_pem_file(file).map_err(|error| {
-        bad(
+        bad_job(
             format!("reading a private key from {file} failed: {error}"),
             "Name a readable file with a private key in PEM, without a passphrase.",
         )
@@ -192,25 +194,25 @@ fn server_name(tls: &Tls, target: &Target) -> Result<ServerName<'static>, Failed
     match (&tls.server_name, target) {
         (Some(name), _) => match ServerName::try_from(name.clone()) {
             Ok(name) => Ok(name),
-            Err(_) if compared => Err(bad(
+            Err(_) if compared => Err(bad_job(
                 format!("`{name}` is neither a host name nor an address"),
                 "Give the name or the address that the server's certificate carries.",
             )),
-            Err(_) => Ok(nameless()),
+            Err(_) => Ok(placeholder_name()),
         },
         (None, Target::Tcp { host, .. }) => match host.parse::<IpAddr>() {
             Ok(address) => Ok(ServerName::IpAddress(address.into())),
-            Err(_) => Err(bad(
+            Err(_) => Err(bad_job(
                 format!("`{host}` is no numeric address"),
                 "Correct the address of the server.",
             )),
         },
-        (None, Target::Unix { .. }) => Ok(nameless()),
+        (None, Target::Unix { .. }) => Ok(placeholder_name()),
     }
 }
 
 /// A placeholder for a Unix socket, which has no name, and for names that TLS does not accept: it is an address, so it is not sent,
 /// and it is not compared.
-fn nameless() -> ServerName<'static> {
+fn placeholder_name() -> ServerName<'static> {
     ServerName::IpAddress(IpAddr::from([127, 0, 0, 1]).into())
 }

@@ -23,13 +23,13 @@ use super::certificate::{
 };
 
 /// Maximum number of authorities between a certificate and a trusted one.
-const LONGEST_PATH: u8 = 6;
+const MAX_AUTHORITIES: u8 = 6;
 /// Maximum number of signatures checked for one path, whatever the server sends.
-const MOST_CHECKS: u32 = 64;
+const MAX_CHECKS: u32 = 64;
 /// Key usage bits of a server: digital signature, key encipherment or key agreement.
-const OF_A_SERVER: u8 = 0x80 | 0x20 | 0x08;
+const SERVER_KEY_USAGE: u8 = 0x80 | 0x20 | 0x08;
 /// Key usage bit of an authority: to sign certificates.
-const OF_AN_AUTHORITY: u8 = 0x04;
+const AUTHORITY_KEY_USAGE: u8 = 0x04;
 
 /// Verifies certificates as far as the job requires.
 #[derive(Debug)]
@@ -57,40 +57,40 @@ impl Verifier {
     }
 
     /// Check that a trusted authority vouches for the certificate, and that it has `name`, if given.
-    pub(super) fn vouched(
+    pub(super) fn verify_path(
         &self,
-        end: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         name: Option<&ServerName<'_>>,
         now: UnixTime,
     ) -> Result<(), Error> {
-        let certificate = parsed(end)?;
+        let certificate = parse_certificate(leaf)?;
         let path = Path {
             verifier: self,
             now,
-            between: between
+            intermediates: intermediates
                 .iter()
                 .filter_map(|der| Certificate::parse(der))
                 .collect(),
-            checks_left: MOST_CHECKS,
+            checks_left: MAX_CHECKS,
         };
         let constrained = path.is_constrained(&certificate);
         if certificate.version < 3 || certificate.authority().is_some() {
-            path.judge(&certificate)?;
+            path.verify(&certificate)?;
         } else {
             verify_server_cert_signed_by_trust_anchor(
-                &ParsedCertificate::try_from(end)?,
+                &ParsedCertificate::try_from(leaf)?,
                 &self.roots,
-                between,
+                intermediates,
                 now,
                 self.algorithms.all,
             )?;
         }
         match name {
-            Some(name) if !bears(&certificate, name, constrained) => {
+            Some(name) if !is_issued_to(&certificate, name, constrained) => {
                 Err(CertificateError::NotValidForNameContext {
                     expected: name.to_owned(),
-                    presented: presented(&certificate),
+                    presented: list_presented_names(&certificate),
                 }
                 .into())
             }
@@ -102,18 +102,18 @@ impl Verifier {
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
-        end: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         match self.verify {
             TlsVerify::None => {}
-            TlsVerify::Ca => self.vouched(end, between, None, now)?,
-            TlsVerify::Full => self.vouched(end, between, Some(name), now)?,
+            TlsVerify::Ca => self.verify_path(leaf, intermediates, None, now)?,
+            TlsVerify::Full => self.verify_path(leaf, intermediates, Some(name), now)?,
             // The login decides later; only the validity period is checked here.
-            TlsVerify::Password => in_time(&parsed(end)?, now)?,
+            TlsVerify::Password => check_validity(&parse_certificate(leaf)?, now)?,
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -124,7 +124,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let certificate = parsed(cert)?;
+        let certificate = parse_certificate(cert)?;
         let (_, algorithms) = self
             .algorithms
             .mapping
@@ -148,7 +148,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let key = SubjectPublicKeyInfoDer::from(parsed(cert)?.key);
+        let key = SubjectPublicKeyInfoDer::from(parse_certificate(cert)?.key);
         verify_tls13_signature_with_raw_key(message, &key, signed, &self.algorithms)
     }
 
@@ -157,11 +157,11 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-fn parsed<'a>(der: &'a CertificateDer<'_>) -> Result<Certificate<'a>, Error> {
+fn parse_certificate<'a>(der: &'a CertificateDer<'_>) -> Result<Certificate<'a>, Error> {
     Certificate::parse(der).ok_or(CertificateError::BadEncoding.into())
 }
 
-fn in_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), CertificateError> {
+fn check_validity(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), CertificateError> {
     let validity = certificate
         .validity()
         .ok_or(CertificateError::BadEncoding)?;
@@ -191,69 +191,74 @@ fn in_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), Certifica
 struct Path<'a> {
     verifier: &'a Verifier,
     now: UnixTime,
-    between: Vec<Certificate<'a>>,
+    intermediates: Vec<Certificate<'a>>,
     checks_left: u32,
 }
 
 impl Path<'_> {
-    fn judge(mut self, end: &Certificate<'_>) -> Result<(), CertificateError> {
-        in_time(end, self.now)?;
-        if has_unknown_rule(end) {
+    fn verify(mut self, leaf: &Certificate<'_>) -> Result<(), CertificateError> {
+        check_validity(leaf, self.now)?;
+        if has_unknown_critical_extension(leaf) {
             return Err(CertificateError::UnhandledCriticalExtension);
         }
-        if !end.may_serve() || !end.may_use_key(OF_A_SERVER) {
+        if !leaf.may_serve() || !leaf.may_use_key(SERVER_KEY_USAGE) {
             return Err(CertificateError::InvalidPurpose);
         }
-        let own = end.issuer == end.subject;
+        let own = leaf.issuer == leaf.subject;
         if own
             && self
                 .verifier
                 .trusted
                 .iter()
-                .any(|known| known.as_ref() == end.whole)
+                .any(|known| known.as_ref() == leaf.der)
         {
             return Ok(());
         }
-        if self.leads_to_a_root((end.whole, end.issuer), 0) {
+        if self.leads_to_a_root((leaf.der, leaf.issuer), 0) {
             return Ok(());
         }
         Err(CertificateError::UnknownIssuer)
     }
 
     /// Whether an authority on any path of this certificate constrains the names below it.
-    fn is_constrained(&self, end: &Certificate<'_>) -> bool {
-        let issues =
-            |name: &[u8]| end.issuer == name || self.between.iter().any(|one| one.issuer == name);
+    fn is_constrained(&self, leaf: &Certificate<'_>) -> bool {
+        let issues = |name: &[u8]| {
+            leaf.issuer == name || self.intermediates.iter().any(|one| one.issuer == name)
+        };
         let mut roots = self.verifier.roots.roots.iter();
-        self.between.iter().any(|one| one.has(NAME_CONSTRAINTS))
+        self.intermediates
+            .iter()
+            .any(|one| one.has(NAME_CONSTRAINTS))
             || roots.any(|root| root.name_constraints.is_some() && issues(&root.subject))
     }
 
     /// Whether a certificate, given by its encoding and its issuer's name, leads to a root, with `below` authorities under it.
-    fn leads_to_a_root(&mut self, (whole, issuer): (&[u8], &[u8]), below: u8) -> bool {
-        let Some(certificate) = Certificate::parse(whole) else {
+    fn leads_to_a_root(&mut self, (der, issuer): (&[u8], &[u8]), below: u8) -> bool {
+        let Some(certificate) = Certificate::parse(der) else {
             return false;
         };
         for root in &self.verifier.roots.roots {
             if root.subject.as_ref() == issuer
                 && root.name_constraints.is_none()
-                && check(&mut self.checks_left)
+                && count_check(&mut self.checks_left)
                 && certificate
                     .is_signed_by(&root.subject_public_key_info, self.verifier.algorithms.all)
             {
                 return true;
             }
         }
-        if below == LONGEST_PATH {
+        if below == MAX_AUTHORITIES {
             return false;
         }
-        for index in 0..self.between.len() {
-            let one = &self.between[index];
-            if one.subject != issuer || !self.may_issue(one, below) || !check(&mut self.checks_left)
+        for index in 0..self.intermediates.len() {
+            let one = &self.intermediates[index];
+            if one.subject != issuer
+                || !self.may_issue(one, below)
+                || !count_check(&mut self.checks_left)
             {
                 continue;
             }
-            let next = (one.whole, one.issuer);
+            let next = (one.der, one.issuer);
             if certificate.is_signed_by(one.bare_key(), self.verifier.algorithms.all)
                 && self.leads_to_a_root(next, below + 1)
             {
@@ -269,21 +274,21 @@ impl Path<'_> {
         };
         authority.version == 3
             && below <= limit
-            && in_time(authority, self.now).is_ok()
+            && check_validity(authority, self.now).is_ok()
             && authority.may_serve()
-            && authority.may_use_key(OF_AN_AUTHORITY)
+            && authority.may_use_key(AUTHORITY_KEY_USAGE)
             && !authority.has(NAME_CONSTRAINTS)
-            && !has_unknown_rule(authority)
+            && !has_unknown_critical_extension(authority)
     }
 }
 
-fn check(left: &mut u32) -> bool {
+fn count_check(left: &mut u32) -> bool {
     *left = left.saturating_sub(1);
     *left > 0
 }
 
 /// Whether the certificate has a critical extension that is unknown here.
-fn has_unknown_rule(certificate: &Certificate<'_>) -> bool {
+fn has_unknown_critical_extension(certificate: &Certificate<'_>) -> bool {
     let known = [
         KEY_USAGE,
         ALTERNATIVE_NAMES,
@@ -291,14 +296,14 @@ fn has_unknown_rule(certificate: &Certificate<'_>) -> bool {
         NAME_CONSTRAINTS,
         EXTENDED_KEY_USAGE,
     ];
-    let mut rules = certificate.extensions.iter();
-    rules.any(|rule| rule.critical && !known.contains(&rule.id))
+    let mut extensions = certificate.extensions.iter();
+    extensions.any(|extension| extension.critical && !known.contains(&extension.id))
 }
 
 /// Whether the certificate is issued to `name`, as libpq decides it: an alternative name must be equal to it or a wildcard for it. If
 /// there is no alternative name of its kind, the subject's common name counts, unless names are `constrained`: constraints apply to
 /// alternative names only.
-fn bears(certificate: &Certificate<'_>, name: &ServerName<'_>, constrained: bool) -> bool {
+fn is_issued_to(certificate: &Certificate<'_>, name: &ServerName<'_>, constrained: bool) -> bool {
     let (text, address) = match name {
         ServerName::DnsName(name) => (name.as_ref().to_owned(), None),
         ServerName::IpAddress(address) => {
@@ -308,17 +313,17 @@ fn bears(certificate: &Certificate<'_>, name: &ServerName<'_>, constrained: bool
         _ => return false,
     };
     let host = text.strip_suffix('.').unwrap_or(&text).as_bytes();
-    let fits = |pattern: &[u8]| is_host(pattern, host, address.is_none());
+    let matches_host = |pattern: &[u8]| is_host(pattern, host, address.is_none());
     let names = certificate.alternative_names();
     let of_its_kind = |one: &Name<'_>| matches!(one, Name::Address(_)) == address.is_some();
     let carried = names.iter().any(|one| match one {
-        Name::Host(pattern) => fits(pattern),
+        Name::Host(pattern) => matches_host(pattern),
         Name::Address(one) => address == Some(*one),
     });
     carried
         || (!constrained
             && !names.iter().any(of_its_kind)
-            && certificate.common_name().is_some_and(fits))
+            && certificate.common_name().is_some_and(matches_host))
 }
 
 /// Whether `pattern` equals `host`, or has `*` as the complete first of at least three labels and matches it.
@@ -341,7 +346,7 @@ fn is_host(pattern: &[u8], host: &[u8], wildcards: bool) -> bool {
 }
 
 /// The certificate's names, for messages.
-fn presented(certificate: &Certificate<'_>) -> Vec<String> {
+fn list_presented_names(certificate: &Certificate<'_>) -> Vec<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let names = certificate.alternative_names();
     if names.is_empty() {

@@ -17,7 +17,7 @@ use super::certificate::Certificate;
 use super::verify::Verifier;
 
 /// Certificates by name, and the directory that holds them.
-struct Made {
+struct MadeCertificates {
     folder: PathBuf,
     certificates: HashMap<String, CertificateDer<'static>>,
 }
@@ -116,7 +116,7 @@ const SERVERS: [(&str, &str, &str, &str); 20] = [
     ("client", "ca", "localhost", "extendedKeyUsage=clientAuth"),
 ];
 
-static MADE: LazyLock<Made> = LazyLock::new(|| {
+static MADE: LazyLock<MadeCertificates> = LazyLock::new(|| {
     let folder = std::env::temp_dir().join(format!("howfar-verify-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     std::fs::write(
@@ -124,7 +124,7 @@ static MADE: LazyLock<Made> = LazyLock::new(|| {
         "[req]\ndistinguished_name=none\n[none]\n",
     )
     .expect("written");
-    let mut made = Made {
+    let mut made = MadeCertificates {
         folder,
         certificates: HashMap::new(),
     };
@@ -176,7 +176,7 @@ fn openssl(folder: &Path, arguments: &str) {
     assert!(done.status.success(), "{arguments}: {said}");
 }
 
-impl Made {
+impl MadeCertificates {
     fn sign(
         &mut self,
         name: &str,
@@ -233,7 +233,7 @@ fn verifier(verify: TlsVerify, trusted: &[&str]) -> Verifier {
 }
 
 /// The outcome of verifying a server's certificates `sent`, its own first, with those in `trusted`.
-fn judged(
+fn verify_at(
     verify: TlsVerify,
     trusted: &[&str],
     sent: &[&str],
@@ -247,13 +247,13 @@ fn judged(
         .map(|_| ())
 }
 
-fn believed(trusted: &[&str], sent: &[&str], host: &str) -> bool {
-    judged(TlsVerify::Full, trusted, sent, host, now()).is_ok()
+fn is_accepted(trusted: &[&str], sent: &[&str], host: &str) -> bool {
+    verify_at(TlsVerify::Full, trusted, sent, host, now()).is_ok()
 }
 
 /// The error of certificates that are refused although names are not compared.
-fn refused(trusted: &[&str], sent: &[&str]) -> Error {
-    judged(TlsVerify::Ca, trusted, sent, "localhost", now()).expect_err(sent[0])
+fn verification_error(trusted: &[&str], sent: &[&str]) -> Error {
+    verify_at(TlsVerify::Ca, trusted, sent, "localhost", now()).expect_err(sent[0])
 }
 
 const IN_A_YEAR: Duration = Duration::from_secs(366 * 86_400);
@@ -269,9 +269,9 @@ fn a_certificate_of_version_1_is_believed_for_its_authority() {
         Certificate::parse(&MADE.der("v1")).map(|one| one.version),
         Some(1)
     );
-    assert!(believed(&["ca"], &["v1"], "localhost"));
-    assert!(believed(&["ca"], &["v1-below", "between"], "localhost"));
-    assert!(!believed(&["ca"], &["v1"], "db.example.com"));
+    assert!(is_accepted(&["ca"], &["v1"], "localhost"));
+    assert!(is_accepted(&["ca"], &["v1-below", "between"], "localhost"));
+    assert!(!is_accepted(&["ca"], &["v1"], "db.example.com"));
 }
 
 #[test]
@@ -286,13 +286,13 @@ fn a_certificate_of_version_1_is_refused_where_its_path_is_not_whole() {
         (["ca"], vec!["v1-of-a-server", "good"]),
         (["limited"], vec!["v1-limited"]),
     ] {
-        assert_eq!(refused(&trusted, &sent), unknown, "{sent:?}");
+        assert_eq!(verification_error(&trusted, &sent), unknown, "{sent:?}");
     }
     for (sent, name) in [
         (vec!["v1"], "localhost"),
         (vec!["v1-below", "between"], "localhost"),
     ] {
-        let late = judged(TlsVerify::Ca, &["ca"], &sent, name, in_a_year());
+        let late = verify_at(TlsVerify::Ca, &["ca"], &sent, name, in_a_year());
         assert!(
             matches!(
                 late,
@@ -309,7 +309,7 @@ fn a_certificate_of_version_1_is_refused_where_its_path_is_not_whole() {
 #[test]
 fn a_certificate_that_is_itself_trusted_needs_no_further_proof() {
     for verify in [TlsVerify::Ca, TlsVerify::Full] {
-        let found = judged(
+        let found = verify_at(
             verify,
             &["self-signed"],
             &["self-signed"],
@@ -319,15 +319,15 @@ fn a_certificate_that_is_itself_trusted_needs_no_further_proof() {
         assert_eq!(found, Ok(()), "{verify:?}");
     }
     assert!(
-        believed(&["ca"], &["authority"], "localhost"),
+        is_accepted(&["ca"], &["authority"], "localhost"),
         "as OpenSSL has it"
     );
-    assert!(!believed(
+    assert!(!is_accepted(
         &["self-signed"],
         &["self-signed"],
         "db.example.com"
     ));
-    let late = judged(
+    let late = verify_at(
         TlsVerify::Ca,
         &["self-signed"],
         &["self-signed"],
@@ -345,15 +345,24 @@ fn an_authority_that_is_not_to_be_a_server_is_refused() {
         (["stranger"], "authority"),
     ] {
         let unknown = Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        assert_eq!(refused(&trusted, &[sent]), unknown, "{sent}");
+        assert_eq!(verification_error(&trusted, &[sent]), unknown, "{sent}");
     }
     let purpose = Error::InvalidCertificate(CertificateError::InvalidPurpose);
-    assert_eq!(refused(&["ca"], &["authority-of-clients"]), purpose);
-    assert_eq!(refused(&["ca"], &["authority-that-signs"]), purpose);
+    assert_eq!(
+        verification_error(&["ca"], &["authority-of-clients"]),
+        purpose
+    );
+    assert_eq!(
+        verification_error(&["ca"], &["authority-that-signs"]),
+        purpose
+    );
     let rule = Error::InvalidCertificate(CertificateError::UnhandledCriticalExtension);
-    assert_eq!(refused(&["ca"], &["authority-with-a-rule"]), rule);
+    assert_eq!(
+        verification_error(&["ca"], &["authority-with-a-rule"]),
+        rule
+    );
     assert!(matches!(
-        refused(&["ca"], &["client"]),
+        verification_error(&["ca"], &["client"]),
         Error::InvalidCertificate(_)
     ));
 }
@@ -381,12 +390,12 @@ fn the_subject_counts_where_there_is_no_other_name_of_the_kind() {
         ("address-as-name", "127.0.0.1", true),
     ] {
         assert_eq!(
-            believed(&["ca"], &[certificate], host),
+            is_accepted(&["ca"], &[certificate], host),
             expected,
             "{certificate} for {host}"
         );
     }
-    let limited = judged(
+    let limited = verify_at(
         TlsVerify::Full,
         &["limited"],
         &["cn-limited"],
@@ -395,7 +404,7 @@ fn the_subject_counts_where_there_is_no_other_name_of_the_kind() {
     );
     assert!(limited.is_err(), "the authority's limit binds no subject");
     assert_eq!(
-        judged(TlsVerify::Ca, &["ca"], &["cn-only"], "elsewhere", now()),
+        verify_at(TlsVerify::Ca, &["ca"], &["cn-only"], "elsewhere", now()),
         Ok(())
     );
 }
@@ -417,7 +426,7 @@ fn signatures_by_p521_are_verified() {
             !certificate.is_signed_by(other.bare_key(), algorithms.all),
             "{hash}"
         );
-        assert!(believed(&[hash], &[hash], "localhost"), "{hash}");
+        assert!(is_accepted(&[hash], &[hash], "localhost"), "{hash}");
     }
 }
 
@@ -435,7 +444,7 @@ fn without_verification_any_certificate_will_do() {
             (TlsVerify::Password, now(), true),
             (TlsVerify::Password, in_a_year(), false),
         ] {
-            let found = judged(verify, &[], &[sent], "elsewhere", now);
+            let found = verify_at(verify, &[], &[sent], "elsewhere", now);
             assert_eq!(found.is_ok(), expected, "{sent} {verify:?}");
         }
     }

@@ -11,10 +11,10 @@ use super::*;
 use crate::protocol;
 
 const PASSWORD: &str = "a password of some length";
-/// Maximum packets that [`Entering`] accepts, plus the one that it refuses.
-const MOST_PACKETS: usize = 9;
+/// Maximum packets that [`Authentication`] accepts, plus the one that it refuses.
+const MAX_PACKETS: usize = 9;
 /// Upper bound of the bytes that a login sends, with the longest proof in each of its round trips.
-const MOST_SENT: usize = 16 * 1024;
+const MAX_SENT: usize = 16 * 1024;
 /// Request for the server's public key.
 const SEND_KEY: &[u8] = &[2];
 /// The server's request for the password itself.
@@ -103,49 +103,49 @@ pub fn conversation(data: &[u8]) {
     };
     let allowed = Allowed(allowed);
     let (session, target) = (allowed.session(), allowed.target());
-    let wanted = Wanted::new(&session, &target).expect("no files are named");
+    let channel_options = ChannelOptions::new(&session, &target).expect("no files are named");
     let workload = allowed.workload();
     let protocol = if allowed.is_postgres() {
         SqlProtocol::Postgresql
     } else {
         SqlProtocol::Mysql
     };
-    let program = Program::speaking(protocol, 1, &workload, 1, 1).expect("a good workload");
-    let entry = Entry {
+    let program = Program::with_protocol(protocol, 1, &workload, 1, 1).expect("a valid workload");
+    let parameters = LoginParameters {
         target: &target,
         account: Account {
             user: "somebody",
             password: PASSWORD,
             database: if allowed.is_store() { "3" } else { "db" },
         },
-        wanted: &wanted,
+        channel_options: &channel_options,
         program: &program,
         decode: false,
         read_only: false,
     };
     if allowed.is_store() {
-        return of_store(replies, usize::from(size), &entry);
+        return check_store(replies, usize::from(size), &parameters);
     }
     if allowed.is_postgres() {
-        return of_postgres(replies, usize::from(size), &entry, allowed);
+        return check_postgres(replies, usize::from(size), &parameters, allowed);
     }
-    let mut talk = Talk {
+    let mut conversation = Conversation {
         login: Login::new(&program),
         sent: Vec::new(),
-        over: false,
+        ended: false,
     };
     let mut full = replies
         .windows(FULL_NEEDED.len())
         .any(|part| part == FULL_NEEDED);
     if size == 0 {
         full = packets(replies).any(|payload| payload == FULL_NEEDED);
-        talk.in_packets(replies, &entry);
+        conversation.receive_packets(replies, &parameters);
     } else {
         for piece in replies.chunks(usize::from(size)) {
-            talk.hear(piece, &entry);
+            conversation.receive(piece, &parameters);
         }
     }
-    judge(&talk.sent, allowed, full);
+    check_sent(&conversation.sent, allowed, full);
 }
 
 /// A workload of commands on keys, with defaults for all but the protocol.
@@ -156,12 +156,12 @@ fn keys(resp2: bool) -> KeyValue {
 }
 
 /// Check a login to a store, to which the client sends the password first: no reply of the store makes the client send more.
-fn of_store(replies: &[u8], size: usize, entry: &Entry<'_>) {
+fn check_store(replies: &[u8], size: usize, parameters: &LoginParameters<'_>) {
     let mut sent = Vec::new();
-    let mut login = protocol::login(entry, &mut sent).expect("a channel");
-    let begun = sent.len();
+    let mut login = protocol::login(parameters, &mut sent).expect("a channel");
+    let negotiation = sent.len();
     for piece in replies.chunks(size.max(1)) {
-        match login.feed(piece, entry, &mut sent) {
+        match login.feed(piece, parameters, &mut sent) {
             Ok(None) => {}
             Ok(Some(_)) => break,
             Err(failed) => {
@@ -174,20 +174,23 @@ fn of_store(replies: &[u8], size: usize, entry: &Entry<'_>) {
         }
     }
     // TLS may retry its handshake, or answer invalid bytes with an alert.
-    assert!(sent.len() <= begun + 4096, "a store made the client speak");
+    assert!(
+        sent.len() <= negotiation + 4096,
+        "a store made the client speak"
+    );
 }
 
 /// Check a login to PostgreSQL: packets are messages, each beginning with its type.
-fn of_postgres(replies: &[u8], size: usize, entry: &Entry<'_>, allowed: Allowed) {
+fn check_postgres(replies: &[u8], size: usize, parameters: &LoginParameters<'_>, allowed: Allowed) {
     let mut sent = Vec::new();
-    let mut login = protocol::login(entry, &mut sent).expect("a channel");
+    let mut login = protocol::login(parameters, &mut sent).expect("a channel");
     let pieces: Vec<Vec<u8>> = if size == 0 {
         packets(replies).filter_map(as_message).collect()
     } else {
         replies.chunks(size).map(<[u8]>::to_vec).collect()
     };
     for piece in pieces {
-        match login.feed(&piece, entry, &mut sent) {
+        match login.feed(&piece, parameters, &mut sent) {
             Ok(None) => {}
             Ok(Some(session)) => {
                 assert!(!session.channel.is_handshaking(), "ready before TLS is");
@@ -200,7 +203,7 @@ fn of_postgres(replies: &[u8], size: usize, entry: &Entry<'_>, allowed: Allowed)
             }
         }
     }
-    assert!(sent.len() < MOST_SENT, "{} bytes left", sent.len());
+    assert!(sent.len() < MAX_SENT, "{} bytes left", sent.len());
     let shown = sent
         .windows(PASSWORD.len())
         .any(|part| part == PASSWORD.as_bytes());
@@ -223,48 +226,48 @@ fn packets(mut replies: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-struct Talk {
+struct Conversation {
     login: Login,
     /// All bytes sent; in clear unless TLS has begun.
     sent: Vec<u8>,
-    over: bool,
+    ended: bool,
 }
 
-impl Talk {
-    fn hear(&mut self, bytes: &[u8], entry: &Entry<'_>) {
-        if self.over {
+impl Conversation {
+    fn receive(&mut self, bytes: &[u8], parameters: &LoginParameters<'_>) {
+        if self.ended {
             return;
         }
-        match self.login.feed(bytes, entry, &mut self.sent) {
+        match self.login.feed(bytes, parameters, &mut self.sent) {
             Ok(None) => {}
             Ok(Some(session)) => {
                 assert!(!session.channel.is_handshaking(), "ready before TLS is");
-                self.over = true;
+                self.ended = true;
             }
             Err(failed) => {
                 let message = format!("{}{}", failed.message, failed.advice);
                 assert!(!message.contains(PASSWORD), "the password is in a message");
-                self.over = true;
+                self.ended = true;
             }
         }
     }
 
-    fn in_packets(&mut self, replies: &[u8], entry: &Entry<'_>) {
+    fn receive_packets(&mut self, replies: &[u8], parameters: &LoginParameters<'_>) {
         for (count, payload) in packets(replies).enumerate() {
-            if self.over {
+            if self.ended {
                 return;
             }
-            assert!(count < MOST_PACKETS, "a login without an end");
+            assert!(count < MAX_PACKETS, "a login without an end");
             let mut packet = Vec::new();
             let number = self.login.stream.framer.sequence();
             frame::write_packet(&mut packet, number, payload);
-            self.hear(&packet, entry);
+            self.receive(&packet, parameters);
         }
     }
 }
 
-fn judge(sent: &[u8], allowed: Allowed, full: bool) {
-    assert!(sent.len() < MOST_SENT, "{} bytes left", sent.len());
+fn check_sent(sent: &[u8], allowed: Allowed, full: bool) {
+    assert!(sent.len() < MAX_SENT, "{} bytes left", sent.len());
     let shown = sent
         .windows(PASSWORD.len())
         .any(|part| part == PASSWORD.as_bytes());
@@ -276,7 +279,7 @@ fn judge(sent: &[u8], allowed: Allowed, full: bool) {
         // The request for TLS is followed by TLS records.
         return;
     }
-    let (mut framer, mut left) = (Framer::new(LONGEST_PACKET), sent);
+    let (mut framer, mut left) = (Framer::new(MAX_PACKET_BYTES), sent);
     framer.expect(1);
     let mut first = true;
     loop {
@@ -439,7 +442,8 @@ mod tests {
         };
         assert!(sent(0) && sent(1 | 4));
         let clear = [b"....", PASSWORD.as_bytes(), b"\0"].concat();
-        let seen = |allowed| std::panic::catch_unwind(|| judge(&clear, Allowed(allowed), false));
+        let seen =
+            |allowed| std::panic::catch_unwind(|| check_sent(&clear, Allowed(allowed), false));
         assert!(seen(2 | 4 | 8).is_err(), "not over TCP");
         assert!(seen(1 | 8).is_err(), "not without consent");
         assert!(seen(1 | 4 | 8).is_ok());

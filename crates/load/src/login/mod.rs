@@ -1,13 +1,13 @@
 //! The login, from the first byte of a connection to its last prepared statement, without I/O: bytes in, bytes out.
 //!
-//! [`entering`] covers the greeting to the server's OK, [`preparing`] the rest up to the last statement. The channel changes in
-//! between: TLS begins after the greeting, compression after the OK.
+//! [`authentication`] covers the greeting to the server's OK, [`preparation`] the rest up to the last statement. The channel changes
+//! in between: TLS begins after the greeting, compression after the OK.
 
-mod entering;
+mod authentication;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod postgres;
-mod preparing;
+mod preparation;
 #[cfg(test)]
 mod tests;
 
@@ -17,24 +17,24 @@ use howfar_wire::mysql::handshake::{self, Account, Greeting};
 use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
 use howfar_wire::recognise::Speaks;
 
-use crate::channel::{self, Channel, ChannelError, TlsFacts, Wanted};
-use crate::failure::{self, Expected};
+use crate::channel::{self, Channel, ChannelError, ChannelOptions, TlsFacts};
+use crate::failure::{self, ExpectedProtocol};
 use crate::protocol::{Handshake, Phase, Replies};
 use crate::statements::Statements;
 use crate::workload::Program;
 use crate::workload::commands::Commands;
-use entering::Entering;
+use authentication::Authentication;
 pub(crate) use postgres::PostgresLogin;
-use preparing::Preparing;
+use preparation::Preparation;
 
 /// Maximum length of a packet: those of a login or a prepare are small.
-const LONGEST_PACKET: usize = 1 << 20;
+const MAX_PACKET_BYTES: usize = 1 << 20;
 
 /// The parameters shared by all logins.
-pub(crate) struct Entry<'a> {
+pub(crate) struct LoginParameters<'a> {
     pub(crate) target: &'a Target,
     pub(crate) account: Account<'a>,
-    pub(crate) wanted: &'a Wanted,
+    pub(crate) channel_options: &'a ChannelOptions,
     pub(crate) program: &'a Program,
     /// Column types are needed, because rows will be decoded.
     pub(crate) decode: bool,
@@ -42,26 +42,28 @@ pub(crate) struct Entry<'a> {
     pub(crate) read_only: bool,
 }
 
-impl Entry<'_> {
+impl LoginParameters<'_> {
     /// The protocol that the server's first bytes must show.
-    pub(crate) fn expected(&self) -> Expected {
+    pub(crate) fn expected_protocol(&self) -> ExpectedProtocol {
         let protocol = self.program.commands().map(Commands::protocol);
         match (protocol, self.program.protocol()) {
-            (Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3), _) => Expected {
+            (Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3), _) => ExpectedProtocol {
                 protocol: Speaks::Redis,
-                tls: self.wanted.wish().tls,
+                tls: self.channel_options.requested_features().tls,
             },
-            (Some(jobs::Protocol::MemcachedText | jobs::Protocol::MemcachedMeta), _) => Expected {
-                protocol: Speaks::Memcached,
-                tls: self.wanted.wish().tls,
-            },
-            (None, SqlProtocol::Mysql) => Expected {
+            (Some(jobs::Protocol::MemcachedText | jobs::Protocol::MemcachedMeta), _) => {
+                ExpectedProtocol {
+                    protocol: Speaks::Memcached,
+                    tls: self.channel_options.requested_features().tls,
+                }
+            }
+            (None, SqlProtocol::Mysql) => ExpectedProtocol {
                 protocol: Speaks::MySql,
                 tls: false,
             },
-            (None, SqlProtocol::Postgresql) => Expected {
+            (None, SqlProtocol::Postgresql) => ExpectedProtocol {
                 protocol: Speaks::Postgres,
-                tls: self.wanted.begins_directly(),
+                tls: self.channel_options.begins_directly(),
             },
         }
     }
@@ -75,8 +77,8 @@ pub(crate) struct Session {
     /// `None` for a key-value store, which reports nothing by itself.
     pub(crate) facts: Option<Facts>,
     pub(crate) tls: Option<TlsFacts>,
-    /// Round trips since the transport was connected, with those of TLS: see [`PacketStream::turns`].
-    pub(crate) turns: u32,
+    /// Round trips since the transport was connected, with those of TLS: see [`PacketStream::round_trips`].
+    pub(crate) round_trips: u32,
 }
 
 /// Facts that a server reported during the login.
@@ -100,14 +102,14 @@ pub(crate) struct PostgresFacts {
 #[derive(Debug, Clone)]
 pub(crate) struct SessionFacts {
     pub(crate) greeting: Greeting,
-    pub(crate) agreed: handshake::Session,
+    pub(crate) negotiated: handshake::Session,
     /// The authentication method that the server accepted.
     pub(crate) auth_plugin: &'static str,
 }
 
 enum Stage {
-    Entering(Entering),
-    Preparing(Preparing),
+    Authenticating(Authentication),
+    Preparing(Preparation),
 }
 
 /// The login of one connection.
@@ -127,7 +129,7 @@ struct PacketStream {
     /// Complete packets that are not sealed yet.
     packets: Vec<u8>,
     /// Round trips, counted by what was sent and not by how bytes arrived, without those of TLS.
-    turns: u32,
+    round_trips: u32,
 }
 
 impl PacketStream {
@@ -135,7 +137,7 @@ impl PacketStream {
     fn send(&mut self, payload: &[u8]) {
         let next = frame::write_packet(&mut self.packets, self.framer.sequence(), payload);
         self.framer.expect(next);
-        self.turns += 1;
+        self.round_trips += 1;
     }
 }
 
@@ -144,11 +146,11 @@ impl Login {
         Self {
             stream: PacketStream {
                 channel: Channel::Plain,
-                framer: Framer::new(LONGEST_PACKET),
+                framer: Framer::new(MAX_PACKET_BYTES),
                 packets: Vec::new(),
-                turns: 1,
+                round_trips: 1,
             },
-            stage: Stage::Entering(Entering::default()),
+            stage: Stage::Authenticating(Authentication::default()),
             facts: None,
             statements: Statements::new(program),
             plain: Vec::new(),
@@ -156,17 +158,17 @@ impl Login {
     }
 
     /// Process received packets; true when the login is complete.
-    fn packets(
+    fn handle_packets(
         &mut self,
         mut input: &[u8],
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, LoginError> {
         let mut ready = false;
         // The framer's payload must not stay borrowed while the stage changes; these packets are few and small.
         while let Some(payload) = self.stream.framer.next(&mut input)?.map(<[u8]>::to_vec) {
             let plain = self.stream.channel.is_plain();
-            ready = self.packet(&payload, entry, out)?;
+            ready = self.handle_packet(&payload, parameters, out)?;
             let changed = plain && !self.stream.channel.is_plain();
             // Bytes in clear that should have been encrypted may have been injected: do not accept them as the server's.
             if (ready || changed) && !input.is_empty() {
@@ -181,48 +183,54 @@ impl Login {
         Ok(ready)
     }
 
-    fn packet(
+    fn handle_packet(
         &mut self,
         payload: &[u8],
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, LoginError> {
         match &mut self.stage {
-            Stage::Entering(entering) => {
-                let Some(begun) = entering.packet(payload, &mut self.stream, entry, out)? else {
+            Stage::Authenticating(authentication) => {
+                let Some(negotiation) =
+                    authentication.handle_packet(payload, &mut self.stream, parameters, out)?
+                else {
                     return Ok(false);
                 };
                 self.facts = Some(SessionFacts {
-                    greeting: begun.greeting,
-                    agreed: begun.agreed,
-                    auth_plugin: begun.exchange.plugin(),
+                    greeting: negotiation.greeting,
+                    negotiated: negotiation.negotiated,
+                    auth_plugin: negotiation.exchange.plugin(),
                 });
-                if let Some(algorithm) = entry.wanted.wish().compression {
+                if let Some(algorithm) = parameters.channel_options.requested_features().compression
+                {
                     self.stream.channel.begin_compression(algorithm);
                 }
-                let mut preparing = Preparing::new(entry.program);
-                preparing.ask_ahead(&mut self.stream, entry);
-                let ready = preparing.is_done();
-                self.stage = Stage::Preparing(preparing);
+                let mut preparation = Preparation::new(parameters.program);
+                preparation.request_ahead(&mut self.stream, parameters);
+                let ready = preparation.is_done();
+                self.stage = Stage::Preparing(preparation);
                 Ok(ready)
             }
-            Stage::Preparing(preparing) => {
-                preparing.packet(payload, &mut self.stream, &mut self.statements, entry)
-            }
+            Stage::Preparing(preparation) => preparation.handle_packet(
+                payload,
+                &mut self.stream,
+                &mut self.statements,
+                parameters,
+            ),
         }
     }
 
-    fn session(&mut self) -> Option<Session> {
+    fn take_session(&mut self) -> Option<Session> {
         let facts = self.facts.take()?;
         let tls = self.stream.channel.tls_facts();
-        let handshake = tls.as_ref().map_or(0, TlsFacts::turns);
+        let handshake = tls.as_ref().map_or(0, TlsFacts::round_trips);
         Some(Session {
             channel: std::mem::take(&mut self.stream.channel),
-            replies: Replies::MySql(Answer::new(facts.agreed.caches_metadata())),
+            replies: Replies::MySql(Answer::new(facts.negotiated.caches_metadata())),
             statements: std::mem::take(&mut self.statements),
             facts: Some(Facts::MySql(facts)),
             tls,
-            turns: self.stream.turns + handshake,
+            round_trips: self.stream.round_trips + handshake,
         })
     }
 }
@@ -230,8 +238,8 @@ impl Login {
 impl Handshake for Login {
     fn phase(&self) -> Phase {
         match &self.stage {
-            Stage::Entering(_) if self.stream.channel.is_handshaking() => Phase::Tls,
-            Stage::Entering(entering) => entering.phase(),
+            Stage::Authenticating(_) if self.stream.channel.is_handshaking() => Phase::Tls,
+            Stage::Authenticating(authentication) => authentication.phase(),
             Stage::Preparing(_) => Phase::Preparing,
         }
     }
@@ -239,29 +247,29 @@ impl Handshake for Login {
     fn feed(
         &mut self,
         raw: &[u8],
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Session>, Failed> {
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
         let ready = self.stream.channel.open(raw, &mut plain, out);
         let ready = ready
-            .map_err(Wrong::Channel)
-            .and_then(|()| self.packets(&plain, entry, out))
+            .map_err(LoginError::Channel)
+            .and_then(|()| self.handle_packets(&plain, parameters, out))
             .and_then(|ready| {
                 if !ready {
-                    self.stream.channel.goes_on()?;
+                    self.stream.channel.check_not_ended()?;
                 }
                 Ok(ready)
             })
-            .map_err(|wrong| wrong.translate(entry))?;
+            .map_err(|error| error.translate(parameters))?;
         self.plain = plain;
-        Ok(if ready { self.session() } else { None })
+        Ok(if ready { self.take_session() } else { None })
     }
 }
 
 /// A login that failed, before it is translated.
-enum Wrong {
+enum LoginError {
     Malformed(Malformed),
     Channel(ChannelError),
     Lacking(handshake::Lacking),
@@ -272,36 +280,36 @@ enum Wrong {
     Prepare(ServerError),
 }
 
-impl From<Malformed> for Wrong {
+impl From<Malformed> for LoginError {
     fn from(error: Malformed) -> Self {
         Self::Malformed(error)
     }
 }
 
-impl From<ChannelError> for Wrong {
+impl From<ChannelError> for LoginError {
     fn from(error: ChannelError) -> Self {
         Self::Channel(error)
     }
 }
 
-impl From<auth::Refused> for Wrong {
+impl From<auth::Refused> for LoginError {
     fn from(error: auth::Refused) -> Self {
         Self::Refused(error)
     }
 }
 
-impl Wrong {
-    fn translate(self, entry: &Entry<'_>) -> Failed {
-        let (target, user) = (entry.target, entry.account.user);
+impl LoginError {
+    fn translate(self, parameters: &LoginParameters<'_>) -> Failed {
+        let (target, user) = (parameters.target, parameters.account.user);
         match self {
-            Self::Malformed(error) => failure::malformed(target, error),
-            Self::Channel(error) => channel::broken(target, &error),
-            Self::Lacking(what) => channel::lacking(target, what),
-            Self::Login(error) => failure::login(target, user, &error),
-            Self::Refused(error) => failure::refused_login(target, user, error),
-            Self::Unproven => channel::unproven(target, user),
+            Self::Malformed(error) => failure::malformed_mysql(target, error),
+            Self::Channel(error) => channel::translate_error(target, &error),
+            Self::Lacking(what) => channel::missing_feature(target, what),
+            Self::Login(error) => failure::login_failed(target, user, &error),
+            Self::Refused(error) => failure::login_abandoned(target, user, error),
+            Self::Unproven => channel::unproven_certificate(target, user),
             Self::Prepare(error) => {
-                failure::server(target, "the preparation of a statement", &error)
+                failure::statement_failed(target, "the preparation of a statement", &error)
             }
         }
     }

@@ -10,26 +10,26 @@ use howfar_wire::mysql::row::Work;
 use howfar_wire::postgres::reply::{self, Failure};
 use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome, auth, request};
 
-use super::{Entry, Facts, PostgresFacts, Session};
+use super::{Facts, LoginParameters, PostgresFacts, Session};
 use crate::channel::{self, Channel, ChannelError, TlsFacts};
 use crate::failure;
 use crate::protocol::{Handshake, Phase, Replies};
 use crate::statements::{Slot, Statements};
 
 /// Maximum length of a message: those of a login or a prepare are small.
-const LONGEST_MESSAGE: usize = 1 << 16;
-/// Maximum messages from the first byte to the end of the login. A server sends some twenty; many more is misbehaviour.
-const MOST_MESSAGES: u32 = 256;
+const MAX_MESSAGE_BYTES: usize = 1 << 16;
+/// Maximum messages from the first byte to the end of the login. A server sends about twenty; many more is misbehaviour.
+const MAX_MESSAGES: u32 = 256;
 /// Maximum bytes of a version that are kept.
-const LONGEST_VERSION: usize = 128;
+const MAX_VERSION_BYTES: usize = 128;
 /// Maximum statements parsed without waiting for answers, as for MySQL.
-const AHEAD: usize = 64;
+const MAX_AHEAD: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// TLS was requested.
-    Requesting,
-    Entering,
+    RequestingTls,
+    Authenticating,
     /// Statements are parsed in order: `sent` are requested, `done` are answered.
     Preparing {
         sent: usize,
@@ -46,17 +46,17 @@ pub(crate) struct PostgresLogin {
     messages: u32,
     version: String,
     process: Option<u32>,
-    wanted: Vec<usize>,
+    slots: Vec<usize>,
     statements: Statements,
     /// Complete messages that are not sealed yet.
     unsealed: Vec<u8>,
     /// Round trips, without those of TLS.
-    turns: u32,
+    round_trips: u32,
     plain: Vec<u8>,
 }
 
 /// A login that failed, before it is translated.
-enum Wrong {
+enum LoginError {
     Malformed(Malformed),
     Channel(ChannelError),
     NoTls,
@@ -67,31 +67,31 @@ enum Wrong {
     Prepare(ServerError),
 }
 
-impl From<Malformed> for Wrong {
+impl From<Malformed> for LoginError {
     fn from(error: Malformed) -> Self {
         Self::Malformed(error)
     }
 }
 
-impl From<ChannelError> for Wrong {
+impl From<ChannelError> for LoginError {
     fn from(error: ChannelError) -> Self {
         Self::Channel(error)
     }
 }
 
-impl From<auth::Refused> for Wrong {
+impl From<auth::Refused> for LoginError {
     fn from(error: auth::Refused) -> Self {
         Self::Refused(error)
     }
 }
 
-impl Wrong {
-    fn translate(self, entry: &Entry<'_>) -> Failed {
-        let (target, user) = (entry.target, entry.account.user);
+impl LoginError {
+    fn translate(self, parameters: &LoginParameters<'_>) -> Failed {
+        let (target, user) = (parameters.target, parameters.account.user);
         match self {
-            Self::Malformed(error) => failure::not_postgres(target, error),
-            Self::Channel(error) => channel::broken(target, &error),
-            Self::NoTls => channel::lacking(target, Lacking::Tls),
+            Self::Malformed(error) => failure::malformed_postgres(target, error),
+            Self::Channel(error) => channel::translate_error(target, &error),
+            Self::NoTls => channel::missing_feature(target, Lacking::Tls),
             Self::NoAlpn => Failed::new(
                 FailCode::Tls,
                 format!(
@@ -100,10 +100,10 @@ impl Wrong {
                 ),
                 "Direct TLS needs PostgreSQL 17 or later: use sslnegotiation=postgres.",
             ),
-            Self::Login(error) => failure::login(target, user, &error),
-            Self::Refused(error) => failure::refused_by_postgres(target, user, error),
+            Self::Login(error) => failure::login_failed(target, user, &error),
+            Self::Refused(error) => failure::postgres_login_abandoned(target, user, error),
             Self::Prepare(error) => {
-                failure::server(target, "the preparation of a statement", &error)
+                failure::statement_failed(target, "the preparation of a statement", &error)
             }
         }
     }
@@ -111,70 +111,88 @@ impl Wrong {
 
 impl PostgresLogin {
     /// Append to `out` what must be sent first.
-    pub(crate) fn begin(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Self, Failed> {
+    pub(crate) fn begin(
+        parameters: &LoginParameters<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Self, Failed> {
         let mut login = Self {
             channel: Channel::Plain,
-            stage: Stage::Entering,
-            framer: Framer::new(LONGEST_MESSAGE),
+            stage: Stage::Authenticating,
+            framer: Framer::new(MAX_MESSAGE_BYTES),
             exchange: auth::Exchange::default(),
             messages: 0,
             version: String::new(),
             process: None,
-            wanted: entry.program.to_prepare(),
-            statements: Statements::new(entry.program),
+            slots: parameters.program.to_prepare(),
+            statements: Statements::new(parameters.program),
             unsealed: Vec::new(),
-            turns: 1,
+            round_trips: 1,
             plain: Vec::new(),
         };
-        if entry.wanted.wish().tls && !entry.wanted.begins_directly() {
-            login.stage = Stage::Requesting;
+        if parameters.channel_options.requested_features().tls
+            && !parameters.channel_options.begins_directly()
+        {
+            login.stage = Stage::RequestingTls;
             request::ssl(out);
             return Ok(login);
         }
-        let entered = login.encrypt(entry, out);
-        entered.map_err(|wrong| wrong.translate(entry))?;
+        let started = login.encrypt(parameters, out);
+        started.map_err(|error| error.translate(parameters))?;
         Ok(login)
     }
 
     /// Begin TLS, then name the account: it is sealed, and sent when the handshake has succeeded.
-    fn encrypt(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<(), Wrong> {
-        entry.wanted.encrypt(&mut self.channel, out)?;
-        self.enter(entry, out)
+    fn encrypt(
+        &mut self,
+        parameters: &LoginParameters<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LoginError> {
+        parameters.channel_options.encrypt(&mut self.channel, out)?;
+        self.send_startup(parameters, out)
     }
 
     /// Name the account.
-    fn enter(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<(), Wrong> {
-        self.stage = Stage::Entering;
-        let account = &entry.account;
+    fn send_startup(
+        &mut self,
+        parameters: &LoginParameters<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LoginError> {
+        self.stage = Stage::Authenticating;
+        let account = &parameters.account;
         request::startup(
             &mut self.unsealed,
             account.user,
             account.database,
-            entry.wanted.options(),
-            entry.read_only,
+            parameters.channel_options.options(),
+            parameters.read_only,
         );
         self.flush(out)
     }
 
-    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Wrong> {
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), LoginError> {
         self.channel.seal(&self.unsealed, out)?;
         self.unsealed.clear();
         Ok(())
     }
 
     /// Process the byte that answers the request for TLS.
-    fn requested(&mut self, raw: &[u8], entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<(), Wrong> {
+    fn handle_tls_reply(
+        &mut self,
+        raw: &[u8],
+        parameters: &LoginParameters<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LoginError> {
         match raw {
             [] => Ok(()),
             [b'S'] => {
-                self.turns += 1;
-                self.encrypt(entry, out)
+                self.round_trips += 1;
+                self.encrypt(parameters, out)
             }
-            [b'N'] if entry.wanted.tls_is_optional() => {
-                self.turns += 1;
-                self.enter(entry, out)
+            [b'N'] if parameters.channel_options.tls_is_optional() => {
+                self.round_trips += 1;
+                self.send_startup(parameters, out)
             }
-            [b'N'] => Err(Wrong::NoTls),
+            [b'N'] => Err(LoginError::NoTls),
             // Bytes in clear that should have been encrypted may have been injected: do not accept them as the server's.
             [b'S' | b'N', ..] => {
                 Err(Malformed::Unexpected("bytes follow the end of a step").into())
@@ -184,23 +202,26 @@ impl PostgresLogin {
     }
 
     /// Process received messages; returns the session's state once the login is complete.
-    fn messages(
+    fn handle_messages(
         &mut self,
         mut input: &[u8],
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Answer>, Wrong> {
-        if !input.is_empty() && entry.wanted.begins_directly() && !self.channel.speaks_postgres() {
-            return Err(Wrong::NoAlpn);
+    ) -> Result<Option<Answer>, LoginError> {
+        if !input.is_empty()
+            && parameters.channel_options.begins_directly()
+            && !self.channel.speaks_postgres()
+        {
+            return Err(LoginError::NoAlpn);
         }
         while let Some((kind, body)) = self.framer.next(&mut input)? {
-            if !self.message(kind, &body, entry)? {
+            if !self.handle_message(kind, &body, parameters)? {
                 continue;
             }
             // Unsolicited messages may follow already; anything else is refused.
             let mut answer = Answer::default();
             if let Some(Outcome::Failed(error)) = answer.feed(input, &mut Work::Skip)? {
-                return Err(Wrong::Login(error));
+                return Err(LoginError::Login(error));
             }
             return Ok(Some(answer));
         }
@@ -209,51 +230,62 @@ impl PostgresLogin {
     }
 
     /// Process one message; true when the login is complete.
-    fn message(&mut self, kind: u8, body: &[u8], entry: &Entry<'_>) -> Result<bool, Wrong> {
-        if self.stage == Stage::Entering {
+    fn handle_message(
+        &mut self,
+        kind: u8,
+        body: &[u8],
+        parameters: &LoginParameters<'_>,
+    ) -> Result<bool, LoginError> {
+        if self.stage == Stage::Authenticating {
             self.messages += 1;
-            if self.messages > MOST_MESSAGES {
+            if self.messages > MAX_MESSAGES {
                 return Err(Malformed::Unexpected("a login without an end").into());
             }
         }
         let accepted = self.exchange.is_accepted();
         match (kind, &mut self.stage) {
-            (b'E', Stage::Preparing { .. }) => Err(Wrong::Prepare(Failure::parse(body)?.error)),
-            (b'E', _) => Err(Wrong::Login(Failure::parse(body)?.error)),
+            (b'E', Stage::Preparing { .. }) => {
+                Err(LoginError::Prepare(Failure::parse(body)?.error))
+            }
+            (b'E', _) => Err(LoginError::Login(Failure::parse(body)?.error)),
             (b'N' | b'A', _) => Ok(false),
             (b'S', _) => {
                 self.parameter(body)?;
                 Ok(false)
             }
-            (b'R', Stage::Entering) if !accepted => {
-                let account = (entry.account.user, entry.account.password);
-                let secrecy = entry.wanted.secrecy(&self.channel, entry.target);
-                let end_point = entry.wanted.end_point(&self.channel);
+            (b'R', Stage::Authenticating) if !accepted => {
+                let account = (parameters.account.user, parameters.account.password);
+                let secrecy = parameters
+                    .channel_options
+                    .secrecy(&self.channel, parameters.target);
+                let end_point = parameters.channel_options.end_point(&self.channel);
                 let before = self.unsealed.len();
                 let binding = end_point.binding();
                 self.exchange
                     .request(body, account, secrecy, binding, &mut self.unsealed)?;
-                self.turns += u32::from(self.unsealed.len() > before);
+                self.round_trips += u32::from(self.unsealed.len() > before);
                 Ok(false)
             }
             // The cancel key is not used; the process id before it distinguishes a pooler from a server.
-            (b'K', Stage::Entering) if accepted => {
+            (b'K', Stage::Authenticating) if accepted => {
                 let process = body.get(..4).and_then(|id| id.try_into().ok());
                 self.process = process.map(u32::from_be_bytes);
                 Ok(false)
             }
-            (b'Z', Stage::Entering) if accepted => {
+            (b'Z', Stage::Authenticating) if accepted => {
                 self.stage = Stage::Preparing { sent: 0, done: 0 };
-                Ok(self.ask_ahead(entry))
+                Ok(self.request_ahead(parameters))
             }
             (b'1', Stage::Preparing { sent, done }) if *done < *sent => {
-                let slot = self.wanted[*done];
+                let slot = self.slots[*done];
                 *done += 1;
                 let id = slot as u32;
                 self.statements.set(slot, Slot::Prepared { id, used: true });
                 Ok(false)
             }
-            (b'Z', Stage::Preparing { sent, done }) if *done == *sent => Ok(self.ask_ahead(entry)),
+            (b'Z', Stage::Preparing { sent, done }) if *done == *sent => {
+                Ok(self.request_ahead(parameters))
+            }
             _ => Err(Malformed::Kind(kind).into()),
         }
     }
@@ -261,35 +293,35 @@ impl PostgresLogin {
     fn parameter(&mut self, body: &[u8]) -> Result<(), Malformed> {
         let (name, value) = reply::parameter(body)?;
         if name == b"server_version" {
-            let shown = &value[..value.len().min(LONGEST_VERSION)];
+            let shown = &value[..value.len().min(MAX_VERSION_BYTES)];
             self.version = String::from_utf8_lossy(shown).into_owned();
         }
         Ok(())
     }
 
     /// Request the next statements to be parsed; true if none are left.
-    fn ask_ahead(&mut self, entry: &Entry<'_>) -> bool {
+    fn request_ahead(&mut self, parameters: &LoginParameters<'_>) -> bool {
         let Stage::Preparing { sent, .. } = &mut self.stage else {
             return false;
         };
-        let upto = self.wanted.len().min(*sent + AHEAD);
-        if upto == *sent {
+        let end = self.slots.len().min(*sent + MAX_AHEAD);
+        if end == *sent {
             return true;
         }
-        for &slot in &self.wanted[*sent..upto] {
+        for &slot in &self.slots[*sent..end] {
             request::parse_with(&mut self.unsealed, Some(slot as u32), |sql| {
-                entry.program.write_prepare(slot, sql);
+                parameters.program.write_prepare(slot, sql);
             });
         }
         request::sync(&mut self.unsealed);
-        *sent = upto;
-        self.turns += 1;
+        *sent = end;
+        self.round_trips += 1;
         false
     }
 
-    fn session(&mut self, answer: Answer) -> Session {
+    fn take_session(&mut self, answer: Answer) -> Session {
         let tls = self.channel.tls_facts();
-        let handshake = tls.as_ref().map_or(0, TlsFacts::turns);
+        let handshake = tls.as_ref().map_or(0, TlsFacts::round_trips);
         Session {
             channel: std::mem::take(&mut self.channel),
             replies: Replies::Postgres(answer),
@@ -300,7 +332,7 @@ impl PostgresLogin {
                 process: self.process,
             })),
             tls,
-            turns: self.turns + handshake,
+            round_trips: self.round_trips + handshake,
         }
     }
 }
@@ -308,9 +340,9 @@ impl PostgresLogin {
 impl Handshake for PostgresLogin {
     fn phase(&self) -> Phase {
         match self.stage {
-            Stage::Requesting => Phase::TlsRequest,
+            Stage::RequestingTls => Phase::TlsRequest,
             _ if self.channel.is_handshaking() => Phase::Tls,
-            Stage::Entering => Phase::Login,
+            Stage::Authenticating => Phase::Login,
             Stage::Preparing { .. } => Phase::Preparing,
         }
     }
@@ -318,28 +350,29 @@ impl Handshake for PostgresLogin {
     fn feed(
         &mut self,
         raw: &[u8],
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Session>, Failed> {
-        let translate = |wrong: Wrong| wrong.translate(entry);
-        if self.stage == Stage::Requesting {
-            self.requested(raw, entry, out).map_err(translate)?;
+        let translate = |error: LoginError| error.translate(parameters);
+        if self.stage == Stage::RequestingTls {
+            self.handle_tls_reply(raw, parameters, out)
+                .map_err(translate)?;
             return Ok(None);
         }
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
         let opened = self.channel.open(raw, &mut plain, out);
         let ready = opened
-            .map_err(Wrong::Channel)
-            .and_then(|()| self.messages(&plain, entry, out))
+            .map_err(LoginError::Channel)
+            .and_then(|()| self.handle_messages(&plain, parameters, out))
             .and_then(|ready| {
                 if ready.is_none() {
-                    self.channel.goes_on()?;
+                    self.channel.check_not_ended()?;
                 }
                 Ok(ready)
             })
             .map_err(translate)?;
         self.plain = plain;
-        Ok(ready.map(|answer| self.session(answer)))
+        Ok(ready.map(|answer| self.take_session(answer)))
     }
 }

@@ -28,7 +28,7 @@ fn over_tls() -> SessionJob {
 }
 
 /// Feed a login the replies of a server one by one; returns all bytes sent, or the failure.
-fn talk(session: &SessionJob, replies: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
+fn run_login(session: &SessionJob, replies: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
     let (ready, out) = login(session, Sysbench::default(), replies)?;
     assert!(ready.is_none());
     Ok(out)
@@ -44,17 +44,17 @@ fn login(
         host: "127.0.0.1".to_owned(),
         port: 1,
     };
-    let wanted = Wanted::new(session, &target)?;
+    let channel_options = ChannelOptions::new(session, &target)?;
     let workload = Workload::OltpPointSelect(workload);
-    let program = Program::new(&workload, 1, 1).expect("a good workload");
-    let entry = Entry {
+    let program = Program::new(&workload, 1, 1).expect("a valid workload");
+    let parameters = LoginParameters {
         target: &target,
         account: Account {
             user: "somebody",
             password: "secret",
             database: "db",
         },
-        wanted: &wanted,
+        channel_options: &channel_options,
         program: &program,
         decode: false,
         read_only: false,
@@ -64,7 +64,7 @@ fn login(
     let mut ready = None;
     for piece in replies {
         assert!(ready.is_none(), "nothing follows a login");
-        ready = login.feed(piece, &entry, &mut out)?;
+        ready = login.feed(piece, &parameters, &mut out)?;
     }
     Ok((ready, out))
 }
@@ -77,7 +77,7 @@ fn holds(bytes: &[u8], text: &str) -> bool {
 
 #[test]
 fn without_a_wish_the_login_is_plain_and_holds_no_password() {
-    let sent = talk(&SessionJob::default(), &[greeting(true)]).expect("a login");
+    let sent = run_login(&SessionJob::default(), &[greeting(true)]).expect("a login");
     assert!(holds(&sent, "somebody"));
     assert!(!holds(&sent, "secret"));
     assert_eq!(sent[4] & COMPRESS, 0);
@@ -86,7 +86,7 @@ fn without_a_wish_the_login_is_plain_and_holds_no_password() {
 
 #[test]
 fn over_tls_the_account_waits_for_the_end_of_the_handshake() {
-    let sent = talk(&over_tls(), &[greeting(true)]).expect("a request for TLS");
+    let sent = run_login(&over_tls(), &[greeting(true)]).expect("a request for TLS");
     assert_eq!(
         sent[..4],
         [32, 0, 0, 1],
@@ -99,7 +99,7 @@ fn over_tls_the_account_waits_for_the_end_of_the_handshake() {
 
 #[test]
 fn a_server_without_tls_is_told_nothing() {
-    let failed = talk(&over_tls(), &[greeting(false)]).expect_err("no TLS");
+    let failed = run_login(&over_tls(), &[greeting(false)]).expect_err("no TLS");
     assert_eq!(failed.code, FailCode::Tls);
     assert!(
         failed.message.contains("offers no TLS"),
@@ -112,9 +112,9 @@ fn a_server_without_tls_is_told_nothing() {
 fn what_comes_in_clear_before_tls_is_not_believed() {
     let mut ok = Vec::new();
     server::ok(&mut ok, 2, 2);
-    let failed = talk(&over_tls(), &[[greeting(true), ok.clone()].concat()]);
+    let failed = run_login(&over_tls(), &[[greeting(true), ok.clone()].concat()]);
     assert_eq!(failed.expect_err("in one piece").code, FailCode::Protocol);
-    let failed = talk(&over_tls(), &[greeting(true), ok]);
+    let failed = run_login(&over_tls(), &[greeting(true), ok]);
     assert_eq!(failed.expect_err("in two pieces").code, FailCode::Tls);
 }
 
@@ -127,7 +127,7 @@ fn a_login_has_an_end() {
         frame::write_packet(&mut switch, 2 + 2 * round, &payload);
         replies.push(switch);
     }
-    let failed = talk(&SessionJob::default(), &replies).expect_err("it never ends");
+    let failed = run_login(&SessionJob::default(), &replies).expect_err("it never ends");
     assert_eq!(failed.code, FailCode::Protocol);
     assert!(
         failed.message.contains("without an end"),
@@ -140,7 +140,8 @@ fn a_login_has_an_end() {
 fn the_password_is_not_given_to_whoever_asks_in_plain() {
     let mut switch = Vec::new();
     frame::write_packet(&mut switch, 2, b"\xFEmysql_clear_password\0");
-    let failed = talk(&SessionJob::default(), &[greeting(false), switch]).expect_err("in clear");
+    let failed =
+        run_login(&SessionJob::default(), &[greeting(false), switch]).expect_err("in clear");
     assert_eq!(failed.code, FailCode::Auth);
     assert!(failed.advice.contains("TLS"), "{}", failed.advice);
 }
@@ -149,7 +150,8 @@ fn the_password_is_not_given_to_whoever_asks_in_plain() {
 fn what_is_not_spoken_is_named() {
     let mut switch = Vec::new();
     frame::write_packet(&mut switch, 2, b"\xFEauth_gssapi_client\0x");
-    let failed = talk(&SessionJob::default(), &[greeting(false), switch]).expect_err("Kerberos");
+    let failed =
+        run_login(&SessionJob::default(), &[greeting(false), switch]).expect_err("Kerberos");
     assert!(
         failed.message.contains("auth_gssapi_client"),
         "{}",
@@ -160,13 +162,13 @@ fn what_is_not_spoken_is_named() {
 /// Without and with prepared statements; the server may switch to another authentication method, which takes one more.
 #[test]
 fn round_trips_are_counted_by_what_is_awaited() {
-    assert_eq!(turns(PsMode::Disable, false), 2, "greeting, login");
-    assert_eq!(turns(PsMode::Disable, true), 3);
-    assert_eq!(turns(PsMode::Auto, false), 3, "and the prepare");
-    assert_eq!(turns(PsMode::Auto, true), 4);
+    assert_eq!(round_trips(PsMode::Disable, false), 2, "greeting, login");
+    assert_eq!(round_trips(PsMode::Disable, true), 3);
+    assert_eq!(round_trips(PsMode::Auto, false), 3, "and the prepare");
+    assert_eq!(round_trips(PsMode::Auto, true), 4);
 }
 
-fn turns(ps_mode: PsMode, switches: bool) -> u32 {
+fn round_trips(ps_mode: PsMode, switches: bool) -> u32 {
     let mut replies = vec![greeting(false)];
     if switches {
         let payload = [b"\xFEmysql_native_password\0".as_slice(), &[9; 20], &[0]].concat();
@@ -185,12 +187,12 @@ fn turns(ps_mode: PsMode, switches: bool) -> u32 {
         ..Sysbench::default()
     };
     let ended = login(&SessionJob::default(), workload, &replies).expect("a login");
-    ended.0.expect("a session").turns
+    ended.0.expect("a session").round_trips
 }
 
 #[test]
 fn a_handshake_takes_round_trips_by_its_version() {
-    let turns = |version, resumed, retried| {
+    let round_trips = |version, resumed, retried| {
         let facts = TlsFacts {
             version,
             cipher: "any",
@@ -198,11 +200,11 @@ fn a_handshake_takes_round_trips_by_its_version() {
             resumed,
             retried,
         };
-        facts.turns()
+        facts.round_trips()
     };
-    assert_eq!(turns("TLSv1.2", false, false), 2);
-    assert_eq!(turns("TLSv1.2", true, false), 1);
-    assert_eq!(turns("TLSv1.3", false, false), 1);
-    assert_eq!(turns("TLSv1.3", true, false), 1);
-    assert_eq!(turns("TLSv1.3", false, true), 2);
+    assert_eq!(round_trips("TLSv1.2", false, false), 2);
+    assert_eq!(round_trips("TLSv1.2", true, false), 1);
+    assert_eq!(round_trips("TLSv1.3", false, false), 1);
+    assert_eq!(round_trips("TLSv1.3", true, false), 1);
+    assert_eq!(round_trips("TLSv1.3", false, true), 2);
 }

@@ -6,8 +6,8 @@ use std::hint::black_box;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Computing between two readings of the clock: a reading costs some hundred nanoseconds.
-const PIECE_NS: u64 = 20_000;
+/// Computing time between two readings of the clock: a reading costs a few hundred nanoseconds.
+const CHUNK_NS: u64 = 20_000;
 /// Steps of one trial: long enough to time.
 const TRIAL: u64 = 100_000;
 const TRIALS: u32 = 5;
@@ -26,7 +26,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Measure the pace: the fastest of several trials, since disturbances only slow a trial down.
-    pub(crate) fn measured() -> Self {
+    pub(crate) fn measure() -> Self {
         let trial = || {
             let began = thread_cpu_ns();
             compute(TRIAL);
@@ -50,35 +50,35 @@ fn compute(steps: u64) {
     black_box(value);
 }
 
-/// Computes for one worker.
+/// Uses CPU time for one worker.
 #[derive(Debug)]
 pub(crate) struct Burner {
     pace: Pace,
     /// CPU time used beyond the request: subtracted from the next request.
-    over_ns: u64,
+    credit_ns: u64,
 }
 
 impl Burner {
     pub(crate) fn new(pace: Pace) -> Self {
-        Self { pace, over_ns: 0 }
+        Self { pace, credit_ns: 0 }
     }
 
     /// Use `requested_ns` of CPU time.
     pub(crate) fn burn(&mut self, requested_ns: u64) {
-        let saved = self.over_ns.min(requested_ns);
-        let wanted = requested_ns - saved;
-        self.over_ns -= saved;
-        if wanted == 0 {
+        let saved = self.credit_ns.min(requested_ns);
+        let needed_ns = requested_ns - saved;
+        self.credit_ns -= saved;
+        if needed_ns == 0 {
             return;
         }
         let began = thread_cpu_ns();
         let mut used = 0;
-        while used < wanted {
-            let piece_ns = (wanted - used).min(PIECE_NS);
-            compute(piece_ns * self.pace.steps_per_us / 1000);
+        while used < needed_ns {
+            let chunk_ns = (needed_ns - used).min(CHUNK_NS);
+            compute(chunk_ns * self.pace.steps_per_us / 1000);
             used = thread_cpu_ns() - began;
         }
-        self.over_ns += (used - wanted).min(PIECE_NS);
+        self.credit_ns += (used - needed_ns).min(CHUNK_NS);
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     /// clock is the thread's own.
     #[test]
     fn what_is_asked_is_used() {
-        let mut burner = Burner::new(Pace::measured());
+        let mut burner = Burner::new(Pace::measure());
         for requested_ns in [7_000, 50_000, 1_000_000] {
             let began = thread_cpu_ns();
             for _ in 0..20 {
@@ -98,10 +98,10 @@ mod tests {
             }
             let used = thread_cpu_ns() - began;
             let requested = 20 * requested_ns;
-            // Up to a piece may be credit of the requests before, and the clock readings at both ends are not counted.
-            assert!(used + PIECE_NS >= requested, "{used} of {requested}");
+            // Up to a chunk may be credit of the requests before, and the clock readings at both ends are not counted.
+            assert!(used + CHUNK_NS >= requested, "{used} of {requested}");
             assert!(
-                used < requested + requested / 2 + 20 * PIECE_NS,
+                used < requested + requested / 2 + 20 * CHUNK_NS,
                 "{used} of {requested}"
             );
         }

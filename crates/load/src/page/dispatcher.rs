@@ -12,7 +12,7 @@ use howfar_contract::jobs::PageJob;
 
 use super::page_record::PageRecord;
 use super::state::{Assignment, State, Sums};
-use super::workers::Report;
+use super::workers::WorkerEvent;
 use crate::clock::now_ns;
 use crate::tally::Window;
 
@@ -20,11 +20,11 @@ use crate::tally::Window;
 struct Shared {
     state: State,
     /// No more pages may begin.
-    over: bool,
+    closed: bool,
     /// Idle workers, without the one that waits for the next arrival.
     idle: usize,
-    /// Whether a worker waits for the next arrival.
-    watched: bool,
+    /// Whether a worker waits until the next arrival is due.
+    arrival_awaited: bool,
 }
 
 /// Shared by all workers and the coordinator.
@@ -35,13 +35,17 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(job: &PageJob, kinds: &[&'static str], reports: Sender<Report>) -> Self {
+    pub(crate) fn new(
+        job: &PageJob,
+        kinds: &[&'static str],
+        to_coordinator: Sender<WorkerEvent>,
+    ) -> Self {
         Self {
             shared: Mutex::new(Shared {
-                state: State::new(job, kinds, reports),
-                over: false,
+                state: State::new(job, kinds, to_coordinator),
+                closed: false,
                 idle: 0,
-                watched: false,
+                arrival_awaited: false,
             }),
             changed: Condvar::new(),
         }
@@ -62,17 +66,17 @@ impl Dispatcher {
     pub(crate) fn end_at(&self, at_ns: u64) {
         let state = &mut self.lock().state;
         state.end_at(at_ns);
-        state.tick(now_ns());
+        state.pass_due_edges(now_ns());
     }
 
     /// Pass the edges of the window up to `now`, the clock's reading.
-    pub(crate) fn look(&self, now: u64) {
-        self.lock().state.tick(now);
+    pub(crate) fn pass_due_edges(&self, now: u64) {
+        self.lock().state.pass_due_edges(now);
     }
 
     /// Hand out no more pages.
     pub(crate) fn close(&self) {
-        self.lock().over = true;
+        self.lock().closed = true;
         self.changed.notify_all();
     }
 
@@ -81,9 +85,9 @@ impl Dispatcher {
     }
 
     /// Wait until the start of the load is known, and return it. `None` if there will be no load.
-    pub(crate) fn begun(&self) -> Option<u64> {
+    pub(crate) fn wait_for_start(&self) -> Option<u64> {
         let shared = self.lock();
-        let waits = |shared: &mut Shared| shared.state.origin_ns().is_none() && !shared.over;
+        let waits = |shared: &mut Shared| shared.state.origin_ns().is_none() && !shared.closed;
         let shared = self
             .changed
             .wait_while(shared, waits)
@@ -91,38 +95,38 @@ impl Dispatcher {
         shared.state.origin_ns()
     }
 
-    /// Wait for the next page of `worker`, which has been free since `free_ns`. `page`: the record and the end of its last page, if
-    /// any. True if it has another page, which begins at once.
+    /// Wait for the next page of `worker`, which has been free since `free_since_ns`. `finished_page`: the record and the end of its
+    /// last page, if any. True if it has another page, which begins at once.
     pub(crate) fn next(
         &self,
         worker: usize,
-        page: Option<(&PageRecord, u64)>,
-        free_ns: u64,
+        finished_page: Option<(&PageRecord, u64)>,
+        free_since_ns: u64,
     ) -> bool {
         let mut shared = self.lock();
-        if let Some((record, ended_ns)) = page {
-            shared.state.ended(worker, record, ended_ns);
+        if let Some((record, ended_ns)) = finished_page {
+            shared.state.end_page(worker, record, ended_ns);
         }
-        while !shared.over {
+        while !shared.closed {
             // Read the clock again: counting the last page is not part of the next one.
             let now = now_ns();
-            shared.state.tick(now);
-            match shared.state.assign(worker, now, free_ns) {
+            shared.state.pass_due_edges(now);
+            match shared.state.assign(worker, now, free_since_ns) {
                 Assignment::Page => {
                     // Another worker has to wait for the next arrival.
-                    let wake = shared.idle > 0 && !shared.watched;
+                    let wake = shared.idle > 0 && !shared.arrival_awaited;
                     drop(shared);
                     if wake {
                         self.changed.notify_one();
                     }
                     return true;
                 }
-                Assignment::NoneBefore(due_ns) if due_ns < u64::MAX && !shared.watched => {
-                    shared.watched = true;
-                    let patience = Duration::from_nanos(due_ns.saturating_sub(now));
-                    let waited = self.changed.wait_timeout(shared, patience);
+                Assignment::NoneBefore(due_ns) if due_ns < u64::MAX && !shared.arrival_awaited => {
+                    shared.arrival_awaited = true;
+                    let timeout = Duration::from_nanos(due_ns.saturating_sub(now));
+                    let waited = self.changed.wait_timeout(shared, timeout);
                     shared = waited.unwrap_or_else(PoisonError::into_inner).0;
-                    shared.watched = false;
+                    shared.arrival_awaited = false;
                 }
                 Assignment::NoneBefore(_) => {
                     shared.idle += 1;

@@ -7,7 +7,7 @@ use howfar_contract::parse_job;
 
 use super::*;
 
-/// A burst of three pages, 150 ms after the load begins.
+/// A burst of three pages, 150 ms after the load begins: half of the 300 ms (3 pages / 10 per s) between bursts.
 const JOB: &str = r#"{"job":"page","version":2,"workers":3,"seed":1,"warmup_ns":0,"measure_ns":1,
     "arrivals":{"rate_per_s":10,"shape":"bursts","burst":3},
     "application":{"kind":"script","redis":{"target":{"kind":"unix","path":"/s"}},
@@ -18,16 +18,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// are idle.
 #[test]
 fn all_workers_get_a_page_of_one_burst() {
-    let job: PageJob = parse_job("page", JOB).expect("a good job");
-    let (to_coordinator, _reports) = mpsc::channel();
+    let job: PageJob = parse_job("page", JOB).expect("a valid job");
+    let (to_coordinator, _events) = mpsc::channel();
     let dispatcher = Arc::new(Dispatcher::new(&job, &[], to_coordinator));
-    let (has, have) = mpsc::channel();
+    let (served_sender, served_receiver) = mpsc::channel();
     let workers: Vec<_> = (0..3)
         .map(|worker| {
-            let (dispatcher, has) = (Arc::clone(&dispatcher), has.clone());
+            let (dispatcher, served_sender) = (Arc::clone(&dispatcher), served_sender.clone());
             thread::spawn(move || {
                 if dispatcher.next(worker, None, now_ns()) {
-                    has.send(worker).expect("the test listens");
+                    served_sender.send(worker).expect("the test listens");
                 }
             })
         })
@@ -43,7 +43,7 @@ fn all_workers_get_a_page_of_one_burst() {
     };
     dispatcher.begin(origin_ns, window);
     let mut served: Vec<usize> = (0..3)
-        .filter_map(|_| have.recv_timeout(PATIENCE).ok())
+        .filter_map(|_| served_receiver.recv_timeout(PATIENCE).ok())
         .collect();
     dispatcher.close();
     for worker in workers {

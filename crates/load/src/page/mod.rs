@@ -4,16 +4,16 @@
 //! one request, and the kernel shares the CPUs among them. The load job's event loop is different: it is built to perturb the
 //! measurement of a server as little as possible; here the client is part of what is measured.
 //!
-//! [`Page`] is a worker's implementation of a page; [`script`] and [`visitor`] are the two kinds. [`dispatcher`] hands out pages,
+//! [`Page`] is a worker's implementation of a page; [`script`] and [`fastcgi`] are the two kinds. [`dispatcher`] hands out pages,
 //! [`state`] counts their outcomes, [`workers`] has the threads. Not here: the contract (`howfar_contract::jobs::page`).
 
 mod cpu;
 mod dispatcher;
+mod fastcgi;
 mod page_record;
 mod script;
 mod service;
 mod state;
-mod visitor;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -25,16 +25,16 @@ use howfar_contract::events::{Finished, Ready, Receipt};
 use howfar_contract::jobs::{Application, PageJob};
 
 use crate::clock::now_ns;
-use crate::coordinator::own_cpus;
-use crate::held;
+use crate::coordinator::allowed_cpus;
+use crate::remote_start;
 use crate::socket::allow_descriptors;
 use crate::tally::Window;
-use crate::window::{Collected, WindowOptions, emit_event, tcp_facts};
+use crate::window::{WindowCollector, WindowOptions, emit_event, tcp_facts};
 pub(crate) use page_record::PageRecord;
-use workers::{Report, Workers};
+use workers::{WorkerEvent, Workers};
 
 /// Poll at least this often.
-const LOOK_NS: u64 = 1_000_000_000;
+const POLL_NS: u64 = 1_000_000_000;
 /// Connections per worker: a script uses at most one each of SQL, Redis and Memcached.
 const SERVICES: u64 = 3;
 
@@ -52,7 +52,7 @@ pub(crate) trait Page: Send {
     }
 
     /// Close persistent connections, if any.
-    fn leave(&mut self);
+    fn close(&mut self);
 }
 
 /// Everything prepared before the first page.
@@ -70,14 +70,14 @@ pub(crate) struct PageSetup {
 pub(crate) fn run(job: &PageJob) -> Result<(), Failed> {
     job.check()?;
     allow_descriptors(u64::from(job.workers) * SERVICES)?;
-    let cpus = own_cpus()?;
+    let cpus = allowed_cpus()?;
     let began = now_ns();
     let setup = match &job.application {
         Application::Script(script) => script::setup(job, script, &cpus)?,
-        Application::FastCgi(fastcgi) => visitor::setup(job, fastcgi, &cpus)?,
+        Application::FastCgi(fastcgi) => fastcgi::setup(job, fastcgi, &cpus)?,
     };
     let mut workers = Workers::start(job, &setup.kinds, setup.pages)?;
-    workers.opened()?;
+    workers.wait_until_opened()?;
     emit_event(&Ready {
         receipt: setup.receipt,
         connections: job.workers,
@@ -86,7 +86,7 @@ pub(crate) fn run(job: &PageJob) -> Result<(), Failed> {
         services: setup.services,
     })?;
 
-    let origin_ns = held::origin_ns(job.held)?;
+    let origin_ns = remote_start::wait_for_origin(job.held)?;
     let start_ns = origin_ns + job.warmup_ns;
     let window = Window {
         start_ns,
@@ -94,58 +94,61 @@ pub(crate) fn run(job: &PageJob) -> Result<(), Failed> {
         interval_ns: job.interval_ns,
     };
     workers.dispatcher.begin(origin_ns, window);
-    let collected = attend(job, &mut workers, window)?;
+    let window_collector = collect_events(job, &mut workers, window)?;
     // Emit this before stopping the workers: observers of the machine stop at this event, and unfinished pages do not count.
-    emit_event(&reported(collected, &workers)?)?;
-    workers.dismiss();
+    emit_event(&finished_event(window_collector, &workers)?)?;
+    workers.stop();
     Ok(())
 }
 
-/// Collect reports from the start of the load until the window is over and complete.
-fn attend<'a>(
+/// Collect events from the start of the load until the window is over and complete.
+fn collect_events<'a>(
     job: &'a PageJob,
     workers: &mut Workers,
     window: Window,
-) -> Result<Collected<'a>, Failed> {
-    let mut collected = Collected::new(options(job), window, 1);
-    while !collected.is_complete() {
+) -> Result<WindowCollector<'a>, Failed> {
+    let mut window_collector = WindowCollector::new(window_options(job), window, 1);
+    while !window_collector.is_complete() {
         let now = now_ns();
-        if now >= collected.next_edge() {
-            collected.reach(now)?;
-            workers.dispatcher.look(now);
+        if now >= window_collector.next_edge() {
+            window_collector.advance_to(now)?;
+            workers.dispatcher.pass_due_edges(now);
         }
-        let wake_ns = collected.next_edge().min(now + LOOK_NS);
-        match workers.next_report(wake_ns.saturating_sub(now_ns()))? {
-            Some(Report::Passed(passed)) => collected.take(passed)?,
-            Some(Report::Drained) => {
-                let at_ns = collected.end_now(now_ns());
+        let wake_ns = window_collector.next_edge().min(now + POLL_NS);
+        match workers.next_event(wake_ns.saturating_sub(now_ns()))? {
+            Some(WorkerEvent::Passed(passed)) => window_collector.add_edge(passed)?,
+            Some(WorkerEvent::Drained) => {
+                let at_ns = window_collector.end_now(now_ns());
                 workers.dispatcher.end_at(at_ns);
                 // The window just became shorter: read CPU times again for its new end.
-                collected.reach(now_ns())?;
+                window_collector.advance_to(now_ns())?;
             }
-            Some(Report::Opened(_) | Report::Left | Report::Failed(_)) | None => {}
+            Some(WorkerEvent::Opened(_) | WorkerEvent::Ended | WorkerEvent::Failed(_)) | None => {}
         }
     }
-    Ok(collected)
+    Ok(window_collector)
 }
 
-fn options(job: &PageJob) -> WindowOptions<'_> {
-    let keys = match &job.application {
+fn window_options(job: &PageJob) -> WindowOptions<'_> {
+    let has_lookups = match &job.application {
         Application::Script(script) => script.redis.is_some() || script.memcached.is_some(),
         Application::FastCgi(_) => false,
     };
     WindowOptions {
         observe: &job.observe,
         open_loop: job.arrivals.is_some(),
-        keys,
-        latencies: job.held,
+        has_lookups,
+        report_latencies: job.held,
     }
 }
 
-fn reported(collected: Collected<'_>, workers: &Workers) -> Result<Finished, Failed> {
+fn finished_event(
+    window_collector: WindowCollector<'_>,
+    workers: &Workers,
+) -> Result<Finished, Failed> {
     let sums = workers.dispatcher.sums();
     let kinds: Vec<&str> = sums.kinds.iter().map(String::as_str).collect();
-    let mut finished = collected.finish(&kinds)?;
+    let mut finished = window_collector.finish(&kinds)?;
     finished.tcp = tcp_facts(&workers.tcp());
     finished.services = sums.services;
     finished.reported = sums.reported;

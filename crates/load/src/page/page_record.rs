@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use howfar_contract::events::{Bytes, ServiceUse};
 
-use crate::counts::Use;
+use crate::counts::Counters;
 
 /// One page's counts. A worker reuses one record and its memory.
 #[derive(Debug, Default)]
 pub(crate) struct PageRecord {
     /// Sum over all services.
-    pub(crate) used: Use,
+    pub(crate) counters: Counters,
     /// Latencies with their kind, an index into the setup's kinds.
     pub(crate) latencies: Vec<(usize, u64)>,
     pub(crate) services: Vec<ServiceUse>,
@@ -23,7 +23,7 @@ pub(crate) struct PageRecord {
 impl PageRecord {
     /// Reset for the next page.
     pub(crate) fn clear(&mut self) {
-        self.used = Use::default();
+        self.counters = Counters::default();
         self.latencies.clear();
         self.services.clear();
         self.reopened = 0;
@@ -36,7 +36,7 @@ impl PageRecord {
 }
 
 /// Zero counts of a service.
-pub(crate) fn unused(service: &'static str) -> ServiceUse {
+pub(crate) fn zero_usage(service: &'static str) -> ServiceUse {
     ServiceUse {
         service,
         connects: 0,

@@ -11,14 +11,14 @@ use howfar_contract::jobs::{
 use howfar_contract::{FailCode, Failed, internal};
 
 use super::cpu::{Burner, Pace, thread_cpu_ns};
-use super::page_record::unused;
+use super::page_record::zero_usage;
 use super::service::{Buffers, ServiceConnection, ServiceEndpoint};
 use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
 use crate::draws::Draws;
 use crate::protocol::{Outcome, Request};
 use crate::statements::Statements;
-use crate::tables::nothing_prepared;
+use crate::tables::unprepared_program;
 use crate::workload::{Cursor, Memory, Program};
 
 /// Indices of the services, here and in the kinds of latencies.
@@ -46,7 +46,7 @@ const STREAM: u64 = 0x5061_6765_0000_0000;
 
 /// The plan of a job's pages, shared by all workers.
 struct Plan {
-    sites: [Option<ServiceEndpoint>; SERVICES],
+    endpoints: [Option<ServiceEndpoint>; SERVICES],
     /// Index of the service that statements go to.
     sql: usize,
     /// Whether any step needs the service.
@@ -58,8 +58,8 @@ struct Plan {
 }
 
 impl Plan {
-    fn site(&self, service: usize) -> Result<&ServiceEndpoint, Failed> {
-        self.sites[service]
+    fn endpoint(&self, service: usize) -> Result<&ServiceEndpoint, Failed> {
+        self.endpoints[service]
             .as_ref()
             .ok_or_else(|| internal("a step needs a service that is not there"))
     }
@@ -70,32 +70,32 @@ pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<
     let plan = Arc::new(plan(job, script)?);
     let mut receipts = Vec::new();
     let mut opened: [Vec<ServiceConnection>; SERVICES] = Default::default();
-    for (service, site) in plan.sites.iter().enumerate() {
-        let Some(site) = site else { continue };
-        let (receipt, lines) = site.receipt(script.connect, job.workers, cpus)?;
-        receipts.push((site.name, receipt));
+    for (service, endpoint) in plan.endpoints.iter().enumerate() {
+        let Some(endpoint) = endpoint else { continue };
+        let (receipt, connections) = endpoint.receipt(script.connect, job.workers, cpus)?;
+        receipts.push((endpoint.name, receipt));
         if plan.needed[service] && !plan.per_page {
-            opened[service] = lines;
+            opened[service] = connections;
             opened[service].reverse();
         } else {
-            lines.into_iter().for_each(ServiceConnection::leave);
+            connections.into_iter().for_each(ServiceConnection::close);
         }
     }
     let (_, first) = receipts
         .first()
         .cloned()
         .ok_or_else(|| internal("a script without a service"))?;
-    let pace = Pace::measured();
+    let pace = Pace::measure();
     let pages = (0..u64::from(job.workers)).map(|worker| {
-        let lines = opened.each_mut().map(Vec::pop);
-        Box::new(Script::new(&plan, worker, lines, pace)) as Box<dyn Page>
+        let connections = opened.each_mut().map(Vec::pop);
+        Box::new(Script::new(&plan, worker, connections, pace)) as Box<dyn Page>
     });
     let pages = pages.collect();
     // More connections may have been opened than there are workers.
     opened
         .into_iter()
         .flatten()
-        .for_each(ServiceConnection::leave);
+        .for_each(ServiceConnection::close);
     Ok(PageSetup {
         receipt: first,
         services: BTreeMap::from_iter(receipts),
@@ -106,7 +106,7 @@ pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<
 
 fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
     let limits = (job.connect_timeout_ns, job.stall_timeout_ns);
-    let site = |number: usize, service: Option<&Service>, workload: Option<Workload>| {
+    let endpoint = |number: usize, service: Option<&Service>, workload: Option<Workload>| {
         service
             .map(|service| {
                 let protocol = match number {
@@ -133,15 +133,15 @@ fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
         }
     }
     Ok(Plan {
-        sites: [
-            site(MYSQL, script.mysql.as_ref(), queries.clone())?,
-            site(POSTGRESQL, script.postgresql.as_ref(), queries)?,
-            site(
+        endpoints: [
+            endpoint(MYSQL, script.mysql.as_ref(), queries.clone())?,
+            endpoint(POSTGRESQL, script.postgresql.as_ref(), queries)?,
+            endpoint(
                 REDIS,
                 script.redis.as_ref(),
                 keys(script.redis_keys.as_ref()),
             )?,
-            site(
+            endpoint(
                 MEMCACHED,
                 script.memcached.as_ref(),
                 keys(script.memcached_keys.as_ref()),
@@ -162,12 +162,12 @@ fn program(
     requested: Option<Workload>,
 ) -> Result<Program, Failed> {
     let Some(workload) = requested else {
-        return Ok(nothing_prepared(protocol));
+        return Ok(unprepared_program(protocol));
     };
-    Program::speaking(protocol, 1, &workload, job.workers, job.seed).map_err(|wrong| {
+    Program::with_protocol(protocol, 1, &workload, job.workers, job.seed).map_err(|reason| {
         Failed::new(
             FailCode::BadJob,
-            format!("the job does not follow the contract: {wrong}"),
+            format!("the job does not follow the contract: {reason}"),
             "Correct the page.",
         )
     })
@@ -186,11 +186,11 @@ struct Script {
     worker: u64,
     /// Rounds run so far, over all pages: each has its own draws.
     round: u64,
-    lines: [Option<ServiceConnection>; SERVICES],
+    connections: [Option<ServiceConnection>; SERVICES],
     memory: Memory,
     cursor: Cursor,
     keys: [Draws; SERVICES],
-    room: Buffers,
+    buffers: Buffers,
     burner: Burner,
     used: [ServiceUse; SERVICES],
 }
@@ -199,35 +199,35 @@ impl Script {
     fn new(
         plan: &Arc<Plan>,
         worker: u64,
-        lines: [Option<ServiceConnection>; SERVICES],
-        speed: Pace,
+        connections: [Option<ServiceConnection>; SERVICES],
+        pace: Pace,
     ) -> Self {
-        let nothing = nothing_prepared(SqlProtocol::Mysql);
-        let program = plan.sites[plan.sql]
+        let nothing = unprepared_program(SqlProtocol::Mysql);
+        let program = plan.endpoints[plan.sql]
             .as_ref()
-            .map_or(&nothing, |site| &site.program);
+            .map_or(&nothing, |endpoint| &endpoint.program);
         Self {
             memory: program.memory(worker),
             cursor: program.transaction(worker, 0),
             plan: Arc::clone(plan),
             worker,
             round: 0,
-            lines,
-            keys: [Draws::of(0, 0, 0); SERVICES],
-            room: Buffers::new(),
-            burner: Burner::new(speed),
-            used: NAMES.map(unused),
+            connections,
+            keys: [Draws::new(0, 0, 0); SERVICES],
+            buffers: Buffers::new(),
+            burner: Burner::new(pace),
+            used: NAMES.map(zero_usage),
         }
     }
 
     /// Start the draws of the next round.
     fn begin_round(&mut self, plan: &Plan) {
-        if let Some(site) = &plan.sites[plan.sql] {
-            self.cursor = site.program.transaction(self.worker, self.round);
+        if let Some(endpoint) = &plan.endpoints[plan.sql] {
+            self.cursor = endpoint.program.transaction(self.worker, self.round);
         }
         for store in [REDIS, MEMCACHED] {
             let seed = plan.seed ^ STREAM ^ store as u64;
-            self.keys[store] = Draws::of(seed, self.worker, self.round);
+            self.keys[store] = Draws::new(seed, self.worker, self.round);
         }
         self.round += 1;
     }
@@ -260,13 +260,19 @@ impl Script {
 
     fn query(&mut self, plan: &Plan, record: &mut PageRecord) -> Result<(), Failed> {
         let sql = plan.sql;
-        let site = plan.site(sql)?;
-        let program = &site.program;
+        let endpoint = plan.endpoint(sql)?;
+        let program = &endpoint.program;
         let Some(due) = self.cursor.next(program) else {
             return Err(internal("a round has more queries than its statements"));
         };
-        let line = line(&mut self.lines[sql], site, sql, &mut self.used, record)?;
-        self.room.packet.clear();
+        let connection = get_connection(
+            &mut self.connections[sql],
+            endpoint,
+            sql,
+            &mut self.used,
+            record,
+        )?;
+        self.buffers.packet.clear();
         let request = Request {
             program,
             due,
@@ -274,13 +280,13 @@ impl Script {
             memory: &mut self.memory,
             statements: &mut Statements::default(),
         };
-        line.replies.encode(request, &mut self.room.packet);
+        connection.replies.encode(request, &mut self.buffers.packet);
         let doing = (self.worker, program.kinds()[due.kind].name.as_str());
-        turn(
-            line,
-            site,
+        round_trip(
+            connection,
+            endpoint,
             sql,
-            &mut self.room,
+            &mut self.buffers,
             doing,
             &mut self.used,
             record,
@@ -294,21 +300,27 @@ impl Script {
         keys_each: u16,
         record: &mut PageRecord,
     ) -> Result<(), Failed> {
-        let site = plan.site(store)?;
-        let commands = site
+        let endpoint = plan.endpoint(store)?;
+        let commands = endpoint
             .program
             .commands()
             .ok_or_else(|| internal("a store without commands"))?;
-        let line = line(&mut self.lines[store], site, store, &mut self.used, record)?;
-        self.room.packet.clear();
-        let replies = line
+        let connection = get_connection(
+            &mut self.connections[store],
+            endpoint,
+            store,
+            &mut self.used,
+            record,
+        )?;
+        self.buffers.packet.clear();
+        let replies = connection
             .replies
             .commands()
             .ok_or_else(|| internal("a store that answers no commands"))?;
         commands.write_read(
             keys_each,
             &mut self.keys[store],
-            &mut self.room.packet,
+            &mut self.buffers.packet,
             replies,
         );
         let doing = if keys_each == 1 {
@@ -317,11 +329,11 @@ impl Script {
             "command.multi_get"
         };
         let doing = (self.worker, doing);
-        turn(
-            line,
-            site,
+        round_trip(
+            connection,
+            endpoint,
             store,
-            &mut self.room,
+            &mut self.buffers,
             doing,
             &mut self.used,
             record,
@@ -330,16 +342,16 @@ impl Script {
 }
 
 /// The connection to a service; opened if it is not open.
-fn line<'a>(
+fn get_connection<'a>(
     worker: &'a mut Option<ServiceConnection>,
-    site: &ServiceEndpoint,
+    endpoint: &ServiceEndpoint,
     service: usize,
     used: &mut [ServiceUse; SERVICES],
     record: &mut PageRecord,
 ) -> Result<&'a mut ServiceConnection, Failed> {
     if worker.is_none() {
         let began = now_ns();
-        *worker = Some(site.open()?);
+        *worker = Some(endpoint.open()?);
         record.latency(CONNECT + service, now_ns() - began);
         used[service].connects += 1;
     }
@@ -349,23 +361,23 @@ fn line<'a>(
 }
 
 /// Make one round trip: a request, and its answer to the last byte.
-fn turn(
-    line: &mut ServiceConnection,
-    site: &ServiceEndpoint,
+fn round_trip(
+    connection: &mut ServiceConnection,
+    endpoint: &ServiceEndpoint,
     service: usize,
-    room: &mut Buffers,
+    buffers: &mut Buffers,
     doing: (u64, &str),
     used: &mut [ServiceUse; SERVICES],
     record: &mut PageRecord,
 ) -> Result<(), Failed> {
     let sent = now_ns();
-    let (outcome, came) = line.ask(site, room, doing)?;
+    let (outcome, received_bytes) = connection.run_request(endpoint, buffers, doing)?;
     record.latency(service, now_ns() - sent);
     match &outcome {
-        Outcome::Done(done) => record.used.done(done),
+        Outcome::Done(done) => record.counters.add_answer(done),
         Outcome::Commands => {
-            if let Some(counts) = line.replies.counts() {
-                record.used.commands(counts);
+            if let Some(counts) = connection.replies.counts() {
+                record.counters.add_commands(counts);
                 used[service].hits += u64::from(counts.hits);
                 used[service].misses += u64::from(counts.misses);
             }
@@ -375,8 +387,8 @@ fn turn(
     let used = &mut used[service];
     used.requests += 1;
     used.turns += 1;
-    used.bytes.to_server += room.packet.len() as u64;
-    used.bytes.to_client += came;
+    used.bytes.to_server += buffers.packet.len() as u64;
+    used.bytes.to_client += received_bytes;
     Ok(())
 }
 
@@ -386,10 +398,10 @@ impl Page for Script {
         if plan.per_page {
             return Ok(());
         }
-        for (service, site) in plan.sites.iter().enumerate() {
-            let missing = plan.needed[service] && self.lines[service].is_none();
-            if let Some(site) = site.as_ref().filter(|_| missing) {
-                self.lines[service] = Some(site.open()?);
+        for (service, endpoint) in plan.endpoints.iter().enumerate() {
+            let missing = plan.needed[service] && self.connections[service].is_none();
+            if let Some(endpoint) = endpoint.as_ref().filter(|_| missing) {
+                self.connections[service] = Some(endpoint.open()?);
             }
         }
         Ok(())
@@ -398,7 +410,7 @@ impl Page for Script {
     fn run_one(&mut self, record: &mut PageRecord) -> Result<u64, Failed> {
         let plan = Arc::clone(&self.plan);
         let cpu = thread_cpu_ns();
-        self.used = NAMES.map(unused);
+        self.used = NAMES.map(zero_usage);
         for _ in 0..plan.rounds {
             self.begin_round(&plan);
             for step in &plan.steps {
@@ -406,16 +418,16 @@ impl Page for Script {
             }
         }
         if plan.per_page {
-            self.leave();
+            self.close();
         }
         record.latency(CPU, thread_cpu_ns() - cpu);
         let ended_ns = now_ns();
-        for (used, site) in self.used.iter().zip(&plan.sites) {
-            if site.is_some() {
-                record.used.queries += used.requests;
-                record.used.turns += used.turns;
-                record.used.to_server += used.bytes.to_server;
-                record.used.to_client += used.bytes.to_client;
+        for (used, endpoint) in self.used.iter().zip(&plan.endpoints) {
+            if endpoint.is_some() {
+                record.counters.queries += used.requests;
+                record.counters.round_trips += used.turns;
+                record.counters.to_server += used.bytes.to_server;
+                record.counters.to_client += used.bytes.to_client;
                 record.services.push(*used);
             }
         }
@@ -423,17 +435,17 @@ impl Page for Script {
     }
 
     fn sockets(&self) -> Vec<Arc<OwnedFd>> {
-        self.lines
+        self.connections
             .iter()
             .flatten()
             .map(ServiceConnection::socket)
             .collect()
     }
 
-    fn leave(&mut self) {
-        for line in &mut self.lines {
-            if let Some(line) = line.take() {
-                line.leave();
+    fn close(&mut self) {
+        for connection in &mut self.connections {
+            if let Some(connection) = connection.take() {
+                connection.close();
             }
         }
     }

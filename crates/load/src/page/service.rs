@@ -14,21 +14,21 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown};
 
-use crate::channel::{Channel, Wanted};
+use crate::channel::{Channel, ChannelOptions};
 use crate::clock::now_ns;
 use crate::connecting::open_one;
-use crate::connection::Broken;
+use crate::connection::ConnectionError;
 use crate::failure;
-use crate::login::{Entry, Session};
+use crate::login::{LoginParameters, Session};
 use crate::protocol::{Outcome, Replies};
 use crate::receipt::{self, ReceiptContext};
 use crate::socket::Address;
-use crate::wire::send_some;
+use crate::transport::send_some;
 use crate::workload::Program;
 use crate::workload::commands::Commands;
 
 /// Size of the receive buffer: most answers come in one piece.
-const BUFFER: usize = 64 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A service as all workers see it.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct ServiceEndpoint {
     pub(crate) name: &'static str,
     service: Service,
     address: Address,
-    wanted: Wanted,
+    channel_options: ChannelOptions,
     /// The requests to this service; for SQL, the statements of one round.
     pub(crate) program: Program,
     connect_ns: u64,
@@ -58,7 +58,7 @@ impl Buffers {
             packet: Vec::new(),
             sealed: Vec::new(),
             plain: Vec::new(),
-            buffer: vec![0; BUFFER],
+            buffer: vec![0; BUFFER_BYTES],
             work: Work::touch(),
         }
     }
@@ -81,7 +81,7 @@ impl ServiceEndpoint {
         Ok(Self {
             name,
             address: Address::parse(&service.target)?,
-            wanted: Wanted::new(&service.session(), &service.target)?,
+            channel_options: ChannelOptions::new(&service.session(), &service.target)?,
             service: service.clone(),
             program,
             connect_ns,
@@ -89,15 +89,15 @@ impl ServiceEndpoint {
         })
     }
 
-    fn entry(&self) -> Entry<'_> {
-        Entry {
+    fn login_parameters(&self) -> LoginParameters<'_> {
+        LoginParameters {
             target: &self.service.target,
             account: Account {
                 user: &self.service.user,
                 password: &self.service.password,
                 database: &self.service.database,
             },
-            wanted: &self.wanted,
+            channel_options: &self.channel_options,
             program: &self.program,
             decode: false,
             read_only: false,
@@ -106,17 +106,21 @@ impl ServiceEndpoint {
 
     /// Connect and log in.
     pub(crate) fn open(&self) -> Result<ServiceConnection, Failed> {
-        let (socket, session) = open_one(&self.entry(), &self.address, self.connect_ns)?;
-        self.line(socket, session)
+        let (socket, session) = open_one(&self.login_parameters(), &self.address, self.connect_ns)?;
+        self.make_blocking(socket, session)
     }
 
     /// Make an open connection blocking, with timeouts enforced by the kernel.
-    fn line(&self, socket: OwnedFd, session: Session) -> Result<ServiceConnection, Failed> {
-        let patience = Some(Duration::from_nanos(self.stall_ns));
+    fn make_blocking(
+        &self,
+        socket: OwnedFd,
+        session: Session,
+    ) -> Result<ServiceConnection, Failed> {
+        let timeout = Some(Duration::from_nanos(self.stall_ns));
         rustix::io::ioctl_fionbio(&socket, false)
-            .and_then(|()| sockopt::set_socket_timeout(&socket, Timeout::Recv, patience))
-            .and_then(|()| sockopt::set_socket_timeout(&socket, Timeout::Send, patience))
-            .map_err(|error| self.io(error))?;
+            .and_then(|()| sockopt::set_socket_timeout(&socket, Timeout::Recv, timeout))
+            .and_then(|()| sockopt::set_socket_timeout(&socket, Timeout::Send, timeout))
+            .map_err(|error| self.io_failure(error))?;
         Ok(ServiceConnection {
             socket: Arc::new(socket),
             channel: session.channel,
@@ -132,10 +136,10 @@ impl ServiceEndpoint {
         threads: u32,
         cpus: &[u32],
     ) -> Result<(events::Receipt, Vec<ServiceConnection>), Failed> {
-        let entry = self.entry();
-        let open = || open_one(&entry, &self.address, self.connect_ns);
+        let parameters = self.login_parameters();
+        let open = || open_one(&parameters, &self.address, self.connect_ns);
         let context = ReceiptContext {
-            entry: &entry,
+            parameters: &parameters,
             address: &self.address,
             limit_ns: self.connect_ns,
             mode: PsMode::Disable,
@@ -144,19 +148,19 @@ impl ServiceEndpoint {
         };
         let (mut receipt, socket, session) = receipt::open(context, open)?;
         receipt.driver = "threads";
-        let mut lines = vec![self.line(socket, session)?];
+        let mut connections = vec![self.make_blocking(socket, session)?];
         let later = self.service.tls.is_some() && threads > 1;
         if later || connect == PageConnect::PerPage {
             let (socket, session) = open()?;
-            receipt.connect_turns = receipt::connect_turns(&self.address, &session);
+            receipt.connect_turns = receipt::connect_round_trips(&self.address, &session);
             receipt.tls_resumed = session.tls.as_ref().map(|tls| tls.resumed);
-            lines.push(self.line(socket, session)?);
+            connections.push(self.make_blocking(socket, session)?);
         }
-        Ok((receipt, lines))
+        Ok((receipt, connections))
     }
 
-    fn io(&self, error: Errno) -> Failed {
-        failure::broken(&self.service.target, &error.into())
+    fn io_failure(&self, error: Errno) -> Failed {
+        failure::connection_broken(&self.service.target, &error.into())
     }
 
     /// The failure if nothing was received within the limit.
@@ -165,113 +169,120 @@ impl ServiceEndpoint {
     }
 
     /// The failure for invalid bytes, or for an error of the socket.
-    fn wrong(&self, broken: &Broken) -> Failed {
+    fn translate_error(&self, error: &ConnectionError) -> Failed {
         let protocol = self.program.commands().map(Commands::protocol);
-        broken.translate(&self.service.target, protocol)
+        error.translate(&self.service.target, protocol)
     }
 
     /// The failure if the answer is an error of the server.
-    fn refused(&self, doing: &str, outcome: &Outcome, replies: &Replies) -> Option<Failed> {
+    fn server_error(&self, doing: &str, outcome: &Outcome, replies: &Replies) -> Option<Failed> {
         match outcome {
             Outcome::Done(_) => None,
-            Outcome::Failed(error) => Some(failure::server(&self.service.target, doing, error)),
+            Outcome::Failed(error) => Some(failure::statement_failed(
+                &self.service.target,
+                doing,
+                error,
+            )),
             Outcome::Commands => {
                 let first = replies.counts().and_then(|counts| counts.refused.first());
-                first.map(|refusal| failure::command(&self.service.target, doing, refusal))
+                first.map(|refusal| failure::command_failed(&self.service.target, doing, refusal))
             }
         }
     }
 }
 
 impl ServiceConnection {
-    /// Send the packet of `room` and receive the complete answer; an error of the server ends the job. Also returns the number of
+    /// Send the packet in `buffers` and receive the complete answer; an error of the server ends the job. Also returns the number of
     /// protocol bytes received.
-    pub(crate) fn ask(
+    pub(crate) fn run_request(
         &mut self,
-        site: &ServiceEndpoint,
-        room: &mut Buffers,
+        endpoint: &ServiceEndpoint,
+        buffers: &mut Buffers,
         (worker, doing): (u64, &str),
     ) -> Result<(Outcome, u64), Failed> {
         let bytes = if self.channel.is_plain() {
-            &room.packet
+            &buffers.packet
         } else {
-            room.sealed.clear();
+            buffers.sealed.clear();
             self.channel
-                .seal(&room.packet, &mut room.sealed)
-                .map_err(|error| site.wrong(&Broken::Channel(error)))?;
-            &room.sealed
+                .seal(&buffers.packet, &mut buffers.sealed)
+                .map_err(|error| endpoint.translate_error(&ConnectionError::Channel(error)))?;
+            &buffers.sealed
         };
         send_all(&self.socket, bytes).map_err(|error| match error {
-            Errno::AGAIN => site.stalled(worker, doing),
-            error => site.io(error),
+            Errno::AGAIN => endpoint.stalled(worker, doing),
+            error => endpoint.io_failure(error),
         })?;
         let began_ns = now_ns();
-        let (mut came, mut pieces) = (0, 0_u64);
+        let (mut received_bytes, mut pieces) = (0, 0_u64);
         loop {
-            if pieces > 0 && now_ns().saturating_sub(began_ns) > site.stall_ns {
+            if pieces > 0 && now_ns().saturating_sub(began_ns) > endpoint.stall_ns {
                 // The socket's timeout only limits silence; this limits an answer that never ends.
-                return Err(site.stalled(worker, doing));
+                return Err(endpoint.stalled(worker, doing));
             }
             pieces += 1;
-            let count = match net::recv(&self.socket, &mut room.buffer[..], RecvFlags::empty()) {
+            let count = match net::recv(&self.socket, &mut buffers.buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) => {
                     let during = format!("during {doing}");
-                    return Err(failure::gone(&site.service.target, &during));
+                    return Err(failure::connection_closed(
+                        &endpoint.service.target,
+                        &during,
+                    ));
                 }
                 Ok((count, _)) => count,
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Err(site.stalled(worker, doing)),
-                Err(error) => return Err(site.io(error)),
+                Err(Errno::AGAIN) => return Err(endpoint.stalled(worker, doing)),
+                Err(error) => return Err(endpoint.io_failure(error)),
             };
-            let taken = self.take(room, count, &mut came);
-            if let Some(outcome) = taken.map_err(|broken| site.wrong(&broken))? {
-                return match site.refused(doing, &outcome, &self.replies) {
+            let decoded = self.decode(buffers, count, &mut received_bytes);
+            if let Some(outcome) = decoded.map_err(|error| endpoint.translate_error(&error))? {
+                return match endpoint.server_error(doing, &outcome, &self.replies) {
                     Some(failed) => Err(failed),
-                    None => Ok((outcome, came)),
+                    None => Ok((outcome, received_bytes)),
                 };
             }
         }
     }
 
     /// Decode the first `count` bytes of the buffer; returns the outcome once the answer is complete.
-    fn take(
+    fn decode(
         &mut self,
-        room: &mut Buffers,
+        buffers: &mut Buffers,
         count: usize,
-        came: &mut u64,
-    ) -> Result<Option<Outcome>, Broken> {
-        let (replies, work) = (&mut self.replies, &mut room.work);
-        let bytes = &room.buffer[..count];
+        received_bytes: &mut u64,
+    ) -> Result<Option<Outcome>, ConnectionError> {
+        let (replies, work) = (&mut self.replies, &mut buffers.work);
+        let bytes = &buffers.buffer[..count];
         if self.channel.is_plain() {
-            *came += count as u64;
+            *received_bytes += count as u64;
             return replies.decode(bytes, &[], work);
         }
         let (mut outcome, mut own) = (None, Vec::new());
         self.channel
-            .open_each(bytes, &mut room.plain, &mut own, |packets| {
-                *came += packets.len() as u64;
+            .open_in_pieces(bytes, &mut buffers.plain, &mut own, |packets| {
+                *received_bytes += packets.len() as u64;
                 let ended = outcome.is_some() && !packets.is_empty();
-                if ended && !replies.may_go_on() {
+                if ended && !replies.allows_unsolicited() {
                     let late = Malformed::Unexpected("bytes follow the end of an answer");
-                    return Err(Broken::Malformed(late));
+                    return Err(ConnectionError::Malformed(late));
                 }
                 outcome = replies.decode(packets, &[], work)?.or(outcome.take());
                 Ok(())
             })?;
         if outcome.is_none() {
-            self.channel.goes_on()?;
+            self.channel.check_not_ended()?;
         }
-        send_all(&self.socket, &own).map_err(|error| Broken::Io(error.into()))?;
+        send_all(&self.socket, &own).map_err(|error| ConnectionError::Io(error.into()))?;
         Ok(outcome)
     }
 
-    /// The socket, for reading its state; [`ServiceConnection::leave`] ends the connection even if this handle is still held.
+    /// The socket, for reading its state; [`ServiceConnection::close`] ends the connection even if this handle is still held.
     pub(crate) fn socket(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.socket)
     }
 
     /// Send the protocol's goodbye, if it has one (key-value stores have none), and close. Errors are ignored: the server may be gone.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn close(mut self) {
         let (mut quit, mut bytes) = (Vec::new(), Vec::new());
         self.replies.goodbye(&mut quit);
         if !quit.is_empty() {

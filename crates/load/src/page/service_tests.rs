@@ -13,8 +13,8 @@ use super::*;
 /// Longer than a thread has to wait on a busy machine.
 const PATIENCE_NS: u64 = 20_000_000_000;
 
-/// A site whose server runs `serve` on its only connection; the client's time limit is `stall_ns`.
-fn site(
+/// A service whose server runs `serve` on its only connection; the client's time limit is `stall_ns`.
+fn endpoint(
     name: &str,
     stall_ns: u64,
     serve: impl FnOnce(UnixStream) + Send + 'static,
@@ -26,14 +26,14 @@ fn site(
         serve(stream);
     });
     let keys: KeyValue = serde_json::from_str(r#"{"protocol":"resp2"}"#).expect("well formed");
-    let program = Program::new(&Workload::KeyValue(keys), 1, 1).expect("a good workload");
+    let program = Program::new(&Workload::KeyValue(keys), 1, 1).expect("a valid workload");
     let text = format!(
         r#"{{"target":{{"kind":"unix","path":"{}"}}}}"#,
         path.display()
     );
     let service: Service = serde_json::from_str(&text).expect("well formed");
-    let site = ServiceEndpoint::new("redis", &service, program, (PATIENCE_NS, stall_ns));
-    (site.expect("a good address"), path)
+    let endpoint = ServiceEndpoint::new("redis", &service, program, (PATIENCE_NS, stall_ns));
+    (endpoint.expect("a valid address"), path)
 }
 
 /// Request one key; returns hits and bytes received, or the failure.
@@ -42,25 +42,26 @@ fn ask_service(
     stall_ns: u64,
     serve: impl FnOnce(UnixStream) + Send + 'static,
 ) -> Result<(u32, u64), Failed> {
-    let (site, path) = site(name, stall_ns, serve);
-    let mut line = site.open().expect("it listens");
+    let (endpoint, path) = endpoint(name, stall_ns, serve);
+    let mut connection = endpoint.open().expect("it listens");
     std::fs::remove_file(path).expect("it was made");
-    let mut room = Buffers::new();
-    let commands = site.program.commands().expect("keys");
-    let mut draws = crate::draws::Draws::of(1, 0, 0);
+    let mut buffers = Buffers::new();
+    let commands = endpoint.program.commands().expect("keys");
+    let mut draws = crate::draws::Draws::new(1, 0, 0);
     commands.write_read(
         1,
         &mut draws,
-        &mut room.packet,
-        line.replies.commands().expect("a store"),
+        &mut buffers.packet,
+        connection.replies.commands().expect("a store"),
     );
-    let (_, came) = line.ask(&site, &mut room, (3, "command.get"))?;
-    let hits = line.replies.counts().map_or(0, |counts| counts.hits);
-    line.leave();
-    Ok((hits, came))
+    let (_, received_bytes) =
+        connection.run_request(&endpoint, &mut buffers, (3, "command.get"))?;
+    let hits = connection.replies.counts().map_or(0, |counts| counts.hits);
+    connection.close();
+    Ok((hits, received_bytes))
 }
 
-fn heard(stream: &mut UnixStream) -> usize {
+fn read_request(stream: &mut UnixStream) -> usize {
     let mut request = [0; 512];
     stream.read(&mut request).expect("a request")
 }
@@ -68,7 +69,7 @@ fn heard(stream: &mut UnixStream) -> usize {
 #[test]
 fn an_answer_in_pieces_is_one_turn() {
     let answer = ask_service("pieces", PATIENCE_NS, |mut stream| {
-        assert!(heard(&mut stream) > 0);
+        assert!(read_request(&mut stream) > 0);
         for byte in b"$3\r\nabc\r\n" {
             stream.write_all(std::slice::from_ref(byte)).expect("open");
         }
@@ -79,7 +80,7 @@ fn an_answer_in_pieces_is_one_turn() {
 #[test]
 fn a_server_that_ends_or_says_nothing_is_told() {
     let gone = ask_service("gone", PATIENCE_NS, |mut stream| {
-        heard(&mut stream);
+        read_request(&mut stream);
         stream.write_all(b"$3\r\na").expect("open");
     });
     let gone = gone.expect_err("half an answer");
@@ -91,7 +92,7 @@ fn a_server_that_ends_or_says_nothing_is_told() {
     );
     let (reported, ended) = std::sync::mpsc::channel::<()>();
     let silent = ask_service("silent", 100_000_000, move |mut stream| {
-        heard(&mut stream);
+        read_request(&mut stream);
         // Wait until the other end has given up.
         let _ = ended.recv();
     });
@@ -108,7 +109,7 @@ fn a_server_that_ends_or_says_nothing_is_told() {
 #[test]
 fn an_answer_that_drips_for_ever_is_none() {
     let endless = ask_service("endless", 100_000_000, |mut stream| {
-        heard(&mut stream);
+        read_request(&mut stream);
         let mut sent = stream.write_all(b"$1000000\r\n");
         // Send a byte now and then until the other end has given up.
         while sent.is_ok() {
@@ -122,7 +123,7 @@ fn an_answer_that_drips_for_ever_is_none() {
 #[test]
 fn an_error_of_the_server_ends_the_job() {
     let refused = ask_service("refused", PATIENCE_NS, |mut stream| {
-        heard(&mut stream);
+        read_request(&mut stream);
         stream.write_all(b"-LOADING still\r\n").expect("open");
     });
     let refused = refused.expect_err("an error");

@@ -9,15 +9,15 @@ use howfar_contract::events::ServiceUse;
 use howfar_contract::jobs::{Arrivals, PageJob};
 
 use super::page_record::{self, PageRecord};
-use super::workers::Report;
+use super::workers::WorkerEvent;
 use crate::schedule::Schedule;
-use crate::tally::{Edge, Ended, Tally, Window};
+use crate::tally::{Edge, Tally, TransactionTimes, Window};
 
 /// Suffix of reported names in nanoseconds: these numbers are also recorded as latencies.
-const LATENCY: &str = "_ns";
+const LATENCY_SUFFIX: &str = "_ns";
 /// Maximum number of names that pages may report; further names, say of a page that puts numbers into them, are only counted.
-const MOST_NAMES: usize = 256;
-const LEFT_OUT: &str = "names_left_out";
+const MAX_NAMES: usize = 256;
+const NAMES_LEFT_OUT: &str = "names_left_out";
 
 /// A page in progress.
 #[derive(Debug, Clone, Copy)]
@@ -61,11 +61,11 @@ pub(super) struct State {
     slots: Vec<WorkerSlot>,
     sums: Sums,
     /// Maximum number of pages that may begin in the window; 0 for no limit.
-    most: u64,
+    max_pages: u64,
     begun: u64,
     /// The limit is reached: no further page may begin.
-    spent: bool,
-    reports: Sender<Report>,
+    limit_reached: bool,
+    to_coordinator: Sender<WorkerEvent>,
 }
 
 /// The answer to a worker without a page.
@@ -76,7 +76,11 @@ pub(super) enum Assignment {
 }
 
 impl State {
-    pub(super) fn new(job: &PageJob, kinds: &[&'static str], reports: Sender<Report>) -> Self {
+    pub(super) fn new(
+        job: &PageJob,
+        kinds: &[&'static str],
+        to_coordinator: Sender<WorkerEvent>,
+    ) -> Self {
         Self {
             arrivals: job.arrivals,
             seed: job.seed,
@@ -86,10 +90,10 @@ impl State {
                 kinds: kinds.iter().map(|&kind| kind.to_owned()).collect(),
                 ..Sums::default()
             },
-            most: job.pages,
+            max_pages: job.pages,
             begun: 0,
-            spent: false,
-            reports,
+            limit_reached: false,
+            to_coordinator,
         }
     }
 
@@ -121,14 +125,14 @@ impl State {
         &self.sums
     }
 
-    /// Assign a page to `worker`, free since `free_ns`, if one is due at `now`; it begins at once.
-    pub(super) fn assign(&mut self, worker: usize, now: u64, free_ns: u64) -> Assignment {
+    /// Assign a page to `worker`, free since `free_since_ns`, if one is due at `now`; it begins at once.
+    pub(super) fn assign(&mut self, worker: usize, now: u64, free_since_ns: u64) -> Assignment {
         let never = Assignment::NoneBefore(u64::MAX);
         let Some(load) = &mut self.load else {
             return never;
         };
-        if self.spent {
-            self.drained();
+        if self.limit_reached {
+            self.report_if_drained();
             return never;
         }
         let intended_ns = match &mut load.schedule {
@@ -137,14 +141,15 @@ impl State {
                 let Some(due_ns) = schedule.take(now) else {
                     return Assignment::NoneBefore(schedule.next_ns());
                 };
-                load.tally.begun(due_ns, due_ns.max(free_ns), now);
+                load.tally
+                    .record_lateness(due_ns, due_ns.max(free_since_ns), now);
                 due_ns
             }
         };
-        if self.most > 0 && load.tally.is_counting() {
+        if self.max_pages > 0 && load.tally.is_counting() {
             self.begun += 1;
-            self.spent = self.begun == self.most;
-            if let Some(schedule) = load.schedule.as_mut().filter(|_| self.spent) {
+            self.limit_reached = self.begun == self.max_pages;
+            if let Some(schedule) = load.schedule.as_mut().filter(|_| self.limit_reached) {
                 schedule.close();
             }
         }
@@ -156,16 +161,16 @@ impl State {
     }
 
     /// No further page may begin: report so if none is in progress.
-    fn drained(&self) {
+    fn report_if_drained(&self) {
         if self.slots.iter().all(|slot| slot.in_progress.is_none()) {
             // A coordinator that is gone has reported why.
-            let _ = self.reports.send(Report::Drained);
+            let _ = self.to_coordinator.send(WorkerEvent::Drained);
         }
     }
 
     /// Count the page of `worker`, which ended successfully at `now`.
-    pub(super) fn ended(&mut self, worker: usize, record: &PageRecord, now: u64) {
-        self.tick(now);
+    pub(super) fn end_page(&mut self, worker: usize, record: &PageRecord, now: u64) {
+        self.pass_due_edges(now);
         let Some(InProgress {
             intended_ns,
             began_ns,
@@ -174,26 +179,26 @@ impl State {
             return;
         };
         let Some(load) = &mut self.load else { return };
-        let ended = Ended {
+        let times = TransactionTimes {
             intended_ns,
             began_ns,
             now: now.max(began_ns),
         };
-        if load.tally.counts(&ended) {
+        if load.tally.is_counted(&times) {
             let slot = &mut self.slots[worker];
             slot.done += 1;
-            slot.busy_ns += ended.now - began_ns;
+            slot.busy_ns += times.now - began_ns;
             self.sums.count(record, &mut load.tally);
             for _ in 0..record.reopened {
                 load.tally.totals.lost += 1;
-                load.tally.reconnected();
+                load.tally.count_reconnect();
             }
         }
-        load.tally.transaction(&ended, &record.used);
+        load.tally.count_transaction(&times, &record.counters);
     }
 
     /// Pass the edges of the window up to `now`, the clock's reading.
-    pub(super) fn tick(&mut self, now: u64) {
+    pub(super) fn pass_due_edges(&mut self, now: u64) {
         while self
             .load
             .as_ref()
@@ -208,7 +213,7 @@ impl State {
         let Some(load) = &mut self.load else { return };
         let at = load.tally.next_edge_ns();
         if let Some(schedule) = &mut load.schedule {
-            load.tally.take_stock(schedule);
+            load.tally.count_due_requests(schedule);
         }
         match load.tally.next_edge() {
             Edge::Start => {
@@ -216,13 +221,13 @@ impl State {
                     (slot.done, slot.busy_ns) = (0, 0);
                 }
             }
-            Edge::SliceEnd { last: true } => settle(load, &self.slots, at),
+            Edge::SliceEnd { last: true } => close_window(load, &self.slots, at),
             Edge::SliceEnd { last: false } | Edge::None => {}
         }
-        let reports = &self.reports;
-        load.tally.pass(&mut |passed| {
-            // A coordinator that is gone has reported why; then nothing receives reports.
-            let _ = reports.send(Report::Passed(passed));
+        let to_coordinator = &self.to_coordinator;
+        load.tally.pass_edge(&mut |passed| {
+            // A coordinator that is gone has reported why; then nothing receives events.
+            let _ = to_coordinator.send(WorkerEvent::Passed(passed));
         });
     }
 }
@@ -231,7 +236,7 @@ impl Sums {
     /// Add a page that counts.
     fn count(&mut self, record: &PageRecord, tally: &mut Tally) {
         for &(kind, ns) in &record.latencies {
-            tally.statement(kind, ns);
+            tally.record_statement(kind, ns);
         }
         for used in &record.services {
             match self
@@ -245,30 +250,33 @@ impl Sums {
         }
         for (name, &number) in &record.reported {
             let is_known = self.reported.contains_key(name);
-            if !is_known && self.reported.len() >= MOST_NAMES {
-                *self.reported.entry(LEFT_OUT.to_owned()).or_default() += 1;
+            if !is_known && self.reported.len() >= MAX_NAMES {
+                *self.reported.entry(NAMES_LEFT_OUT.to_owned()).or_default() += 1;
                 continue;
             }
             let sum = self.reported.entry(name.clone()).or_default();
             *sum = sum.saturating_add(number);
-            if name.ends_with(LATENCY) {
+            if name.ends_with(LATENCY_SUFFIX) {
                 let kind = format!("told.{name}");
-                let known = self.kinds.iter().position(|one| *one == kind);
+                let known = self.kinds.iter().position(|other| *other == kind);
                 let at = known.unwrap_or_else(|| {
                     self.kinds.push(kind);
                     tally.totals.kinds.push(Latency::new());
                     self.kinds.len() - 1
                 });
-                tally.statement(at, number);
+                tally.record_statement(at, number);
             }
         }
     }
 }
 
 /// The window is over: record each worker's share and unfinished page.
-fn settle(load: &mut Load, slots: &[WorkerSlot], end_ns: u64) {
+fn close_window(load: &mut Load, slots: &[WorkerSlot], end_ns: u64) {
     for slot in slots {
-        load.tally.totals.shares.take(slot.done, slot.busy_ns);
+        load.tally
+            .totals
+            .shares
+            .add_connection(slot.done, slot.busy_ns);
         let Some(InProgress {
             intended_ns,
             began_ns,
@@ -279,7 +287,7 @@ fn settle(load: &mut Load, slots: &[WorkerSlot], end_ns: u64) {
         let age_ns = end_ns.saturating_sub(began_ns);
         load.tally.totals.in_flight.record(age_ns);
         if load.schedule.is_some() {
-            load.tally.unanswered(intended_ns);
+            load.tally.count_unanswered(intended_ns);
         }
     }
 }

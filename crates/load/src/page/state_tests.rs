@@ -5,17 +5,17 @@ use std::sync::mpsc::{Receiver, channel};
 use howfar_contract::parse_job;
 
 use super::*;
-use crate::tally::Passed;
+use crate::tally::PassedEdge;
 
 const JOB: &str = r#"{"job":"page","version":2,"workers":2,"seed":1,"warmup_ns":0,"measure_ns":1,
     "application":{"kind":"script","redis":{"target":{"kind":"unix","path":"/s"}},
     "redis_keys":{"kind":"key_value","protocol":"resp2"},"steps":[{"kind":"cpu","cpu_ns":1}]}}"#;
 
 /// A window 1000..4000 in slices of 1000, after an origin at 0.
-fn state(change: &str) -> (State, Receiver<Report>) {
+fn state(change: &str) -> (State, Receiver<WorkerEvent>) {
     let text = JOB.replace("\"workers\"", &format!("{change}\"workers\""));
-    let job: PageJob = parse_job("page", &text).expect("a good job");
-    let (to_coordinator, reports) = channel();
+    let job: PageJob = parse_job("page", &text).expect("a valid job");
+    let (to_coordinator, events) = channel();
     let mut state = State::new(&job, &["turn.redis"], to_coordinator);
     let window = Window {
         start_ns: 1000,
@@ -23,25 +23,25 @@ fn state(change: &str) -> (State, Receiver<Report>) {
         interval_ns: 1000,
     };
     state.begin(0, window);
-    (state, reports)
+    (state, events)
 }
 
 impl State {
     /// Run a page on `worker` from `began` to `ended`, if there is one.
     fn page(&mut self, worker: usize, began: u64, ended: u64) -> bool {
-        self.tick(began);
+        self.pass_due_edges(began);
         if !matches!(self.assign(worker, began, began), Assignment::Page) {
             return false;
         }
         let mut record = PageRecord::default();
-        record.used.turns = 2;
+        record.counters.round_trips = 2;
         record.latencies = vec![(0, 7), (0, 9)];
         record.services.push(ServiceUse {
             turns: 2,
-            ..page_record::unused("redis")
+            ..page_record::zero_usage("redis")
         });
         record.reported = BTreeMap::from([("cpu_ns".to_owned(), 50), ("rows".to_owned(), 3)]);
-        self.ended(worker, &record, ended);
+        self.end_page(worker, &record, ended);
         true
     }
 }
@@ -49,8 +49,8 @@ impl State {
 /// A page that puts numbers into the names that it reports.
 #[test]
 fn names_are_bounded() {
-    let (mut state, _reports) = state("");
-    state.tick(1500);
+    let (mut state, _events) = state("");
+    state.pass_due_edges(1500);
     for number in 0..1000 {
         let assigned = state.assign(0, 1500, 1500);
         assert!(matches!(assigned, Assignment::Page));
@@ -59,20 +59,20 @@ fn names_are_bounded() {
             reported,
             ..PageRecord::default()
         };
-        state.ended(0, &record, 1600);
+        state.end_page(0, &record, 1600);
     }
     let sums = state.sums();
-    assert_eq!(sums.reported.len(), MOST_NAMES + 1);
-    assert_eq!(sums.reported[LEFT_OUT], 1000 - MOST_NAMES as u64);
-    assert_eq!(sums.kinds.len(), 1 + MOST_NAMES);
+    assert_eq!(sums.reported.len(), MAX_NAMES + 1);
+    assert_eq!(sums.reported[NAMES_LEFT_OUT], 1000 - MAX_NAMES as u64);
+    assert_eq!(sums.kinds.len(), 1 + MAX_NAMES);
 }
 
-fn totals(reports: &Receiver<Report>) -> crate::counts::Totals {
+fn totals(events: &Receiver<WorkerEvent>) -> crate::counts::Totals {
     let (mut totals, mut is_over) = (crate::counts::Totals::default(), false);
-    for report in reports.try_iter() {
-        match report {
-            Report::Passed(Passed::Slice { slice, .. }) => totals.add_slice(&slice),
-            Report::Passed(Passed::End(end)) => {
+    for event in events.try_iter() {
+        match event {
+            WorkerEvent::Passed(PassedEdge::Slice { slice, .. }) => totals.add_slice(&slice),
+            WorkerEvent::Passed(PassedEdge::End(end)) => {
                 totals.add(&end);
                 is_over = true;
             }
@@ -85,12 +85,12 @@ fn totals(reports: &Receiver<Report>) -> crate::counts::Totals {
 
 #[test]
 fn what_ends_in_the_window_counts_with_all_that_it_did() {
-    let (mut state, reports) = state("");
+    let (mut state, events) = state("");
     for (began, ended) in [(100, 900), (900, 1100), (1100, 3999), (3999, 4001)] {
         assert!(state.page(0, began, ended));
     }
-    let totals = totals(&reports);
-    assert_eq!((totals.transactions, totals.used.turns), (2, 4));
+    let totals = totals(&events);
+    assert_eq!((totals.transactions, totals.counters.round_trips), (2, 4));
     assert_eq!(totals.in_flight.count(), 1);
     let kinds: Vec<u64> = totals.kinds.iter().map(Latency::count).collect();
     assert_eq!(kinds, [4, 2], "two turns a page, and what it reported once");
@@ -105,15 +105,15 @@ fn what_ends_in_the_window_counts_with_all_that_it_did() {
 /// One request is due every 100 ns, and a page takes 250 ns: the backlog grows, and every request is counted.
 #[test]
 fn all_that_was_due_is_accounted_for() {
-    let (mut state, reports) = state(r#""arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
+    let (mut state, events) = state(r#""arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
     let (mut now, mut answered) = (0, 0);
     while now < 3700 {
         now += 250;
         answered += u64::from(state.page(0, now, now + 240));
     }
     assert!(matches!(state.assign(1, now, now), Assignment::Page));
-    state.tick(4000);
-    let totals = totals(&reports);
+    state.pass_due_edges(4000);
+    let totals = totals(&events);
     assert_eq!(totals.due, 30);
     assert_eq!(totals.transactions + totals.unanswered_count, totals.due);
     assert!(
@@ -128,52 +128,55 @@ fn all_that_was_due_is_accounted_for() {
 
 #[test]
 fn a_limited_number_of_pages_ends_with_the_last() {
-    let (mut state, reports) = state(r#""pages":2,"#);
+    let (mut state, events) = state(r#""pages":2,"#);
     assert!(state.page(0, 500, 800), "the warm-up has no limit");
     assert!(state.page(0, 1000, 1500));
     assert!(matches!(state.assign(1, 1500, 1500), Assignment::Page));
     assert!(!state.page(0, 1600, 1700), "so many have begun");
-    let drained = |report: Report| matches!(report, Report::Drained);
-    assert!(!reports.try_iter().any(drained), "one is under way");
-    state.ended(1, &PageRecord::default(), 1900);
+    let drained = |event: WorkerEvent| matches!(event, WorkerEvent::Drained);
+    assert!(!events.try_iter().any(drained), "one is under way");
+    state.end_page(1, &PageRecord::default(), 1900);
     assert!(!state.page(1, 1900, 2000));
-    assert!(reports.try_iter().any(drained));
+    assert!(events.try_iter().any(drained));
 }
 
 #[test]
 fn a_page_over_a_connection_opened_again_says_so() {
-    let (mut state, reports) = state("");
-    state.tick(1000);
+    let (mut state, events) = state("");
+    state.pass_due_edges(1000);
     for (began, ended) in [(1000, 1500), (3900, 4100)] {
         assert!(matches!(state.assign(0, began, began), Assignment::Page));
         let record = PageRecord {
             reopened: 2,
             ..PageRecord::default()
         };
-        state.ended(0, &record, ended);
+        state.end_page(0, &record, ended);
     }
-    assert_eq!(totals(&reports).reconnects, 2, "not of the page behind");
+    assert_eq!(totals(&events).reconnects, 2, "not of the page behind");
 }
 
 /// Three pages may begin, and more are due: the schedule ends with the third.
 #[test]
 fn a_limit_ends_an_open_loop_without_debts() {
-    let (mut state, reports) =
+    let (mut state, events) =
         state(r#""pages":3,"arrivals":{"rate_per_s":1e7,"shape":"constant"},"#);
     // Clear the backlog from before the window.
     while state.page(0, 990, 995) {}
     assert!(state.page(0, 1060, 1100));
     assert!(state.page(0, 1160, 1200));
-    state.tick(1300);
+    state.pass_due_edges(1300);
     assert!(matches!(state.assign(1, 1300, 1300), Assignment::Page));
     assert!(!state.page(0, 1600, 1700), "so many have begun");
-    state.ended(1, &PageRecord::default(), 1800);
+    state.end_page(1, &PageRecord::default(), 1800);
     assert!(!state.page(1, 1800, 1900));
-    let all: Vec<Report> = reports.try_iter().collect();
-    assert!(all.iter().any(|report| matches!(report, Report::Drained)));
+    let all: Vec<WorkerEvent> = events.try_iter().collect();
+    assert!(
+        all.iter()
+            .any(|event| matches!(event, WorkerEvent::Drained))
+    );
     state.end_at(1900);
-    state.tick(1900);
-    let totals = totals(&reports);
+    state.pass_due_edges(1900);
+    let totals = totals(&events);
     assert_eq!((totals.due, totals.transactions), (3, 3));
     assert_eq!((totals.unanswered_count, totals.backlog_max), (0, 0));
 }

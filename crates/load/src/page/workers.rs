@@ -1,4 +1,4 @@
-//! The threads of a page job, and their reports to the coordinator.
+//! The threads of a page job, and their events for the coordinator.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use howfar_contract::{Failed, internal};
 use super::dispatcher::Dispatcher;
 use super::{Page, PageRecord};
 use crate::clock::now_ns;
-use crate::tally::Passed;
+use crate::tally::PassedEdge;
 use crate::tcp_info::{self, TcpInfo};
 
 /// Time limit for workers to end their present pages and close their connections.
 const GOODBYE_NS: u64 = 2_000_000_000;
 
-/// A report from a worker or the dispatcher to the coordinator.
+/// An event that a worker or the dispatcher sends to the coordinator.
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum WorkerEvent {
     /// A worker has opened its persistent connections.
     Opened(Vec<Arc<OwnedFd>>),
-    Passed(Passed),
+    Passed(PassedEdge),
     /// No further page may begin, and none is in progress.
     Drained,
     Failed(Failed),
     /// A worker has ended.
-    Left,
+    Ended,
 }
 
 /// All workers, with their persistent connections.
 pub(crate) struct Workers {
     pub(crate) dispatcher: Arc<Dispatcher>,
-    reports: Receiver<Report>,
+    worker_events: Receiver<WorkerEvent>,
     count: usize,
     /// Persistent connections.
     sockets: Vec<Arc<OwnedFd>>,
@@ -47,41 +47,44 @@ impl Workers {
         kinds: &[&'static str],
         pages: Vec<Box<dyn Page>>,
     ) -> Result<Self, Failed> {
-        let (to_coordinator, reports) = mpsc::channel();
+        let (to_coordinator, worker_events) = mpsc::channel();
         let dispatcher = Arc::new(Dispatcher::new(job, kinds, to_coordinator.clone()));
         let workers = pages.len();
         for (worker, page) in pages.into_iter().enumerate() {
-            let (dispatcher, reports) = (Arc::clone(&dispatcher), to_coordinator.clone());
+            let (dispatcher, to_coordinator) = (Arc::clone(&dispatcher), to_coordinator.clone());
             thread::Builder::new()
                 .name(format!("page-{worker}"))
-                .spawn(move || guarded(&dispatcher, worker, page, &reports))
+                .spawn(move || run_guarded(&dispatcher, worker, page, &to_coordinator))
                 .map_err(|error| internal(format!("starting a thread: {error}")))?;
         }
         Ok(Self {
             dispatcher,
-            reports,
+            worker_events,
             count: workers,
             sockets: Vec::new(),
         })
     }
 
     /// Wait until all workers have opened their persistent connections; each worker limits its own waits.
-    pub(crate) fn opened(&mut self) -> Result<(), Failed> {
+    pub(crate) fn wait_until_opened(&mut self) -> Result<(), Failed> {
         for _ in 0..self.count {
-            match self.reports.recv() {
-                Ok(Report::Opened(sockets)) => self.sockets.extend(sockets),
-                Ok(Report::Failed(failed)) => return Err(failed),
+            match self.worker_events.recv() {
+                Ok(WorkerEvent::Opened(sockets)) => self.sockets.extend(sockets),
+                Ok(WorkerEvent::Failed(failed)) => return Err(failed),
                 other => return Err(internal(format!("a worker said {other:?} before the load"))),
             }
         }
         Ok(())
     }
 
-    /// The next report, or `None` if none comes within `within_ns`. A reported failure is returned as an error.
-    pub(crate) fn next_report(&mut self, within_ns: u64) -> Result<Option<Report>, Failed> {
-        match self.reports.recv_timeout(Duration::from_nanos(within_ns)) {
-            Ok(Report::Failed(failed)) => Err(failed),
-            Ok(report) => Ok(Some(report)),
+    /// The next event, or `None` if none comes within `within_ns`. A reported failure is returned as an error.
+    pub(crate) fn next_event(&mut self, within_ns: u64) -> Result<Option<WorkerEvent>, Failed> {
+        match self
+            .worker_events
+            .recv_timeout(Duration::from_nanos(within_ns))
+        {
+            Ok(WorkerEvent::Failed(failed)) => Err(failed),
+            Ok(event) => Ok(Some(event)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(internal("all workers are gone")),
         }
@@ -94,14 +97,17 @@ impl Workers {
     }
 
     /// Let the workers end; those that do not in time end with the process. Results are already reported, so failures are ignored.
-    pub(crate) fn dismiss(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.dispatcher.close();
         let until_ns = now_ns() + GOODBYE_NS;
-        let mut left = 0;
-        while left < self.count {
-            let rest_ns = until_ns.saturating_sub(now_ns());
-            match self.reports.recv_timeout(Duration::from_nanos(rest_ns)) {
-                Ok(Report::Left | Report::Failed(_)) => left += 1,
+        let mut ended = 0;
+        while ended < self.count {
+            let remaining_ns = until_ns.saturating_sub(now_ns());
+            match self
+                .worker_events
+                .recv_timeout(Duration::from_nanos(remaining_ns))
+            {
+                Ok(WorkerEvent::Ended | WorkerEvent::Failed(_)) => ended += 1,
                 Ok(_) => {}
                 Err(_) => break,
             }
@@ -109,17 +115,17 @@ impl Workers {
     }
 }
 
-/// Run a worker; failures and panics become reports.
-fn guarded(
+/// Run a worker; failures and panics become events.
+fn run_guarded(
     dispatcher: &Dispatcher,
     worker: usize,
     mut page: Box<dyn Page>,
-    reports: &Sender<Report>,
+    to_coordinator: &Sender<WorkerEvent>,
 ) {
-    let life = || work(dispatcher, worker, page.as_mut(), reports);
-    if let Err(failed) = crate::unpanicked("a worker", life) {
+    let work_to_the_end = || work(dispatcher, worker, page.as_mut(), to_coordinator);
+    if let Err(failed) = crate::catch_panics("a worker", work_to_the_end) {
         // A coordinator that is gone has reported why.
-        let _ = reports.send(Report::Failed(failed));
+        let _ = to_coordinator.send(WorkerEvent::Failed(failed));
     }
 }
 
@@ -127,13 +133,13 @@ fn work(
     dispatcher: &Dispatcher,
     worker: usize,
     page: &mut dyn Page,
-    reports: &Sender<Report>,
+    to_coordinator: &Sender<WorkerEvent>,
 ) -> Result<(), Failed> {
     // Timers of arrivals fire when they are due, not up to 50 µs later. If the call fails, they are merely less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     page.open()?;
-    let _ = reports.send(Report::Opened(page.sockets()));
-    if let Some(origin_ns) = dispatcher.begun() {
+    let _ = to_coordinator.send(WorkerEvent::Opened(page.sockets()));
+    if let Some(origin_ns) = dispatcher.wait_for_start() {
         // Wait for the origin of the load, so that a limited number of pages begins inside the window.
         thread::sleep(Duration::from_nanos(origin_ns.saturating_sub(now_ns())));
         let mut record = PageRecord::default();
@@ -144,7 +150,7 @@ fn work(
             more = dispatcher.next(worker, Some((&record, ended_ns)), now_ns());
         }
     }
-    page.leave();
-    let _ = reports.send(Report::Left);
+    page.close();
+    let _ = to_coordinator.send(WorkerEvent::Ended);
     Ok(())
 }

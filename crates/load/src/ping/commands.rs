@@ -10,13 +10,13 @@ use howfar_contract::{Failed, internal, read_command};
 
 use crate::signals::EndingSignals;
 
-type Read = Result<Option<PingCommand>, Failed>;
+type CommandResult = Result<Option<PingCommand>, Failed>;
 
 /// Flag that a job is over; it may be set in the middle of a command.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Over(Arc<AtomicBool>);
+pub(crate) struct JobOver(Arc<AtomicBool>);
 
-impl Over {
+impl JobOver {
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -27,43 +27,47 @@ impl Over {
 }
 
 pub(super) struct Commands {
-    read: Receiver<Read>,
-    pub(super) over: Over,
+    read: Receiver<CommandResult>,
+    pub(super) job_over: JobOver,
 }
 
 impl Commands {
     /// Start the threads that read stdin and wait for signals.
     pub(super) fn begin() -> Result<Self, Failed> {
         let (sender, read) = channel();
-        let over = Over::default();
-        let signals = EndingSignals::withhold();
-        let (ended, interrupted) = (over.clone(), over.clone());
-        let at_signal = sender.clone();
+        let job_over = JobOver::default();
+        let signals = EndingSignals::block();
+        let (ended, interrupted) = (job_over.clone(), job_over.clone());
+        let signal_sender = sender.clone();
         spawn("stdin", move || forward(&sender, &ended))?;
         spawn("signals", move || {
             signals.wait();
             interrupted.set();
-            let _ = at_signal.send(Ok(None));
+            let _ = signal_sender.send(Ok(None));
         })?;
-        Ok(Self { read, over })
+        Ok(Self { read, job_over })
     }
 
     /// The next command; `None` if the job is over.
-    pub(super) fn next(&self) -> Read {
+    pub(super) fn next(&self) -> CommandResult {
         let read = self.read.recv().unwrap_or(Ok(None));
-        if self.over.is_set() { Ok(None) } else { read }
+        if self.job_over.is_set() {
+            Ok(None)
+        } else {
+            read
+        }
     }
 }
 
 /// Forward the commands of stdin to `sender`.
-fn forward(sender: &Sender<Read>, over: &Over) {
+fn forward(sender: &Sender<CommandResult>, job_over: &JobOver) {
     loop {
         let read = read_command("what to do next");
-        let goes_on = matches!(read, Ok(Some(_)));
+        let continues = matches!(read, Ok(Some(_)));
         if matches!(read, Ok(None)) {
-            over.set();
+            job_over.set();
         }
-        if sender.send(read).is_err() || !goes_on {
+        if sender.send(read).is_err() || !continues {
             return;
         }
     }

@@ -4,14 +4,14 @@ use howfar_contract::jobs;
 use howfar_wire::keyvalue::Malformed;
 use howfar_wire::redis::{Decoder, Value};
 
-use crate::client::{Ended, Results, Rows};
-use crate::connection::Broken;
+use crate::client::{AnswerEnd, Results, Rows};
+use crate::connection::ConnectionError;
 use crate::protocol::Replies;
 
 /// Maximum memory for one value of Redis, and for the lines of Memcached; large SQL answers are skipped and have their own limit.
-const LARGEST: usize = 1 << 24;
+const MAX_VALUE_BYTES: usize = 1 << 24;
 /// Maximum characters of a refusal that are kept.
-const LONGEST_REFUSAL: usize = 300;
+const MAX_REFUSAL_CHARS: usize = 300;
 
 /// The contents of an answer.
 #[derive(Debug, Default)]
@@ -29,15 +29,15 @@ pub(super) enum Reply {
 
 impl Reply {
     /// A reply in the protocol of `replies`. `keep`: rows are kept.
-    pub(super) fn to(replies: &Replies, keep: bool) -> Self {
+    pub(super) fn for_replies(replies: &Replies, keep: bool) -> Self {
         let answer = Answer::default();
         match replies {
             Replies::MySql(_) | Replies::Postgres(_) => Self::Sql {
-                results: Results::of(replies, keep),
+                results: Results::for_replies(replies, keep),
                 answer,
             },
             Replies::Redis(_) => Self::Redis {
-                decoder: Decoder::new(LARGEST),
+                decoder: Decoder::new(MAX_VALUE_BYTES),
                 answer,
             },
             Replies::Memcached(_) => Self::Memcached { lines: Vec::new() },
@@ -54,21 +54,24 @@ impl Reply {
     }
 
     /// Decode all of `input`; true when the answer is complete.
-    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<bool, Broken> {
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<bool, ConnectionError> {
         match self {
             Self::Sql { results, answer } => {
                 let ended = results.feed(input)?;
-                if let Some(Ended::Failed(error)) = &ended {
-                    answer.refusal = Some(shortened(&error.to_string()));
+                if let Some(AnswerEnd::Failed(error)) = &ended {
+                    answer.refusal = Some(shorten(&error.to_string()));
                 }
                 Ok(ended.is_some())
             }
             Self::Redis { decoder, answer } => {
-                while let Some(value) = decoder.next(&mut input).map_err(Broken::NotSpoken)? {
+                while let Some(value) = decoder
+                    .next(&mut input)
+                    .map_err(ConnectionError::MalformedKeyValue)?
+                {
                     match value {
                         Value::Push(_) => continue,
                         Value::Error(line) => {
-                            answer.refusal = Some(shortened(&String::from_utf8_lossy(&line)));
+                            answer.refusal = Some(shorten(&String::from_utf8_lossy(&line)));
                         }
                         value => answer.rows = rows(&value),
                     }
@@ -78,10 +81,12 @@ impl Reply {
             }
             Self::Memcached { lines } => {
                 lines.extend_from_slice(input);
-                if lines.len() > LARGEST {
-                    return Err(Broken::NotSpoken(Malformed::Large(LARGEST)));
+                if lines.len() > MAX_VALUE_BYTES {
+                    return Err(ConnectionError::MalformedKeyValue(Malformed::Large(
+                        MAX_VALUE_BYTES,
+                    )));
                 }
-                Ok(is_whole(lines))
+                Ok(is_complete(lines))
             }
         }
     }
@@ -104,7 +109,7 @@ impl Reply {
                     refusal: refused
                         .iter()
                         .any(|word| first.starts_with(word))
-                        .then(|| shortened(first)),
+                        .then(|| shorten(first)),
                     rows: text
                         .lines()
                         .map(|line| vec![Some(line.to_owned())])
@@ -115,8 +120,8 @@ impl Reply {
     }
 }
 
-fn shortened(text: &str) -> String {
-    text.chars().take(LONGEST_REFUSAL).collect()
+fn shorten(text: &str) -> String {
+    text.chars().take(MAX_REFUSAL_CHARS).collect()
 }
 
 /// One row for each element of an array or set, a single row for any other value.
@@ -136,7 +141,7 @@ fn rows(value: &Value) -> Rows {
 }
 
 /// Whether an answer of Memcached is complete: one line, except for values and statistics, which end with END.
-fn is_whole(lines: &[u8]) -> bool {
+fn is_complete(lines: &[u8]) -> bool {
     let several = lines.starts_with(b"VALUE ") || lines.starts_with(b"STAT ");
     if several {
         lines.ends_with(b"\r\nEND\r\n")
@@ -151,13 +156,13 @@ mod tests {
 
     fn memcached(text: &str) -> (bool, Answer) {
         let mut reply = Reply::Memcached { lines: Vec::new() };
-        let whole = reply.feed(text.as_bytes()).expect("short");
-        (whole, reply.into_answer())
+        let complete = reply.feed(text.as_bytes()).expect("short");
+        (complete, reply.into_answer())
     }
 
     #[test]
     fn answers_of_memcached_end_with_their_line_or_with_end() {
-        for (text, whole) in [
+        for (text, complete) in [
             ("VERSION 1.6.18\r\n", true),
             ("VERSION 1.6", false),
             ("END\r\n", true),
@@ -166,7 +171,7 @@ mod tests {
             ("STAT pid 1\r\n", false),
             ("ERROR\r\n", true),
         ] {
-            assert_eq!(memcached(text).0, whole, "{text:?}");
+            assert_eq!(memcached(text).0, complete, "{text:?}");
         }
         assert!(memcached("END\r\n").1.refusal.is_none());
         assert_eq!(
@@ -177,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_refusal_of_redis_is_an_answer_and_a_push_is_none() {
-        let mut reply = Reply::to(
+        let mut reply = Reply::for_replies(
             &Replies::Redis(howfar_wire::redis::Replies::default()),
             true,
         );

@@ -6,17 +6,20 @@ use howfar_wire::memcached::{Dialect, Replies};
 use howfar_wire::mysql::row::Work;
 
 use super::{
-    Handshake, Outcome, Protocol, Request, encode_commands, ended_commands, key_value_login,
+    Handshake, Outcome, Protocol, Request, commands_outcome, encode_commands, key_value_login,
 };
-use crate::connection::Broken;
-use crate::login::Entry;
+use crate::connection::ConnectionError;
+use crate::login::LoginParameters;
 use crate::workload::commands::Commands;
 
 impl Protocol for Replies {
-    fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed> {
-        let dialect = entry.program.commands().and_then(Commands::dialect);
+    fn login(
+        parameters: &LoginParameters<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Box<dyn Handshake>, Failed> {
+        let dialect = parameters.program.commands().and_then(Commands::dialect);
         let replies = super::Replies::Memcached(Self::new(dialect.unwrap_or(Dialect::Text)));
-        key_value_login(replies, entry, out)
+        key_value_login(replies, parameters, out)
     }
 
     #[inline]
@@ -30,8 +33,8 @@ impl Protocol for Replies {
         input: &[u8],
         _types: &[u8],
         work: &mut Work,
-    ) -> Result<Option<Outcome>, Broken> {
-        ended_commands(self.feed(input, |part| work.bytes(part)))
+    ) -> Result<Option<Outcome>, ConnectionError> {
+        commands_outcome(self.feed(input, |part| work.bytes(part)))
     }
 
     fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -47,7 +50,7 @@ impl Protocol for Replies {
         Some(self.counts())
     }
 
-    fn may_go_on(&self) -> bool {
+    fn allows_unsolicited(&self) -> bool {
         true
     }
 }

@@ -16,12 +16,12 @@ use howfar_wire::mysql::ServerError;
 use howfar_wire::mysql::answer::Done;
 use howfar_wire::mysql::row::Work;
 
-use crate::connection::Broken;
+use crate::connection::ConnectionError;
 use crate::handshake::KeyValueHandshake;
-use crate::login::{Entry, Session};
+use crate::login::{LoginParameters, Session};
 use crate::statements::Statements;
 use crate::workload::commands::Commands;
-use crate::workload::{Cursor, Due, Memory, Program};
+use crate::workload::{Cursor, DueStatement, Memory, Program};
 
 /// How an answer ended.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) enum Outcome {
 
 /// Why a server refuses.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum ServerRefusal {
     Sql(ServerError),
     Command(Refusal),
 }
@@ -42,7 +42,7 @@ pub(crate) enum Refused {
 /// The next request of a connection.
 pub(crate) struct Request<'a> {
     pub(crate) program: &'a Program,
-    pub(crate) due: Due,
+    pub(crate) due: DueStatement,
     pub(crate) cursor: &'a mut Cursor,
     pub(crate) memory: &'a mut Memory,
     pub(crate) statements: &'a mut Statements,
@@ -111,7 +111,7 @@ pub(crate) trait Handshake: Send {
     fn feed(
         &mut self,
         raw: &[u8],
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Session>, Failed>;
 }
@@ -119,7 +119,10 @@ pub(crate) trait Handshake: Send {
 /// The client's side of a session: the state of its present answer.
 pub(crate) trait Protocol {
     /// Begin to log in; append to `out` what the client sends first.
-    fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed>
+    fn login(
+        parameters: &LoginParameters<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Box<dyn Handshake>, Failed>
     where
         Self: Sized;
 
@@ -132,7 +135,7 @@ pub(crate) trait Protocol {
         input: &[u8],
         types: &[u8],
         work: &mut Work,
-    ) -> Result<Option<Outcome>, Broken>;
+    ) -> Result<Option<Outcome>, ConnectionError>;
 
     /// Append a value as it is written in the text of a request.
     fn quote(out: &mut Vec<u8>, bytes: &[u8])
@@ -153,7 +156,7 @@ pub(crate) trait Protocol {
     }
 
     /// Whether unsolicited bytes of the server may follow the end of an answer in one read.
-    fn may_go_on(&self) -> bool {
+    fn allows_unsolicited(&self) -> bool {
         false
     }
 }
@@ -169,7 +172,7 @@ macro_rules! protocols {
         impl Replies {
             #[inline]
             pub(crate) fn encode(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> u64 {
-                match self { $(Self::$name(one) => one.encode(request, out)),+ }
+                match self { $(Self::$name(session) => session.encode(request, out)),+ }
             }
 
             #[inline]
@@ -178,25 +181,25 @@ macro_rules! protocols {
                 input: &[u8],
                 types: &[u8],
                 work: &mut Work,
-            ) -> Result<Option<Outcome>, Broken> {
-                match self { $(Self::$name(one) => one.decode(input, types, work)),+ }
+            ) -> Result<Option<Outcome>, ConnectionError> {
+                match self { $(Self::$name(session) => session.decode(input, types, work)),+ }
             }
 
             pub(crate) fn goodbye(&self, out: &mut Vec<u8>) {
-                match self { $(Self::$name(one) => one.goodbye(out)),+ }
+                match self { $(Self::$name(session) => session.goodbye(out)),+ }
             }
 
             pub(crate) fn commands(&mut self) -> Option<&mut dyn Expects> {
-                match self { $(Self::$name(one) => one.commands()),+ }
+                match self { $(Self::$name(session) => session.commands()),+ }
             }
 
             #[inline]
             pub(crate) fn counts(&self) -> Option<&CommandCounts> {
-                match self { $(Self::$name(one) => Protocol::counts(one)),+ }
+                match self { $(Self::$name(session) => Protocol::counts(session)),+ }
             }
 
-            pub(crate) fn may_go_on(&self) -> bool {
-                match self { $(Self::$name(one) => one.may_go_on()),+ }
+            pub(crate) fn allows_unsolicited(&self) -> bool {
+                match self { $(Self::$name(session) => session.allows_unsolicited()),+ }
             }
         }
     };
@@ -229,30 +232,35 @@ impl Replies {
 }
 
 /// Begin to log in with the protocol of the workload.
-pub(crate) fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed> {
+pub(crate) fn login(
+    parameters: &LoginParameters<'_>,
+    out: &mut Vec<u8>,
+) -> Result<Box<dyn Handshake>, Failed> {
     use howfar_wire::{memcached, mysql, postgres, redis};
-    let protocol = entry.program.commands().map(Commands::protocol);
+    let protocol = parameters.program.commands().map(Commands::protocol);
     match protocol {
-        None => match entry.program.protocol() {
-            SqlProtocol::Mysql => mysql::Answer::login(entry, out),
-            SqlProtocol::Postgresql => postgres::Answer::login(entry, out),
+        None => match parameters.program.protocol() {
+            SqlProtocol::Mysql => mysql::Answer::login(parameters, out),
+            SqlProtocol::Postgresql => postgres::Answer::login(parameters, out),
         },
-        Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3) => redis::Replies::login(entry, out),
+        Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3) => {
+            redis::Replies::login(parameters, out)
+        }
         Some(jobs::Protocol::MemcachedText | jobs::Protocol::MemcachedMeta) => {
-            memcached::Replies::login(entry, out)
+            memcached::Replies::login(parameters, out)
         }
     }
 }
 
 fn key_value_login(
     replies: Replies,
-    entry: &Entry<'_>,
+    parameters: &LoginParameters<'_>,
     out: &mut Vec<u8>,
 ) -> Result<Box<dyn Handshake>, Failed> {
-    let Some(commands) = entry.program.commands() else {
+    let Some(commands) = parameters.program.commands() else {
         return Err(internal("a key-value store for a workload of statements"));
     };
-    let handshake = KeyValueHandshake::begin(commands.protocol(), replies, entry, out)?;
+    let handshake = KeyValueHandshake::begin(commands.protocol(), replies, parameters, out)?;
     Ok(Box::new(handshake))
 }
 
@@ -272,9 +280,11 @@ fn encode_commands(request: Request<'_>, out: &mut Vec<u8>, replies: &mut impl E
 }
 
 #[inline]
-fn ended_commands(ended: Result<bool, keyvalue::Malformed>) -> Result<Option<Outcome>, Broken> {
+fn commands_outcome(
+    ended: Result<bool, keyvalue::Malformed>,
+) -> Result<Option<Outcome>, ConnectionError> {
     match ended {
         Ok(ended) => Ok(ended.then_some(Outcome::Commands)),
-        Err(error) => Err(Broken::NotSpoken(error)),
+        Err(error) => Err(ConnectionError::MalformedKeyValue(error)),
     }
 }

@@ -5,14 +5,17 @@ use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{self, Answer, command};
 
 use super::{Handshake, Outcome, Protocol, Request};
-use crate::connection::Broken;
-use crate::login::{Entry, Login};
+use crate::connection::ConnectionError;
+use crate::login::{Login, LoginParameters};
 use crate::statements::Slot;
 
 impl Protocol for Answer {
     /// Sends nothing: the server speaks first.
-    fn login(entry: &Entry<'_>, _out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed> {
-        Ok(Box::new(Login::new(entry.program)))
+    fn login(
+        parameters: &LoginParameters<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Result<Box<dyn Handshake>, Failed> {
+        Ok(Box::new(Login::new(parameters.program)))
     }
 
     #[inline]
@@ -51,13 +54,13 @@ impl Protocol for Answer {
         input: &[u8],
         types: &[u8],
         work: &mut Work,
-    ) -> Result<Option<Outcome>, Broken> {
+    ) -> Result<Option<Outcome>, ConnectionError> {
         match self.feed(input, types, work) {
             Ok(ended) => Ok(ended.map(|ended| match ended {
                 mysql::Outcome::Done(done) => Outcome::Done(done),
                 mysql::Outcome::Failed(error) => Outcome::Failed(error),
             })),
-            Err(error) => Err(Broken::Malformed(error)),
+            Err(error) => Err(ConnectionError::Malformed(error)),
         }
     }
 

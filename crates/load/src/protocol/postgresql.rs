@@ -5,13 +5,16 @@ use howfar_wire::mysql::row::Work;
 use howfar_wire::postgres::{self, Answer, request};
 
 use super::{Handshake, Outcome, Protocol, Request};
-use crate::connection::Broken;
-use crate::login::{Entry, PostgresLogin};
+use crate::connection::ConnectionError;
+use crate::login::{LoginParameters, PostgresLogin};
 use crate::statements::Slot;
 
 impl Protocol for Answer {
-    fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed> {
-        Ok(Box::new(PostgresLogin::begin(entry, out)?))
+    fn login(
+        parameters: &LoginParameters<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Box<dyn Handshake>, Failed> {
+        Ok(Box::new(PostgresLogin::begin(parameters, out)?))
     }
 
     /// A transaction that is restarted after an error first rolls back the failed block.
@@ -22,9 +25,9 @@ impl Protocol for Answer {
             request::query_with(out, |sql| sql.extend_from_slice(b"ROLLBACK"));
         }
         let count = if request.program.is_text(request.due) {
-            simple(request, out)
+            encode_simple(request, out)
         } else {
-            extended(request, out)
+            encode_extended(request, out)
         };
         self.begin(before + 1);
         count + u64::from(before)
@@ -36,13 +39,13 @@ impl Protocol for Answer {
         input: &[u8],
         _types: &[u8],
         work: &mut Work,
-    ) -> Result<Option<Outcome>, Broken> {
+    ) -> Result<Option<Outcome>, ConnectionError> {
         match self.feed(input, work) {
             Ok(ended) => Ok(ended.map(|ended| match ended {
                 postgres::Outcome::Done(done) => Outcome::Done(done),
                 postgres::Outcome::Failed(error) => Outcome::Failed(error),
             })),
-            Err(error) => Err(Broken::NotPostgres(error)),
+            Err(error) => Err(ConnectionError::MalformedPostgres(error)),
         }
     }
 
@@ -55,13 +58,13 @@ impl Protocol for Answer {
     }
 
     /// True: a server may send notices, parameters and notifications at any time.
-    fn may_go_on(&self) -> bool {
+    fn allows_unsolicited(&self) -> bool {
         true
     }
 }
 
 /// Append statements in the simple protocol, with values in the text. Returns their number.
-fn simple(request: Request<'_>, out: &mut Vec<u8>) -> u64 {
+fn encode_simple(request: Request<'_>, out: &mut Vec<u8>) -> u64 {
     let Request {
         program,
         due,
@@ -85,7 +88,7 @@ fn simple(request: Request<'_>, out: &mut Vec<u8>) -> u64 {
 
 /// Append statements in the extended protocol, with bound values: as many as the pipeline allows, and one Sync. Returns their number.
 #[inline]
-fn extended(request: Request<'_>, out: &mut Vec<u8>) -> u64 {
+fn encode_extended(request: Request<'_>, out: &mut Vec<u8>) -> u64 {
     let Request {
         program,
         mut due,

@@ -6,15 +6,18 @@ use howfar_wire::mysql::row::Work;
 use howfar_wire::redis::{Replies, request};
 
 use super::{
-    Handshake, Outcome, Protocol, Request, encode_commands, ended_commands, key_value_login,
+    Handshake, Outcome, Protocol, Request, commands_outcome, encode_commands, key_value_login,
 };
-use crate::connection::Broken;
-use crate::login::Entry;
+use crate::connection::ConnectionError;
+use crate::login::LoginParameters;
 
 impl Protocol for Replies {
-    fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed> {
+    fn login(
+        parameters: &LoginParameters<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Box<dyn Handshake>, Failed> {
         let replies = super::Replies::Redis(Self::default());
-        key_value_login(replies, entry, out)
+        key_value_login(replies, parameters, out)
     }
 
     #[inline]
@@ -28,8 +31,8 @@ impl Protocol for Replies {
         input: &[u8],
         _types: &[u8],
         work: &mut Work,
-    ) -> Result<Option<Outcome>, Broken> {
-        ended_commands(self.feed(input, |part| work.bytes(part)))
+    ) -> Result<Option<Outcome>, ConnectionError> {
+        commands_outcome(self.feed(input, |part| work.bytes(part)))
     }
 
     fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -45,7 +48,7 @@ impl Protocol for Replies {
         Some(self.counts())
     }
 
-    fn may_go_on(&self) -> bool {
+    fn allows_unsolicited(&self) -> bool {
         true
     }
 }

@@ -12,31 +12,31 @@ use crate::channel::Channel;
 use crate::exchange::Exchange;
 use crate::failure;
 
-/// Maximum memory for a reply: INFO's part about the server has some hundred bytes.
-const LARGEST: usize = 1 << 16;
+/// Maximum memory for a reply: INFO's server section has a few hundred bytes.
+const MAX_INFO_BYTES: usize = 1 << 16;
 /// Maximum length of the answer to `version` and `mn`.
-const LONGEST: usize = 512;
+const MAX_VERSION_REPLY_BYTES: usize = 512;
 /// The version of a server that does not report it, or that cannot be queried.
 pub(super) const UNKNOWN: &str = "unknown";
 
 /// Query a store for its version, and for its id of this connection if it has one.
-pub(super) fn ask(
-    of: ReceiptContext<'_>,
+pub(super) fn query_store(
+    context: ReceiptContext<'_>,
     socket: &OwnedFd,
     channel: &mut Channel,
     protocol: Protocol,
 ) -> Result<(String, Option<u32>), Failed> {
     let exchange = Exchange {
-        target: of.entry.target,
+        target: context.parameters.target,
         socket,
         channel,
-        limit_ns: of.limit_ns,
-        most_ns: of.limit_ns,
+        idle_timeout_ns: context.limit_ns,
+        total_timeout_ns: context.limit_ns,
     };
     match protocol {
         Protocol::Resp2 | Protocol::Resp3 => redis(exchange, protocol),
         Protocol::MemcachedText => memcached(exchange, protocol, "version\r\n", 1),
-        // Check that the server knows the meta commands: otherwise it would never end a group of them.
+        // Also send `mn`: a server without meta commands would never end a group of them, and is found out here.
         Protocol::MemcachedMeta => memcached(exchange, protocol, "version\r\nmn\r\n", 2),
     }
 }
@@ -46,12 +46,12 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
     request::command(&mut commands, &[b"INFO", b"server"]);
     request::command(&mut commands, &[b"CLIENT", b"ID"]);
     let target = exchange.target;
-    let (mut decoder, mut replies) = (Decoder::new(LARGEST), Vec::new());
-    exchange.ask(&commands, "INFO and CLIENT ID", |mut input| {
+    let (mut decoder, mut replies) = (Decoder::new(MAX_INFO_BYTES), Vec::new());
+    exchange.request(&commands, "INFO and CLIENT ID", |mut input| {
         while !input.is_empty() {
             let value = decoder
                 .next(&mut input)
-                .map_err(|error| failure::not_spoken(target, Some(protocol), &error))?;
+                .map_err(|error| failure::malformed_key_value(target, Some(protocol), &error))?;
             replies.extend(value.filter(|value| !matches!(value, Value::Push(_))));
         }
         Ok(replies.len() >= 2)
@@ -62,7 +62,7 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
     if let Value::Error(line) = info {
         let refusal = Refusal::of(line);
         if refusal.word.name() == "NOAUTH" {
-            return Err(failure::command(target, "INFO", &refusal));
+            return Err(failure::command_failed(target, "INFO", &refusal));
         }
     }
     let id = match id {
@@ -89,16 +89,18 @@ fn memcached(
     lines: usize,
 ) -> Result<(String, Option<u32>), Failed> {
     let mut received = Vec::new();
-    exchange.ask(command.as_bytes(), "version", |input| {
-        let room = LONGEST.saturating_sub(received.len());
-        received.extend_from_slice(&input[..input.len().min(room)]);
-        let whole = received.split(|&byte| byte == b'\n').count() - 1;
-        Ok(whole >= lines || received.len() == LONGEST)
+    exchange.request(command.as_bytes(), "version", |input| {
+        let capacity = MAX_VERSION_REPLY_BYTES.saturating_sub(received.len());
+        received.extend_from_slice(&input[..input.len().min(capacity)]);
+        let complete_lines = received.split(|&byte| byte == b'\n').count() - 1;
+        Ok(complete_lines >= lines || received.len() == MAX_VERSION_REPLY_BYTES)
     })?;
     let text = String::from_utf8_lossy(&received);
-    let mut found = text.split("\r\n");
-    let version = found.next().and_then(|line| line.strip_prefix("VERSION "));
-    match (version, lines == 1 || found.next() == Some("MN")) {
+    let mut reply_lines = text.split("\r\n");
+    let version = reply_lines
+        .next()
+        .and_then(|line| line.strip_prefix("VERSION "));
+    match (version, lines == 1 || reply_lines.next() == Some("MN")) {
         (Some(version), true) => Ok((format!("Memcached {version}"), None)),
         _ => Err(Failed::new(
             FailCode::Protocol,

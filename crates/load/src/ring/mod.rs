@@ -7,7 +7,7 @@
 //! between the completion that names them and their return to the kernel.
 #![allow(unsafe_code)] // entries of the ring hold addresses
 
-mod replies;
+mod buffers;
 #[cfg(test)]
 mod tests;
 
@@ -19,22 +19,22 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 use rustix::net::{self, Shutdown};
 
-use replies::Replies;
+use buffers::ReceiveBuffers;
 
 /// Entries of the submission queue: a longer batch is submitted in parts.
-const SUBMISSIONS: u32 = 1024;
-/// Entries that may wait to be submitted together: a send counts as sent when it is queued, so the others must not delay it for long.
-const TOGETHER: usize = 32;
+const SUBMISSION_ENTRIES: u32 = 1024;
+/// Maximum number of entries that wait to be submitted together: a send counts as sent when it is queued, so it must not wait long.
+const MAX_QUEUED: usize = 32;
 /// Room for packets, in bytes, before part of a batch must be submitted.
-const PACKETS: usize = 64 * 1024;
-const GROUP: u16 = 0;
+const PACKET_BYTES: usize = 64 * 1024;
+const BUFFER_GROUP: u16 = 0;
 
 /// The two high bits of an entry's user data are its kind; the rest is a token, or a send's number.
 const KIND: u64 = 0b11 << 62;
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1 << 62;
 const WRITABLE: u64 = 2 << 62;
-const DOORS: u64 = 3 << 62;
+const EPOLL: u64 = 3 << 62;
 
 /// Identifies an open socket in a ring: the connection's index in the low bits, a number unique to this socket above.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Token {
         Self((u64::from(generation & (u32::MAX >> 2)) << 32) | (index as u64 & 0xFFFF_FFFF))
     }
 
-    fn of(data: u64) -> Self {
+    fn from_user_data(data: u64) -> Self {
         Self(data & !KIND)
     }
 
@@ -68,8 +68,8 @@ pub(crate) enum Event {
     Starved {
         token: Token,
     },
-    /// The other side has closed the connection, or it broke.
-    Over {
+    /// The other side has closed the connection, or the connection failed.
+    Closed {
         token: Token,
         error: Option<Errno>,
     },
@@ -79,7 +79,7 @@ pub(crate) enum Event {
         rest: Vec<u8>,
     },
     /// A send failed.
-    Refused {
+    SendFailed {
         token: Token,
         error: Errno,
     },
@@ -87,7 +87,7 @@ pub(crate) enum Event {
         token: Token,
     },
     /// The watched descriptor is readable; `armed`: it is still watched.
-    Doors {
+    EpollReady {
         armed: bool,
     },
 }
@@ -95,14 +95,14 @@ pub(crate) enum Event {
 /// A send of the current batch: where its bytes are, in case the socket does not take them all.
 struct Sent {
     token: Token,
-    at: usize,
+    offset: usize,
     len: usize,
 }
 
 pub(crate) struct Ring {
     // Dropped first, so that the kernel releases the memory below before it is freed.
     uring: IoUring,
-    replies: Replies,
+    buffers: ReceiveBuffers,
     packets: Vec<u8>,
     sends: Vec<Sent>,
     batch: u64,
@@ -110,12 +110,12 @@ pub(crate) struct Ring {
     starved: u64,
     /// Whether a receive found no buffer since the last call.
     short_of_buffers: bool,
-    came: Vec<cqueue::Entry>,
-    seen: usize,
+    completions: Vec<cqueue::Entry>,
+    next_completion: usize,
     /// Sends that failed in the last call; reported before other events.
     failed: Vec<Event>,
     /// Sockets to close after the next call: until they are submitted, entries refer to descriptors by number.
-    retired: Vec<OwnedFd>,
+    to_close: Vec<OwnedFd>,
 }
 
 impl std::fmt::Debug for Ring {
@@ -127,42 +127,42 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring for `connections`, with receive buffers of `piece` bytes; disabled until the thread that will use it calls
+    /// A ring for `connections`, with receive buffers of `buffer_bytes` bytes; disabled until the thread that will use it calls
     /// [`Ring::start`].
-    pub(crate) fn new(connections: usize, piece: usize) -> io::Result<Self> {
+    pub(crate) fn new(connections: usize, buffer_bytes: usize) -> io::Result<Self> {
         // Maximum completions between two calls: for each connection one ended receive and one failed send, and one for each buffer.
-        let replies = Replies::new(connections, piece)?;
-        let completions = 2 * connections as u32 + 2 * u32::from(replies.entries());
+        let buffers = ReceiveBuffers::new(connections, buffer_bytes)?;
+        let max_completions = 2 * connections as u32 + 2 * u32::from(buffers.entries());
         let uring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_submit_all()
             .setup_r_disabled()
             .setup_clamp()
-            .setup_cqsize(completions.next_power_of_two().max(SUBMISSIONS))
-            .build(SUBMISSIONS)?;
+            .setup_cqsize(max_completions.next_power_of_two().max(SUBMISSION_ENTRIES))
+            .build(SUBMISSION_ENTRIES)?;
         // SAFETY: the address is that of `entries` entries, initialised and aligned to a page, that outlive the ring.
         unsafe {
             uring.submitter().register_buf_ring_with_flags(
-                replies.address(),
-                replies.entries(),
-                GROUP,
+                buffers.address(),
+                buffers.entries(),
+                BUFFER_GROUP,
                 0,
             )?;
         }
         Ok(Self {
             uring,
-            replies,
-            packets: Vec::with_capacity(PACKETS),
-            sends: Vec::with_capacity(SUBMISSIONS as usize),
+            buffers,
+            packets: Vec::with_capacity(PACKET_BYTES),
+            sends: Vec::with_capacity(SUBMISSION_ENTRIES as usize),
             batch: 1,
             generation: 0,
             starved: 0,
             short_of_buffers: false,
-            came: Vec::with_capacity(SUBMISSIONS as usize),
-            seen: 0,
+            completions: Vec::with_capacity(SUBMISSION_ENTRIES as usize),
+            next_completion: 0,
             failed: Vec::new(),
-            retired: Vec::new(),
+            to_close: Vec::new(),
         })
     }
 
@@ -183,36 +183,36 @@ impl Ring {
     }
 
     /// Report whenever this descriptor is readable.
-    pub(crate) fn watch(&mut self, doors: &OwnedFd) -> io::Result<()> {
-        let fd = Fd(doors.as_raw_fd());
+    pub(crate) fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        let fd = Fd(epoll.as_raw_fd());
         let poll = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true);
-        self.push(&poll.build().user_data(DOORS))
+        self.push(&poll.build().user_data(EPOLL))
     }
 
     /// Start to receive from a new socket.
-    pub(crate) fn admit(&mut self, socket: &OwnedFd, index: usize) -> io::Result<Token> {
+    pub(crate) fn register(&mut self, socket: &OwnedFd, index: usize) -> io::Result<Token> {
         self.generation = self.generation.wrapping_add(1);
         let token = Token::new(self.generation, index);
-        self.arm(socket, token)?;
+        self.arm_receive(socket, token)?;
         Ok(token)
     }
 
     /// Receive again after a receive has ended.
-    pub(crate) fn arm(&mut self, socket: &OwnedFd, token: Token) -> io::Result<()> {
-        let receive = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), GROUP);
+    pub(crate) fn arm_receive(&mut self, socket: &OwnedFd, token: Token) -> io::Result<()> {
+        let receive = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), BUFFER_GROUP);
         self.push(&receive.build().user_data(RECEIVE | token.0))
     }
 
     /// Report once when the socket is writable.
-    pub(crate) fn await_room(&mut self, socket: &OwnedFd, token: Token) -> io::Result<()> {
+    pub(crate) fn await_writable(&mut self, socket: &OwnedFd, token: Token) -> io::Result<()> {
         let poll = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32);
         self.push(&poll.build().user_data(WRITABLE | token.0))
     }
 
-    /// Send a copy of `bytes` with the next call, or as soon as [`TOGETHER`] entries are queued. Only failed sends are reported.
+    /// Send a copy of `bytes` with the next call, or as soon as [`MAX_QUEUED`] entries are queued. Only failed sends are reported.
     #[inline]
     pub(crate) fn send(&mut self, socket: &OwnedFd, token: Token, bytes: &[u8]) -> io::Result<()> {
-        if self.uring.submission().len() >= TOGETHER {
+        if self.uring.submission().len() >= MAX_QUEUED {
             self.submit()?;
         }
         if self.packets.capacity() - self.packets.len() < bytes.len() {
@@ -220,10 +220,10 @@ impl Ring {
             self.submit()?;
             self.packets.reserve(bytes.len());
         }
-        let at = self.packets.len();
+        let offset = self.packets.len();
         self.packets.extend_from_slice(bytes);
-        // SAFETY: `at` is inside the vector, whose memory stays where it is: it grows only after a submission.
-        let address = unsafe { self.packets.as_ptr().add(at) };
+        // SAFETY: `offset` is inside the vector, whose memory stays where it is: it grows only after a submission.
+        let address = unsafe { self.packets.as_ptr().add(offset) };
         // `MSG_WAITALL`: a partial send is reported as a failure, not suppressed as a success.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL;
         let send = opcode::Send::new(Fd(socket.as_raw_fd()), address, bytes.len() as u32)
@@ -233,20 +233,20 @@ impl Ring {
             .user_data(SEND | self.sends.len() as u64);
         self.sends.push(Sent {
             token,
-            at,
+            offset,
             len: bytes.len(),
         });
         self.push(&send)
     }
 
     /// Close a socket once all its entries are submitted.
-    pub(crate) fn retire(&mut self, socket: OwnedFd) {
-        self.retired.push(socket);
+    pub(crate) fn close_later(&mut self, socket: OwnedFd) {
+        self.to_close.push(socket);
     }
 
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: sockets stay open until after the submission (`retire`), and packets do not move (`send`).
+        // SAFETY: sockets stay open until after the submission (`close_later`), and packets do not move (`send`).
         if unsafe { self.uring.submission().push(entry) }.is_ok() {
             return Ok(());
         }
@@ -267,15 +267,15 @@ impl Ring {
         Ok(())
     }
 
-    /// Submit all, and wait for an event up to `patience_ns`; `None` waits for ever.
+    /// Submit all, and wait for an event up to `max_wait_ns`; `None` waits without limit.
     #[inline]
-    pub(crate) fn wait(&mut self, patience_ns: Option<u64>) -> io::Result<()> {
+    pub(crate) fn wait(&mut self, max_wait_ns: Option<u64>) -> io::Result<()> {
         if std::mem::take(&mut self.short_of_buffers) {
-            self.replies.grow();
+            self.buffers.grow();
         }
-        let outcome = match patience_ns {
+        let outcome = match max_wait_ns {
             None => self.uring.submit_and_wait(1),
-            Some(0) => self.look(),
+            Some(0) => self.submit_and_poll(),
             Some(left) => {
                 let left = Timespec::new()
                     .sec(left / 1_000_000_000)
@@ -290,18 +290,18 @@ impl Ring {
             Err(error) => return Err(error),
         }
         self.submit()?;
-        self.came.clear();
-        self.seen = 0;
-        self.came.extend(self.uring.completion());
-        for entry in &self.came {
+        self.completions.clear();
+        self.next_completion = 0;
+        self.completions.extend(self.uring.completion());
+        for entry in &self.completions {
             if entry.user_data() & KIND == SEND {
-                self.failed.push(self.short(entry));
+                self.failed.push(self.failed_send_event(entry));
             }
         }
         self.packets.clear();
         self.sends.clear();
         self.batch += 1;
-        for socket in self.retired.drain(..) {
+        for socket in self.to_close.drain(..) {
             // Closing alone is not enough: the socket's receive holds it open.
             let _ = net::shutdown(socket.as_fd(), Shutdown::Both);
         }
@@ -309,7 +309,7 @@ impl Ring {
     }
 
     /// Submit all and get pending completions without waiting.
-    fn look(&self) -> io::Result<usize> {
+    fn submit_and_poll(&self) -> io::Result<usize> {
         let flags = EnterFlags::GETEVENTS.bits();
         // SAFETY: all arguments are numbers; what the entries point to is valid, see `push`.
         unsafe {
@@ -321,7 +321,7 @@ impl Ring {
 
     /// The event of a send that did not fully succeed.
     #[cold]
-    fn short(&self, entry: &cqueue::Entry) -> Event {
+    fn failed_send_event(&self, entry: &cqueue::Entry) -> Event {
         let sent = &self.sends[(entry.user_data() & !KIND) as usize];
         let token = sent.token;
         let done = match entry.result() {
@@ -329,10 +329,10 @@ impl Ring {
             error if error == -libc::EAGAIN || error == -libc::EINTR => 0,
             error => {
                 let error = Errno::from_raw_os_error(-error);
-                return Event::Refused { token, error };
+                return Event::SendFailed { token, error };
             }
         };
-        let rest = self.packets[sent.at + done..sent.at + sent.len].to_vec();
+        let rest = self.packets[sent.offset + done..sent.offset + sent.len].to_vec();
         Event::Unsent { token, rest }
     }
 
@@ -343,21 +343,21 @@ impl Ring {
             return Some(event);
         }
         loop {
-            let entry = self.came.get(self.seen)?;
-            self.seen += 1;
+            let entry = self.completions.get(self.next_completion)?;
+            self.next_completion += 1;
             let (data, result) = (entry.user_data(), entry.result());
             let armed = cqueue::more(entry.flags());
-            let token = Token::of(data);
+            let token = Token::from_user_data(data);
             return Some(match data & KIND {
                 SEND => continue,
                 WRITABLE => Event::Writable { token },
-                DOORS => Event::Doors { armed },
+                EPOLL => Event::EpollReady { armed },
                 _ => match (cqueue::buffer_select(entry.flags()), result) {
                     (Some(id), _) => {
                         let count = result.max(0) as usize;
-                        self.replies.take(id, &mut buffer[..count]);
+                        self.buffers.copy_out(id, &mut buffer[..count]);
                         if count == 0 {
-                            Event::Over { token, error: None }
+                            Event::Closed { token, error: None }
                         } else {
                             Event::Received {
                                 token,
@@ -366,13 +366,13 @@ impl Ring {
                             }
                         }
                     }
-                    (None, 0) => Event::Over { token, error: None },
+                    (None, 0) => Event::Closed { token, error: None },
                     (None, error) if error == -libc::ENOBUFS => {
                         self.starved += 1;
                         self.short_of_buffers = true;
                         Event::Starved { token }
                     }
-                    (None, error) => Event::Over {
+                    (None, error) => Event::Closed {
                         token,
                         error: Some(Errno::from_raw_os_error(-error)),
                     },

@@ -6,15 +6,15 @@ use std::os::unix::net::UnixStream;
 use super::*;
 
 /// Number of simultaneous replies: more than the initial number of buffers.
-const MANY: usize = 400;
+const REPLIES: usize = 400;
 
 /// Receive a byte that each peer has sent before; returns how often a receive found no buffer until all had arrived.
-fn round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
-    let (before, mut buffer, mut came) = (ring.starved(), [0; 64], 0);
+fn receive_round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
+    let (before, mut buffer, mut received) = (ring.starved(), [0; 64], 0);
     for (_, peer) in &mut *pairs {
         peer.write_all(b"x").expect("room for a byte");
     }
-    while came < pairs.len() {
+    while received < pairs.len() {
         ring.wait(None).expect("a ring");
         while let Some(event) = ring.next(&mut buffer) {
             match event {
@@ -23,14 +23,14 @@ fn round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
                     count,
                     armed,
                 } => {
-                    came += count;
+                    received += count;
                     if !armed {
-                        ring.arm(&pairs[token.index()].0, token)
+                        ring.arm_receive(&pairs[token.index()].0, token)
                             .expect("an open socket");
                     }
                 }
                 Event::Starved { token } => ring
-                    .arm(&pairs[token.index()].0, token)
+                    .arm_receive(&pairs[token.index()].0, token)
                     .expect("an open socket"),
                 other => panic!("{other:?}"),
             }
@@ -42,7 +42,7 @@ fn round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
 type Pairs = Vec<(OwnedFd, UnixStream)>;
 
 /// A ring of this thread, and `count` sockets that it receives from, with their peers.
-fn ready(count: usize) -> Option<(Ring, Pairs, Vec<Token>)> {
+fn ring_with_sockets(count: usize) -> Option<(Ring, Pairs, Vec<Token>)> {
     crate::socket::allow_descriptors(2 * count as u64).expect("descriptors");
     let mut ring = match Ring::new(count, 1024) {
         Ok(ring) => ring,
@@ -57,7 +57,7 @@ fn ready(count: usize) -> Option<(Ring, Pairs, Vec<Token>)> {
         .map(|(ours, peer)| (ours.into(), peer))
         .collect();
     let admit = |(index, (ours, _)): (usize, &(OwnedFd, UnixStream))| {
-        ring.admit(ours, index).expect("an open socket")
+        ring.register(ours, index).expect("an open socket")
     };
     let tokens = pairs.iter().enumerate().map(admit).collect();
     Some((ring, pairs, tokens))
@@ -65,32 +65,36 @@ fn ready(count: usize) -> Option<(Ring, Pairs, Vec<Token>)> {
 
 #[test]
 fn buffers_become_as_many_as_replies_that_come_at_once() {
-    let Some((mut ring, mut pairs, _)) = ready(MANY) else {
+    let Some((mut ring, mut pairs, _)) = ring_with_sockets(REPLIES) else {
         return;
     };
-    if round(&mut ring, &mut pairs) == 0 {
+    if receive_round(&mut ring, &mut pairs) == 0 {
         eprintln!("SKIPPED: this kernel waits for buffers by itself");
         return;
     }
-    assert_eq!(round(&mut ring, &mut pairs), 0, "there are enough now");
+    assert_eq!(
+        receive_round(&mut ring, &mut pairs),
+        0,
+        "there are enough now"
+    );
 }
 
 /// The test does not wait on the ring, so the only sends submitted are those that later sends have pushed out.
 #[test]
 fn a_send_waits_for_a_bounded_number_of_others() {
-    let Some((mut ring, mut pairs, tokens)) = ready(3 * TOGETHER) else {
+    let Some((mut ring, mut pairs, tokens)) = ring_with_sockets(3 * MAX_QUEUED) else {
         return;
     };
     ring.wait(Some(0)).expect("a ring");
     for ((ours, _), token) in pairs.iter().zip(tokens) {
         ring.send(ours, token, b"x").expect("an open socket");
     }
-    let left = |(_, peer): &mut (OwnedFd, UnixStream)| {
+    let sent = |(_, peer): &mut (OwnedFd, UnixStream)| {
         peer.set_nonblocking(true).expect("a socket");
         peer.read(&mut [0]).is_ok_and(|count| count == 1)
     };
-    let left: Vec<bool> = pairs.iter_mut().map(left).collect();
-    let first = left.iter().take_while(|left| **left).count();
-    assert_eq!(first, 2 * TOGETHER, "{left:?}");
-    assert!(!left[first..].contains(&true), "{left:?}");
+    let sent: Vec<bool> = pairs.iter_mut().map(sent).collect();
+    let first = sent.iter().take_while(|sent| **sent).count();
+    assert_eq!(first, 2 * MAX_QUEUED, "{sent:?}");
+    assert!(!sent[first..].contains(&true), "{sent:?}");
 }

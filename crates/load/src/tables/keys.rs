@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use howfar_contract::jobs::{Action, KeyValue};
 use howfar_contract::{Failed, internal};
 
-use super::Site;
+use super::TablesContext;
 use crate::connecting::open_one;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::login::Entry;
+use crate::login::LoginParameters;
 use crate::protocol::{Outcome, Replies};
 use crate::workload::commands::{Commands, Verb};
 use howfar_wire::mysql::row::Work;
@@ -17,40 +17,41 @@ use howfar_wire::mysql::row::Work;
 /// A request is sent once it has this many bytes.
 const BATCH_BYTES: usize = 64 * 1024;
 /// Maximum commands in a request, which limits the replies to reads.
-const BATCH: u64 = 256;
+const BATCH_KEYS: u64 = 256;
 
-/// The work of connection `number` of a job: every n-th batch of keys.
-pub(super) fn work(
-    site: &Site,
+/// Do the work of connection `number` out of n: every n-th batch of keys.
+pub(super) fn process_keys(
+    context: &TablesContext,
     load: &KeyValue,
-    entry: &Entry<'_>,
+    parameters: &LoginParameters<'_>,
     number: u64,
 ) -> Result<(), Failed> {
-    let commands = entry
+    let commands = parameters
         .program
         .commands()
         .ok_or_else(|| internal("a workload of keys without commands"))?;
-    let (socket, mut session) = open_one(entry, &site.address, site.job.connect_timeout_ns)?;
+    let (socket, mut session) =
+        open_one(parameters, &context.address, context.job.connect_timeout_ns)?;
     let mut exchange = Exchange {
-        target: &site.job.target,
+        target: &context.job.target,
         socket: &socket,
         channel: &mut session.channel,
-        limit_ns: site.job.stall_timeout_ns,
+        idle_timeout_ns: context.job.stall_timeout_ns,
         // No limit: a batch of long values may take long over a slow path.
-        most_ns: u64::MAX,
+        total_timeout_ns: u64::MAX,
     };
-    let verb = match site.job.action {
+    let verb = match context.job.action {
         Action::Prepare => Verb::Set,
         Action::Warmup => Verb::Get,
         Action::Cleanup => Verb::Delete,
     };
-    let connections = u64::from(site.connections);
-    let mut first = 1 + number * BATCH;
-    while first <= load.keys && !site.stop.load(Ordering::Relaxed) {
-        let last = load.keys.min(first + BATCH - 1);
+    let connections = u64::from(context.connections);
+    let mut first = 1 + number * BATCH_KEYS;
+    while first <= load.keys && !context.stop.load(Ordering::Relaxed) {
+        let last = load.keys.min(first + BATCH_KEYS - 1);
         let mut next = first;
         while next <= last {
-            let begun = next;
+            let batch_start = next;
             let mut request = Vec::new();
             let replies = session
                 .replies
@@ -61,43 +62,47 @@ pub(super) fn work(
                 commands.write_one(verb, next, &mut request, replies);
                 next += 1;
             }
-            let hits = answered(
+            let hits = send_batch(
                 &mut exchange,
                 &request,
                 &mut session.replies,
-                entry,
+                parameters,
                 commands,
             )?;
-            let done = match site.job.action {
+            let done = match context.job.action {
                 // Count only keys found: a store that has evicted keys answers without an error.
                 Action::Warmup => u64::from(hits),
-                Action::Prepare | Action::Cleanup => next - begun,
+                Action::Prepare | Action::Cleanup => next - batch_start,
             };
-            site.inserted.fetch_add(done, Ordering::Relaxed);
+            context.rows_done.fetch_add(done, Ordering::Relaxed);
         }
-        first += connections * BATCH;
+        first += connections * BATCH_KEYS;
     }
     Ok(())
 }
 
 /// Send one request and receive all its replies; returns the number of keys found. Any error of the server ends the job.
-fn answered(
+fn send_batch(
     exchange: &mut Exchange<'_>,
     request: &[u8],
     replies: &mut Replies,
-    entry: &Entry<'_>,
+    parameters: &LoginParameters<'_>,
     commands: &Commands,
 ) -> Result<u32, Failed> {
     let mut work = Work::Skip;
-    exchange.ask(request, "a batch of keys", |bytes| {
+    exchange.request(request, "a batch of keys", |bytes| {
         match replies.decode(bytes, &[], &mut work) {
             Ok(ended) => Ok(matches!(ended, Some(Outcome::Commands))),
-            Err(broken) => Err(broken.translate(entry.target, Some(commands.protocol()))),
+            Err(error) => Err(error.translate(parameters.target, Some(commands.protocol()))),
         }
     })?;
     let counts = replies.counts();
     match counts.and_then(|counts| counts.refused.first()) {
         None => Ok(counts.map_or(0, |counts| counts.hits)),
-        Some(refusal) => Err(failure::command(entry.target, "command", refusal)),
+        Some(refusal) => Err(failure::command_failed(
+            parameters.target,
+            "command",
+            refusal,
+        )),
     }
 }

@@ -19,33 +19,33 @@ use howfar_contract::jobs::{PsMode, SqlProtocol, Sysbench, TablesJob, Workload};
 use howfar_contract::{Failed, internal};
 use howfar_wire::mysql::handshake::Account;
 
-use crate::channel::Wanted;
+use crate::channel::ChannelOptions;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
-use crate::distribution::Ids;
-use crate::login::Entry;
+use crate::distribution::IdSampler;
+use crate::login::LoginParameters;
 use crate::socket::Address;
 use crate::window::emit_event;
 use crate::workload::Program;
 use rows::{BULK_BYTES, Rows};
-use schema::{Piece, Work};
+use schema::{Piece, TableWork};
 
 /// Interval between progress events.
-const TELL_EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Bytes of a packet before its SQL: header and command.
-const BEFORE_SQL: usize = 5;
+const SQL_OFFSET: usize = 5;
 
-/// State shared by the connections.
+/// The job, and the state that its connections share.
 #[derive(Debug)]
-struct Site {
+struct TablesContext {
     job: TablesJob,
     address: Address,
-    wanted: Wanted,
+    channel_options: ChannelOptions,
     connections: u32,
     /// Rows inserted, or keys done.
-    inserted: AtomicU64,
+    rows_done: AtomicU64,
     /// Pieces done.
-    pieces: AtomicU64,
+    pieces_done: AtomicU64,
     doing: Mutex<String>,
     /// A connection failed: begin no new piece.
     stop: AtomicBool,
@@ -56,59 +56,63 @@ pub(crate) fn run(job: TablesJob) -> Result<(), Failed> {
     job.check()?;
     let began_ns = now_ns();
     let address = Address::parse(&job.target)?;
-    let wanted = Wanted::new(&job.session, &job.target)?;
+    let channel_options = ChannelOptions::new(&job.session, &job.target)?;
     let connections = match job.workload.key_value() {
         Some(_) => job.connections,
-        None => Work::of(&job)?.connections(job.connections),
+        None => TableWork::of_job(&job)?.connections(job.connections),
     };
-    let site = Arc::new(Site {
+    let context = Arc::new(TablesContext {
         job,
         address,
-        wanted,
+        channel_options,
         connections,
-        inserted: AtomicU64::new(0),
-        pieces: AtomicU64::new(0),
+        rows_done: AtomicU64::new(0),
+        pieces_done: AtomicU64::new(0),
         doing: Mutex::new("connecting".to_owned()),
         stop: AtomicBool::new(false),
     });
-    let ended = start(&site)?;
-    attend(&site, &ended)?;
+    let outcomes = start(&context)?;
+    report_progress(&context, &outcomes)?;
     emit_event(&TablesDone {
-        rows: site.inserted.load(Ordering::Relaxed),
+        rows: context.rows_done.load(Ordering::Relaxed),
         elapsed_ns: now_ns() - began_ns,
     })
 }
 
 /// Start a thread for each connection; each sends its outcome.
-fn start(site: &Arc<Site>) -> Result<Receiver<Result<(), Failed>>, Failed> {
-    let (sender, ended) = mpsc::channel();
-    for number in 0..site.connections {
-        let (site, sender) = (Arc::clone(site), sender.clone());
+fn start(context: &Arc<TablesContext>) -> Result<Receiver<Result<(), Failed>>, Failed> {
+    let (sender, outcomes) = mpsc::channel();
+    for number in 0..context.connections {
+        let (context, sender) = (Arc::clone(context), sender.clone());
         thread::Builder::new()
             .name(format!("tables {number}"))
             .spawn(move || {
                 // Fails if the receiver is gone because another connection has failed.
-                let _ = sender.send(site.work(u64::from(number)));
+                let _ = sender.send(context.work(u64::from(number)));
             })
             .map_err(|error| internal(format!("starting a thread: {error}")))?;
     }
-    Ok(ended)
+    Ok(outcomes)
 }
 
 /// Report progress until all are done. A failure ends the job at once: connections still waiting for the server end with the process.
-fn attend(site: &Site, ended: &Receiver<Result<(), Failed>>) -> Result<(), Failed> {
-    let mut left = site.connections;
+fn report_progress(
+    context: &TablesContext,
+    outcomes: &Receiver<Result<(), Failed>>,
+) -> Result<(), Failed> {
+    let mut left = context.connections;
     let mut reported_at = now_ns();
     while left > 0 {
-        let patience = TELL_EVERY.saturating_sub(Duration::from_nanos(now_ns() - reported_at));
-        match ended.recv_timeout(patience) {
+        let timeout =
+            PROGRESS_INTERVAL.saturating_sub(Duration::from_nanos(now_ns() - reported_at));
+        match outcomes.recv_timeout(timeout) {
             Ok(Ok(())) => left -= 1,
             Ok(Err(failed)) => {
-                site.stop.store(true, Ordering::Relaxed);
+                context.stop.store(true, Ordering::Relaxed);
                 return Err(failed);
             }
             Err(RecvTimeoutError::Timeout) => {
-                emit_event(&site.progress()?)?;
+                emit_event(&context.progress()?)?;
                 reported_at = now_ns();
             }
             Err(RecvTimeoutError::Disconnected) => {
@@ -119,21 +123,21 @@ fn attend(site: &Site, ended: &Receiver<Result<(), Failed>>) -> Result<(), Faile
     Ok(())
 }
 
-impl Site {
+impl TablesContext {
     fn progress(&self) -> Result<TablesProgress, Failed> {
         if let Some(load) = self.job.workload.key_value() {
             return Ok(TablesProgress {
-                done: self.inserted.load(Ordering::Relaxed),
+                done: self.rows_done.load(Ordering::Relaxed),
                 total: load.keys,
                 doing: "keys".to_owned(),
             });
         }
-        let work = Work::of(&self.job)?;
+        let work = TableWork::of_job(&self.job)?;
         let in_rows = work.rows_each() > 0;
         let done = if in_rows {
-            &self.inserted
+            &self.rows_done
         } else {
-            &self.pieces
+            &self.pieces_done
         };
         Ok(TablesProgress {
             done: done.load(Ordering::Relaxed),
@@ -146,34 +150,34 @@ impl Site {
         })
     }
 
-    /// The work of connection `number`: every n-th piece.
+    /// Do the work of connection `number` out of n: every n-th piece.
     fn work(&self, number: u64) -> Result<(), Failed> {
         let program = match self.job.workload.key_value() {
-            None => nothing_prepared(self.job.protocol),
+            None => unprepared_program(self.job.protocol),
             Some(_) => Program::new(&self.job.workload, self.connections, self.job.seed)
                 .map_err(internal)?,
         };
-        let entry = Entry {
+        let parameters = LoginParameters {
             target: &self.job.target,
             account: Account {
                 user: &self.job.user,
                 password: &self.job.password,
                 database: &self.job.database,
             },
-            wanted: &self.wanted,
+            channel_options: &self.channel_options,
             program: &program,
             decode: false,
             read_only: false,
         };
         if let Some(load) = self.job.workload.key_value() {
-            return keys::work(self, load, &entry, number);
+            return keys::process_keys(self, load, &parameters, number);
         }
-        let work = Work::of(&self.job)?;
+        let work = TableWork::of_job(&self.job)?;
         let limits = Limits {
             connect_ns: self.job.connect_timeout_ns,
             stall_ns: self.job.stall_timeout_ns,
         };
-        let mut client = Client::open(&entry, &self.address, limits)?;
+        let mut client = Client::open(&parameters, &self.address, limits)?;
         for statement in work.setup() {
             client.execute(statement)?;
         }
@@ -181,16 +185,16 @@ impl Site {
             Some(load) if work.rows_each() > 0 => Some(Loader::new(&mut client, load, self)?),
             _ => None,
         };
-        let mut mine = (number..work.pieces()).step_by(self.connections as usize);
-        let going = || !self.stop.load(Ordering::Relaxed);
-        while let Some(at) = mine.next().filter(|_| going()) {
-            self.piece(&work.piece(at), loader.as_ref(), &mut client)?;
-            self.pieces.fetch_add(1, Ordering::Relaxed);
+        let mut own_pieces = (number..work.pieces()).step_by(self.connections as usize);
+        let may_continue = || !self.stop.load(Ordering::Relaxed);
+        while let Some(at) = own_pieces.next().filter(|_| may_continue()) {
+            self.run_piece(&work.piece(at), loader.as_ref(), &mut client)?;
+            self.pieces_done.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn piece(
+    fn run_piece(
         &self,
         piece: &Piece,
         loader: Option<&Loader>,
@@ -199,20 +203,20 @@ impl Site {
         piece
             .doing
             .clone_into(&mut self.doing.lock().unwrap_or_else(PoisonError::into_inner));
-        self.statements(&piece.before, client)?;
+        self.run_statements(&piece.before, client)?;
         if let (Some(table), Some(loader)) = (piece.load, loader) {
             loader.load(table, client, self)?;
         }
-        self.statements(&piece.after, client)
+        self.run_statements(&piece.after, client)
     }
 
-    fn statements(&self, statements: &[String], client: &mut Client<'_>) -> Result<(), Failed> {
+    fn run_statements(&self, statements: &[String], client: &mut Client<'_>) -> Result<(), Failed> {
         for statement in statements {
-            let answered = client.execute(statement)?;
+            let row_counts = client.execute(statement)?;
             // A custom workload inserts rows by its list. Creating an index by copying the table also changes rows, but adds none.
             if self.job.workload.sysbench().is_none() {
-                let rows = answered.affected;
-                self.inserted.fetch_add(rows, Ordering::Relaxed);
+                let rows = row_counts.affected;
+                self.rows_done.fetch_add(rows, Ordering::Relaxed);
             }
         }
         Ok(())
@@ -220,19 +224,19 @@ impl Site {
 }
 
 /// A program for logins that prepare no statements.
-pub(crate) fn nothing_prepared(protocol: SqlProtocol) -> Program {
+pub(crate) fn unprepared_program(protocol: SqlProtocol) -> Program {
     let none = Sysbench {
         db_ps_mode: PsMode::Disable,
         ..Sysbench::default()
     };
-    Program::speaking(protocol, 1, &Workload::OltpPointSelect(none), 1, 0)
+    Program::with_protocol(protocol, 1, &Workload::OltpPointSelect(none), 1, 0)
         .expect("the defaults are a workload")
 }
 
 /// Fills tables over one connection.
 #[derive(Debug)]
 struct Loader {
-    ids: Ids,
+    ids: IdSampler,
     size: u64,
     auto_inc: bool,
     seed: u64,
@@ -240,45 +244,56 @@ struct Loader {
 }
 
 impl Loader {
-    fn new(client: &mut Client<'_>, load: &Sysbench, site: &Site) -> Result<Self, Failed> {
-        let allowed = match site.job.protocol {
-            SqlProtocol::Mysql => longest_packet(client)?,
+    fn new(
+        client: &mut Client<'_>,
+        load: &Sysbench,
+        context: &TablesContext,
+    ) -> Result<Self, Failed> {
+        let allowed = match context.job.protocol {
+            SqlProtocol::Mysql => max_packet_bytes(client)?,
             SqlProtocol::Postgresql => usize::MAX,
         };
         Ok(Self {
-            ids: Ids::new(&load.distribution, load.table_size),
+            ids: IdSampler::new(&load.distribution, load.table_size),
             size: load.table_size,
             auto_inc: load.auto_inc,
-            seed: site.job.seed,
+            seed: context.job.seed,
             // The command's byte counts as well.
             limit: BULK_BYTES.min(allowed.saturating_sub(1)),
         })
     }
 
     /// Fill a table; the next INSERT is built while the server works on the last.
-    fn load(&self, table: u32, client: &mut Client<'_>, site: &Site) -> Result<(), Failed> {
+    fn load(
+        &self,
+        table: u32,
+        client: &mut Client<'_>,
+        context: &TablesContext,
+    ) -> Result<(), Failed> {
         let mut rows = Rows::new(self.seed, table, self.size, self.auto_inc, &self.ids);
-        let mut packet = Vec::with_capacity(self.limit + BEFORE_SQL);
-        let mut waiting = 0;
+        let mut packet = Vec::with_capacity(self.limit + SQL_OFFSET);
+        let mut unfinished_rows = 0;
         loop {
             packet.clear();
-            let mut made = 0;
-            client.query_with(&mut packet, |out| made = rows.insert(self.limit, out));
-            if waiting > 0 {
+            let mut built_rows = 0;
+            client.query_with(&mut packet, |out| built_rows = rows.insert(self.limit, out));
+            if unfinished_rows > 0 {
                 client.finish()?;
-                site.inserted.fetch_add(waiting, Ordering::Relaxed);
+                context
+                    .rows_done
+                    .fetch_add(unfinished_rows, Ordering::Relaxed);
             }
-            if made == 0 || site.stop.load(Ordering::Relaxed) {
+            if built_rows == 0 || context.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            client.start_packet(&packet, &packet[BEFORE_SQL..])?;
-            waiting = made;
+            client.start_packet(&packet, &packet[SQL_OFFSET..])?;
+            unfinished_rows = built_rows;
         }
     }
 }
 
 /// The maximum packet that a server with MySQL's protocol accepts.
-fn longest_packet(client: &mut Client<'_>) -> Result<usize, Failed> {
+fn max_packet_bytes(client: &mut Client<'_>) -> Result<usize, Failed> {
     let answer = client.query("SELECT @@max_allowed_packet")?;
     let value = answer
         .first()

@@ -73,8 +73,8 @@ mod tests {
             scale: 25,
             ..Pgbench::default()
         };
-        let made = statements(Action::Prepare, &load);
-        let parts: Vec<&str> = made
+        let prepare_statements = statements(Action::Prepare, &load);
+        let parts: Vec<&str> = prepare_statements
             .iter()
             .filter(|sql| sql.starts_with("INSERT INTO pgbench_accounts"))
             .filter_map(|sql| sql.split("generate_series").nth(1))
@@ -88,7 +88,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            made.last().map(String::as_str),
+            prepare_statements.last().map(String::as_str),
             Some("ALTER TABLE pgbench_accounts ADD PRIMARY KEY (aid)")
         );
         assert_eq!(statements(Action::Cleanup, &load).len(), 4);

@@ -4,15 +4,15 @@
 use std::io::Write;
 
 use crate::digits;
-use crate::distribution::Ids;
+use crate::distribution::IdSampler;
 use crate::draws::Draws;
 
 /// Bytes that sysbench collects before it sends an INSERT.
 pub(super) const BULK_BYTES: usize = 512 * 1024;
 /// Maximum bytes of a row: a comma, brackets, quotes and separators, two integers of at most 20 digits, and the two strings.
-const LONGEST_ROW: usize = 1 + 2 + 4 + 6 + 2 * 20 + digits::C_LENGTH + digits::PAD_LENGTH;
+const MAX_ROW_BYTES: usize = 1 + 2 + 4 + 6 + 2 * 20 + digits::C_LENGTH + digits::PAD_LENGTH;
 /// Separates the draws of rows from those of transactions with the same seed.
-const ROWS: u64 = 0x7461_626C_6573;
+const STREAM: u64 = 0x7461_626C_6573;
 
 /// One table's rows still to be sent.
 #[derive(Debug)]
@@ -22,12 +22,18 @@ pub(super) struct Rows<'a> {
     size: u64,
     sent: u64,
     auto_inc: bool,
-    ids: &'a Ids,
+    ids: &'a IdSampler,
 }
 
 impl<'a> Rows<'a> {
     /// All rows of `table`. `ids`: distribution of column k. Without `auto_inc` the rows include their ids.
-    pub(super) fn new(seed: u64, table: u32, size: u64, auto_inc: bool, ids: &'a Ids) -> Self {
+    pub(super) fn new(
+        seed: u64,
+        table: u32,
+        size: u64,
+        auto_inc: bool,
+        ids: &'a IdSampler,
+    ) -> Self {
         Self {
             seed,
             table,
@@ -53,26 +59,26 @@ impl<'a> Rows<'a> {
         let before = self.sent;
         loop {
             self.sent += 1;
-            self.row(self.sent, out);
+            self.write_row(self.sent, out);
             // At least one row: if the server's limit is below that, the server reports it.
-            if self.sent == self.size || out.len() - start + LONGEST_ROW > limit {
+            if self.sent == self.size || out.len() - start + MAX_ROW_BYTES > limit {
                 return self.sent - before;
             }
             out.push(b',');
         }
     }
 
-    fn row(&self, row: u64, out: &mut Vec<u8>) {
-        let mut draws = Draws::of(self.seed ^ ROWS, u64::from(self.table), row);
+    fn write_row(&self, row: u64, out: &mut Vec<u8>) {
+        let mut draws = Draws::new(self.seed ^ STREAM, u64::from(self.table), row);
         let k = self.ids.draw(&mut draws);
         out.push(b'(');
         if !self.auto_inc {
             write!(out, "{row}, ").expect("memory");
         }
         write!(out, "{k}, '").expect("memory");
-        digits::c(&mut draws, out);
+        digits::write_c(&mut draws, out);
         out.extend_from_slice(b"', '");
-        digits::pad(&mut draws, out);
+        digits::write_pad(&mut draws, out);
         out.extend_from_slice(b"')");
     }
 }
@@ -84,9 +90,9 @@ mod tests {
     use super::*;
 
     fn inserts(size: u64, auto_inc: bool, limit: usize) -> Vec<String> {
-        let ids = Ids::new(&Distribution::uniform(), size.max(1));
+        let ids = IdSampler::new(&Distribution::uniform(), size.max(1));
         let mut rows = Rows::new(7, 3, size, auto_inc, &ids);
-        let mut found = Vec::new();
+        let mut inserts = Vec::new();
         let mut out = Vec::new();
         let mut total = 0;
         loop {
@@ -95,10 +101,10 @@ mod tests {
                 0 => break,
                 count => total += count,
             }
-            found.push(String::from_utf8(out.clone()).expect("ASCII"));
+            inserts.push(String::from_utf8(out.clone()).expect("ASCII"));
         }
         assert_eq!(total, size);
-        found
+        inserts
     }
 
     /// The rows of all INSERTs, without their `head`.
@@ -123,14 +129,14 @@ mod tests {
 
     #[test]
     fn a_row_has_sysbenchs_shape() {
-        let made = rows(&inserts(2, true, BULK_BYTES), HEAD);
-        assert_eq!(made.len(), 2);
-        let fields: Vec<&str> = made[0].split(", ").collect();
+        let rows_of_table = rows(&inserts(2, true, BULK_BYTES), HEAD);
+        assert_eq!(rows_of_table.len(), 2);
+        let fields: Vec<&str> = rows_of_table[0].split(", ").collect();
         assert!((1..=2).contains(&fields[0].parse::<u64>().expect("k")));
         assert_eq!((fields[1].len(), fields[2].len()), (119 + 2, 59 + 2));
         let explicit = inserts(2, false, BULK_BYTES);
         let numbered = rows(&explicit, "INSERT INTO sbtest3(id, k, c, pad) VALUES");
-        assert_eq!(numbered[1], format!("2, {}", made[1]));
+        assert_eq!(numbered[1], format!("2, {}", rows_of_table[1]));
     }
 
     #[test]
@@ -146,11 +152,11 @@ mod tests {
 
     #[test]
     fn an_insert_is_nearly_as_long_as_it_may_be() {
-        let made = inserts(10_000, true, BULK_BYTES);
+        let batches = inserts(10_000, true, BULK_BYTES);
         assert!(
-            made[..made.len() - 1]
+            batches[..batches.len() - 1]
                 .iter()
-                .all(|one| one.len() > BULK_BYTES - LONGEST_ROW)
+                .all(|one| one.len() > BULK_BYTES - MAX_ROW_BYTES)
         );
         assert!(inserts(0, true, BULK_BYTES).is_empty());
     }

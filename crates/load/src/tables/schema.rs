@@ -19,7 +19,7 @@ pub(super) struct Piece {
 
 /// All the work of a job. Its pieces are made on demand, because there may be a million.
 #[derive(Debug)]
-pub(super) enum Work<'a> {
+pub(super) enum TableWork<'a> {
     Tables {
         action: Action,
         load: &'a Sysbench,
@@ -27,7 +27,7 @@ pub(super) enum Work<'a> {
         /// Rows of each table.
         rows: u64,
         /// Whether these are the tables of `bulk_insert`, which have other columns.
-        bulk: bool,
+        is_bulk: bool,
         protocol: SqlProtocol,
     },
     List {
@@ -36,8 +36,8 @@ pub(super) enum Work<'a> {
     },
 }
 
-impl<'a> Work<'a> {
-    pub(super) fn of(job: &'a TablesJob) -> Result<Self, Failed> {
+impl<'a> TableWork<'a> {
+    pub(super) fn of_job(job: &'a TablesJob) -> Result<Self, Failed> {
         if let Workload::Custom(custom) = &job.workload {
             return list(job.action, custom);
         }
@@ -51,19 +51,23 @@ impl<'a> Work<'a> {
             .workload
             .sysbench()
             .expect("every other workload is one of sysbench's");
-        let bulk = matches!(job.workload, Workload::BulkInsert(_));
+        let is_bulk = matches!(job.workload, Workload::BulkInsert(_));
         // Ids that the load will draw must not exist yet.
-        let empty = bulk || matches!(job.workload, Workload::OltpInsert(_)) && !load.auto_inc;
-        if bulk && job.action == Action::Warmup {
+        let empty = is_bulk || matches!(job.workload, Workload::OltpInsert(_)) && !load.auto_inc;
+        if is_bulk && job.action == Action::Warmup {
             return Err(nothing_to_warm("tables of bulk_insert are empty"));
         }
         Ok(Self::Tables {
             action: job.action,
             load,
             // For `bulk_insert`, one for each connection of the load to come.
-            count: if bulk { job.connections } else { load.tables },
+            count: if is_bulk {
+                job.connections
+            } else {
+                load.tables
+            },
             rows: if empty { 0 } else { load.table_size },
-            bulk,
+            is_bulk,
             protocol: job.protocol,
         })
     }
@@ -124,13 +128,15 @@ impl<'a> Work<'a> {
                 action,
                 load,
                 rows,
-                bulk,
+                is_bulk,
                 protocol,
                 ..
             } => {
                 let table = at as u32 + 1;
                 match action {
-                    Action::Prepare if *bulk => plain(table, "making", vec![create_bulk(table)]),
+                    Action::Prepare if *is_bulk => {
+                        statements_piece(table, "making", vec![create_bulk(table)])
+                    }
                     Action::Prepare => Piece {
                         doing: format!("loading sbtest{table}"),
                         before: create(table, load, *protocol),
@@ -141,7 +147,7 @@ impl<'a> Work<'a> {
                             .into_iter()
                             .collect(),
                     },
-                    Action::Warmup => plain(
+                    Action::Warmup => statements_piece(
                         table,
                         "warming",
                         match protocol {
@@ -149,7 +155,7 @@ impl<'a> Work<'a> {
                             SqlProtocol::Postgresql => warm_postgres(table).into(),
                         },
                     ),
-                    Action::Cleanup => plain(
+                    Action::Cleanup => statements_piece(
                         table,
                         "dropping",
                         vec![format!("DROP TABLE IF EXISTS sbtest{table}")],
@@ -160,7 +166,7 @@ impl<'a> Work<'a> {
     }
 }
 
-fn plain(table: u32, verb: &str, statements: Vec<String>) -> Piece {
+fn statements_piece(table: u32, verb: &str, statements: Vec<String>) -> Piece {
     Piece {
         doing: format!("{verb} sbtest{table}"),
         before: statements,
@@ -169,13 +175,13 @@ fn plain(table: u32, verb: &str, statements: Vec<String>) -> Piece {
     }
 }
 
-fn list(action: Action, custom: &Custom) -> Result<Work<'_>, Failed> {
+fn list(action: Action, custom: &Custom) -> Result<TableWork<'_>, Failed> {
     let (name, statements) = match action {
         Action::Prepare => ("prepare", Cow::Borrowed(&custom.prepare[..])),
         Action::Cleanup => ("cleanup", Cow::Borrowed(&custom.cleanup[..])),
         Action::Warmup => return Err(nothing_to_warm("a custom workload's tables are not known")),
     };
-    Ok(Work::List { name, statements })
+    Ok(TableWork::List { name, statements })
 }
 
 fn nothing_to_warm(reason: &str) -> Failed {
@@ -204,13 +210,13 @@ fn create(table: u32, load: &Sysbench, protocol: SqlProtocol) -> Vec<String> {
     } else {
         format!("/*! ENGINE = {} */", load.mysql_storage_engine)
     };
-    let table_of = format!(
+    let create_table = format!(
         "CREATE TABLE sbtest{table}(\n  id {id},\n  k INTEGER DEFAULT '0' NOT NULL,\n  c CHAR(120) DEFAULT '' NOT NULL,\n  \
          pad CHAR(60) DEFAULT '' NOT NULL{key}\n) {engine} {}",
         load.create_table_options
     );
     let index = format!("CREATE INDEX xid_{table} ON sbtest{table}(id)");
-    [table_of]
+    [create_table]
         .into_iter()
         .chain((postgres && load.secondary).then_some(index))
         .collect()
@@ -259,13 +265,13 @@ fn warm_postgres(table: u32) -> [String; 6] {
 mod tests {
     use super::*;
 
-    fn work(action: Action, load: &Sysbench) -> Work<'_> {
-        Work::Tables {
+    fn work(action: Action, load: &Sysbench) -> TableWork<'_> {
+        TableWork::Tables {
             action,
             load,
             count: 4,
             rows: load.table_size,
-            bulk: false,
+            is_bulk: false,
             protocol: SqlProtocol::Mysql,
         }
     }

@@ -10,11 +10,11 @@ use howfar_contract::{FailCode, Failed};
 
 use super::Plan;
 use crate::ring::{Ring, Token};
-use crate::wire::send_some;
+use crate::transport::send_some;
 use crate::workload::commands::Commands;
 
 /// A worker with fewer connections gains nothing from a ring: each answer wakes it separately.
-const FEW: usize = 8;
+const MIN_RING_CONNECTIONS: usize = 8;
 
 #[derive(Debug)]
 pub(crate) enum Driver {
@@ -68,24 +68,34 @@ impl Driver {
 }
 
 /// Size of a ring's receive buffers: servers send at most 16 KiB at once.
-const PIECE: usize = 16 * 1024;
-/// Their size if all replies are short: with many connections, buffers closer together save a tenth of the client's CPU time.
-const SHORT: usize = 1024;
+const RING_BUFFER_BYTES: usize = 16 * 1024;
+/// Size of the buffers if all replies are short: smaller buffers lie closer together, which with many connections saves a tenth of the
+/// client's CPU time.
+const SHORT_RING_BUFFER_BYTES: usize = 1024;
 
 /// One ring per worker, or none if epoll serves. Made before the workers start, so that all have the same driver.
 pub(crate) fn rings(plan: &Plan, workers: usize) -> Result<Vec<Ring>, Failed> {
     let share = plan.all_connections().div_ceil(workers as u64) as usize;
-    let piece = match plan.job.workload {
+    let buffer_bytes = match plan.job.workload {
         Workload::OltpReadOnly(_)
         | Workload::OltpReadWrite(_)
         | Workload::SelectRandomPoints(_)
         | Workload::SelectRandomRanges(_)
-        | Workload::Custom(_) => PIECE,
-        Workload::KeyValue(_) if !plan.program.commands().is_some_and(Commands::is_short) => PIECE,
-        _ => SHORT,
+        | Workload::Custom(_) => RING_BUFFER_BYTES,
+        Workload::KeyValue(_)
+            if !plan
+                .program
+                .commands()
+                .is_some_and(Commands::has_short_replies) =>
+        {
+            RING_BUFFER_BYTES
+        }
+        _ => SHORT_RING_BUFFER_BYTES,
     };
     choose(plan.job.driver, share, || {
-        (0..workers).map(|_| Ring::new(share, piece)).collect()
+        (0..workers)
+            .map(|_| Ring::new(share, buffer_bytes))
+            .collect()
     })
 }
 
@@ -96,7 +106,7 @@ fn choose<T: Default>(
 ) -> Result<T, Failed> {
     match requested {
         Requested::Epoll => Ok(T::default()),
-        Requested::Auto if share < FEW => Ok(T::default()),
+        Requested::Auto if share < MIN_RING_CONNECTIONS => Ok(T::default()),
         // Fall back for any reason: epoll does the same, and the receipt reports which driver served.
         Requested::Auto => Ok(make().unwrap_or_default()),
         Requested::IoUring => make().map_err(|error| {

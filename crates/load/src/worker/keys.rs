@@ -4,10 +4,10 @@ use howfar_contract::Failed;
 use howfar_contract::jobs::OnDisconnect;
 use howfar_wire::ErrorCode;
 
-use super::{Report, Worker};
+use super::{Worker, WorkerEvent};
 use crate::acknowledged::{KeyOutcome, Log};
 use crate::clock::now_ns;
-use crate::connection::{After, State};
+use crate::connection::{NextStep, State};
 use crate::failure;
 
 impl Worker<'_> {
@@ -18,14 +18,14 @@ impl Worker<'_> {
         index: usize,
         now: u64,
         code: Option<ErrorCode>,
-        after: &After,
+        next_step: &NextStep,
     ) -> Result<(), Failed> {
         if self.log.is_none() {
             return Ok(());
         }
-        match (code, after) {
+        match (code, next_step) {
             (Some(code), _) => self.log_key(index, now, KeyOutcome::Refused(code)),
-            (None, After::Transaction) => self.log_key(index, now, KeyOutcome::Acknowledged),
+            (None, NextStep::Transaction) => self.log_key(index, now, KeyOutcome::Acknowledged),
             (None, _) => Ok(()),
         }
     }
@@ -55,7 +55,7 @@ impl Worker<'_> {
         }
         if let Some(log) = self.log.take() {
             let counts = log.end()?;
-            self.report(Report::Logged(counts));
+            self.send_event(WorkerEvent::Logged(counts));
         }
         Ok(())
     }
@@ -67,42 +67,42 @@ impl Worker<'_> {
     /// End the worker without closing its sessions.
     pub(super) fn abandon(&mut self) {
         self.stopping = true;
-        self.left = 0;
+        self.remaining_connections = 0;
     }
 
     /// Whether a lost connection ends the window instead of failing the job.
-    pub(super) fn ends_early(&self) -> bool {
+    pub(super) fn loss_ends_window(&self) -> bool {
         self.load.is_some() && self.plan.job.session.on_disconnect == OnDisconnect::End
     }
 
     /// Close a lost connection for good and report it; its transaction stays unfinished.
     #[cold]
-    pub(super) fn end_early(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
+    pub(super) fn end_window_early(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
         self.log_key(index, now_ns(), KeyOutcome::Unknown)?;
         if let Some(load) = &mut self.load {
             load.free.retain(|&free| free as usize != index);
         }
         let connection = &mut self.connections[index];
         connection.state = State::Closed;
-        if let Some(wire) = connection.wire.take() {
-            self.part(*wire, false);
+        if let Some(transport) = connection.transport.take() {
+            self.close_transport(*transport, false);
         }
-        self.report(Report::Interrupted(failed));
+        self.send_event(WorkerEvent::Interrupted(failed));
         Ok(())
     }
 
     /// Handle a connection that has waited for an answer beyond its limit.
     #[cold]
-    pub(super) fn stalled(&mut self, index: usize) -> Result<(), Failed> {
+    pub(super) fn handle_stall(&mut self, index: usize) -> Result<(), Failed> {
         let connection = &self.connections[index];
         let failed = failure::stalled(
             &self.plan.job.target,
             connection.id,
-            connection.doing(&self.tools.program),
+            connection.statement_name(&self.context.program),
             self.plan.job.stall_timeout_ns,
         );
-        if self.ends_early() {
-            return self.end_early(index, failed);
+        if self.loss_ends_window() {
+            return self.end_window_early(index, failed);
         }
         Err(failed)
     }

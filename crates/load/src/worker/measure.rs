@@ -3,7 +3,7 @@
 use howfar_contract::Failed;
 
 use super::Worker;
-use crate::connection::Broken;
+use crate::connection::ConnectionError;
 use crate::counts::Stage;
 use crate::protocol::Outcome;
 
@@ -21,41 +21,47 @@ impl Worker<'_> {
         };
         match outcome {
             // Statements sent together have no times of their own.
-            Outcome::Done(_) if self.tools.program.sends_several() => {}
+            Outcome::Done(_) if self.context.program.sends_several() => {}
             Outcome::Done(_) => {
                 load.tally
-                    .statement(connection.kind(), now - connection.sent_ns);
+                    .record_statement(connection.kind(), now - connection.sent_ns);
             }
             Outcome::Commands => {
                 let counts = connection
-                    .wire
+                    .transport
                     .as_ref()
-                    .and_then(|wire| wire.replies.counts());
+                    .and_then(|transport| transport.replies.counts());
                 let refused = counts.map_or(&[][..], |counts| &counts.refused);
                 if refused.is_empty() {
                     load.tally
-                        .statement(connection.kind(), now - connection.sent_ns);
+                        .record_statement(connection.kind(), now - connection.sent_ns);
                 }
                 for refusal in refused {
-                    load.tally.error(refusal.word.code());
+                    load.tally.count_error(refusal.word.code());
                 }
             }
-            Outcome::Failed(error) => load.tally.error(error.code),
+            Outcome::Failed(error) => load.tally.count_error(error.code),
         }
         if last_byte_ns > 0 {
             let first = connection.first_byte_ns;
-            load.tally.stage(Stage::Wait, first - connection.sent_ns);
-            load.tally.stage(Stage::Transfer, last_byte_ns - first);
-            load.tally.stage(Stage::Parse, now - last_byte_ns);
+            load.tally
+                .record_stage(Stage::Wait, first - connection.sent_ns);
+            load.tally
+                .record_stage(Stage::Transfer, last_byte_ns - first);
+            load.tally.record_stage(Stage::Parse, now - last_byte_ns);
         }
     }
 
     #[cold]
-    pub(super) fn broke(&mut self, index: usize, broken: &Broken) -> Result<(), Failed> {
+    pub(super) fn handle_error(
+        &mut self,
+        index: usize,
+        error: &ConnectionError,
+    ) -> Result<(), Failed> {
         let protocol = self.plan.job.workload.key_value().map(|load| load.protocol);
-        let failed = broken.translate(&self.plan.job.target, protocol);
-        match broken {
-            Broken::Io(_) => self.lost(index, failed),
+        let failed = error.translate(&self.plan.job.target, protocol);
+        match error {
+            ConnectionError::Io(_) => self.handle_loss(index, failed),
             _ => Err(failed),
         }
     }

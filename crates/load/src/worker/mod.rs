@@ -1,10 +1,10 @@
 //! One worker: a thread with its share of the connections, one driver, one heap of timers. It shares no mutable state.
 //!
 //! Here: its life cycle, and the loop over epoll. [`uring`] has the loop over an `io_uring`, [`driver`] the choice between them.
-//! [`traffic`] is the hot path, [`connections`] opens and closes connections, [`window_edges`] passes the edges of the measured
-//! window,
-//! [`keys`] writes the key log. After a send nothing is read before epoll reports bytes: one send and one receive per query, and one
-//! wait that serves all connections that are ready. A worker's only connection in a closed loop blocks in its receive instead.
+//! [`traffic`] is the hot path, [`connections`] opens and closes connections, [`window_edges`] handles the edges of the
+//! measured window, [`keys`] writes the key log. After a send nothing is read before epoll reports bytes: one send and one receive
+//! per query, and one wait that serves all connections that are ready. A worker's only connection in a closed loop blocks in its
+//! receive instead.
 
 mod connections;
 pub(crate) mod driver;
@@ -33,15 +33,15 @@ use rustix::time::{
 
 use crate::acknowledged::{Log, OutcomeCounts};
 use crate::clock::now_ns;
-use crate::connection::{Connection, State, Tools};
+use crate::connection::{Connection, State, WorkerContext};
 use crate::schedule::Schedule;
-use crate::tally::{Passed, Tally, Window};
+use crate::tally::{PassedEdge, Tally, Window};
 use driver::Driver;
 pub(crate) use plan::Plan;
 
-const EVENTS: usize = 256;
+const MAX_EVENTS: usize = 256;
 /// Size of a worker's single receive buffer: most answers come in one piece, and the server sends at most 16 KiB at once.
-const BUFFER: usize = 64 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
 const WAKE: u64 = u64::MAX;
 /// Token of the timer that ends a wait: it is exact, whereas epoll's own timeout is in whole milliseconds on older kernels.
 const ALARM: u64 = u64::MAX - 1;
@@ -52,16 +52,16 @@ const INTEREST: EventFlags = EventFlags::IN
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
 
-/// A worker checks its orders and time limits after decoding this many bytes, however many events wait: compressed, these bytes may be
-/// a thousand times those received.
-const LOOK_BYTES: u64 = 16 << 20;
+/// A worker checks its commands and time limits after decoding this many bytes, however many events wait: if compressed, they may
+/// be a thousand times the bytes received.
+const MAX_UNCHECKED_BYTES: u64 = 16 << 20;
 
-/// A worker that blocks on its only connection checks for orders at least this often.
-const LOOK_NS: u64 = 1_000_000;
+/// A worker that blocks on its only connection checks for commands at least this often.
+const MAX_UNCHECKED_NS: u64 = 1_000_000;
 
-/// An order from the coordinator to a worker; each is followed by a write to the worker's `wake_fd`.
+/// A command from the coordinator to a worker; each is followed by a write to the worker's `wake_fd`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Order {
+pub(crate) enum Command {
     /// The load begins at `origin_ns`.
     Start {
         origin_ns: u64,
@@ -76,13 +76,13 @@ pub(crate) enum Order {
     Abandon,
 }
 
-/// A report from a worker to the coordinator.
+/// An event that a worker sends to the coordinator.
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum WorkerEvent {
     Opened {
         prepared: u32,
     },
-    Passed(Passed),
+    Passed(PassedEdge),
     /// No further transaction may begin, and none is in progress.
     Drained,
     /// A connection is lost, and with it the rest of the window.
@@ -90,7 +90,7 @@ pub(crate) enum Report {
     /// The worker's part of the log is written.
     Logged(OutcomeCounts),
     Failed(Failed),
-    /// The last report: the number of statements that were answered.
+    /// The last event: the number of statements that were answered.
     Stopped(u64),
 }
 
@@ -103,10 +103,10 @@ pub(crate) struct WorkerConfig {
     pub(crate) pinned: Option<u32>,
     pub(crate) driver: Driver,
     pub(crate) connections: Vec<Connection>,
-    pub(crate) orders: Receiver<Order>,
-    /// An eventfd: a write to it makes the worker check the clock and its orders.
+    pub(crate) commands: Receiver<Command>,
+    /// An eventfd: a write to it makes the worker check the clock and its commands.
     pub(crate) wake_fd: Arc<OwnedFd>,
-    pub(crate) reports: Sender<Report>,
+    pub(crate) to_coordinator: Sender<WorkerEvent>,
 }
 
 /// The load, once it has begun.
@@ -123,31 +123,31 @@ struct Worker<'a> {
     epoll: OwnedFd,
     driver: Driver,
     connections: Vec<Connection>,
-    tools: Tools,
+    context: WorkerContext,
     load: Option<Load>,
     log: Option<Log<'a>>,
-    /// (when, connection): ends of pauses, starts in the ramp, retries of a connect.
+    /// (time, connection): ends of pauses, starts in the ramp, retries of a connect.
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     /// Connections that wait to be opened, and the number of those being opened.
     to_open: VecDeque<u32>,
-    opening: usize,
-    /// Number of used connections whose work is over because no further transaction may begin.
-    at_rest: usize,
+    connecting: usize,
+    /// Number of connections with load whose work is over because no further transaction may begin.
+    drained_connections: usize,
     /// Number of connections that carry load (not the idle ones).
-    used: usize,
+    used_connections: usize,
     drained: bool,
-    opened: bool,
+    all_opened: bool,
     stopping: bool,
     /// Number of connections that still have a socket or need one.
-    left: usize,
-    orders: Receiver<Order>,
+    remaining_connections: usize,
+    commands: Receiver<Command>,
     wake_fd: Arc<OwnedFd>,
     alarm: OwnedFd,
-    reports: Sender<Report>,
+    to_coordinator: Sender<WorkerEvent>,
     buffer: Vec<u8>,
 }
 
-/// Run a worker to its end. It communicates only through its reports.
+/// Run a worker to its end. It communicates only by the events that it sends.
 pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
     if let Some(cpu) = config.pinned {
         let mut cpus = CpuSet::new();
@@ -157,7 +157,7 @@ pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
     }
     // Timers of pauses and arrivals fire when they are due, not up to 50 µs later. If the call fails, they are merely less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    let tools = Tools::new(
+    let context = WorkerContext::new(
         Arc::clone(&plan.program),
         plan.job.client_work,
         plan.job.ignore_errors.clone(),
@@ -168,43 +168,43 @@ pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| internal(format!("epoll: {error}")))?,
         driver: config.driver,
-        left: config.connections.len(),
-        used: plan.used(&config.connections),
+        remaining_connections: config.connections.len(),
+        used_connections: plan.used_connections(&config.connections),
         connections: config.connections,
-        tools,
+        context,
         load: None,
         log: None,
         timers: BinaryHeap::new(),
         to_open: VecDeque::new(),
-        opening: 0,
-        at_rest: 0,
+        connecting: 0,
+        drained_connections: 0,
         drained: false,
-        opened: false,
+        all_opened: false,
         stopping: false,
-        orders: config.orders,
+        commands: config.commands,
         wake_fd: config.wake_fd,
         alarm: timerfd_create(
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )
         .map_err(|error| internal(format!("making a timer: {error}")))?,
-        reports: config.reports,
-        buffer: vec![0; BUFFER],
+        to_coordinator: config.to_coordinator,
+        buffer: vec![0; BUFFER_BYTES],
     };
     worker.watch(&worker.wake_fd, WAKE, INTEREST)?;
     worker.watch(&worker.alarm, ALARM, INTEREST)?;
-    let served = worker.live();
+    let served = worker.run_loop();
     let logged = worker.end_log();
     served.and(logged)?;
     let answered = worker.load.as_ref().map_or(0, |load| load.tally.answered);
-    worker.report(Report::Stopped(answered));
+    worker.send_event(WorkerEvent::Stopped(answered));
     Ok(())
 }
 
 impl Worker<'_> {
-    /// Send a report. A coordinator that is gone has reported why, so the error is ignored.
-    fn report(&self, report: Report) {
-        let _ = self.reports.send(report);
+    /// Send an event. The error is ignored: a coordinator that has ended has already reported why.
+    fn send_event(&self, event: WorkerEvent) {
+        let _ = self.to_coordinator.send(event);
     }
 
     fn watch(&self, socket: &OwnedFd, token: u64, interest: EventFlags) -> Result<(), Failed> {
@@ -212,92 +212,93 @@ impl Worker<'_> {
             .map_err(|error| internal(format!("epoll: {error}")))
     }
 
-    fn live(&mut self) -> Result<(), Failed> {
+    fn run_loop(&mut self) -> Result<(), Failed> {
         if let Driver::Ring(ring) = &self.driver {
-            ring.start().map_err(|error| uring::broken(&error))?;
+            ring.start().map_err(|error| uring::ring_failure(&error))?;
             self.open_all()?;
             return self.serve_ring();
         }
         self.open_all()?;
-        self.serve()
+        self.serve_epoll()
     }
 
-    fn serve(&mut self) -> Result<(), Failed> {
+    fn serve_epoll(&mut self) -> Result<(), Failed> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let mut events = Vec::with_capacity(EVENTS);
-        let mut looked_ns = 0;
-        while self.left > 0 {
-            if let Some(index) = self.alone() {
+        let mut events = Vec::with_capacity(MAX_EVENTS);
+        let mut checked_ns = 0;
+        while self.remaining_connections > 0 {
+            if let Some(index) = self.sole_waiting_connection() {
                 let answered = self.await_answer(index, &mut buffer)?;
                 let now = now_ns();
-                if answered && now < looked_ns + LOOK_NS {
+                if answered && now < checked_ns + MAX_UNCHECKED_NS {
                     continue;
                 }
-                looked_ns = now;
-                self.tick(now);
+                checked_ns = now;
+                self.pass_due_edges(now);
                 events.clear();
-                self.look(&mut events, Some(0))?;
-                self.hear(&events, &mut buffer)?;
+                self.poll(&mut events, Some(0))?;
+                self.handle_events(&events, &mut buffer)?;
                 continue;
             }
             events.clear();
-            let patience_ns = self.patience_ns();
-            self.look(&mut events, patience_ns)?;
-            self.hear(&events, &mut buffer)?;
-            if patience_ns.is_some() {
-                self.on_time()?;
+            let max_wait_ns = self.max_wait_ns();
+            self.poll(&mut events, max_wait_ns)?;
+            self.handle_events(&events, &mut buffer)?;
+            if max_wait_ns.is_some() {
+                self.handle_due()?;
             }
         }
         Ok(())
     }
 
-    fn hear(&mut self, events: &[Event], buffer: &mut [u8]) -> Result<(), Failed> {
+    fn handle_events(&mut self, events: &[Event], buffer: &mut [u8]) -> Result<(), Failed> {
         for event in events {
             match event.data.u64() {
-                WAKE => self.woken()?,
+                WAKE => self.handle_wakeup()?,
                 // The alarm only ends the wait; the clock shows what is due.
                 ALARM => {}
-                index => self.ready(index as usize, event.flags, buffer)?,
+                index => self.handle_ready(index as usize, event.flags, buffer)?,
             }
-            self.look_up()?;
+            self.check_after_work()?;
         }
         Ok(())
     }
 
-    /// Check orders and time limits after [`LOOK_BYTES`] of work.
+    /// Check commands and time limits after decoding [`MAX_UNCHECKED_BYTES`].
     #[inline]
-    fn look_up(&mut self) -> Result<(), Failed> {
-        if self.tools.taken < LOOK_BYTES {
+    fn check_after_work(&mut self) -> Result<(), Failed> {
+        if self.context.unchecked_bytes < MAX_UNCHECKED_BYTES {
             return Ok(());
         }
-        self.tools.taken = 0;
-        self.woken()
+        self.context.unchecked_bytes = 0;
+        self.handle_wakeup()
     }
 
-    /// The worker's only connection, if nothing but its answer can come next: in a closed loop that waits for it. A blocking receive
-    /// is cheaper than a wait and a receive.
+    /// The worker's only connection, if it is in a closed loop and awaits an answer: then nothing else can come next, and a blocking
+    /// receive is cheaper than a wait and a receive.
     #[inline]
-    fn alone(&self) -> Option<usize> {
+    fn sole_waiting_connection(&self) -> Option<usize> {
         let load = self.load.as_ref()?;
         let [connection] = &self.connections[..] else {
             return None;
         };
-        let waits = matches!(connection.state, State::Asking)
+        let awaits_answer = matches!(connection.state, State::AwaitingAnswer)
             && connection
-                .wire
+                .transport
                 .as_ref()
-                .is_some_and(|wire| wire.unsent.is_empty());
-        (waits && load.schedule.is_none() && self.timers.is_empty() && !self.stopping).then_some(0)
+                .is_some_and(|transport| transport.unsent.is_empty());
+        (awaits_answer && load.schedule.is_none() && self.timers.is_empty() && !self.stopping)
+            .then_some(0)
     }
 
-    /// Append the events of epoll, waiting up to `patience_ns`; `None` waits for ever.
+    /// Append the events of epoll, waiting up to `max_wait_ns`; `None` waits without limit.
     #[inline]
-    fn look(&self, events: &mut Vec<Event>, patience_ns: Option<u64>) -> Result<(), Failed> {
+    fn poll(&self, events: &mut Vec<Event>, max_wait_ns: Option<u64>) -> Result<(), Failed> {
         let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let patience = match patience_ns {
+        let timeout = match max_wait_ns {
             Some(0) => Some(&at_once),
             Some(left) => {
                 self.set_alarm(left)?;
@@ -306,7 +307,7 @@ impl Worker<'_> {
             None => None,
         };
         let room = rustix::buffer::spare_capacity(events);
-        match epoll::wait(&self.epoll, room, patience) {
+        match epoll::wait(&self.epoll, room, timeout) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(internal(format!("epoll: {error}"))),
         }
@@ -330,11 +331,11 @@ impl Worker<'_> {
             .map_err(|error| internal(format!("setting a timer: {error}")))
     }
 
-    /// How long to wait for sockets: until the next timer, or the next arrival if a connection is free to serve it. Without either,
-    /// for ever: the coordinator writes to `wake_fd` at the edges of the window.
+    /// Time to wait for sockets: until the next timer, or the next arrival if a connection is free to serve it. Without either,
+    /// no limit: the coordinator writes to `wake_fd` at the edges of the window.
     #[inline]
-    fn patience_ns(&self) -> Option<u64> {
-        let mut next = self.timers.peek().map(|Reverse((when, _))| *when);
+    fn max_wait_ns(&self) -> Option<u64> {
+        let mut next = self.timers.peek().map(|Reverse((when_ns, _))| *when_ns);
         if let Some(Load {
             schedule: Some(schedule),
             free,
@@ -346,39 +347,39 @@ impl Worker<'_> {
                 next = Some(next.map_or(due, |timer| timer.min(due)));
             }
         }
-        next.map(|when| when.saturating_sub(now_ns()))
+        next.map(|when_ns| when_ns.saturating_sub(now_ns()))
     }
 
-    /// Handle window edges, timers and arrivals that are due.
-    fn on_time(&mut self) -> Result<(), Failed> {
+    /// Handle the window edges, timers and arrivals that are due.
+    fn handle_due(&mut self) -> Result<(), Failed> {
         let now = now_ns();
-        self.tick(now);
-        while let Some(&Reverse((when, index))) = self.timers.peek() {
-            if when > now {
+        self.pass_due_edges(now);
+        while let Some(&Reverse((when_ns, index))) = self.timers.peek() {
+            if when_ns > now {
                 break;
             }
             self.timers.pop();
             let connection = &mut self.connections[index as usize];
-            if connection.due_ns == when {
-                connection.due_ns = 0;
-                self.timer(index as usize, now)?;
+            if connection.timer_ns == when_ns {
+                connection.timer_ns = 0;
+                self.handle_timer(index as usize, now)?;
             }
         }
         self.serve_arrivals(now)
     }
 
-    fn timer(&mut self, index: usize, now: u64) -> Result<(), Failed> {
+    fn handle_timer(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         match self.connections[index].state {
             State::Thinking => self.send(index, now),
             // The connection's first transaction.
-            State::Resting if !self.connections[index].busy => {
-                self.connections[index].free_ns = now;
-                self.next(index, now)
+            State::Opened if !self.connections[index].in_transaction => {
+                self.connections[index].free_since_ns = now;
+                self.start_next(index, now)
             }
-            State::Waiting => {
+            State::WaitingToRetry => {
                 self.connections[index].state = State::Closed;
                 self.to_open.push_back(index as u32);
-                self.let_in(now)
+                self.open_waiting(now)
             }
             _ => Ok(()),
         }

@@ -7,9 +7,9 @@ use howfar_contract::jobs::{Arrivals, ClientWork, LoadJob};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::acknowledged::LogFile;
-use crate::channel::Wanted;
+use crate::channel::ChannelOptions;
 use crate::connection::Connection;
-use crate::login::Entry;
+use crate::login::LoginParameters;
 use crate::socket::Address;
 use crate::window::WindowOptions;
 use crate::workload::Program;
@@ -23,7 +23,7 @@ const OPEN_LOOP_CONNECTIONS: u32 = 8;
 pub(crate) struct Plan {
     pub(crate) job: LoadJob,
     pub(crate) address: Address,
-    pub(crate) wanted: Wanted,
+    pub(crate) channel_options: ChannelOptions,
     pub(crate) program: Arc<Program>,
     /// Transactions begun in the window, if their number is limited.
     pub(crate) begun: AtomicU64,
@@ -34,46 +34,49 @@ pub(crate) struct Plan {
 impl Plan {
     /// Number of workers: one for each CPU, but no more than connections or than requested. In an open loop a request can only use a
     /// connection of its own worker, so each worker has several, unless the job sets the number of workers.
-    pub(crate) fn workers(&self, cpus: &[u32]) -> usize {
-        let most = self.job.threads.unwrap_or(u32::MAX);
+    pub(crate) fn worker_count(&self, cpus: &[u32]) -> usize {
+        let requested = self.job.threads.unwrap_or(u32::MAX);
         let useful = match (self.job.arrivals, self.job.threads) {
             (Some(_), None) => (self.job.connections / OPEN_LOOP_CONNECTIONS).max(1),
             _ => self.job.connections,
         };
-        cpus.len().min(most.min(useful) as usize)
+        cpus.len().min(requested.min(useful) as usize)
     }
 
-    /// In an open loop, the arrivals for one of `workers`, which has `used` connections: each connection gets the same rate, even if
-    /// workers have different numbers of connections.
-    pub(super) fn arrivals(&self, used: usize, workers: usize) -> Option<Arrivals> {
-        let fair = used as f64 * workers as f64 / f64::from(self.job.connections);
+    /// In an open loop, the arrivals for one of `workers`, which has `used_count` connections with load: each connection gets the
+    /// same rate, even if workers have different numbers of connections.
+    pub(super) fn arrivals(&self, used_count: usize, workers: usize) -> Option<Arrivals> {
+        let share = used_count as f64 * workers as f64 / f64::from(self.job.connections);
         self.job.arrivals.map(|arrivals| Arrivals {
-            rate_per_s: arrivals.rate_per_s * fair,
+            rate_per_s: arrivals.rate_per_s * share,
             ..arrivals
         })
     }
 
     /// How many of `connections` carry load (not the idle ones).
-    pub(super) fn used(&self, connections: &[Connection]) -> usize {
-        let used = u64::from(self.job.connections);
-        connections.iter().filter(|one| one.id < used).count()
+    pub(super) fn used_connections(&self, connections: &[Connection]) -> usize {
+        let used_count = u64::from(self.job.connections);
+        connections
+            .iter()
+            .filter(|connection| connection.id < used_count)
+            .count()
     }
 
-    /// Number of connections, used or idle.
+    /// Number of connections, with load or idle.
     pub(crate) fn all_connections(&self) -> u64 {
         u64::from(self.job.connections) + u64::from(self.job.idle_connections)
     }
 
-    pub(crate) fn entry(&self) -> Entry<'_> {
+    pub(crate) fn login_parameters(&self) -> LoginParameters<'_> {
         let account = Account {
             user: &self.job.user,
             password: &self.job.password,
             database: &self.job.database,
         };
-        Entry {
+        LoginParameters {
             target: &self.job.target,
             account,
-            wanted: &self.wanted,
+            channel_options: &self.channel_options,
             program: &self.program,
             decode: self.job.client_work == ClientWork::Decode,
             read_only: false,
@@ -81,18 +84,18 @@ impl Plan {
     }
 
     /// The options of the job that the measured window needs.
-    pub(crate) fn options(&self) -> WindowOptions<'_> {
+    pub(crate) fn window_options(&self) -> WindowOptions<'_> {
         WindowOptions {
             observe: &self.job.observe,
             open_loop: self.job.arrivals.is_some(),
-            keys: self.program.commands().is_some(),
-            latencies: self.job.held,
+            has_lookups: self.program.commands().is_some(),
+            report_latencies: self.job.held,
         }
     }
 
     /// Count one more transaction; false if the limit is reached.
     #[inline]
-    pub(super) fn claim(&self) -> bool {
+    pub(super) fn claim_transaction(&self) -> bool {
         self.job.transactions == 0
             || self.begun.fetch_add(1, Ordering::Relaxed) < self.job.transactions
     }
@@ -101,7 +104,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::planned;
+    use crate::coordinator::make_plan;
     use crate::schedule::Schedule;
     use howfar_contract::parse_job;
     use serde_json::{Value, json};
@@ -113,18 +116,18 @@ mod tests {
             "user": "u", "password": "", "database": "d", "workload": {"kind": "oltp_point_select"},
             "connections": connections, "seed": 1, "warmup_ns": 0, "measure_ns": 1, "arrivals": arrivals, "threads": threads,
         });
-        let job = parse_job("load", &job.to_string()).expect("a good job");
-        planned(job).expect("a plan").0
+        let job = parse_job("load", &job.to_string()).expect("a valid job");
+        make_plan(job).expect("a plan").0
     }
 
     #[test]
     fn a_worker_of_an_open_loop_has_several_connections() {
         let cpus = [0, 1, 2, 3];
-        let open = |connections| plan(connections, Some(100.0), None).workers(&cpus);
+        let open = |connections| plan(connections, Some(100.0), None).worker_count(&cpus);
         assert_eq!([1, 8, 9, 16, 17, 1000].map(open), [1, 1, 1, 2, 2, 4]);
-        let closed = |connections| plan(connections, None, None).workers(&cpus);
+        let closed = |connections| plan(connections, None, None).worker_count(&cpus);
         assert_eq!([1, 3, 4, 8].map(closed), [1, 3, 4, 4]);
-        let requested = |threads| plan(8, Some(100.0), Some(threads)).workers(&cpus);
+        let requested = |threads| plan(8, Some(100.0), Some(threads)).worker_count(&cpus);
         assert_eq!([1, 3, 8].map(requested), [1, 3, 4]);
     }
 

@@ -7,11 +7,11 @@ use howfar_contract::{Failed, internal};
 use rustix::event::epoll;
 
 use super::driver::{Driver, Registration};
-use super::{ALARM, EVENTS, INTEREST, WAKE, Worker};
-use crate::connection::Broken;
+use super::{ALARM, INTEREST, MAX_EVENTS, WAKE, Worker};
+use crate::connection::ConnectionError;
 use crate::failure;
 use crate::ring::{Event, Ring, Token};
-use crate::wire::Wire;
+use crate::transport::Transport;
 
 impl Worker<'_> {
     pub(super) fn ring(&mut self) -> Option<&mut Ring> {
@@ -24,21 +24,22 @@ impl Worker<'_> {
     pub(super) fn serve_ring(&mut self) -> Result<(), Failed> {
         let mut buffer = std::mem::take(&mut self.buffer);
         self.watch_epoll()?;
-        while self.left > 0 {
-            let patience_ns = self.patience_ns();
+        while self.remaining_connections > 0 {
+            let max_wait_ns = self.max_wait_ns();
             let Some(ring) = self.ring() else { break };
-            ring.wait(patience_ns).map_err(|error| broken(&error))?;
+            ring.wait(max_wait_ns)
+                .map_err(|error| ring_failure(&error))?;
             while let Some(event) = self.ring().and_then(|ring| ring.next(&mut buffer)) {
-                self.happened(event, &mut buffer)?;
-                self.look_up()?;
+                self.handle_ring_event(event, &mut buffer)?;
+                self.check_after_work()?;
             }
-            if patience_ns.is_some() {
-                self.on_time()?;
+            if max_wait_ns.is_some() {
+                self.handle_due()?;
             }
         }
         // Submit the last goodbyes.
         if let Some(ring) = self.ring() {
-            ring.wait(Some(0)).map_err(|error| broken(&error))?;
+            ring.wait(Some(0)).map_err(|error| ring_failure(&error))?;
         }
         Ok(())
     }
@@ -47,11 +48,12 @@ impl Worker<'_> {
         let Driver::Ring(ring) = &mut self.driver else {
             return Ok(());
         };
-        ring.watch(&self.epoll).map_err(|error| broken(&error))
+        ring.watch(&self.epoll)
+            .map_err(|error| ring_failure(&error))
     }
 
     #[inline]
-    fn happened(&mut self, event: Event, buffer: &mut [u8]) -> Result<(), Failed> {
+    fn handle_ring_event(&mut self, event: Event, buffer: &mut [u8]) -> Result<(), Failed> {
         match event {
             Event::Received {
                 token,
@@ -61,35 +63,39 @@ impl Worker<'_> {
                 if !self.is_current(token) {
                     return Ok(());
                 }
-                self.delivered(token.index(), &buffer[..count])?;
-                if armed { Ok(()) } else { self.arm(token) }
+                self.handle_bytes(token.index(), &buffer[..count])?;
+                if armed {
+                    Ok(())
+                } else {
+                    self.arm_receive(token)
+                }
             }
-            Event::Starved { token } => self.arm(token),
-            Event::Doors { armed } => self.doors(armed, buffer),
-            rare => self.rare(rare),
+            Event::Starved { token } => self.arm_receive(token),
+            Event::EpollReady { armed } => self.handle_epoll(armed, buffer),
+            other => self.handle_rare_event(other),
         }
     }
 
     #[cold]
-    fn rare(&mut self, event: Event) -> Result<(), Failed> {
+    fn handle_rare_event(&mut self, event: Event) -> Result<(), Failed> {
         match event {
-            Event::Over { token, error } if self.is_current(token) => {
+            Event::Closed { token, error } if self.is_current(token) => {
                 let target = &self.plan.job.target;
                 let failed = match error {
-                    None => failure::gone(target, "in the middle of the load"),
-                    Some(error) => failure::broken(target, &error.into()),
+                    None => failure::connection_closed(target, "in the middle of the load"),
+                    Some(error) => failure::connection_broken(target, &error.into()),
                 };
-                self.lost(token.index(), failed)
+                self.handle_loss(token.index(), failed)
             }
-            Event::Refused { token, error } if self.is_current(token) => {
-                self.broke(token.index(), &Broken::Io(error.into()))
+            Event::SendFailed { token, error } if self.is_current(token) => {
+                self.handle_error(token.index(), &ConnectionError::Io(error.into()))
             }
             Event::Unsent { token, mut rest } if self.is_current(token) => {
-                if let Some(wire) = &mut self.connections[token.index()].wire {
-                    rest.append(&mut wire.unsent);
-                    wire.unsent = rest;
+                if let Some(transport) = &mut self.connections[token.index()].transport {
+                    rest.append(&mut transport.unsent);
+                    transport.unsent = rest;
                 }
-                self.interest(token.index())
+                self.update_interest(token.index())
             }
             Event::Writable { token } if self.is_current(token) => self.flush(token.index()),
             // Events of sockets that are closed by now.
@@ -99,23 +105,23 @@ impl Worker<'_> {
 
     /// Handle events of `wake_fd` and of connections being opened.
     #[cold]
-    fn doors(&mut self, armed: bool, buffer: &mut [u8]) -> Result<(), Failed> {
+    fn handle_epoll(&mut self, armed: bool, buffer: &mut [u8]) -> Result<(), Failed> {
         if !armed {
             self.watch_epoll()?;
         }
-        let mut events = Vec::with_capacity(EVENTS);
+        let mut events = Vec::with_capacity(MAX_EVENTS);
         loop {
             events.clear();
-            self.look(&mut events, Some(0))?;
+            self.poll(&mut events, Some(0))?;
             for event in &events {
                 match event.data.u64() {
-                    WAKE => self.woken()?,
+                    WAKE => self.handle_wakeup()?,
                     // The ring has its own timeout.
                     ALARM => {}
-                    index => self.enter(index as usize, buffer)?,
+                    index => self.progress_opening(index as usize, buffer)?,
                 }
             }
-            if events.len() < EVENTS {
+            if events.len() < MAX_EVENTS {
                 return Ok(());
             }
         }
@@ -124,67 +130,72 @@ impl Worker<'_> {
     /// Whether `token` belongs to the connection's present socket, not to one that is closed by now.
     #[inline]
     fn is_current(&self, token: Token) -> bool {
-        let wire = &self.connections[token.index()].wire;
-        wire.as_ref()
-            .is_some_and(|wire| wire.registration.token == token)
+        let transport = &self.connections[token.index()].transport;
+        transport
+            .as_ref()
+            .is_some_and(|transport| transport.registration.token == token)
     }
 
     #[cold]
-    fn arm(&mut self, token: Token) -> Result<(), Failed> {
+    fn arm_receive(&mut self, token: Token) -> Result<(), Failed> {
         let Driver::Ring(ring) = &mut self.driver else {
             return Ok(());
         };
-        match &self.connections[token.index()].wire {
-            Some(wire) if wire.registration.token == token => ring
-                .arm(&wire.socket, token)
-                .map_err(|error| broken(&error)),
+        match &self.connections[token.index()].transport {
+            Some(transport) if transport.registration.token == token => ring
+                .arm_receive(&transport.socket, token)
+                .map_err(|error| ring_failure(&error)),
             _ => Ok(()),
         }
     }
 
     /// Register an open connection, so that its bytes are delivered. `was_opening`: its socket is registered with epoll.
-    pub(super) fn admit(&mut self, index: usize, was_opening: bool) -> Result<(), Failed> {
-        let Some(wire) = &mut self.connections[index].wire else {
+    pub(super) fn register(&mut self, index: usize, was_opening: bool) -> Result<(), Failed> {
+        let Some(transport) = &mut self.connections[index].transport else {
             return Ok(());
         };
         let Driver::Ring(ring) = &mut self.driver else {
             let token = epoll::EventData::new_u64(index as u64);
             let outcome = if was_opening {
-                epoll::modify(&self.epoll, &wire.socket, token, INTEREST)
+                epoll::modify(&self.epoll, &transport.socket, token, INTEREST)
             } else {
-                epoll::add(&self.epoll, &wire.socket, token, INTEREST)
+                epoll::add(&self.epoll, &transport.socket, token, INTEREST)
             };
             return outcome.map_err(|error| internal(format!("epoll: {error}")));
         };
         if was_opening {
-            epoll::delete(&self.epoll, &wire.socket)
+            epoll::delete(&self.epoll, &transport.socket)
                 .map_err(|error| internal(format!("epoll: {error}")))?;
         }
         let token = ring
-            .admit(&wire.socket, index)
-            .map_err(|error| broken(&error))?;
-        wire.registration = Registration::new(token);
+            .register(&transport.socket, index)
+            .map_err(|error| ring_failure(&error))?;
+        transport.registration = Registration::new(token);
         Ok(())
     }
 
     /// Close an open connection, with a goodbye or without.
     #[cold]
-    pub(super) fn part(&mut self, mut wire: Wire, goodbye: bool) {
+    pub(super) fn close_transport(&mut self, mut transport: Transport, goodbye: bool) {
         let Driver::Ring(ring) = &mut self.driver else {
             if goodbye {
-                wire.leave();
+                transport.close_with_goodbye();
             }
             return;
         };
-        let bytes = if goodbye { wire.goodbye() } else { Vec::new() };
+        let bytes = if goodbye {
+            transport.goodbye()
+        } else {
+            Vec::new()
+        };
         if !bytes.is_empty() {
             // The work is done, so errors are ignored.
-            let _ = ring.send(&wire.socket, wire.registration.token, &bytes);
+            let _ = ring.send(&transport.socket, transport.registration.token, &bytes);
         }
-        ring.retire(wire.socket);
+        ring.close_later(transport.socket);
     }
 }
 
-pub(super) fn broken(error: &std::io::Error) -> Failed {
+pub(super) fn ring_failure(error: &std::io::Error) -> Failed {
     internal(format!("io_uring: {error}"))
 }

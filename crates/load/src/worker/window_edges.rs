@@ -1,8 +1,8 @@
-//! Edges of the measured window, and orders from the coordinator.
+//! Edges of the measured window, and commands from the coordinator.
 
 use howfar_contract::Failed;
 
-use super::{Load, Order, Report, Worker};
+use super::{Command, Load, Worker, WorkerEvent};
 use crate::clock::now_ns;
 use crate::connection::State;
 use crate::failure::TimeLimit;
@@ -13,7 +13,7 @@ use crate::tcp_info;
 impl Worker<'_> {
     /// Pass every edge up to `now`, the clock's last reading. Cheap when there is none.
     #[inline]
-    pub(super) fn tick(&mut self, now: u64) {
+    pub(super) fn pass_due_edges(&mut self, now: u64) {
         while let Some(load) = &self.load {
             if now < load.tally.next_edge_ns() {
                 return;
@@ -27,7 +27,7 @@ impl Worker<'_> {
         let Some(load) = &mut self.load else { return };
         let at = load.tally.next_edge_ns();
         if let Some(schedule) = &mut load.schedule {
-            load.tally.take_stock(schedule);
+            load.tally.count_due_requests(schedule);
         }
         match load.tally.next_edge() {
             Edge::Start => {
@@ -36,74 +36,84 @@ impl Worker<'_> {
                     connection.busy_ns = 0;
                 }
             }
-            Edge::SliceEnd { last: true } => self.settle(at),
+            Edge::SliceEnd { last: true } => self.close_window(at),
             Edge::SliceEnd { last: false } | Edge::None => {}
         }
         let Some(load) = &mut self.load else { return };
-        let reports = &self.reports;
-        load.tally.pass(&mut |passed| {
+        let to_coordinator = &self.to_coordinator;
+        load.tally.pass_edge(&mut |passed| {
             // A coordinator that is gone has reported why.
-            let _ = reports.send(Report::Passed(passed));
+            let _ = to_coordinator.send(WorkerEvent::Passed(passed));
         });
     }
 
     /// The window is over: record each connection's share, TCP facts and unfinished transaction.
-    fn settle(&mut self, end_ns: u64) {
+    fn close_window(&mut self, end_ns: u64) {
         let starved = self.ring().map_or(0, |ring| ring.starved());
         let Some(load) = &mut self.load else { return };
         load.tally.totals.starved = starved;
         let used = u64::from(self.plan.job.connections);
-        let of_job = self.connections.iter().filter(|one| one.id < used);
-        for connection in of_job {
+        let used_connections = self
+            .connections
+            .iter()
+            .filter(|connection| connection.id < used);
+        for connection in used_connections {
             load.tally
                 .totals
                 .shares
-                .take(connection.done, connection.busy_ns);
-            let sockets = connection.wire.as_ref();
-            let info = sockets.and_then(|wire| tcp_info::read(&wire.socket));
+                .add_connection(connection.done, connection.busy_ns);
+            let sockets = connection.transport.as_ref();
+            let info = sockets.and_then(|transport| tcp_info::read(&transport.socket));
             load.tally.totals.tcp.extend(info);
             load.tally.totals.lost_at_end += u64::from(connection.lost);
-            if !connection.busy {
+            if !connection.in_transaction {
                 continue;
             }
             let age_ns = end_ns.saturating_sub(connection.began_ns);
             load.tally.totals.in_flight.record(age_ns);
             if load.schedule.is_some() {
-                load.tally.unanswered(connection.intended_ns);
+                load.tally.count_unanswered(connection.intended_ns);
             }
         }
     }
 
     #[cold]
-    pub(super) fn woken(&mut self) -> Result<(), Failed> {
+    pub(super) fn handle_wakeup(&mut self) -> Result<(), Failed> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.wake_fd, &mut count);
-        while let Ok(order) = self.orders.try_recv() {
-            match order {
-                Order::Start { origin_ns, window } => self.start(origin_ns, window),
-                Order::EndWindow { at_ns } => {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Start { origin_ns, window } => self.start(origin_ns, window),
+                Command::EndWindow { at_ns } => {
                     if let Some(load) = &mut self.load {
                         load.tally.end_at(at_ns);
                     }
                 }
-                Order::Stop => self.stop(),
-                Order::Abandon => self.abandon(),
+                Command::Stop => self.stop(),
+                Command::Abandon => self.abandon(),
             }
         }
         if let Some(log) = &mut self.log {
             log.flush()?;
         }
         let now = now_ns();
-        self.tick(now);
-        self.patrol(now)
+        self.pass_due_edges(now);
+        self.check_deadlines(now)
     }
 
     fn start(&mut self, origin_ns: u64, window: Window) {
         let job = &self.plan.job;
-        let arrivals = self.plan.arrivals(self.used, self.share.1);
-        let schedule =
-            arrivals.map(|own| Schedule::new(&own, self.share, job.seed, origin_ns, job.ramp_ns));
-        let kinds = self.tools.program.kinds().len();
+        let arrivals = self.plan.arrivals(self.used_connections, self.share.1);
+        let schedule = arrivals.map(|share_of_arrivals| {
+            Schedule::new(
+                &share_of_arrivals,
+                self.share,
+                job.seed,
+                origin_ns,
+                job.ramp_ns,
+            )
+        });
+        let kinds = self.context.program.kinds().len();
         let open_loop = schedule.is_some();
         self.load = Some(Load {
             tally: Tally::new(window, kinds, open_loop),
@@ -119,22 +129,22 @@ impl Worker<'_> {
                 continue;
             }
             // A timer starts each connection, so that a limited number of transactions begins inside the window.
-            self.connections[index].state = State::Resting;
-            self.at(origin_ns + step_ns * id, index);
+            self.connections[index].state = State::Opened;
+            self.set_timer(origin_ns + step_ns * id, index);
         }
-        self.rest_if_none();
+        self.drain_if_unused();
     }
 
     /// A worker that only holds idle connections has drained from the start.
-    fn rest_if_none(&mut self) {
-        if self.plan.job.transactions > 0 && self.used == 0 {
+    fn drain_if_unused(&mut self) {
+        if self.plan.job.transactions > 0 && self.used_connections == 0 {
             self.drained = true;
-            self.report(Report::Drained);
+            self.send_event(WorkerEvent::Drained);
         }
     }
 
     /// Handle connections that have waited too long for an answer or to be opened.
-    fn patrol(&mut self, now: u64) -> Result<(), Failed> {
+    fn check_deadlines(&mut self, now: u64) -> Result<(), Failed> {
         if self.stopping {
             return Ok(());
         }
@@ -145,18 +155,21 @@ impl Worker<'_> {
         for index in 0..self.connections.len() {
             let connection = &self.connections[index];
             match &connection.state {
-                State::Asking if now.saturating_sub(connection.sent_ns) > stall_ns => {
-                    self.stalled(index)?;
+                State::AwaitingAnswer if now.saturating_sub(connection.sent_ns) > stall_ns => {
+                    self.handle_stall(index)?;
                 }
-                State::Connecting(opening)
-                    if now.saturating_sub(connection.seeking_ns) > open_ns =>
+                State::Connecting(connecting)
+                    if now.saturating_sub(connection.opening_since_ns) > open_ns =>
                 {
-                    let failed = opening.too_slow(&self.plan.entry(), TimeLimit::of_load(open_ns));
-                    if !self.ends_early() {
+                    let failed = connecting.timeout_failure(
+                        &self.plan.login_parameters(),
+                        TimeLimit::for_opening(open_ns),
+                    );
+                    if !self.loss_ends_window() {
                         return Err(failed);
                     }
-                    self.opening -= 1;
-                    self.end_early(index, failed)?;
+                    self.connecting -= 1;
+                    self.end_window_early(index, failed)?;
                 }
                 _ => {}
             }

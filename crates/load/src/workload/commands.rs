@@ -8,14 +8,14 @@ use howfar_wire::memcached::Dialect;
 use howfar_wire::redis::request;
 
 use super::sizes::Values;
-use super::{Cursor, Due, Group, Kind, Program, Step, Table};
-use crate::distribution::Ids;
+use super::{Cursor, DueStatement, Group, Program, StatementKind, Step, Table};
+use crate::distribution::IdSampler;
 use crate::draws::Draws;
 
 /// Digits of a key's number.
 const DIGITS: usize = 12;
 /// Maximum length of a key: the contract's longest prefix, and the digits.
-const LONGEST_KEY: usize = 64 + DIGITS;
+const MAX_KEY_BYTES: usize = 64 + DIGITS;
 
 /// One command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,18 +41,18 @@ impl Verb {
 #[derive(Debug)]
 pub(crate) struct Commands {
     protocol: Protocol,
-    stops: bool,
+    stops_on_error: bool,
     /// Commands, each with the end of its share in `1..=shares`.
     verbs: Vec<(u64, Verb)>,
     shares: u64,
-    ids: Ids,
+    ids: IdSampler,
     keys_each: u16,
     pipeline: u16,
     prefix: Vec<u8>,
     values: Values,
 }
 
-/// A program whose transactions are one request each. Without a pipeline, each command is a kind of its own.
+/// A program whose transactions are one request each. Without a pipeline, latencies are recorded by command.
 pub(super) fn program(load: &KeyValue) -> Program {
     let commands = Commands::new(load);
     let one = |kind: usize| {
@@ -72,17 +72,22 @@ pub(super) fn program(load: &KeyValue) -> Program {
             commands
                 .verbs
                 .iter()
-                .map(|(_, verb)| Kind::new(verb.name(), "", 0, SqlProtocol::Mysql))
+                .map(|(_, verb)| StatementKind::new(verb.name(), "", 0, SqlProtocol::Mysql))
                 .collect(),
             shares.map(|(at, (end, _))| (*end, one(at))).collect(),
         )
     } else {
         (
-            vec![Kind::new("command.pipeline", "", 0, SqlProtocol::Mysql)],
+            vec![StatementKind::new(
+                "command.pipeline",
+                "",
+                0,
+                SqlProtocol::Mysql,
+            )],
             vec![(1, one(0))],
         )
     };
-    let mut program = Program::of(kinds, transactions, 1);
+    let mut program = Program::from_parts(kinds, transactions, 1);
     program.commands = Some(Box::new(commands));
     program
 }
@@ -112,10 +117,10 @@ impl Commands {
         }
         Self {
             protocol: load.protocol,
-            stops: load.on_error == OnError::Stop,
+            stops_on_error: load.on_error == OnError::Stop,
             verbs,
             shares,
-            ids: Ids::new(&load.distribution, load.keys),
+            ids: IdSampler::new(&load.distribution, load.keys),
             keys_each: load.keys_each,
             pipeline: load.pipeline,
             prefix: load.key_prefix.clone().into_bytes(),
@@ -128,25 +133,25 @@ impl Commands {
     }
 
     /// Whether an error of the server ends the job.
-    pub(crate) fn stops(&self) -> bool {
-        self.stops
+    pub(crate) fn stops_on_error(&self) -> bool {
+        self.stops_on_error
     }
 
-    /// Whether no reply to a request is longer than some hundred bytes.
-    pub(crate) fn is_short(&self) -> bool {
+    /// Whether every reply to a request is at most about 900 bytes long.
+    pub(crate) fn has_short_replies(&self) -> bool {
         let keys = if self.verbs.iter().any(|(_, verb)| *verb == Verb::MultiGet) {
             usize::from(self.keys_each)
         } else {
             1
         };
-        (self.values.most() + 40) * keys * usize::from(self.pipeline) <= 900
+        (self.values.max_bytes() + 40) * keys * usize::from(self.pipeline) <= 900
     }
 
     /// Append a request, and register the expected replies with `replies`. Returns the number of commands.
     #[inline]
     pub(crate) fn write(
         &self,
-        due: Due,
+        due: DueStatement,
         cursor: &mut Cursor,
         out: &mut Vec<u8>,
         replies: &mut (impl Expects + ?Sized),
@@ -198,13 +203,13 @@ impl Commands {
             Verb::Get | Verb::MultiGet => Expected::Get,
             Verb::Set | Verb::Delete => Expected::Write,
         });
-        let mut room = [0; LONGEST_KEY];
-        let key = self.key(id, &mut room);
+        let mut key_buffer = [0; MAX_KEY_BYTES];
+        let key = self.key(id, &mut key_buffer);
         if let Some(dialect) = self.dialect() {
             return match verb {
                 Verb::Get | Verb::MultiGet => dialect.get(out, key),
                 Verb::Set => {
-                    let value = self.values.of(id);
+                    let value = self.values.value(id);
                     dialect.set(out, key, value.len(), |out| out.extend_from_slice(value));
                 }
                 Verb::Delete => dialect.delete(out, key),
@@ -218,7 +223,7 @@ impl Commands {
             Verb::Set => {
                 out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
                 request::word(out, key);
-                request::word(out, self.values.of(id));
+                request::word(out, self.values.value(id));
             }
             Verb::Delete => {
                 out.extend_from_slice(b"*2\r\n$3\r\nDEL\r\n");
@@ -246,16 +251,16 @@ impl Commands {
 
     fn write_multi_get(&self, count: u16, draws: &mut Draws, out: &mut Vec<u8>) {
         let count = usize::from(count);
-        let mut room = [0; LONGEST_KEY];
+        let mut key_buffer = [0; MAX_KEY_BYTES];
         if let Some(dialect) = self.dialect() {
             return dialect.multi_get(out, count, |out| {
-                out.extend_from_slice(self.key(self.ids.draw(draws), &mut room));
+                out.extend_from_slice(self.key(self.ids.draw(draws), &mut key_buffer));
             });
         }
         request::begin(out, count + 1);
         request::word(out, b"MGET");
         for _ in 0..count {
-            request::word(out, self.key(self.ids.draw(draws), &mut room));
+            request::word(out, self.key(self.ids.draw(draws), &mut key_buffer));
         }
     }
 
@@ -269,10 +274,10 @@ impl Commands {
     }
 
     #[inline]
-    fn key<'a>(&self, mut id: u64, room: &'a mut [u8; LONGEST_KEY]) -> &'a [u8] {
+    fn key<'a>(&self, mut id: u64, key_buffer: &'a mut [u8; MAX_KEY_BYTES]) -> &'a [u8] {
         let before = self.prefix.len();
-        room[..before].copy_from_slice(&self.prefix);
-        let key = &mut room[..before + DIGITS];
+        key_buffer[..before].copy_from_slice(&self.prefix);
+        let key = &mut key_buffer[..before + DIGITS];
         for digit in key[before..].iter_mut().rev() {
             *digit = b'0' + (id % 10) as u8;
             id /= 10;
@@ -297,7 +302,7 @@ mod tests {
             load[name] = value.clone();
         }
         let load: Workload = serde_json::from_value(load).expect("well formed");
-        let program = Program::new(&load, 1, 9).expect("a good workload");
+        let program = Program::new(&load, 1, 9).expect("a valid workload");
         let commands = program.commands().expect("commands");
         let mut replies = howfar_wire::redis::Replies::default();
         let one = |number| {

@@ -5,7 +5,7 @@ use crate::draws::Draws;
 
 /// The next statement of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Due {
+pub struct DueStatement {
     /// Index into [`Program::kinds`].
     pub kind: usize,
     /// Number of its table, from 1; 1 if it has none.
@@ -24,7 +24,7 @@ pub struct Cursor {
     pub(super) draws: Draws,
     pub(super) last: u64,
     connection: u32,
-    which: u32,
+    transaction_kind: u32,
     /// Position of the next statement.
     group: u32,
     step: u32,
@@ -34,12 +34,12 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    pub(super) fn new(draws: Draws, connection: u64, which: usize) -> Self {
+    pub(super) fn new(draws: Draws, connection: u64, transaction_kind: usize) -> Self {
         Self {
             draws,
             last: 0,
             connection: connection as u32,
-            which: which as u32,
+            transaction_kind: transaction_kind as u32,
             group: 0,
             step: 0,
             round: 0,
@@ -49,8 +49,8 @@ impl Cursor {
 
     /// The next statement; `None` after the last.
     #[inline]
-    pub fn next(&mut self, program: &Program) -> Option<Due> {
-        let groups = &program.transactions[self.which as usize].1;
+    pub fn next(&mut self, program: &Program) -> Option<DueStatement> {
+        let groups = &program.transactions[self.transaction_kind as usize].1;
         loop {
             let group = groups.get(self.group as usize)?;
             if self.step == 0 {
@@ -59,7 +59,7 @@ impl Cursor {
                         Table::Drawn => {
                             self.table = self.draws.up_to(u64::from(program.tables)) as u32;
                         }
-                        Table::OfConnection => self.table = self.connection + 1,
+                        Table::PerConnection => self.table = self.connection + 1,
                         Table::None => {}
                     }
                 }
@@ -75,7 +75,7 @@ impl Cursor {
             let kind = &program.kinds[step.kind];
             let table = if kind.tables > 1 { self.table } else { 1 };
             self.step += 1;
-            let due = Due {
+            let due = DueStatement {
                 kind: step.kind,
                 table,
                 slot: kind.first_slot + table as usize - 1,
@@ -90,8 +90,8 @@ impl Cursor {
         }
     }
 
-    fn step<'a>(&self, program: &'a Program, due: Due) -> &'a Step {
-        let groups = &program.transactions[self.which as usize].1;
+    fn step<'a>(&self, program: &'a Program, due: DueStatement) -> &'a Step {
+        let groups = &program.transactions[self.transaction_kind as usize].1;
         &groups[due.group as usize].steps[due.step as usize]
     }
 
@@ -100,17 +100,17 @@ impl Cursor {
     pub fn values(
         &mut self,
         program: &Program,
-        due: Due,
+        due: DueStatement,
         memory: &mut Memory,
-        mut each: impl FnMut(Value<'_>),
+        mut put: impl FnMut(Value<'_>),
     ) {
         for source in &self.step(program, due).sources {
-            source.draw(program, self, memory, &mut each);
+            source.draw(program, self, memory, &mut put);
         }
     }
 
     /// Number of values that `due` binds.
-    pub fn count(&self, program: &Program, due: Due) -> usize {
+    pub fn count(&self, program: &Program, due: DueStatement) -> usize {
         self.step(program, due).sources.len()
     }
 }

@@ -2,8 +2,8 @@
 
 use howfar_contract::jobs::{Constant, Custom, CustomStatement, SqlProtocol, Values};
 
-use super::{Group, Kind, Program, Source, Step, Table};
-use crate::distribution::Ids;
+use super::{Group, Program, Source, StatementKind, Step, Table};
+use crate::distribution::IdSampler;
 
 pub(super) fn program(custom: &Custom, protocol: SqlProtocol) -> Result<Program, String> {
     let mut kept = KeptValues::default();
@@ -16,7 +16,7 @@ pub(super) fn program(custom: &Custom, protocol: SqlProtocol) -> Result<Program,
     }
     let mut kinds = Vec::new();
     for statement in &custom.statements {
-        let kind = Kind::new(
+        let kind = StatementKind::new(
             &format!("statement.{}", statement.name),
             &statement.sql,
             0,
@@ -55,8 +55,8 @@ pub(super) fn program(custom: &Custom, protocol: SqlProtocol) -> Result<Program,
         }
         transactions.push((shares, groups));
     }
-    let mut program = Program::of(kinds, transactions, 1);
-    program.memories = kept.0.len();
+    let mut program = Program::from_parts(kinds, transactions, 1);
+    program.kept_values = kept.0.len();
     Ok(program)
 }
 
@@ -91,8 +91,8 @@ fn sources(statement: &CustomStatement, kept: &KeptValues) -> Vec<Source> {
                 high,
                 distribution,
             } => Source::Number {
-                ids: Ids::new(distribution, high - low + 1),
-                below: low.wrapping_sub(1),
+                ids: IdSampler::new(distribution, high - low + 1),
+                offset: low.wrapping_sub(1),
             },
             Values::Text {
                 length,
@@ -111,10 +111,10 @@ fn sources(statement: &CustomStatement, kept: &KeptValues) -> Vec<Source> {
             } => Source::Constant(text.as_bytes().to_vec()),
             Values::Same { statement, index } => kept
                 .find(statement, *index)
-                .map_or(Source::Integer(0), Source::Recalled),
+                .map_or(Source::Integer(0), Source::Recall),
         };
         sources.push(match kept.find(&statement.name, index as u32) {
-            Some(index) => Source::Kept {
+            Some(index) => Source::Keep {
                 index,
                 source: Box::new(source),
             },

@@ -6,21 +6,21 @@ use howfar_contract::jobs::SqlProtocol;
 use howfar_wire::mysql::command::Execute;
 use howfar_wire::postgres::request::{self, Bind};
 
-use super::{Cursor, Due, Kind, Memory, Piece, Program, Value};
+use super::{Cursor, DueStatement, Memory, Piece, Program, StatementKind, Value};
 
 impl Program {
     /// Append the SQL to prepare.
-    pub(super) fn write_template(&self, kind: &Kind, table: u32, out: &mut Vec<u8>) {
+    pub(super) fn write_template(&self, kind: &StatementKind, table: u32, out: &mut Vec<u8>) {
         let mut values = 0;
         for piece in &kind.pieces {
             match (piece, self.protocol) {
                 (Piece::Text(text), _) => out.extend_from_slice(text.as_bytes()),
-                (Piece::Table, _) => number(out, i64::from(table)),
+                (Piece::Table, _) => write_number(out, i64::from(table)),
                 (Piece::Value, SqlProtocol::Mysql) => out.push(b'?'),
                 (Piece::Value, SqlProtocol::Postgresql) => {
                     values += 1;
                     out.push(b'$');
-                    number(out, values);
+                    write_number(out, values);
                 }
             }
         }
@@ -30,7 +30,7 @@ impl Program {
     #[inline]
     pub(crate) fn write_bind(
         &self,
-        due: Due,
+        due: DueStatement,
         cursor: &mut Cursor,
         memory: &mut Memory,
         statement: Option<u32>,
@@ -47,7 +47,7 @@ impl Program {
     /// Append a parse of `due` as the unnamed statement, and a bind of its values.
     pub(crate) fn write_unnamed(
         &self,
-        due: Due,
+        due: DueStatement,
         cursor: &mut Cursor,
         memory: &mut Memory,
         out: &mut Vec<u8>,
@@ -67,7 +67,7 @@ impl Program {
     /// Append the SQL of `due` with its values; `quote` appends a text as a literal of the server.
     pub fn write_text(
         &self,
-        due: Due,
+        due: DueStatement,
         cursor: &mut Cursor,
         memory: &mut Memory,
         out: &mut Vec<u8>,
@@ -78,7 +78,7 @@ impl Program {
             for piece in pieces.by_ref() {
                 match piece {
                     Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
-                    Piece::Table => number(out, i64::from(due.table)),
+                    Piece::Table => write_number(out, i64::from(due.table)),
                     Piece::Value => return,
                 }
             }
@@ -86,7 +86,7 @@ impl Program {
         up_to_value(out);
         cursor.values(self, due, memory, |value| {
             match value {
-                Value::Integer(integer) => number(out, integer),
+                Value::Integer(integer) => write_number(out, integer),
                 Value::Bytes(bytes) => quote(out, bytes),
                 Value::Raw(bytes) => out.extend_from_slice(bytes),
             }
@@ -98,7 +98,7 @@ impl Program {
     #[inline]
     pub fn write_execute(
         &self,
-        due: Due,
+        due: DueStatement,
         cursor: &mut Cursor,
         memory: &mut Memory,
         (statement, first): (u32, bool),
@@ -113,6 +113,6 @@ impl Program {
     }
 }
 
-fn number(out: &mut Vec<u8>, number: i64) {
+fn write_number(out: &mut Vec<u8>, number: i64) {
     write!(out, "{number}").expect("writing to memory cannot fail");
 }

@@ -1,7 +1,7 @@
 //! The workload: statements, their order, and the values that they bind.
 //!
 //! A [`Program`] is made once from a job ([`sysbench`] or [`custom`]) and shared by all workers. A transaction is a pure function of
-//! (seed, connection, number): a [`Cursor`] steps through it and returns one [`Due`] statement after the other; [`encode`] writes
+//! (seed, connection, number): a [`Cursor`] steps through it and returns one [`DueStatement`] after the other; [`encode`] writes
 //! it as text or as an execute. [`commands`] are sent to key-value stores instead.
 
 pub(crate) mod commands;
@@ -19,12 +19,12 @@ use howfar_wire::sql::{self, Dialect, Mark};
 
 use crate::draws::Draws;
 
-pub use cursor::{Cursor, Due};
+pub use cursor::{Cursor, DueStatement};
 pub use source::{Memory, Source, Value};
 
 /// A statement without its values: the unit that histograms name and that the server prepares, once per table.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kind {
+pub struct StatementKind {
     /// Its name in histograms.
     pub name: String,
     pieces: Vec<Piece>,
@@ -43,7 +43,7 @@ enum Piece {
     Value,
 }
 
-impl Kind {
+impl StatementKind {
     /// `sql` has a `?` for each value and, for several tables, a `{}` for the number of its table.
     fn new(name: &str, sql: &str, tables: u32, protocol: SqlProtocol) -> Self {
         let dialect = match protocol {
@@ -110,10 +110,10 @@ enum Table {
     /// Drawn each time that the group begins, as in sysbench.
     Drawn,
     /// The connection's own table.
-    OfConnection,
+    PerConnection,
 }
 
-/// Steps that are repeated together on one table.
+/// Steps repeated together on one table.
 #[derive(Debug, Clone)]
 struct Group {
     table: Table,
@@ -124,7 +124,7 @@ struct Group {
 /// The transactions that all connections run.
 #[derive(Debug)]
 pub struct Program {
-    kinds: Vec<Kind>,
+    kinds: Vec<StatementKind>,
     /// Kinds of transactions with the end of each one's share in `1..=shares`.
     transactions: Vec<(u64, Vec<Group>)>,
     shares: u64,
@@ -136,7 +136,7 @@ pub struct Program {
     /// Number of statements sent together.
     pipeline: u16,
     slots: usize,
-    memories: usize,
+    kept_values: usize,
     /// Commands on keys, sent instead of statements.
     commands: Option<Box<commands::Commands>>,
 }
@@ -144,11 +144,11 @@ pub struct Program {
 impl Program {
     /// The transactions of `workload` on `connections` connections. The error is a message about what is wrong with the workload.
     pub fn new(workload: &Workload, connections: u32, seed: u64) -> Result<Self, String> {
-        Self::speaking(SqlProtocol::Mysql, 1, workload, connections, seed)
+        Self::with_protocol(SqlProtocol::Mysql, 1, workload, connections, seed)
     }
 
     /// The transactions of `workload` in a protocol's own SQL, with `pipeline` statements sent together.
-    pub fn speaking(
+    pub fn with_protocol(
         protocol: SqlProtocol,
         pipeline: u16,
         workload: &Workload,
@@ -175,7 +175,11 @@ impl Program {
         Ok(program)
     }
 
-    fn of(kinds: Vec<Kind>, transactions: Vec<(u64, Vec<Group>)>, tables: u32) -> Self {
+    fn from_parts(
+        kinds: Vec<StatementKind>,
+        transactions: Vec<(u64, Vec<Group>)>,
+        tables: u32,
+    ) -> Self {
         Self {
             kinds,
             shares: transactions.last().map_or(1, |(end, _)| *end),
@@ -187,13 +191,13 @@ impl Program {
             protocol: SqlProtocol::Mysql,
             pipeline: 1,
             slots: 0,
-            memories: 0,
+            kept_values: 0,
             commands: None,
         }
     }
 
     /// All kinds of statements, by index.
-    pub fn kinds(&self) -> &[Kind] {
+    pub fn kinds(&self) -> &[StatementKind] {
         &self.kinds
     }
 
@@ -230,7 +234,7 @@ impl Program {
 
     /// Whether `due` is sent as text with its values in it, as a simple query of the protocol.
     #[inline]
-    pub(crate) fn is_text(&self, due: Due) -> bool {
+    pub(crate) fn is_text(&self, due: DueStatement) -> bool {
         match self.mode {
             PsMode::Disable | PsMode::Multi => true,
             PsMode::Auto => self.pipeline == 1 && self.kinds[due.kind].always_text,
@@ -253,7 +257,7 @@ impl Program {
         if !self.is_prepared() {
             return Vec::new();
         }
-        let prepared = |kind: &&Kind| !kind.always_text;
+        let prepared = |kind: &&StatementKind| !kind.always_text;
         self.kinds
             .iter()
             .filter(prepared)
@@ -281,23 +285,23 @@ impl Program {
     /// again.
     #[inline]
     pub fn attempt(&self, connection: u64, number: u64, failures: u64) -> Cursor {
-        let mut draws = Draws::of(self.seed ^ (failures << 32), connection, number);
-        let which = if self.transactions.len() == 1 {
+        let mut draws = Draws::new(self.seed ^ (failures << 32), connection, number);
+        let transaction_kind = if self.transactions.len() == 1 {
             0
         } else {
             let share = draws.up_to(self.shares);
             self.transactions.partition_point(|(end, _)| *end < share)
         };
-        Cursor::new(draws, connection, which)
+        Cursor::new(draws, connection, transaction_kind)
     }
 
     /// A connection's memory between statements.
     pub fn memory(&self, connection: u64) -> Memory {
-        Memory::new(connection, self.memories)
+        Memory::new(connection, self.kept_values)
     }
 
     /// The statements of a transaction with the values that they bind, for tests.
-    pub fn listed(&self, connection: u64, number: u64) -> Vec<(String, u32, Vec<String>)> {
+    pub fn list_statements(&self, connection: u64, number: u64) -> Vec<(String, u32, Vec<String>)> {
         let mut memory = self.memory(connection);
         let mut cursor = self.transaction(connection, number);
         let mut list = Vec::new();

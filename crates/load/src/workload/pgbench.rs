@@ -2,8 +2,8 @@
 
 use howfar_contract::jobs::{Distribution, Pgbench, SqlProtocol, Workload};
 
-use super::{Group, Kind, Program, Source, Step, Table};
-use crate::distribution::Ids;
+use super::{Group, Program, Source, StatementKind, Step, Table};
+use crate::distribution::IdSampler;
 
 /// Rows per unit of scale.
 pub(crate) const ACCOUNTS: u64 = 100_000;
@@ -15,8 +15,8 @@ const BID: usize = 1;
 const TID: usize = 2;
 const DELTA: usize = 3;
 /// Deltas are drawn from -5000 to 5000.
-const DELTAS: u64 = 10_001;
-const BELOW_DELTAS: u64 = 5_001_u64.wrapping_neg();
+const DELTA_COUNT: u64 = 10_001;
+const DELTA_OFFSET: u64 = 5_001_u64.wrapping_neg();
 
 pub(super) fn program(workload: &Workload, load: &Pgbench) -> Program {
     let mut script = Script {
@@ -24,30 +24,30 @@ pub(super) fn program(workload: &Workload, load: &Pgbench) -> Program {
         kinds: Vec::new(),
         groups: Vec::new(),
         drawn: [false; 4],
-        keeps: !matches!(workload, Workload::SelectOnly(_)),
+        keeps_values: !matches!(workload, Workload::SelectOnly(_)),
     };
     match workload {
-        Workload::SelectOnly(_) => script.select(),
-        Workload::SimpleUpdate(_) => script.update(false),
-        _ => script.update(true),
+        Workload::SelectOnly(_) => script.add_select(),
+        Workload::SimpleUpdate(_) => script.add_update(false),
+        _ => script.add_update(true),
     }
-    let mut program = Program::of(script.kinds, vec![(1, script.groups)], 1);
-    program.memories = script.drawn.len();
+    let mut program = Program::from_parts(script.kinds, vec![(1, script.groups)], 1);
+    program.kept_values = script.drawn.len();
     program
 }
 
 struct Script {
     scale: u64,
-    kinds: Vec<Kind>,
+    kinds: Vec<StatementKind>,
     groups: Vec<Group>,
     drawn: [bool; 4],
     /// Whether some values are reused, so that drawn values must be kept.
-    keeps: bool,
+    keeps_values: bool,
 }
 
 impl Script {
-    fn select(&mut self) {
-        self.step(
+    fn add_select(&mut self) {
+        self.add_step(
             "select_account",
             "SELECT abalance FROM pgbench_accounts WHERE aid = ?",
             &[AID],
@@ -55,38 +55,38 @@ impl Script {
     }
 
     /// Add the updating script; `whole`: with tellers and branches.
-    fn update(&mut self, whole: bool) {
-        self.step("begin", "BEGIN", &[]);
-        self.step(
+    fn add_update(&mut self, with_branches: bool) {
+        self.add_step("begin", "BEGIN", &[]);
+        self.add_step(
             "update_account",
             "UPDATE pgbench_accounts SET abalance = abalance + ? WHERE aid = ?",
             &[DELTA, AID],
         );
-        self.select();
-        if whole {
-            self.step(
+        self.add_select();
+        if with_branches {
+            self.add_step(
                 "update_teller",
                 "UPDATE pgbench_tellers SET tbalance = tbalance + ? WHERE tid = ?",
                 &[DELTA, TID],
             );
-            self.step(
+            self.add_step(
                 "update_branch",
                 "UPDATE pgbench_branches SET bbalance = bbalance + ? WHERE bid = ?",
                 &[DELTA, BID],
             );
         }
-        self.step(
+        self.add_step(
             "insert_history",
             "INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (?, ?, ?, ?, CURRENT_TIMESTAMP)",
             &[TID, BID, AID, DELTA],
         );
-        self.step("end", "END", &[]);
+        self.add_step("end", "END", &[]);
     }
 
-    fn step(&mut self, name: &str, sql: &str, values: &[usize]) {
-        let sources = values.iter().map(|&which| self.value(which)).collect();
+    fn add_step(&mut self, name: &str, sql: &str, values: &[usize]) {
+        let sources = values.iter().map(|&index| self.source_for(index)).collect();
         self.kinds
-            .push(Kind::new(name, sql, 0, SqlProtocol::Postgresql));
+            .push(StatementKind::new(name, sql, 0, SqlProtocol::Postgresql));
         self.groups.push(Group {
             table: Table::None,
             repeat: 1,
@@ -99,25 +99,25 @@ impl Script {
     }
 
     /// The source of a value: drawn at its first use, recalled after that.
-    fn value(&mut self, which: usize) -> Source {
-        if std::mem::replace(&mut self.drawn[which], true) {
-            return Source::Recalled(which);
+    fn source_for(&mut self, index: usize) -> Source {
+        if std::mem::replace(&mut self.drawn[index], true) {
+            return Source::Recall(index);
         }
-        let (count, below) = match which {
+        let (count, offset) = match index {
             AID => (ACCOUNTS * self.scale, 0),
             BID => (self.scale, 0),
             TID => (TELLERS * self.scale, 0),
-            _ => (DELTAS, BELOW_DELTAS),
+            _ => (DELTA_COUNT, DELTA_OFFSET),
         };
         let number = Source::Number {
-            ids: Ids::new(&Distribution::uniform(), count),
-            below,
+            ids: IdSampler::new(&Distribution::uniform(), count),
+            offset,
         };
-        if !self.keeps {
+        if !self.keeps_values {
             return number;
         }
-        Source::Kept {
-            index: which,
+        Source::Keep {
+            index,
             source: Box::new(number),
         }
     }
@@ -127,20 +127,23 @@ impl Script {
 mod tests {
     use super::*;
 
-    fn listed(kind: fn(Pgbench) -> Workload, number: u64) -> Vec<(String, u32, Vec<String>)> {
+    fn list_statements(
+        kind: fn(Pgbench) -> Workload,
+        number: u64,
+    ) -> Vec<(String, u32, Vec<String>)> {
         let workload = kind(Pgbench {
             scale: 3,
             ..Pgbench::default()
         });
-        let program = Program::new(&workload, 1, 7).expect("a good workload");
-        program.listed(0, number)
+        let program = Program::new(&workload, 1, 7).expect("a valid workload");
+        program.list_statements(0, number)
     }
 
     #[test]
     fn a_transaction_uses_its_values_again_and_they_are_in_range() {
         for number in 0..2000 {
-            let made = listed(Workload::TpcbLike, number);
-            let names: Vec<&str> = made.iter().map(|(name, ..)| name.as_str()).collect();
+            let statements = list_statements(Workload::TpcbLike, number);
+            let names: Vec<&str> = statements.iter().map(|(name, ..)| name.as_str()).collect();
             assert_eq!(
                 names,
                 [
@@ -153,7 +156,7 @@ mod tests {
                     "end"
                 ]
             );
-            let values = |at: usize| &made[at].2;
+            let values = |at: usize| &statements[at].2;
             let [delta, aid] = &values(1)[..] else {
                 panic!("two values")
             };
@@ -173,8 +176,8 @@ mod tests {
 
     #[test]
     fn the_smaller_scripts_are_parts_of_it() {
-        assert_eq!(listed(Workload::SelectOnly, 0).len(), 1);
-        let names: Vec<String> = listed(Workload::SimpleUpdate, 0)
+        assert_eq!(list_statements(Workload::SelectOnly, 0).len(), 1);
+        let names: Vec<String> = list_statements(Workload::SimpleUpdate, 0)
             .into_iter()
             .map(|(name, ..)| name)
             .collect();

@@ -6,7 +6,7 @@ use crate::digits;
 use crate::draws::Draws;
 
 /// Number of positions in one text where values may begin, so that values of neighbouring keys differ.
-const PLACES: usize = 4096;
+const POSITIONS: usize = 4096;
 /// Seed of the values, independent of the job's seed, so that a load overwrites the values of a prefill with the same ones.
 const SEED: u64 = 0x766C_7565;
 
@@ -21,13 +21,13 @@ pub(super) struct Values {
 impl Values {
     pub(super) fn new(sizes: &Sizes) -> Self {
         let shares = match sizes {
-            Sizes::Listed { sizes } => sizes.iter().map(|one| u64::from(one.weight)).sum(),
+            Sizes::Listed { sizes } => sizes.iter().map(|size| u64::from(size.weight)).sum(),
             _ => 1,
         };
         let mut text = Vec::new();
-        let length = sizes.most() as usize + PLACES;
-        digits::text(
-            &mut Draws::of(SEED, 0, 0),
+        let length = sizes.most() as usize + POSITIONS;
+        digits::write_text(
+            &mut Draws::new(SEED, 0, 0),
             length,
             Alphabet::Letters,
             0.0,
@@ -40,23 +40,23 @@ impl Values {
         }
     }
 
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn max_bytes(&self) -> usize {
         self.sizes.most() as usize
     }
 
     /// The value of the key `id`.
     #[inline]
-    pub(super) fn of(&self, id: u64) -> &[u8] {
-        let mut draws = Draws::of(SEED, 1, id);
-        let place = draws.bits() as usize % PLACES;
+    pub(super) fn value(&self, id: u64) -> &[u8] {
+        let mut draws = Draws::new(SEED, 1, id);
+        let start = draws.bits() as usize % POSITIONS;
         let length = match &self.sizes {
             Sizes::Fixed { bytes } => *bytes,
-            other => self.drawn(other, &mut draws),
+            other => self.draw_size(other, &mut draws),
         };
-        &self.text[place..place + length as usize]
+        &self.text[start..start + length as usize]
     }
 
-    fn drawn(&self, sizes: &Sizes, draws: &mut Draws) -> u32 {
+    fn draw_size(&self, sizes: &Sizes, draws: &mut Draws) -> u32 {
         match sizes {
             Sizes::Fixed { bytes } => *bytes,
             Sizes::Uniform { low, high } => {
@@ -102,7 +102,7 @@ mod tests {
 
     fn lengths(sizes: &Sizes) -> Vec<f64> {
         let values = Values::new(sizes);
-        (1..=KEYS).map(|id| values.of(id).len() as f64).collect()
+        (1..=KEYS).map(|id| values.value(id).len() as f64).collect()
     }
 
     fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
@@ -113,9 +113,9 @@ mod tests {
     fn a_key_keeps_its_value() {
         let sizes = Sizes::Uniform { low: 0, high: 90 };
         let (one, other) = (Values::new(&sizes), Values::new(&sizes));
-        assert!((1..99).all(|id| one.of(id) == other.of(id)));
+        assert!((1..99).all(|id| one.value(id) == other.value(id)));
         let fixed = Values::new(&Sizes::Fixed { bytes: 20 });
-        let differ = (1..99).filter(|&id| fixed.of(id) != fixed.of(id + 1));
+        let differ = (1..99).filter(|&id| fixed.value(id) != fixed.value(id + 1));
         assert!(differ.count() > 90);
     }
 

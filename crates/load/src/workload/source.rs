@@ -6,7 +6,7 @@ use howfar_contract::jobs::Alphabet;
 
 use super::{Cursor, Program};
 use crate::digits;
-use crate::distribution::Ids;
+use crate::distribution::IdSampler;
 
 /// A value to bind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,19 +21,18 @@ pub enum Value<'a> {
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A row id; later sources of the transaction may refer to it.
-    Id(Ids),
+    Id(IdSampler),
     /// The last row id plus this number.
     LastPlus(u64),
-    /// `below` plus a drawn number; later sources cannot refer to it.
+    /// `offset` plus a drawn number; later sources cannot refer to it.
     Number {
-        ids: Ids,
-        below: u64,
+        ids: IdSampler,
+        offset: u64,
     },
-    /// A row id from the connection's part of the table, which begins at its index times `rows` (a real number, as in sysbench) and
-    /// has
-    /// `rows` more ids.
+    /// A row id from the connection's part of the table, which begins at its index times `rows` (a real number, as in sysbench)
+    /// and has `rows` more ids.
     Slice {
-        ids: Ids,
+        ids: IdSampler,
         rows: f64,
     },
     /// A value of sysbench's column `c`.
@@ -59,21 +58,21 @@ pub enum Source {
         bytes: usize,
     },
     /// Draws from `source` and keeps the value for others.
-    Kept {
+    Keep {
         index: usize,
         source: Box<Source>,
     },
     /// The value kept at this index.
-    Recalled(usize),
+    Recall(usize),
 }
 
 #[derive(Debug, Clone)]
-enum Owned {
+enum OwnedValue {
     Integer(i64),
     Bytes(Vec<u8>),
 }
 
-impl From<Value<'_>> for Owned {
+impl From<Value<'_>> for OwnedValue {
     fn from(value: Value<'_>) -> Self {
         match value {
             Value::Integer(number) => Self::Integer(number),
@@ -89,7 +88,7 @@ pub struct Memory {
     calls: u64,
     /// The last key drawn that is unique in the job.
     key: Option<i64>,
-    kept: Vec<Owned>,
+    values: Vec<OwnedValue>,
     text: Vec<u8>,
 }
 
@@ -99,7 +98,7 @@ impl Memory {
             connection,
             calls: 0,
             key: None,
-            kept: vec![Owned::Integer(0); values],
+            values: vec![OwnedValue::Integer(0); values],
             text: Vec::new(),
         }
     }
@@ -121,13 +120,13 @@ impl Memory {
         self.key.take()
     }
 
-    fn keyed(&mut self, key: i64) -> Value<'static> {
+    fn remember_key(&mut self, key: i64) -> Value<'static> {
         self.key = Some(key);
         Value::Integer(key)
     }
 
     /// A number that no other call in the job gets.
-    fn call(&mut self, connections: u64) -> u64 {
+    fn next_call(&mut self, connections: u64) -> u64 {
         let number = self.connection + connections * self.calls;
         self.calls += 1;
         number
@@ -141,7 +140,7 @@ impl Source {
         program: &Program,
         cursor: &mut Cursor,
         memory: &mut Memory,
-        each: &mut impl FnMut(Value<'_>),
+        put: &mut impl FnMut(Value<'_>),
     ) {
         let integer = match self {
             Self::Id(ids) => {
@@ -149,10 +148,10 @@ impl Source {
                 cursor.last as i64
             }
             Self::LastPlus(more) => (cursor.last + more) as i64,
-            Self::Number { ids, below } => below.wrapping_add(ids.draw(&mut cursor.draws)) as i64,
-            other => return other.draw_rare(program, cursor, memory, each),
+            Self::Number { ids, offset } => offset.wrapping_add(ids.draw(&mut cursor.draws)) as i64,
+            other => return other.draw_rare(program, cursor, memory, put),
         };
-        each(Value::Integer(integer));
+        put(Value::Integer(integer));
     }
 
     fn draw_rare(
@@ -160,7 +159,7 @@ impl Source {
         program: &Program,
         cursor: &mut Cursor,
         memory: &mut Memory,
-        each: &mut dyn FnMut(Value<'_>),
+        put: &mut dyn FnMut(Value<'_>),
     ) {
         match self {
             Self::Id(_) | Self::LastPlus(_) | Self::Number { .. } => {
@@ -169,16 +168,16 @@ impl Source {
             Self::Slice { ids, rows } => {
                 let first = rows * (memory.connection % program.connections) as f64;
                 cursor.last = first as u64 + ids.draw(&mut cursor.draws) - 1;
-                each(Value::Integer(cursor.last as i64));
+                put(Value::Integer(cursor.last as i64));
             }
-            Self::C => text(memory, each, |out| digits::c(&mut cursor.draws, out)),
-            Self::Pad => text(memory, each, |out| digits::pad(&mut cursor.draws, out)),
+            Self::C => put_text(memory, put, |out| digits::write_c(&mut cursor.draws, out)),
+            Self::Pad => put_text(memory, put, |out| digits::write_pad(&mut cursor.draws, out)),
             Self::Text {
                 length,
                 alphabet,
                 compressible,
-            } => text(memory, each, |out| {
-                digits::text(
+            } => put_text(memory, put, |out| {
+                digits::write_text(
                     &mut cursor.draws,
                     *length as usize,
                     *alphabet,
@@ -187,30 +186,30 @@ impl Source {
                 );
             }),
             Self::Unique => {
-                let number = unique(memory.call(program.connections) as u32);
-                each(memory.keyed(i64::from(number) - (1 << 31)));
+                let number = unique_number(memory.next_call(program.connections) as u32);
+                put(memory.remember_key(i64::from(number) - (1 << 31)));
             }
             Self::Sequence { first, step } => {
-                let number = step.wrapping_mul(memory.call(program.connections));
-                each(memory.keyed(first.wrapping_add(number) as i64));
+                let number = step.wrapping_mul(memory.next_call(program.connections));
+                put(memory.remember_key(first.wrapping_add(number) as i64));
             }
-            Self::Integer(number) => each(Value::Integer(*number)),
-            Self::Constant(bytes) => each(Value::Bytes(bytes)),
+            Self::Integer(number) => put(Value::Integer(*number)),
+            Self::Constant(bytes) => put(Value::Bytes(bytes)),
             Self::Rows { bytes } => {
                 memory.write_rows(*bytes);
-                each(Value::Raw(&memory.text));
+                put(Value::Raw(&memory.text));
             }
-            Self::Kept { index, source } => {
-                let mut kept = Owned::Integer(0);
+            Self::Keep { index, source } => {
+                let mut kept = OwnedValue::Integer(0);
                 source.draw_any(program, cursor, memory, &mut |value| {
-                    kept = Owned::from(value);
-                    each(value);
+                    kept = OwnedValue::from(value);
+                    put(value);
                 });
-                memory.kept[*index] = kept;
+                memory.values[*index] = kept;
             }
-            Self::Recalled(index) => match &memory.kept[*index] {
-                Owned::Integer(number) => each(Value::Integer(*number)),
-                Owned::Bytes(bytes) => each(Value::Bytes(bytes)),
+            Self::Recall(index) => match &memory.values[*index] {
+                OwnedValue::Integer(number) => put(Value::Integer(*number)),
+                OwnedValue::Bytes(bytes) => put(Value::Bytes(bytes)),
             },
         }
     }
@@ -221,21 +220,21 @@ impl Source {
         program: &Program,
         cursor: &mut Cursor,
         memory: &mut Memory,
-        mut each: &mut dyn FnMut(Value<'_>),
+        mut put: &mut dyn FnMut(Value<'_>),
     ) {
-        self.draw(program, cursor, memory, &mut each);
+        self.draw(program, cursor, memory, &mut put);
     }
 }
 
-fn text(memory: &mut Memory, each: &mut dyn FnMut(Value<'_>), write: impl FnOnce(&mut Vec<u8>)) {
+fn put_text(memory: &mut Memory, put: &mut dyn FnMut(Value<'_>), write: impl FnOnce(&mut Vec<u8>)) {
     memory.text.clear();
     write(&mut memory.text);
-    each(Value::Bytes(&memory.text));
+    put(Value::Bytes(&memory.text));
 }
 
 /// The n-th of all 32-bit numbers in a pseudo-random order: quadratic residues of a prime p = 3 mod 4, mirrored for numbers above p/2
 /// (Preshing 2012, as in sysbench's `unique`).
-fn unique(number: u32) -> u32 {
+fn unique_number(number: u32) -> u32 {
     const PRIME: u64 = 4_294_967_291;
     let permute = |number: u32| -> u32 {
         let number = u64::from(number);
@@ -258,7 +257,7 @@ mod tests {
 
     #[test]
     fn unique_numbers_do_not_repeat() {
-        let mut seen: Vec<u32> = (0..200_000).map(unique).collect();
+        let mut seen: Vec<u32> = (0..200_000).map(unique_number).collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 200_000);

@@ -5,8 +5,8 @@
 
 use howfar_contract::jobs::{SqlProtocol, Sysbench, Workload};
 
-use super::{Group, Kind, Program, Source, Step, Table};
-use crate::distribution::Ids;
+use super::{Group, Program, Source, StatementKind, Step, Table};
+use crate::distribution::IdSampler;
 
 /// sysbench sends a bulk insert once it has this many bytes.
 const BULK_BYTES: usize = 512 * 1024;
@@ -22,40 +22,40 @@ pub(super) fn program(
         protocol,
         kinds: Vec::new(),
         groups: Vec::new(),
-        ids: Ids::new(&load.distribution, load.table_size),
+        ids: IdSampler::new(&load.distribution, load.table_size),
     };
     let in_transaction = matches!(
         workload,
         Workload::OltpReadOnly(_) | Workload::OltpReadWrite(_) | Workload::OltpWriteOnly(_)
     ) && !load.skip_trx;
     if in_transaction {
-        script.bare("begin", "BEGIN");
+        script.add_fixed("begin", "BEGIN");
     }
     match workload {
-        Workload::OltpReadOnly(_) => script.reads(),
+        Workload::OltpReadOnly(_) => script.add_reads(),
         Workload::OltpReadWrite(_) => {
-            script.reads();
-            script.writes();
+            script.add_reads();
+            script.add_writes();
         }
-        Workload::OltpWriteOnly(_) => script.writes(),
+        Workload::OltpWriteOnly(_) => script.add_writes(),
         // As in sysbench's script, the count is fixed.
-        Workload::OltpPointSelect(_) => script.point_selects(1),
-        Workload::OltpUpdateIndex(_) => script.index_updates(load.index_updates),
-        Workload::OltpUpdateNonIndex(_) => script.non_index_updates(load.non_index_updates),
-        Workload::OltpDelete(_) => script.deletes(),
-        Workload::OltpInsert(_) => script.inserts(),
-        Workload::SelectRandomPoints(_) => script.random_points(connections)?,
-        Workload::SelectRandomRanges(_) => script.random_ranges(connections)?,
-        Workload::BulkInsert(_) => script.bulk(connections),
+        Workload::OltpPointSelect(_) => script.add_point_selects(1),
+        Workload::OltpUpdateIndex(_) => script.add_index_updates(load.index_updates),
+        Workload::OltpUpdateNonIndex(_) => script.add_non_index_updates(load.non_index_updates),
+        Workload::OltpDelete(_) => script.add_deletes(),
+        Workload::OltpInsert(_) => script.add_inserts(),
+        Workload::SelectRandomPoints(_) => script.add_random_points(connections)?,
+        Workload::SelectRandomRanges(_) => script.add_random_ranges(connections)?,
+        Workload::BulkInsert(_) => script.add_bulk_insert(connections),
         _ => unreachable!("made elsewhere"),
     }
     if in_transaction {
-        script.bare("commit", "COMMIT");
+        script.add_fixed("commit", "COMMIT");
     }
     if script.groups.iter().all(|group| group.repeat == 0) {
         return Err("the workload has no query: every count of statements is 0".to_owned());
     }
-    let mut program = Program::of(script.kinds, vec![(1, script.groups)], load.tables);
+    let mut program = Program::from_parts(script.kinds, vec![(1, script.groups)], load.tables);
     if matches!(workload, Workload::BulkInsert(_)) {
         program.tables = connections;
     }
@@ -65,14 +65,14 @@ pub(super) fn program(
 struct Script<'a> {
     load: &'a Sysbench,
     protocol: SqlProtocol,
-    kinds: Vec<Kind>,
+    kinds: Vec<StatementKind>,
     groups: Vec<Group>,
-    ids: Ids,
+    ids: IdSampler,
 }
 
 impl Script<'_> {
-    fn step(&mut self, name: &str, sql: &str, tables: u32, sources: Vec<Source>) -> Step {
-        let kind = Kind::new(name, sql, tables, self.protocol);
+    fn make_step(&mut self, name: &str, sql: &str, tables: u32, sources: Vec<Source>) -> Step {
+        let kind = StatementKind::new(name, sql, tables, self.protocol);
         debug_assert_eq!(
             kind.values(),
             sources.len(),
@@ -86,8 +86,8 @@ impl Script<'_> {
         }
     }
 
-    fn bare(&mut self, name: &str, sql: &str) {
-        let steps = vec![self.step(name, sql, 0, Vec::new())];
+    fn add_fixed(&mut self, name: &str, sql: &str) {
+        let steps = vec![self.make_step(name, sql, 0, Vec::new())];
         self.groups.push(Group {
             table: Table::None,
             repeat: 1,
@@ -96,11 +96,11 @@ impl Script<'_> {
     }
 
     /// Add `repeat` times the same statement, on one table drawn for all of them.
-    fn repeated(&mut self, name: &str, sql: &str, repeat: u32, sources: Vec<Source>) {
+    fn add_repeated(&mut self, name: &str, sql: &str, repeat: u32, sources: Vec<Source>) {
         if repeat == 0 {
             return;
         }
-        let steps = vec![self.step(name, sql, self.load.tables, sources)];
+        let steps = vec![self.make_step(name, sql, self.load.tables, sources)];
         self.groups.push(Group {
             table: Table::Drawn,
             repeat,
@@ -108,21 +108,21 @@ impl Script<'_> {
         });
     }
 
-    fn id(&self) -> Source {
+    fn id_source(&self) -> Source {
         Source::Id(self.ids.clone())
     }
 
     /// A value for `k`: drawn like an id, but later statements cannot refer to it.
-    fn k(&self) -> Source {
+    fn k_source(&self) -> Source {
         Source::Number {
             ids: self.ids.clone(),
-            below: 0,
+            offset: 0,
         }
     }
 
-    fn point_selects(&mut self, count: u32) {
-        let sources = vec![self.id()];
-        self.repeated(
+    fn add_point_selects(&mut self, count: u32) {
+        let sources = vec![self.id_source()];
+        self.add_repeated(
             "point_select",
             "SELECT c FROM sbtest{} WHERE id=?",
             count,
@@ -130,9 +130,9 @@ impl Script<'_> {
         );
     }
 
-    fn reads(&mut self) {
+    fn add_reads(&mut self) {
         let load = self.load;
-        self.point_selects(load.point_selects);
+        self.add_point_selects(load.point_selects);
         if !load.range_selects {
             return;
         }
@@ -158,14 +158,14 @@ impl Script<'_> {
                 load.distinct_ranges,
             ),
         ] {
-            let sources = vec![self.id(), Source::LastPlus(load.range_size - 1)];
-            self.repeated(name, sql, count, sources);
+            let sources = vec![self.id_source(), Source::LastPlus(load.range_size - 1)];
+            self.add_repeated(name, sql, count, sources);
         }
     }
 
-    fn index_updates(&mut self, count: u32) {
-        let sources = vec![self.id()];
-        self.repeated(
+    fn add_index_updates(&mut self, count: u32) {
+        let sources = vec![self.id_source()];
+        self.add_repeated(
             "index_update",
             "UPDATE sbtest{} SET k=k+1 WHERE id=?",
             count,
@@ -173,9 +173,9 @@ impl Script<'_> {
         );
     }
 
-    fn non_index_updates(&mut self, count: u32) {
-        let sources = vec![Source::C, self.id()];
-        self.repeated(
+    fn add_non_index_updates(&mut self, count: u32) {
+        let sources = vec![Source::C, self.id_source()];
+        self.add_repeated(
             "non_index_update",
             "UPDATE sbtest{} SET c=? WHERE id=?",
             count,
@@ -183,27 +183,27 @@ impl Script<'_> {
         );
     }
 
-    fn deletes(&mut self) {
-        let sources = vec![self.id()];
-        self.repeated("delete", "DELETE FROM sbtest{} WHERE id=?", 1, sources);
+    fn add_deletes(&mut self) {
+        let sources = vec![self.id_source()];
+        self.add_repeated("delete", "DELETE FROM sbtest{} WHERE id=?", 1, sources);
     }
 
-    fn writes(&mut self) {
+    fn add_writes(&mut self) {
         let load = self.load;
-        self.index_updates(load.index_updates);
-        self.non_index_updates(load.non_index_updates);
+        self.add_index_updates(load.index_updates);
+        self.add_non_index_updates(load.non_index_updates);
         if load.delete_inserts == 0 {
             return;
         }
-        let (id, k) = (self.id(), self.k());
+        let (id, k) = (self.id_source(), self.k_source());
         let steps = vec![
-            self.step(
+            self.make_step(
                 "delete",
                 "DELETE FROM sbtest{} WHERE id=?",
                 load.tables,
                 vec![id],
             ),
-            self.step(
+            self.make_step(
                 "insert",
                 "INSERT INTO sbtest{} (id, k, c, pad) VALUES (?, ?, ?, ?)",
                 load.tables,
@@ -218,8 +218,8 @@ impl Script<'_> {
     }
 
     /// Add INSERTs; as in sysbench, they are sent as text in every mode.
-    fn inserts(&mut self) {
-        let mut sources = vec![self.k(), Source::C, Source::Pad];
+    fn add_inserts(&mut self) {
+        let mut sources = vec![self.k_source(), Source::C, Source::Pad];
         // PostgreSQL assigns a serial number only if no id is given.
         let sql = if self.load.auto_inc && self.protocol == SqlProtocol::Postgresql {
             "INSERT INTO sbtest{} (k, c, pad) VALUES (?, ?, ?)"
@@ -232,57 +232,58 @@ impl Script<'_> {
             sources.insert(0, id);
             "INSERT INTO sbtest{} (id, k, c, pad) VALUES (?, ?, ?, ?)"
         };
-        self.repeated("insert", sql, 1, sources);
+        self.add_repeated("insert", sql, 1, sources);
         self.kinds[0].always_text = true;
     }
 
     /// Each connection's own part of the single table: `a..=a + rows`, which has one more than `rows` ids, as in sysbench.
-    fn slice(&self, connections: u32) -> Result<(Source, f64), String> {
+    fn own_slice(&self, connections: u32) -> Result<(Source, f64), String> {
         if self.load.tables != 1 {
             return Err("this workload has one table only: tables must be 1".to_owned());
         }
         let rows = self.load.table_size as f64 / f64::from(connections);
-        let ids = Ids::new(&self.load.distribution, rows as u64 + 1);
+        let ids = IdSampler::new(&self.load.distribution, rows as u64 + 1);
         Ok((Source::Slice { ids, rows }, rows))
     }
 
-    fn random_points(&mut self, connections: u32) -> Result<(), String> {
+    fn add_random_points(&mut self, connections: u32) -> Result<(), String> {
         let points = self.load.random_points as usize;
-        let (slice, _) = self.slice(connections)?;
-        let marks = vec!["?"; points].join(", ");
+        let (slice, _) = self.own_slice(connections)?;
+        let placeholders = vec!["?"; points].join(", ");
         let sql = format!(
-            "\n        SELECT id, k, c, pad\n          FROM sbtest1\n          WHERE k IN ({marks})\n        "
+            "\n        SELECT id, k, c, pad\n          FROM sbtest1\n          WHERE k IN ({placeholders})\n        "
         );
-        let step = self.step("random_points", &sql, 0, vec![slice; points]);
-        self.once(step, Table::None);
+        let step = self.make_step("random_points", &sql, 0, vec![slice; points]);
+        self.add_once(step, Table::None);
         Ok(())
     }
 
-    fn random_ranges(&mut self, connections: u32) -> Result<(), String> {
+    fn add_random_ranges(&mut self, connections: u32) -> Result<(), String> {
         let ranges = self.load.number_of_ranges as usize;
-        let (slice, _) = self.slice(connections)?;
-        let marks = vec!["k BETWEEN ? AND ?"; ranges].join(" OR ");
-        let sql =
-            format!("\n        SELECT count(k)\n          FROM sbtest1\n          WHERE {marks}");
+        let (slice, _) = self.own_slice(connections)?;
+        let placeholders = vec!["k BETWEEN ? AND ?"; ranges].join(" OR ");
+        let sql = format!(
+            "\n        SELECT count(k)\n          FROM sbtest1\n          WHERE {placeholders}"
+        );
         let pair = [slice, Source::LastPlus(self.load.delta)];
         let sources = std::iter::repeat_n(pair, ranges).flatten().collect();
-        let step = self.step("random_ranges", &sql, 0, sources);
-        self.once(step, Table::None);
+        let step = self.make_step("random_ranges", &sql, 0, sources);
+        self.add_once(step, Table::None);
         Ok(())
     }
 
-    fn bulk(&mut self, connections: u32) {
-        let step = self.step(
+    fn add_bulk_insert(&mut self, connections: u32) {
+        let step = self.make_step(
             "bulk_insert",
             "INSERT INTO sbtest{} VALUES?",
             connections,
             vec![Source::Rows { bytes: BULK_BYTES }],
         );
         self.kinds[0].always_text = true;
-        self.once(step, Table::OfConnection);
+        self.add_once(step, Table::PerConnection);
     }
 
-    fn once(&mut self, step: Step, table: Table) {
+    fn add_once(&mut self, step: Step, table: Table) {
         self.groups.push(Group {
             table,
             repeat: 1,

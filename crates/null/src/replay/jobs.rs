@@ -5,11 +5,11 @@ use howfar_contract::{Failed, LONGEST_NS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::speech::{Speech, Wish};
-use crate::jobs::held;
+use super::speech::{AnswerSpec, Speech};
+use crate::jobs::check_rules;
 
-const MOST_STEPS: usize = 1_000_000;
-const MOST_CONNECTIONS: u32 = 10_000;
+const MAX_STEPS: usize = 1_000_000;
+const MAX_CONNECTIONS: u32 = 10_000;
 
 /// What a server proves itself with.
 #[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
@@ -112,22 +112,22 @@ pub(crate) struct Replayed {
 }
 
 /// The TLS negotiation of the protocols is not implemented.
-const ENCRYPTS: &str = "tls needs the speech `sizes`";
+const TLS_RULE: &str = "tls needs the speech `sizes`";
 
 impl AnswerJob {
     /// Check the bounds that the types do not enforce.
     pub(crate) fn check(&self) -> Result<(), Failed> {
-        held(&[(self.tls.is_none() || self.speech == Speech::Sizes, ENCRYPTS)])
+        check_rules(&[(self.tls.is_none() || self.speech == Speech::Sizes, TLS_RULE)])
     }
 }
 
 impl ReplayStep {
-    /// The wish that the request of this step carries.
-    pub(super) fn wish(&self) -> Wish {
-        let mut wish = Wish::default();
-        wish[..4].copy_from_slice(&self.bytes_to_client.to_be_bytes());
-        wish[4..].copy_from_slice(&self.server_ns.to_be_bytes());
-        wish
+    /// What the request of this step asks for.
+    pub(super) fn answer_spec(&self) -> AnswerSpec {
+        let mut answer_spec = AnswerSpec::default();
+        answer_spec[..4].copy_from_slice(&self.bytes_to_client.to_be_bytes());
+        answer_spec[4..].copy_from_slice(&self.server_ns.to_be_bytes());
+        answer_spec
     }
 }
 
@@ -135,17 +135,17 @@ impl ReplayJob {
     /// Check the bounds that the types do not enforce.
     pub(crate) fn check(&self) -> Result<(), Failed> {
         let steps = || self.pages.iter().flat_map(|page| &page.steps);
-        held(&[
+        check_rules(&[
             (
                 !self.pages.is_empty() && self.pages.iter().all(|page| !page.steps.is_empty()),
                 "a replay has pages, and each has steps",
             ),
             (
-                steps().count() <= MOST_STEPS,
+                steps().count() <= MAX_STEPS,
                 "a replay has at most 1000000 steps",
             ),
             (
-                steps().all(|step| step.connection <= MOST_CONNECTIONS),
+                steps().all(|step| step.connection <= MAX_CONNECTIONS),
                 "connection must be at most 10000",
             ),
             (
@@ -163,7 +163,7 @@ impl ReplayJob {
                     .is_none_or(|tls| tls.ca_file.is_some() && tls.server_name.is_some()),
                 "tls needs ca_file and server_name",
             ),
-            (self.tls.is_none() || self.speech == Speech::Sizes, ENCRYPTS),
+            (self.tls.is_none() || self.speech == Speech::Sizes, TLS_RULE),
         ])
     }
 }

@@ -21,28 +21,28 @@ pub(crate) use server::serve;
 use crate::clock::now_ns;
 
 /// Maximum wait spent spinning only; a longer one sleeps first, because it stands for a timer, not for a computation.
-const LONGEST_SPIN_NS: u64 = 20_000_000;
-const BUFFER: usize = 64 * 1024;
+const MAX_SPIN_NS: u64 = 20_000_000;
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Measures how long a thread has waited for a processor while other programs had them.
-struct Queued {
+struct CpuWait {
     file: Option<File>,
-    before_ns: u64,
+    total_ns: u64,
 }
 
-impl Queued {
+impl CpuWait {
     /// Measure the calling thread.
     fn new() -> Self {
-        let mut queued = Self {
+        let mut cpu_wait = Self {
             file: File::open("/proc/thread-self/schedstat").ok(),
-            before_ns: 0,
+            total_ns: 0,
         };
-        queued.since();
-        queued
+        cpu_wait.since_last_call();
+        cpu_wait
     }
 
     /// The wait since the last call, in nanoseconds; 0 if the kernel does not report it.
-    fn since(&mut self) -> u64 {
+    fn since_last_call(&mut self) -> u64 {
         let mut text = [0; 96];
         let read = self
             .file
@@ -52,9 +52,9 @@ impl Queued {
         let now_ns = std::str::from_utf8(&text[..read])
             .ok()
             .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse().ok())
-            .unwrap_or(self.before_ns);
-        let since = now_ns.saturating_sub(self.before_ns);
-        self.before_ns = now_ns;
+            .unwrap_or(self.total_ns);
+        let since = now_ns.saturating_sub(self.total_ns);
+        self.total_ns = now_ns;
         since
     }
 }
@@ -66,10 +66,8 @@ fn wait_until(due_ns: u64) -> u64 {
         if now >= due_ns {
             return now;
         }
-        if due_ns - now > LONGEST_SPIN_NS {
-            std::thread::sleep(std::time::Duration::from_nanos(
-                due_ns - now - LONGEST_SPIN_NS,
-            ));
+        if due_ns - now > MAX_SPIN_NS {
+            std::thread::sleep(std::time::Duration::from_nanos(due_ns - now - MAX_SPIN_NS));
         } else {
             std::hint::spin_loop();
         }

@@ -10,17 +10,17 @@ use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
 
 use super::jobs::AnswerJob;
-use super::speech::{Come, Speech, reply_of};
-use super::stream::{Duplex, Plain, ServerSide, socket};
-use super::{BUFFER, Queued, now_ns, wait_until};
+use super::speech::{Incoming, Speech, answer_bytes};
+use super::stream::{Duplex, Plain, ServerSide, boxed_socket};
+use super::{BUFFER_BYTES, CpuWait, now_ns, wait_until};
 use crate::address;
 use crate::jobs::NullReady;
 
 /// Maximum open connections; further ones are closed.
-const MOST_CONNECTIONS: usize = 4096;
+const MAX_CONNECTIONS: usize = 4096;
 /// Maximum bytes of a request or an answer, as in the contract.
-const LONGEST: usize = 1 << 30;
-static OPEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+const MAX_MESSAGE_BYTES: usize = 1 << 30;
+static OPEN_CONNECTIONS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 /// Serve until stdin ends.
 pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
@@ -39,7 +39,9 @@ pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
         .spawn(move || {
             loop {
                 match net::accept_with(&listener, SocketFlags::CLOEXEC) {
-                    Ok(descriptor) => admit(socket(descriptor, is_tcp), tls.clone(), speech),
+                    Ok(descriptor) => {
+                        spawn_connection(boxed_socket(descriptor, is_tcp), tls.clone(), speech);
+                    }
                     Err(Errno::INTR | Errno::CONNABORTED) => {}
                     // Out of descriptors: connections that end will free some.
                     Err(_) => thread::sleep(Duration::from_millis(10)),
@@ -50,82 +52,94 @@ pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
     tell(&NullReady { port })?;
     // Input is ignored; the end of stdin ends the server and its threads.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-    address::forget(&target);
+    address::remove_socket_file(&target);
     Ok(())
 }
 
 /// Serve a connection in a new thread. A client that is refused sees its connection closed.
-fn admit(plain: Box<dyn Plain>, tls: Option<ServerSide>, speech: Speech) {
+fn spawn_connection(plain: Box<dyn Plain>, tls: Option<ServerSide>, speech: Speech) {
     use std::sync::atomic::Ordering::Relaxed;
-    if OPEN.load(Relaxed) >= MOST_CONNECTIONS {
+    if OPEN_CONNECTIONS.load(Relaxed) >= MAX_CONNECTIONS {
         return;
     }
-    OPEN.fetch_add(1, Relaxed);
+    OPEN_CONNECTIONS.fetch_add(1, Relaxed);
     let work = move || {
         // A connection ends because the client closes it, the socket fails, or the client violates the protocol. None of this is
         // reported.
         let _ = match &tls {
-            None => answer(Box::new(plain), speech),
-            Some(tls) => tls.begin(plain).and_then(|stream| answer(stream, speech)),
+            None => serve_connection(Box::new(plain), speech),
+            Some(tls) => tls
+                .begin(plain)
+                .and_then(|stream| serve_connection(stream, speech)),
         };
-        OPEN.fetch_sub(1, Relaxed);
+        OPEN_CONNECTIONS.fetch_sub(1, Relaxed);
     };
     if thread::Builder::new()
         .name("answers".to_owned())
         .spawn(work)
         .is_err()
     {
-        OPEN.fetch_sub(1, Relaxed);
+        OPEN_CONNECTIONS.fetch_sub(1, Relaxed);
     }
 }
 
-fn answer(mut stream: Box<dyn Duplex>, speech: Speech) -> io::Result<()> {
-    let mut input = vec![0; BUFFER];
+fn serve_connection(mut stream: Box<dyn Duplex>, speech: Speech) -> io::Result<()> {
+    let mut input = vec![0; BUFFER_BYTES];
     let mut output = Vec::new();
-    let mut queued = Queued::new();
-    let (mut had, mut is_known) = (0, false);
+    let mut cpu_wait = CpuWait::new();
+    let (mut buffered, mut is_logged_in) = (0, false);
     loop {
-        let (length, wish) = match speech.come(&input[..had], &mut is_known)? {
-            Come::Part => {
-                had += some(&mut stream, &mut input[had..])?;
+        let (length, answer_spec) = match speech.parse(&input[..buffered], &mut is_logged_in)? {
+            Incoming::Incomplete => {
+                buffered += read_some(&mut stream, &mut input[buffered..])?;
                 continue;
             }
-            Come::Aside { length, answer } => {
+            Incoming::Other { length, answer } => {
                 stream.write_all(&answer)?;
                 stream.flush()?;
-                input.copy_within(length..had, 0);
-                had -= length;
+                input.copy_within(length..buffered, 0);
+                buffered -= length;
                 continue;
             }
-            Come::Wish { length, wish } => (length, wish),
+            Incoming::Request {
+                length,
+                answer_spec,
+            } => (length, answer_spec),
         };
-        let [_, _, _, _, time @ ..] = wish;
-        if length > LONGEST || length < wish.len() || reply_of(&wish) > LONGEST {
+        let [_, _, _, _, time @ ..] = answer_spec;
+        if length > MAX_MESSAGE_BYTES
+            || length < answer_spec.len()
+            || answer_bytes(&answer_spec) > MAX_MESSAGE_BYTES
+        {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        if length <= had {
-            input.copy_within(length..had, 0);
-            had -= length;
+        if length <= buffered {
+            input.copy_within(length..buffered, 0);
+            buffered -= length;
         } else {
-            while had < length {
-                let room = BUFFER.min(length - had);
-                had += some(&mut stream, &mut input[..room])?;
+            while buffered < length {
+                let room = BUFFER_BYTES.min(length - buffered);
+                buffered += read_some(&mut stream, &mut input[..room])?;
             }
-            had = 0;
+            buffered = 0;
         }
         let due = now_ns().saturating_add(u64::from_be_bytes(time));
         // Both happen within the service time, which hides their cost.
-        let at = speech.answer(&mut output, &wish);
-        let waited = if time == [0; 8] { 0 } else { queued.since() };
+        let at = speech.write_answer(&mut output, &answer_spec);
+        let waited = if time == [0; 8] {
+            0
+        } else {
+            cpu_wait.since_last_call()
+        };
         let late = waited + (wait_until(due) - due);
-        speech.put_late(&mut output[at..], late);
+        speech.write_lateness(&mut output[at..], late);
         stream.write_all(&output)?;
         stream.flush()?;
     }
 }
 
 /// Read at least one byte; the end of the stream is an error.
-fn some(stream: &mut Box<dyn Duplex>, room: &mut [u8]) -> io::Result<usize> {
+fn read_some(stream: &mut Box<dyn Duplex>, room: &mut [u8]) -> io::Result<usize> {
     match stream.read(room)? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         count => Ok(count),

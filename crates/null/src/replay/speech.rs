@@ -28,83 +28,85 @@ pub(crate) enum Speech {
 }
 
 /// What a request asks for: length of the answer, 4 bytes, and service time, 8 bytes.
-pub(super) type Wish = [u8; 12];
-/// Length of a wish in hexadecimal, as in all formats except `sizes`.
-const DIGITS: usize = 2 * size_of::<Wish>();
+pub(super) type AnswerSpec = [u8; 12];
+/// Length of an [`AnswerSpec`] in hexadecimal, as in all formats except `sizes`.
+const SPEC_DIGITS: usize = 2 * size_of::<AnswerSpec>();
 /// The first bytes of an answer, which contain its lateness in every format.
-pub(super) const HEAD: usize = 64;
+pub(super) const ANSWER_HEAD_BYTES: usize = 64;
 /// Maximum length of the messages of a login.
-const LONGEST_LOGIN: usize = 4096;
+const MAX_LOGIN_BYTES: usize = 4096;
 /// Account and database.
-const NAME: &str = "howfar";
+const ACCOUNT: &str = "howfar";
 
-const REDIS_LEAD: &[u8] = b"*3\r\n$3\r\nSET\r\n$24\r\n";
-const MEMCACHED_LEAD: &[u8] = b"set ";
+const REDIS_PREFIX: &[u8] = b"*3\r\n$3\r\nSET\r\n$24\r\n";
+const MEMCACHED_PREFIX: &[u8] = b"set ";
 /// `CommandComplete`, then `ReadyForQuery`.
 const POSTGRESQL_END: &[u8] = b"C\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I";
 
 /// What has come from a client.
-pub(super) enum Come {
+pub(super) enum Incoming {
     /// Too few bytes to decide.
-    Part,
+    Incomplete,
     /// A complete login message, or a complete request that the program in between makes itself.
-    Aside {
+    Other { length: usize, answer: Vec<u8> },
+    Request {
         length: usize,
-        answer: Vec<u8>,
-    },
-    Wish {
-        length: usize,
-        wish: Wish,
+        answer_spec: AnswerSpec,
     },
 }
 
 impl Speech {
-    /// Append a request of `wanted` bytes, or of the minimum that the protocol needs if that is more.
-    pub(super) fn request(self, out: &mut Vec<u8>, wish: &Wish, wanted: usize) {
-        let key = hexadecimal(wish);
+    /// Append a request of `min_bytes` bytes, or of the minimum that the protocol needs if that is more.
+    pub(super) fn write_request(
+        self,
+        out: &mut Vec<u8>,
+        answer_spec: &AnswerSpec,
+        min_bytes: usize,
+    ) {
+        let key = to_hex(answer_spec);
         let pad = |out: &mut Vec<u8>, length: usize| out.resize(out.len() + length, b' ');
         match self {
             Self::Sizes => {
-                let length = wanted.max(4 + wish.len());
+                let length = min_bytes.max(4 + answer_spec.len());
                 let end = out.len() + length;
                 out.extend_from_slice(&(length as u32).to_be_bytes());
-                out.extend_from_slice(wish);
+                out.extend_from_slice(answer_spec);
                 out.resize(end, 0);
             }
             Self::Postgresql => postgres::request::query_with(out, |out| {
                 out.extend_from_slice(b"/*");
                 out.extend_from_slice(&key);
                 out.extend_from_slice(b"*/");
-                pad(out, wanted.saturating_sub(10 + DIGITS));
+                pad(out, min_bytes.saturating_sub(10 + SPEC_DIGITS));
             }),
             Self::Redis => {
                 redis::request::begin(out, 3);
                 redis::request::word(out, b"SET");
                 redis::request::word(out, &key);
-                let length = wanted.saturating_sub(REDIS_LEAD.len() + DIGITS + 10);
+                let length = min_bytes.saturating_sub(REDIS_PREFIX.len() + SPEC_DIGITS + 10);
                 redis::request::word_with(out, length, |out| pad(out, length));
             }
             Self::Memcached => {
-                let length = wanted.saturating_sub(MEMCACHED_LEAD.len() + DIGITS + 12);
+                let length = min_bytes.saturating_sub(MEMCACHED_PREFIX.len() + SPEC_DIGITS + 12);
                 Dialect::Text.set(out, &key, length, |out| pad(out, length));
             }
         }
     }
 
     /// The bytes before an answer's payload, the payload's length, and the bytes after it.
-    fn answer_to(self, wish: &Wish) -> (Vec<u8>, usize, &'static [u8]) {
-        let wanted = reply_of(wish);
+    fn answer_parts(self, answer_spec: &AnswerSpec) -> (Vec<u8>, usize, &'static [u8]) {
+        let min_bytes = answer_bytes(answer_spec);
         let text = |before: &dyn Fn(usize) -> Vec<u8>, after: &'static [u8]| {
-            let around = before(wanted).len() + after.len();
-            let payload = wanted.saturating_sub(around).max(2 * size_of::<u64>());
+            let around = before(min_bytes).len() + after.len();
+            let payload = min_bytes.saturating_sub(around).max(2 * size_of::<u64>());
             (before(payload), payload, after)
         };
         match self {
-            Self::Sizes => (Vec::new(), wanted.max(size_of::<u64>()), b""),
-            Self::Postgresql => text(&row_before, POSTGRESQL_END),
+            Self::Sizes => (Vec::new(), min_bytes.max(size_of::<u64>()), b""),
+            Self::Postgresql => text(&row_prefix, POSTGRESQL_END),
             Self::Redis => text(&|length| format!("${length}\r\n").into_bytes(), b"\r\n"),
             Self::Memcached => {
-                let key = hexadecimal(wish);
+                let key = to_hex(answer_spec);
                 let key = String::from_utf8_lossy(&key);
                 text(
                     &|length| format!("VALUE {key} 0 {length}\r\n").into_bytes(),
@@ -115,14 +117,14 @@ impl Speech {
     }
 
     /// Length of the answer to a request.
-    pub(super) fn answer_length(self, wish: &Wish) -> usize {
-        let (before, payload, after) = self.answer_to(wish);
+    pub(super) fn answer_length(self, answer_spec: &AnswerSpec) -> usize {
+        let (before, payload, after) = self.answer_parts(answer_spec);
         before.len() + payload + after.len()
     }
 
-    /// Write the answer to a request; returns the offset for [`Self::put_late`].
-    pub(super) fn answer(self, out: &mut Vec<u8>, wish: &Wish) -> usize {
-        let (before, payload, after) = self.answer_to(wish);
+    /// Write the answer to a request; returns the offset for [`Self::write_lateness`].
+    pub(super) fn write_answer(self, out: &mut Vec<u8>, answer_spec: &AnswerSpec) -> usize {
+        let (before, payload, after) = self.answer_parts(answer_spec);
         out.clear();
         out.extend_from_slice(&before);
         out.resize(before.len() + payload, 0);
@@ -131,54 +133,60 @@ impl Speech {
     }
 
     /// Write how late an answer is.
-    pub(super) fn put_late(self, there: &mut [u8], late_ns: u64) {
+    pub(super) fn write_lateness(self, payload: &mut [u8], late_ns: u64) {
         let late = late_ns.to_be_bytes();
         match self {
-            Self::Sizes => there[..late.len()].copy_from_slice(&late),
-            _ => there[..2 * late.len()].copy_from_slice(&hexadecimal(&late)),
+            Self::Sizes => payload[..late.len()].copy_from_slice(&late),
+            _ => payload[..2 * late.len()].copy_from_slice(&to_hex(&late)),
         }
     }
 
     /// Read how late an answer was from its first bytes.
-    pub(super) fn late_ns(self, wish: &Wish, head: &[u8; HEAD]) -> io::Result<u64> {
-        let at = self.answer_to(wish).0.len();
+    pub(super) fn read_lateness(
+        self,
+        answer_spec: &AnswerSpec,
+        head: &[u8; ANSWER_HEAD_BYTES],
+    ) -> io::Result<u64> {
+        let at = self.answer_parts(answer_spec).0.len();
         let late = match self {
             Self::Sizes => head[at..at + 8].try_into().ok(),
-            _ => binary(&head[at..at + 16]),
+            _ => parse_hex(&head[at..at + 16]),
         };
         late.map(u64::from_be_bytes)
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Parse what `bytes` begin with. `is_known`: the client has logged in.
-    pub(super) fn come(self, bytes: &[u8], is_known: &mut bool) -> io::Result<Come> {
+    /// Parse what `bytes` begin with. `is_logged_in`: the client has logged in.
+    pub(super) fn parse(self, bytes: &[u8], is_logged_in: &mut bool) -> io::Result<Incoming> {
         match self {
-            Self::Sizes => Ok(bytes.first_chunk::<16>().map_or(Come::Part, |head| {
-                let mut wish = Wish::default();
-                wish.copy_from_slice(&head[4..]);
-                Come::Wish {
-                    length: number(head).unwrap_or(0),
-                    wish,
-                }
-            })),
-            Self::Postgresql if *is_known => query(bytes),
-            Self::Postgresql => Ok(login(bytes, is_known)),
-            Self::Redis => keyed(bytes, REDIS_LEAD, b"\r\n$"),
-            Self::Memcached => keyed(bytes, MEMCACHED_LEAD, b" 0 0 "),
+            Self::Sizes => Ok(bytes
+                .first_chunk::<16>()
+                .map_or(Incoming::Incomplete, |head| {
+                    let mut answer_spec = AnswerSpec::default();
+                    answer_spec.copy_from_slice(&head[4..]);
+                    Incoming::Request {
+                        length: number(head).unwrap_or(0),
+                        answer_spec,
+                    }
+                })),
+            Self::Postgresql if *is_logged_in => parse_query(bytes),
+            Self::Postgresql => Ok(parse_login(bytes, is_logged_in)),
+            Self::Redis => parse_command(bytes, REDIS_PREFIX, b"\r\n$"),
+            Self::Memcached => parse_command(bytes, MEMCACHED_PREFIX, b" 0 0 "),
         }
     }
 
     /// Log in, if the protocol has a login.
-    pub(super) fn greet(self, stream: &mut dyn Duplex) -> io::Result<()> {
+    pub(super) fn log_in(self, stream: &mut dyn Duplex) -> io::Result<()> {
         if self != Self::Postgresql {
             return Ok(());
         }
         let mut output = Vec::new();
-        postgres::request::startup(&mut output, NAME, NAME, "", false);
+        postgres::request::startup(&mut output, ACCOUNT, ACCOUNT, "", false);
         stream.write_all(&output)?;
         stream.flush()?;
-        let mut framer = postgres::Framer::new(LONGEST_LOGIN);
-        let mut input = vec![0; LONGEST_LOGIN];
+        let mut framer = postgres::Framer::new(MAX_LOGIN_BYTES);
+        let mut input = vec![0; MAX_LOGIN_BYTES];
         loop {
             let count = stream.read(&mut input)?;
             if count == 0 {
@@ -201,8 +209,8 @@ impl Speech {
 }
 
 /// Requested length of the answer.
-pub(super) fn reply_of(wish: &Wish) -> usize {
-    number(wish).unwrap_or(0)
+pub(super) fn answer_bytes(answer_spec: &AnswerSpec) -> usize {
+    number(answer_spec).unwrap_or(0)
 }
 
 /// The first four bytes as a number.
@@ -211,7 +219,7 @@ fn number(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Everything before the one column of a row.
-fn row_before(column: usize) -> Vec<u8> {
+fn row_prefix(column: usize) -> Vec<u8> {
     let mut before = vec![b'D'];
     before.extend_from_slice(&(column as u32 + 10).to_be_bytes());
     before.extend_from_slice(&1_u16.to_be_bytes());
@@ -220,25 +228,25 @@ fn row_before(column: usize) -> Vec<u8> {
 }
 
 /// Parse the first message of a session. Requests for encryption are declined.
-fn login(bytes: &[u8], is_known: &mut bool) -> Come {
+fn parse_login(bytes: &[u8], is_logged_in: &mut bool) -> Incoming {
     let (Some(length), Some(code)) = (number(bytes), bytes.get(4..).and_then(number)) else {
-        return Come::Part;
+        return Incoming::Incomplete;
     };
     if bytes.len() < length {
-        return Come::Part;
+        return Incoming::Incomplete;
     }
     let answer = if [SSL_REQUEST, GSS_REQUEST].contains(&(code as u32)) {
         b"N".to_vec()
     } else {
-        *is_known = true;
-        welcome()
+        *is_logged_in = true;
+        login_answer()
     };
-    Come::Aside { length, answer }
+    Incoming::Other { length, answer }
 }
 
 /// The answer to a login, which needs no password. The parameters that a pooler compares between its two sides have the values that
 /// our client sends.
-fn welcome() -> Vec<u8> {
+fn login_answer() -> Vec<u8> {
     let mut answer = b"R\0\0\0\x08\0\0\0\0".to_vec();
     for (name, value) in [
         ("server_version", "15.0"),
@@ -248,7 +256,7 @@ fn welcome() -> Vec<u8> {
         ("TimeZone", "UTC"),
         ("standard_conforming_strings", "on"),
         ("integer_datetimes", "on"),
-        ("application_name", NAME),
+        ("application_name", ACCOUNT),
     ] {
         answer.push(b'S');
         answer.extend_from_slice(&((name.len() + value.len() + 6) as u32).to_be_bytes());
@@ -258,54 +266,57 @@ fn welcome() -> Vec<u8> {
     answer
 }
 
-/// Parse a statement. One without a wish is the pooler's own and does nothing.
-fn query(bytes: &[u8]) -> io::Result<Come> {
+/// Parse a statement. One without an [`AnswerSpec`] is the pooler's own and does nothing.
+fn parse_query(bytes: &[u8]) -> io::Result<Incoming> {
     let (Some(kind), Some(length)) = (bytes.first(), bytes.get(1..).and_then(number)) else {
-        return Ok(Come::Part);
+        return Ok(Incoming::Incomplete);
     };
     let length = 1 + length;
     if *kind != b'Q' {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    if bytes.len() < length.min(9 + DIGITS) {
-        return Ok(Come::Part);
+    if bytes.len() < length.min(9 + SPEC_DIGITS) {
+        return Ok(Incoming::Incomplete);
     }
-    if let Some(wish) = bytes.get(7..7 + DIGITS).and_then(binary) {
-        return Ok(Come::Wish { length, wish });
+    if let Some(answer_spec) = bytes.get(7..7 + SPEC_DIGITS).and_then(parse_hex) {
+        return Ok(Incoming::Request {
+            length,
+            answer_spec,
+        });
     }
     Ok(if bytes.len() < length {
-        Come::Part
+        Incoming::Incomplete
     } else {
-        Come::Aside {
+        Incoming::Other {
             length,
             answer: POSTGRESQL_END.to_vec(),
         }
     })
 }
 
-/// Parse a command whose key is the wish; its value's length follows `between`.
-fn keyed(bytes: &[u8], lead: &[u8], between: &[u8]) -> io::Result<Come> {
-    let at = lead.len() + DIGITS + between.len();
+/// Parse a command whose key is the [`AnswerSpec`]; its value's length follows `between`.
+fn parse_command(bytes: &[u8], prefix: &[u8], between: &[u8]) -> io::Result<Incoming> {
+    let at = prefix.len() + SPEC_DIGITS + between.len();
     let Some(line) = bytes.get(at..) else {
-        return Ok(Come::Part);
+        return Ok(Incoming::Incomplete);
     };
     let Some(end) = line.iter().position(|byte| *byte == b'\n') else {
-        return Ok(Come::Part);
+        return Ok(Incoming::Incomplete);
     };
-    let wish = bytes[lead.len()..].get(..DIGITS).and_then(binary);
+    let answer_spec = bytes[prefix.len()..].get(..SPEC_DIGITS).and_then(parse_hex);
     let value = std::str::from_utf8(&line[..end])
         .ok()
         .and_then(|digits| digits.trim_end().parse::<u32>().ok());
-    match (bytes.starts_with(lead), wish, value) {
-        (true, Some(wish), Some(value)) => Ok(Come::Wish {
+    match (bytes.starts_with(prefix), answer_spec, value) {
+        (true, Some(answer_spec), Some(value)) => Ok(Incoming::Request {
             length: at + end + 1 + value as usize + 2,
-            wish,
+            answer_spec,
         }),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> Vec<u8> {
+fn to_hex(bytes: &[u8]) -> Vec<u8> {
     bytes
         .iter()
         .flat_map(|byte| [byte >> 4, byte & 15])
@@ -313,7 +324,7 @@ fn hexadecimal(bytes: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-fn binary<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+fn parse_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     if digits.len() != 2 * N {
         return None;
@@ -331,59 +342,59 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Speech; 4] = [
+    const SPEECHES: [Speech; 4] = [
         Speech::Sizes,
         Speech::Postgresql,
         Speech::Redis,
         Speech::Memcached,
     ];
 
-    fn wish(reply: u32, service_ns: u64) -> Wish {
-        let mut wish = Wish::default();
-        wish[..4].copy_from_slice(&reply.to_be_bytes());
-        wish[4..].copy_from_slice(&service_ns.to_be_bytes());
-        wish
+    fn answer_spec(reply: u32, service_ns: u64) -> AnswerSpec {
+        let mut answer_spec = AnswerSpec::default();
+        answer_spec[..4].copy_from_slice(&reply.to_be_bytes());
+        answer_spec[4..].copy_from_slice(&service_ns.to_be_bytes());
+        answer_spec
     }
 
     proptest! {
         #[test]
         fn what_is_asked_is_understood_however_it_is_cut(
-            speech in prop::sample::select(&ALL[..]), reply in 0..10_000_u32, service in any::<u64>(), wanted in 0..3000_usize, cut in 0..100_usize
+            speech in prop::sample::select(&SPEECHES[..]), reply in 0..10_000_u32, service in any::<u64>(), min_bytes in 0..3000_usize, cut in 0..100_usize
         ) {
-            let asked = wish(reply, service);
+            let spec = answer_spec(reply, service);
             let mut request = Vec::new();
-            speech.request(&mut request, &asked, wanted);
-            prop_assert!(request.len() >= wanted.min(request.len()) && request.len() <= wanted.max(80) + 10);
-            let mut is_known = true;
+            speech.write_request(&mut request, &spec, min_bytes);
+            prop_assert!(request.len() >= min_bytes.min(request.len()) && request.len() <= min_bytes.max(80) + 10);
+            let mut is_logged_in = true;
             let part = &request[..cut.min(request.len())];
-            match speech.come(part, &mut is_known).expect("well formed") {
-                Come::Wish { length, wish } => prop_assert!((length, wish) == (request.len(), asked)),
-                Come::Part => {}
-                Come::Aside { .. } => prop_assert!(false, "nothing else was asked"),
+            match speech.parse(part, &mut is_logged_in).expect("well formed") {
+                Incoming::Request { length, answer_spec } => prop_assert!((length, answer_spec) == (request.len(), spec)),
+                Incoming::Incomplete => {}
+                Incoming::Other { .. } => prop_assert!(false, "nothing else was asked"),
             }
-            let whole = speech.come(&request, &mut is_known).expect("well formed");
-            let understood = matches!(whole, Come::Wish { length, wish } if (length, wish) == (request.len(), asked));
+            let whole = speech.parse(&request, &mut is_logged_in).expect("well formed");
+            let understood = matches!(whole, Incoming::Request { length, answer_spec } if (length, answer_spec) == (request.len(), spec));
             prop_assert!(understood);
         }
 
         #[test]
         fn an_answer_is_as_long_as_the_client_expects(
-            speech in prop::sample::select(&ALL[..]), reply in 0..100_000_u32, late in any::<u64>()
+            speech in prop::sample::select(&SPEECHES[..]), reply in 0..100_000_u32, late in any::<u64>()
         ) {
-            let asked = wish(reply, 0);
+            let spec = answer_spec(reply, 0);
             let mut answer = Vec::new();
-            let at = speech.answer(&mut answer, &asked);
-            speech.put_late(&mut answer[at..], late);
-            prop_assert_eq!(answer.len(), speech.answer_length(&asked));
+            let at = speech.write_answer(&mut answer, &spec);
+            speech.write_lateness(&mut answer[at..], late);
+            prop_assert_eq!(answer.len(), speech.answer_length(&spec));
             prop_assert!(answer.len() + 3 >= reply as usize && answer.len() <= (reply as usize).max(80) + 3);
-            answer.resize(answer.len().max(HEAD), 0);
+            answer.resize(answer.len().max(ANSWER_HEAD_BYTES), 0);
             let head = answer.first_chunk().expect("as long");
-            prop_assert_eq!(speech.late_ns(&asked, head).expect("well formed"), late);
+            prop_assert_eq!(speech.read_lateness(&spec, head).expect("well formed"), late);
         }
 
         #[test]
-        fn any_bytes_are_parted_or_refused(speech in prop::sample::select(&ALL[..]), bytes: Vec<u8>, mut is_known: bool) {
-            let _ = speech.come(&bytes, &mut is_known);
+        fn any_bytes_are_parted_or_refused(speech in prop::sample::select(&SPEECHES[..]), bytes: Vec<u8>, mut is_logged_in: bool) {
+            let _ = speech.parse(&bytes, &mut is_logged_in);
         }
     }
 
@@ -391,22 +402,25 @@ mod tests {
     fn a_login_is_answered_and_encryption_declined() {
         let mut bytes = Vec::new();
         postgres::request::ssl(&mut bytes);
-        let mut is_known = false;
-        let come = Speech::Postgresql
-            .come(&bytes, &mut is_known)
+        let mut is_logged_in = false;
+        let incoming = Speech::Postgresql
+            .parse(&bytes, &mut is_logged_in)
             .expect("fine");
-        assert!(matches!(come, Come::Aside { length: 8, ref answer } if answer == b"N"));
+        assert!(matches!(incoming, Incoming::Other { length: 8, ref answer } if answer == b"N"));
         bytes.clear();
-        postgres::request::startup(&mut bytes, NAME, NAME, "", false);
-        let come = Speech::Postgresql
-            .come(&bytes, &mut is_known)
+        postgres::request::startup(&mut bytes, ACCOUNT, ACCOUNT, "", false);
+        let incoming = Speech::Postgresql
+            .parse(&bytes, &mut is_logged_in)
             .expect("fine");
-        assert!(is_known && matches!(come, Come::Aside { length, .. } if length == bytes.len()));
+        assert!(
+            is_logged_in
+                && matches!(incoming, Incoming::Other { length, .. } if length == bytes.len())
+        );
         bytes.clear();
         postgres::request::query_with(&mut bytes, |out| out.extend_from_slice(b"SET a = 1"));
-        let come = Speech::Postgresql
-            .come(&bytes, &mut is_known)
+        let incoming = Speech::Postgresql
+            .parse(&bytes, &mut is_logged_in)
             .expect("fine");
-        assert!(matches!(come, Come::Aside { length, .. } if length == bytes.len()));
+        assert!(matches!(incoming, Incoming::Other { length, .. } if length == bytes.len()));
     }
 }

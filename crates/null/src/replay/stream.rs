@@ -24,7 +24,7 @@ pub(super) trait Duplex: Read + Write + Send {}
 impl<T: Read + Write + Send> Duplex for T {}
 
 /// The descriptor as a TCP or Unix socket of std; `read` and `write` work the same for both.
-pub(super) fn socket(descriptor: OwnedFd, is_tcp: bool) -> Box<dyn Plain> {
+pub(super) fn boxed_socket(descriptor: OwnedFd, is_tcp: bool) -> Box<dyn Plain> {
     if is_tcp {
         Box::new(TcpStream::from(descriptor))
     } else {
@@ -36,18 +36,18 @@ pub(super) trait Plain: Duplex {}
 impl Plain for TcpStream {}
 impl Plain for UnixStream {}
 
-fn versions(wanted: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
-    match wanted {
+fn versions(requested: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
+    match requested {
         TlsVersions::Any => vec![&TLS13, &TLS12],
         TlsVersions::Tls12 => vec![&TLS12],
         TlsVersions::Tls13 => vec![&TLS13],
     }
 }
 
-fn bad(what: &str, error: impl std::fmt::Display) -> Failed {
+fn tls_error(subject: &str, error: impl std::fmt::Display) -> Failed {
     Failed::new(
         FailCode::BadJob,
-        format!("{what} cannot be used for TLS: {error}"),
+        format!("{subject} cannot be used for TLS: {error}"),
         "Correct the file or the name.",
     )
 }
@@ -63,20 +63,24 @@ impl ClientSide {
     pub(super) fn new(tls: &Tls) -> Result<Self, Failed> {
         let file = tls.ca_file.as_deref().unwrap_or_default();
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(file).map_err(|error| bad(file, error))? {
+        for certificate in
+            CertificateDer::pem_file_iter(file).map_err(|error| tls_error(file, error))?
+        {
             roots
-                .add(certificate.map_err(|error| bad(file, error))?)
-                .map_err(|error| bad(file, error))?;
+                .add(certificate.map_err(|error| tls_error(file, error))?)
+                .map_err(|error| tls_error(file, error))?;
         }
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&versions(tls.versions))
-            .map_err(|error| bad("the version", error))?
+            .map_err(|error| tls_error("the version", error))?
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = tls.server_name.clone().unwrap_or_default();
         let name = match name.parse::<IpAddr>() {
             Ok(address) => ServerName::from(address),
-            Err(_) => ServerName::try_from(name.clone()).map_err(|error| bad(&name, error))?,
+            Err(_) => {
+                ServerName::try_from(name.clone()).map_err(|error| tls_error(&name, error))?
+            }
         };
         let mut config = config;
         if !tls.resumption {
@@ -106,17 +110,17 @@ pub(super) struct ServerSide(Arc<ServerConfig>);
 impl ServerSide {
     pub(super) fn new(tls: &ServerTls) -> Result<Self, Failed> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(&tls.cert_file)
-            .map_err(|error| bad(&tls.cert_file, error))?
+            .map_err(|error| tls_error(&tls.cert_file, error))?
             .collect();
-        let chain = chain.map_err(|error| bad(&tls.cert_file, error))?;
+        let chain = chain.map_err(|error| tls_error(&tls.cert_file, error))?;
         let key = PrivateKeyDer::from_pem_file(&tls.key_file)
-            .map_err(|error| bad(&tls.key_file, error))?;
+            .map_err(|error| tls_error(&tls.key_file, error))?;
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&versions(tls.versions))
-            .map_err(|error| bad("the version", error))?
+            .map_err(|error| tls_error("the version", error))?
             .with_no_client_auth()
             .with_single_cert(chain, key)
-            .map_err(|error| bad(&tls.cert_file, error))?;
+            .map_err(|error| tls_error(&tls.cert_file, error))?;
         Ok(Self(Arc::new(config)))
     }
 

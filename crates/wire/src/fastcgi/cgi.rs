@@ -2,15 +2,15 @@
 //! kept.
 
 use super::Malformed;
-use crate::keyvalue::unsigned;
+use crate::keyvalue::parse_unsigned;
 
 /// Maximum bytes of all headers.
-pub const LONGEST_HEADERS: usize = 16 * 1024;
+pub const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// Maximum bytes kept of an application's text: 200 characters of any kind.
 pub const LONGEST_SAID: usize = 800;
 /// The header in which a page reports figures about itself.
-const TELLS: &[u8] = b"x-howfar-page";
-const LONGEST_NAME: usize = 40;
+const PAGE_HEADER: &[u8] = b"x-howfar-page";
+const MAX_NAME_BYTES: usize = 40;
 
 /// The contents of the headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Response {
     pub status: u16,
     /// The figures that the page reports about itself, in its order; each name occurs once.
     pub reported: Vec<(String, u64)>,
-    moved: bool,
+    has_location: bool,
 }
 
 /// A response being received.
@@ -27,9 +27,9 @@ pub struct Response {
 pub(super) struct Cgi {
     response: Response,
     /// All headers have come.
-    whole: bool,
+    is_complete: bool,
     /// Bytes of headers so far.
-    taken: usize,
+    header_bytes: usize,
     /// The beginning of a line that came in parts.
     line: Vec<u8>,
     first: Vec<u8>,
@@ -43,8 +43,8 @@ impl Cgi {
     pub(super) fn new(tail: usize) -> Self {
         Self {
             response: Response::default(),
-            whole: false,
-            taken: 0,
+            is_complete: false,
+            header_bytes: 0,
             line: Vec::new(),
             first: Vec::new(),
             last: Vec::new(),
@@ -57,9 +57,9 @@ impl Cgi {
     pub(super) fn clear(&mut self) {
         self.response.status = 0;
         self.response.reported.clear();
-        self.response.moved = false;
-        self.whole = false;
-        self.taken = 0;
+        self.response.has_location = false;
+        self.is_complete = false;
+        self.header_bytes = 0;
         self.line.clear();
         self.first.clear();
         self.last.clear();
@@ -68,7 +68,7 @@ impl Cgi {
 
     /// The headers, once they are complete.
     pub(super) fn response(&self) -> Option<&Response> {
-        self.whole.then_some(&self.response)
+        self.is_complete.then_some(&self.response)
     }
 
     /// Bytes of the body so far.
@@ -87,30 +87,30 @@ impl Cgi {
     }
 
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), Malformed> {
-        while !self.whole && !input.is_empty() {
-            self.header(&mut input)?;
+        while !self.is_complete && !input.is_empty() {
+            self.feed_header(&mut input)?;
         }
         self.body += input.len() as u64;
-        let room = LONGEST_SAID - self.first.len();
+        let space = LONGEST_SAID - self.first.len();
         self.first
-            .extend_from_slice(&input[..input.len().min(room)]);
-        let wanted = &input[input.len().saturating_sub(self.tail)..];
+            .extend_from_slice(&input[..input.len().min(space)]);
+        let tail = &input[input.len().saturating_sub(self.tail)..];
         // Keep up to twice the tail, so that small pieces do not move it each time.
-        if self.last.len() + wanted.len() > 2 * self.tail {
+        if self.last.len() + tail.len() > 2 * self.tail {
             let keep = self.last.len().min(self.tail);
             self.last.drain(..self.last.len() - keep);
         }
-        self.last.extend_from_slice(wanted);
+        self.last.extend_from_slice(tail);
         Ok(())
     }
 
     /// Take a header line, or the part of it that has come.
-    fn header(&mut self, input: &mut &[u8]) -> Result<(), Malformed> {
+    fn feed_header(&mut self, input: &mut &[u8]) -> Result<(), Malformed> {
         let end = input.iter().position(|&byte| byte == b'\n');
         let (part, rest) = input.split_at(end.map_or(input.len(), |end| end + 1));
         *input = rest;
-        self.taken += part.len();
-        if self.taken > LONGEST_HEADERS {
+        self.header_bytes += part.len();
+        if self.header_bytes > MAX_HEADER_BYTES {
             return Err(Malformed::LongHeaders);
         }
         self.line.extend_from_slice(part);
@@ -120,10 +120,10 @@ impl Cgi {
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() {
-            self.whole = true;
-            self.response.end();
+            self.is_complete = true;
+            self.response.set_default_status();
         } else {
-            self.response.take(line)?;
+            self.response.handle_header(line)?;
         }
         self.line.clear();
         Ok(())
@@ -131,13 +131,13 @@ impl Cgi {
 }
 
 impl Response {
-    fn take(&mut self, line: &[u8]) -> Result<(), Malformed> {
+    fn handle_header(&mut self, line: &[u8]) -> Result<(), Malformed> {
         let colon = line.iter().position(|&byte| byte == b':');
         let Some((name, value)) = colon.map(|at| (&line[..at], line[at + 1..].trim_ascii())) else {
             return Err(Malformed::Unexpected("a header without a colon"));
         };
-        let token = |&byte: &u8| byte.is_ascii_graphic();
-        if name.is_empty() || !name.iter().all(token) {
+        let is_visible = |&byte: &u8| byte.is_ascii_graphic();
+        if name.is_empty() || !name.iter().all(is_visible) {
             return Err(Malformed::Unexpected(
                 "a header whose name is empty or holds a blank",
             ));
@@ -146,19 +146,19 @@ impl Response {
             if self.status != 0 {
                 return Err(Malformed::Unexpected("a second status"));
             }
-            self.status = status(value)?;
+            self.status = parse_status(value)?;
         } else if name.eq_ignore_ascii_case(b"location") {
-            self.moved = true;
-        } else if name.eq_ignore_ascii_case(TELLS) {
+            self.has_location = true;
+        } else if name.eq_ignore_ascii_case(PAGE_HEADER) {
             if !self.reported.is_empty() {
                 return Err(Malformed::Unexpected("a second X-Howfar-Page"));
             }
-            self.tell(value)?;
+            self.parse_figures(value)?;
         }
         Ok(())
     }
 
-    fn tell(&mut self, value: &[u8]) -> Result<(), Malformed> {
+    fn parse_figures(&mut self, value: &[u8]) -> Result<(), Malformed> {
         for pair in value.split(|&byte| byte == b',') {
             let equals = pair.iter().position(|&byte| byte == b'=');
             let parts = equals.map(|at| (&pair[..at], &pair[at + 1..]));
@@ -166,7 +166,9 @@ impl Response {
                 .filter(|(name, _)| is_name(name))
                 .ok_or(NOT_A_NUMBER)
                 .map(|(name, digits)| (String::from_utf8_lossy(name).into_owned(), digits))?;
-            let number = unsigned(number, "").ok().filter(|&number| number < 1 << 63);
+            let number = parse_unsigned(number, "")
+                .ok()
+                .filter(|&number| number < 1 << 63);
             if self.reported.iter().any(|(known, _)| *known == name) {
                 return Err(Malformed::Unexpected("a name twice in X-Howfar-Page"));
             }
@@ -176,10 +178,10 @@ impl Response {
     }
 
     /// Complete the headers: set the status if none was given.
-    fn end(&mut self) {
+    fn set_default_status(&mut self) {
         if self.status == 0 {
             // A redirect need not give a status.
-            self.status = if self.moved { 302 } else { 200 };
+            self.status = if self.has_location { 302 } else { 200 };
         }
     }
 }
@@ -188,14 +190,14 @@ const NOT_A_NUMBER: Malformed =
     Malformed::Unexpected("an X-Howfar-Page that is not name=integer,name=integer");
 
 fn is_name(name: &[u8]) -> bool {
-    (1..=LONGEST_NAME).contains(&name.len())
+    (1..=MAX_NAME_BYTES).contains(&name.len())
         && name
             .iter()
             .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
 /// Parse a status: three digits, then words that are ignored.
-fn status(value: &[u8]) -> Result<u16, Malformed> {
+fn parse_status(value: &[u8]) -> Result<u16, Malformed> {
     let digits = value.split(|&byte| byte == b' ').next().unwrap_or(value);
     match digits {
         [b'1'..=b'5', b'0'..=b'9', b'0'..=b'9'] => Ok(digits
@@ -209,7 +211,7 @@ fn status(value: &[u8]) -> Result<u16, Malformed> {
 mod tests {
     use super::*;
 
-    fn reported(stream: &str) -> Result<Option<Response>, Malformed> {
+    fn parse(stream: &str) -> Result<Option<Response>, Malformed> {
         let mut cgi = Cgi::new(4);
         cgi.feed(stream.as_bytes())?;
         Ok(cgi.response().cloned())
@@ -225,16 +227,16 @@ mod tests {
             ("Location: elsewhere\r\n\r\n", 302),
             ("Location: elsewhere\r\nStatus: 201\r\n\r\n", 201),
         ] {
-            let response = reported(stream).expect("well formed").expect("whole");
+            let response = parse(stream).expect("well formed").expect("whole");
             assert_eq!(response.status, status, "{stream:?}");
         }
-        assert_eq!(reported("Status: 200 OK\r\nA: b\r\n"), Ok(None));
+        assert_eq!(parse("Status: 200 OK\r\nA: b\r\n"), Ok(None));
     }
 
     #[test]
     fn a_page_tells_names_with_numbers() {
         let stream = "x-howfar-page:  cpu_ns=12,hits=0,most=9223372036854775807 \r\n\r\n";
-        let response = reported(stream).expect("well formed").expect("whole");
+        let response = parse(stream).expect("well formed").expect("whole");
         let pairs = [("cpu_ns", 12), ("hits", 0), ("most", i64::MAX as u64)];
         assert_eq!(
             response.reported,
@@ -244,8 +246,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let long = "n".repeat(LONGEST_NAME + 1);
-        for tells in [
+        let long = "n".repeat(MAX_NAME_BYTES + 1);
+        for figures in [
             "",
             "a",
             "a=",
@@ -262,8 +264,8 @@ mod tests {
             "a=99999999999999999999",
             &format!("{long}=1"),
         ] {
-            let stream = format!("X-Howfar-Page: {tells}\r\n\r\n");
-            assert!(reported(&stream).is_err(), "{tells:?}");
+            let stream = format!("X-Howfar-Page: {figures}\r\n\r\n");
+            assert!(parse(&stream).is_err(), "{figures:?}");
         }
         for stream in [
             "no colon\r\n\r\n",
@@ -276,7 +278,7 @@ mod tests {
             "Status: 200\r\nstatus: 200\r\n\r\n",
             "X-Howfar-Page: a=1\r\nX-Howfar-Page: b=1\r\n\r\n",
         ] {
-            assert!(reported(stream).is_err(), "{stream:?}");
+            assert!(parse(stream).is_err(), "{stream:?}");
         }
     }
 
@@ -285,14 +287,14 @@ mod tests {
         for line in ["A: b\r\n", "no end"] {
             let mut cgi = Cgi::new(0);
             let mut fed = 0;
-            let wrong = loop {
+            let error = loop {
                 match cgi.feed(line.as_bytes()) {
                     Ok(()) => fed += line.len(),
-                    Err(wrong) => break wrong,
+                    Err(error) => break error,
                 }
             };
-            assert_eq!(wrong, Malformed::LongHeaders);
-            assert!(fed <= LONGEST_HEADERS && cgi.line.capacity() <= 2 * LONGEST_HEADERS);
+            assert_eq!(error, Malformed::LongHeaders);
+            assert!(fed <= MAX_HEADER_BYTES && cgi.line.capacity() <= 2 * MAX_HEADER_BYTES);
         }
     }
 

@@ -8,18 +8,18 @@ mod record;
 mod reply;
 mod request;
 
-pub use cgi::{LONGEST_HEADERS, LONGEST_SAID, Response};
+pub use cgi::{LONGEST_SAID, MAX_HEADER_BYTES, Response};
 pub use reply::{End, ProtocolStatus, Reply};
 pub use request::request;
 
 /// The only version of the protocol.
 const VERSION: u8 = 1;
 /// The id of the only request at a time over a connection.
-const REQUEST: u16 = 1;
+const REQUEST_ID: u16 = 1;
 /// Bytes before the content of a record.
-const HEAD: usize = 8;
+const HEAD_LEN: usize = 8;
 /// Longest content of a record.
-const LONGEST_CONTENT: usize = u16::MAX as usize;
+const MAX_CONTENT_BYTES: usize = u16::MAX as usize;
 
 const BEGIN_REQUEST: u8 = 1;
 const END_REQUEST: u8 = 3;
@@ -35,13 +35,13 @@ pub enum Malformed {
     Version(u8),
     #[error("a record of type {0}")]
     Kind(u8),
-    #[error("a record of request {0}, where {REQUEST} was sent")]
+    #[error("a record of request {0}, where {REQUEST_ID} was sent")]
     Request(u16),
     #[error("an end of {0} bytes, not of 8")]
     End(u16),
     #[error("protocol status {0}")]
     Status(u8),
-    #[error("headers of more than {LONGEST_HEADERS} bytes")]
+    #[error("headers of more than {MAX_HEADER_BYTES} bytes")]
     LongHeaders,
     #[error("{0}")]
     Unexpected(&'static str),

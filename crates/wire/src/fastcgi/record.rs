@@ -1,17 +1,17 @@
 //! Splits a stream that arrives in arbitrary pieces into records. The meaning of their content is not handled here.
 
-use super::{HEAD, Malformed, REQUEST, VERSION};
+use super::{HEAD_LEN, Malformed, REQUEST_ID, VERSION};
 
 /// The record being received.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    head: [u8; HEAD],
+    head: [u8; HEAD_LEN],
     /// Bytes of the head that have come.
-    came: usize,
+    head_len: usize,
     /// Bytes of content still to come.
-    content: usize,
+    content_left: usize,
     /// Bytes of padding still to come.
-    padding: usize,
+    padding_left: usize,
 }
 
 /// The next part of a record.
@@ -28,28 +28,28 @@ pub(super) enum Part<'a> {
 impl Records {
     /// The next part, taken from `input`; `None` when all of `input` is taken.
     pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Part<'a>>, Malformed> {
-        if self.came < HEAD {
+        if self.head_len < HEAD_LEN {
             // Padding belongs to the record before.
-            let (_, rest) = input.split_at(input.len().min(self.padding));
-            self.padding -= input.len() - rest.len();
-            let (part, rest) = rest.split_at(rest.len().min(HEAD - self.came));
+            let (_, rest) = input.split_at(input.len().min(self.padding_left));
+            self.padding_left -= input.len() - rest.len();
+            let (part, rest) = rest.split_at(rest.len().min(HEAD_LEN - self.head_len));
             *input = rest;
-            self.head[self.came..self.came + part.len()].copy_from_slice(part);
-            self.came += part.len();
-            return if self.came == HEAD {
+            self.head[self.head_len..self.head_len + part.len()].copy_from_slice(part);
+            self.head_len += part.len();
+            return if self.head_len == HEAD_LEN {
                 self.begin().map(Some)
             } else {
                 Ok(None)
             };
         }
         let kind = self.head[1];
-        if self.content == 0 {
-            self.came = 0;
+        if self.content_left == 0 {
+            self.head_len = 0;
             return Ok(Some(Part::Ends(kind)));
         }
-        let (part, rest) = input.split_at(input.len().min(self.content));
+        let (part, rest) = input.split_at(input.len().min(self.content_left));
         *input = rest;
-        self.content -= part.len();
+        self.content_left -= part.len();
         Ok((!part.is_empty()).then_some(Part::Content(kind, part)))
     }
 
@@ -60,16 +60,16 @@ impl Records {
         if version != VERSION {
             return Err(Malformed::Version(version));
         }
-        if request != REQUEST {
+        if request != REQUEST_ID {
             return Err(Malformed::Request(request));
         }
-        self.content = usize::from(length);
-        self.padding = usize::from(padding);
+        self.content_left = usize::from(length);
+        self.padding_left = usize::from(padding);
         Ok(Part::Begins(kind, length))
     }
 
     /// Whether bytes of padding are still due.
-    pub(super) fn is_padded(&self) -> bool {
-        self.padding > 0
+    pub(super) fn has_padding_left(&self) -> bool {
+        self.padding_left > 0
     }
 }

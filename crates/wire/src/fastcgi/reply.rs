@@ -5,7 +5,7 @@ use super::record::{Part, Records};
 use super::{END_REQUEST, Malformed, STDERR, STDOUT};
 
 /// Content bytes of the record that ends a request.
-const END: usize = 8;
+const END_BYTES: usize = 8;
 
 /// How the protocol layer of the application handled a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,13 +33,13 @@ pub struct Reply {
     records: Records,
     cgi: Cgi,
     /// The stream of the response was closed.
-    closed: bool,
+    is_closed: bool,
     /// The beginning of the stream of errors.
     errors: Vec<u8>,
     /// Bytes of the stream of errors.
     errors_bytes: u64,
-    end_bytes: [u8; END],
-    end_came: usize,
+    end_bytes: [u8; END_BYTES],
+    end_len: usize,
     end: Option<End>,
 }
 
@@ -49,11 +49,11 @@ impl Reply {
         Self {
             records: Records::default(),
             cgi: Cgi::new(tail),
-            closed: false,
+            is_closed: false,
             errors: Vec::new(),
             errors_bytes: 0,
-            end_bytes: [0; END],
-            end_came: 0,
+            end_bytes: [0; END_BYTES],
+            end_len: 0,
             end: None,
         }
     }
@@ -62,10 +62,10 @@ impl Reply {
     pub fn begin(&mut self) {
         self.records = Records::default();
         self.cgi.clear();
-        self.closed = false;
+        self.is_closed = false;
         self.errors.clear();
         self.errors_bytes = 0;
-        self.end_came = 0;
+        self.end_len = 0;
         self.end = None;
     }
 
@@ -79,36 +79,36 @@ impl Reply {
                 Part::Begins(..) if self.end.is_some() => {
                     return Err(Malformed::Unexpected("a record behind the end"));
                 }
-                Part::Begins(STDOUT, 0) => self.closed = true,
-                Part::Begins(STDOUT, _) if self.closed => {
+                Part::Begins(STDOUT, 0) => self.is_closed = true,
+                Part::Begins(STDOUT, _) if self.is_closed => {
                     return Err(Malformed::Unexpected("more of a response that was closed"));
                 }
                 Part::Begins(STDOUT | STDERR, _) => {}
                 Part::Begins(END_REQUEST, length) => {
-                    if usize::from(length) != END {
+                    if usize::from(length) != END_BYTES {
                         return Err(Malformed::End(length));
                     }
                 }
                 Part::Begins(kind, _) => return Err(Malformed::Kind(kind)),
                 Part::Content(STDOUT, content) => self.cgi.feed(content)?,
-                Part::Content(STDERR, content) => self.error(content),
+                Part::Content(STDERR, content) => self.keep_error(content),
                 Part::Content(_, content) => {
-                    let to = self.end_came + content.len();
-                    self.end_bytes[self.end_came..to].copy_from_slice(content);
-                    self.end_came = to;
+                    let to = self.end_len + content.len();
+                    self.end_bytes[self.end_len..to].copy_from_slice(content);
+                    self.end_len = to;
                 }
-                Part::Ends(END_REQUEST) => self.end = Some(end(self.end_bytes)?),
+                Part::Ends(END_REQUEST) => self.end = Some(parse_end(self.end_bytes)?),
                 Part::Ends(_) => {}
             }
         }
-        Ok(self.end.is_some() && !self.records.is_padded())
+        Ok(self.end.is_some() && !self.records.has_padding_left())
     }
 
-    fn error(&mut self, content: &[u8]) {
+    fn keep_error(&mut self, content: &[u8]) {
         self.errors_bytes += content.len() as u64;
-        let room = LONGEST_SAID - self.errors.len();
+        let space = LONGEST_SAID - self.errors.len();
         self.errors
-            .extend_from_slice(&content[..content.len().min(room)]);
+            .extend_from_slice(&content[..content.len().min(space)]);
     }
 
     /// How the request ended; `None` before.
@@ -147,7 +147,7 @@ impl Reply {
     }
 }
 
-fn end(bytes: [u8; END]) -> Result<End, Malformed> {
+fn parse_end(bytes: [u8; END_BYTES]) -> Result<End, Malformed> {
     let [application @ .., status, _, _, _] = bytes;
     let protocol = match status {
         0 => ProtocolStatus::Complete,
@@ -174,7 +174,7 @@ mod tests {
         out
     }
 
-    fn fed(stream: &[u8]) -> (Reply, Result<bool, Malformed>) {
+    fn feed(stream: &[u8]) -> (Reply, Result<bool, Malformed>) {
         let mut reply = Reply::new(4);
         let ended = reply.feed(stream);
         (reply, ended)
@@ -190,7 +190,7 @@ mod tests {
             record(END_REQUEST, 5, &[0, 0, 1, 2, 0, 0, 0, 0]),
         ]
         .concat();
-        let (mut reply, ended) = fed(&stream);
+        let (mut reply, ended) = feed(&stream);
         assert_eq!(ended, Ok(true));
         assert_eq!(
             reply.response().expect("headers").reported,
@@ -221,7 +221,7 @@ mod tests {
     fn an_end_is_one_when_its_padding_has_come() {
         let stream = record(END_REQUEST, 2, &[0; 8]);
         for (count, ended) in [(15, false), (16, false), (17, false), (18, true)] {
-            assert_eq!(fed(&stream[..count]).1, Ok(ended), "{count} bytes");
+            assert_eq!(feed(&stream[..count]).1, Ok(ended), "{count} bytes");
         }
     }
 
@@ -233,7 +233,7 @@ mod tests {
             (3, ProtocolStatus::UnknownRole),
         ] {
             let stream = record(END_REQUEST, 0, &[0, 0, 0, 0, status, 0, 0, 0]);
-            let (reply, ended) = fed(&stream);
+            let (reply, ended) = feed(&stream);
             assert_eq!(ended, Ok(true));
             assert_eq!(reply.end().expect("an end").protocol, protocol);
         }
@@ -244,7 +244,7 @@ mod tests {
         let good_end = record(END_REQUEST, 0, &[0; 8]);
         let mut other_request = record(STDOUT, 0, b"x");
         other_request[3] = 2;
-        for (stream, wrong) in [
+        for (stream, error) in [
             (
                 b"HTTP/1.1 400 Bad Request".to_vec(),
                 Malformed::Version(b'H'),
@@ -265,7 +265,7 @@ mod tests {
                 Malformed::Unexpected("more of a response that was closed"),
             ),
         ] {
-            assert_eq!(fed(&stream).1, Err(wrong));
+            assert_eq!(feed(&stream).1, Err(error));
         }
     }
 

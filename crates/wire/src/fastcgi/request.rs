@@ -1,11 +1,11 @@
 //! A request without a body.
 
-use super::{BEGIN_REQUEST, LONGEST_CONTENT, PARAMS, REQUEST, STDIN, VERSION};
+use super::{BEGIN_REQUEST, MAX_CONTENT_BYTES, PARAMS, REQUEST_ID, STDIN, VERSION};
 
 const RESPONDER: u8 = 1;
 const KEEP_CONNECTION: u8 = 1;
 /// Longest name or value.
-const LONGEST: usize = (1 << 31) - 1;
+const MAX_FIELD_BYTES: usize = (1 << 31) - 1;
 
 /// Append a request with these parameters. `keep`: ask the application to leave the connection open.
 ///
@@ -17,33 +17,33 @@ pub fn request<'a>(
     keep: bool,
 ) {
     let flags = if keep { KEEP_CONNECTION } else { 0 };
-    record(out, BEGIN_REQUEST, &[0, RESPONDER, flags, 0, 0, 0, 0, 0]);
+    write_record(out, BEGIN_REQUEST, &[0, RESPONDER, flags, 0, 0, 0, 0, 0]);
     let mut pairs = Vec::new();
     for (name, value) in parameters {
-        length(&mut pairs, name.len());
-        length(&mut pairs, value.len());
+        write_length(&mut pairs, name.len());
+        write_length(&mut pairs, value.len());
         pairs.extend_from_slice(name);
         pairs.extend_from_slice(value);
     }
     // The parameters form a stream: a pair may span two records.
-    for part in pairs.chunks(LONGEST_CONTENT) {
-        record(out, PARAMS, part);
+    for part in pairs.chunks(MAX_CONTENT_BYTES) {
+        write_record(out, PARAMS, part);
     }
-    record(out, PARAMS, &[]);
-    record(out, STDIN, &[]);
+    write_record(out, PARAMS, &[]);
+    write_record(out, STDIN, &[]);
 }
 
 /// Append a length in one byte or, from 128 on, in four with the first bit set.
-fn length(out: &mut Vec<u8>, length: usize) {
-    assert!(length <= LONGEST, "no name or value has 2 GiB");
+fn write_length(out: &mut Vec<u8>, length: usize) {
+    assert!(length <= MAX_FIELD_BYTES, "no name or value has 2 GiB");
     match u8::try_from(length) {
         Ok(short) if short < 0x80 => out.push(short),
         _ => out.extend_from_slice(&(length as u32 | (1 << 31)).to_be_bytes()),
     }
 }
 
-fn record(out: &mut Vec<u8>, kind: u8, content: &[u8]) {
-    let [request_high, request_low] = REQUEST.to_be_bytes();
+fn write_record(out: &mut Vec<u8>, kind: u8, content: &[u8]) {
+    let [request_high, request_low] = REQUEST_ID.to_be_bytes();
     let [high, low] = (content.len() as u16).to_be_bytes();
     out.extend_from_slice(&[VERSION, kind, request_high, request_low, high, low, 0, 0]);
     out.extend_from_slice(content);
@@ -82,7 +82,7 @@ mod tests {
             (70_000, &[0x80, 1, 0x11, 0x70]),
         ] {
             let mut out = Vec::new();
-            length(&mut out, count);
+            write_length(&mut out, count);
             assert_eq!(out, bytes);
         }
     }

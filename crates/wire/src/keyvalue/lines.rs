@@ -5,14 +5,14 @@ use super::Malformed;
 /// Maximum length of a line: what servers put on one line is short (lengths, states, errors).
 pub const LONGEST_LINE: usize = 1 << 16;
 /// Memory that is kept for a line that comes in parts.
-const KEPT: usize = 1 << 10;
+const MAX_IDLE_BUFFER: usize = 1 << 10;
 
 /// The part of a line that has come so far.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     kept: Vec<u8>,
     /// The line in `kept` was returned.
-    given: bool,
+    was_returned: bool,
 }
 
 impl Lines {
@@ -22,9 +22,9 @@ impl Lines {
         &'a mut self,
         input: &mut &'b [u8],
     ) -> Result<Option<&'a [u8]>, Malformed> {
-        if std::mem::take(&mut self.given) {
+        if std::mem::take(&mut self.was_returned) {
             self.kept.clear();
-            self.kept.shrink_to(KEPT);
+            self.kept.shrink_to(MAX_IDLE_BUFFER);
         }
         let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
             self.keep(input)?;
@@ -34,11 +34,11 @@ impl Lines {
         let (line, rest) = (&input[..end], &input[end + 1..]);
         *input = rest;
         if self.kept.is_empty() {
-            return whole(line).map(Some);
+            return check_line(line).map(Some);
         }
         self.keep(line)?;
-        self.given = true;
-        whole(&self.kept).map(Some)
+        self.was_returned = true;
+        check_line(&self.kept).map(Some)
     }
 
     fn keep(&mut self, part: &[u8]) -> Result<(), Malformed> {
@@ -52,7 +52,7 @@ impl Lines {
 
 /// Check a line that came up to its LF, and remove its CR.
 #[inline]
-fn whole(line: &[u8]) -> Result<&[u8], Malformed> {
+fn check_line(line: &[u8]) -> Result<&[u8], Malformed> {
     if line.len() > LONGEST_LINE {
         return Err(Malformed::LongLine);
     }
@@ -64,9 +64,9 @@ fn whole(line: &[u8]) -> Result<&[u8], Malformed> {
 
 /// Parse a number without a sign, of digits only.
 #[inline]
-pub(crate) fn unsigned(digits: &[u8], what: &'static str) -> Result<u64, Malformed> {
+pub(crate) fn parse_unsigned(digits: &[u8], name: &'static str) -> Result<u64, Malformed> {
     if digits.is_empty() {
-        return Err(Malformed::Number(what));
+        return Err(Malformed::Number(name));
     }
     let mut number = 0_u64;
     for &byte in digits {
@@ -75,14 +75,14 @@ pub(crate) fn unsigned(digits: &[u8], what: &'static str) -> Result<u64, Malform
             .checked_mul(10)
             .and_then(|tens| tens.checked_add(u64::from(digit)))
             .filter(|_| digit < 10)
-            .ok_or(Malformed::Number(what))?;
+            .ok_or(Malformed::Number(name))?;
     }
     Ok(number)
 }
 
 /// Append a number in decimal digits.
 #[inline]
-pub(crate) fn decimal(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn write_decimal(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     loop {
@@ -135,12 +135,12 @@ mod tests {
     fn numbers_are_read_as_they_are_written() {
         for number in [0, 9, 10, 4096, u64::MAX] {
             let mut digits = Vec::new();
-            decimal(&mut digits, number);
+            write_decimal(&mut digits, number);
             assert_eq!(digits, number.to_string().into_bytes());
-            assert_eq!(unsigned(&digits, "it"), Ok(number));
+            assert_eq!(parse_unsigned(&digits, "it"), Ok(number));
         }
         for bad in ["", "-1", "+1", "1x", "18446744073709551616", " 1"] {
-            assert!(unsigned(bad.as_bytes(), "it").is_err(), "{bad}");
+            assert!(parse_unsigned(bad.as_bytes(), "it").is_err(), "{bad}");
         }
     }
 }

@@ -5,7 +5,7 @@ mod lines;
 mod refusal;
 
 pub use lines::LONGEST_LINE;
-pub(crate) use lines::{Lines, decimal, unsigned};
+pub(crate) use lines::{Lines, parse_unsigned, write_decimal};
 pub use refusal::{Refusal, Word};
 
 /// Bytes that do not follow the protocol. Nothing after them can be trusted: close the connection.
@@ -71,7 +71,7 @@ impl CommandCounts {
     }
 
     /// Count a command that was answered without an error, with this number of `values`.
-    pub(crate) fn answered(&mut self, expected: Expected, values: u32) -> Result<(), Malformed> {
+    pub(crate) fn count_reply(&mut self, expected: Expected, values: u32) -> Result<(), Malformed> {
         let keys = match expected {
             Expected::Get => 1,
             Expected::MultiGet(keys) => u32::from(keys),

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::ErrorCode;
 
 /// Maximum bytes kept of an error's text.
-const LONGEST_TEXT: usize = 200;
+const MAX_MESSAGE_BYTES: usize = 200;
 
 /// The first word of an error, from a closed list, so that errors can be counted by a small number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +73,7 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn of(line: &[u8]) -> Self {
-        let kept = &line[..line.len().min(LONGEST_TEXT)];
+        let kept = &line[..line.len().min(MAX_MESSAGE_BYTES)];
         Self {
             word: Word::of(line),
             text: String::from_utf8_lossy(kept).into_owned(),

@@ -1,12 +1,14 @@
 //! Follows the replies to one request through a stream cut anywhere, without keeping the values.
 
 use super::Dialect;
-use crate::keyvalue::{CommandCounts, Expected, Expects, Lines, Malformed, Refusal, unsigned};
+use crate::keyvalue::{
+    CommandCounts, Expected, Expects, Lines, Malformed, Refusal, parse_unsigned,
+};
 
 /// Maximum length of a value: the largest that a server can be configured to hold.
-const LONGEST_VALUE: u64 = 1 << 30;
+const MAX_VALUE_BYTES: u64 = 1 << 30;
 /// Length of the CRLF that follows a value.
-const END: usize = 2;
+const CRLF_LEN: usize = 2;
 
 /// The state of one connection's current request.
 #[derive(Debug)]
@@ -18,7 +20,7 @@ pub struct Replies {
     /// Commands of the request.
     expected: Vec<Expected>,
     /// How many of them are answered.
-    done: usize,
+    answered: usize,
     counts: CommandCounts,
     /// Values in the current reply.
     values: u32,
@@ -27,7 +29,7 @@ pub struct Replies {
 }
 
 /// The meaning of a line.
-enum Said {
+enum ReplyLine {
     /// A value of this many bytes follows.
     Value(u64),
     /// The reply is complete.
@@ -42,7 +44,7 @@ impl Replies {
             lines: Lines::default(),
             left: 0,
             expected: Vec::new(),
-            done: 0,
+            answered: 0,
             counts: CommandCounts::default(),
             values: 0,
             error: None,
@@ -62,9 +64,9 @@ impl Replies {
         mut input: &[u8],
         mut work: impl FnMut(&[u8]),
     ) -> Result<bool, Malformed> {
-        let before = self.done;
+        let answered_before = self.answered;
         while !input.is_empty() {
-            let Some(&expected) = self.expected.get(self.done) else {
+            let Some(&expected) = self.expected.get(self.answered) else {
                 return Err(Malformed::Unexpected(
                     "a reply came although nothing was expected",
                 ));
@@ -72,48 +74,48 @@ impl Replies {
             // The reply to one `mg` ends with its value; quiet `mg`s and a classic `get` have a separate line after the values.
             let value_ends = self.dialect == Dialect::Meta && expected == Expected::Get;
             if self.left > 0 {
-                if self.value(&mut input, &mut work)? && value_ends {
-                    self.answered(expected)?;
+                if self.consume_value(&mut input, &mut work)? && value_ends {
+                    self.count_reply(expected)?;
                 }
                 continue;
             }
             let Some(line) = self.lines.next(&mut input)? else {
                 break;
             };
-            match read(line, self.dialect, expected)? {
-                Said::Value(length) => {
+            match parse_line(line, self.dialect, expected)? {
+                ReplyLine::Value(length) => {
                     self.values = self.values.saturating_add(1);
-                    self.left = length as usize + END;
+                    self.left = length as usize + CRLF_LEN;
                 }
-                Said::End => self.answered(expected)?,
-                Said::Error(error) => {
+                ReplyLine::End => self.count_reply(expected)?,
+                ReplyLine::Error(error) => {
                     self.error.get_or_insert(error);
-                    let goes_on =
+                    let reply_continues =
                         self.dialect == Dialect::Meta && matches!(expected, Expected::MultiGet(_));
-                    if !goes_on {
-                        self.answered(expected)?;
+                    if !reply_continues {
+                        self.count_reply(expected)?;
                     }
                 }
             }
         }
-        Ok(self.done > before && self.done == self.expected.len())
+        Ok(self.answered > answered_before && self.answered == self.expected.len())
     }
 
     /// Consume what came of a value; true when it is complete.
     #[inline]
-    fn value(
+    fn consume_value(
         &mut self,
         input: &mut &[u8],
         work: &mut impl FnMut(&[u8]),
     ) -> Result<bool, Malformed> {
-        if self.left > END {
-            let (part, rest) = input.split_at(input.len().min(self.left - END));
+        if self.left > CRLF_LEN {
+            let (part, rest) = input.split_at(input.len().min(self.left - CRLF_LEN));
             work(part);
             self.left -= part.len();
             *input = rest;
         }
         while let Some((&byte, rest)) = input.split_first() {
-            if byte != if self.left == END { b'\r' } else { b'\n' } {
+            if byte != if self.left == CRLF_LEN { b'\r' } else { b'\n' } {
                 return Err(Malformed::LineEnd);
             }
             *input = rest;
@@ -127,12 +129,12 @@ impl Replies {
 
     /// Count a complete reply.
     #[inline]
-    fn answered(&mut self, expected: Expected) -> Result<(), Malformed> {
-        self.done += 1;
+    fn count_reply(&mut self, expected: Expected) -> Result<(), Malformed> {
+        self.answered += 1;
         let values = std::mem::take(&mut self.values);
         match self.error.take() {
             Some(error) => self.counts.refused.push(error),
-            None => self.counts.answered(expected, values)?,
+            None => self.counts.count_reply(expected, values)?,
         }
         Ok(())
     }
@@ -142,7 +144,7 @@ impl Expects for Replies {
     #[inline]
     fn begin(&mut self) {
         self.expected.clear();
-        self.done = 0;
+        self.answered = 0;
         self.counts.clear();
     }
 
@@ -154,7 +156,7 @@ impl Expects for Replies {
 
 /// Parse `line` as part of the reply to `expected`.
 #[inline]
-fn read(line: &[u8], dialect: Dialect, expected: Expected) -> Result<Said, Malformed> {
+fn parse_line(line: &[u8], dialect: Dialect, expected: Expected) -> Result<ReplyLine, Malformed> {
     let mut fields = line.split(|&byte| byte == b' ');
     let first = fields.next().unwrap_or_default();
     let length = match (dialect, expected, first) {
@@ -168,9 +170,11 @@ fn read(line: &[u8], dialect: Dialect, expected: Expected) -> Result<Said, Malfo
             Expected::Write,
             b"STORED" | b"NOT_STORED" | b"EXISTS" | b"NOT_FOUND" | b"DELETED",
         )
-        | (Dialect::Meta, Expected::Write, b"HD" | b"NS" | b"EX" | b"NF") => return Ok(Said::End),
+        | (Dialect::Meta, Expected::Write, b"HD" | b"NS" | b"EX" | b"NF") => {
+            return Ok(ReplyLine::End);
+        }
         (_, _, b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR") => {
-            return Ok(Said::Error(Refusal::of(line)));
+            return Ok(ReplyLine::Error(Refusal::of(line)));
         }
         _ => {
             return Err(Malformed::Unexpected(
@@ -178,11 +182,11 @@ fn read(line: &[u8], dialect: Dialect, expected: Expected) -> Result<Said, Malfo
             ));
         }
     };
-    let length = unsigned(length.unwrap_or_default(), "the length of a value")?;
-    if length > LONGEST_VALUE {
+    let length = parse_unsigned(length.unwrap_or_default(), "the length of a value")?;
+    if length > MAX_VALUE_BYTES {
         return Err(Malformed::Number("the length of a value"));
     }
-    Ok(Said::Value(length))
+    Ok(ReplyLine::Value(length))
 }
 
 #[cfg(test)]
@@ -196,14 +200,14 @@ mod tests {
     ) -> Result<(bool, CommandCounts), Malformed> {
         let mut replies = Replies::new(dialect);
         replies.begin();
-        for &one in expected {
-            replies.expect(one);
+        for &reply in expected {
+            replies.expect(reply);
         }
         let ended = replies.feed(stream.as_bytes(), |_| {})?;
         Ok((ended, replies.counts().clone()))
     }
 
-    const ALL: [Expected; 5] = [
+    const PIPELINE: [Expected; 5] = [
         Expected::Get,
         Expected::Get,
         Expected::MultiGet(3),
@@ -216,7 +220,7 @@ mod tests {
         let text = "VALUE k 0 2\r\n\r\n\r\nEND\r\nEND\r\nVALUE k 0 1 77\r\na\r\nVALUE k 0 0\r\n\r\nEND\r\nSTORED\r\nSERVER_ERROR out of memory\r\n";
         let meta = "VA 2\r\n\r\n\r\nEN\r\nVA 1 kk\r\na\r\nVA 0 kk\r\n\r\nMN\r\nHD\r\nSERVER_ERROR out of memory\r\n";
         for (dialect, stream) in [(Dialect::Text, text), (Dialect::Meta, meta)] {
-            let (ended, counts) = counts(dialect, &ALL, stream).expect("well formed");
+            let (ended, counts) = counts(dialect, &PIPELINE, stream).expect("well formed");
             assert!(ended);
             assert_eq!(
                 (counts.reads, counts.writes, counts.hits, counts.misses),

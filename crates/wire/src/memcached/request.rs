@@ -3,7 +3,7 @@
 //! Several keys at once are one `get` in the classic protocol. The meta protocol has no such command: clients send for each key an
 //! `mg` that is silent about misses, and `mn` after them.
 
-use crate::keyvalue::decimal;
+use crate::keyvalue::write_decimal;
 
 /// Which commands are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +19,8 @@ impl Dialect {
     #[inline]
     pub fn get(self, out: &mut Vec<u8>, key: &[u8]) {
         match self {
-            Self::Text => line(out, b"get ", key, b"\r\n"),
-            Self::Meta => line(out, b"mg ", key, b" v\r\n"),
+            Self::Text => write_line(out, b"get ", key, b"\r\n"),
+            Self::Meta => write_line(out, b"mg ", key, b" v\r\n"),
         }
     }
 
@@ -54,10 +54,10 @@ impl Dialect {
         value: impl FnOnce(&mut Vec<u8>),
     ) {
         match self {
-            Self::Text => line(out, b"set ", key, b" 0 0 "),
-            Self::Meta => line(out, b"ms ", key, b" "),
+            Self::Text => write_line(out, b"set ", key, b" 0 0 "),
+            Self::Meta => write_line(out, b"ms ", key, b" "),
         }
-        decimal(out, length as u64);
+        write_decimal(out, length as u64);
         out.extend_from_slice(b"\r\n");
         let before = out.len();
         value(out);
@@ -68,24 +68,24 @@ impl Dialect {
     #[inline]
     pub fn delete(self, out: &mut Vec<u8>, key: &[u8]) {
         match self {
-            Self::Text => line(out, b"delete ", key, b"\r\n"),
-            Self::Meta => line(out, b"md ", key, b"\r\n"),
+            Self::Text => write_line(out, b"delete ", key, b"\r\n"),
+            Self::Meta => write_line(out, b"md ", key, b"\r\n"),
         }
     }
 }
 
 #[inline]
-fn line(out: &mut Vec<u8>, before: &[u8], key: &[u8], behind: &[u8]) {
+fn write_line(out: &mut Vec<u8>, before: &[u8], key: &[u8], after: &[u8]) {
     out.extend_from_slice(before);
     out.extend_from_slice(key);
-    out.extend_from_slice(behind);
+    out.extend_from_slice(after);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+    fn encode(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();
         write(&mut out);
         String::from_utf8(out).expect("text")
@@ -94,23 +94,23 @@ mod tests {
     #[test]
     fn commands_have_their_known_bytes() {
         let (text, meta) = (Dialect::Text, Dialect::Meta);
-        assert_eq!(written(|out| text.get(out, b"k")), "get k\r\n");
-        assert_eq!(written(|out| meta.get(out, b"k")), "mg k v\r\n");
-        assert_eq!(written(|out| text.delete(out, b"k")), "delete k\r\n");
-        assert_eq!(written(|out| meta.delete(out, b"k")), "md k\r\n");
+        assert_eq!(encode(|out| text.get(out, b"k")), "get k\r\n");
+        assert_eq!(encode(|out| meta.get(out, b"k")), "mg k v\r\n");
+        assert_eq!(encode(|out| text.delete(out, b"k")), "delete k\r\n");
+        assert_eq!(encode(|out| meta.delete(out, b"k")), "md k\r\n");
         let value = |out: &mut Vec<u8>| out.extend_from_slice(b"a\r\nb");
         assert_eq!(
-            written(|out| text.set(out, b"k", 4, value)),
+            encode(|out| text.set(out, b"k", 4, value)),
             "set k 0 0 4\r\na\r\nb\r\n"
         );
         assert_eq!(
-            written(|out| meta.set(out, b"k", 4, value)),
+            encode(|out| meta.set(out, b"k", 4, value)),
             "ms k 4\r\na\r\nb\r\n"
         );
         let key = |out: &mut Vec<u8>| out.push(b'k');
-        assert_eq!(written(|out| text.multi_get(out, 2, key)), "get k k\r\n");
+        assert_eq!(encode(|out| text.multi_get(out, 2, key)), "get k k\r\n");
         assert_eq!(
-            written(|out| meta.multi_get(out, 2, key)),
+            encode(|out| meta.multi_get(out, 2, key)),
             "mg k k v q\r\nmg k k v q\r\nmn\r\n"
         );
     }

@@ -5,7 +5,7 @@
 //! buffer no larger than they are.
 
 use super::Malformed;
-use super::frame::{FULL, HEADER, header};
+use super::frame::{HEADER, MAX_PAYLOAD, header};
 use super::reply::{self, ServerError};
 use super::row::Work;
 use crate::keep_up_to;
@@ -49,15 +49,15 @@ enum Phase {
     Columns(u32),
     Rows,
     /// The answer is complete; no bytes may follow.
-    Over,
+    Complete,
 }
 
 /// Maximum length of a row that is reassembled from parts.
-const LONGEST_ROW: usize = 1 << 24;
+const MAX_ROW_BYTES: usize = 1 << 24;
 /// Maximum length of any other packet that is reassembled: heads, definitions, ends and errors are short.
-const LONGEST_OTHER: usize = 1 << 20;
+const MAX_OTHER_BYTES: usize = 1 << 20;
 /// Memory for reassembly that an answer keeps after a longer packet.
-const KEPT: usize = 1 << 16;
+const MAX_IDLE_BUFFER: usize = 1 << 16;
 
 /// The state of one connection's current answer.
 #[derive(Debug)]
@@ -70,9 +70,9 @@ pub struct Answer {
     /// The next packet continues the payload.
     continued: bool,
     /// Bytes of a streamed payload still to come.
-    skip: usize,
+    skip_left: usize,
     /// The streamed payload is a row.
-    skip_row: bool,
+    is_skipping_row: bool,
     done: Done,
     /// The part of a packet that came so far, header included.
     kept: Vec<u8>,
@@ -84,13 +84,13 @@ impl Answer {
     /// `caches_metadata`: see [`super::handshake::Session::caches_metadata`].
     pub fn new(caches_metadata: bool) -> Self {
         Self {
-            phase: Phase::Over,
+            phase: Phase::Complete,
             sequence: 0,
             binary: false,
             caches_metadata,
             continued: false,
-            skip: 0,
-            skip_row: false,
+            skip_left: 0,
+            is_skipping_row: false,
             done: Done::default(),
             kept: Vec::new(),
             types: Vec::new(),
@@ -101,7 +101,7 @@ impl Answer {
     #[inline]
     pub fn begin(&mut self, binary: bool) {
         debug_assert!(
-            self.kept.is_empty() && self.skip == 0,
+            self.kept.is_empty() && self.skip_left == 0,
             "an answer was left half read"
         );
         self.phase = Phase::First;
@@ -120,34 +120,34 @@ impl Answer {
         work: &mut Work,
     ) -> Result<Option<Outcome>, Malformed> {
         while !input.is_empty() {
-            if self.skip > 0 {
-                input = self.stream(input, work);
+            if self.skip_left > 0 {
+                input = self.skip_streamed(input, work);
                 continue;
             }
             if !self.kept.is_empty() || input.len() < HEADER {
-                if let Some(outcome) = self.piece(&mut input, known_types, work)? {
-                    return Self::end(outcome, input);
+                if let Some(outcome) = self.handle_incomplete(&mut input, known_types, work)? {
+                    return Self::finish(outcome, input);
                 }
                 continue;
             }
             let (length, sequence) = header([input[0], input[1], input[2], input[3]]);
-            if input.len() < HEADER + length || length == FULL || self.continued {
-                if let Some(outcome) = self.piece(&mut input, known_types, work)? {
-                    return Self::end(outcome, input);
+            if input.len() < HEADER + length || length == MAX_PAYLOAD || self.continued {
+                if let Some(outcome) = self.handle_incomplete(&mut input, known_types, work)? {
+                    return Self::finish(outcome, input);
                 }
                 continue;
             }
-            self.number(sequence)?;
+            self.check_sequence(sequence)?;
             let (packet, rest) = input.split_at(HEADER + length);
             input = rest;
-            if let Some(outcome) = self.packet(&packet[HEADER..], known_types, work)? {
-                return Self::end(outcome, input);
+            if let Some(outcome) = self.handle_packet(&packet[HEADER..], known_types, work)? {
+                return Self::finish(outcome, input);
             }
         }
         Ok(None)
     }
 
-    fn end(outcome: Outcome, rest: &[u8]) -> Result<Option<Outcome>, Malformed> {
+    fn finish(outcome: Outcome, rest: &[u8]) -> Result<Option<Outcome>, Malformed> {
         if rest.is_empty() {
             Ok(Some(outcome))
         } else {
@@ -156,7 +156,7 @@ impl Answer {
     }
 
     #[inline]
-    fn number(&mut self, got: u8) -> Result<(), Malformed> {
+    fn check_sequence(&mut self, got: u8) -> Result<(), Malformed> {
         if got != self.sequence {
             return Err(Malformed::Sequence {
                 expected: self.sequence,
@@ -168,17 +168,17 @@ impl Answer {
     }
 
     /// Consume the bytes of a streamed payload.
-    fn stream<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
-        let (part, rest) = input.split_at(self.skip.min(input.len()));
-        if self.skip_row {
+    fn skip_streamed<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
+        let (part, rest) = input.split_at(self.skip_left.min(input.len()));
+        if self.is_skipping_row {
             work.bytes(part);
         }
-        self.skip -= part.len();
+        self.skip_left -= part.len();
         rest
     }
 
     /// Continue with a packet that is not complete in `input`.
-    fn piece(
+    fn handle_incomplete(
         &mut self,
         input: &mut &[u8],
         types: &[u8],
@@ -196,19 +196,23 @@ impl Answer {
             }
             keep_up_to(&mut self.kept, HEADER + 1, input);
         }
-        if self.continued || self.streams(length, work) {
-            self.number(sequence)?;
-            let row = if self.continued {
-                self.skip_row
+        if self.continued || self.can_stream(length, work) {
+            self.check_sequence(sequence)?;
+            let is_row = if self.continued {
+                self.is_skipping_row
             } else {
                 self.phase == Phase::Rows
             };
-            self.start_stream(length, row, work);
+            self.start_stream(length, is_row, work);
             return Ok(None);
         }
-        let row = self.phase == Phase::Rows && self.kept.get(HEADER) != Some(&reply::ERR);
-        let limit = if row { LONGEST_ROW } else { LONGEST_OTHER };
-        if length >= limit || length == FULL {
+        let is_row = self.phase == Phase::Rows && self.kept.get(HEADER) != Some(&reply::ERR);
+        let limit = if is_row {
+            MAX_ROW_BYTES
+        } else {
+            MAX_OTHER_BYTES
+        };
+        if length >= limit || length == MAX_PAYLOAD {
             return Err(Malformed::TooLong {
                 size: length,
                 limit,
@@ -218,84 +222,89 @@ impl Answer {
         if self.kept.len() < HEADER + length {
             return Ok(None);
         }
-        self.number(sequence)?;
+        self.check_sequence(sequence)?;
         let packet = std::mem::take(&mut self.kept);
-        let outcome = self.packet(&packet[HEADER..], types, work);
+        let outcome = self.handle_packet(&packet[HEADER..], types, work);
         self.kept = packet;
         self.kept.clear();
-        self.kept.shrink_to(KEPT);
+        self.kept.shrink_to(MAX_IDLE_BUFFER);
         outcome
     }
 
     /// Whether the packet that begins in `kept` can be streamed, because its content does not matter.
-    fn streams(&self, length: usize, work: &Work) -> bool {
+    fn can_stream(&self, length: usize, work: &Work) -> bool {
         let first = self.kept.get(HEADER).copied().unwrap_or(0);
-        let ends = reply::is_eof(length, first) || first == reply::ERR;
-        !work.decodes() && !ends && matches!(self.phase, Phase::Rows | Phase::Columns(1..))
+        let is_end = reply::is_eof(length, first) || first == reply::ERR;
+        !work.decodes() && !is_end && matches!(self.phase, Phase::Rows | Phase::Columns(1..))
     }
 
-    fn start_stream(&mut self, length: usize, row: bool, work: &mut Work) {
+    fn start_stream(&mut self, length: usize, is_row: bool, work: &mut Work) {
         let part = &self.kept[HEADER..];
-        if row {
+        if is_row {
             work.bytes(part);
         }
-        self.skip = length - part.len();
-        self.skip_row = row;
+        self.skip_left = length - part.len();
+        self.is_skipping_row = is_row;
         if !self.continued {
             match &mut self.phase {
                 Phase::Columns(left) => *left -= 1,
                 _ => self.done.rows += 1,
             }
         }
-        self.continued = length == FULL;
+        self.continued = length == MAX_PAYLOAD;
         self.kept.clear();
     }
 
     /// Handle a complete packet.
     #[inline]
-    fn packet(
+    fn handle_packet(
         &mut self,
         payload: &[u8],
-        known: &[u8],
+        known_types: &[u8],
         work: &mut Work,
     ) -> Result<Option<Outcome>, Malformed> {
         let first = payload.first().copied();
         if first == Some(reply::ERR) {
-            self.phase = Phase::Over;
+            self.phase = Phase::Complete;
             return ServerError::parse(payload).map(|error| Some(Outcome::Failed(error)));
         }
         match self.phase {
             Phase::Rows => {
                 if reply::is_eof(payload.len(), first.unwrap_or(0)) {
-                    return Ok(self.part_ended(reply::eof_status(payload)?));
+                    return Ok(self.finish_result(reply::eof_status(payload)?));
                 }
                 self.done.rows += 1;
                 let types = if self.types.is_empty() {
-                    known
+                    known_types
                 } else {
                     &self.types
                 };
                 work.row(payload, self.binary, types)?;
                 Ok(None)
             }
-            Phase::Columns(left) => self.definition(left, payload, work).map(|()| None),
+            Phase::Columns(left) => self.handle_definition(left, payload, work).map(|()| None),
             Phase::First => self.first(payload),
-            Phase::Over => Err(Malformed::Unexpected(
+            Phase::Complete => Err(Malformed::Unexpected(
                 "bytes came although nothing was asked",
             )),
         }
     }
 
-    fn part_ended(&mut self, status: u16) -> Option<Outcome> {
+    fn finish_result(&mut self, status: u16) -> Option<Outcome> {
         if status & reply::MORE_RESULTS != 0 {
             self.phase = Phase::First;
             return None;
         }
-        self.phase = Phase::Over;
+        self.phase = Phase::Complete;
         Some(Outcome::Done(self.done))
     }
 
-    fn definition(&mut self, left: u32, payload: &[u8], work: &Work) -> Result<(), Malformed> {
+    fn handle_definition(
+        &mut self,
+        left: u32,
+        payload: &[u8],
+        work: &Work,
+    ) -> Result<(), Malformed> {
         let is_end = reply::is_eof(payload.len(), payload.first().copied().unwrap_or(0));
         self.phase = match (left, is_end) {
             (0, true) => Phase::Rows,
@@ -315,7 +324,7 @@ impl Answer {
     }
 
     #[inline]
-    fn without_columns(&mut self, payload: &[u8]) -> Result<Option<Outcome>, Malformed> {
+    fn handle_ok(&mut self, payload: &[u8]) -> Result<Option<Outcome>, Malformed> {
         let ok = reply::OkPacket::parse(payload)?;
         self.done.affected = self.done.affected.saturating_add(ok.affected);
         if ok.affected > 0 {
@@ -323,13 +332,13 @@ impl Answer {
         } else {
             self.done.others += 1;
         }
-        Ok(self.part_ended(ok.status))
+        Ok(self.finish_result(ok.status))
     }
 
     fn first(&mut self, payload: &[u8]) -> Result<Option<Outcome>, Malformed> {
         match payload.first() {
             None => return Err(Malformed::Short("answer")),
-            Some(&reply::OK) => return self.without_columns(payload),
+            Some(&reply::OK) => return self.handle_ok(payload),
             Some(&reply::LOCAL_INFILE) => {
                 return Err(Malformed::Unexpected("the server asks for a local file"));
             }

@@ -37,9 +37,9 @@ const SCRAMBLE: usize = 20;
 /// Bytes of the scramble of [`ED25519`] and [`PARSEC`].
 const LONG_SCRAMBLE: usize = 32;
 /// Bytes of the salt of [`PARSEC`].
-const SALT: usize = 18;
+const SALT_BYTES: usize = 18;
 /// Bytes of the key of [`PARSEC`].
-const KEY: usize = 32;
+const KEY_BYTES: usize = 32;
 
 /// Which parties can read what is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,7 @@ pub struct Exchange {
     /// The server's key was requested.
     key_requested: bool,
     /// What a server stores of the password for [`PARSEC`], known once it has sent its salt.
-    kept: Option<Vec<u8>>,
+    stored_key: Option<Vec<u8>>,
 }
 
 impl Exchange {
@@ -155,11 +155,11 @@ impl Exchange {
         password: &str,
         scramble: &[u8],
     ) -> Result<(Self, Vec<u8>), Refused> {
-        let begin = |name: &str| match name {
+        let supported = |name: &str| match name {
             NATIVE | CACHING_SHA2 => Some(name.to_owned()),
             _ => None,
         };
-        let name = begin(plugin).unwrap_or_else(|| NATIVE.to_owned());
+        let name = supported(plugin).unwrap_or_else(|| NATIVE.to_owned());
         Self::switch(&name, password, scramble, Secrecy::of(Channel::Private))
     }
 
@@ -186,9 +186,9 @@ impl Exchange {
         let secret = password.as_bytes();
         let proof = match plugin {
             Plugin::Native | Plugin::CachingSha2 if secret.is_empty() => Vec::new(),
-            Plugin::Native => native(secret, &scramble),
-            Plugin::CachingSha2 => caching_sha2(secret, &scramble),
-            Plugin::Ed25519 => ed25519(secret, &scramble),
+            Plugin::Native => native_proof(secret, &scramble),
+            Plugin::CachingSha2 => caching_sha2_proof(secret, &scramble),
+            Plugin::Ed25519 => ed25519_proof(secret, &scramble),
             Plugin::Parsec => Vec::new(), // asks for the salt
             Plugin::Clear => match secrecy {
                 Secrecy {
@@ -205,7 +205,7 @@ impl Exchange {
             plugin,
             scramble,
             key_requested: false,
-            kept: None,
+            stored_key: None,
         };
         Ok((exchange, proof))
     }
@@ -222,7 +222,7 @@ impl Exchange {
         secrecy: Secrecy<'_>,
     ) -> Result<Option<Vec<u8>>, Refused> {
         if self.plugin == Plugin::Parsec {
-            return self.salted(data, password).map(Some);
+            return self.prove_parsec(data, password).map(Some);
         }
         if self.plugin != Plugin::CachingSha2 {
             return Err(Malformed::Unexpected("more of a login that has no more").into());
@@ -232,7 +232,7 @@ impl Exchange {
                 self.key_requested = false;
                 let text = std::str::from_utf8(key)
                     .map_err(|_| Refused::Key("it is not text".to_owned()))?;
-                self.hidden(password, text).map(Some)
+                self.encrypt_password(password, text).map(Some)
             }
             (&[FAST_DONE], _) => Ok(None),
             (&[FULL_NEEDED], Channel::Unverified) if !secrecy.cleartext => Err(Refused::Unverified),
@@ -240,7 +240,7 @@ impl Exchange {
                 Ok(Some(with_zero(password.as_bytes())))
             }
             (&[FULL_NEEDED], Channel::Open { key }) => match key {
-                KeySource::Known(text) => self.hidden(password, text).map(Some),
+                KeySource::Known(text) => self.encrypt_password(password, text).map(Some),
                 KeySource::Fetch => {
                     self.key_requested = true;
                     Ok(Some(vec![SEND_KEY]))
@@ -253,12 +253,12 @@ impl Exchange {
 
     /// The proof of [`PARSEC`]: our random bytes, and a signature of both sides' random bytes with a key derived from the password
     /// and the server's salt.
-    fn salted(&mut self, data: &[u8], password: &str) -> Result<Vec<u8>, Refused> {
+    fn prove_parsec(&mut self, data: &[u8], password: &str) -> Result<Vec<u8>, Refused> {
         let odd = Malformed::Unexpected("a salt of parsec out of its order or form");
         let Some((&[b'P', rounds @ 0..=3], salt)) = data.split_first_chunk::<2>() else {
             return Err(odd.into());
         };
-        if salt.len() != SALT || self.kept.is_some() {
+        if salt.len() != SALT_BYTES || self.stored_key.is_some() {
             return Err(odd.into());
         }
         let mut nonce = [0; LONG_SCRAMBLE];
@@ -266,7 +266,7 @@ impl Exchange {
             .fill(&mut nonce)
             .map_err(|_| Refused::NoRandomness)?;
         let key = parsec_key(password.as_bytes(), salt, rounds);
-        self.kept = Some([data, key.verifying_key().as_bytes()].concat());
+        self.stored_key = Some([data, key.verifying_key().as_bytes()].concat());
         let signature = key.sign(&[&self.scramble, &nonce[..]].concat());
         Ok([&nonce[..], &signature.to_bytes()].concat())
     }
@@ -281,14 +281,14 @@ impl Exchange {
         info: &[u8],
     ) -> bool {
         let secret = password.as_bytes();
-        let kept = match self.plugin {
+        let stored_key = match self.plugin {
             _ if secret.is_empty() => return false, // anybody knows it
             Plugin::Native => Sha1::digest(Sha1::digest(secret)).to_vec(),
             Plugin::Ed25519 => {
                 let key = ExpandedSecretKey::from_bytes(&Sha512::digest(secret).into());
                 ed25519_dalek::VerifyingKey::from(&key).as_bytes().to_vec()
             }
-            Plugin::Parsec => self.kept.clone().unwrap_or_default(),
+            Plugin::Parsec => self.stored_key.clone().unwrap_or_default(),
             Plugin::CachingSha2 | Plugin::Clear => return false,
         };
         // The server uses the last scramble that it sent for its oldest plugin: that of a native exchange, else the greeting's.
@@ -297,7 +297,7 @@ impl Exchange {
             _ => scramble,
         };
         let proof = Sha256::new()
-            .chain_update(kept)
+            .chain_update(stored_key)
             .chain_update(scramble)
             .chain_update(fingerprint)
             .finalize();
@@ -306,7 +306,7 @@ impl Exchange {
     }
 
     /// The password with its zero byte, xor the repeated scramble, encrypted with the server's key.
-    fn hidden(&self, password: &str, key: &str) -> Result<Vec<u8>, Refused> {
+    fn encrypt_password(&self, password: &str, key: &str) -> Result<Vec<u8>, Refused> {
         let key = RsaPublicKey::from_public_key_pem(key.trim_end_matches('\0'))
             .map_err(|error| Refused::Key(error.to_string()))?;
         let masked: Vec<u8> = with_zero(password.as_bytes())
@@ -324,7 +324,7 @@ fn with_zero(password: &[u8]) -> Vec<u8> {
 }
 
 /// SHA1(p) xor SHA1(scramble, SHA1(SHA1(p))).
-fn native(password: &[u8], scramble: &[u8]) -> Vec<u8> {
+fn native_proof(password: &[u8], scramble: &[u8]) -> Vec<u8> {
     let once = Sha1::digest(password);
     let twice = Sha1::digest(once);
     let mask = Sha1::new()
@@ -338,7 +338,7 @@ fn native(password: &[u8], scramble: &[u8]) -> Vec<u8> {
 }
 
 /// SHA256(p) xor SHA256(SHA256(SHA256(p)), scramble).
-fn caching_sha2(password: &[u8], scramble: &[u8]) -> Vec<u8> {
+fn caching_sha2_proof(password: &[u8], scramble: &[u8]) -> Vec<u8> {
     let once = Sha256::digest(password);
     let twice = Sha256::digest(once);
     let mask = Sha256::new()
@@ -352,7 +352,7 @@ fn caching_sha2(password: &[u8], scramble: &[u8]) -> Vec<u8> {
 }
 
 /// A signature of the scramble with the key SHA512(p): a password of any length replaces Ed25519's seed.
-fn ed25519(password: &[u8], scramble: &[u8]) -> Vec<u8> {
+fn ed25519_proof(password: &[u8], scramble: &[u8]) -> Vec<u8> {
     let secret = ExpandedSecretKey::from_bytes(&Sha512::digest(password).into());
     let public = ed25519_dalek::VerifyingKey::from(&secret);
     raw_sign::<Sha512>(&secret, scramble, &public)
@@ -362,7 +362,7 @@ fn ed25519(password: &[u8], scramble: &[u8]) -> Vec<u8> {
 
 fn parsec_key(password: &[u8], salt: &[u8], rounds: u8) -> SigningKey {
     let count = NonZeroU32::new(1024 << u32::from(rounds)).unwrap_or(NonZeroU32::MIN);
-    let mut seed = [0; KEY];
+    let mut seed = [0; KEY_BYTES];
     pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA512, count, salt, password, &mut seed);
     SigningKey::from_bytes(&seed)
 }
@@ -409,7 +409,7 @@ mod tests {
             .chain_update(scramble)
             .chain_update(stored)
             .finalize();
-        let once: Vec<u8> = native(password, scramble)
+        let once: Vec<u8> = native_proof(password, scramble)
             .iter()
             .zip(mask)
             .map(|(left, right)| left ^ right)
@@ -425,7 +425,7 @@ mod tests {
             .chain_update(stored)
             .chain_update(scramble)
             .finalize();
-        let once: Vec<u8> = caching_sha2(password, scramble)
+        let once: Vec<u8> = caching_sha2_proof(password, scramble)
             .iter()
             .zip(mask)
             .map(|(left, right)| left ^ right)
@@ -442,7 +442,9 @@ mod tests {
         let public = ed25519_dalek::VerifyingKey::from(&secret);
         let stored = base64::engine::general_purpose::STANDARD_NO_PAD.encode(public.as_bytes());
         assert_eq!(stored, "ZIgUREUg5PVgQ6LskhXmO+eZLS0nC8be6HPjYWR4YJY");
-        let signature: [u8; 64] = ed25519(b"secret", &[9; 32]).try_into().expect("64 bytes");
+        let signature: [u8; 64] = ed25519_proof(b"secret", &[9; 32])
+            .try_into()
+            .expect("64 bytes");
         public
             .verify_strict(&[9; 32], &signature.into())
             .expect("a server can verify it");
@@ -489,8 +491,8 @@ mod tests {
                 .expect("known")
                 .0
         };
-        let kept = Sha1::digest(Sha1::digest(PASSWORD));
-        let digest = Sha256::digest([&kept[..], &scramble, &fingerprint].concat());
+        let stored_key = Sha1::digest(Sha1::digest(PASSWORD));
+        let digest = Sha256::digest([&stored_key[..], &scramble, &fingerprint].concat());
         let info = format!("\x01{digest:X}");
         let proves = |exchange: &Exchange, password, fingerprint: &[u8], info: &str| {
             exchange.proves(password, &scramble, fingerprint, info.as_bytes())
@@ -595,12 +597,12 @@ mod tests {
         let masked = key
             .decrypt(Oaep::new::<Sha1>(), &sent)
             .expect("ours to read");
-        let found: Vec<u8> = masked
+        let unmasked: Vec<u8> = masked
             .iter()
             .zip(NONCE[..20].iter().cycle())
             .map(|(left, right)| left ^ right)
             .collect();
-        assert_eq!(found, b"correct horse\0");
+        assert_eq!(unmasked, b"correct horse\0");
         let refused = exchange.more(b"no key", PASSWORD, FETCH);
         assert!(
             matches!(refused, Err(Refused::Malformed(_))),

@@ -32,9 +32,9 @@ const LONGLONG: [u8; 2] = [0x08, 0x00];
 /// Type of a parameter of any number of bytes.
 const VAR_STRING: [u8; 2] = [0xFD, 0x00];
 
-fn command(out: &mut Vec<u8>, code: u8, body: &[u8]) {
+fn write_command(out: &mut Vec<u8>, code: u8, body: &[u8]) {
     // The usual case is one packet, written without a copy of the body in between.
-    if body.len() + 1 < super::frame::FULL {
+    if body.len() + 1 < super::frame::MAX_PAYLOAD {
         let length = (body.len() as u32 + 1).to_le_bytes();
         out.extend_from_slice(&[length[0], length[1], length[2], 0, code]);
         out.extend_from_slice(body);
@@ -45,7 +45,7 @@ fn command(out: &mut Vec<u8>, code: u8, body: &[u8]) {
 
 /// Run `sql`; the answer is an OK, an error or rows in text.
 pub fn query(out: &mut Vec<u8>, sql: &[u8]) {
-    command(out, QUERY, sql);
+    write_command(out, QUERY, sql);
 }
 
 /// Run the SQL that `write` appends, without a copy in between. The text must be shorter than a full packet.
@@ -58,22 +58,22 @@ pub fn query_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 
 /// Prepare `sql`; the answer starts with [`super::reply::Prepared`].
 pub fn prepare(out: &mut Vec<u8>, sql: &[u8]) {
-    command(out, PREPARE, sql);
+    write_command(out, PREPARE, sql);
 }
 
 /// Close a prepared statement; there is no answer.
 pub fn close(out: &mut Vec<u8>, statement: u32) {
-    command(out, CLOSE, &statement.to_le_bytes());
+    write_command(out, CLOSE, &statement.to_le_bytes());
 }
 
 /// Check that the server is alive; the answer is an OK.
 pub fn ping(out: &mut Vec<u8>) {
-    command(out, PING, &[]);
+    write_command(out, PING, &[]);
 }
 
 /// End the session; there is no answer.
 pub fn quit(out: &mut Vec<u8>) {
-    command(out, QUIT, &[]);
+    write_command(out, QUIT, &[]);
 }
 
 /// Writes an execute, value by value.
@@ -89,9 +89,15 @@ pub struct Execute<'a> {
 }
 
 impl<'a> Execute<'a> {
-    /// Begin an execute of `statement` with this number of `parameters`. `typed`: this connection executes it for the first time.
+    /// Begin an execute of `statement` with this number of `parameters`. `first_execution`: this connection executes it for the
+    /// first time.
     #[inline]
-    pub fn begin(out: &'a mut Vec<u8>, statement: u32, typed: bool, parameters: usize) -> Self {
+    pub fn begin(
+        out: &'a mut Vec<u8>,
+        statement: u32,
+        first_execution: bool,
+        parameters: usize,
+    ) -> Self {
         let start = out.len();
         let id = statement.to_le_bytes();
         out.extend_from_slice(&[
@@ -104,8 +110,8 @@ impl<'a> Execute<'a> {
             for _ in 0..parameters.div_ceil(8) {
                 out.push(0);
             }
-            out.push(u8::from(typed));
-            if typed {
+            out.push(u8::from(first_execution));
+            if first_execution {
                 type_at = Some(out.len());
                 out.resize(out.len() + 2 * parameters, 0);
             }
@@ -118,7 +124,7 @@ impl<'a> Execute<'a> {
     }
 
     #[inline]
-    fn is_of(&mut self, kind: [u8; 2]) {
+    fn write_type(&mut self, kind: [u8; 2]) {
         if let Some(at) = self.type_at {
             self.out[at..at + 2].copy_from_slice(&kind);
             self.type_at = Some(at + 2);
@@ -127,13 +133,13 @@ impl<'a> Execute<'a> {
 
     #[inline]
     pub fn integer(&mut self, value: i64) {
-        self.is_of(LONGLONG);
+        self.write_type(LONGLONG);
         self.out.extend_from_slice(&value.to_le_bytes());
     }
 
     #[inline]
     pub fn bytes(&mut self, value: &[u8]) {
-        self.is_of(VAR_STRING);
+        self.write_type(VAR_STRING);
         write_length(self.out, value.len() as u64);
         self.out.extend_from_slice(value);
     }
@@ -148,7 +154,7 @@ impl<'a> Execute<'a> {
 fn patch_length(out: &mut [u8], start: usize) {
     let length = out.len() - start - super::frame::HEADER;
     assert!(
-        length < super::frame::FULL,
+        length < super::frame::MAX_PAYLOAD,
         "statements of the workloads are shorter than a full packet"
     );
     out[start..start + 3].copy_from_slice(&(length as u32).to_le_bytes()[..3]);
@@ -185,9 +191,9 @@ pub fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    fn execute(statement: u32, typed: bool, values: &[i64]) -> Vec<u8> {
+    fn execute(statement: u32, first_execution: bool, values: &[i64]) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut execute = Execute::begin(&mut out, statement, typed, values.len());
+        let mut execute = Execute::begin(&mut out, statement, first_execution, values.len());
         for &value in values {
             execute.integer(value);
         }
@@ -219,9 +225,9 @@ mod tests {
     /// sysbench's non-index update: 148 bytes with its types, 144 without.
     #[test]
     fn strings_carry_their_length() {
-        for (typed, length) in [(true, 148), (false, 144)] {
+        for (first_execution, length) in [(true, 148), (false, 144)] {
             let mut out = Vec::new();
-            let mut execute = Execute::begin(&mut out, 1, typed, 2);
+            let mut execute = Execute::begin(&mut out, 1, first_execution, 2);
             execute.bytes(&[b'7'; 119]);
             execute.integer(5);
             execute.end();

@@ -19,9 +19,9 @@ pub use unpack::Unpacker;
 /// Length of a frame's head.
 pub const HEAD: usize = 7;
 /// The longest payload of a frame, before and after compression: what three bytes can express.
-const LONGEST: usize = 0xFF_FFFF;
+const MAX_FRAME_PAYLOAD: usize = 0xFF_FFFF;
 /// Shorter payloads are stored, as all clients and servers do: compression would not pay.
-const SHORTEST: usize = 50;
+const MIN_COMPRESSED: usize = 50;
 
 /// How payloads are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +91,8 @@ impl Codec {
         let mut rest = packets;
         let mut commands = 0;
         while !rest.is_empty() {
-            let (command, tail) = rest.split_at(first_command(rest));
-            for (number, payload) in command.chunks(LONGEST).enumerate() {
+            let (command, tail) = rest.split_at(first_command_len(rest));
+            for (number, payload) in command.chunks(MAX_FRAME_PAYLOAD).enumerate() {
                 self.frame(number as u8, payload, out);
             }
             commands += 1;
@@ -104,27 +104,27 @@ impl Codec {
     /// Append one frame; `payload` is at most 16 MiB - 1 bytes.
     pub fn frame(&mut self, number: u8, payload: &[u8], out: &mut Vec<u8>) {
         assert!(
-            payload.len() <= LONGEST,
+            payload.len() <= MAX_FRAME_PAYLOAD,
             "three bytes hold a frame's length"
         );
-        let squeezed = if payload.len() < SHORTEST {
+        let compressed_size = if payload.len() < MIN_COMPRESSED {
             None
         } else {
-            self.squeeze(payload)
+            self.compress_to_scratch(payload)
         };
-        let (body, before) = match squeezed {
+        let (body, unpacked_len) = match compressed_size {
             Some(size) => (&self.scratch[..size], payload.len()),
             None => (payload, 0),
         };
-        let (length, before) = (body.len().to_le_bytes(), before.to_le_bytes());
+        let (length, unpacked_len) = (body.len().to_le_bytes(), unpacked_len.to_le_bytes());
         out.extend_from_slice(&length[..3]);
         out.push(number);
-        out.extend_from_slice(&before[..3]);
+        out.extend_from_slice(&unpacked_len[..3]);
         out.extend_from_slice(body);
     }
 
     /// Compress into the scratch memory; `None` when that would not make it smaller.
-    fn squeeze(&mut self, payload: &[u8]) -> Option<usize> {
+    fn compress_to_scratch(&mut self, payload: &[u8]) -> Option<usize> {
         let room = match self.engine {
             Engine::Zlib(..) => payload.len(),
             Engine::Zstd(..) => zstd::zstd_safe::compress_bound(payload.len()),
@@ -148,24 +148,29 @@ impl Codec {
         (size < payload.len()).then_some(size)
     }
 
-    /// Append to `out` the decompressed `body`, which must have exactly `before` bytes.
-    fn expand(&mut self, body: &[u8], before: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    /// Append to `out` the decompressed `body`, which must have exactly `unpacked_len` bytes.
+    fn decompress_onto(
+        &mut self,
+        body: &[u8],
+        unpacked_len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Malformed> {
         let start = out.len();
-        out.resize(start + before, 0);
+        out.resize(start + unpacked_len, 0);
         let room = &mut out[start..];
-        let whole = match &mut self.engine {
+        let is_complete = match &mut self.engine {
             Engine::Zlib(_, inflate) => {
                 inflate.reset(true);
                 let status = inflate.decompress(body, room, FlushDecompress::Finish);
                 matches!(status, Ok(Status::StreamEnd))
-                    && inflate.total_out() as usize == before
+                    && inflate.total_out() as usize == unpacked_len
                     && inflate.total_in() as usize == body.len()
             }
             Engine::Zstd(_, decompressor) => {
-                matches!(decompressor.decompress_to_buffer(body, room), Ok(size) if size == before)
+                matches!(decompressor.decompress_to_buffer(body, room), Ok(size) if size == unpacked_len)
             }
         };
-        if whole {
+        if is_complete {
             Ok(())
         } else {
             out.truncate(start);
@@ -175,7 +180,7 @@ impl Codec {
 }
 
 /// Length of the first command: its packets, up to the next that is numbered 0.
-fn first_command(packets: &[u8]) -> usize {
+fn first_command_len(packets: &[u8]) -> usize {
     let mut end = 0;
     while let Some(&[a, b, c, number]) = packets.get(end..end + HEADER) {
         if end > 0 && number == 0 {
@@ -195,7 +200,7 @@ fn first_command(packets: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    pub(super) const ALL: [Algorithm; 2] =
+    pub(super) const ALGORITHMS: [Algorithm; 2] =
         [Algorithm::Zlib { level: 6 }, Algorithm::Zstd { level: 3 }];
 
     pub(super) fn codec(algorithm: Algorithm) -> Codec {
@@ -217,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_short_command_is_stored_in_a_frame_of_its_own() {
-        let mut codec = codec(ALL[0]);
+        let mut codec = codec(ALGORITHMS[0]);
         let mut out = Vec::new();
         let two = [packet(0, b"one"), packet(0, b"two")].concat();
         assert_eq!(codec.pack(&two, &mut out), 2);
@@ -232,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_does_not_get_smaller_is_stored() {
-        for algorithm in ALL {
+        for algorithm in ALGORITHMS {
             let noise: Vec<u8> = (0..200_u32)
                 .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
                 .collect();

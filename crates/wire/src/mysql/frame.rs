@@ -9,7 +9,7 @@ use super::Malformed;
 /// Length of a packet's header.
 pub const HEADER: usize = 4;
 /// The longest payload of one packet; a packet of exactly this length is continued by the next.
-pub const FULL: usize = 0xFF_FFFF;
+pub const MAX_PAYLOAD: usize = 0xFF_FFFF;
 
 /// Length and sequence number of a header.
 #[inline]
@@ -24,13 +24,13 @@ pub fn header(bytes: [u8; HEADER]) -> (usize, u8) {
 pub fn write_packet(out: &mut Vec<u8>, mut sequence: u8, payload: &[u8]) -> u8 {
     let mut rest = payload;
     loop {
-        let (part, tail) = rest.split_at(rest.len().min(FULL));
+        let (part, tail) = rest.split_at(rest.len().min(MAX_PAYLOAD));
         let length = (part.len() as u32).to_le_bytes();
         out.extend_from_slice(&[length[0], length[1], length[2], sequence]);
         out.extend_from_slice(part);
         sequence = sequence.wrapping_add(1);
         rest = tail;
-        if part.len() < FULL {
+        if part.len() < MAX_PAYLOAD {
             return sequence;
         }
     }
@@ -127,7 +127,7 @@ impl Framer {
         }
         self.sequence = sequence.wrapping_add(1);
         self.missing = length;
-        self.continued = length == FULL;
+        self.continued = length == MAX_PAYLOAD;
         Ok(true)
     }
 }

@@ -23,7 +23,7 @@ const COMPRESS_ZSTD: u32 = 1 << 26;
 pub(super) const CACHE_METADATA: u32 = 1 << 4;
 
 /// Capabilities that every session uses if they are offered.
-const WANTED: u32 = LONG_PASSWORD
+const BASE_CAPABILITIES: u32 = LONG_PASSWORD
     | LONG_FLAG
     | CONNECT_WITH_DB
     | PROTOCOL_41
@@ -67,7 +67,7 @@ impl Greeting {
         fields.take(1 + 2, "character set and status")?;
         let capabilities = low | ((fields.integer(2, "upper capabilities")? as u32) << 16);
         fields.take(1 + 6, "scramble length")?;
-        let further = fields.integer(4, "extended capabilities")? as u32;
+        let extended = fields.integer(4, "extended capabilities")? as u32;
         if capabilities & (PROTOCOL_41 | SECURE_CONNECTION) != PROTOCOL_41 | SECURE_CONNECTION {
             return Err(Malformed::Unexpected("the server is older than MySQL 4.1"));
         }
@@ -81,7 +81,7 @@ impl Greeting {
             capabilities,
             // MySQL sets the lowest bit and leaves these bytes zero; MariaDB clears it to say that they count.
             extended: if capabilities & LONG_PASSWORD == 0 {
-                further
+                extended
             } else {
                 0
             },
@@ -93,7 +93,7 @@ impl Greeting {
     /// The session that we use with this server in the plain protocol.
     pub fn session(&self) -> Session {
         Session {
-            capabilities: WANTED & self.capabilities,
+            capabilities: BASE_CAPABILITIES & self.capabilities,
             extended: CACHE_METADATA & self.extended,
             compression: None,
         }
@@ -106,9 +106,9 @@ impl Greeting {
 
     /// The session that we use with this server; refused if the server lacks a feature of `wish`.
     pub fn session_as(&self, wish: Wish) -> Result<Session, Lacking> {
-        let mut wanted = WANTED;
+        let mut capabilities = BASE_CAPABILITIES;
         let mut need = |bit: u32, lacking: Lacking| {
-            wanted |= bit;
+            capabilities |= bit;
             if self.capabilities & bit == 0 {
                 Err(lacking)
             } else {
@@ -128,10 +128,10 @@ impl Greeting {
             }
         }
         if wish.multi_statements {
-            wanted |= MULTI_STATEMENTS;
+            capabilities |= MULTI_STATEMENTS;
         }
         Ok(Session {
-            capabilities: wanted & self.capabilities,
+            capabilities: capabilities & self.capabilities,
             compression: wish.compression,
             ..self.session()
         })
@@ -165,10 +165,10 @@ pub struct Session {
 impl Session {
     /// Append the packet that begins TLS: only the head of the login packet, and the only packet sent in clear text.
     pub fn tls_request(self, out: &mut Vec<u8>, sequence: u8) -> u8 {
-        write_packet(out, sequence, &self.head())
+        write_packet(out, sequence, &self.login_head())
     }
 
-    fn head(self) -> Vec<u8> {
+    fn login_head(self) -> Vec<u8> {
         let mut body = Vec::with_capacity(128);
         body.extend_from_slice(&self.capabilities.to_le_bytes());
         body.extend_from_slice(&MAX_PACKET.to_le_bytes());
@@ -193,7 +193,7 @@ impl Session {
         proof: &[u8],
     ) -> u8 {
         assert!(proof.len() < 251, "a proof is a digest or empty");
-        let mut body = self.head();
+        let mut body = self.login_head();
         body.extend_from_slice(account.user.as_bytes());
         body.push(0);
         body.push(proof.len() as u8);

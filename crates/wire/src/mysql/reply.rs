@@ -15,13 +15,13 @@ pub const ERR: u8 = 0xFF;
 pub const MORE_RESULTS: u16 = 0x0008;
 
 /// Maximum columns of a result: the protocol's own bound.
-const MOST_COLUMNS: u64 = 4096;
+const MAX_COLUMNS: u64 = 4096;
 /// Maximum bytes kept of an error's text: servers write no more than 512.
-const LONGEST_TEXT: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// An error that a server returned instead of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("error {code}{}: {message}", StateShown(.state))]
+#[error("error {code}{}: {message}", StateSuffix(.state))]
 pub struct ServerError {
     pub code: ErrorCode,
     /// Five characters of SQLSTATE; empty before login, where servers omit it, and if `code` is the SQLSTATE itself.
@@ -29,9 +29,9 @@ pub struct ServerError {
     pub message: String,
 }
 
-struct StateShown<'a>(&'a str);
+struct StateSuffix<'a>(&'a str);
 
-impl fmt::Display for StateShown<'_> {
+impl fmt::Display for StateSuffix<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return Ok(());
@@ -53,13 +53,13 @@ impl ServerError {
         };
         Ok(Self {
             code: code.into(),
-            state: lossy(state),
-            message: lossy(&fields.0[..fields.0.len().min(LONGEST_TEXT)]),
+            state: to_text(state),
+            message: to_text(&fields.0[..fields.0.len().min(MAX_MESSAGE_BYTES)]),
         })
     }
 }
 
-fn lossy(bytes: &[u8]) -> String {
+fn to_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -148,12 +148,12 @@ impl ResultHead {
     pub fn parse(payload: &[u8], caches_metadata: bool) -> Result<Self, Malformed> {
         let mut fields = Fields(payload);
         let columns = fields.length("number of columns")?.unwrap_or(0);
-        if columns == 0 || columns > MOST_COLUMNS {
+        if columns == 0 || columns > MAX_COLUMNS {
             return Err(Malformed::Unexpected("an impossible number of columns"));
         }
-        let follow = !caches_metadata || fields.byte("metadata flag")? != 0;
+        let has_definitions = !caches_metadata || fields.byte("metadata flag")? != 0;
         Ok(Self {
-            definitions: if follow { columns as u32 } else { 0 },
+            definitions: if has_definitions { columns as u32 } else { 0 },
         })
     }
 }

@@ -37,11 +37,11 @@ fn binary_value<'a>(kind: u8, fields: &mut Fields<'a>) -> Result<Value<'a>, Malf
     })
 }
 
-/// Decode a binary row: `each` is called with every value in order. `types` are the columns' type bytes.
+/// Decode a binary row: `on_value` is called with every value in order. `types` are the columns' type bytes.
 pub fn binary<'a>(
     payload: &'a [u8],
     types: &[u8],
-    mut each: impl FnMut(Value<'a>),
+    mut on_value: impl FnMut(Value<'a>),
 ) -> Result<(), Malformed> {
     let mut fields = Fields(payload);
     fields.byte("row marker")?;
@@ -50,32 +50,32 @@ pub fn binary<'a>(
     for (column, &kind) in types.iter().enumerate() {
         let bit = column + 2;
         if (nulls[bit / 8] >> (bit % 8)) & 1 == 1 {
-            each(Value::Null);
+            on_value(Value::Null);
         } else {
-            each(binary_value(kind, &mut fields)?);
+            on_value(binary_value(kind, &mut fields)?);
         }
     }
-    finished(fields)
+    expect_end(fields)
 }
 
 /// Decode a text row of `columns` values.
 pub fn text<'a>(
     payload: &'a [u8],
     columns: usize,
-    mut each: impl FnMut(Value<'a>),
+    mut on_value: impl FnMut(Value<'a>),
 ) -> Result<(), Malformed> {
     let mut fields = Fields(payload);
     for _ in 0..columns {
-        each(
+        on_value(
             fields
                 .string("text column")?
                 .map_or(Value::Null, Value::Bytes),
         );
     }
-    finished(fields)
+    expect_end(fields)
 }
 
-fn finished(fields: Fields<'_>) -> Result<(), Malformed> {
+fn expect_end(fields: Fields<'_>) -> Result<(), Malformed> {
     if fields.0.is_empty() {
         Ok(())
     } else {
@@ -84,7 +84,7 @@ fn finished(fields: Fields<'_>) -> Result<(), Malformed> {
 }
 
 /// Stands in for the application's use of a value: without it the compiler would remove the decoding.
-fn use_up(value: Value<'_>) {
+fn consume(value: Value<'_>) {
     black_box(value);
 }
 
@@ -102,7 +102,7 @@ pub enum Work {
 impl Work {
     pub fn touch() -> Self {
         Self::Touch(Scratch {
-            bytes: vec![0; SCRATCH].into_boxed_slice(),
+            bytes: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             used: 0,
         })
     }
@@ -133,8 +133,8 @@ impl Work {
                 scratch.copy(payload);
                 Ok(())
             }
-            Self::Decode if is_binary => binary(payload, types, use_up),
-            Self::Decode => text(payload, types.len(), use_up),
+            Self::Decode if is_binary => binary(payload, types, consume),
+            Self::Decode => text(payload, types.len(), consume),
         }
     }
 }
@@ -146,7 +146,7 @@ pub struct Scratch {
     used: usize,
 }
 
-const SCRATCH: usize = 64 * 1024;
+const SCRATCH_BYTES: usize = 64 * 1024;
 
 impl Scratch {
     #[inline]
@@ -155,10 +155,10 @@ impl Scratch {
             if self.used == self.bytes.len() {
                 self.used = 0;
             }
-            let fits = part.len().min(self.bytes.len() - self.used);
-            self.bytes[self.used..self.used + fits].copy_from_slice(&part[..fits]);
-            self.used += fits;
-            part = &part[fits..];
+            let part_len = part.len().min(self.bytes.len() - self.used);
+            self.bytes[self.used..self.used + part_len].copy_from_slice(&part[..part_len]);
+            self.used += part_len;
+            part = &part[part_len..];
         }
         black_box(&mut self.bytes);
     }
@@ -168,7 +168,7 @@ impl Scratch {
 mod tests {
     use super::*;
 
-    fn all<'a>(payload: &'a [u8], types: &[u8]) -> Result<Vec<Value<'a>>, Malformed> {
+    fn decode_all<'a>(payload: &'a [u8], types: &[u8]) -> Result<Vec<Value<'a>>, Malformed> {
         let mut values = Vec::new();
         binary(payload, types, |value| values.push(value))?;
         Ok(values)
@@ -178,7 +178,7 @@ mod tests {
     fn binary_rows_decode_by_type() {
         let payload = b"\0\x10\xFF\x05\0\0\0\x03abc";
         assert_eq!(
-            all(payload, &[1, 3, 8, 254]),
+            decode_all(payload, &[1, 3, 8, 254]),
             Ok(vec![
                 Value::Integer(-1),
                 Value::Integer(5),
@@ -187,10 +187,10 @@ mod tests {
             ])
         );
         assert_eq!(
-            all(&payload[..9], &[1, 3, 8, 254]),
+            decode_all(&payload[..9], &[1, 3, 8, 254]),
             Err(Malformed::Short("string column"))
         );
-        assert!(all(b"\0\0\x01\x02", &[1]).is_err());
+        assert!(decode_all(b"\0\0\x01\x02", &[1]).is_err());
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn scratch_takes_more_than_it_holds() {
         let mut work = Work::touch();
-        work.bytes(&vec![1; SCRATCH + 5]);
+        work.bytes(&vec![1; SCRATCH_BYTES + 5]);
         let Work::Touch(scratch) = &work else {
             panic!("made above")
         };

@@ -44,12 +44,12 @@ pub fn greeting(
     mariadb: bool,
 ) {
     // The lowest bit tells the two apart: see `Greeting::parse`.
-    let (lowest, extended) = if mariadb {
+    let (identity_bit, extended) = if mariadb {
         (0, CACHE_METADATA)
     } else {
         (LONG_PASSWORD, 0)
     };
-    let capabilities = (OFFERED | lowest).to_le_bytes();
+    let capabilities = (OFFERED | identity_bit).to_le_bytes();
     let mut body = vec![10];
     body.extend_from_slice(version.as_bytes());
     body.push(0);
@@ -193,12 +193,12 @@ mod tests {
         let (mut framer, mut rest) = (Framer::new(1 << 24), bytes);
         let first = bytes.get(3).copied().unwrap_or(0);
         framer.expect(first);
-        let mut found = Vec::new();
+        let mut packets = Vec::new();
         while let Some(payload) = framer.next(&mut rest).expect("well formed") {
-            found.push(payload.to_vec());
+            packets.push(payload.to_vec());
         }
         assert!(rest.is_empty() && framer.is_idle());
-        found
+        packets
     }
 
     #[test]
@@ -206,19 +206,23 @@ mod tests {
         for mariadb in [false, true] {
             let mut out = Vec::new();
             greeting(&mut out, "9.9.9-x", 77, *b"01234567890123456789", mariadb);
-            let read = Greeting::parse(&payloads(&out)[0]).expect("a greeting");
-            assert_eq!((read.version.as_str(), read.connection), ("9.9.9-x", 77));
-            assert_eq!(&read.scramble, b"01234567890123456789");
-            assert_eq!(read.plugin, super::super::auth::NATIVE);
-            assert_eq!(read.session().caches_metadata(), mariadb);
+            let parsed = Greeting::parse(&payloads(&out)[0]).expect("a greeting");
+            assert_eq!(
+                (parsed.version.as_str(), parsed.connection),
+                ("9.9.9-x", 77)
+            );
+            assert_eq!(&parsed.scramble, b"01234567890123456789");
+            assert_eq!(parsed.plugin, super::super::auth::NATIVE);
+            assert_eq!(parsed.session().caches_metadata(), mariadb);
             let account = Account {
                 user: "u",
                 password: "p",
                 database: "d",
             };
             let mut login = Vec::new();
-            read.session()
-                .login(&mut login, 1, &account, &read.plugin, b"proof");
+            parsed
+                .session()
+                .login(&mut login, 1, &account, &parsed.plugin, b"proof");
             assert_eq!(
                 Login::parse(&login[HEADER..]),
                 Ok(Login {
@@ -270,13 +274,13 @@ mod tests {
             let text = vec![b'x'; length];
             let mut body = Vec::new();
             string(&mut body, &text);
-            let mut seen = 0;
+            let mut count = 0;
             row::text(&body, 1, |value| {
                 assert_eq!(value, Value::Bytes(&text));
-                seen += 1;
+                count += 1;
             })
             .expect("a row");
-            assert_eq!(seen, 1);
+            assert_eq!(count, 1);
         }
     }
 

@@ -23,28 +23,28 @@ pub enum Outcome {
 }
 
 /// Maximum length of a row that is reassembled from parts.
-const LONGEST_ROW: usize = 1 << 24;
+const MAX_ROW_BYTES: usize = 1 << 24;
 /// Maximum length of any other message whose content matters.
-const LONGEST_OTHER: usize = 1 << 16;
+const MAX_OTHER_BYTES: usize = 1 << 16;
 /// Maximum length of a message that is skipped: the server's own bound.
-const LONGEST: usize = 1 << 30;
+const MAX_SKIPPED_BYTES: usize = 1 << 30;
 /// Memory for reassembly that an answer keeps after a longer message.
-const KEPT: usize = 1 << 12;
+const MAX_IDLE_BUFFER: usize = 1 << 12;
 
 /// The state of one connection's current answer.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// `ReadyForQuery` messages still to come; 0 if nothing was requested.
-    due: u32,
+    due_parts: u32,
     /// Rows came since the last command was complete.
-    gives_rows: bool,
+    returned_rows: bool,
     done: Done,
     error: Option<ServerError>,
     has_failed_block: bool,
     /// Bytes still to come of a message that is skipped.
-    skip: usize,
+    skip_left: usize,
     /// The skipped message is a row.
-    skip_row: bool,
+    is_skipping_row: bool,
     /// The part of a message that came so far, header included.
     kept: Vec<u8>,
 }
@@ -53,8 +53,8 @@ impl Answer {
     /// Expect an answer of this many `parts`.
     #[inline]
     pub fn begin(&mut self, parts: u32) {
-        self.due = parts;
-        self.gives_rows = false;
+        self.due_parts = parts;
+        self.returned_rows = false;
         self.done = Done::default();
         self.error = None;
     }
@@ -74,23 +74,23 @@ impl Answer {
     ) -> Result<Option<Outcome>, Malformed> {
         let mut ended = None;
         while !input.is_empty() {
-            if self.skip > 0 {
-                input = self.stream(input, work);
+            if self.skip_left > 0 {
+                input = self.skip_streamed(input, work);
                 continue;
             }
-            let whole = match input.first_chunk::<HEADER>() {
+            let complete = match input.first_chunk::<HEADER>() {
                 Some(&head) if self.kept.is_empty() => {
                     let (kind, length) = header(head)?;
                     (input.len() >= HEADER + length).then_some((kind, length))
                 }
                 _ => None,
             };
-            let outcome = if let Some((kind, length)) = whole {
+            let outcome = if let Some((kind, length)) = complete {
                 let (message, rest) = input.split_at(HEADER + length);
                 input = rest;
-                self.message(kind, &message[HEADER..], work)?
+                self.handle_message(kind, &message[HEADER..], work)?
             } else {
-                self.piece(&mut input, work)?
+                self.handle_incomplete(&mut input, work)?
             };
             // A complete answer counts even if the server ends the session right after it.
             ended = ended.or(outcome);
@@ -99,30 +99,34 @@ impl Answer {
     }
 
     /// Consume the bytes of a streamed message.
-    fn stream<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
-        let (part, rest) = input.split_at(self.skip.min(input.len()));
-        if self.skip_row {
+    fn skip_streamed<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
+        let (part, rest) = input.split_at(self.skip_left.min(input.len()));
+        if self.is_skipping_row {
             work.bytes(part);
         }
-        self.skip -= part.len();
+        self.skip_left -= part.len();
         rest
     }
 
     /// Continue with a message that is not complete in `input`.
-    fn piece(&mut self, input: &mut &[u8], work: &mut Work) -> Result<Option<Outcome>, Malformed> {
+    fn handle_incomplete(
+        &mut self,
+        input: &mut &[u8],
+        work: &mut Work,
+    ) -> Result<Option<Outcome>, Malformed> {
         keep_up_to(&mut self.kept, HEADER, input);
         let Some(&head) = self.kept.first_chunk::<HEADER>() else {
             return Ok(None);
         };
         let (kind, length) = header(head)?;
-        if self.due == 0 && kind != b'E' && !is_unasked(kind) {
-            return Err(NOT_ASKED);
+        if self.due_parts == 0 && kind != b'E' && !is_asynchronous(kind) {
+            return Err(UNREQUESTED);
         }
-        let row = matches!(kind, b'D' | b'd');
+        let is_row = matches!(kind, b'D' | b'd');
         let limit = match kind {
-            b'D' if work.decodes() => LONGEST_ROW,
-            b'C' | b'E' | b'Z' | b'I' => LONGEST_OTHER,
-            _ => LONGEST,
+            b'D' if work.decodes() => MAX_ROW_BYTES,
+            b'C' | b'E' | b'Z' | b'I' => MAX_OTHER_BYTES,
+            _ => MAX_SKIPPED_BYTES,
         };
         if length > limit {
             return Err(Malformed::TooLong {
@@ -130,9 +134,9 @@ impl Answer {
                 limit,
             });
         }
-        if limit == LONGEST {
-            self.pass_by(kind)?;
-            (self.skip, self.skip_row) = (length, row);
+        if limit == MAX_SKIPPED_BYTES {
+            self.skip_message(kind)?;
+            (self.skip_left, self.is_skipping_row) = (length, is_row);
             self.kept.clear();
             return Ok(None);
         }
@@ -141,25 +145,25 @@ impl Answer {
             return Ok(None);
         }
         let message = std::mem::take(&mut self.kept);
-        let outcome = self.message(kind, &message[HEADER..], work);
+        let outcome = self.handle_message(kind, &message[HEADER..], work);
         self.kept = message;
         self.kept.clear();
-        self.kept.shrink_to(KEPT);
+        self.kept.shrink_to(MAX_IDLE_BUFFER);
         outcome
     }
 
     /// Handle a complete message.
     #[inline]
-    fn message(
+    fn handle_message(
         &mut self,
         kind: u8,
         body: &[u8],
         work: &mut Work,
     ) -> Result<Option<Outcome>, Malformed> {
         match kind {
-            b'C' | b'I' | b'Z' if self.due == 0 => return Err(NOT_ASKED),
+            b'C' | b'I' | b'Z' if self.due_parts == 0 => return Err(UNREQUESTED),
             b'D' => {
-                self.pass_by(kind)?;
+                self.skip_message(kind)?;
                 if work.decodes() {
                     reply::row(body, |value| {
                         black_box(value);
@@ -169,38 +173,38 @@ impl Answer {
                 }
             }
             b'd' => {
-                self.pass_by(kind)?;
+                self.skip_message(kind)?;
                 work.bytes(body);
             }
-            b'C' => self.completed(Tag::parse(body)?),
+            b'C' => self.count_command(Tag::parse(body)?),
             b'I' => self.done.others += 1,
             b'E' => {
                 let failure = Failure::parse(body)?;
-                if self.due == 0 && !failure.is_fatal {
-                    return Err(NOT_ASKED);
+                if self.due_parts == 0 && !failure.is_fatal {
+                    return Err(UNREQUESTED);
                 }
                 let error = self.error.get_or_insert(failure.error);
                 if failure.is_fatal {
                     // Nothing follows but the end of the connection.
-                    self.due = 0;
+                    self.due_parts = 0;
                     return Ok(Some(Outcome::Failed(error.clone())));
                 }
             }
-            b'Z' => return Ok(self.part_ended(Block::parse(body)?)),
-            _ => self.pass_by(kind)?,
+            b'Z' => return Ok(self.finish_part(Block::parse(body)?)),
+            _ => self.skip_message(kind)?,
         }
         Ok(None)
     }
 
     /// Handle a message whose content does not matter.
     #[inline]
-    fn pass_by(&mut self, kind: u8) -> Result<(), Malformed> {
+    fn skip_message(&mut self, kind: u8) -> Result<(), Malformed> {
         match kind {
-            _ if is_unasked(kind) => Ok(()),
-            _ if self.due == 0 => Err(NOT_ASKED),
+            _ if is_asynchronous(kind) => Ok(()),
+            _ if self.due_parts == 0 => Err(UNREQUESTED),
             // A row, or a row of a COPY to the client.
             b'D' | b'd' => {
-                self.gives_rows = true;
+                self.returned_rows = true;
                 self.done.rows += 1;
                 Ok(())
             }
@@ -213,25 +217,25 @@ impl Answer {
     }
 
     #[inline]
-    fn completed(&mut self, tag: Tag) {
+    fn count_command(&mut self, tag: Tag) {
         if !tag.reads {
             self.done.affected = self.done.affected.saturating_add(tag.rows);
         }
-        if tag.reads || self.gives_rows {
+        if tag.reads || self.returned_rows {
             self.done.reads += 1;
         } else if tag.rows > 0 {
             self.done.writes += 1;
         } else {
             self.done.others += 1;
         }
-        self.gives_rows = false;
+        self.returned_rows = false;
     }
 
     #[inline]
-    fn part_ended(&mut self, block: Block) -> Option<Outcome> {
+    fn finish_part(&mut self, block: Block) -> Option<Outcome> {
         self.has_failed_block = block == Block::Failed;
-        self.due -= 1;
-        if self.due > 0 {
+        self.due_parts -= 1;
+        if self.due_parts > 0 {
             return None;
         }
         Some(match self.error.take() {
@@ -243,11 +247,11 @@ impl Answer {
 
 /// Whether a message may come unrequested: notice, parameter, notification.
 #[inline]
-fn is_unasked(kind: u8) -> bool {
+fn is_asynchronous(kind: u8) -> bool {
     matches!(kind, b'N' | b'S' | b'A')
 }
 
-const NOT_ASKED: Malformed = Malformed::Unexpected("bytes came although nothing was asked");
+const UNREQUESTED: Malformed = Malformed::Unexpected("bytes came although nothing was asked");
 
 #[cfg(test)]
 mod tests {
@@ -258,7 +262,7 @@ mod tests {
         [&[kind][..], &length, body].concat()
     }
 
-    fn all(parts: u32, stream: &[u8], size: usize, mut work: Work) -> Vec<Outcome> {
+    fn feed_in_pieces(parts: u32, stream: &[u8], size: usize, mut work: Work) -> Vec<Outcome> {
         let mut answer = Answer::default();
         answer.begin(parts);
         let fed = stream.chunks(size).filter_map(|piece| {
@@ -268,7 +272,7 @@ mod tests {
         fed.collect()
     }
 
-    fn answered() -> Vec<u8> {
+    fn answer_stream() -> Vec<u8> {
         [
             message(b'N', b"SNOTICE\0\0"),
             message(b'2', b""),
@@ -286,7 +290,7 @@ mod tests {
 
     #[test]
     fn an_answer_counts_however_it_is_cut() {
-        let stream = answered();
+        let stream = answer_stream();
         let done = Done {
             rows: 2,
             affected: 7,
@@ -296,7 +300,10 @@ mod tests {
         };
         for size in 1..=stream.len() {
             for work in [Work::Skip, Work::touch(), Work::Decode] {
-                assert_eq!(all(1, &stream, size, work), [Outcome::Done(done)]);
+                assert_eq!(
+                    feed_in_pieces(1, &stream, size, work),
+                    [Outcome::Done(done)]
+                );
             }
         }
     }
@@ -328,7 +335,7 @@ mod tests {
     fn a_fatal_error_ends_at_once() {
         for parts in [0, 1] {
             for size in [3, FATAL.len()] {
-                let ended = all(parts, FATAL, size, Work::Skip);
+                let ended = feed_in_pieces(parts, FATAL, size, Work::Skip);
                 assert!(
                     matches!(&ended[..], [Outcome::Failed(error)] if error.code.to_string() == "57P01"),
                     "{ended:?}"
@@ -340,7 +347,7 @@ mod tests {
     #[test]
     fn what_was_answered_before_the_session_ended_counts() {
         let stream = [&message(b'Z', b"I"), FATAL].concat();
-        let ended = all(1, &stream, stream.len(), Work::Skip);
+        let ended = feed_in_pieces(1, &stream, stream.len(), Work::Skip);
         assert!(matches!(ended[..], [Outcome::Done(_)]), "{ended:?}");
     }
 

@@ -19,16 +19,16 @@ const SCRAM: &str = "SCRAM-SHA-256";
 /// SCRAM with channel binding to the server's certificate.
 const SCRAM_PLUS: &str = "SCRAM-SHA-256-PLUS";
 /// Header of SCRAM with channel binding.
-const BOUND: &str = "p=tls-server-end-point,,";
+const BOUND_HEADER: &str = "p=tls-server-end-point,,";
 /// Header of SCRAM that would be bound if the server had offered it.
-const UNOFFERED: &str = "y,,";
+const UNOFFERED_HEADER: &str = "y,,";
 /// Header of SCRAM without binding, because this side cannot or should not bind.
-const UNBOUND: &str = "n,,";
+const UNBOUND_HEADER: &str = "n,,";
 /// Servers use 4096 by default. More than this would let any party that answers keep the client busy.
-const MOST_ITERATIONS: u32 = 1_000_000;
+const MAX_ITERATIONS: u32 = 1_000_000;
 /// Bytes of randomness in a nonce.
-const NONCE: usize = 18;
-const KEY: usize = digest::SHA256_OUTPUT_LEN;
+const NONCE_BYTES: usize = 18;
+const KEY_BYTES: usize = digest::SHA256_OUTPUT_LEN;
 
 /// Why a login cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,16 +61,16 @@ impl From<Malformed> for Refused {
 #[derive(Debug)]
 enum State {
     /// No message was exchanged.
-    Begun,
+    Start,
     /// A proof was sent, and the server may only accept or refuse it.
-    Proved,
+    ProofSent,
     /// SCRAM's first message was sent, with this nonce and header.
-    Scram {
+    ScramBegun {
         nonce: String,
         header: &'static str,
     },
     /// SCRAM's second message was sent; the server must prove itself by this signature.
-    Proving([u8; KEY]),
+    ScramProofSent([u8; KEY_BYTES]),
     Accepted,
 }
 
@@ -89,15 +89,15 @@ pub struct Binding<'a> {
 pub struct Exchange {
     state: State,
     method: &'static str,
-    bound: bool,
+    is_bound: bool,
 }
 
 impl Default for Exchange {
     fn default() -> Self {
         Self {
-            state: State::Begun,
+            state: State::Start,
             method: "none",
-            bound: false,
+            is_bound: false,
         }
     }
 }
@@ -124,46 +124,51 @@ impl Exchange {
     ) -> Result<(), Refused> {
         let mut fields = Fields(body);
         let code = fields.int32("authentication")?;
-        if binding.required && !self.bound && matches!(code, 0 | 3 | 5) {
+        if binding.required && !self.is_bound && matches!(code, 0 | 3 | 5) {
             return Err(Refused::Unbound);
         }
         if matches!(code, 3 | 5 | 10) && password.is_empty() {
             return Err(Refused::NoPassword);
         }
-        let state = std::mem::replace(&mut self.state, State::Proved);
+        let state = std::mem::replace(&mut self.state, State::ProofSent);
         self.state = match (code, state) {
-            (0, State::Begun | State::Proved) => State::Accepted,
-            (3, State::Begun) => {
-                may_show(secrecy)?;
+            (0, State::Start | State::ProofSent) => State::Accepted,
+            (3, State::Start) => {
+                check_secrecy(secrecy)?;
                 self.method = "password";
                 request::password(out, password.as_bytes());
-                State::Proved
+                State::ProofSent
             }
-            (5, State::Begun) => {
+            (5, State::Start) => {
                 let salt = fields.take(4, "salt")?;
                 self.method = "md5";
                 request::password(out, &md5(user, password, salt));
-                State::Proved
+                State::ProofSent
             }
-            (10, State::Begun) => self.begin_scram(fields, binding, out)?,
-            (11, State::Scram { nonce, header }) => {
-                let digest = binding.end_point.filter(|_| self.bound).unwrap_or_default();
+            (10, State::Start) => self.begin_scram(fields, binding, out)?,
+            (11, State::ScramBegun { nonce, header }) => {
+                let digest = binding
+                    .end_point
+                    .filter(|_| self.is_bound)
+                    .unwrap_or_default();
                 let channel = STANDARD.encode([header.as_bytes(), digest].concat());
                 let (last, signature) = prove(&nonce, &channel, fields.0, password)?;
                 request::sasl(out, last.as_bytes());
-                State::Proving(signature)
+                State::ScramProofSent(signature)
             }
-            (12, State::Proving(signature)) => {
+            (12, State::ScramProofSent(signature)) => {
                 let proof = fields.0.strip_prefix(b"v=").ok_or(Refused::Impostor)?;
                 let proof = STANDARD.decode(proof).map_err(|_| Refused::Impostor)?;
                 if !is_same(&proof, &signature) {
                     return Err(Refused::Impostor);
                 }
-                State::Proved
+                State::ProofSent
             }
             // A server that skips its own proof does not know the password.
-            (0, State::Scram { .. } | State::Proving(_)) => return Err(Refused::Impostor),
-            (0..=12, _) if SPOKEN.contains(&code) => {
+            (0, State::ScramBegun { .. } | State::ScramProofSent(_)) => {
+                return Err(Refused::Impostor);
+            }
+            (0..=12, _) if IMPLEMENTED.contains(&code) => {
                 return Err(Malformed::Unexpected("a step of a login out of its order").into());
             }
             (code, _) => return Err(Refused::Method(method_name(code))),
@@ -177,17 +182,17 @@ impl Exchange {
         binding: Binding<'_>,
         out: &mut Vec<u8>,
     ) -> Result<State, Refused> {
-        let (mechanism, header) = choose(offered(mechanisms)?, binding)?;
+        let (mechanism, header) = choose_mechanism(parse_mechanisms(mechanisms)?, binding)?;
         self.method = "scram-sha-256";
-        self.bound = header == BOUND;
-        let nonce = nonce()?;
-        let first = format!("{header}{}", first_bare(&nonce));
+        self.is_bound = header == BOUND_HEADER;
+        let nonce = random_nonce()?;
+        let first = format!("{header}{}", client_first_bare(&nonce));
         request::sasl_initial(out, mechanism, first.as_bytes());
-        Ok(State::Scram { nonce, header })
+        Ok(State::ScramBegun { nonce, header })
     }
 }
 
-const SPOKEN: [i32; 6] = [0, 3, 5, 10, 11, 12];
+const IMPLEMENTED: [i32; 6] = [0, 3, 5, 10, 11, 12];
 
 fn method_name(code: i32) -> String {
     match code {
@@ -199,7 +204,7 @@ fn method_name(code: i32) -> String {
 }
 
 /// Check that the password itself may be sent.
-fn may_show(secrecy: Secrecy<'_>) -> Result<(), Refused> {
+fn check_secrecy(secrecy: Secrecy<'_>) -> Result<(), Refused> {
     match (secrecy.channel, secrecy.cleartext) {
         (Channel::Private, _) | (Channel::Unverified, true) => Ok(()),
         (Channel::Unverified, false) => Err(Refused::Unverified),
@@ -217,15 +222,15 @@ fn md5(user: &str, password: &str, salt: &[u8]) -> Vec<u8> {
 }
 
 /// Mechanisms of SCRAM that a server offers.
-struct Offered {
+struct OfferedMechanisms {
     plain: bool,
     plus: bool,
 }
 
 /// Find the mechanisms of SCRAM in the list; each name ends with a zero byte, as does the list.
-fn offered(mut fields: Fields<'_>) -> Result<Offered, Refused> {
+fn parse_mechanisms(mut fields: Fields<'_>) -> Result<OfferedMechanisms, Refused> {
     let mut names = Vec::new();
-    let mut found = Offered {
+    let mut found = OfferedMechanisms {
         plain: false,
         plus: false,
     };
@@ -247,19 +252,22 @@ fn offered(mut fields: Fields<'_>) -> Result<Offered, Refused> {
 
 /// Choose the mechanism and its header as libpq does. If a server offers no binding over TLS, the header repeats that: the server
 /// then detects whether a man in the middle has removed its offer.
-fn choose(offered: Offered, binding: Binding<'_>) -> Result<(&'static str, &'static str), Refused> {
+fn choose_mechanism(
+    offered: OfferedMechanisms,
+    binding: Binding<'_>,
+) -> Result<(&'static str, &'static str), Refused> {
     match (binding.end_point, offered) {
-        (Some(_), Offered { plus: true, .. }) => Ok((SCRAM_PLUS, BOUND)),
+        (Some(_), OfferedMechanisms { plus: true, .. }) => Ok((SCRAM_PLUS, BOUND_HEADER)),
         (Some(_), _) if binding.required => Err(Refused::Unbound),
-        (Some(_), _) => Ok((SCRAM, UNOFFERED)),
+        (Some(_), _) => Ok((SCRAM, UNOFFERED_HEADER)),
         (None, _) if binding.required => Err(Refused::NoBinding),
-        (None, Offered { plain: true, .. }) => Ok((SCRAM, UNBOUND)),
+        (None, OfferedMechanisms { plain: true, .. }) => Ok((SCRAM, UNBOUND_HEADER)),
         (None, _) => Err(Refused::Method(format!("SASL {SCRAM_PLUS}"))),
     }
 }
 
-fn nonce() -> Result<String, Refused> {
-    let mut bytes = [0; NONCE];
+fn random_nonce() -> Result<String, Refused> {
+    let mut bytes = [0; NONCE_BYTES];
     SystemRandom::new()
         .fill(&mut bytes)
         .map_err(|_| Refused::Method("randomness, which cannot be had,".to_owned()))?;
@@ -267,7 +275,7 @@ fn nonce() -> Result<String, Refused> {
 }
 
 /// The first message without its header. The name is empty: PostgreSQL takes the user of the session instead.
-fn first_bare(nonce: &str) -> String {
+fn client_first_bare(nonce: &str) -> String {
     format!("n=,r={nonce}")
 }
 
@@ -292,7 +300,7 @@ impl<'a> Challenge<'a> {
         if !nonce.starts_with(own_nonce) || nonce.len() == own_nonce.len() {
             return Err(Refused::Impostor);
         }
-        if iterations.get() > MOST_ITERATIONS {
+        if iterations.get() > MAX_ITERATIONS {
             return Err(Refused::Iterations(iterations.get()));
         }
         Ok(Self {
@@ -308,27 +316,27 @@ impl<'a> Challenge<'a> {
 fn prove(
     own_nonce: &str,
     channel: &str,
-    challenge: &[u8],
+    message: &[u8],
     password: &str,
-) -> Result<(String, [u8; KEY]), Refused> {
-    let text = std::str::from_utf8(challenge)
+) -> Result<(String, [u8; KEY_BYTES]), Refused> {
+    let text = std::str::from_utf8(message)
         .map_err(|_| Malformed::Unexpected("a challenge of SCRAM that is not text"))?;
-    let asked = Challenge::parse(text, own_nonce)?;
+    let challenge = Challenge::parse(text, own_nonce)?;
     // A password that SASLprep refuses is used unchanged, as servers do.
     let prepared = stringprep::saslprep(password);
     let secret = prepared.as_deref().unwrap_or(password).as_bytes();
-    let mut salted = [0; KEY];
+    let mut salted = [0; KEY_BYTES];
     pbkdf2::derive(
         pbkdf2::PBKDF2_HMAC_SHA256,
-        asked.iterations,
-        &asked.salt,
+        challenge.iterations,
+        &challenge.salt,
         secret,
         &mut salted,
     );
     let client_key = sign(&salted, b"Client Key");
     let stored_key = digest::digest(&digest::SHA256, &client_key);
-    let without_proof = format!("c={channel},r={}", asked.nonce);
-    let signed = format!("{},{text},{without_proof}", first_bare(own_nonce));
+    let without_proof = format!("c={channel},r={}", challenge.nonce);
+    let signed = format!("{},{text},{without_proof}", client_first_bare(own_nonce));
     let signature = sign(stored_key.as_ref(), signed.as_bytes());
     let proof: Vec<u8> = client_key
         .iter()
@@ -340,16 +348,16 @@ fn prove(
     Ok((last, server))
 }
 
-fn sign(key: &[u8], text: &[u8]) -> [u8; KEY] {
+fn sign(key: &[u8], text: &[u8]) -> [u8; KEY_BYTES] {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text);
-    let mut bytes = [0; KEY];
+    let mut bytes = [0; KEY_BYTES];
     bytes.copy_from_slice(tag.as_ref());
     bytes
 }
 
 /// Compare in a time that does not depend on where the two differ.
-fn is_same(left: &[u8], right: &[u8; KEY]) -> bool {
-    left.len() == KEY
+fn is_same(left: &[u8], right: &[u8; KEY_BYTES]) -> bool {
+    left.len() == KEY_BYTES
         && left
             .iter()
             .zip(right)
@@ -419,11 +427,11 @@ mod tests {
                 BOTH,
                 CERTIFICATE,
                 SCRAM_PLUS,
-                BOUND,
+                BOUND_HEADER,
                 &b"p=tls-server-end-point,,digest"[..],
             ),
-            (PLAIN, CERTIFICATE, SCRAM, UNOFFERED, b"y,,"),
-            (BOTH, Binding::default(), SCRAM, UNBOUND, b"n,,"),
+            (PLAIN, CERTIFICATE, SCRAM, UNOFFERED_HEADER, b"y,,"),
+            (BOTH, Binding::default(), SCRAM, UNBOUND_HEADER, b"n,,"),
         ] {
             let mut exchange = Exchange::default();
             let first = bound_step(&mut exchange, 10, offer, binding).expect("sent");
@@ -474,7 +482,7 @@ mod tests {
     #[test]
     fn scram_agrees_with_its_rfc() {
         let salt = STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").expect("base64");
-        let mut salted = [0; KEY];
+        let mut salted = [0; KEY_BYTES];
         let rounds = NonZeroU32::new(4096).expect("not 0");
         pbkdf2::derive(
             pbkdf2::PBKDF2_HMAC_SHA256,
@@ -508,7 +516,7 @@ mod tests {
         let (without_proof, proof) = last.split_once(",p=").expect("a proof");
         assert_eq!(without_proof, format!("c=biws,r={own}server"));
         let signed = format!("n=,r={own},{challenge},{without_proof}");
-        let mut salted = [0; KEY];
+        let mut salted = [0; KEY_BYTES];
         let rounds = NonZeroU32::new(4096).expect("not 0");
         pbkdf2::derive(
             pbkdf2::PBKDF2_HMAC_SHA256,

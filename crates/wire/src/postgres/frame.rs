@@ -6,17 +6,17 @@ use crate::keep_up_to;
 /// Bytes of a message's type and length.
 pub const HEADER: usize = 5;
 /// Bytes that the length counts in addition to the body.
-const LENGTH: i32 = 4;
+const LENGTH_BYTES: i32 = 4;
 
 /// Type and length of the body.
 #[inline]
 pub(super) fn header(bytes: [u8; HEADER]) -> Result<(u8, usize), Malformed> {
     let [kind, length @ ..] = bytes;
     let length = i32::from_be_bytes(length);
-    if length < LENGTH {
+    if length < LENGTH_BYTES {
         return Err(Malformed::Length(length));
     }
-    Ok((kind, (length - LENGTH) as usize))
+    Ok((kind, (length - LENGTH_BYTES) as usize))
 }
 
 /// Reassembles messages that are always short: those of a login, and small answers.
@@ -103,14 +103,14 @@ mod tests {
     fn messages_are_cut_out_of_any_stream() {
         let stream = b"Z\0\0\0\x05IS\0\0\0\x07abcN\0\0\0\x04";
         for size in 1..=stream.len() {
-            let (mut framer, mut found) = (Framer::new(3), Vec::new());
+            let (mut framer, mut messages) = (Framer::new(3), Vec::new());
             for mut piece in stream.chunks(size) {
                 while let Some(message) = framer.next(&mut piece).expect("well formed") {
-                    found.push(message);
+                    messages.push(message);
                 }
             }
-            let whole = [(b'Z', &b"I"[..]), (b'S', b"abc"), (b'N', b"")];
-            assert_eq!(found, whole.map(|(kind, body)| (kind, body.to_vec())));
+            let expected = [(b'Z', &b"I"[..]), (b'S', b"abc"), (b'N', b"")];
+            assert_eq!(messages, expected.map(|(kind, body)| (kind, body.to_vec())));
         }
     }
 

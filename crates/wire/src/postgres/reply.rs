@@ -6,7 +6,7 @@ use crate::ErrorCode;
 use crate::mysql::ServerError;
 
 /// Maximum bytes kept of an error's text.
-const LONGEST_TEXT: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 1024;
 /// The SQLSTATE of an error that comes without one.
 const NO_CODE: [u8; 5] = *b"XX000";
 
@@ -32,7 +32,7 @@ impl Failure {
                 }
                 b'M' => {
                     let bytes = fields.text("message")?;
-                    text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_TEXT)]);
+                    text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_MESSAGE_BYTES)]);
                     message = &text;
                 }
                 // `V` is never translated; servers before 9.6 send only `S`, which may be.
@@ -108,12 +108,15 @@ impl Block {
     }
 }
 
-/// Decode a `DataRow`: `each` is called with every value in order, `None` for NULL.
-pub fn row<'a>(body: &'a [u8], mut each: impl FnMut(Option<&'a [u8]>)) -> Result<(), Malformed> {
+/// Decode a `DataRow`: `on_value` is called with every value in order, `None` for NULL.
+pub fn row<'a>(
+    body: &'a [u8],
+    mut on_value: impl FnMut(Option<&'a [u8]>),
+) -> Result<(), Malformed> {
     let mut fields = Fields(body);
     for _ in 0..fields.int16("columns")?.max(0) {
         let length = fields.int32("length of a column")?;
-        each(match usize::try_from(length) {
+        on_value(match usize::try_from(length) {
             Ok(length) => Some(fields.take(length, "column")?),
             Err(_) => None,
         });

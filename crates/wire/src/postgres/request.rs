@@ -11,22 +11,22 @@ pub const GSS_REQUEST: u32 = 80_877_104;
 
 /// Append a message of type `kind` with the body that `write` appends.
 #[inline]
-fn message(out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
+fn write_message(out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[kind, 0, 0, 0, 0]);
     let start = out.len() - 4;
     write(out);
-    patch(out, start);
+    patch_length(out, start);
 }
 
 /// Write the length at `start`, which includes itself.
 #[inline]
-fn patch(out: &mut [u8], start: usize) {
+fn patch_length(out: &mut [u8], start: usize) {
     let length = out.len() - start;
     assert!(length < 1 << 30, "requests are shorter than a server takes");
     out[start..start + 4].copy_from_slice(&(length as u32).to_be_bytes());
 }
 
-fn text(out: &mut Vec<u8>, text: &[u8]) {
+fn write_text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
     out.push(0);
 }
@@ -37,7 +37,7 @@ pub fn ssl(out: &mut Vec<u8>) {
     out.extend_from_slice(&SSL_REQUEST.to_be_bytes());
 }
 
-/// Begin a session with the settings in `options` (`-c name=value`). A `read_only` session stays so when a client resets it, and a
+/// Begin a session with the settings in `options` (`-c write_statement_name=value`). A `read_only` session stays so when a client resets it, and a
 /// pooler that cannot provide one refuses it.
 pub fn startup(out: &mut Vec<u8>, user: &str, database: &str, options: &str, read_only: bool) {
     let start = out.len();
@@ -54,23 +54,23 @@ pub fn startup(out: &mut Vec<u8>, user: &str, database: &str, options: &str, rea
         ),
     ] {
         if !value.is_empty() {
-            text(out, name.as_bytes());
-            text(out, value.as_bytes());
+            write_text(out, name.as_bytes());
+            write_text(out, value.as_bytes());
         }
     }
     out.push(0);
-    patch(out, start);
+    patch_length(out, start);
 }
 
 /// A password, or a proof of one, with its zero byte.
 pub fn password(out: &mut Vec<u8>, secret: &[u8]) {
-    message(out, b'p', |out| text(out, secret));
+    write_message(out, b'p', |out| write_text(out, secret));
 }
 
 /// The first message of a SASL exchange.
 pub fn sasl_initial(out: &mut Vec<u8>, mechanism: &str, data: &[u8]) {
-    message(out, b'p', |out| {
-        text(out, mechanism.as_bytes());
+    write_message(out, b'p', |out| {
+        write_text(out, mechanism.as_bytes());
         out.extend_from_slice(&(data.len() as u32).to_be_bytes());
         out.extend_from_slice(data);
     });
@@ -78,20 +78,20 @@ pub fn sasl_initial(out: &mut Vec<u8>, mechanism: &str, data: &[u8]) {
 
 /// A later message of a SASL exchange.
 pub fn sasl(out: &mut Vec<u8>, data: &[u8]) {
-    message(out, b'p', |out| out.extend_from_slice(data));
+    write_message(out, b'p', |out| out.extend_from_slice(data));
 }
 
 /// Run the SQL that `write` appends by the simple protocol.
 #[inline]
 pub fn query_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
-    message(out, b'Q', |out| {
+    write_message(out, b'Q', |out| {
         write(out);
         out.push(0);
     });
 }
 
 /// Append the name of the statement with number `id`, or the empty name.
-fn name(out: &mut Vec<u8>, id: Option<u32>) {
+fn write_statement_name(out: &mut Vec<u8>, id: Option<u32>) {
     if let Some(id) = id {
         write!(out, "s{id}").expect("writing to memory cannot fail");
     }
@@ -100,8 +100,8 @@ fn name(out: &mut Vec<u8>, id: Option<u32>) {
 
 /// Parse the SQL that `write` appends; without an `id` the server keeps it only until the next one without.
 pub fn parse_with(out: &mut Vec<u8>, id: Option<u32>, write: impl FnOnce(&mut Vec<u8>)) {
-    message(out, b'P', |out| {
-        name(out, id);
+    write_message(out, b'P', |out| {
+        write_statement_name(out, id);
         write(out);
         // No parameter type is given.
         out.extend_from_slice(&[0, 0, 0]);
@@ -122,7 +122,7 @@ impl<'a> Bind<'a> {
         assert!(parameters <= 0xFFFF, "workloads bind fewer values");
         out.extend_from_slice(&[b'B', 0, 0, 0, 0, 0]);
         let start = out.len() - 5;
-        name(out, id);
+        write_statement_name(out, id);
         let [high, low] = (parameters as u16).to_be_bytes();
         out.extend_from_slice(&[0, 0, high, low]);
         Self { out, start }
@@ -157,7 +157,7 @@ impl<'a> Bind<'a> {
     #[inline]
     pub fn end(self) {
         self.out.extend_from_slice(&[0, 0]);
-        patch(self.out, self.start);
+        patch_length(self.out, self.start);
     }
 }
 
@@ -194,7 +194,7 @@ pub fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    fn encode(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut out = b"before".to_vec();
         write(&mut out);
         out.split_off(6)
@@ -202,29 +202,29 @@ mod tests {
 
     #[test]
     fn messages_have_the_bytes_that_servers_expect() {
-        assert_eq!(written(ssl), b"\0\0\0\x08\x04\xd2\x16\x2f");
+        assert_eq!(encode(ssl), b"\0\0\0\x08\x04\xd2\x16\x2f");
         assert_eq!(
-            written(|out| startup(out, "u", "d", "", false)),
+            encode(|out| startup(out, "u", "d", "", false)),
             b"\0\0\0\x33\0\x03\0\0user\0u\0database\0d\0application_name\0howfar\0\0"
         );
         assert_eq!(
-            written(|out| startup(out, "u", "d", "-c a=1", false)),
+            encode(|out| startup(out, "u", "d", "-c a=1", false)),
             b"\0\0\0\x42\0\x03\0\0user\0u\0database\0d\0application_name\0howfar\0options\0-c a=1\0\0"
         );
         assert_eq!(
-            written(|out| query_with(out, |sql| sql.extend_from_slice(b"BEGIN"))),
+            encode(|out| query_with(out, |sql| sql.extend_from_slice(b"BEGIN"))),
             b"Q\0\0\0\x0aBEGIN\0"
         );
         assert_eq!(
-            written(|out| parse_with(out, Some(12), |sql| sql.extend_from_slice(b"END"))),
+            encode(|out| parse_with(out, Some(12), |sql| sql.extend_from_slice(b"END"))),
             b"P\0\0\0\x0es12\0END\0\0\0"
         );
         assert_eq!(
-            written(|out| sasl_initial(out, "SCRAM-SHA-256", b"abc")),
+            encode(|out| sasl_initial(out, "SCRAM-SHA-256", b"abc")),
             b"p\0\0\0\x19SCRAM-SHA-256\0\0\0\0\x03abc"
         );
         assert_eq!(
-            written(|out| password(out, b"secret")),
+            encode(|out| password(out, b"secret")),
             b"p\0\0\0\x0bsecret\0"
         );
     }
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn values_are_bound_as_text() {
         let bound = |id, values: &[i64]| {
-            written(|out| {
+            encode(|out| {
                 let mut bind = Bind::begin(out, id, values.len());
                 for &value in values {
                     bind.integer(value);
@@ -254,6 +254,6 @@ mod tests {
 
     #[test]
     fn quotes_are_doubled_and_backslashes_are_not() {
-        assert_eq!(written(|out| quote(out, b"a'b\\c")), b"'a''b\\c'");
+        assert_eq!(encode(|out| quote(out, b"a'b\\c")), b"'a''b\\c'");
     }
 }

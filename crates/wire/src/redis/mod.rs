@@ -10,5 +10,5 @@ mod scanner;
 mod value;
 
 pub use replies::Replies;
-pub use scanner::{Kind, MOST_DEPTH, Scanner, Token};
+pub use scanner::{Kind, MAX_DEPTH, Scanner, Token};
 pub use value::{Decoder, Value};

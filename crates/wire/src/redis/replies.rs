@@ -10,7 +10,7 @@ pub struct Replies {
     /// Commands of the request.
     expected: Vec<Expected>,
     /// How many of them are answered.
-    done: usize,
+    answered: usize,
     counts: CommandCounts,
     reply: Reply,
 }
@@ -22,14 +22,14 @@ struct Reply {
     nulls: u32,
     error: Option<Refusal>,
     /// The line of an error that comes as a block.
-    block: Vec<u8>,
+    error_block: Vec<u8>,
     /// Depth within attributes or pushes, whose contents do not count.
-    aside: u32,
+    aside_depth: u32,
     in_error: bool,
 }
 
 /// Maximum bytes kept of an error that comes as a block: more than is reported.
-const KEPT: usize = 256;
+const MAX_ERROR_BYTES: usize = 256;
 
 impl Replies {
     /// The results of the request, once [`Replies::feed`] has returned true.
@@ -49,15 +49,15 @@ impl Replies {
         while !input.is_empty() {
             let reply = &mut self.reply;
             let kind = self.scanner.next(&mut input, &mut |token| {
-                reply.token(token, &mut work);
+                reply.handle_token(token, &mut work);
                 Ok(())
             })?;
             match kind {
                 None => break,
                 Some(Kind::Push) => {}
                 Some(kind) => {
-                    self.take(kind)?;
-                    ended = self.done == self.expected.len();
+                    self.count_reply(kind)?;
+                    ended = self.answered == self.expected.len();
                 }
             }
         }
@@ -67,11 +67,14 @@ impl Replies {
 
     /// Count a complete reply.
     #[inline]
-    fn take(&mut self, kind: Kind) -> Result<(), Malformed> {
-        let expected = *self.expected.get(self.done).ok_or(Malformed::Unexpected(
-            "a reply came although nothing was expected",
-        ))?;
-        self.done += 1;
+    fn count_reply(&mut self, kind: Kind) -> Result<(), Malformed> {
+        let expected = *self
+            .expected
+            .get(self.answered)
+            .ok_or(Malformed::Unexpected(
+                "a reply came although nothing was expected",
+            ))?;
+        self.answered += 1;
         let (values, nulls) = (self.reply.values, self.reply.nulls);
         self.reply.values = 0;
         self.reply.nulls = 0;
@@ -79,17 +82,17 @@ impl Replies {
             self.counts.refused.push(error);
             return Ok(());
         }
-        let fits = match expected {
+        let has_expected_kind = match expected {
             Expected::Get => matches!(kind, Kind::Bulk | Kind::Null | Kind::Verbatim),
             Expected::MultiGet(keys) => kind == Kind::Array && values + nulls == u32::from(keys),
             Expected::Write => matches!(kind, Kind::Simple | Kind::Integer),
         };
-        if !fits {
+        if !has_expected_kind {
             return Err(Malformed::Unexpected(
                 "a reply of another kind than its command has",
             ));
         }
-        self.counts.answered(expected, values)
+        self.counts.count_reply(expected, values)
     }
 }
 
@@ -97,7 +100,7 @@ impl Expects for Replies {
     #[inline]
     fn begin(&mut self) {
         self.expected.clear();
-        self.done = 0;
+        self.answered = 0;
         self.counts.clear();
     }
 
@@ -109,37 +112,42 @@ impl Expects for Replies {
 
 impl Reply {
     #[inline]
-    fn token(&mut self, token: Token<'_>, work: &mut impl FnMut(&[u8])) {
+    fn handle_token(&mut self, token: Token<'_>, work: &mut impl FnMut(&[u8])) {
         match token {
-            Token::Part(part) if self.in_error => self.keep(part),
+            Token::Part(part) if self.in_error => self.keep_error(part),
             Token::Part(part) => work(part),
-            Token::Line(Kind::Error, line) if self.aside == 0 => self.refuse(Refusal::of(line)),
-            Token::Line(Kind::Null, _) if self.aside == 0 => {
+            Token::Line(Kind::Error, line) if self.aside_depth == 0 => {
+                self.set_error(Refusal::of(line));
+            }
+            Token::Line(Kind::Null, _) if self.aside_depth == 0 => {
                 self.nulls = self.nulls.saturating_add(1);
             }
             Token::Block(Kind::BulkError, _) => self.in_error = true,
-            Token::Block(..) if self.aside == 0 => self.values = self.values.saturating_add(1),
+            Token::Block(..) if self.aside_depth == 0 => {
+                self.values = self.values.saturating_add(1);
+            }
             Token::Close(Kind::BulkError) => {
-                let line = std::mem::take(&mut self.block);
+                let line = std::mem::take(&mut self.error_block);
                 self.in_error = false;
-                if self.aside == 0 {
-                    self.refuse(Refusal::of(&line));
+                if self.aside_depth == 0 {
+                    self.set_error(Refusal::of(&line));
                 }
             }
-            Token::Open(Kind::Attribute | Kind::Push, 1..) => self.aside += 1,
-            Token::Close(Kind::Attribute | Kind::Push) => self.aside -= 1,
+            Token::Open(Kind::Attribute | Kind::Push, 1..) => self.aside_depth += 1,
+            Token::Close(Kind::Attribute | Kind::Push) => self.aside_depth -= 1,
             _ => {}
         }
     }
 
-    fn keep(&mut self, part: &[u8]) {
-        let room = KEPT.saturating_sub(self.block.len());
-        self.block.extend_from_slice(&part[..part.len().min(room)]);
+    fn keep_error(&mut self, part: &[u8]) {
+        let space = MAX_ERROR_BYTES.saturating_sub(self.error_block.len());
+        self.error_block
+            .extend_from_slice(&part[..part.len().min(space)]);
     }
 
     /// Keep only the first error: a reply belongs to one command.
     #[cold]
-    fn refuse(&mut self, refusal: Refusal) {
+    fn set_error(&mut self, refusal: Refusal) {
         self.error.get_or_insert(refusal);
     }
 }
@@ -148,18 +156,18 @@ impl Reply {
 mod tests {
     use super::*;
 
-    fn following(expected: &[Expected]) -> Replies {
+    fn expect_all(expected: &[Expected]) -> Replies {
         let mut replies = Replies::default();
         replies.begin();
-        for &one in expected {
-            replies.expect(one);
+        for &reply in expected {
+            replies.expect(reply);
         }
         replies
     }
 
     #[test]
     fn a_pipeline_is_counted() {
-        let mut replies = following(&[
+        let mut replies = expect_all(&[
             Expected::Get,
             Expected::MultiGet(3),
             Expected::Write,
@@ -181,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_push_may_follow_and_a_reply_may_not() {
-        let mut replies = following(&[Expected::Get]);
+        let mut replies = expect_all(&[Expected::Get]);
         assert_eq!(replies.feed(b"$-1\r\n>1\r\n$3\r\nab", |_| {}), Ok(true));
         replies.begin();
         replies.expect(Expected::Write);
@@ -197,7 +205,7 @@ mod tests {
             (Expected::Write, "$1\r\na\r\n"),
             (Expected::MultiGet(2), "*1\r\n_\r\n"),
         ] {
-            let fed = following(&[expected]).feed(stream.as_bytes(), |_| {});
+            let fed = expect_all(&[expected]).feed(stream.as_bytes(), |_| {});
             assert!(fed.is_err(), "{stream:?}");
         }
     }

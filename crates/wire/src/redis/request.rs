@@ -1,12 +1,12 @@
 //! Encodes requests: arrays of bulk strings, in both versions of the protocol.
 
-use crate::keyvalue::decimal;
+use crate::keyvalue::write_decimal;
 
 /// Begin a command of this many words; each is appended by [`word`].
 #[inline]
 pub fn begin(out: &mut Vec<u8>, arguments: usize) {
     out.push(b'*');
-    decimal(out, arguments as u64);
+    write_decimal(out, arguments as u64);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -20,7 +20,7 @@ pub fn word(out: &mut Vec<u8>, bytes: &[u8]) {
 #[inline]
 pub fn word_with(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
     out.push(b'$');
-    decimal(out, length as u64);
+    write_decimal(out, length as u64);
     out.extend_from_slice(b"\r\n");
     let before = out.len();
     write(out);

@@ -1,16 +1,16 @@
 //! Splits replies, in a stream that is cut anywhere, into tokens. It stores an incomplete line and the open aggregates, never a
 //! value.
 
-use crate::keyvalue::{Lines, Malformed, unsigned};
+use crate::keyvalue::{Lines, Malformed, parse_unsigned};
 
 /// Maximum nesting depth of aggregates. Redis' own replies reach about ten.
-pub const MOST_DEPTH: usize = 32;
+pub const MAX_DEPTH: usize = 32;
 /// Maximum length of a string: twice the servers' default limit.
-const LONGEST_BLOCK: u64 = 1 << 30;
+const MAX_BLOCK_BYTES: u64 = 1 << 30;
 /// Maximum elements of an aggregate: the server's own bound.
-const MOST_ELEMENTS: u64 = 1 << 31;
+const MAX_ELEMENTS: u64 = 1 << 31;
 /// Length of the CRLF that follows a block.
-const END: usize = 2;
+const CRLF_LEN: usize = 2;
 
 /// The type of a reply, or of a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,16 +74,16 @@ impl Scanner {
     ) -> Result<Option<Kind>, Malformed> {
         while !input.is_empty() {
             let ended = if self.position.block.is_some() {
-                self.position.block(input, sink)?
+                self.position.consume_block(input, sink)?
             } else {
                 match self.lines.next(input)? {
-                    Some(line) => self.position.line(line, sink)?,
+                    Some(line) => self.position.parse_line(line, sink)?,
                     None => None,
                 }
             };
             if let Some(kind) = ended {
-                if let Some(whole) = self.position.close(kind, sink)? {
-                    return Ok(Some(whole));
+                if let Some(outermost) = self.position.close_values(kind, sink)? {
+                    return Ok(Some(outermost));
                 }
             }
         }
@@ -93,18 +93,18 @@ impl Scanner {
     /// Skip `count` bytes that are missing from the stream. Returns false if they are not all in the current string: the position
     /// in the stream is then lost.
     pub fn skip(&mut self, count: usize) -> bool {
-        let holds = self.position.left > count;
-        if holds {
+        let fits = self.position.left > count;
+        if fits {
             self.position.left -= count;
         }
-        holds || count == 0
+        fits || count == 0
     }
 }
 
 impl Position {
     /// Parse a line; returns the kind of the value that it ends, if any.
     #[inline]
-    fn line(
+    fn parse_line(
         &mut self,
         line: &[u8],
         sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
@@ -130,7 +130,7 @@ impl Position {
             b'>' => return self.open_aggregate(Kind::Push, rest, sink),
             other => return Err(Malformed::Kind(other)),
         };
-        check(kind, rest)?;
+        check_text(kind, rest)?;
         sink(Token::Line(kind, rest))?;
         Ok(Some(kind))
     }
@@ -146,12 +146,12 @@ impl Position {
             sink(Token::Line(Kind::Null, &[]))?;
             return Ok(Some(Kind::Null));
         }
-        let length = unsigned(digits, "the length of a string")?;
-        if length > LONGEST_BLOCK {
+        let length = parse_unsigned(digits, "the length of a string")?;
+        if length > MAX_BLOCK_BYTES {
             return Err(Malformed::Number("the length of a string"));
         }
         sink(Token::Block(kind, length))?;
-        self.left = length as usize + END;
+        self.left = length as usize + CRLF_LEN;
         self.block = Some(kind);
         Ok(None)
     }
@@ -169,14 +169,14 @@ impl Position {
         if kind == Kind::Push && !self.open.is_empty() {
             return Err(Malformed::Unexpected("a push inside a reply"));
         }
-        let count = unsigned(digits, "the number of elements")?;
-        if count > MOST_ELEMENTS {
+        let count = parse_unsigned(digits, "the number of elements")?;
+        if count > MAX_ELEMENTS {
             return Err(Malformed::Number("the number of elements"));
         }
-        let pairs = matches!(kind, Kind::Map | Kind::Attribute);
-        let values = count * if pairs { 2 } else { 1 };
-        if values > 0 && self.open.len() == MOST_DEPTH {
-            return Err(Malformed::Deep(MOST_DEPTH));
+        let has_pairs = matches!(kind, Kind::Map | Kind::Attribute);
+        let values = count * if has_pairs { 2 } else { 1 };
+        if values > 0 && self.open.len() == MAX_DEPTH {
+            return Err(Malformed::Deep(MAX_DEPTH));
         }
         sink(Token::Open(kind, values))?;
         if values > 0 {
@@ -188,19 +188,19 @@ impl Position {
     }
 
     #[inline]
-    fn block(
+    fn consume_block(
         &mut self,
         input: &mut &[u8],
         sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
     ) -> Result<Option<Kind>, Malformed> {
-        if self.left > END {
-            let (part, rest) = input.split_at(input.len().min(self.left - END));
+        if self.left > CRLF_LEN {
+            let (part, rest) = input.split_at(input.len().min(self.left - CRLF_LEN));
             sink(Token::Part(part))?;
             self.left -= part.len();
             *input = rest;
         }
         while let Some((&byte, rest)) = input.split_first() {
-            if byte != if self.left == END { b'\r' } else { b'\n' } {
+            if byte != if self.left == CRLF_LEN { b'\r' } else { b'\n' } {
                 return Err(Malformed::LineEnd);
             }
             *input = rest;
@@ -219,17 +219,17 @@ impl Position {
     /// Handle the end of a value, which may also end the aggregates around it. Returns the kind of the outermost one if that has
     /// ended.
     #[inline]
-    fn close(
+    fn close_values(
         &mut self,
         mut kind: Kind,
         sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
     ) -> Result<Option<Kind>, Malformed> {
-        while let Some((around, left)) = self.open.last_mut() {
+        while let Some((outer, left)) = self.open.last_mut() {
             *left -= 1;
             if *left > 0 {
                 return Ok(None);
             }
-            kind = *around;
+            kind = *outer;
             self.open.pop();
             sink(Token::Close(kind))?;
             if kind == Kind::Attribute {
@@ -242,8 +242,8 @@ impl Position {
 
 /// Check that a line's text is valid for its kind.
 #[inline]
-fn check(kind: Kind, text: &[u8]) -> Result<(), Malformed> {
-    let holds = match kind {
+fn check_text(kind: Kind, text: &[u8]) -> Result<(), Malformed> {
+    let is_valid = match kind {
         Kind::Null => text.is_empty(),
         Kind::Boolean => matches!(text, b"t" | b"f"),
         Kind::Integer => std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok()),
@@ -254,7 +254,7 @@ fn check(kind: Kind, text: &[u8]) -> Result<(), Malformed> {
         }
         _ => true,
     };
-    if holds {
+    if is_valid {
         Ok(())
     } else {
         Err(Malformed::Number("what a reply holds"))

@@ -4,7 +4,7 @@ use super::scanner::{Kind, Scanner, Token};
 use crate::keyvalue::Malformed;
 
 /// Memory counted for an element in addition to its bytes.
-const ELEMENT: usize = std::mem::size_of::<Value>();
+const ELEMENT_BYTES: usize = std::mem::size_of::<Value>();
 
 /// A reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,16 +40,16 @@ impl Value {
 #[derive(Debug)]
 pub struct Decoder {
     scanner: Scanner,
-    building: Building,
+    builder: ReplyBuilder,
 }
 
 #[derive(Debug)]
-struct Building {
+struct ReplyBuilder {
     limit: usize,
     used: usize,
     block: Vec<u8>,
     open: Vec<(Kind, Vec<Value>)>,
-    whole: Option<Value>,
+    complete: Option<Value>,
 }
 
 impl Decoder {
@@ -57,36 +57,36 @@ impl Decoder {
     pub fn new(limit: usize) -> Self {
         Self {
             scanner: Scanner::default(),
-            building: Building {
+            builder: ReplyBuilder {
                 limit,
                 used: 0,
                 block: Vec::new(),
                 open: Vec::new(),
-                whole: None,
+                complete: None,
             },
         }
     }
 
     /// The next reply or push, taken from `input`; `None` if all of `input` is taken before it is complete.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Value>, Malformed> {
-        let building = &mut self.building;
-        let whole = self
+        let builder = &mut self.builder;
+        let complete = self
             .scanner
-            .next(input, &mut |token| building.token(token))?;
-        if whole.is_none() {
+            .next(input, &mut |token| builder.handle_token(token))?;
+        if complete.is_none() {
             return Ok(None);
         }
-        building.used = 0;
-        Ok(building.whole.take())
+        builder.used = 0;
+        Ok(builder.complete.take())
     }
 }
 
-impl Building {
-    fn token(&mut self, token: Token<'_>) -> Result<(), Malformed> {
+impl ReplyBuilder {
+    fn handle_token(&mut self, token: Token<'_>) -> Result<(), Malformed> {
         let cost = match token {
-            Token::Line(_, text) => ELEMENT + text.len(),
+            Token::Line(_, text) => ELEMENT_BYTES + text.len(),
             Token::Part(part) => part.len(),
-            Token::Block(..) | Token::Open(..) => ELEMENT,
+            Token::Block(..) | Token::Open(..) => ELEMENT_BYTES,
             Token::Close(_) => 0,
         };
         self.used += cost;
@@ -94,32 +94,32 @@ impl Building {
             return Err(Malformed::Large(self.limit));
         }
         match token {
-            Token::Line(kind, text) => self.put(scalar(kind, text)?),
+            Token::Line(kind, text) => self.add_value(scalar(kind, text)?),
             Token::Block(..) => self.block.clear(),
             Token::Part(part) => self.block.extend_from_slice(part),
             Token::Open(Kind::Attribute, 0) => {}
-            Token::Open(kind, 0) => self.put(aggregate(kind, Vec::new())),
+            Token::Open(kind, 0) => self.add_value(aggregate(kind, Vec::new())),
             Token::Open(kind, _) => self.open.push((kind, Vec::new())),
             Token::Close(kind @ (Kind::Bulk | Kind::BulkError | Kind::Verbatim)) => {
                 let bytes = std::mem::take(&mut self.block);
-                self.put(string(kind, bytes)?);
+                self.add_value(string(kind, bytes)?);
             }
             Token::Close(Kind::Attribute) => {
                 self.open.pop();
             }
             Token::Close(_) => {
                 if let Some((kind, values)) = self.open.pop() {
-                    self.put(aggregate(kind, values));
+                    self.add_value(aggregate(kind, values));
                 }
             }
         }
         Ok(())
     }
 
-    fn put(&mut self, value: Value) {
+    fn add_value(&mut self, value: Value) {
         match self.open.last_mut() {
             Some((_, values)) => values.push(value),
-            None => self.whole = Some(value),
+            None => self.complete = Some(value),
         }
     }
 }
@@ -130,14 +130,14 @@ fn scalar(kind: Kind, text: &[u8]) -> Result<Value, Malformed> {
         Kind::Error => Value::Error(text.to_vec()),
         Kind::Boolean => Value::Boolean(text == b"t"),
         Kind::BigNumber => Value::BigNumber(text.to_vec()),
-        Kind::Integer => Value::Integer(parsed(text)?),
-        Kind::Double => Value::Double(parsed(text)?),
+        Kind::Integer => Value::Integer(parse_number(text)?),
+        Kind::Double => Value::Double(parse_number(text)?),
         _ => Value::Simple(text.to_vec()),
     })
 }
 
 /// Parse a number that the scanner has checked.
-fn parsed<T: std::str::FromStr>(text: &[u8]) -> Result<T, Malformed> {
+fn parse_number<T: std::str::FromStr>(text: &[u8]) -> Result<T, Malformed> {
     std::str::from_utf8(text)
         .ok()
         .and_then(|text| text.parse().ok())
@@ -177,7 +177,7 @@ fn aggregate(kind: Kind, values: Vec<Value>) -> Value {
 mod tests {
     use super::*;
 
-    fn decoded(stream: &[u8]) -> Result<Option<Value>, Malformed> {
+    fn decode(stream: &[u8]) -> Result<Option<Value>, Malformed> {
         Decoder::new(1 << 16).next(&mut &stream[..])
     }
 
@@ -221,7 +221,7 @@ mod tests {
                 Value::Array(vec![Value::Integer(1), Value::Integer(2)]),
             ),
         ] {
-            assert_eq!(decoded(stream.as_bytes()), Ok(Some(value)), "{stream:?}");
+            assert_eq!(decode(stream.as_bytes()), Ok(Some(value)), "{stream:?}");
         }
     }
 
@@ -245,13 +245,13 @@ mod tests {
             "=2\r\nab\r\n",
             "*1\r\n>0\r\n",
         ] {
-            assert!(decoded(stream.as_bytes()).is_err(), "{stream:?}");
+            assert!(decode(stream.as_bytes()).is_err(), "{stream:?}");
         }
         // Whatever is announced, only received data takes memory, and that is bounded.
-        assert_eq!(decoded(b"*2147483648\r\n$1073741824\r\nabc"), Ok(None));
+        assert_eq!(decode(b"*2147483648\r\n$1073741824\r\nabc"), Ok(None));
         let many = [&b"*2147483648\r\n"[..], &b"_\r\n".repeat(1 << 16)].concat();
-        assert_eq!(decoded(&many), Err(Malformed::Large(1 << 16)));
-        let deep = b"*1\r\n".repeat(super::super::MOST_DEPTH + 1);
-        assert!(matches!(decoded(&deep), Err(Malformed::Deep(_))));
+        assert_eq!(decode(&many), Err(Malformed::Large(1 << 16)));
+        let deep = b"*1\r\n".repeat(super::super::MAX_DEPTH + 1);
+        assert!(matches!(decode(&deep), Err(Malformed::Deep(_))));
     }
 }

@@ -1,1 +1,1 @@
-"""The bench of the emulated link, and of what it is compared with."""
+"""The benchmark of the emulated link, and of the programs that it is compared with."""

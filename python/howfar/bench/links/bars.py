@@ -1,4 +1,4 @@
-"""The bars of the link, and whether a measurement meets them. Pure.
+"""The bars of the link, that is the limits that its figures must meet, and whether a measurement meets them. No I/O.
 
 A bar is judged by the median of the runs; whether the best run meets it is also reported, but does not count.
 """
@@ -42,12 +42,12 @@ def _judge(bar: str, limit: str, value: float, best: float, met: Callable[[float
     return Verdict(bar=bar, limit=limit, median=value, best=best, met=met(value), met_at_best=met(best))
 
 
-def _at_most(bar: str, limit: str, most: float, values: Sequence[float]) -> Verdict:
-    return _judge(bar, limit, median(values), min(values), lambda value: value <= most)
+def _check_maximum(bar: str, limit: str, maximum: float, values: Sequence[float]) -> Verdict:
+    return _judge(bar, limit, median(values), min(values), lambda value: value <= maximum)
 
 
-def _at_least(bar: str, limit: str, least: float, values: Sequence[float]) -> Verdict:
-    return _judge(bar, limit, median(values), max(values), lambda value: value >= least)
+def _check_minimum(bar: str, limit: str, minimum: float, values: Sequence[float]) -> Verdict:
+    return _judge(bar, limit, median(values), max(values), lambda value: value >= minimum)
 
 
 def judge_link(
@@ -65,14 +65,14 @@ def judge_link(
     """The bars for such a link, each with the figures of its runs. `rest_rtt_ms`: the expected time of a ping."""
     error_us, share = (10.0, 0.01) if privileged else (20.0, 0.02)
     excess_us = 50.0 if privileged else 250.0
-    found = [
-        _at_most(
+    verdicts = [
+        _check_maximum(
             "RTT p50 error, µs",
             f"at most max({error_us:.0f} µs, {share:.0%})",
             max(error_us, share * rtt_ms * 1e3),
             [abs(p50 - rest_rtt_ms) * 1e3 for p50 in rtt_p50_ms],
         ),
-        _at_most(
+        _check_maximum(
             "RTT p99 excess, µs",
             f"at most {excess_us:.0f} µs",
             excess_us,
@@ -80,14 +80,18 @@ def judge_link(
         ),
     ]
     if rate_gbit is not None and goodput_share and rtt_ms <= GOODPUT_RTT_MAX_MS:
-        off = [abs(one - 1) * 100 for one in goodput_share]
-        found.append(_at_most("goodput off, %", f"within {GOODPUT_WITHIN:.1%}", GOODPUT_WITHIN * 100, off))
+        deviations = [abs(share_of_rate - 1) * 100 for share_of_rate in goodput_share]
+        verdicts.append(
+            _check_maximum("goodput off, %", f"within {GOODPUT_WITHIN:.1%}", GOODPUT_WITHIN * 100, deviations)
+        )
     if (rtt_ms, rate_gbit) == LONG_FAT and goodput_share:
-        percent = [one * 100 for one in goodput_share]
-        found.append(_at_least("goodput, %", f"at least {LONG_FAT_SHARE:.0%} after 5 s", LONG_FAT_SHARE * 100, percent))
+        percent = [share_of_rate * 100 for share_of_rate in goodput_share]
+        verdicts.append(
+            _check_minimum("goodput, %", f"at least {LONG_FAT_SHARE:.0%} after 5 s", LONG_FAT_SHARE * 100, percent)
+        )
     if rate_gbit == CPU_RATE_GBIT and cpu_core_per_gbit:
-        found.append(_at_most("CPU, core per Gb/s", f"at most {CPU_MAX}", CPU_MAX, cpu_core_per_gbit))
-    return (*found, *judge_drops(drops))
+        verdicts.append(_check_maximum("CPU, core per Gb/s", f"at most {CPU_MAX}", CPU_MAX, cpu_core_per_gbit))
+    return (*verdicts, *judge_drops(drops))
 
 
 def judge_drops(drops: Sequence[int]) -> tuple[Verdict, ...]:
@@ -99,25 +103,25 @@ def judge_drops(drops: Sequence[int]) -> tuple[Verdict, ...]:
 
 def judge_unlimited(backend: str, gbit: Sequence[float]) -> tuple[Verdict, ...]:
     """The bar for one stream over an unshaped link."""
-    least = UNLIMITED_GBIT.get(backend)
-    if least is None:
+    minimum = UNLIMITED_GBIT.get(backend)
+    if minimum is None:
         return ()
-    return (_at_least("unlimited, one stream, Gb/s", f"at least {least:.0f} Gb/s", least, gbit),)
+    return (_check_minimum("unlimited, one stream, Gb/s", f"at least {minimum:.0f} Gb/s", minimum, gbit),)
 
 
 def judge_redis(share: Sequence[float]) -> tuple[Verdict, ...]:
     """The bar for small requests over many connections, relative to a bare cable in the same run."""
-    percent = [one * 100 for one in share]
-    return (_at_least("redis GET, % of bare veth", f"at least {REDIS_SHARE:.0%}", REDIS_SHARE * 100, percent),)
+    percent = [value * 100 for value in share]
+    return (_check_minimum("redis GET, % of bare veth", f"at least {REDIS_SHARE:.0%}", REDIS_SHARE * 100, percent),)
 
 
 def judge_hogs(lateness_us: Sequence[float], privileged: bool) -> tuple[Verdict, ...]:
     """The bar for lateness while other programs occupy every CPU."""
-    most = 25.0 if privileged else 200.0
-    return (_at_most("lateness p99.9 beside CPU hogs, µs", f"at most {most:.0f} µs", most, lateness_us),)
+    maximum = 25.0 if privileged else 200.0
+    return (_check_maximum("lateness p99.9 beside CPU hogs, µs", f"at most {maximum:.0f} µs", maximum, lateness_us),)
 
 
-def judge_loss(lost: Sequence[int], of: Sequence[int], expected: float) -> tuple[Verdict, ...]:
+def judge_loss(lost: Sequence[int], sent_counts: Sequence[int], expected: float) -> tuple[Verdict, ...]:
     """The bar for loss, over all runs together: each has its own seed, so their draws are independent."""
     from scipy.stats import binom  # slow to import, and needed only at the end
 
@@ -125,36 +129,38 @@ def judge_loss(lost: Sequence[int], of: Sequence[int], expected: float) -> tuple
         low, high = binom.interval(1 - CHANCE, sent, expected)
         return float(low) / sent * 100, float(high) / sent * 100, bool(low <= count <= high)
 
-    if not of or min(of) < 1:
+    if not sent_counts or min(sent_counts) < 1:
         return ()
-    low, high, met = within(sum(lost), sum(of))
-    best, best_of = min(zip(lost, of, strict=True), key=lambda run: abs(run[0] / run[1] - expected))
+    low, high, met = within(sum(lost), sum(sent_counts))
+    best_lost, best_sent = min(zip(lost, sent_counts, strict=True), key=lambda run: abs(run[0] / run[1] - expected))
     return (
         Verdict(
             bar="loss, %",
             limit=f"{low:.2f} to {high:.2f} (99 % interval of {expected:.0%})",
-            median=sum(lost) / sum(of) * 100,
-            best=best / best_of * 100,
+            median=sum(lost) / sum(sent_counts) * 100,
+            best=best_lost / best_sent * 100,
             met=met,
-            met_at_best=within(best, best_of)[2],
+            met_at_best=within(best_lost, best_sent)[2],
         ),
     )
 
 
-def judge_jitter(deviations_ms: Sequence[float], of: Sequence[int], expected_ms: float) -> tuple[Verdict, ...]:
+def judge_jitter(deviations_ms: Sequence[float], sent_counts: Sequence[int], expected_ms: float) -> tuple[Verdict, ...]:
     """The bar for jitter: the standard deviation of all runs together, each about its own mean."""
     from scipy.stats import chi2
 
-    def limits(freedom: int) -> tuple[float, float]:
-        low, high = chi2.interval(1 - CHANCE, freedom)
-        return expected_ms * (float(low) / freedom) ** 0.5, expected_ms * (float(high) / freedom) ** 0.5
+    def limits(degrees: int) -> tuple[float, float]:
+        low, high = chi2.interval(1 - CHANCE, degrees)
+        return expected_ms * (float(low) / degrees) ** 0.5, expected_ms * (float(high) / degrees) ** 0.5
 
-    if not of or min(of) < 2:
+    if not sent_counts or min(sent_counts) < 2:
         return ()
-    freedom = sum(of) - len(of)
-    pooled = (sum(one**2 * (count - 1) for one, count in zip(deviations_ms, of, strict=True)) / freedom) ** 0.5
-    best, best_of = min(zip(deviations_ms, of, strict=True), key=lambda run: abs(run[0] - expected_ms))
-    (low, high), (best_low, best_high) = limits(freedom), limits(best_of - 1)
+    degrees = sum(sent_counts) - len(sent_counts)
+    pooled = (
+        sum(deviation**2 * (count - 1) for deviation, count in zip(deviations_ms, sent_counts, strict=True)) / degrees
+    ) ** 0.5
+    best, best_count = min(zip(deviations_ms, sent_counts, strict=True), key=lambda run: abs(run[0] - expected_ms))
+    (low, high), (best_low, best_high) = limits(degrees), limits(best_count - 1)
     return (
         Verdict(
             bar="jitter, ms",

@@ -1,7 +1,7 @@
-"""`howfar bench link`: request links, measure what was obtained, with ours and with a peer's. Only in the sandbox.
+"""`howfar bench link`: measure requested links, as our emulator and as a peer (another program) make them. Only in the sandbox.
 
-Every run measures each link once with ours and once with the peer's, in random order, with the same probes. Ours is the laboratory's
-link, calibrated as for any experiment; the peer works on a bare cable between two other hosts. Start at `measure_links`.
+Every run measures each link once with our emulator and once with the peer, in random order, with the same probes. Ours is the
+laboratory's link, calibrated as for any experiment. The peer works on a bare cable between two other hosts. Start at `measure_links`.
 
 The extras are measured once per run, over our link and over the bare cable, or over the peer if it supports the same.
 """
@@ -42,16 +42,16 @@ from howfar.bench.links.figures import (
     Compared,
     Extra,
     ExtraName,
-    Figure,
     LinkBench,
     LinkPoint,
+    Measurement,
     Row,
     Run,
     RunsOn,
     Setting,
     Times,
 )
-from howfar.bench.links.peers import Found, Shape, find_peer
+from howfar.bench.links.peers import FoundPeer, Shape, find_peer
 from howfar.bench.links.probes import (
     BareCable,
     ProbedLink,
@@ -71,10 +71,18 @@ from howfar.engine.messages import IndependentLoss, NormalJitter
 from howfar.engine.process import Launcher
 from howfar.errors import EngineError, LabError, MissingError
 from howfar.lab import sandbox
-from howfar.lab.awake import spinning
+from howfar.lab.awake import run_spinners
 from howfar.lab.link import DirectionSpec, Link, LinkSpec, open_link
 from howfar.lab.link.backends import SHAPING, backends
-from howfar.lab.network import SERVER_ADDRESS, Companion, Host, build_network, share_cpus, size_buffers, usable_cpus
+from howfar.lab.network import (
+    SERVER_ADDRESS,
+    Host,
+    ManagedProcess,
+    build_network,
+    share_cpus,
+    size_buffers,
+    usable_cpus,
+)
 
 
 @dataclass(frozen=True)
@@ -114,12 +122,12 @@ class Setup:
 
     ours: OurLink
     cable: BareCable
-    peer: Found
+    peer: FoundPeer
     shape: Shape | None
     """Shapes the peer's link. None if there is no peer."""
 
 
-def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda done, of: None) -> LinkBench:
+def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda step, total: None) -> LinkBench:
     """Measure and summarize. Raises LabError, EngineError, MissingError."""
     assert sandbox.inside(), "hosts and cables live in a sandbox"
     load_average = os.getloadavg()[0]
@@ -127,7 +135,7 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
         setup = _open(request, stack)
         extras = Extras(setup, request.hogs, request.times, request.seed)
         grid = Grid(setup, request.times)
-        in_blocks(request, grid, extras.steps() if request.extras else (), on_step)
+        run_blocks(request, grid, extras.steps() if request.extras else (), on_step)
         setting = _setting(request, setup, load_average, grid)
         return LinkBench(
             setting=setting,
@@ -175,49 +183,49 @@ class Grid:
         return row.model_copy(update={"peer_failed": self._failures.get(point)})
 
 
-def in_blocks(
-    request: Request, grid: Grid, more: Sequence[Callable[[], None]], on_step: Callable[[int, int], None]
+def run_blocks(
+    request: Request, grid: Grid, extras: Sequence[Callable[[], None]], on_step: Callable[[int, int], None]
 ) -> None:
     """Take the same steps in each run, in random order; first the links, then the extras."""
     steps = [(grid.ours, point) for point in request.links]
     if grid.setup.shape is not None:
         steps += [(grid.peer, point) for point in request.links]
-    each, order = len(steps) + len(more), random.Random(0)
+    steps_per_run, order = len(steps) + len(extras), random.Random(0)
     for block in range(request.runs):
         for number, (step, point) in enumerate(order.sample(steps, len(steps)), start=1):
-            on_step(block * each + number, request.runs * each)
+            on_step(block * steps_per_run + number, request.runs * steps_per_run)
             step(point)
-        for number, extra in enumerate(order.sample(more, len(more)), start=len(steps) + 1):
-            on_step(block * each + number, request.runs * each)
+        for number, extra in enumerate(order.sample(extras, len(extras)), start=len(steps) + 1):
+            on_step(block * steps_per_run + number, request.runs * steps_per_run)
             extra()
 
 
 def _open(request: Request, stack: ExitStack) -> Setup:
     assert request.backend in SHAPING, "the command line was checked"
-    first, *_ = request.links
-    longest = max(point.link.bdp_bytes for point in request.links)
+    first_point, *_ = request.links
+    max_bdp_bytes = max(point.link.bdp_bytes for point in request.links)
     network, shares = build_network(stack), share_cpus(usable_cpus())
     network.shares = shares
-    size_buffers(network, longest)
+    size_buffers(network, max_bdp_bytes)
     link = stack.enter_context(
         open_link(
             network,
-            first.link,
+            first_point.link,
             network.client.launcher(shares.client),
             network.server.launcher(shares.server),
             backend=request.backend,
             with_goodput=False,  # measured here, for longer
         )
     )
-    cable = stack.enter_context(open_cable(longest))
-    peer = find_peer(request.against) if request.against else Found("")
+    cable = stack.enter_context(open_cable(max_bdp_bytes))
+    peer = find_peer(request.against) if request.against else FoundPeer("")
     if peer.kind is None:
         return Setup(OurLink(link), cable, peer, None)
     try:
         return Setup(OurLink(link), cable, peer, stack.enter_context(peer.kind.open(cable)))
     except (MissingError, LabError) as error:
         skipped = f"{error.message} {error.advice}".strip()
-        return Setup(OurLink(link), cable, Found(peer.name, version=peer.version, skipped=skipped), None)
+        return Setup(OurLink(link), cable, FoundPeer(peer.name, version=peer.version, skipped=skipped), None)
 
 
 def privileged() -> bool:
@@ -258,46 +266,46 @@ _PAUSE_S: Final = 0.001
 
 
 @dataclass(frozen=True)
-class Lost:
+class LossCount:
     count: int
     of: int
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeasuredSpread:
     """Standard deviation of the one-way times of `of` datagrams."""
 
     deviation_ns: float
     of: int
 
 
-def lossy(seed: int) -> LinkSpec:
+def link_with_loss(seed: int) -> LinkSpec:
     return LinkSpec(0, None, to_server=DirectionSpec(loss=IndependentLoss(probability=LOSS_SHARE)), seed=seed)
 
 
-def jittery(seed: int) -> LinkSpec:
+def link_with_jitter(seed: int) -> LinkSpec:
     """A link with jitter. With `reorder` each datagram has its own draw; otherwise a late one delays those behind it."""
     direction = DirectionSpec(jitter=NormalJitter(deviation_ns=DEVIATION_NS), reorder=True)
     return LinkSpec(_JITTERY_RTT_NS, None, to_server=direction, seed=seed)
 
 
-def count_lost(client: Host, server: Host, count: int) -> Lost:
+def count_lost(client: Host, server: Host, count: int) -> LossCount:
     """Count lost datagrams. Those that the receiver's socket had no room for count as not sent."""
-    before = udp_errors(server)["RcvbufErrors"]
+    overflows_before = udp_errors(server)["RcvbufErrors"]
     with datagrams(client, server) as udp:
         udp.send_all(count)
-        came = len(set(udp.finish(0.0).numbers))
-    of = count - (udp_errors(server)["RcvbufErrors"] - before)
-    return Lost(max(of - came, 0), of)
+        received = len(set(udp.finish(0.0).numbers))
+    sent = count - (udp_errors(server)["RcvbufErrors"] - overflows_before)
+    return LossCount(max(sent - received, 0), sent)
 
 
-def spread(client: Host, server: Host, count: int) -> Spread:
+def measure_spread(client: Host, server: Host, count: int) -> MeasuredSpread:
     with datagrams(client, server) as udp:
         for number in range(count):
             udp.send(number, 100)
             time.sleep(_PAUSE_S)
         times = udp.finish(0.0).one_way_ns
-    return Spread(statistics.stdev(times) if len(times) > 1 else 0.0, len(times))
+    return MeasuredSpread(statistics.stdev(times) if len(times) > 1 else 0.0, len(times))
 
 
 _PROGRAMS: Final = ("redis-server", "redis-benchmark")
@@ -309,11 +317,11 @@ _BENCHMARK_S: Final = 120.0
 
 
 def missing_program() -> str | None:
-    """Why there can be no figure: the programs that are missing; None if both are installed."""
-    absent = [name for name in _PROGRAMS if shutil.which(name) is None]
-    if not absent:
+    """The reason why redis cannot be measured: the programs that are missing. None: both are installed."""
+    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+    if not missing:
         return None
-    return f"{' and '.join(absent)} not found (Debian's packages redis-server, redis-tools)"
+    return f"{' and '.join(missing)} not found (Debian's packages redis-server, redis-tools)"
 
 
 def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -> float:
@@ -322,21 +330,21 @@ def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -
     with tempfile.TemporaryDirectory(prefix="howfar-redis-") as folder:
         command = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_PORT), "--protected-mode", "no"]
         command += ["--save", "", "--appendonly", "no", "--dir", folder]
-        running = Companion(server, command, stdin=quiet, stdout=quiet, stderr=quiet)
+        redis = ManagedProcess(server, command, stdin=quiet, stdout=quiet, stderr=quiet)
         try:
-            wait_until(lambda: _responds(host, running), "redis-server to answer", _READY_S)
+            wait_until(lambda: _responds(host, redis), "redis-server to answer", _READY_S)
             return _benchmark(client, _REQUESTS_QUICK if quick else _REQUESTS)
         finally:
-            running.end()
+            redis.end()
 
 
-def _responds(host: Host, running: Companion) -> bool:
+def _responds(host: Host, server: ManagedProcess) -> bool:
     def ping() -> bytes:
         with socket.create_connection((SERVER_ADDRESS, _PORT), timeout=1) as connection:
             connection.sendall(b"PING\r\n")
             return connection.recv(64)
 
-    if not running.alive():
+    if not server.alive():
         raise LabError("redis-server ended before it answered", "Try to start it by hand.")
     with contextlib.suppress(OSError):
         return host.within(ping).startswith(b"+PONG")
@@ -348,14 +356,14 @@ def _benchmark(client: Launcher, requests: int) -> float:
     command += ["-n", str(requests), "-t", "get", "--csv"]
     process = client.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        output, wrong = process.communicate(timeout=_BENCHMARK_S)
+        output, error_output = process.communicate(timeout=_BENCHMARK_S)
     except subprocess.TimeoutExpired as error:
         raise LabError(f"redis-benchmark did not end within {_BENCHMARK_S:.0f} s") from error
     finally:
         process.kill()
         process.wait()
     if process.returncode != 0:
-        raise LabError(f"redis-benchmark failed: {wrong.strip()[-300:]}")
+        raise LabError(f"redis-benchmark failed: {error_output.strip()[-300:]}")
     return read_rate(output)
 
 
@@ -369,14 +377,14 @@ def read_rate(text: str) -> float:
 
 
 UNLIMITED: Final = LinkPoint(rtt_ms=0, rate_gbit=None)
-BESIDE_HOGS: Final = LinkPoint(rtt_ms=1, rate_gbit=1)
-_LONGEST_S: Final = 120
+LINK_WITH_HOGS: Final = LinkPoint(rtt_ms=1, rate_gbit=1)
+_HOG_LIFETIME_S: Final = 120
 """Time after which a hog ends by itself if nothing ends it."""
 _PINGS: Final = 3000
 """Number of pings; each is two packets and their acknowledgements, so that p99.9 is not a single packet."""
 _PINGS_QUICK: Final = 300
-_LOST_OF, _LOST_OF_QUICK = 10_000, 3_000
-_SPREAD_OF, _SPREAD_OF_QUICK = 1_000, 300
+_LOSS_DATAGRAMS, _LOSS_DATAGRAMS_QUICK = 10_000, 3_000
+_SPREAD_DATAGRAMS, _SPREAD_DATAGRAMS_QUICK = 1_000, 300
 """Number of datagrams."""
 VETH: Final = "veth"
 
@@ -394,54 +402,54 @@ class Extras:
         self._drops: dict[str, list[int]] = defaultdict(list)
         self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._no_redis = missing_program()
-        self._lost: list[Lost] = []
-        self._spreads: list[Spread] = []
+        self._lost: list[LossCount] = []
+        self._spreads: list[MeasuredSpread] = []
         self._refused: dict[ExtraName, str] = {}
         """Why our back-end does not support an extra."""
 
     def steps(self) -> Sequence[Callable[[], None]]:
-        made: list[Callable[[], None]] = [self._unlimited]
+        steps: list[Callable[[], None]] = [self._unlimited]
         if self._no_redis is None:
-            made.append(self._redis)
+            steps.append(self._redis)
         if self._hogs:
-            made.append(self._with_hogs)
-        made += [self._loss, self._jitter]
-        return tuple(made)
+            steps.append(self._with_hogs)
+        steps += [self._loss, self._jitter]
+        return tuple(steps)
 
     def found(self, backend: str, privileged: bool) -> tuple[Extra, ...]:
         """What was measured; empty when extras were not requested."""
         if not self._runs:
             return ()
         unlimited = self._runs["unlimited", "ours"]
-        made = [self._extra("unlimited", "one stream, no rate", "Gb/s", judge_unlimited(backend, unlimited))]
+        extras = [self._extra("unlimited", "one stream, no rate", "Gb/s", judge_unlimited(backend, unlimited))]
         if self._no_redis is None:
-            pairs = zip(self._runs["redis", "ours"], self._runs["redis", VETH], strict=True)
-            bars = judge_redis([ours / bare for ours, bare in pairs])
-            made.append(self._extra("redis", "redis GET, 50 connections, no delay", "requests/s", bars))
+            rate_pairs = zip(self._runs["redis", "ours"], self._runs["redis", VETH], strict=True)
+            bars = judge_redis([ours / bare for ours, bare in rate_pairs])
+            extras.append(self._extra("redis", "redis GET, 50 connections, no delay", "requests/s", bars))
         else:
             what = "redis GET, 50 connections, no delay"
-            made.append(Extra(name="redis", what=what, unit="requests/s", skipped=self._no_redis))
+            extras.append(Extra(name="redis", what=what, unit="requests/s", skipped=self._no_redis))
         if self._hogs:
-            late = self._runs["hogs", "ours"]
-            bars = judge_hogs(late, privileged) if late else ()
-            what = f"lateness p99.9 beside {self._hogs} CPU hogs, RTT {BESIDE_HOGS.rtt_ms:g} ms"
-            made.append(self._extra("hogs", what, "µs", bars, best=min))
-        return (*made, *self._effects())
+            lateness_us = self._runs["hogs", "ours"]
+            bars = judge_hogs(lateness_us, privileged) if lateness_us else ()
+            what = f"lateness p99.9 beside {self._hogs} CPU hogs, RTT {LINK_WITH_HOGS.rtt_ms:g} ms"
+            extras.append(self._extra("hogs", what, "µs", bars, best=min))
+        return (*extras, *self._effects())
 
     def _effects(self) -> Sequence[Extra]:
         def nearest(point: float) -> Callable[[Sequence[float]], float]:
-            return lambda runs: min(runs, key=lambda one: abs(one - point))
+            return lambda runs: min(runs, key=lambda value: abs(value - point))
 
         percent, expected_ms = LOSS_SHARE * 100, DEVIATION_NS / 1e6
-        lost = judge_loss([run.count for run in self._lost], [run.of for run in self._lost], LOSS_SHARE)
-        jitter = judge_jitter(self._runs["jitter", "ours"], [run.of for run in self._spreads], expected_ms)
+        loss_bars = judge_loss([run.count for run in self._lost], [run.of for run in self._lost], LOSS_SHARE)
+        jitter_bars = judge_jitter(self._runs["jitter", "ours"], [run.of for run in self._spreads], expected_ms)
         return (
-            self._extra("loss", f"datagrams lost of a loss of {percent:g} %", "%", lost, best=nearest(percent)),
+            self._extra("loss", f"datagrams lost of a loss of {percent:g} %", "%", loss_bars, best=nearest(percent)),
             self._extra(
                 "jitter",
                 f"standard deviation of the one-way time, of a normal jitter of {expected_ms:g} ms",
                 "ms",
-                jitter,
+                jitter_bars,
                 best=nearest(expected_ms),
             ),
         )
@@ -454,16 +462,16 @@ class Extras:
         bars: tuple[Verdict, ...],
         best: Callable[[Sequence[float]], float] = max,
     ) -> Extra:
-        sides = {side: Figure.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name and runs}
+        sides = {side: Measurement.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name and runs}
         ours = sides.pop("ours", None)
-        beside = tuple(Compared(name=side, figure=figure) for side, figure in sides.items())
+        others = tuple(Compared(name=side, figure=figure) for side, figure in sides.items())
         skipped = None if ours is not None else self._refused.get(name, "this back-end counts none")
         return Extra(
             name=name,
             what=what,
             unit=unit,
             ours=ours,
-            beside=beside,
+            beside=others,
             bars=(*bars, *judge_drops(self._drops[name])),
             skipped=skipped,
         )
@@ -515,7 +523,7 @@ class Extras:
     def _with_hogs(self) -> None:
         """Read the emulator's count of lateness over our link; a peer has no such count, so the RTTs of both are reported too."""
         count = self._count(_PINGS, _PINGS_QUICK)
-        probed = self._ours.shape(BESIDE_HOGS)
+        probed = self._ours.shape(LINK_WITH_HOGS)
         with hogs(self._hogs):
             excess_us = _excess_us(probed, count)
             timer_us = timer_lateness_us(count)
@@ -530,28 +538,30 @@ class Extras:
         bare = ping(self._bare().probed(), count, UNLIMITED.rtt_ns)
         self._runs["hogs", "RTT p99 - p50 of the bare cable, alone"].append((bare.p99_ns - bare.p50_ns) / 1e3)
         if self._delayed is not None:
-            probed, _ = self._delayed(BESIDE_HOGS)
+            probed, _ = self._delayed(LINK_WITH_HOGS)
             with hogs(self._hogs):
                 self._runs["hogs", f"RTT p99 excess of {self._setup.peer.name}"].append(_excess_us(probed, count))
 
     def _loss(self) -> None:
-        if self._start("loss", lossy(self._seed(len(self._lost)))):
+        if self._start("loss", link_with_loss(self._seed(len(self._lost)))):
             network = self._ours.link.network
-            found = count_lost(network.client, network.server, self._count(_LOST_OF, _LOST_OF_QUICK))
+            found = count_lost(network.client, network.server, self._count(_LOSS_DATAGRAMS, _LOSS_DATAGRAMS_QUICK))
             self._lost.append(found)
             self._runs["loss", "ours"].append(found.count / max(found.of, 1) * 100)
             self._count_drops("loss")
 
     def _jitter(self) -> None:
         """Measure jitter, over the bare cable as well, which shows the machine's own scatter."""
-        if self._start("jitter", jittery(self._seed(len(self._spreads)))):
+        if self._start("jitter", link_with_jitter(self._seed(len(self._spreads)))):
             network, bare = self._ours.link.network, self._bare()
-            count = self._count(_SPREAD_OF, _SPREAD_OF_QUICK)
-            found = spread(network.client, network.server, count)
+            count = self._count(_SPREAD_DATAGRAMS, _SPREAD_DATAGRAMS_QUICK)
+            found = measure_spread(network.client, network.server, count)
             self._spreads.append(found)
             self._runs["jitter", "ours"].append(found.deviation_ns / 1e6)
             self._count_drops("jitter")
-            self._runs["jitter", VETH].append(spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6)
+            self._runs["jitter", VETH].append(
+                measure_spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6
+            )
 
     def _start(self, name: ExtraName, point: LinkSpec) -> bool:
         """Start the effect with counters at 0, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
@@ -574,9 +584,9 @@ class Extras:
 
 
 def _excess_us(probed: ProbedLink, count: int) -> float:
-    return (ping(probed, count, BESIDE_HOGS.rtt_ns, keep_awake=False).p99_ns - BESIDE_HOGS.rtt_ns) / 1e3
+    return (ping(probed, count, LINK_WITH_HOGS.rtt_ns, keep_awake=False).p99_ns - LINK_WITH_HOGS.rtt_ns) / 1e3
 
 
 def hogs(count: int) -> AbstractContextManager[None]:
-    """`count` ordinary programs that each keep a CPU busy."""
-    return spinning([()] * count, _LONGEST_S)
+    """Run `count` ordinary programs that each keep a CPU busy, until the context ends."""
+    return run_spinners([()] * count, _HOG_LIFETIME_S)

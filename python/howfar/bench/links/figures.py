@@ -119,7 +119,7 @@ class Row(Described):
     """Why the peer has no figures for this link although it was available."""
 
 
-class Figure(Described):
+class Measurement(Described):
     """One figure over several runs."""
 
     median: float
@@ -133,7 +133,7 @@ class Figure(Described):
 
 class Compared(Described):
     name: str
-    figure: Figure
+    figure: Measurement
 
 
 ExtraName = Literal["unlimited", "redis", "hogs", "loss", "jitter"]
@@ -145,7 +145,7 @@ class Extra(Described):
     name: ExtraName
     what: str
     unit: str
-    ours: Figure | None = None
+    ours: Measurement | None = None
     beside: tuple[Compared, ...] = ()
     """The same measurement over a bare cable, or over the peer."""
     bars: tuple[Verdict, ...] = ()
@@ -209,7 +209,7 @@ def _share(gbit: float, point: LinkPoint) -> float | None:
     return None if point.expected_gbit is None else gbit / point.expected_gbit
 
 
-def _obtained(runs: Sequence[Run], point: LinkPoint) -> Obtained:
+def _medians(runs: Sequence[Run], point: LinkPoint) -> Obtained:
     gbit = median(run.goodput_gbit for run in runs)
     return Obtained(
         rtt_ms_p50=median(run.rtt_ms_p50 for run in runs),
@@ -230,7 +230,7 @@ def row(
         asked=point,
         rest_rtt_ms=rest_rtt_ms,
         backend=backend,
-        obtained=_obtained(ours, point),
+        obtained=_medians(ours, point),
         cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in ours]),
         machine_core_per_gbit=_median([run.machine_core_per_gbit for run in ours]),
         lateness_us_p999=_median([run.lateness_us_p999 for run in ours]),
@@ -254,7 +254,7 @@ def row(
 
 def _peer(name: str, note: str, runs: Sequence[Run], point: LinkPoint) -> Peer:
     return Peer(
-        **_obtained(runs, point).model_dump(),
+        **_medians(runs, point).model_dump(),
         name=name,
         cpu_core_per_gbit=_median([run.cpu_core_per_gbit for run in runs]),
         machine_core_per_gbit=_median([run.machine_core_per_gbit for run in runs]),

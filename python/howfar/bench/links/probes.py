@@ -73,13 +73,13 @@ class BareCable:
 @contextmanager
 def open_cable(bdp_bytes: int) -> Iterator[BareCable]:
     """A bare cable, in the sandbox. The hosts disappear when their descriptors are closed. Raises LinkFailed, EngineError."""
-    with ExitStack() as ledger:
-        network = build_network(ledger)
-        ledger.enter_context(cable_directly(network))
+    with ExitStack() as stack:
+        network = build_network(stack)
+        stack.enter_context(cable_directly(network))
         size_buffers(network, bdp_bytes)
         shares = share_cpus(usable_cpus())
         launcher = network.server.launcher(shares.server)
-        echo = ledger.enter_context(EngineProcess(EchoJob(host=SERVER_ADDRESS), launcher))
+        echo = stack.enter_context(EngineProcess(EchoJob(host=SERVER_ADDRESS), launcher))
         listening = echo.read()
         if not isinstance(listening, Listening):
             raise LinkFailed(f"the echo answered {listening.event!r}")
@@ -89,8 +89,8 @@ def open_cable(bdp_bytes: int) -> Iterator[BareCable]:
 _EDGE_S: Final = 0.1
 """Time cut off at both ends of the CPU window, because the probe starts a little later."""
 _IDLE_PINGS: Final = 30
-_PATIENCE_NS: Final = 10_000_000_000
-_PING_PATIENCE_NS: Final = 10_000_000
+_TIMEOUT_NS: Final = 10_000_000_000
+_PING_TIMEOUT_NS: Final = 10_000_000
 """Time that a ping may take in addition to four times its RTT: with hogs each end waits for a CPU."""
 _CLASSES: Final = {os.SCHED_FIFO: "real-time class", os.SCHED_RR: "real-time class", os.SCHED_OTHER: "ordinary"}
 
@@ -119,9 +119,9 @@ class Transfer:
         return None if cores is None or gbit <= 0 else cores / gbit
 
 
-def ping_patience_ns(count: int, rtt_ns: int) -> int:
+def ping_timeout_ns(count: int, rtt_ns: int) -> int:
     """How long `count` pings may take together."""
-    return _PATIENCE_NS + count * (4 * rtt_ns + _PING_PATIENCE_NS)
+    return _TIMEOUT_NS + count * (4 * rtt_ns + _PING_TIMEOUT_NS)
 
 
 def runs_on(pid: int | None) -> RunsOn | None:
@@ -139,11 +139,11 @@ def runs_on(pid: int | None) -> RunsOn | None:
 
 def ping(link: ProbedLink, count: int, rtt_ns: int, *, keep_awake: bool = True) -> RttResult:
     """RTT over one connection; the time limit depends on `rtt_ns`. Raises EngineError."""
-    longest_ns = ping_patience_ns(count, rtt_ns)
+    limit_ns = ping_timeout_ns(count, rtt_ns)
     with ExitStack() as stack:
         if keep_awake:
-            stack.enter_context(awake(usable_cpus(), longest_s=longest_ns // 10**9))
-        result = run_probe(RttJob(host=link.host, port=link.port, count=count, timeout_ns=longest_ns), link.client)
+            stack.enter_context(awake(usable_cpus(), longest_s=limit_ns // 10**9))
+        result = run_probe(RttJob(host=link.host, port=link.port, count=count, timeout_ns=limit_ns), link.client)
     if not isinstance(result, RttResult):
         raise EngineError(f"the RTT probe answered {result.event!r}", "Please report this.")
     return result
@@ -178,18 +178,18 @@ def measure(link: ProbedLink, point: LinkPoint, times: Times) -> Run:
     watch, count = LoadWatch(), times.pings(point.rtt_ns)
     at_rest = ping(link, count, point.rtt_ns)
     from_idle = ping(link, min(count, _IDLE_PINGS), point.rtt_ns, keep_awake=False)
-    moved = transfer(link, *times.transfer(point))
+    bulk_transfer = transfer(link, *times.transfer(point))
     return Run(
         rtt_ms_p50=at_rest.p50_ns / 1e6,
         rtt_ms_p99=at_rest.p99_ns / 1e6,
         rtt_ms_min=min(at_rest.min_ns, from_idle.min_ns) / 1e6,
         rtt_ms_p50_from_idle=from_idle.p50_ns / 1e6,
-        goodput_gbit=moved.result.bits_per_second / 1e9,
-        cpu_core_per_gbit=moved.per_gbit(moved.process_cores),
-        machine_core_per_gbit=moved.per_gbit(moved.machine_cores),
-        retransmits=moved.result.retransmits,
-        congestion_control=moved.result.congestion_control,
-        steal_share=moved.steal_share,
+        goodput_gbit=bulk_transfer.result.bits_per_second / 1e9,
+        cpu_core_per_gbit=bulk_transfer.per_gbit(bulk_transfer.process_cores),
+        machine_core_per_gbit=bulk_transfer.per_gbit(bulk_transfer.machine_cores),
+        retransmits=bulk_transfer.result.retransmits,
+        congestion_control=bulk_transfer.result.congestion_control,
+        steal_share=bulk_transfer.steal_share,
         load_average=watch.finish().load_average_1m,
     )
 
@@ -210,13 +210,15 @@ def with_counters(run: Run, stats: LinkStats | None) -> Run:
 def unmodelled_drops(stats: LinkStats) -> int | None:
     """Segments (for a full socket: packets) lost for no modelled reason. None if none is known, but not all are counted."""
     drops = [direction.drops for direction in (stats.to_server, stats.to_client)]
-    known = sum(each.arena + (each.socket or 0) + each.transmit for each in drops)
-    return None if known == 0 and any(each.socket is None for each in drops) else known
+    known = sum(
+        direction_drops.arena + (direction_drops.socket or 0) + direction_drops.transmit for direction_drops in drops
+    )
+    return None if known == 0 and any(direction_drops.socket is None for direction_drops in drops) else known
 
 
 _PAUSE_S: Final = 500e-6
-_PATIENCE_S: Final = 60.0
-_TIMER: Final = f"""
+_TIMEOUT_S: Final = 60.0
+_TIMER_PROGRAM: Final = f"""
 import json, os, sys, time
 try:
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
@@ -239,21 +241,25 @@ def timer_lateness_us(count: int) -> float:
     No link can be more punctual: it separates a missed bar from a hypervisor that takes the CPU away. Raises LabError.
     """
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _TIMER, str(count)], capture_output=True, text=True, timeout=_PATIENCE_S, check=True
+        completed = subprocess.run(
+            [sys.executable, "-c", _TIMER_PROGRAM, str(count)],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise LabError(f"the timer that measures this machine's lateness failed: {error}") from error
-    return float(json.loads(done.stdout)["p999_us"])
+    return float(json.loads(completed.stdout)["p999_us"])
 
 
-_STAMP: Final = struct.Struct("=QQ")
+_STAMP_FORMAT: Final = struct.Struct("=QQ")
 _TIMESPEC: Final = struct.Struct("@ll")
 _SO_TIMESTAMPNS: Final = 35
 """The receiving kernel's timestamp, on the wall clock, which excludes the wakeup of this program."""
-QUIET_S: Final = 0.3
+SILENCE_S: Final = 0.3
 """Silence after the last datagram and the longest delay; after it nothing will arrive."""
-PACE: Final = 40
+BATCH_DATAGRAMS: Final = 40
 """Datagrams sent without a pause; fewer than any socket buffer holds."""
 _BUFFER_BYTES: Final = 4 * 2**20
 
@@ -267,20 +273,20 @@ class Arrivals:
     sent_at_ns: list[int] = field(default_factory=list)
 
 
-def _receive(sink: socket.socket, seen: Arrivals, ended: threading.Event) -> None:
+def _receive(sink: socket.socket, arrivals: Arrivals, stop: threading.Event) -> None:
     while True:
         try:
-            data, notes, _, _ = sink.recvmsg(65536, 64)
+            data, ancillary, _, _ = sink.recvmsg(65536, 64)
         except TimeoutError:
-            if ended.is_set():
+            if stop.is_set():
                 return
             continue
-        seconds, ns = _TIMESPEC.unpack(notes[0][2])
-        now_ns = seconds * 10**9 + ns
-        number, sent_ns = _STAMP.unpack_from(data)
-        seen.numbers.append(number)
-        seen.sent_at_ns.append(sent_ns)
-        seen.one_way_ns.append(now_ns - sent_ns)
+        seconds, ns = _TIMESPEC.unpack(ancillary[0][2])
+        received_ns = seconds * 10**9 + ns
+        number, sent_ns = _STAMP_FORMAT.unpack_from(data)
+        arrivals.numbers.append(number)
+        arrivals.sent_at_ns.append(sent_ns)
+        arrivals.one_way_ns.append(received_ns - sent_ns)
 
 
 @dataclass
@@ -288,14 +294,14 @@ class Datagrams:
     """Numbered, timestamped datagrams from client to server. One process holds both ends, so one clock gives one-way times."""
 
     source: socket.socket
-    seen: Arrivals
-    ended: threading.Event
+    arrivals: Arrivals
+    stop: threading.Event
     receiver: threading.Thread
 
     def send(self, number: int, payload: int) -> None:
-        self.source.send(_STAMP.pack(number, time.time_ns()).ljust(payload, b"\0"))
+        self.source.send(_STAMP_FORMAT.pack(number, time.time_ns()).ljust(payload, b"\0"))
 
-    def send_all(self, count: int, payload: int = 100, pace: int = PACE) -> None:
+    def send_all(self, count: int, payload: int = 100, pace: int = BATCH_DATAGRAMS) -> None:
         """Send datagrams in batches with pauses in which the receiver can follow, so that only the link's buffer can be full."""
         for number in range(count):
             self.send(number, payload)
@@ -304,9 +310,9 @@ class Datagrams:
 
     def finish(self, longest_delay_s: float) -> Arrivals:
         time.sleep(longest_delay_s)
-        self.ended.set()
+        self.stop.set()
         self.receiver.join()
-        return self.seen
+        return self.arrivals
 
 
 @contextmanager
@@ -318,20 +324,20 @@ def datagrams(client: Host, server: Host) -> Iterator[Datagrams]:
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         sink.bind((SERVER_ADDRESS, 0))
-        sink.settimeout(QUIET_S)
+        sink.settimeout(SILENCE_S)
         return sink
 
     sink = server.within(bind)
     source = client.within(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     source.connect(sink.getsockname())
-    seen, ended = Arrivals(), threading.Event()
-    receiver = threading.Thread(target=_receive, args=(sink, seen, ended))
+    arrivals, stop = Arrivals(), threading.Event()
+    receiver = threading.Thread(target=_receive, args=(sink, arrivals, stop))
     receiver.start()
     try:
-        yield Datagrams(source, seen, ended, receiver)
+        yield Datagrams(source, arrivals, stop, receiver)
     finally:
-        ended.set()
+        stop.set()
         receiver.join()
         source.close()
         sink.close()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols import caches, mysql, postgresql
-from howfar.doctor.protocols.session import Guarded, ServerProtocol
+from howfar.doctor.protocols.session import GuardedProtocol, ServerProtocol
 
-_SPOKEN: dict[Kind, ServerProtocol] = {
+_BY_KIND: dict[Kind, ServerProtocol] = {
     Kind.MYSQL: mysql.Mysql(),
     Kind.REDIS: caches.Redis(),
     Kind.MEMCACHED: caches.Memcached(),
     Kind.POSTGRESQL: postgresql.Postgresql(),
 }
-PROTOCOLS = {kind: Guarded(kind, protocol) for kind, protocol in _SPOKEN.items()}
+PROTOCOLS = {kind: GuardedProtocol(kind, protocol) for kind, protocol in _BY_KIND.items()}

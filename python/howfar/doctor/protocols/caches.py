@@ -12,8 +12,8 @@ from howfar.doctor.protocols.session import (
     Endpoint,
     Greeting,
     ListedSession,
-    Nobody,
-    NotThis,
+    NothingListens,
+    NoValidAnswer,
     Refused,
     SelfReport,
     Tls,
@@ -42,9 +42,10 @@ _STATEMENTS = (
     "cmd_get", "cmd_set", "cmd_touch", "cmd_meta", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits",
     "decr_misses",
 )  # fmt: skip
-"""Counters whose sum is an upper bound of the commands: each key of a multi-key get counts, and a meta command counts twice."""
+"""Counters whose sum is an upper bound of the number of commands: each key of a multi-key get counts, and a meta command counts
+twice."""
 
-S = TypeVar("S")
+OpenedSession = TypeVar("OpenedSession")
 
 
 @contextlib.contextmanager
@@ -60,7 +61,7 @@ class _Session:
     """A session of a line protocol. Its first answer shows which protocol the server speaks."""
 
     def __init__(self, endpoint: Endpoint, question: bytes, expected: tuple[str, ...]) -> None:
-        """Connect and send `question`. Raises NotThis if the answer begins with none of `expected`."""
+        """Connect and send `question`. Raises NoValidAnswer if the answer begins with none of `expected`."""
         self.peer = dial(endpoint)
         self.lines = Lines(self.peer)
         try:
@@ -70,46 +71,48 @@ class _Session:
                 self.lines.send(question)
             self.first = self.lines.line()
             if not self.first.startswith(expected):
-                raise NotThis("it speaks another protocol")
+                raise NoValidAnswer("it speaks another protocol")
         except PeerError as error:
             self.close()
-            raise NotThis(error.message) from error
-        except NotThis:
+            raise NoValidAnswer(error.message) from error
+        except NoValidAnswer:
             self.close()
             raise
 
     def exchange(self, question: bytes, answer: bytes) -> None:
         if not self.peer.exchange(question).startswith(answer):
-            raise NotThis("it stopped answering pings")
+            raise NoValidAnswer("it stopped answering pings")
 
     def close(self) -> None:
         self.lines.close()
 
 
-def _first_answering(endpoint: Endpoint, open_session: Callable[[Endpoint], S]) -> tuple[S, Tls]:
-    """A session without TLS, or with TLS if that fails. Sockets are never encrypted; if TLS was requested, only TLS is tried."""
+def _open_plain_or_tls(
+    endpoint: Endpoint, open_session: Callable[[Endpoint], OpenedSession]
+) -> tuple[OpenedSession, Tls]:
+    """Open a session without TLS or, if that fails, with TLS. If TLS was requested, only TLS is tried; Unix sockets never use it."""
     if endpoint.path is not None:
         return open_session(replace(endpoint, tls=False)), "none"
     if endpoint.tls:
         return open_session(endpoint), "always"
     try:
         return open_session(endpoint), "none"
-    except Nobody:
+    except NothingListens:
         raise
-    except NotThis as in_plain_text:
+    except NoValidAnswer as in_plain_text:
         try:
             return open_session(replace(endpoint, tls=True)), "always"
-        except NotThis:
+        except NoValidAnswer:
             raise in_plain_text from None
 
 
-def _pid(text: str) -> int | None:
+def _parse_pid(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
 class Redis:
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        session, tls = _first_answering(endpoint, RedisSession)
+        session, tls = _open_plain_or_tls(endpoint, RedisSession)
         try:
             session.log_in(login)
             info = session.info("server")
@@ -119,7 +122,7 @@ class Redis:
             session.close()
         name = "Valkey" if "valkey_version" in info else "Redis"
         version = info.get("valkey_version", info.get("redis_version", ""))
-        return Greeting(f"{name} {version}".strip(), tls, "none", None, _pid(info.get("process_id", "")))
+        return Greeting(f"{name} {version}".strip(), tls, "none", None, _parse_pid(info.get("process_id", "")))
 
     def open(self, endpoint: Endpoint, login: Login) -> RedisSession:
         session = RedisSession(endpoint)
@@ -155,14 +158,14 @@ class RedisSession(_Session):
         self.exchange(_PING, b"+PONG\r\n")
 
     def request(self, *arguments: str) -> Any:
-        """The answer to a command. Raises Refused with the server's error, or NotThis."""
+        """The answer to a command. Raises Refused with the server's error, or NoValidAnswer."""
         with _refusals():
             return ask(self.lines, *arguments)
 
     def _text(self, *arguments: str) -> str:
         answer = self.request(*arguments)
         if not isinstance(answer, str):
-            raise NotThis(f"it does not answer {arguments[0]} as Redis does")
+            raise NoValidAnswer(f"it does not answer {arguments[0]} as Redis does")
         return answer
 
     def info(self, section: str) -> dict[str, str]:
@@ -182,7 +185,7 @@ class RedisSession(_Session):
             for name in _SETTINGS:
                 answer = self.request("CONFIG", "GET", name)
                 if not isinstance(answer, list):
-                    raise NotThis("it does not answer CONFIG as Redis does")
+                    raise NoValidAnswer("it does not answer CONFIG as Redis does")
                 settings |= dict(zip(answer[::2], answer[1::2], strict=False))
         except Refused as refused:
             hidden.append(("its configuration", str(refused), "an account that may CONFIG GET"))
@@ -190,27 +193,31 @@ class RedisSession(_Session):
             own = self.request("CLIENT", "ID")
             listed = (pairs(line, " ", "=") for line in split(self._text("CLIENT", "LIST"), "\n"))
             tls_port = settings.get("tls-port", "0")
-            sessions = tuple(_listed(client, tls_port) for client in listed if client.get("id", str(own)) != str(own))
+            sessions = tuple(
+                _parse_client(client, tls_port) for client in listed if client.get("id", str(own)) != str(own)
+            )
         except Refused as refused:
             hidden.append(("its sessions", str(refused), "an account that may CLIENT LIST"))
         return SelfReport(config_file, sessions, tuple(hidden), settings)
 
 
-def _listed(client: dict[str, str], tls_port: str) -> ListedSession:
+def _parse_client(client: dict[str, str], tls_port: str) -> ListedSession:
     if "U" in client.get("flags", "") or client.get("addr", "").endswith(":0"):
         return ListedSession(None, None, False, False)
     port = client.get("addr", "").rpartition(":")[2]
-    to = client.get("laddr", "").rpartition(":")[2]
-    return ListedSession(int(port) if port.isdigit() else None, None, to == tls_port if to else None, False)
+    server_port = client.get("laddr", "").rpartition(":")[2]
+    return ListedSession(
+        int(port) if port.isdigit() else None, None, server_port == tls_port if server_port else None, False
+    )
 
 
 class Memcached:
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        session, tls = _first_answering(endpoint, MemcachedSession)
+        session, tls = _open_plain_or_tls(endpoint, MemcachedSession)
         with contextlib.closing(session):
             if session.refusal is not None:
                 return Greeting("Memcached", tls, "none", session.refusal)
-            pid = _pid(session.stats().get("pid", ""))
+            pid = _parse_pid(session.stats().get("pid", ""))
         return Greeting(f"Memcached {session.first.removeprefix('VERSION ')}", tls, "none", None, pid)
 
     def open(self, endpoint: Endpoint, login: Login) -> MemcachedSession:
@@ -223,7 +230,7 @@ class Memcached:
 
 class MemcachedSession(_Session):
     statements_by_counters = 0
-    """Zero, because only gets, sets and the like count as statements, not `stats`."""
+    """Zero, because `stats` does not count as a statement: only gets, sets and the like do."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, _VERSION, _MEMCACHED_ANSWERS)
@@ -237,9 +244,9 @@ class MemcachedSession(_Session):
             return stats(self.lines, about)
 
     def counters(self) -> Counters:
-        seen = self.stats()
-        done = sum(int(seen.get(name, "0")) for name in _STATEMENTS)
-        return Counters(count_of(seen, "total_connections"), done, None)
+        counts = self.stats()
+        statements = sum(int(counts.get(name, "0")) for name in _STATEMENTS)
+        return Counters(count_of(counts, "total_connections"), statements, None)
 
     def report(self) -> SelfReport:
         return SelfReport(None, (), (), self.stats("settings"))

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB. PyMySQL logs in; pings use its socket directly, because its packet reader takes as long as the network."""
+"""MySQL and MariaDB. PyMySQL logs in; pings use its socket directly, because its packet reader takes as long as the round trip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from howfar.doctor.protocols.session import (
     Endpoint,
     Greeting,
     ListedSession,
-    NotThis,
+    NoValidAnswer,
     Refused,
     SelfReport,
     Tls,
@@ -39,9 +39,10 @@ _ZSTD = 1 << 26
 _NO_PASSWORD_ERROR, _LOCKED = 1698, 3118
 """ER_ACCESS_DENIED_NO_PASSWORD_ERROR and ER_ACCOUNT_HAS_BEEN_LOCKED, which PyMySQL does not define."""
 _FIRST_BYTES = ((0, 0x0A), (0, 0xFF))
-"""Packet number, then protocol version or an error (too many connections, host blocked). The X protocol begins differently."""
-_CLIENTS_OWN_ERRORS = range(2000, 3000)
-_OF_LOGINS = (
+"""What a greeting may begin with: the packet number, then the protocol version or an error (too many connections, host blocked). The
+X protocol begins differently."""
+_CLIENT_ERRORS = range(2000, 3000)
+_LOGIN_ERRORS = (
     ER.DBACCESS_DENIED_ERROR,
     ER.ACCESS_DENIED_ERROR,
     ER.HOST_NOT_PRIVILEGED,
@@ -55,7 +56,7 @@ _VARIABLES = (
     "performance_schema", "protocol_compression_algorithms", "skip_name_resolve",
 )  # fmt: skip
 _COUNTERS = ("Connections", "Questions", "Ssl_finished_accepts", "Ssl_accepts")
-_BY_THREAD = (
+_TLS_BY_THREAD = (
     "SELECT t.PROCESSLIST_ID, MAX(CASE WHEN s.VARIABLE_NAME = 'Ssl_cipher' THEN s.VARIABLE_VALUE END), "
     "MAX(CASE WHEN s.VARIABLE_NAME = 'Compression' THEN s.VARIABLE_VALUE END) FROM performance_schema.threads t "
     "JOIN performance_schema.status_by_thread s USING (THREAD_ID) WHERE t.PROCESSLIST_ID IS NOT NULL "
@@ -66,13 +67,13 @@ _PIDS = "SELECT PROCESSLIST_ID, ATTR_VALUE FROM performance_schema.session_conne
 _SEES_OTHERS = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'"
 
 
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 """Maximum number of the server's packets between its greeting and its OK, as in the engine; PyMySQL itself has no limit."""
 
 
-class _Guarded:
-    """PyMySQL's connection as seen by its SHA-256 logins. They read `_secure` and `server_public_key` when they are about to send the
-    password itself; these raise an error if the rule of `howfar load` forbids that.
+class _GuardedConnection:
+    """A wrapper of PyMySQL's connection that is passed to its SHA-256 logins. These read `_secure` and `server_public_key` just before
+    they send the password itself; both properties raise an error if the rule of `howfar load` forbids that.
     """
 
     def __init__(self, connection: _Connection) -> None:
@@ -104,7 +105,7 @@ class _Guarded:
 
 class _CachingSha2:
     def __init__(self, connection: _Connection) -> None:
-        self._guarded = _Guarded(connection)
+        self._guarded = _GuardedConnection(connection)
 
     def authenticate(self, packet: Any) -> Any:
         return _auth.caching_sha2_password_auth(self._guarded, packet)
@@ -115,7 +116,7 @@ class _Sha256(_CachingSha2):
         return _auth.sha256_password_auth(self._guarded, packet)  # type: ignore[no-untyped-call]
 
 
-class _Clear:
+class _ClearPassword:
     """`mysql_clear_password`, and `dialog`, which requests the password for PAM."""
 
     def __init__(self, connection: _Connection) -> None:
@@ -155,24 +156,25 @@ class _Connection(pymysql.Connection):
     server_version: str
     _secure: bool
     _auth_plugin_name: str
-    _left: int | None = None
+    _packets_left: int | None = None
     """Number of packets that the login may still receive; None if no login is in progress."""
 
     def _request_authentication(self) -> None:
         if self._auth_plugin_name == "sha256_password":
-            # If the greeting names this plugin, PyMySQL answers with the password itself. With another one the server must request it.
+            # If the greeting names this plugin, PyMySQL at once sends the password itself. With another plugin the server must first
+            # request it.
             self._auth_plugin_name = "mysql_native_password"
-        self._left = _MOST_ROUNDS
+        self._packets_left = _MAX_ROUNDS
         super()._request_authentication()  # type: ignore[misc]  # its stubs lack it
-        self._left = None
+        self._packets_left = None
 
     def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
-        if self._left is not None:
-            self._left -= 1
-            if self._left < 0:
+        if self._packets_left is not None:
+            self._packets_left -= 1
+            if self._packets_left < 0:
                 raise err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, "the server's login has no end")
-        made = partial(_Packet, self.peer) if packet_type is MysqlPacket else packet_type
-        return super()._read_packet(made)  # type: ignore[no-untyped-call]
+        packet = partial(_Packet, self.peer) if packet_type is MysqlPacket else packet_type
+        return super()._read_packet(packet)  # type: ignore[no-untyped-call]
 
 
 def _not_sent(how: str, allowed_by: str) -> err.OperationalError:
@@ -196,42 +198,42 @@ _PLUGINS: dict[Any, Any] = {
     b"auth_socket": _ByAccount,
     b"caching_sha2_password": _CachingSha2,
     b"sha256_password": _Sha256,
-    b"mysql_clear_password": _Clear,
-    b"dialog": _Clear,
+    b"mysql_clear_password": _ClearPassword,
+    b"dialog": _ClearPassword,
 }
 
 
 class Mysql:
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        connection, refusal = _connected(endpoint, login)
+        connection, refusal = _connect(endpoint, login)
         refused, remedy = (str(refusal), refusal.remedy) if refusal is not None else (None, None)
         with contextlib.suppress(err.MySQLError):
             connection.close()
         if not getattr(connection, "server_version", ""):
             # An error instead of a greeting: too many connections, or the host is blocked. The product is then unknown.
             return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused, remedy=remedy)
-        able: int = getattr(connection, "server_capabilities", 0)
-        names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if able & bit]
-        tls: Tls = "offered" if able & CLIENT.SSL else "none"
+        capabilities: int = getattr(connection, "server_capabilities", 0)
+        names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if capabilities & bit]
+        tls: Tls = "offered" if capabilities & CLIENT.SSL else "none"
         return Greeting(named(connection.server_version), tls, " and ".join(names) or "none", refused, remedy=remedy)
 
     def open(self, endpoint: Endpoint, login: Login) -> MysqlSession:
-        connection, refusal = _connected(endpoint, login)
+        connection, refusal = _connect(endpoint, login)
         if refusal is not None:
             raise refusal
         return MysqlSession(connection)
 
 
-def _connected(endpoint: Endpoint, login: Login) -> tuple[_Connection, Refused | None]:
-    """PyMySQL's connection, and why the login was refused. Raises NotThis."""
-    connection = _undialled(endpoint, login)
-    connection.peer = _greeted(endpoint)
-    connection.ctx = _Tls(endpoint)
+def _connect(endpoint: Endpoint, login: Login) -> tuple[_Connection, Refused | None]:
+    """Connect and log in. Returns PyMySQL's connection, and why the login was refused or None. Raises NoValidAnswer."""
+    connection = _make_connection(endpoint, login)
+    connection.peer = _dial_and_check_greeting(endpoint)
+    connection.ctx = _TlsContext(endpoint)
     try:
         connection.connect(cast(Any, connection.peer))
     except err.MySQLError as error:
-        if not _is_servers(error) and not getattr(connection, "server_version", ""):
-            raise NotThis(_message(error)) from error
+        if not _is_server_error(error) and not getattr(connection, "server_version", ""):
+            raise NoValidAnswer(_message(error)) from error
         return connection, Refused(_message(error), _remedy(error))
     return connection, None
 
@@ -241,16 +243,16 @@ def _remedy(error: err.MySQLError) -> str | None:
     number = error.args[0] if error.args else None
     if number == CR.CR_AUTH_PLUGIN_CANNOT_LOAD:
         return "an account with another plugin: howfar doctor does not have this one"
-    return None if number in _OF_LOGINS else ""
+    return None if number in _LOGIN_ERRORS else ""
 
 
-def _is_servers(error: err.MySQLError) -> bool:
+def _is_server_error(error: err.MySQLError) -> bool:
     number = error.args[0] if error.args else None
-    return isinstance(number, int) and number != 0 and number not in _CLIENTS_OWN_ERRORS
+    return isinstance(number, int) and number != 0 and number not in _CLIENT_ERRORS
 
 
 @dataclass(frozen=True)
-class _Tls:
+class _TlsContext:
     """Passed to PyMySQL in place of a TLS context."""
 
     endpoint: Endpoint
@@ -270,7 +272,7 @@ class MysqlSession:
     def ping(self) -> None:
         answer = self.peer.exchange(_COM_PING)
         if len(answer) < 5 or answer[4] != 0:
-            raise NotThis("it stopped answering COM_PING")
+            raise NoValidAnswer("it stopped answering COM_PING")
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
         self.peer.expect()
@@ -280,9 +282,9 @@ class MysqlSession:
                 rows: Sequence[Sequence[Any]] = cursor.fetchall()
                 return rows
         except err.MySQLError as error:
-            if _is_servers(error):
+            if _is_server_error(error):
                 raise Refused(_message(error)) from error
-            raise NotThis(_message(error)) from error
+            raise NoValidAnswer(_message(error)) from error
 
     def _pairs(self, what: str, names: Sequence[str]) -> dict[str, str]:
         quoted = ", ".join(f"'{name}'" for name in names)
@@ -301,17 +303,19 @@ class MysqlSession:
         hidden: list[tuple[str, str, str]] = []
         by_thread: dict[int, tuple[bool | None, bool | None]] = {}
         pids: dict[int, int] = {}
-        layers = "which sessions encrypt or compress"
+        encryption_and_compression = "which sessions encrypt or compress"
         if settings.get("performance_schema") == "ON":
             try:
-                for number, cipher, compression in self.rows(_BY_THREAD):
+                for number, cipher, compression in self.rows(_TLS_BY_THREAD):
                     by_thread[number] = (cipher != "" if cipher is not None else None, compression == "ON")
                 pids = {number: int(value) for number, value in self.rows(_PIDS) if str(value).isdigit()}
             except Refused as refused:
-                hidden.append((layers, str(refused), "an account that may SELECT on performance_schema"))
+                hidden.append(
+                    (encryption_and_compression, str(refused), "an account that may SELECT on performance_schema")
+                )
         else:
-            why = "performance_schema is off, and nothing else shows other sessions"
-            hidden.append((layers, why, "performance_schema = ON in [mysqld], and a restart"))
+            reason = "performance_schema is off, and nothing else shows other sessions"
+            hidden.append((encryption_and_compression, reason, "performance_schema = ON in [mysqld], and a restart"))
         if not self.rows(_SEES_OTHERS)[0][0]:
             hidden.append(("other sessions", "the account lacks the privilege PROCESS", "GRANT PROCESS ON *.* TO it"))
         sessions = []
@@ -325,8 +329,8 @@ class MysqlSession:
         cluster = None
         try:
             cluster = read_cluster(self._pairs, self.rows)
-        except Refused as why:
-            hidden.append(("its cluster", str(why), "an account that may SELECT on performance_schema"))
+        except Refused as reason:
+            hidden.append(("its cluster", str(reason), "an account that may SELECT on performance_schema"))
         return SelfReport(None, tuple(sessions), tuple(hidden), settings, cluster=cluster)
 
     def close(self) -> None:
@@ -334,16 +338,16 @@ class MysqlSession:
             self._connection.close()
 
 
-def _greeted(endpoint: Endpoint) -> Peer:
-    """A connection in plain text with the server's greeting received but not consumed. Raises NotThis."""
+def _dial_and_check_greeting(endpoint: Endpoint) -> Peer:
+    """A connection without TLS whose greeting from the server was checked but not consumed. Raises NoValidAnswer."""
     peer = dial(replace(endpoint, tls=False))
     try:
         head = peer.peek(5)
         if (head[3], head[4]) not in _FIRST_BYTES:
-            raise NotThis("it sends no MySQL greeting")
+            raise NoValidAnswer("it sends no MySQL greeting")
         if endpoint.tls and not _offers_tls(peer.peek(4 + int.from_bytes(head[:3], "little"))):
-            raise NotThis("it offers no TLS")
-    except (NotThis, PeerError):
+            raise NoValidAnswer("it offers no TLS")
+    except (NoValidAnswer, PeerError):
         peer.close()
         raise
     return peer
@@ -352,11 +356,13 @@ def _greeted(endpoint: Endpoint) -> Peer:
 def _offers_tls(greeting: bytes) -> bool:
     """Whether the server offers TLS; checked before the login, because PyMySQL would otherwise continue in plain text."""
     end_of_version = greeting.find(b"\0", 5)
-    able = greeting[end_of_version + 14 : end_of_version + 16]  # past thread number, eight bytes of salt and a zero
-    return end_of_version > 0 and len(able) == 2 and bool(int.from_bytes(able, "little") & CLIENT.SSL)
+    capabilities = greeting[
+        end_of_version + 14 : end_of_version + 16
+    ]  # past thread number, eight bytes of salt and a zero
+    return end_of_version > 0 and len(capabilities) == 2 and bool(int.from_bytes(capabilities, "little") & CLIENT.SSL)
 
 
-def _undialled(endpoint: Endpoint, login: Login) -> _Connection:
+def _make_connection(endpoint: Endpoint, login: Login) -> _Connection:
     address: dict[str, Any] = (
         {"unix_socket": endpoint.path} if endpoint.path is not None else {"host": endpoint.host, "port": endpoint.port}
     )
@@ -387,5 +393,5 @@ def named(version: str) -> str:
     brand = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     if brand == "MariaDB":
         version = version.removeprefix("5.5.5-")
-    found = re.match(r"[\d.]+", version)
-    return f"{brand} {found.group() if found else version}"
+    number = re.match(r"[\d.]+", version)
+    return f"{brand} {number.group() if number else version}"

@@ -21,7 +21,7 @@ from howfar.doctor.protocols.session import (
     Endpoint,
     Greeting,
     ListedSession,
-    NotThis,
+    NoValidAnswer,
     Refused,
     SelfReport,
     Tls,
@@ -35,9 +35,9 @@ _SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 _PING = b"Q\0\0\0\x05\0"
 """An empty query; the answer is EmptyQueryResponse and ReadyForQuery."""
 _PONG = b"I\0\0\0\x04Z\0\0\0\x05I"
-_MOST_ITERATIONS = 1_000_000
+_MAX_ITERATIONS = 1_000_000
 """Maximum number of SCRAM iterations. The default is 4096; a peer that requests 2^31 would keep the client busy for an hour."""
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 _CLEAR_TEXT, _SASL_CONTINUE = 3, 11
 _DATABASE = "postgres"
 _TLS_NAMES: dict[bytes, Tls] = {b"S": "offered", b"N": "none"}
@@ -45,7 +45,7 @@ _COUNTERS = (
     "SELECT sum(sessions)::bigint, sum(xact_commit + xact_rollback)::bigint, sum(active_time)::float8, "
     "sum(idle_in_transaction_time)::float8 FROM pg_catalog.pg_stat_database"
 )
-_COUNTED_SINCE = 14
+_FIRST_COUNTING_VERSION = 14
 _SETTINGS = (
     "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN "
     "('unix_socket_directories', 'port', 'listen_addresses', 'ssl', 'config_file', 'max_connections')"
@@ -58,14 +58,14 @@ _SESSIONS = (
 
 
 _TYPES = {BIGINT: int, BOOLEAN: bool_in, FLOAT: float, INTEGER: int}
-"""Types of the requested values. Others stay text: arrays and the like would take far more memory than they have bytes."""
+"""Converters by type. Values of other types stay text: arrays and the like would take far more memory than bytes were received."""
 
 
 class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
-    """A pg8000 connection that sends the password itself only if that is allowed, and limits the rounds of a login."""
+    """A pg8000 connection that sends the password itself only if that is allowed, and limits the number of messages of a login."""
 
     def __init__(self, peer: Peer, login: Login, clear_text: bool) -> None:
-        self._clear_text, self._rounds = clear_text, _MOST_ROUNDS
+        self._clear_text, self._rounds = clear_text, _MAX_ROUNDS
         self.peer = peer
         super().__init__(
             login.user,
@@ -100,8 +100,8 @@ class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
         if code == _CLEAR_TEXT and not self._clear_text:
             raise InterfaceError("the server asks for the password itself, over TCP: it was not sent")
         if code == _SASL_CONTINUE:
-            found = re.search(rb"(?:^|,)i=(\d{1,9})(?:,|$)", data[4:])
-            if found is None or int(found[1]) > _MOST_ITERATIONS:
+            iterations = re.search(rb"(?:^|,)i=(\d{1,9})(?:,|$)", data[4:])
+            if iterations is None or int(iterations[1]) > _MAX_ITERATIONS:
                 raise InterfaceError("the server asks for too many iterations of SCRAM")
         super().handle_AUTHENTICATION_REQUEST(data, context)
 
@@ -110,7 +110,7 @@ class Postgresql:
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
         tls = _tls_of(endpoint)
         try:
-            connection = _connected(endpoint, login)
+            connection = _connect(endpoint, login)
         except Refused as refused:
             return Greeting("PostgreSQL", tls, "none", str(refused), remedy=refused.remedy)
         version = named(connection.parameter_statuses.get("server_version", ""))
@@ -118,36 +118,36 @@ class Postgresql:
         return Greeting(version, tls, "none", None)
 
     def open(self, endpoint: Endpoint, login: Login) -> PostgresqlSession:
-        return PostgresqlSession(_connected(endpoint, login))
+        return PostgresqlSession(_connect(endpoint, login))
 
 
 def _tls_of(endpoint: Endpoint) -> Tls:
-    """TLS support of an endpoint, from an SSLRequest on its own connection; only PostgreSQL answers it with one letter.
+    """TLS support of an endpoint, from an SSLRequest on a separate connection. Only PostgreSQL answers this with one letter.
 
-    Raises NotThis.
+    Raises NoValidAnswer.
     """
     if endpoint.path is not None:
         return "none"
     with contextlib.closing(dial(replace(endpoint, tls=False))) as peer:
-        return _TLS_NAMES[_asked_for_tls(peer)]
+        return _TLS_NAMES[_request_tls(peer)]
 
 
-def _asked_for_tls(peer: Peer) -> bytes:
+def _request_tls(peer: Peer) -> bytes:
     peer.sendall(_SSL_REQUEST)
     answer = peer.read(1)
     if answer not in _TLS_NAMES:
-        raise NotThis("it does not answer a request for TLS as PostgreSQL does")
+        raise NoValidAnswer("it does not answer a request for TLS as PostgreSQL does")
     return answer
 
 
-def _connected(endpoint: Endpoint, login: Login) -> _Connection:
-    """A connection that is logged in. Raises NotThis, Refused."""
-    with _as_account(endpoint, login):
+def _connect(endpoint: Endpoint, login: Login) -> _Connection:
+    """Connect and log in. Raises NoValidAnswer, Refused."""
+    with _as_server_account(endpoint, login):
         peer = dial(replace(endpoint, tls=False))
     try:
         if endpoint.tls:
-            if _asked_for_tls(peer) != b"S":
-                raise NotThis("it offers no TLS")
+            if _request_tls(peer) != b"S":
+                raise NoValidAnswer("it offers no TLS")
             encrypt(peer, endpoint)
         allowed = endpoint.path is not None or (endpoint.tls and login.consent.cleartext_password)
         return _Connection(peer, login, allowed)
@@ -161,10 +161,11 @@ def _connected(endpoint: Endpoint, login: Login) -> _Connection:
 
 
 @contextlib.contextmanager
-def _as_account(endpoint: Endpoint, login: Login) -> Iterator[None]:
-    """Assume the server's account while connecting if root logs in under its name: peer authentication checks the client's account."""
-    by_peer = endpoint.path is not None and endpoint.owner is not None and login.of_server and os.geteuid() == 0
-    if not by_peer:
+def _as_server_account(endpoint: Endpoint, login: Login) -> Iterator[None]:
+    """Assume the server's account while connecting, if root logs in as that account: peer authentication checks the client's
+    account."""
+    needs_account = endpoint.path is not None and endpoint.owner is not None and login.of_server and os.geteuid() == 0
+    if not needs_account:
         yield
         return
     assert endpoint.owner is not None, "checked above"
@@ -188,7 +189,7 @@ class PostgresqlSession:
             more = self.peer.socket.recv(512)
             answer = answer + more if more else b""
         if answer != _PONG:
-            raise NotThis("it stopped answering an empty query")
+            raise NoValidAnswer("it stopped answering an empty query")
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
         self.peer.expect()
@@ -201,8 +202,8 @@ class PostgresqlSession:
     def counters(self) -> Counters:
         """Sessions and transactions of all databases. The server does not count TLS handshakes."""
         version = self._connection.parameter_statuses.get("server_version", "")
-        if int(re.match(r"\d*", version)[0] or 0) < _COUNTED_SINCE:  # type: ignore[index]  # it matches nothing at least
-            raise Refused(f"PostgreSQL before {_COUNTED_SINCE} does not count connections")
+        if int(re.match(r"\d*", version)[0] or 0) < _FIRST_COUNTING_VERSION:  # type: ignore[index]  # it matches nothing at least
+            raise Refused(f"PostgreSQL before {_FIRST_COUNTING_VERSION} does not count connections")
         ((sessions, transactions, working, waiting),) = self.rows(_COUNTERS)
         return Counters(int(sessions), int(transactions), None, float(working), float(waiting))
 
@@ -237,12 +238,12 @@ def _fields(error: DatabaseError) -> dict[str, str]:
 
 
 def _message(error: DatabaseError) -> str:
-    """An error's message and SQLSTATE, out of all its fields."""
+    """An error's message and SQLSTATE."""
     fields = _fields(error)
     return f"{fields.get('M', 'no message')} ({fields.get('C', 'no code')})"
 
 
 def named(version: str) -> str:
     """Product and version: `15.18 (Debian 15.18-0+deb12u1)` becomes PostgreSQL 15.18."""
-    found = re.match(r"[\w.]+", version)
-    return f"{Kind.POSTGRESQL.shown} {found.group()}" if found else Kind.POSTGRESQL.shown
+    number = re.match(r"[\w.]+", version)
+    return f"{Kind.POSTGRESQL.shown} {number.group()}" if number else Kind.POSTGRESQL.shown

@@ -1,6 +1,6 @@
 """The interface of every protocol: a session that can be pinged, and the report of its server about itself.
 
-A server is a peer that may send anything. `Guarded` wraps each protocol, so that a new protocol need not consider that.
+A server is a peer that may send anything. `GuardedProtocol` wraps each protocol, so that a new protocol need not consider that.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ from howfar.lab.servers.peer import SILENCE_S, Peer, PeerError
 from howfar.passwords import without_passwords
 from howfar.services import SERVICES
 
-LONGEST_TEXT = 500
+MAX_TEXT = 500
 """Maximum number of characters shown of a server's name or error."""
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 Tls = Literal["none", "offered", "always", "unknown"]
 
 
 class Refused(Exception):
-    """The server refused a login or a request, or a library refused the server's demand. The message is the server's or library's."""
+    """The server refused a login or a request, or a client library refused what the server demanded. The message is that of the one
+    that refused."""
 
     def __init__(self, message: str, remedy: str | None = None) -> None:
-        """`remedy`: what would end the refusal, empty if no option of the doctor does; None: another login may succeed."""
-        super().__init__(without_passwords(message)[:LONGEST_TEXT])
+        """`remedy`: what the user can do, empty if no option of the doctor helps; None: another login may succeed."""
+        super().__init__(without_passwords(message)[:MAX_TEXT])
         self.remedy = remedy
 
 
-class NotThis(Exception):
+class NoValidAnswer(Exception):
     """Nothing answers, or the peer violates the protocol or its limits. The connection is not used again."""
 
     def __init__(self, message: str) -> None:
         super().__init__(without_passwords(message))
 
 
-class Nobody(NotThis):
+class NothingListens(NoValidAnswer):
     """No process listens at the endpoint."""
 
 
-class Elsewhere(NotThis):
+class UnexpectedListener(NoValidAnswer):
     """A process other than the expected server listens at the endpoint. Nothing was sent."""
 
 
@@ -61,8 +62,8 @@ class Owner:
     uid: int
 
     def matches(self, pid: int, uid: int) -> bool:
-        """Whether the process is the owner; or, for root or its own account, PID 1 (socket activation) or PID 0 (another PID
-        namespace)."""
+        """Whether the process is the owner. PID 1 (socket activation) and PID 0 (another PID namespace) also match, if the account is
+        root's or the owner's."""
         return pid == self.pid or (pid in (0, 1) and uid in (0, self.uid))
 
 
@@ -83,7 +84,7 @@ class Endpoint:
 
     @property
     def is_here(self) -> bool:
-        """Whether data sent to it is known to stay on this machine. A name other than `localhost` may resolve to any address."""
+        """Whether data sent to it certainly stays on this machine. A name other than `localhost` may resolve to any address."""
         if self.path is not None or self.host is None or self.host == "localhost":
             return True
         try:
@@ -131,28 +132,28 @@ class Counters:
     """Time of sessions waiting for their client inside a transaction."""
 
     def rates(self, before: Counters, seconds: float, own_statements: int) -> Rates:
-        def rate(now: float, then: float) -> float:
-            return max(now - then, 0) / seconds
+        def rate(after: float, before_value: float) -> float:
+            return max(after - before_value, 0) / seconds
 
-        def share(now: float | None, then: float | None) -> float | None:
-            return rate(now / 1e3, then / 1e3) if now is not None and then is not None else None
+        def share(after: float | None, before_value: float | None) -> float | None:
+            return rate(after / 1e3, before_value / 1e3) if after is not None and before_value is not None else None
 
-        counted = self.tls_connects is not None and before.tls_connects is not None
+        tls_is_counted = self.tls_connects is not None and before.tls_connects is not None
         return Rates(
             connects=rate(self.connects, before.connects),
             statements=rate(self.statements, before.statements + own_statements),
-            tls_connects=rate(self.tls_connects or 0, before.tls_connects or 0) if counted else None,
+            tls_connects=rate(self.tls_connects or 0, before.tls_connects or 0) if tls_is_counted else None,
             working=share(self.working_ms, before.working_ms),
             waiting=share(self.waiting_ms, before.waiting_ms),
         )
 
 
 def count_of(reported: Mapping[str, str], name: str) -> int:
-    """A counter that the server reports. Raises Refused if it does not report it, NotThis if its value is not a number."""
+    """A counter that the server reports. Raises Refused if it does not report it, NoValidAnswer if its value is not a number."""
     if name not in reported:
         raise Refused(f"it does not report {name}")
     if not reported[name].isdecimal():
-        raise NotThis(f"its {name} is not a number")
+        raise NoValidAnswer(f"its {name} is not a number")
     return int(reported[name])
 
 
@@ -174,7 +175,7 @@ class Session(Protocol):
     """A session that is logged in."""
 
     statements_by_counters: int
-    """Number of statements by which a call of `counters` increases the server's own count."""
+    """By how many statements a call of `counters` itself increases the server's count."""
 
     @property
     def peer(self) -> Peer: ...
@@ -192,36 +193,36 @@ class SqlSession(Session, Protocol):
     """A session with a server that has tables."""
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
-        """Rows of a statement. Raises Refused, NotThis."""
+        """Rows of a statement. Raises Refused, NoValidAnswer."""
         ...
 
 
 class ServerProtocol(Protocol):
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        """Open one connection, log in if possible, and close it properly. Raises NotThis."""
+        """Open one connection, log in if possible, and close it properly. Raises NoValidAnswer."""
         ...
 
     def open(self, endpoint: Endpoint, login: Login) -> Session:
-        """Open a session. Raises NotThis, Refused."""
+        """Open a session. Raises NoValidAnswer, Refused."""
         ...
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """A protocol guarded against peers that may send anything: a violation of the protocol or its limits raises NotThis, whatever the
-    code that reads the answer raises. At worst, a peer ends its own examination."""
+class GuardedProtocol:
+    """A protocol guarded against peers that may send anything. Whatever exception the code that reads an answer raises, it becomes
+    NoValidAnswer, so at worst a peer ends its own examination."""
 
     kind: Kind
     protocol: ServerProtocol
 
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        with _understood(self.kind):
-            found = self.protocol.greet(endpoint, login)
-        refused = found.refused[:LONGEST_TEXT] if found.refused is not None else None
-        return replace(found, name=found.name[:LONGEST_TEXT], refused=refused)
+        with _translating_errors(self.kind):
+            greeting = self.protocol.greet(endpoint, login)
+        refused = greeting.refused[:MAX_TEXT] if greeting.refused is not None else None
+        return replace(greeting, name=greeting.name[:MAX_TEXT], refused=refused)
 
     def open(self, endpoint: Endpoint, login: Login) -> GuardedSession:
-        with _understood(self.kind):
+        with _translating_errors(self.kind):
             return GuardedSession(self.kind, self.protocol.open(endpoint, login))
 
 
@@ -234,34 +235,35 @@ class GuardedSession:
         self.peer = session.peer
         self.is_closed = False
         self.ping = session.ping
-        """Not guarded, because a ping would take longer: it raises NotThis or OSError, and `Peer.ends_within` bounds it."""
+        """Not guarded, because that would lengthen the measured time. It raises NoValidAnswer or OSError, and `Peer.ends_within`
+        bounds it."""
 
     def counters(self) -> Counters:
-        found = self._asked(self._session.counters)
-        if all(_is_count(getattr(found, one.name)) for one in fields(found)):
-            return found
+        counters = self._ask(self._session.counters)
+        if all(_is_count(getattr(counters, field.name)) for field in fields(counters)):
+            return counters
         self.close()
-        raise NotThis("its counters are no numbers")
+        raise NoValidAnswer("its counters are no numbers")
 
     def report(self) -> SelfReport:
-        return self._asked(self._session.report)
+        return self._ask(self._session.report)
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
-        return self._asked(lambda: cast(SqlSession, self._session).rows(statement))
+        return self._ask(lambda: cast(SqlSession, self._session).rows(statement))
 
     def close(self) -> None:
         self.is_closed = True
         self._session.close()
         self.peer.close()
 
-    def _asked(self, question: Callable[[], Answer]) -> Answer:
+    def _ask(self, question: Callable[[], Result]) -> Result:
         if self.is_closed:
-            raise NotThis("its connection has been closed")
+            raise NoValidAnswer("its connection has been closed")
         try:
-            with _understood(self._kind):
+            with _translating_errors(self._kind):
                 self.peer.expect()
                 return question()
-        except NotThis:
+        except NoValidAnswer:
             self.close()
             raise
 
@@ -271,68 +273,73 @@ def _is_count(value: float | None) -> bool:
 
 
 @contextlib.contextmanager
-def _understood(kind: Kind) -> Iterator[None]:
-    """Turn any exception from reading a peer's answers into Refused or NotThis."""
+def _translating_errors(kind: Kind) -> Iterator[None]:
+    """Translate any exception raised while reading a peer's answers into NoValidAnswer; Refused passes unchanged."""
     try:
         yield
-    except (Refused, NotThis):
+    except (Refused, NoValidAnswer):
         raise
     except LabError as error:
-        raise NotThis(error.message) from error
+        raise NoValidAnswer(error.message) from error
     except OSError as error:
-        raise NotThis(error.strerror or str(error)) from error
+        raise NoValidAnswer(error.strerror or str(error)) from error
     except Exception as error:  # a library may raise anything if it reads nonsense
-        raise NotThis(f"it sent an answer that is not {SERVICES[kind].label}'s ({type(error).__name__})") from error
+        raise NoValidAnswer(
+            f"it sent an answer that is not {SERVICES[kind].label}'s ({type(error).__name__})"
+        ) from error
 
 
 def dial(endpoint: Endpoint) -> Peer:
-    """Connect to an endpoint. Any certificate is accepted: the doctor examines the present state, and the caller has decided which
-    servers to trust with a login. Raises NotThis, or Nobody or Elsewhere if that is the cause."""
+    """Connect to an endpoint. Every certificate is accepted, because the doctor examines what is there, and the caller has decided
+    which servers to trust with a login. Raises NoValidAnswer; its subclasses NothingListens and `UnexpectedListener` name their
+    causes."""
     try:
         if endpoint.path is not None:
-            made = _dial_path(endpoint.path, endpoint.owner)
+            connection = _dial_path(endpoint.path, endpoint.owner)
         else:
             assert endpoint.host is not None and endpoint.port is not None, "an endpoint without a path has an address"
-            made = socket.create_connection((endpoint.host, endpoint.port), SILENCE_S)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = socket.create_connection((endpoint.host, endpoint.port), SILENCE_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (ConnectionRefusedError, FileNotFoundError) as error:
-        raise Nobody(error.strerror or str(error)) from error
+        raise NothingListens(error.strerror or str(error)) from error
     except OSError as error:
-        raise NotThis(error.strerror or str(error)) from error
-    peer = Peer(made)
+        raise NoValidAnswer(error.strerror or str(error)) from error
+    peer = Peer(connection)
     if endpoint.tls:
         encrypt(peer, endpoint)
     return peer
 
 
 def encrypt(peer: Peer, endpoint: Endpoint) -> None:
-    """Start TLS on a connection; if that fails, the connection is closed. Raises NotThis."""
+    """Start TLS on a connection; if that fails, the connection is closed. Raises NoValidAnswer."""
     try:
         peer.encrypt(any_certificate(), endpoint.host)
     except PeerError as error:
         peer.close()
-        raise NotThis(error.message) from error
+        raise NoValidAnswer(error.message) from error
 
 
 def _dial_path(path: str, owner: Owner | None) -> socket.socket:
-    """Connect to a path and check its owner by SO_PEERCRED before sending: in a shared directory, any process may bind the path."""
-    made = socket.socket(socket.AF_UNIX)
+    """Connect to a path, and check by SO_PEERCRED which process listens before anything is sent: in a shared directory, any process
+    may bind the path."""
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        made.settimeout(SILENCE_S)
-        made.connect(path)
-        pid, uid, _ = struct.unpack("iII", made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        connection.settimeout(SILENCE_S)
+        connection.connect(path)
+        pid, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except OSError:
-        made.close()
+        connection.close()
         raise
     if owner is not None and not owner.matches(pid, uid):
-        made.close()
-        raise Elsewhere(f"process {pid} listens there")
-    return made
+        connection.close()
+        raise UnexpectedListener(f"process {pid} listens there")
+    return connection
 
 
 @cache
 def any_certificate() -> ssl.SSLContext:
-    """A TLS context that accepts every certificate, created once: creating one per connect is itself one of the doctor's findings."""
+    """A TLS context that accepts every certificate. It is created only once, because that takes long: doing so for each connect is one
+    of the doctor's findings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,5 +1,5 @@
-"""Throughput against connections as a report shows it: the chart, the ceilings, how good the model is, and what others published.
-`scaling`, `predictions` and `published` return blocks, or none where the run does not answer the question."""
+"""The part of a report on throughput over connections: the chart, the ceilings, how good the model is, and published figures.
+`scaling`, `predictions` and `published` return blocks, or none if the run does not answer the question."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from howfar.report.charts import (
     panel_width,
     pick,
     rows_of,
-    series_looks,
+    series_styles,
 )
 from howfar.report.document import Block, Cell, Chart, Column, Details, Heading, Table, Text, plain, single
 from howfar.report.drawing import alt
@@ -37,31 +37,35 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width, half_width_text
 from howfar.stats.resample import Interval
 
-LABEL = 20
-"""Distance in pixels below which ceilings share a label, because two could not be read."""
+MIN_LABEL_DISTANCE = 20
+"""Distance in pixels below which ceilings share a label, because two labels would overlap."""
 
-FAR = 3
+MAX_CEILING_FACTOR = 3
 """Factor above the highest measured throughput of a curve beyond which a ceiling is not drawn."""
 
-CLEAR = 1.06
-"""A ceiling at least this factor above its curve is labelled above; a nearer one is below, clear of the curve's points."""
+MIN_ROOM_ABOVE = 1.06
+"""Minimum factor between a curve and its ceiling at which the label is above the ceiling. Otherwise it is below, clear of the
+points."""
 
 LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
 
-HEIGHT = 300
+PANEL_HEIGHT = 300
 
 
 def scaling(summary: Summary) -> list[Block]:
     """Throughput against connections, with ceilings and the model."""
-    found = summary.found(Scaling)
-    curves = [curve for panel in panels(summary) for curve in panel.curves]
-    if found is None or not curves:
+    finding = summary.found(Scaling)
+    curves = [curve for panel in curve_panels(summary) for curve in panel.curves]
+    if finding is None or not curves:
         return []
-    modelled = any(model_of(curve) for curve in curves)
-    foreign = any(curve.foreign for curve in curves)
+    modelled = any(best_prediction(curve) for curve in curves)
+    has_other_basis = any(curve.foreign for curve in curves)
     caption = "Points: measured, with 95 % intervals. "
     if modelled:
-        caption += f"Dashed line and band: the model{', predicted from other cells of this run where possible' if foreign else ''}. "
+        caption += (
+            "Dashed line and band: the "
+            f"model{', predicted from other cells of this run where possible' if has_other_basis else ''}. "
+        )
     caption += "Dotted: the most that a resource allows."
     if modelled:
         caption += " Cross: N*, the number of connections that would fill the busiest resource if nobody waited."
@@ -71,26 +75,26 @@ def scaling(summary: Summary) -> list[Block]:
             curve.name,
             str(point.threads),
             f"{figures.number(point.tps.value)} {figures.plus_minus(point.tps)}",
-            *_model_at(model_of(curve), point.threads),
+            *_model_cells(best_prediction(curve), point.threads),
             _published_tps(curve, point),
         )
         for curve in curves
         for point in curve.points
     )
     title = "Transactions per second against connections, with ceilings"
-    chart = Chart("scaling", title, caption, partial(_draw, summary), Table("", single(*head), rows))
+    chart = Chart("scaling", title, caption, partial(_draw_panels, summary), Table("", single(*head), rows))
     ceilings = tuple(
         plain(curve.name, limit_text.name(ceiling.resource), figures.number(ceiling.tps), ceiling.says)
         for curve in curves
         for ceiling in curve.ceilings
     )
-    blocks: tuple[Block, ...] = (Text(found.says),)
+    blocks: tuple[Block, ...] = (Text(finding.says),)
     if ceilings:
         blocks += (Table("Ceilings", single("curve", "ceiling", "transactions/s", "from"), ceilings, stack=True),)
     return [Heading("How does it scale with connections?"), chart, Details("Curve by curve", blocks)]
 
 
-def _model_at(model: Prediction | None, threads: int) -> tuple[str, str]:
+def _model_cells(model: Prediction | None, threads: int) -> tuple[str, str]:
     point = next((point for point in model.points if point.threads == threads), None) if model else None
     if point is None:
         return figures.UNKNOWN, figures.UNKNOWN
@@ -98,14 +102,14 @@ def _model_at(model: Prediction | None, threads: int) -> tuple[str, str]:
 
 
 def predictions(summary: Summary) -> list[Block]:
-    """How well the model describes each curve, and how well it predicted it from others."""
+    """How well the model describes each curve, and how well it predicts each curve from others."""
     rows = []
     bases: dict[str, list[str]] = {}
     curves = curves_of(summary)
     for curve in curves:
-        for kind, found in (("predicted", curve.foreign), ("fitted", curve.own)):
-            if found is not None:
-                rows.append((*plain(curve.name, kind), *_errors(found)))
+        for kind, prediction in (("predicted", curve.foreign), ("fitted", curve.own)):
+            if prediction is not None:
+                rows.append((*plain(curve.name, kind), *_error_cells(prediction)))
         if curve.foreign is not None:
             bases.setdefault(curve.foreign.basis, []).append(curve.name)
     if not rows:
@@ -119,38 +123,48 @@ def predictions(summary: Summary) -> list[Block]:
         Column("worst", "error"),
     )
     notes = [f"Predicted, {'; '.join(names)}: {basis}." for basis, names in bases.items()]
-    errors = [(found.mean_error, found.worst_error) for curve in curves if (found := curve.foreign or curve.own)]
+    errors = [
+        (prediction.mean_error, prediction.worst_error)
+        for curve in curves
+        if (prediction := curve.foreign or curve.own)
+    ]
     known = [(mean, worst) for mean, worst in errors if mean is not None and worst is not None]
     if known:
         mean = figures.percent(fmean(mean for mean, _ in known))
         worst = figures.percent(max(worst for _, worst in known))
         notes.append(f"Over {len(known)} curves the model's mean error is {mean}, its worst {worst}.")
-    if given := sum(found.by_construction for curve in curves if (found := curve.foreign or curve.own)):
+    if constructed_points := sum(
+        prediction.by_construction for curve in curves if (prediction := curve.foreign or curve.own)
+    ):
         notes.append(
-            f"{given} measured points are excluded from these errors: they are right by construction (the model was fitted to them, "
+            f"{constructed_points} measured points are excluded from these errors: they are right by construction (the model "
+            "was fitted to them, "
             "or a full link passed its rate)."
         )
-    if any(found.extrapolated for curve in curves for found in (curve.own, curve.foreign) if found):
+    if any(prediction.extrapolated for curve in curves for prediction in (curve.own, curve.foreign) if prediction):
         notes.append("* beyond the connections that were measured: an extrapolation.")
     if any(curve.own for curve in curves):
         notes.append("Fitted: to the curve's own ends; the error shows only whether the shape is right.")
     return [Details("How good is the model?", (Table("", columns, tuple(rows), tuple(notes), stack=True),), open=True)]
 
 
-def _errors(found: Prediction) -> tuple[Cell, ...]:
+def _error_cells(prediction: Prediction) -> tuple[Cell, ...]:
     return (
-        Cell(figures.number(found.knee) + (" *" if found.extrapolated else ""), _spread(found.knee_interval)),
-        Cell(figures.number(found.plateau_tps), _spread(found.plateau_tps_interval)),
+        Cell(
+            figures.number(prediction.knee) + (" *" if prediction.extrapolated else ""),
+            _half_width_text(prediction.knee_interval),
+        ),
+        Cell(figures.number(prediction.plateau_tps), _half_width_text(prediction.plateau_tps_interval)),
         *plain(
-            figures.percent(found.plateau_error, signed=True),
-            figures.percent(found.mean_error),
-            figures.percent(found.worst_error),
+            figures.percent(prediction.plateau_error, signed=True),
+            figures.percent(prediction.mean_error),
+            figures.percent(prediction.worst_error),
         ),
     )
 
 
-def _spread(interval: Interval | None) -> str:
-    """Half the interval's width, where a column has no room for both limits."""
+def _half_width_text(interval: Interval | None) -> str:
+    """Half the interval's width, for columns that have no room for both limits."""
     if interval is None:
         return ""
     low, high = interval
@@ -164,20 +178,20 @@ def _published_tps(curve: Curve, point: ThreadsPoint) -> str:
 
 
 def published(summary: Summary) -> list[Block]:
-    """Published transactions per second next to ours; each also as a share of its own maximum, which can be compared."""
+    """Published transactions per second next to ours. Both are also given as shares of their own maximum, which can be compared."""
     curves = [curve for curve in curves_of(summary) if curve.published]
     rows = []
     for curve in curves:
-        most = max(point.tps.value for point in curve.points)
-        theirs = max((point.published_tps or 0.0 for point in curve.points), default=0.0)
+        our_max = max(point.tps.value for point in curve.points)
+        published_max = max((point.published_tps or 0.0 for point in curve.points), default=0.0)
         rows += [
             plain(
                 curve.name,
                 str(point.threads),
                 figures.number(point.tps.value),
-                f"{point.tps.value / most:.2f}",
+                f"{point.tps.value / our_max:.2f}",
                 _published_tps(curve, point),
-                f"{point.published_tps / theirs:.2f}",
+                f"{point.published_tps / published_max:.2f}",
             )
             for point in curve.points
             if point.published_tps is not None
@@ -206,99 +220,106 @@ def published(summary: Summary) -> list[Block]:
 class Panel:
     title: str
     curves: tuple[Curve, ...]
-    every_name: tuple[str, ...]
-    """Names of the curves of every panel: one legend and one set of colours for all."""
+    names_of_all: tuple[str, ...]
+    """Names of the curves of all panels, which share one legend and one set of colours."""
 
     @property
     def names(self) -> list[str]:
-        return series_names(self.curves)
+        return curve_labels(self.curves)
 
     @property
     def colours(self) -> list[str]:
         """Colours of this panel's curves."""
-        colours = pick(palette.SERIES, len(self.every_name))
-        return [colours[self.every_name.index(name)] for name in self.names]
+        colours = pick(palette.SERIES, len(self.names_of_all))
+        return [colours[self.names_of_all.index(name)] for name in self.names]
 
 
-def panels(summary: Summary) -> list[Panel]:
-    """One panel, or one for each kind of connection, because their throughputs are not comparable."""
+def curve_panels(summary: Summary) -> list[Panel]:
+    """One panel for each kind of connection, because throughputs of different kinds are not comparable."""
     curves = [curve for curve in curves_of(summary) if len(curve.points) > 1]
     if not curves:
         return []
     kinds: dict[str, list[Curve]] = {}
     for curve in curves:
         kinds.setdefault(str(curve.factors.get("connect", "persistent")), []).append(curve)
-    every = tuple(dict.fromkeys(name for found in kinds.values() for name in series_names(found)))
+    all_names = tuple(dict.fromkeys(name for curves_of_kind in kinds.values() for name in curve_labels(curves_of_kind)))
     return [
-        Panel(TITLES.get(kind, kind) if len(kinds) > 1 else "", tuple(found), every) for kind, found in kinds.items()
+        Panel(TITLES.get(kind, kind) if len(kinds) > 1 else "", tuple(curves_of_kind), all_names)
+        for kind, curves_of_kind in kinds.items()
     ]
 
 
 TITLES = {"persistent": "persistent connections", "per-transaction": "a connection for each transaction"}
 
 
-def series_names(curves: Sequence[Curve]) -> list[str]:
+def curve_labels(curves: Sequence[Curve]) -> list[str]:
     """Names of the curves without what all of them share."""
     names = [curve.name.split(", ") for curve in curves]
     shared = set.intersection(*(set(parts) for parts in names)) if len(names) > 1 else set()
     return [", ".join(part for part in parts if part not in shared) or ", ".join(parts) for parts in names]
 
 
-def _draw(summary: Summary, width: int) -> Drawable:
+def _draw_panels(summary: Summary, width: int) -> Drawable:
     """One line per curve: measured points, the model's line and band, ceilings and knees. Both axes are logarithmic."""
-    found = panels(summary)
-    domain = _domain([curve for panel in found for curve in panel.curves])
-    if len(found) == 1:
-        return _Drawing(found[0], domain, width, HEIGHT).chart()
-    each, narrow = panel_width(len(found), width, 80), width < PHONE
-    drawn = [_Drawing(panel, domain, each, 220 if narrow else HEIGHT).chart() for panel in found]
-    return rows_of(drawn, 1 if narrow else len(drawn))
+    drawn_panels = curve_panels(summary)
+    domain = _domain([curve for panel in drawn_panels for curve in panel.curves])
+    if len(drawn_panels) == 1:
+        return _Drawing(drawn_panels[0], domain, width, PANEL_HEIGHT).chart()
+    panel_pixels, narrow = panel_width(len(drawn_panels), width, 80), width < PHONE
+    charts = [_Drawing(panel, domain, panel_pixels, 220 if narrow else PANEL_HEIGHT).chart() for panel in drawn_panels]
+    return rows_of(charts, 1 if narrow else len(charts))
 
 
-def model_of(curve: Curve) -> Prediction | None:
+def best_prediction(curve: Curve) -> Prediction | None:
     """The prediction from other curves, or else the fit to the curve itself."""
     return curve.foreign or curve.own
 
 
-def shown_ceilings(curve: Curve) -> list[Ceiling]:
-    """The ceilings to draw: the lowest, which binds, and the link's, unless far above everything measured. The table has the
-    others."""
-    most = max(point.tps.value for point in curve.points)
-    wanted = [ceiling for index, ceiling in enumerate(curve.ceilings) if index == 0 or ceiling.resource in LINKS]
-    return [ceiling for ceiling in wanted if ceiling.tps <= most * FAR]
+def ceilings_to_draw(curve: Curve) -> list[Ceiling]:
+    """The ceilings to draw: the lowest, and those of the link, unless they are far above every measured point. The table has all of
+    them."""
+    max_tps = max(point.tps.value for point in curve.points)
+    candidates = [ceiling for index, ceiling in enumerate(curve.ceilings) if index == 0 or ceiling.resource in LINKS]
+    return [ceiling for ceiling in candidates if ceiling.tps <= max_tps * MAX_CEILING_FACTOR]
 
 
 def _domain(curves: Sequence[Curve]) -> tuple[float, float]:
-    seen = [point.tps.value for curve in curves for point in curve.points]
-    seen += [ceiling.tps for curve in curves for ceiling in shown_ceilings(curve)]
-    seen += [point.tps for curve in curves if (model := model_of(curve)) for point in model.points]
-    return min(seen) / 1.25, max(seen) * 1.35
+    tps_values = [point.tps.value for curve in curves for point in curve.points]
+    tps_values += [ceiling.tps for curve in curves for ceiling in ceilings_to_draw(curve)]
+    tps_values += [point.tps for curve in curves if (model := best_prediction(curve)) for point in model.points]
+    return min(tps_values) / 1.25, max(tps_values) * 1.35
 
 
 class _Drawing:
-    """One panel's axes and marks, which its layers share."""
+    """Draws one panel. Its layers share axes and colours."""
 
     def __init__(self, panel: Panel, domain: tuple[float, float], width: int, height: int) -> None:
         self.panel, self.domain, self.width, self.height = panel, domain, width, height
         self.threads = sorted({point.threads for curve in panel.curves for point in curve.points})
-        self.ends = self.threads[0] / 1.12, self.threads[-1] * 1.12
-        self.x = _connections(self.threads, self.ends, width)
-        self.colour, self.shape = _scales(list(panel.every_name), width)
-        self.named = list(zip(panel.names, panel.curves, strict=True))
+        self.x_domain = self.threads[0] / 1.12, self.threads[-1] * 1.12
+        self.x = _connections_axis(self.threads, self.x_domain, width)
+        self.colour, self.shape = _colour_and_shape(list(panel.names_of_all), width)
+        self.named_curves = list(zip(panel.names, panel.curves, strict=True))
 
     def y(self, field: str = "tps") -> alt.Y:
         return log_axis(alt.Y, field, "transactions per second", self.domain)
 
     def chart(self) -> Drawable:
         title = {"title": alt.TitleParams(self.panel.title, anchor="start")} if self.panel.title else {}
-        layers = [*self._model(), *self._rules(), *self._measured(), *self._knees(), *self._labels()]
+        layers = [
+            *self._model_marks(),
+            *self._ceiling_marks(),
+            *self._measured_marks(),
+            *self._knee_marks(),
+            *self._ceiling_label_marks(),
+        ]
         return layer(*layers, width=self.width, height=self.height, **title)
 
-    def _model(self) -> list[Any]:
+    def _model_marks(self) -> list[Any]:
         rows: Rows = [
             {"curve": name, "threads": point.threads, "tps": point.tps, "low": point.low, "high": point.high}
-            for name, curve in self.named
-            if (model := model_of(curve))
+            for name, curve in self.named_curves
+            if (model := best_prediction(curve))
             for point in model.points
         ]
         band = data(rows).mark_area(opacity=0.16, clip=True)
@@ -312,70 +333,70 @@ class _Drawing:
             else []
         )
 
-    def _rules(self) -> list[Any]:
+    def _ceiling_marks(self) -> list[Any]:
         """Ceilings, in the curves' colours."""
         layers: list[Any] = []
         for line in ceiling_lines(self.panel):
-            rule = data([{"threads": self.ends[0], "to": self.ends[1], "tps": line.tps}])
+            rule = data([{"threads": self.x_domain[0], "to": self.x_domain[1], "tps": line.tps}])
             mark = rule.mark_rule(color=line.colour, strokeWidth=1, strokeDash=[2, 3])
             layers.append(mark.encode(x=self.x, x2="to:Q", y=self.y()))
         return layers
 
-    def _measured(self) -> list[Any]:
+    def _measured_marks(self) -> list[Any]:
         rows: Rows = [
             {"curve": name, "threads": point.threads, "tps": point.tps.value, **ends(point.tps, self.domain)}
-            for name, curve in self.named
+            for name, curve in self.named_curves
             for point in curve.points
         ]
         line = data(rows).mark_line(strokeWidth=1.8).encode(x=self.x, y=self.y(), color=self.colour)
-        look: dict[str, Any] = {"colour": self.colour, "shape": self.shape, "size": 60}
-        return [line, *intervals(rows, self.x, self.y(), self.y("low"), **look)]
+        style: dict[str, Any] = {"colour": self.colour, "shape": self.shape, "size": 60}
+        return [line, *intervals(rows, self.x, self.y(), self.y("low"), **style)]
 
-    def _knees(self) -> list[Any]:
+    def _knee_marks(self) -> list[Any]:
         rows: Rows = [
             {"curve": name, "threads": model.knee, "tps": model.ceiling_tps}
-            for name, curve in self.named
-            if (model := model_of(curve)) and self.threads[0] <= model.knee <= self.threads[-1]
+            for name, curve in self.named_curves
+            if (model := best_prediction(curve)) and self.threads[0] <= model.knee <= self.threads[-1]
         ]
         mark = data(rows).mark_point(shape="cross", angle=45, size=70, opacity=1, filled=True)
         text = data(rows).mark_text(dy=13, fontSize=11, align="left", dx=3)
-        at = {"x": self.x, "y": self.y(), "color": self.colour}
-        labels = text.encode(**at, text=alt.Text("threads:Q", format=".2~r"))
-        return [mark.encode(**at), *([labels] if len(rows) == 1 else [])] if rows else []
+        channels = {"x": self.x, "y": self.y(), "color": self.colour}
+        labels = text.encode(**channels, text=alt.Text("threads:Q", format=".2~r"))
+        return [mark.encode(**channels), *([labels] if len(rows) == 1 else [])] if rows else []
 
-    def _labels(self) -> list[Any]:
-        """Labels of ceilings, at the right, on the side of the line where the curve is not, over everything else."""
+    def _ceiling_label_marks(self) -> list[Any]:
+        """Labels of ceilings at the right, on the side of the line that is away from the curve, drawn over everything else."""
         layers: list[Any] = []
-        near = (self.domain[1] / self.domain[0]) ** (LABEL / self.height)
-        for label in ceiling_labels(ceiling_lines(self.panel), near):
-            at = data([{"threads": self.threads[-1] * 1.1, "tps": label.tps, "text": label.name}])
-            size, dy = 11 if self.width < PHONE else 12, -7 if label.room > CLEAR else 15
-            look: dict[str, Any] = {"align": "right", "dy": dy, "fontSize": size}
-            halo = at.mark_text(color=palette.HALO, stroke=palette.HALO, strokeWidth=4, **look)
-            for mark in (halo, at.mark_text(color=label.colour, **look)):
+        min_factor = (self.domain[1] / self.domain[0]) ** (MIN_LABEL_DISTANCE / self.height)
+        for label in ceiling_labels(ceiling_lines(self.panel), min_factor):
+            label_data = data([{"threads": self.threads[-1] * 1.1, "tps": label.tps, "text": label.name}])
+            size, dy = 11 if self.width < PHONE else 12, -7 if label.factor_above > MIN_ROOM_ABOVE else 15
+            style: dict[str, Any] = {"align": "right", "dy": dy, "fontSize": size}
+            halo = label_data.mark_text(color=palette.HALO, stroke=palette.HALO, strokeWidth=4, **style)
+            for mark in (halo, label_data.mark_text(color=label.colour, **style)):
                 layers.append(mark.encode(x=self.x, y=self.y(), text="text:N"))
         return layers
 
 
-def _connections(threads: list[int], domain: tuple[float, float], width: int) -> alt.X:
-    """The axis of connections, with ticks at the levels, or at fewer of them where they would touch."""
+def _connections_axis(threads: list[int], domain: tuple[float, float], width: int) -> alt.X:
+    """The axis of connections, with ticks at the levels, or at fewer of them if the labels would touch."""
     ticks = threads[:: 1 + len(threads) * 34 // max(width, 1)]
     return axis(alt.X, "threads", "connections", domain, 2, values=ticks, format="d", grid=False)
 
 
-def _scales(names: list[str], width: int) -> tuple[alt.Color, alt.Shape]:
+def _colour_and_shape(names: list[str], width: int) -> tuple[alt.Color, alt.Shape]:
     key = legend(1 if width < PHONE / 1.5 else 4, 260, symbolStrokeWidth=2, symbolOpacity=1)
-    return series_looks(names, key, "curve")
+    return series_styles(names, key, "curve")
 
 
 @dataclass(frozen=True)
 class CeilingLabel:
-    """A ceiling as drawn. `room`: its factor above the highest measured throughput."""
+    """A ceiling with its label. `factor_above`: ratio of the ceiling to the highest measured throughput of its curve."""
 
     tps: float
     name: str
     colour: str
-    room: float
+    factor_above: float
 
 
 def ceiling_lines(panel: Panel) -> list[CeilingLabel]:
@@ -387,45 +408,48 @@ def ceiling_lines(panel: Panel) -> list[CeilingLabel]:
             ceiling.tps / max(point.tps.value for point in curve.points),
         )
         for curve, colour in zip(panel.curves, panel.colours, strict=True)
-        for ceiling in shown_ceilings(curve)
+        for ceiling in ceilings_to_draw(curve)
     ]
 
 
-def ceiling_labels(lines: list[CeilingLabel], near: float) -> list[CeilingLabel]:
-    """Lines within the factor `near` share one label, in no curve's colour: below the lowest of them, or above the highest."""
+def ceiling_labels(lines: list[CeilingLabel], max_factor: float) -> list[CeilingLabel]:
+    """Labels of ceilings. Ceilings within the factor `max_factor` of the lowest share one label, below it or above the highest. A
+    label of several curves has a neutral colour."""
     groups: list[list[CeilingLabel]] = []
     for line in sorted(lines, key=lambda line: line.tps):
-        if groups and line.tps <= groups[-1][0].tps * near:
+        if groups and line.tps <= groups[-1][0].tps * max_factor:
             groups[-1].append(line)
         else:
             groups.append([line])
-    found = []
+    labels = []
     for group in groups:
         names = ", ".join(dict.fromkeys(line.name for line in group))
         low, high = figures.number(group[0].tps), figures.number(group[-1].tps)
         amount = high if low == high else f"{low} to {high}"
         colours = {line.colour for line in group}
-        room = min(line.room for line in group)
-        at = group[-1].tps if room > CLEAR else group[0].tps
-        found.append(
-            CeilingLabel(at, f"{names}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, room)
+        factor_above = min(line.factor_above for line in group)
+        tps = group[-1].tps if factor_above > MIN_ROOM_ABOVE else group[0].tps
+        labels.append(
+            CeilingLabel(
+                tps, f"{names}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, factor_above
+            )
         )
-    return found
+    return labels
 
 
 def _draw_shapes(summary: Summary, width: int) -> Drawable:
-    """Our curves and the published ones, each as a share of its own maximum: machines differ, shapes can be compared."""
+    """Our curves and the published ones, each as a share of its own maximum, because machines differ but shapes can be compared."""
     curves = [curve for curve in curves_of(summary) if curve.published]
     rows: Rows = []
     for curve in curves:
-        ours = [(point.threads, point.tps.value) for point in curve.points]
-        theirs = [(point.threads, point.published_tps) for point in curve.points if point.published_tps]
-        for whose, points in (("measured", ours), ("published", theirs)):
-            most = max((tps for _, tps in points), default=1.0)
+        measured_points = [(point.threads, point.tps.value) for point in curve.points]
+        published_points = [(point.threads, point.published_tps) for point in curve.points if point.published_tps]
+        for source, points in (("measured", measured_points), ("published", published_points)):
+            max_tps = max((tps for _, tps in points), default=1.0)
             for threads, tps in points:
-                rows.append({"curve": curve.name, "threads": threads, "whose": whose, "share": tps / most})
+                rows.append({"curve": curve.name, "threads": threads, "whose": source, "share": tps / max_tps})
     levels = sorted({row["threads"] for row in rows})
-    colour, _ = _scales([curve.name for curve in curves], width)
+    colour, _ = _colour_and_shape([curve.name for curve in curves], width)
     key = alt.Legend(
         orient="bottom",
         title=None,
@@ -438,7 +462,7 @@ def _draw_shapes(summary: Summary, width: int) -> Drawable:
         data(rows)
         .mark_line(point=alt.OverlayMarkDef(size=24))
         .encode(
-            x=_connections(levels, (levels[0], levels[-1]), width),
+            x=_connections_axis(levels, (levels[0], levels[-1]), width),
             y=axis(alt.Y, "share", "of the curve's maximum", (0, 1.05), format="%", tickCount=5),
             color=colour,
             strokeDash=by_name(alt.StrokeDash, "whose", {"measured": [1, 0], "published": [2, 3]}, key),

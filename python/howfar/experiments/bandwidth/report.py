@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from howfar.analysis.summary import Findings, RunEvidence, Summary
+from howfar.experiments.arm_pairs import levels
 from howfar.experiments.bandwidth import curves
-from howfar.experiments.bandwidth.analysis import Scaling, scaling, verdict, worded
-from howfar.experiments.compression.analysis import costs as compression_costs
-from howfar.experiments.encryption.analysis import connecting
+from howfar.experiments.bandwidth.analysis import Scaling, scaling, verdict, with_sentence
+from howfar.experiments.compression.analysis import algorithm_costs
+from howfar.experiments.encryption.analysis import connect_costs
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import grid_document
-from howfar.experiments.pairs import levels
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import Series, fit, series, settings_of
 from howfar.model.what_if import WhatIf, WhatIfSettings, WhatIfWorked, answer, is_known
@@ -27,55 +27,73 @@ _FAST_BPS, _SLOW_BPS = 10e9, 100e6
 _FAR_S = 0.001
 
 
-def what_if(facts: Sequence[ArmFacts], workload: Mapping[str, Any], like: Part | None = None) -> WhatIf | None:
-    """The fitted model with its predictions, from the plain curve over a link with the highest throughput, else on loopback. `like`:
-    the finding about the complete run, whose curve and settings are reused. None: no plain cell can be modelled, or the plan varies
-    none of the settings."""
-    if not any(levels(facts, name) for name in VARIED) and len({each.threads for each in facts}) < 2:
+def what_if(
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], whole_run_finding: Part | None = None
+) -> WhatIf | None:
+    """The fitted model with its predictions, from the plain curve over a link with the highest throughput, else on loopback.
+    `whole_run_finding`: the finding about the complete run, whose curve and settings are reused. None: no plain cell can be modelled,
+    or the plan varies none of the settings."""
+    if not any(levels(facts, name) for name in VARIED) and len({one_series.threads for one_series in facts}) < 2:
         return None
-    plain = [each for each in series(facts) if is_modelled(each.factors.get("path")) and _is_plain(each)]
-    linked = [each for each in plain if not each.local]
-    whole = like if isinstance(like, WhatIf) else None
-    if whole is not None:
-        linked = plain = [each for each in plain if whole.arm in (facts.arm.name for facts in each.arms)]
-    if not plain:
+    plain_series = [
+        one_series
+        for one_series in series(facts)
+        if is_modelled(one_series.factors.get("path")) and _is_plain(one_series)
+    ]
+    link_series = [one_series for one_series in plain_series if not one_series.local]
+    whole_run = whole_run_finding if isinstance(whole_run_finding, WhatIf) else None
+    if whole_run is not None:
+        link_series = plain_series = [
+            one_series for one_series in plain_series if whole_run.arm in (facts.arm.name for facts in one_series.arms)
+        ]
+    if not plain_series:
         return None
-    chosen = max(linked or plain, key=lambda each: (len(each.arms) > 1, each.top.tps.value))
-    content = chosen.top.level("content")
-    costs = {"compression": compression_costs(facts, content), **connecting(facts)}
-    base = fit(chosen.arms, workload).model_copy(update=costs)
-    settings = _settings(base, chosen.top) if whole is None else [each.settings for each in whole.worked]
-    known = {"off", *(each.algorithm for each in base.compression)}
-    settings = [one for one in settings if one.compression in known and is_known(base, one.tls, one.connect_each)]
-    worked = tuple(WhatIfWorked(settings=each, answer=answer(base, each)) for each in settings)
-    return (whole or base).model_copy(update={"worked": worked})
+    base_series = max(
+        link_series or plain_series, key=lambda one_series: (len(one_series.arms) > 1, one_series.top.tps.value)
+    )
+    content = base_series.top.level("content")
+    costs = {"compression": algorithm_costs(facts, content), **connect_costs(facts)}
+    base = fit(base_series.arms, workload).model_copy(update=costs)
+    settings = (
+        _settings(base, base_series.top)
+        if whole_run is None
+        else [one_series.settings for one_series in whole_run.worked]
+    )
+    known = {"off", *(one_series.algorithm for one_series in base.compression)}
+    settings = [
+        setting
+        for setting in settings
+        if setting.compression in known and is_known(base, setting.tls, setting.connect_each)
+    ]
+    worked = tuple(WhatIfWorked(settings=one_series, answer=answer(base, one_series)) for one_series in settings)
+    return (whole_run or base).model_copy(update={"worked": worked})
 
 
-def _is_plain(one: Series) -> bool:
+def _is_plain(one_series: Series) -> bool:
     """Whether a series has persistent connections and neither TLS nor compression; its other factors may have any level."""
-    return all(one.factors.get(name, ORDINARY[name]) == ORDINARY[name] for name in VARIED)
+    return all(one_series.factors.get(name, ORDINARY[name]) == ORDINARY[name] for name in VARIED)
 
 
 def _settings(base: WhatIf, top: ArmFacts) -> list[WhatIfSettings]:
     """Settings to predict: the measured point, then one thing changed at a time."""
-    now = settings_of(top)
-    found = [now]
+    measured = settings_of(top)
+    settings = [measured]
 
-    def also(**changed: object) -> None:
-        found.append(now.model_copy(update=changed))
+    def add(**changed: object) -> None:
+        settings.append(measured.model_copy(update=changed))
 
-    for threads in (1, 2 * now.threads):
-        also(threads=min(threads, base.threads_most))
-    also(rtt_s=now.rtt_s + _FAR_S)
+    for threads in (1, 2 * measured.threads):
+        add(threads=min(threads, base.threads_most))
+    add(rtt_s=measured.rtt_s + _FAR_S)
     for rate in (_SLOW_BPS, 1e9, _FAST_BPS):
-        also(rate_bps=rate)
+        add(rate_bps=rate)
     for tls, connect_each in ((True, False), (False, True), (True, True)):
         if is_known(base, tls, connect_each):
-            also(tls=tls, connect_each=connect_each)
-    for each in base.compression:
-        also(compression=each.algorithm)
-        also(compression=each.algorithm, rate_bps=_SLOW_BPS)
-    return [each for number, each in enumerate(found) if each not in found[:number]]
+            add(tls=tls, connect_each=connect_each)
+    for compression in base.compression:
+        add(compression=compression.algorithm)
+        add(compression=compression.algorithm, rate_bps=_SLOW_BPS)
+    return [setting for index, setting in enumerate(settings) if setting not in settings[:index]]
 
 
 class Bandwidth(Experiment):
@@ -88,8 +106,8 @@ class Bandwidth(Experiment):
             "what_if": what_if(evidence.facts, evidence.workload, evidence.whole.get("what_if")),
         }
 
-    def worded(self, found: Part) -> Part:
-        return worded(found) if isinstance(found, Scaling) else found
+    def with_sentences(self, finding: Part) -> Part:
+        return with_sentence(finding) if isinstance(finding, Scaling) else finding
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         return verdict(evidence)

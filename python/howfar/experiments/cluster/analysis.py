@@ -2,8 +2,8 @@
 
 The model takes the work on a commit, local and by the other nodes, from the same mode at its shortest distance (with only one
 distance, from the arms without a replica) and adds the time of the agreement at the other distances. So the shortest distance itself
-is not predicted. The nodes of a laboratory share its CPUs, so the work of a lone connection is modelled together with what the other
-nodes and the emulators take from it at each distance.
+is not predicted. The nodes of a laboratory share its CPUs. Therefore the model for a single connection includes the CPU time that the
+other nodes and the emulators take from it at each distance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from howfar.experiments.replication.analysis import Local, Waiting
+from howfar.experiments.replication.analysis import CommitWait, LocalCommits
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
 from howfar.model.queueing import Beside
 from howfar.plan.agreement import PACKET, WINDOW, Pieces, Rtts, agreement_s, read_s
@@ -34,7 +34,7 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
 from howfar.stats.host_cpus import HostCpus
 from howfar.stats.intervals import judge_ratio, mean_interval
-from howfar.stats.trials import TAIL, TrialTable, transaction_histogram
+from howfar.stats.trials import MIN_BEYOND_QUANTILE, TrialTable, transaction_histogram
 from howfar.store.records import HistogramRecord
 from howfar.units import format_duration_ns, format_rate_bps, parse_duration_ns
 
@@ -42,7 +42,7 @@ Operation = Literal["commit", "read"]
 
 
 class TwoWriters(Part):
-    """Clients that write on two nodes, and the commits that the cluster refused. Figures are of both together unless noted."""
+    """Clients that write on two nodes, and the commits that the cluster refused. Figures are totals of both unless noted."""
 
     rows: str
     """A level of `writers`."""
@@ -51,14 +51,14 @@ class TwoWriters(Part):
     repeated_percent: Estimate
     """Percentage of the attempts to commit that were refused and repeated."""
     second_p50_ms: Estimate | None
-    """p50 of the second node's clients, in trials in which they committed at all. None: in no trial."""
+    """p50 of the second node's clients, over the trials in which they committed at all. None: in no trial."""
     starved: int
     """Trials in which the second node's clients committed nothing, because each attempt was refused."""
     to_own_rows: Estimate | None
-    """Ratio of their commits/s to those of two writers with a row each, in the same block. None: nothing to compare with."""
+    """Ratio of `commits_per_s` to that of two writers that have a row each, in the same block. None: nothing to compare with."""
     aborted: int | None
-    """Transactions that nodes rolled back because another node's was certified first, over all trials. None: this server does not
-    count them."""
+    """Transactions that nodes rolled back because a transaction of another node was certified first, over all trials. None: this
+    server does not count them."""
 
 
 class ClusterPoint(Part):
@@ -70,22 +70,22 @@ class ClusterPoint(Part):
     consistency: str
     nodes: int
     distances: str
-    """A level of the factor `distances`, or the round trip if it is the same between all nodes. Empty: a server alone."""
+    """A level of the factor `distances`, or the round trip if it is the same between all nodes. Empty: a single server."""
     row_bytes: int = SHORT_ROW
     """Size of the row that a commit inserts."""
     rate_bps: int | None = None
-    """Rate of the links between the nodes. None: a server alone."""
+    """Rate of the links between the nodes. None: a single server."""
     link: str = ""
-    """The rate of the links in words, where the run has several."""
+    """The rate of the links as text, if the run has several rates."""
     threads: int
     commits_per_s: Estimate
     p50_ms: Estimate
     p99_ms: float | None
     """p99 of all blocks together. None: fewer than ten commits lie beyond it."""
     nearest_ms: float | None
-    """Round trip at rest from the node that commits to the nearest other node. None: a server alone."""
+    """Round trip at rest from the node that commits to the nearest other node. None: a single server."""
     second_ms: float | None
-    """Round trip to the second nearest node, which completes a majority of five; to the only one if there is no second."""
+    """Round trip to the second nearest node, which completes a majority of five; to the only other node if there is no second."""
     farthest_ms: float | None
     agreement_ms: float
     """Time that a commit waits for agreement, by the model. 0: it does not wait."""
@@ -96,13 +96,13 @@ class ClusterPoint(Part):
     predicted_ms: float | None
     """The predicted p50. None: the model is built from this arm, or there is nothing to build it from."""
     error: float | None
-    """predicted / measured - 1. None: no prediction, `crowded`, or right by construction, because more than nine tenths of it is the
-    time of the counted bytes at the rate that was set."""
+    """predicted / measured - 1. None: no prediction, `crowded`, or right by construction, because more than nine tenths of the
+    predicted time are the counted bytes divided by the configured rate."""
     crowded: bool
-    """Whether, for a large row, the other nodes and the emulators kept this machine's CPUs busy for most of a commit's time: the
-    prediction is then for nodes with machines of their own."""
+    """Whether, for a large row, the other nodes and the emulators kept this machine's CPUs busy for more than half of a commit's time.
+    The prediction then applies to nodes with machines of their own."""
     conflicts: int
-    """Commits refused because of another node's, over all trials."""
+    """Commits refused because they conflicted with another node's, over all trials."""
     writers: TwoWriters | None
     """Figures about two writers. None: only one node is written to."""
     flow_control: int | None
@@ -119,13 +119,13 @@ class ClusterPoint(Part):
         return mode_name(self.mode) + more + ("" if self.nodes in (1, 3) else f", {self.nodes} nodes")
 
     @property
-    def place(self) -> str:
-        """The distances, and the links' rate where the run has several."""
+    def distances_label(self) -> str:
+        """The distances, and the links' rate if the run has several rates."""
         return ", ".join(filter(None, (self.distances, self.link)))
 
 
 class ThirdNode(Part):
-    """A commit of one connection, for one position of the third of three nodes."""
+    """The time of a commit of one connection, for one location of the third of three nodes."""
 
     label: str
     near_ms: float
@@ -133,10 +133,10 @@ class ThirdNode(Part):
     far_ms: float
     """Round trip from both to the third."""
     p50_ms: Estimate
-    """The p50 as measured, or else by the model; then its interval includes the model's largest error in this run, in milliseconds."""
+    """The p50, measured or else predicted. The interval of a prediction includes the model's largest error in this run."""
     measured: bool
     beyond: bool
-    """Whether it is beyond what was measured: the third is farther than any node was, or nearer."""
+    """Whether the third node is farther, or nearer, than any node in this run."""
 
 
 class ClusterCost(Part):
@@ -155,110 +155,116 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
     arms = replication_arms(table)
     if not any(arm.mode in CLUSTERS for arm in arms):
         return None
-    lines: dict[object, list[ReplicationArm]] = {}
+    arms_by_curve: dict[object, list[ReplicationArm]] = {}
     for arm in arms:
         nodes = REPLICAS.of(arm.arm.factors)
-        lines.setdefault(
+        arms_by_curve.setdefault(
             (arm.mode, arm.level("consistency"), arm.level("writers"), nodes, arm.local_levels), []
         ).append(arm)
     environment = table.run.info.environment
     cpus = None if environment.get("testbed") == "hosts" else HostCpus.of(environment, "server").machine
     rates = {rate_bps for arm in arms if (rate_bps := _rate_bps(arm)) is not None}
-    links: dict[int | None, str] = {bps: format_rate_bps(bps) for bps in rates} if len(rates) > 1 else {}
-    apart = {_place(arm): arm for arm in arms if WRITERS.of(arm.arm.factors) == "own-rows"}
-    alone = {
-        arm.local_levels: _ByConnections(line, None, operation, apart, {}, cpus)
-        for line in lines.values()
-        for arm in line
+    rate_labels: dict[int | None, str] = {bps: format_rate_bps(bps) for bps in rates} if len(rates) > 1 else {}
+    own_rows_arms = {_key_without_writers(arm): arm for arm in arms if WRITERS.of(arm.arm.factors) == "own-rows"}
+    unreplicated = {
+        arm.local_levels: _ModeCurve(curve_arms, None, operation, own_rows_arms, {}, cpus)
+        for curve_arms in arms_by_curve.values()
+        for arm in curve_arms
         if arm.mode == ALONE
     }
-    measured = [
-        _ByConnections(line, alone.get(line[0].local_levels), operation, apart, links, cpus) for line in lines.values()
+    curves = [
+        _ModeCurve(
+            curve_arms, unreplicated.get(curve_arms[0].local_levels), operation, own_rows_arms, rate_labels, cpus
+        )
+        for curve_arms in arms_by_curve.values()
     ]
-    points = tuple(point for line in measured for point in line.points())
+    points = tuple(point for curve in curves for point in curve.points())
     by_arm = {point.arm: point for point in points}
     errors = [abs(point.error) for point in points if point.error is not None]
     return ClusterCost(
         operation=operation,
         points=points,
-        third=tuple(place for line in measured for place in line.third(by_arm)),
+        third=tuple(third_node for curve in curves for third_node in curve.third_node_positions(by_arm)),
         mean_error=sum(errors) / len(errors) if errors else None,
         worst_error=max(errors, default=None),
     )
 
 
-def rest_rtts(arm: ReplicationArm) -> Rtts:
-    """Round trips between the nodes in seconds: measured at rest, median over trials, by the receipts' links. Empty: one is
-    missing."""
-    found: dict[tuple[int, int], float] = {}
+def rest_rtts_s(arm: ReplicationArm) -> Rtts:
+    """Round trips between the nodes in seconds, measured at rest: the median over trials, by pair of nodes. Empty: one is missing."""
+    rtts_s: dict[tuple[int, int], float] = {}
     for low, high in node_rtts_ns(arm.arm.factors):
         name = link_name(low, high)
-        seen = [
+        link_rtts_ns = [
             float(rtt)
             for trial in arm.trials.values()
             if (rtt := trial.receipt.get("replication", {}).get("rtt_at_rest_ns", {}).get(name))
         ]
-        if not seen:
+        if not link_rtts_ns:
             return {}
-        found[low, high] = median(seen) / 1e9
-    return found
+        rtts_s[low, high] = median(link_rtts_ns) / 1e9
+    return rtts_s
 
 
-def _histograms(arm: ReplicationArm) -> list[HistogramRecord]:
-    every = (transaction_histogram(trial.measured) for trial in arm.trials.values() if trial.measured is not None)
-    return [found for found in every if found is not None]
+def _latency_histograms(arm: ReplicationArm) -> list[HistogramRecord]:
+    histograms_or_none = (
+        transaction_histogram(trial.measured) for trial in arm.trials.values() if trial.measured is not None
+    )
+    return [histogram for histogram in histograms_or_none if histogram is not None]
 
 
 def _p50s_s(arm: ReplicationArm) -> list[float]:
-    return [value_at(merge([found]), 0.5) / 1e9 for found in _histograms(arm)]
+    return [value_at(merge([histogram]), 0.5) / 1e9 for histogram in _latency_histograms(arm)]
 
 
-def _wait_s(arm: ReplicationArm, rtts: Rtts, operation: Operation) -> float:
-    if not rtts:
+def _agreement_wait_s(arm: ReplicationArm, rtts_s: Rtts, operation: Operation) -> float:
+    if not rtts_s:
         return 0.0
     if arm.mode in CLUSTERS:
         consistency = str(arm.level("consistency"))
         if operation == "read":
-            return read_s(arm.mode, consistency, rtts)
-        return agreement_s(arm.mode, consistency, rtts)
+            return read_s(arm.mode, consistency, rtts_s)
+        return agreement_s(arm.mode, consistency, rtts_s)
     if operation == "read":
         return 0.0
     if arm.mode in SEMI_SYNC:
-        needed = sorted(rtts.values())[int(arm.level("wait_for") or 1) - 1]
-        return Waiting(arm.kind, arm.mode, needed).wait_s(arm.threads)
+        completing_rtt_s = sorted(rtts_s.values())[int(arm.level("wait_for") or 1) - 1]
+        return CommitWait(arm.kind, arm.mode, completing_rtt_s).wait_s(arm.threads)
     return 0.0
 
 
-CROWDED = 0.5
-"""Share of the CPUs' time, used by other nodes and emulators during a commit, beyond which a point is crowded."""
-IMPOSED = 0.9
-_OTHERS = ("replica", "replica_link")
-"""Roles whose CPU time delays a lone connection: the other nodes, and the links' emulators."""
+MIN_CROWDED_SHARE = 0.5
+"""Fraction of a commit's time for which other nodes and emulators keep the CPUs busy, beyond which a point is crowded."""
+MAX_SENDING_SHARE = 0.9
+"""Fraction of a predicted time that may be the sending of bytes; beyond it, the prediction is right by construction."""
+_OTHER_ROLES = ("replica", "replica_link")
+"""Roles whose CPU time delays a single connection: the other nodes, and the links' emulators."""
 
-Place = tuple[str, int | None]
+DistancesAndRate = tuple[str, int | None]
 """Distances, and the links' rate."""
 
 
 @dataclass(frozen=True)
-class _Work:
+class _CommitWork:
     """The work of a commit without its agreement."""
 
-    local: Local
-    lone: Beside | None
+    local: LocalCommits
+    single_connection: Beside | None
     """The work of one connection. None: not measured."""
     distances: str
     """The distances at which it was measured."""
 
     def commit_s(self, wait_s: float, threads: int) -> float:
         """Time of a commit with an agreement that takes `wait_s`."""
-        if threads == 1 and self.lone is not None:
-            return self.lone.cycle_s(wait_s)
-        return wait_s + self.local.behind(wait_s, threads)
+        if threads == 1 and self.single_connection is not None:
+            return self.single_connection.cycle_s(wait_s)
+        return wait_s + self.local.time_between_waits(wait_s, threads)
 
 
 def _sent_bytes(arm: ReplicationArm) -> float | None:
-    """Bytes that the committing node sends to another one per commit: as its links counted, median over trials. None: not counted."""
-    found = []
+    """Bytes per commit that the committing node sends to the node that gets most, by its links' counters: median over trials. None:
+    not counted."""
+    sent_per_commit = []
     for trial in arm.trials.values():
         wires = trial.receipt.get("replication", {}).get("wires") or {}
         sent = [
@@ -269,8 +275,8 @@ def _sent_bytes(arm: ReplicationArm) -> float | None:
         load = trial.measured
         if sent and load is not None and load.transactions:
             # Commits in progress at the end of the window are completed, but counted only on the link.
-            found.append(max(sent) / (load.warmup_transactions + load.transactions + arm.threads))
-    return median(found) if found else None
+            sent_per_commit.append(max(sent) / (load.warmup_transactions + load.transactions + arm.threads))
+    return median(sent_per_commit) if sent_per_commit else None
 
 
 def _commits(arm: ReplicationArm) -> int:
@@ -278,26 +284,28 @@ def _commits(arm: ReplicationArm) -> int:
     return sum(trial.measured.transactions for trial in arm.trials.values() if trial.measured is not None)
 
 
-def _others_s(arm: ReplicationArm) -> float:
+def _other_cpu_s(arm: ReplicationArm) -> float:
     """CPU time of the other nodes and of the links' emulators, per commit."""
     loads = [trial.measured for trial in arm.trials.values() if trial.measured is not None]
-    found = [
-        sum(cpu.cpu_ns for cpu in load.cpu if cpu.role in _OTHERS) / 1e9 / load.transactions
+    cpu_s_per_commit = [
+        sum(cpu.cpu_ns for cpu in load.cpu if cpu.role in _OTHER_ROLES) / 1e9 / load.transactions
         for load in loads
         if load.transactions
     ]
-    return median(found) if found else 0.0
+    return median(cpu_s_per_commit) if cpu_s_per_commit else 0.0
 
 
-def _widened(found: Estimate, by: float | None) -> Estimate:
-    """The estimate with its interval widened by `by`, or without an interval if the model was not tested."""
-    if by is None or found.low is None or found.high is None:
-        return found.model_copy(update={"low": None, "high": None, "points": ()})
-    return found.model_copy(update={"low": max(found.low - by, 0.0), "high": found.high + by})
+def _widen(estimate: Estimate, widening_ms: float | None) -> Estimate:
+    """The estimate with its interval widened by `widening_ms`, or without an interval if the model was not tested."""
+    if widening_ms is None or estimate.low is None or estimate.high is None:
+        return estimate.model_copy(update={"low": None, "high": None, "points": ()})
+    return estimate.model_copy(
+        update={"low": max(estimate.low - widening_ms, 0.0), "high": estimate.high + widening_ms}
+    )
 
 
-def _pieces(arm: ReplicationArm) -> Pieces:
-    """How Galera sends a commit in pieces, from the receipts of the node that commits."""
+def _galera_pieces(arm: ReplicationArm) -> Pieces:
+    """How Galera splits a commit into pieces, by the settings in the receipts."""
     for trial in arm.trials.values():
         for node in (trial.receipt.get("replication", {}).get("window", {}).get("after") or {}).get("nodes") or ():
             settings = node.get("settings", {})
@@ -312,175 +320,209 @@ def _sending_s(arm: ReplicationArm, sent_bytes: float | None, agreed_s: float) -
         return 0.0
     if arm.mode != "galera":
         return sent_bytes * 8 / rate_bps
-    return _pieces(arm).sending_s(sent_bytes, rate_bps, agreed_s)
+    return _galera_pieces(arm).sending_s(sent_bytes, rate_bps, agreed_s)
 
 
-_QUESTION = ("cross-zone", "cross-zone", "region", "us-coasts")
-APART_NS, *FROM_BOTH_NS = (parse_duration_ns(NAMED_LINKS[name]["rtt"]) for name in _QUESTION)
-"""Round trips that `third` evaluates: the first two nodes are in two zones of one location, and the third is as far from both as
-these links."""
-_NEARLY = 1.2
-"""Factor by which a round trip may be beyond the measured ones and still count as measured."""
+_THIRD_NODE_LINKS = ("cross-zone", "cross-zone", "region", "us-coasts")
+FIRST_PAIR_RTT_NS, *THIRD_NODE_RTTS_NS = (parse_duration_ns(NAMED_LINKS[name]["rtt"]) for name in _THIRD_NODE_LINKS)
+"""Round trips for which `third_node_positions` gives the time of a commit: between the first two nodes, which are in two zones of one
+location, and from both of them to the third."""
+_MEASURED_RANGE_FACTOR = 1.2
+"""Factor by which a round trip may be outside the range of the measured ones and still count as inside it."""
 
 
-class _ByConnections:
-    """One mode with one consistency, over distances and connections."""
+class _ModeCurve:
+    """The arms of one mode and consistency, over distances and numbers of connections."""
 
     def __init__(
         self,
         arms: Sequence[ReplicationArm],
-        alone: _ByConnections | None,
+        unreplicated: _ModeCurve | None,
         operation: Operation,
-        apart: Mapping[object, ReplicationArm],
-        links: Mapping[int | None, str],
+        own_rows_arms: Mapping[object, ReplicationArm],
+        rate_labels: Mapping[int | None, str],
         cpus: int | None,
     ) -> None:
-        """`links`: rates as text, if there are several. `cpus`: CPUs of the machine. None: each node has a machine of its own."""
+        """`rate_labels`: rates as text, if there are several. `cpus`: CPUs of the machine. None: each node has a machine of its
+        own."""
         self.arms = [arm for arm in arms if _p50s_s(arm)]
-        self.rtts = {arm.arm.name: rest_rtts(arm) for arm in self.arms}
-        most = max(self.arms, key=_commits, default=None)  # with few commits, one in progress would count too much
-        self.sent_bytes = None if most is None or operation == "read" else _sent_bytes(most)
-        agreeing = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name], operation) for arm in self.arms}
-        self.sending = {arm.arm.name: _sending_s(arm, self.sent_bytes, agreeing[arm.arm.name]) for arm in self.arms}
-        self.waits = {name: agreed_s + self.sending[name] for name, agreed_s in agreeing.items()}
-        self.alone = alone
+        self.rtts_s = {arm.arm.name: rest_rtts_s(arm) for arm in self.arms}
+        busiest_arm = max(
+            self.arms, key=_commits, default=None
+        )  # with few commits, one in progress would count too much
+        self.sent_bytes = None if busiest_arm is None or operation == "read" else _sent_bytes(busiest_arm)
+        agreement_waits_s = {
+            arm.arm.name: _agreement_wait_s(arm, self.rtts_s[arm.arm.name], operation) for arm in self.arms
+        }
+        self.sending_s = {
+            arm.arm.name: _sending_s(arm, self.sent_bytes, agreement_waits_s[arm.arm.name]) for arm in self.arms
+        }
+        self.waits_s = {name: agreed_s + self.sending_s[name] for name, agreed_s in agreement_waits_s.items()}
+        self.unreplicated = unreplicated
         self.operation = operation
-        self.apart = apart
-        self.links = links
+        self.own_rows_arms = own_rows_arms
+        self.rate_labels = rate_labels
         self.cpus = cpus
 
-    def _work(self) -> _Work:
+    def _estimate_work(self) -> _CommitWork:
         """The work of a commit without its agreement."""
-        by_place: dict[Place, list[ReplicationArm]] = {}
+        arms_by_distances: dict[DistancesAndRate, list[ReplicationArm]] = {}
         for arm in self.arms:
-            by_place.setdefault(_place_of(arm), []).append(arm)
-        one = len({distances for distances, _ in by_place}) == 1
-        name, nearest = min(by_place.items(), key=lambda item: min(self.waits[arm.arm.name] for arm in item[1]))
-        if self.alone is not None and (one or self.large) and self.arms[0].mode != ALONE:
-            return self.alone._work()
-        found = {arm.threads: max(median(_p50s_s(arm)) - self.waits[arm.arm.name], 1e-6) for arm in nearest}
-        lone = next((self._beside(arm, median(_p50s_s(arm))) for arm in nearest if arm.threads == 1), None)
-        return _Work(Local(found), lone, name[0])
+            arms_by_distances.setdefault(_distances_and_rate(arm), []).append(arm)
+        has_one_distance = len({distances for distances, _ in arms_by_distances}) == 1
+        nearest_key, nearest_arms = min(
+            arms_by_distances.items(), key=lambda item: min(self.waits_s[arm.arm.name] for arm in item[1])
+        )
+        if self.unreplicated is not None and (has_one_distance or self.has_large_rows) and self.arms[0].mode != ALONE:
+            return self.unreplicated._estimate_work()
+        commit_s = {arm.threads: max(median(_p50s_s(arm)) - self.waits_s[arm.arm.name], 1e-6) for arm in nearest_arms}
+        single_connection = next(
+            (self._single_connection_work(arm, median(_p50s_s(arm))) for arm in nearest_arms if arm.threads == 1), None
+        )
+        return _CommitWork(LocalCommits(commit_s), single_connection, nearest_key[0])
 
     @property
-    def large(self) -> bool:
+    def has_large_rows(self) -> bool:
         return ROW_BYTES.of(self.arms[0].arm.factors) != SHORT_ROW
 
-    def _beside(self, arm: ReplicationArm, p50_s: float) -> Beside:
-        """The work of an arm with one connection, beside that of the other nodes and of the links' emulators."""
-        return Beside.measured(p50_s, self.waits[arm.arm.name], self._others_s(arm), self.cpus or 1)
+    def _single_connection_work(self, arm: ReplicationArm, p50_s: float) -> Beside:
+        """The work of a commit of an arm with one connection, and that of the other nodes and of the links' emulators meanwhile."""
+        return Beside.measured(p50_s, self.waits_s[arm.arm.name], self._other_cpu_s(arm), self.cpus or 1)
 
-    def _others_s(self, arm: ReplicationArm) -> float:
-        return 0.0 if self.cpus is None else _others_s(arm)
+    def _other_cpu_s(self, arm: ReplicationArm) -> float:
+        return 0.0 if self.cpus is None else _other_cpu_s(arm)
 
     def points(self) -> tuple[ClusterPoint, ...]:
         if not self.arms:
             return ()
-        work = self._work()
-        return tuple(self._point(arm, work) for arm in self.arms)
+        work = self._estimate_work()
+        return tuple(self._make_point(arm, work) for arm in self.arms)
 
-    def third(self, points: Mapping[str, ClusterPoint]) -> Iterator[ThirdNode]:
-        """Positions of the third node, for one connection to a cluster of three with short rows and one writer. `points`: by arm."""
-        few = [
-            arm for arm in self.arms if arm.threads == 1 and arm.mode in CLUSTERS and len(self.rtts[arm.arm.name]) == 3
+    def third_node_positions(self, points: Mapping[str, ClusterPoint]) -> Iterator[ThirdNode]:
+        """Times of a commit for several locations of the third node, for one connection to a cluster of three with short rows and one
+        writer. `points`: by arm."""
+        candidates = [
+            arm
+            for arm in self.arms
+            if arm.threads == 1 and arm.mode in CLUSTERS and len(self.rtts_s[arm.arm.name]) == 3
         ]
-        if not few or self.large or self.operation == "read" or WRITERS.of(few[0].arm.factors) != "one":
+        if (
+            not candidates
+            or self.has_large_rows
+            or self.operation == "read"
+            or WRITERS.of(candidates[0].arm.factors) != "one"
+        ):
             return
-        reference = min(few, key=lambda arm: self.waits[arm.arm.name])
-        work = [self._beside(reference, seconds) for seconds in _p50s_s(reference)]
-        seen = [rtt_s for arm in few for rtt_s in self.rtts[arm.arm.name].values()]
-        alike = [arm for arm in few if _rate_bps(arm) == _rate_bps(reference)]
-        known = {tuple(node_rtts_ns(arm.arm.factors).values()): points[arm.arm.name] for arm in alike}
-        off_ms = max(
-            (abs(p.predicted_ms - p.p50_ms.value) for p in known.values() if p.predicted_ms is not None), default=None
+        reference = min(candidates, key=lambda arm: self.waits_s[arm.arm.name])
+        work_by_block = [self._single_connection_work(reference, seconds) for seconds in _p50s_s(reference)]
+        measured_rtts_s = [rtt_s for arm in candidates for rtt_s in self.rtts_s[arm.arm.name].values()]
+        same_rate_arms = [arm for arm in candidates if _rate_bps(arm) == _rate_bps(reference)]
+        measured_points = {
+            tuple(node_rtts_ns(arm.arm.factors).values()): points[arm.arm.name] for arm in same_rate_arms
+        }
+        max_error_ms = max(
+            (
+                abs(point.predicted_ms - point.p50_ms.value)
+                for point in measured_points.values()
+                if point.predicted_ms is not None
+            ),
+            default=None,
         )
-        for far_ns in FROM_BOTH_NS:
-            rtts = {(0, 1): APART_NS / 1e9, (0, 2): far_ns / 1e9, (1, 2): far_ns / 1e9}
-            agreed_s = _wait_s(reference, rtts, self.operation)
+        for far_ns in THIRD_NODE_RTTS_NS:
+            rtts = {(0, 1): FIRST_PAIR_RTT_NS / 1e9, (0, 2): far_ns / 1e9, (1, 2): far_ns / 1e9}
+            agreed_s = _agreement_wait_s(reference, rtts, self.operation)
             agreed_s += _sending_s(reference, self.sent_bytes, agreed_s)
             yield ThirdNode(
                 label=points[reference.arm.name].label,
-                near_ms=APART_NS / 1e6,
+                near_ms=FIRST_PAIR_RTT_NS / 1e6,
                 far_ms=far_ns / 1e6,
-                p50_ms=_widened(mean_interval([block.cycle_s(agreed_s) * 1e3 for block in work]), off_ms)
-                if (there := known.get((APART_NS, far_ns, far_ns))) is None
-                else there.p50_ms,
-                measured=there is not None,
-                beyond=not min(seen) / _NEARLY <= far_ns / 1e9 <= max(seen) * _NEARLY,
+                p50_ms=_widen(mean_interval([block.cycle_s(agreed_s) * 1e3 for block in work_by_block]), max_error_ms)
+                if (measured_point := measured_points.get((FIRST_PAIR_RTT_NS, far_ns, far_ns))) is None
+                else measured_point.p50_ms,
+                measured=measured_point is not None,
+                beyond=not min(measured_rtts_s) / _MEASURED_RANGE_FACTOR
+                <= far_ns / 1e9
+                <= max(measured_rtts_s) * _MEASURED_RANGE_FACTOR,
             )
 
-    def _point(self, arm: ReplicationArm, work: _Work) -> ClusterPoint:
+    def _make_point(self, arm: ReplicationArm, work: _CommitWork) -> ClusterPoint:
         name = arm.arm.name
-        rtts, wait_s, sending_s = self.rtts[name], self.waits[name], self.sending[name]
-        mine = sorted(rtt * 1e3 for (low, _), rtt in rtts.items() if low == 0)
+        rtts, wait_s, sending_s = self.rtts_s[name], self.waits_s[name], self.sending_s[name]
+        rtts_ms = sorted(rtt * 1e3 for (low, _), rtt in rtts.items() if low == 0)
         p50_s = _p50s_s(arm)
         measured_s = median(p50_s)
         predicted_s = None
-        writers = _two_writers(arm, self.apart.get(_place(arm)))
-        counted = self.sent_bytes is not None or not self.large
-        if wait_s and _distances(arm) != work.distances and writers is None and counted:
+        writers = _two_writers(arm, self.own_rows_arms.get(_key_without_writers(arm)))
+        is_countable = self.sent_bytes is not None or not self.has_large_rows
+        if wait_s and _distances_text(arm) != work.distances and writers is None and is_countable:
             predicted_s = work.commit_s(wait_s, arm.threads)
-        crowded = self.large and self._others_s(arm) / (self.cpus or 1) / measured_s > CROWDED
+        crowded = self.has_large_rows and self._other_cpu_s(arm) / (self.cpus or 1) / measured_s > MIN_CROWDED_SHARE
         on_link_s = (self.sent_bytes or 0.0) * 8 / (_rate_bps(arm) or 1)
-        imposed = sending_s > 0 and predicted_s is not None and on_link_s > IMPOSED * predicted_s
-        whole = merge(_histograms(arm))
+        is_set_by_rate = sending_s > 0 and predicted_s is not None and on_link_s > MAX_SENDING_SHARE * predicted_s
+        merged_histogram = merge(_latency_histograms(arm))
         return ClusterPoint(
             arm=name,
             mode=arm.mode,
             consistency=str(arm.level("consistency")),
             nodes=1 if arm.mode == ALONE else REPLICAS.of(arm.arm.factors) + 1,
-            distances=_distances(arm),
+            distances=_distances_text(arm),
             row_bytes=ROW_BYTES.of(arm.arm.factors),
             rate_bps=_rate_bps(arm),
-            link=self.links.get(_rate_bps(arm), ""),
+            link=self.rate_labels.get(_rate_bps(arm), ""),
             threads=arm.threads,
             commits_per_s=arm.commits_per_s,
             p50_ms=mean_interval([seconds * 1e3 for seconds in p50_s]),
-            p99_ms=value_at(whole, 0.99) / 1e6 if sum(h.count for h in _histograms(arm)) >= 100 * TAIL else None,
-            nearest_ms=mine[0] if mine else None,
-            second_ms=mine[:2][-1] if mine else None,
-            farthest_ms=mine[-1] if mine else None,
+            p99_ms=value_at(merged_histogram, 0.99) / 1e6
+            if sum(histogram.count for histogram in _latency_histograms(arm)) >= 100 * MIN_BEYOND_QUANTILE
+            else None,
+            nearest_ms=rtts_ms[0] if rtts_ms else None,
+            second_ms=rtts_ms[:2][-1] if rtts_ms else None,
+            farthest_ms=rtts_ms[-1] if rtts_ms else None,
             agreement_ms=(wait_s - sending_s) * 1e3,
-            sent_bytes=self.sent_bytes if mine else None,
+            sent_bytes=self.sent_bytes if rtts_ms else None,
             sending_ms=sending_s * 1e3,
             predicted_ms=None if predicted_s is None else predicted_s * 1e3,
-            error=None if predicted_s is None or crowded or imposed else predicted_s / measured_s - 1,
+            error=None if predicted_s is None or crowded or is_set_by_rate else predicted_s / measured_s - 1,
             crowded=crowded and predicted_s is not None,
-            conflicts=_counted(arm, "conflicts") or 0,
+            conflicts=_counter_total(arm, "conflicts") or 0,
             writers=writers,
-            flow_control=_counted(arm, "wsrep_flow_control_sent"),
+            flow_control=_counter_total(arm, "wsrep_flow_control_sent"),
         )
 
 
-def _place(arm: ReplicationArm) -> object:
+def _key_without_writers(arm: ReplicationArm) -> object:
     """Key shared by arms that differ only in their writers."""
     return (arm.threads, *(level for level in arm.curve if level[0] != WRITERS.name))
 
 
-def _two_writers(arm: ReplicationArm, apart: ReplicationArm | None) -> TwoWriters | None:
-    """Figures about two writers. None: only one node is written to. `apart`: the same arm, but with a row for each writer."""
-    if WRITERS.of(arm.arm.factors) == "one" or not (both := _both(arm)):
+def _two_writers(arm: ReplicationArm, own_rows_arm: ReplicationArm | None) -> TwoWriters | None:
+    """Figures about two writers. None: only one node is written to. `own_rows_arm`: the same arm, but with a row for each writer."""
+    if WRITERS.of(arm.arm.factors) == "one" or not (trials_by_block := _two_writer_trials(arm)):
         return None
-    beside = _both(apart) if apart is not None and apart is not arm else {}
-    paired = [sum(both[block].commits_per_s) / sum(beside[block].commits_per_s) for block in both if block in beside]
-    loads = list(both.values())
-    p50s = [load.second_p50_ms for load in loads if load.second_p50_ms is not None and load.commits_per_s[1]]
+    own_rows_trials = _two_writer_trials(own_rows_arm) if own_rows_arm is not None and own_rows_arm is not arm else {}
+    ratios = [
+        sum(trials_by_block[block].commits_per_s) / sum(own_rows_trials[block].commits_per_s)
+        for block in trials_by_block
+        if block in own_rows_trials
+    ]
+    trials = list(trials_by_block.values())
+    p50s = [trial.second_p50_ms for trial in trials if trial.second_p50_ms is not None and trial.commits_per_s[1]]
     return TwoWriters(
         rows=str(arm.level("writers")),
-        commits_per_s=mean_interval([sum(load.commits_per_s) for load in loads]),
-        refused_per_s=mean_interval([load.refused_per_s for load in loads]),
+        commits_per_s=mean_interval([sum(trial.commits_per_s) for trial in trials]),
+        refused_per_s=mean_interval([trial.refused_per_s for trial in trials]),
         repeated_percent=mean_interval(
-            [100 * load.refused_per_s / (load.refused_per_s + sum(load.commits_per_s)) for load in loads]
+            [100 * trial.refused_per_s / (trial.refused_per_s + sum(trial.commits_per_s)) for trial in trials]
         ),
         second_p50_ms=mean_interval(p50s) if p50s else None,
-        starved=sum(not load.commits_per_s[1] for load in loads),
-        to_own_rows=judge_ratio(paired).quoted if paired else None,
-        aborted=_counted(arm, "wsrep_local_bf_aborts"),
+        starved=sum(not trial.commits_per_s[1] for trial in trials),
+        to_own_rows=judge_ratio(ratios).quoted if ratios else None,
+        aborted=_counter_total(arm, "wsrep_local_bf_aborts"),
     )
 
 
 @dataclass(frozen=True)
-class _Both:
+class _TwoWriterTrial:
     """One trial with two writers."""
 
     commits_per_s: tuple[float, float]
@@ -489,23 +531,23 @@ class _Both:
     """p50 of the second writer. None: it committed nothing."""
 
 
-def _both(arm: ReplicationArm) -> dict[int, _Both]:
+def _two_writer_trials(arm: ReplicationArm) -> dict[int, _TwoWriterTrial]:
     """Trials with two writers, by block."""
-    found = {}
+    trials = {}
     for block, trial in arm.trials.items():
-        second, mine = trial.receipt.get("writers", {}).get("second"), trial.measured
-        if not second or mine is None or not mine.transactions:
+        second, first = trial.receipt.get("writers", {}).get("second"), trial.measured
+        if not second or first is None or not first.transactions:
             continue
-        my_s, their_s = mine.elapsed_ns / 1e9, second["elapsed_ns"] / 1e9
-        found[block] = _Both(
-            (mine.transactions / my_s, second["transactions"] / their_s),
-            sum(mine.errors.values()) / my_s + sum(second["errors"].values()) / their_s,
+        first_s, second_s = first.elapsed_ns / 1e9, second["elapsed_ns"] / 1e9
+        trials[block] = _TwoWriterTrial(
+            (first.transactions / first_s, second["transactions"] / second_s),
+            sum(first.errors.values()) / first_s + sum(second["errors"].values()) / second_s,
             None if second["p50_ns"] is None else second["p50_ns"] / 1e6,
         )
-    return found
+    return trials
 
 
-def _distances(arm: ReplicationArm) -> str:
+def _distances_text(arm: ReplicationArm) -> str:
     if arm.mode == ALONE:
         return ""
     return (
@@ -519,36 +561,42 @@ def _rate_bps(arm: ReplicationArm) -> int | None:
     return None if arm.mode == ALONE else REPLICA_RATE_BPS.given(arm.arm.factors)
 
 
-def _place_of(arm: ReplicationArm) -> Place:
-    return _distances(arm), _rate_bps(arm)
+def _distances_and_rate(arm: ReplicationArm) -> DistancesAndRate:
+    return _distances_text(arm), _rate_bps(arm)
 
 
-def _counted(arm: ReplicationArm, counter: str) -> int | None:
-    """Total of a counter over all nodes and trials. Every member of Group Replication counts each conflict, so it counts once here."""
-    once = counter == "conflicts" and arm.mode != "galera"
+def _counter_total(arm: ReplicationArm, counter: str) -> int | None:
+    """Total of a counter over all nodes and trials. Every member of Group Replication counts each conflict, so for conflicts only the
+    largest count of a trial is used."""
+    counted_by_every_node = counter == "conflicts" and arm.mode != "galera"
     trials = (trial.receipt.get("replication", {}).get("window", {}) for trial in arm.trials.values())
-    found = [
-        max(counts) if once else sum(counts)
+    totals = [
+        max(counts) if counted_by_every_node else sum(counts)
         for window in trials
         if (counts := [int(node[counter]) for node in window.get("counted", {}).values() if counter in node])
     ]
-    return sum(found) if found else None
+    return sum(totals) if totals else None
 
 
-def verdict(found: ClusterCost, form: Callable[[Estimate], str]) -> str:
+def verdict(cost: ClusterCost, format_estimate: Callable[[Estimate], str]) -> str:
     """The answer: one connection on each cluster at each distance, compared with a round trip to its farthest node."""
-    points = found.points
+    points = cost.points
     waits = any(point.agreement_ms for point in points)
-    few = min(point.threads for point in points)
-    who = "one connection" if few == 1 else f"{few} connections"
+    min_threads = min(point.threads for point in points)
+    connections_text = "one connection" if min_threads == 1 else f"{min_threads} connections"
     clauses = []
     for label in dict.fromkeys(point.label for point in points if point.mode in CLUSTERS):
-        mine = [p for p in points if p.label == label and p.threads == few and p.farthest_ms]
-        told = ", ".join(f"{form(p.p50_ms)} ms ({p.place})" for p in mine)
-        far = max(mine, key=lambda p: (p.farthest_ms or 0.0, -(p.rate_bps or 0)), default=None)
+        label_points = [
+            point for point in points if point.label == label and point.threads == min_threads and point.farthest_ms
+        ]
+        times_text = ", ".join(
+            f"{format_estimate(point.p50_ms)} ms ({point.distances_label})" for point in label_points
+        )
+        far = max(label_points, key=lambda point: (point.farthest_ms or 0.0, -(point.rate_bps or 0)), default=None)
         if far is not None and far.farthest_ms:
-            apart = f" (with one round trip to the farthest node each: {rate(1e3 / far.farthest_ms)})" if waits else ""
+            limit = f" (with one round trip to the farthest node each: {rate(1e3 / far.farthest_ms)})" if waits else ""
             clauses.append(
-                f"{label} {told}; over {far.place} {rate_interval(far.commits_per_s)} {found.operation}s/s{apart}"
+                f"{label} {times_text}; over {far.distances_label} {rate_interval(far.commits_per_s)} "
+                f"{cost.operation}s/s{limit}"
             )
-    return f"The median {found.operation} of {who} takes: {'. '.join(clauses)}." if clauses else ""
+    return f"The median {cost.operation} of {connections_text} takes: {'. '.join(clauses)}." if clauses else ""

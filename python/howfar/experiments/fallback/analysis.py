@@ -1,8 +1,8 @@
-"""A semi-synchronous primary whose replica leaves and returns, under the server's own timeout: the stall, the asynchronous phase, the
+"""A semi-synchronous primary whose replica leaves and returns, with the server's own timeout: the stall, the asynchronous phase, the
 return.
 
 Until its replica has caught up, commits of an asynchronous primary are on the primary alone. After that the replica has each commit
-about half a round trip later: those were acknowledged too early, but a crash would hardly have lost them.
+about half a round trip later. Such commits were acknowledged too early, but a crash would hardly have lost them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from howfar.analysis.advice import capital
-from howfar.experiments.replication.arms import MOST_POINTS, farthest, rate, with_mode
+from howfar.experiments.replication.arms import MAX_POINTS, farthest, rate, with_mode
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import in_brackets, mean_of_counts
 from howfar.store.records import Arm, ArmRole, FallbackRecord, Run, Trial, TrialStatus
 
-LOOK_NS = 100_000_000
-"""Interval at which the primary is queried, and thus the resolution of all moments."""
+POLL_NS = 100_000_000
+"""Interval at which the primary is queried, and thus the resolution of all times."""
 
 
 class FallbackSeries(Part):
-    """One trial as a chart's data. Times in seconds since the load began."""
+    """One trial as data for a chart. Times are in seconds since the load began."""
 
     trial: int
     slice_s: float
@@ -43,15 +43,15 @@ class FallbackSeries(Part):
 
 
 class FallbackStory(Part):
-    """One mode: means over its trials, and one trial to draw. Where trials are `censored` its times and counts are means of lower
-    bounds, without an interval."""
+    """The fallbacks of one mode: means over its trials, and one trial to draw. If trials are `censored`, times and counts are means of
+    lower bounds, without an interval."""
 
     arm: str
     mode: str
     threads: int
     trials: int
     timeout_ms: int | None
-    """Timeout of the primary's wait for its replica. None: the primary has none."""
+    """How long a commit of the primary waits for a replica at most. None: without limit."""
     replicas: int = 1
     away_ms: float | None = None
     """Time for which the replica's link was cut, minimum over trials. None: older files."""
@@ -61,17 +61,20 @@ class FallbackStory(Part):
     after_return_ms: Estimate | None
     """How long after the return of the link the primary was still asynchronous."""
     held_off: int = 0
-    """Trials in which the primary was asynchronous for as long as commits continued: only the end of the load let it return."""
+    """Trials in which the primary stayed asynchronous for as long as commits continued, and returned only when the load had ended."""
     censored: int = 0
-    """These trials, and trials in which it never returned: the plan, not the server, determined how long the phase lasted."""
+    """Trials counted in `held_off`, and trials in which the primary never returned. In them the plan, not the server, determined the
+    length of the phase."""
     unprotected: Estimate
-    """Commits acknowledged to clients but by no replica. Most of them may have reached one within milliseconds."""
+    """Commits acknowledged to clients without an acknowledgement from a replica. Most of them may have reached one within
+    milliseconds."""
     share_unprotected: float
-    """`unprotected` as a share of all commits acknowledged to clients in these trials, those before and after included."""
+    """`unprotected` as a share of all commits acknowledged to clients in these trials, including those before and after the phase."""
     caught_up_ms: Estimate | None = None
     """How long after the return of the link the replica had caught up. None: not in every trial."""
     unprotected_alone: Estimate | None = None
-    """Commits of `unprotected` until the replica had caught up: on the primary alone, or being fetched. None: it never fell back."""
+    """The part of `unprotected` from before the replica had caught up: on the primary alone, or in transfer. None: it never fell
+    back."""
     most_behind: int | None = None
     """Maximum number of transactions that the replica lacked, over all trials. None: it could not be queried."""
     drawn: int
@@ -91,23 +94,27 @@ class FallbackStory(Part):
 
 
 def fallback_stories(run: Run) -> tuple[FallbackStory, ...]:
-    """Stories by arm, in the order of the plan."""
-    found = [_story(run, arm) for arm in run.info.arms if arm.role is not ArmRole.DUPLICATE]
-    return tuple(story for story in found if story is not None)
+    """The fallbacks of each arm, in the order of the plan."""
+    stories_or_none = [_tell_story(run, arm) for arm in run.info.arms if arm.role is not ArmRole.DUPLICATE]
+    return tuple(story for story in stories_or_none if story is not None)
 
 
-def _story(run: Run, arm: Arm) -> FallbackStory | None:
+def _tell_story(run: Run, arm: Arm) -> FallbackStory | None:
     trials = [trial for trial in run.trials if trial.arm == arm.name and trial.status is TrialStatus.OK]
-    pairs = [(trial, trial.fault) for trial in trials if isinstance(trial.fault, FallbackRecord)]
-    if not pairs:
+    trials_with_records = [(trial, trial.fault) for trial in trials if isinstance(trial.fault, FallbackRecord)]
+    if not trials_with_records:
         return None
-    records = [record for _, record in pairs]
-    fell = [record for record in records if record.fell_ns is not None]
-    drawn, record = _typical(pairs)
-    unseen = sum(_censored(record) for record in fell)
+    records = [record for _, record in trials_with_records]
+    fallbacks = [record for record in records if record.fell_ns is not None]
+    drawn, record = _median_trial(trials_with_records)
+    censored = sum(_is_censored(record) for record in fallbacks)
     rtt_ns = int(arm.factors.get("replica_rtt_ns", 0))
-    came = [returned(record, rtt_ns) for record in fell]
-    caught = [one.caught_up_ns - record.returned_ns for one, record in zip(came, fell, strict=True) if one.caught_up_ns]
+    returns = [describe_return(record, rtt_ns) for record in fallbacks]
+    catch_up_ns = [
+        replica_return.caught_up_ns - record.returned_ns
+        for replica_return, record in zip(returns, fallbacks, strict=True)
+        if replica_return.caught_up_ns
+    ]
     acknowledged = sum(record.acknowledged for record in records)
     return FallbackStory(
         arm=arm.name,
@@ -118,14 +125,23 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
         replicas=int(arm.factors.get("replicas", 1)),
         away_ms=min(record.returned_ns - record.left_ns for record in records) / 1e6,
         stall_ms=mean_of_counts([record.stall_ns / 1e6 for record in records]),
-        degraded_ms=_ms([_end_ns(record) - (record.fell_ns or 0) for record in fell], unseen),
-        after_return_ms=_ms([max(0, _end_ns(record) - record.returned_ns) for record in fell], unseen),
-        held_off=sum(_held_off(record) for record in fell),
-        censored=unseen,
-        unprotected=_mean([record.unprotected for record in records], unseen),
-        caught_up_ms=_ms(caught) if len(caught) == len(fell) else None,
-        unprotected_alone=_mean([one.alone for one in came], len(fell) - len(caught)) if came else None,
-        most_behind=max((one.most_behind for one in came if one.most_behind is not None), default=None),
+        degraded_ms=_mean_ms([_asynchronous_end_ns(record) - (record.fell_ns or 0) for record in fallbacks], censored),
+        after_return_ms=_mean_ms(
+            [max(0, _asynchronous_end_ns(record) - record.returned_ns) for record in fallbacks], censored
+        ),
+        held_off=sum(_is_held_off_by_load(record) for record in fallbacks),
+        censored=censored,
+        unprotected=_mean_unless_censored([record.unprotected for record in records], censored),
+        caught_up_ms=_mean_ms(catch_up_ns) if len(catch_up_ns) == len(fallbacks) else None,
+        unprotected_alone=_mean_unless_censored(
+            [replica_return.alone for replica_return in returns], len(fallbacks) - len(catch_up_ns)
+        )
+        if returns
+        else None,
+        most_behind=max(
+            (replica_return.most_behind for replica_return in returns if replica_return.most_behind is not None),
+            default=None,
+        ),
         share_unprotected=sum(record.unprotected for record in records) / acknowledged if acknowledged else 0.0,
         drawn=drawn.number,
         log_lines=record.log_lines,
@@ -133,39 +149,42 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
     )
 
 
-def _ms(times_ns: Sequence[int], unseen: int = 0) -> Estimate | None:
-    return _mean([ns / 1e6 for ns in times_ns], unseen) if times_ns else None
+def _mean_ms(times_ns: Sequence[int], censored: int = 0) -> Estimate | None:
+    return _mean_unless_censored([ns / 1e6 for ns in times_ns], censored) if times_ns else None
 
 
-def _mean(values: Sequence[float], unseen: int) -> Estimate:
-    """Mean of the values. If the end of some was not seen, it is a mean of lower bounds, without an interval."""
-    found = mean_of_counts(values)
-    return Estimate(value=found.value, low=None, high=None) if unseen else found
+def _mean_unless_censored(values: Sequence[float], censored: int) -> Estimate:
+    """Mean of the values. If some values are `censored`, it is a mean of lower bounds, without an interval."""
+    mean = mean_of_counts(values)
+    return Estimate(value=mean.value, low=None, high=None) if censored else mean
 
 
-def _held_off(record: FallbackRecord) -> bool:
-    """Whether only the end of the load let the primary return: until then, only acknowledgements of older commits arrive."""
+def _is_held_off_by_load(record: FallbackRecord) -> bool:
+    """Whether the primary returned only when the load had ended. Until then it gets only acknowledgements of older commits."""
     ended_ns = record.load_ended_ns
     return ended_ns is not None and (record.back_ns is None or record.back_ns > ended_ns)
 
 
-def _censored(record: FallbackRecord) -> bool:
-    """Whether the primary fell back and the end of the asynchronous phase under load was not seen."""
-    return record.back_ns is None or _held_off(record)
+def _is_censored(record: FallbackRecord) -> bool:
+    """Whether the end of the asynchronous phase under load was not observed."""
+    return record.back_ns is None or _is_held_off_by_load(record)
 
 
-def _end_ns(record: FallbackRecord) -> int:
-    """End of the asynchronous phase under load; if the primary never returned, the end of the load or the last query."""
-    if _held_off(record) and record.load_ended_ns is not None:
+def _asynchronous_end_ns(record: FallbackRecord) -> int:
+    """End of the asynchronous phase, at most the end of the load; if the primary never returned, the last query."""
+    if _is_held_off_by_load(record) and record.load_ended_ns is not None:
         return record.load_ended_ns
     if record.back_ns is not None:
         return record.back_ns
     return record.samples[-1].at_ns if record.samples else record.returned_ns
 
 
-def _typical(pairs: Sequence[tuple[Trial, FallbackRecord]]) -> tuple[Trial, FallbackRecord]:
-    """The median trial by the length of its asynchronous phase."""
-    ranked = sorted(pairs, key=lambda pair: _end_ns(pair[1]) - (pair[1].fell_ns or _end_ns(pair[1])))
+def _median_trial(trials_with_records: Sequence[tuple[Trial, FallbackRecord]]) -> tuple[Trial, FallbackRecord]:
+    """The trial whose asynchronous phase has the median length."""
+    ranked = sorted(
+        trials_with_records,
+        key=lambda pair: _asynchronous_end_ns(pair[1]) - (pair[1].fell_ns or _asynchronous_end_ns(pair[1])),
+    )
     return ranked[len(ranked) // 2]
 
 
@@ -173,21 +192,23 @@ def _typical(pairs: Sequence[tuple[Trial, FallbackRecord]]) -> tuple[Trial, Fall
 
 
 @dataclass(frozen=True)
-class Returned:
-    """How the replica of one fallback came back."""
+class ReplicaReturn:
+    """When a replica had caught up after its return, and what it lacked before."""
 
     caught_up_ns: int | None
-    """When the replica was first seen to lack no more than was acknowledged in the last round trip and `LOOK_NS`. None: never."""
+    """When the replica was first seen to lack no more than was acknowledged in the last round trip and `POLL_NS`. None: never."""
     alone: int
-    """Unprotected commits until then."""
+    """Unprotected commits before the replica had caught up."""
     most_behind: int | None
-    """Maximum number of transactions that it lacked. None: it could not be queried."""
+    """Maximum number of transactions that the replica lacked. None: it could not be queried."""
 
 
-def returned(record: FallbackRecord, rtt_ns: int) -> Returned:
+def describe_return(record: FallbackRecord, rtt_ns: int) -> ReplicaReturn:
     caught_up_ns = _caught_up_ns(record, rtt_ns)
     behind = [sample.behind for sample in record.samples if sample.behind is not None and not sample.semi_sync]
-    return Returned(caught_up_ns, record.unprotected - _after(record, caught_up_ns), max(behind, default=None))
+    return ReplicaReturn(
+        caught_up_ns, record.unprotected - _unprotected_after(record, caught_up_ns), max(behind, default=None)
+    )
 
 
 def _caught_up_ns(record: FallbackRecord, rtt_ns: int) -> int | None:
@@ -196,30 +217,32 @@ def _caught_up_ns(record: FallbackRecord, rtt_ns: int) -> int | None:
     for sample in record.samples:
         if sample.at_ns < max(record.returned_ns, record.fell_ns) or sample.behind is None:
             continue
-        if sample.semi_sync or sample.behind <= _between(record, sample.at_ns - rtt_ns - LOOK_NS, sample.at_ns):
+        if sample.semi_sync or sample.behind <= _commits_between(record, sample.at_ns - rtt_ns - POLL_NS, sample.at_ns):
             return sample.at_ns
     return None
 
 
-def _after(record: FallbackRecord, caught_up_ns: int | None) -> int:
-    """Unprotected commits after the replica had caught up, counted in complete slices."""
+def _unprotected_after(record: FallbackRecord, caught_up_ns: int | None) -> int:
+    """Unprotected commits after the replica had caught up, in complete slices of time."""
     if caught_up_ns is None:
         return 0
     back_ns = record.samples[-1].at_ns if record.back_ns is None else record.back_ns
-    step = _slice_ns(record)
-    late = sum(count for start, count in record.commits if caught_up_ns <= start and start + step <= back_ns)
-    return min(late, record.unprotected)
+    slice_ns = _slice_length_ns(record)
+    after_catch_up = sum(
+        count for start, count in record.commits if caught_up_ns <= start and start + slice_ns <= back_ns
+    )
+    return min(after_catch_up, record.unprotected)
 
 
-def _between(record: FallbackRecord, begin_ns: int, end_ns: int) -> int:
-    """Commits acknowledged in slices that touch this time."""
-    step = _slice_ns(record)
-    return sum(count for start, count in record.commits if start < end_ns and start + step > begin_ns)
+def _commits_between(record: FallbackRecord, begin_ns: int, end_ns: int) -> int:
+    """Commits acknowledged in all slices of time that overlap this interval."""
+    slice_ns = _slice_length_ns(record)
+    return sum(count for start, count in record.commits if start < end_ns and start + slice_ns > begin_ns)
 
 
-def _slice_ns(record: FallbackRecord) -> int:
+def _slice_length_ns(record: FallbackRecord) -> int:
     starts = [start for start, _ in record.commits]
-    return min((later - earlier for earlier, later in pairwise(starts)), default=LOOK_NS)
+    return min((later - earlier for earlier, later in pairwise(starts)), default=POLL_NS)
 
 
 # ---------------------------------------------------------------- one trial, drawn
@@ -227,89 +250,92 @@ def _slice_ns(record: FallbackRecord) -> int:
 
 def fallback_series(trial: Trial) -> FallbackSeries | None:
     """The series of a trial. None: it has no fallback."""
-    story = trial.fault
-    if not isinstance(story, FallbackRecord):
+    record = trial.fault
+    if not isinstance(record, FallbackRecord):
         return None
-    slice_s, rates = _slices(story.commits)
-    looks = farthest(story.samples)
+    slice_s, rates = _commit_rates(record.commits)
+    samples = farthest(record.samples)
     return FallbackSeries(
         trial=trial.number,
         slice_s=slice_s,
         commits_per_s=rates,
-        left_s=story.left_ns / 1e9,
-        returned_s=story.returned_ns / 1e9,
-        reconnected_s=_s(story.reconnected_ns),
-        fell_s=_s(story.fell_ns),
-        back_s=_s(story.back_ns),
-        stall_s=story.stall_ns / 1e9,
-        unprotected=story.unprotected,
-        at_s=tuple(look.at_ns / 1e9 for look in looks),
-        semi_sync=tuple(look.semi_sync for look in looks),
-        behind=tuple(look.behind for look in looks),
+        left_s=record.left_ns / 1e9,
+        returned_s=record.returned_ns / 1e9,
+        reconnected_s=_to_seconds(record.reconnected_ns),
+        fell_s=_to_seconds(record.fell_ns),
+        back_s=_to_seconds(record.back_ns),
+        stall_s=record.stall_ns / 1e9,
+        unprotected=record.unprotected,
+        at_s=tuple(sample.at_ns / 1e9 for sample in samples),
+        semi_sync=tuple(sample.semi_sync for sample in samples),
+        behind=tuple(sample.behind for sample in samples),
     )
 
 
-def _s(ns: int | None) -> float | None:
+def _to_seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / 1e9
 
 
-def _slices(commits: Sequence[tuple[int, int]]) -> tuple[float, tuple[float, ...]]:
-    """Length of a slice in seconds, and commits per second in each from the beginning of the load on. A slice without an entry had
-    none. The last one, in which the load ended, is left out."""
+def _commit_rates(commits: Sequence[tuple[int, int]]) -> tuple[float, tuple[float, ...]]:
+    """Seconds per point, and commits per second at each point since the load began. A slice without an entry had no commits. The last
+    slice, in which the load ended, is left out. If there are more than `MAX_POINTS` slices, a point averages several."""
     starts = [start for start, _ in commits]
-    step = min((later - earlier for earlier, later in pairwise(starts)), default=0)
-    if step <= 0:
+    slice_ns = min((later - earlier for earlier, later in pairwise(starts)), default=0)
+    if slice_ns <= 0:
         return 0.0, ()
-    counts = [0] * (starts[-1] // step)
+    counts = [0] * (starts[-1] // slice_ns)
     for start, count in commits[:-1]:
-        counts[start // step] += count
-    together = -(-len(counts) // MOST_POINTS)
-    sums = [sum(counts[at : at + together]) for at in range(0, len(counts) - len(counts) % together, together)]
-    length = step * together / 1e9
-    return length, tuple(total / length for total in sums)
+        counts[start // slice_ns] += count
+    slices_per_point = -(-len(counts) // MAX_POINTS)
+    sums = [
+        sum(counts[first : first + slices_per_point])
+        for first in range(0, len(counts) - len(counts) % slices_per_point, slices_per_point)
+    ]
+    point_s = slice_ns * slices_per_point / 1e9
+    return point_s, tuple(total / point_s for total in sums)
 
 
 # ---------------------------------------------------------------- sentences
 
 
 def fallback_sentence(story: FallbackStory) -> str:
-    """The events of a fallback in order, as a sentence."""
-    with_ = f" and {story.replicas} replicas" if story.replicas > 1 else ""
-    left = "one of them" if story.replicas > 1 else "its replica"
-    begin = f"{capital(with_mode(story.mode))}{with_}, the primary"
+    """One sentence that tells the events of a fallback in order."""
+    replicas_text = f" and {story.replicas} replicas" if story.replicas > 1 else ""
+    leaver = "one of them" if story.replicas > 1 else "its replica"
+    start = f"{capital(with_mode(story.mode))}{replicas_text}, the primary"
     if story.degraded_ms is None and not story.stood_still and story.away_ms is not None:
         return (
-            f"{begin} went on when {left} left: the longest time without an acknowledgement was {_seconds(story.stall_ms, 2)} "
+            f"{start} went on when {leaver} left: the longest time without an acknowledgement was {_seconds(story.stall_ms, 2)} "
             f"while it was away for {story.away_ms / 1e3:.1f} s."
         )
-    text = f"{begin} acknowledged nothing for {_seconds(story.stall_ms)} after {left} left"
+    text = f"{start} acknowledged nothing for {_seconds(story.stall_ms)} after {leaver} left"
     if story.degraded_ms is None and story.waits_for_ever:
         return f"{text}, until it was back: this server has no timeout and does not fall back."
     if story.degraded_ms is None:
         return f"{text}, and did not fall back."
-    least = "at least " if story.censored else ""
+    bound_text = "at least " if story.censored else ""
     text += (
-        f"; then it was asynchronous for {least}{_seconds(story.degraded_ms)} and acknowledged {least}"
-        f"{story.unprotected.value:,.0f} commits that no replica had acknowledged{_alone(story)}"
+        f"; then it was asynchronous for {bound_text}{_seconds(story.degraded_ms)} and acknowledged {bound_text}"
+        f"{story.unprotected.value:,.0f} commits that no replica had acknowledged{_unprotected_clause(story)}"
     )
     if story.after_return_ms is not None:
-        text += f"; {least}{_seconds(story.after_return_ms)} of that was after the link had returned"
+        text += f"; {bound_text}{_seconds(story.after_return_ms)} of that was after the link had returned"
     if story.held_off:
         text += f". In {story.held_off} of {story.trials} trials, only the end of the load let it come back"
     return text + "."
 
 
-def _alone(story: FallbackStory) -> str:
-    """Note on unacknowledged commits: most may be on the replica within milliseconds."""
+def _unprotected_clause(story: FallbackStory) -> str:
+    """How many of the unacknowledged commits came before the replica had caught up; the others reached it within milliseconds."""
     if story.unprotected_alone is None:
         return ""
     text = f" ({rate(story.unprotected_alone.value)} of them before the replica had caught up"
     if story.caught_up_ms is None:
         text = f" (the replica was not seen to catch up{'' if story.trials == 1 else ' in every trial'}"
-    lacked = f"; it lacked up to {story.most_behind:,}" if story.most_behind is not None else ""
-    return f"{text}{lacked})"
+    lag_text = f"; it lacked up to {story.most_behind:,}" if story.most_behind is not None else ""
+    return f"{text}{lag_text})"
 
 
 def _seconds(ms: Estimate, digits: int = 1) -> str:
-    shown = in_brackets(ms, lambda each: f"{max(0.0, each) / 1e3:.{digits}f}")
-    return f"{shown} s"
+    text = in_brackets(ms, lambda value_ms: f"{max(0.0, value_ms) / 1e3:.{digits}f}")
+    return f"{text} s"

@@ -1,7 +1,7 @@
 """Response times at given rates (open loop), counted from the moment at which each transaction was due.
 
-A closed loop waits for a slow answer and sends less; users do not. Here, a stall delays all transactions that become due in it, and so
-it counts.
+A closed loop waits for a slow answer and sends less; users do not. In an open loop a stall delays all transactions that become due
+during it, so the response times include the stall.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from howfar.analysis.cells import CellSummary, Figure, Floors
+from howfar.analysis.cells import CellSummary, Metric, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.plan.factors import LOAD, offered_per_s
 from howfar.stats.estimate import Estimate, Part
@@ -28,20 +28,20 @@ class AtRate(Part):
     per_s: float
     """Transactions due each second."""
     share: float | None
-    """Share of the baseline's capacity in a closed loop: in this run, or as measured before it where the run has no closed loop.
-    None: neither is known."""
+    """The rate as a share of the baseline's capacity in a closed loop, measured in this run or else before it. None: neither is
+    known."""
     answered: Estimate
     """Share of the transactions due that were answered within the window; the mean of the blocks."""
     keeps_up: bool
-    """Whether `answered` is at least `KEEPS_UP`; its interval may include the opposite, see `sure`."""
+    """Whether `answered` is at least `KEEPS_UP`. Its interval may allow the opposite: see `sure`."""
     p50_ms: Estimate | None
-    """Geometric mean of the trials' quantiles. None: too few transactions for it, or the path does not keep up."""
+    """Geometric mean of the trials' quantiles. None: too few transactions for the quantile, or the path does not keep up."""
     p99_ms: Estimate | None
     p999_ms: Estimate | None
     p99_ratio: Estimate | None
     """p99 over that of the baseline's path at the same rate, paired by block."""
     resolution: Resolution
-    """Judgement of `p99_ratio`. SLOWER: the response time is longer."""
+    """Resolution of `p99_ratio`. SLOWER: the response time is longer."""
     curve: tuple[CurvePoint, ...]
 
     @property
@@ -68,68 +68,73 @@ class Latency(Part):
     paths: tuple[PathLatency, ...]
 
 
-def latency(evidence: RunEvidence) -> Latency | None:
+def summarise_latency(evidence: RunEvidence) -> Latency | None:
     """Response times of a run. None: no arm has a given rate."""
     table = evidence.table
     arms = table.main_arms
-    paced = [arm for arm in arms if offered_per_s(arm.factors) is not None and table.measured(arm.name)]
-    if not paced:
+    paced_arms = [arm for arm in arms if offered_per_s(arm.factors) is not None and table.measured(arm.name)]
+    if not paced_arms:
         return None
     cells = {cell.arm: cell for cell in evidence.cells}
-    closed = {rest_of(arm.factors, LOAD.name): arm for arm in reversed(arms) if offered_per_s(arm.factors) is None}
-    groups: dict[object, list[Arm]] = {}
-    for arm in paced:
-        groups.setdefault(rest_of(arm.factors, LOAD.name), []).append(arm)
+    closed_loop_arms = {
+        rest_of(arm.factors, LOAD.name): arm for arm in reversed(arms) if offered_per_s(arm.factors) is None
+    }
+    arms_by_path: dict[object, list[Arm]] = {}
+    for arm in paced_arms:
+        arms_by_path.setdefault(rest_of(arm.factors, LOAD.name), []).append(arm)
     baseline = table.baseline
-    reader = _Reader(table, cells, evidence.floors, _capacity(table, baseline))
+    reader = _RateSummary(table, cells, evidence.floors, _baseline_capacity(table, baseline))
     return Latency(
-        baseline="" if baseline is None else _plain_name(baseline),
+        baseline="" if baseline is None else _name_without_load(baseline),
         paths=tuple(
             PathLatency(
-                name=_plain_name(same[0]),
-                capacity_per_s=_in_closed_loop(table, closed.get(rest)),  # type: ignore[call-overload]
-                rates=tuple(reader.at(arm) for arm in sorted(same, key=lambda arm: offered_per_s(arm.factors) or 0.0)),
+                name=_name_without_load(path_arms[0]),
+                capacity_per_s=_closed_loop_per_s(table, closed_loop_arms.get(other_levels)),  # type: ignore[call-overload]
+                rates=tuple(
+                    reader.summarise_rate(arm)
+                    for arm in sorted(path_arms, key=lambda arm: offered_per_s(arm.factors) or 0.0)
+                ),
             )
-            for rest, same in groups.items()
+            for other_levels, path_arms in arms_by_path.items()
         ),
     )
 
 
-def _in_closed_loop(table: TrialTable, arm: Arm | None) -> Estimate | None:
-    """Transactions per second of an arm that is a closed loop."""
+def _closed_loop_per_s(table: TrialTable, arm: Arm | None) -> Estimate | None:
+    """Transactions per second of a closed-loop arm. None: no arm, or no good trial."""
     trials = [] if arm is None else table.measured(arm.name)
-    return mean_interval([_per_s(trial) for trial in trials]) if trials else None
+    return mean_interval([_transactions_per_s(trial) for trial in trials]) if trials else None
 
 
-def _capacity(table: TrialTable, baseline: Arm | None) -> float | None:
+def _baseline_capacity(table: TrialTable, baseline: Arm | None) -> float | None:
     """The baseline's capacity, from this run's blocks or else from the few trials before the first block."""
     if baseline is not None and offered_per_s(baseline.factors) is None:
-        measured = _in_closed_loop(table, baseline)
+        measured = _closed_loop_per_s(table, baseline)
         if measured is not None:
             return measured.value
     before = table.run.info.environment.get("capacity", {}).get("per_s")
     return float(before) if isinstance(before, int | float) else None
 
 
-def _plain_name(arm: Arm) -> str:
+def _name_without_load(arm: Arm) -> str:
     """The cell's name without its load."""
     label = LOAD.label(LOAD.of(arm.factors))
     return ", ".join(part for part in arm.name.split(", ") if part != label)
 
 
-class _Reader:
+class _RateSummary:
     def __init__(
-        self, table: TrialTable, cells: Mapping[str, CellSummary], floors: Floors, capacity: float | None
+        self, table: TrialTable, cells: Mapping[str, CellSummary], floors: NoiseFloors, capacity: float | None
     ) -> None:
         self.table, self.cells, self.floors, self.capacity = table, cells, floors, capacity
 
-    def at(self, arm: Arm) -> AtRate:
+    def summarise_rate(self, arm: Arm) -> AtRate:
         per_s = offered_per_s(arm.factors) or 0.0
         answered = mean_interval(self.table.answered(arm) or [0.0])
         keeps_up = answered.value >= KEEPS_UP
         ratio = self._ratio(arm) if keeps_up else None
-        found = self.floors.of(arm.factors, Figure.P99).resolve(ratio)
-        turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
+        throughput_sense = self.floors.of(arm.factors, Metric.P99).resolve(ratio)
+        inverted = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
         return AtRate(
             arm=arm.name,
             per_s=per_s,
@@ -138,13 +143,13 @@ class _Reader:
             keeps_up=keeps_up,
             **{name: self._quantile(arm, share) if keeps_up else None for name, share in QUANTILES.items()},
             p99_ratio=ratio,
-            resolution=turned.get(found, found),
+            resolution=inverted.get(throughput_sense, throughput_sense),
             curve=self.cells[arm.name].latency_curve,
         )
 
     def _quantile(self, arm: Arm, share: float) -> Estimate | None:
-        found = [ms for trial in self.table.measured(arm.name) if (ms := quantile_ms(trial, share)) is not None]
-        return exponential(mean_interval([math.log(ms) for ms in found])) if found else None
+        values_ms = [ms for trial in self.table.measured(arm.name) if (ms := quantile_ms(trial, share)) is not None]
+        return exponential(mean_interval([math.log(ms) for ms in values_ms])) if values_ms else None
 
     def _ratio(self, arm: Arm) -> Estimate | None:
         reference = self.table.compared(arm)
@@ -156,38 +161,48 @@ class _Reader:
         return judge_ratio(ratios).quoted if ratios else None
 
 
-def _per_s(measured: Measured) -> float:
+def _transactions_per_s(measured: Measured) -> float:
     return measured.transactions * 1e9 / measured.elapsed_ns
 
 
 # ---------------------------------------------------------------- the answer
 
 
-def verdict(found: Latency, text: Callable[[Estimate], str]) -> str:
-    """The answer: the p99 at the highest rate that every path keeps up with, and the rate beyond which each no longer does."""
-    common = _common(found)
+def verdict(latency: Latency, format_estimate: Callable[[Estimate], str]) -> str:
+    """The answer: the p99 at the highest rate with which every path keeps up, and the capacity of each path."""
+    max_common_rate = _max_common_rate(latency)
     clauses = []
-    if common is not None:
-        reads = [(path.name, at) for path in found.paths for at in path.rates if at.per_s == common and at.p99_ms]
+    if max_common_rate is not None:
+        results = [
+            (path.name, at) for path in latency.paths for at in path.rates if at.per_s == max_common_rate and at.p99_ms
+        ]
         share = next(
-            (f" ({at.share * 100:.0f} % of what {found.baseline} can do)" for _, at in reads if at.share is not None),
+            (
+                f" ({at.share * 100:.0f} % of what {latency.baseline} can do)"
+                for _, at in results
+                if at.share is not None
+            ),
             "",
         )
-        named = ", ".join(f"{name} {text(at.p99_ms)} ms" for name, at in reads if at.p99_ms is not None)
-        open_ones = [name for name, at in reads if not at.sure]
-        doubt = f" (whether {' and '.join(open_ones)} can keep up with that is not resolved)" if open_ones else ""
-        clauses.append(f"At {common:,.0f} transactions/s{share}, 99 of 100 are answered within: {named}{doubt}")
-    ends = [(path.name, path.capacity_per_s) for path in found.paths if path.capacity_per_s is not None]
-    if ends:
+        results_text = ", ".join(
+            f"{name} {format_estimate(at.p99_ms)} ms" for name, at in results if at.p99_ms is not None
+        )
+        unsure_names = [name for name, at in results if not at.sure]
+        doubt = f" (whether {' and '.join(unsure_names)} can keep up with that is not resolved)" if unsure_names else ""
+        clauses.append(
+            f"At {max_common_rate:,.0f} transactions/s{share}, 99 of 100 are answered within: {results_text}{doubt}"
+        )
+    capacities = [(path.name, path.capacity_per_s) for path in latency.paths if path.capacity_per_s is not None]
+    if capacities:
         clauses.append(
             "the most in a closed loop, beyond which transactions queue: "
-            + ", ".join(f"{name} {text(end)}/s" for name, end in ends)
+            + ", ".join(f"{name} {format_estimate(capacity)}/s" for name, capacity in capacities)
         )
     return "; ".join(clauses) + "." if clauses else ""
 
 
-def _common(found: Latency) -> float | None:
+def _max_common_rate(latency: Latency) -> float | None:
     """The highest rate at which every path has a p99."""
-    rates = [{at.per_s for at in path.rates if at.p99_ms is not None} for path in found.paths]
+    rates = [{at.per_s for at in path.rates if at.p99_ms is not None} for path in latency.paths]
     shared = set.intersection(*rates) if rates else set()
     return max(shared, default=None)

@@ -1,10 +1,10 @@
-"""From a run's trials to its findings about pages: `page_findings`. Pure.
+"""From a run's trials to its findings about pages: `page_findings`. No I/O.
 
 Arms that differ only in the route are compared, paired by block. The *crossing* is the application CPU per page from which a second
-machine pays; each route has its own. It is measured on the logarithm of the ratio of two machines to one at each application CPU,
-joined by straight lines over the logarithm of the CPU: the crossing is where these first rise through 0. Its interval is Fieller's:
-every CPU at which the blocks' ratio on those lines is not resolved from 1 at 95 %. It needs no crossing in each block, and is open
-where no measurement closes it.
+machine pays; each route has its own. It is found on a curve: the logarithm of the ratio of two machines to one, interpolated linearly
+over the logarithm of the application CPU. The crossing is where this curve first rises through 0. Its interval is Fieller's: every CPU
+at which the blocks' ratio on the curve does not differ from 1 at 95 % confidence. It does not need a crossing in each block. An end of
+the interval is open if no measurement closes it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from howfar.analysis.cells import Floors
+from howfar.analysis.cells import NoiseFloors
 from howfar.analysis.published import published_sets
-from howfar.experiments.page.arms import ArmTrials, ComparisonKey, longer_ms, page_arms, ratios
+from howfar.experiments.page.arms import ArmTrials, ComparisonKey, extra_page_ms, page_arms, paired_ratios
 from howfar.experiments.page.findings import (
     BAR,
     BEYOND,
@@ -37,7 +37,7 @@ from howfar.experiments.page.findings import (
     RouteError,
 )
 from howfar.experiments.page.labels import DEGRADED_MS, NOTICED_MS
-from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisected, predictors
+from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisect, predictors
 from howfar.experiments.page.sentences import page_sentences
 from howfar.plan.page import PageShape
 from howfar.stats import histograms
@@ -47,66 +47,66 @@ from howfar.stats.resample import SUFFIX, of_blocks
 from howfar.stats.trials import TrialTable
 
 PLAN = "page"
-_BETTER: dict[Resolution, Literal["one", "two"]] = {Resolution.SLOWER: "one", Resolution.FASTER: "two"}
-_STEPS = 16
-"""Points between two levels at which the end of the interval is searched for, before bisection."""
-POINTS = 33
+_WINNERS: dict[Resolution, Literal["one", "two"]] = {Resolution.SLOWER: "one", Resolution.FASTER: "two"}
+_SEARCH_STEPS = 16
+"""Points between two levels that the search for an end of the interval tries before bisection."""
+CURVE_POINTS = 33
 """Points of the model's curve."""
-_COARSE = 20
-"""Number of bisections for an end of a model's interval: to a millionth of a step."""
-_RANGE_SIZE = 100
-"""Default where a plan has none, as in sysbench."""
-Ratio = Callable[[float], float]
-"""The model's ratio of two machines to one, as a function of application CPU."""
+_COARSE_BISECTIONS = 20
+"""Number of bisections for an end of a model's interval; they find it to a millionth of a search step."""
+_DEFAULT_RANGE_SIZE = 100
+"""The `range_size` of a plan that has none, as in sysbench."""
+RatioOfCpu = Callable[[float], float]
+"""The model's ratio of two machines to one, as a function of application CPU in milliseconds."""
 
 
-def page_findings(table: TrialTable, floors: Floors) -> PageFindings | None:
+def page_findings(table: TrialTable, floors: NoiseFloors) -> PageFindings | None:
     """The findings about pages. None: the run has no pages, or no good trial yet."""
     trials = page_arms(table)
     if not trials:
         return None
-    grouped: dict[ComparisonKey, list[ArmTrials]] = {}
+    arms_by_key: dict[ComparisonKey, list[ArmTrials]] = {}
     for arm in trials:
-        grouped.setdefault(arm.key, []).append(arm)
-    models = predictors(grouped)
-    kept = {_setting(arm): arm for arm in trials if arm.key.connect == KEPT}
-    arms = tuple(_arm(arm, models.get(arm.key), kept.get(_setting(arm))) for arm in trials)
+        arms_by_key.setdefault(arm.key, []).append(arm)
+    models = predictors(arms_by_key)
+    kept_arms = {_key_without_connect(arm): arm for arm in trials if arm.key.connect == KEPT}
+    arms = tuple(_page_arm(arm, models.get(arm.key), kept_arms.get(_key_without_connect(arm))) for arm in trials)
     impossible = tuple(arm.arm.name for arm in trials if arm.key in models and models[arm.key].impossible(arm))
     choices, crossings = list[PageChoice](), list[Crossing]()
-    for key, alike in grouped.items():
-        found, flips = _compared(alike, models.get(key), floors)
-        choices += found
-        crossings += flips
+    for key, key_arms in arms_by_key.items():
+        key_choices, key_crossings = _compare_machines(key_arms, models.get(key), floors)
+        choices += key_choices
+        crossings += key_crossings
     findings = PageFindings(
         arms=arms,
         choices=tuple(choices),
         crossings=tuple(crossings),
-        model=_model(arms, impossible),
-        scripts=_scripts(table.run.info.plan),
+        model=_page_model(arms, impossible),
+        scripts=_describe_scripts(table.run.info.plan),
         noise_floor=floors.floor(),
         link_noise_floor=floors.floor(over_link=True),
-        claims=floors.claims,
-        published=_published(choices) if table.run.info.plan_name == PLAN else (),
+        claims=floors.comparisons,
+        published=_published_rows(choices) if table.run.info.plan_name == PLAN else (),
         sentences=(),
     )
     return findings.model_copy(update={"sentences": page_sentences(findings)})
 
 
-def _setting(arm: ArmTrials) -> tuple[object, ...]:
+def _key_without_connect(arm: ArmTrials) -> tuple[object, ...]:
     """Key shared by arms that differ only in how they connect."""
     return replace(arm.key, connect=KEPT), arm.route, arm.app_cpu_ns, arm.threads
 
 
-def _arm(arm: ArmTrials, predictor: Predictor | None, kept: ArmTrials | None) -> PageArm:
-    """Findings about one arm. `kept`: the same arm with kept connections, perhaps itself."""
-    other = None if kept is arm else kept
+def _page_arm(arm: ArmTrials, predictor: Predictor | None, same_arm_kept: ArmTrials | None) -> PageArm:
+    """Findings about one arm. `same_arm_kept`: the same arm with kept connections, perhaps itself."""
+    kept_arm = None if same_arm_kept is arm else same_arm_kept
     merged = histograms.merge(arm.histograms)
     latency = histograms.latency_ms(merged, arm.histograms)
-    each_s = predictor.p50_s(arm) if predictor is not None else []
-    predicted_s = median(each_s) if each_s else None
+    block_p50s_s = predictor.p50_s(arm) if predictor is not None else []
+    predicted_s = median(block_p50s_s) if block_p50s_s else None
     predicted_ms = predicted_s and predicted_s * 1e3
     return PageArm(
-        **arm.identity,
+        **arm.route_fields,
         arm=arm.arm.name,
         machines=arm.machines,
         app_cpu_ns=arm.app_cpu_ns,
@@ -118,24 +118,24 @@ def _arm(arm: ArmTrials, predictor: Predictor | None, kept: ArmTrials | None) ->
         over_noticed=histograms.share_over(merged, NOTICED_MS * 10**6),
         over_degraded=histograms.share_over(merged, DEGRADED_MS * 10**6),
         cpu_ms={role: seconds * 1e3 for role, seconds in arm.cpu_s.items()},
-        own_cpu_ms=_ms(arm.own_cpu_s),
-        turns=arm.costs(),
-        busy={side.name: min(side.busy, 1.0) for side in arm.sides},
-        rtt_ms=_ms(arm.rest_rtt_s),
+        own_cpu_ms=_to_ms(arm.own_cpu_s),
+        turns=arm.round_trip_costs(),
+        busy={machine.name: min(machine.busy, 1.0) for machine in arm.machine_uses},
+        rtt_ms=_to_ms(arm.rest_rtt_s),
         predicted_p50_ms=predicted_ms,
-        predicted_p50_ms_interval=of_blocks(predicted_ms or 0.0, [1e3 * each for each in each_s]),
+        predicted_p50_ms_interval=of_blocks(predicted_ms or 0.0, [1e3 * seconds for seconds in block_p50s_s]),
         predicted_error=None if predicted_s is None else predicted_s / arm.p50_s - 1,
         allowed_per_s=arm.allowed_per_s,
-        over_kept=_ratio(arm, other) if other is not None else None,
-        connecting_ms=longer_ms(arm, other) if other is not None else None,
+        over_kept=_paired_ratio(arm, kept_arm) if kept_arm is not None else None,
+        connecting_ms=extra_page_ms(arm, kept_arm) if kept_arm is not None else None,
     )
 
 
-def _ms(seconds: float | None) -> float | None:
+def _to_ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
 
 
-def _model(arms: Sequence[PageArm], impossible: tuple[str, ...]) -> PageModel:
+def _page_model(arms: Sequence[PageArm], impossible: tuple[str, ...]) -> PageModel:
     errors = {arm.arm: arm.predicted_error for arm in arms if arm.predicted_error is not None}
     by_route: dict[tuple[str, int | None], list[float]] = {}
     for arm in arms:
@@ -152,43 +152,47 @@ def _model(arms: Sequence[PageArm], impossible: tuple[str, ...]) -> PageModel:
             RouteError(
                 path=path,
                 rtt_ns=rtt_ns,
-                arms=len(found),
-                mean_error=fmean(abs(error) for error in found),
-                worst_error=max(found, key=abs),
+                arms=len(route_errors),
+                mean_error=fmean(abs(error) for error in route_errors),
+                worst_error=max(route_errors, key=abs),
             )
-            for (path, rtt_ns), found in by_route.items()
+            for (path, rtt_ns), route_errors in by_route.items()
         ),
         impossible=impossible,
     )
 
 
-def _scripts(plan: Mapping[str, Any]) -> dict[str, str]:
+def _describe_scripts(plan: Mapping[str, Any]) -> dict[str, str]:
     """Each page's round trips in a line, by the page's name; empty for a page of a later version."""
-    found = {}
-    range_size = int(plan.get("workload", {}).get("range_size", _RANGE_SIZE))
+    descriptions = {}
+    range_size = int(plan.get("workload", {}).get("range_size", _DEFAULT_RANGE_SIZE))
     for name, shape in plan.get("pages", {}).items():
         try:
-            found[name] = PageShape.model_validate(shape).described(range_size)
+            descriptions[name] = PageShape.model_validate(shape).described(range_size)
         except ValidationError:
-            found[name] = ""
-    return found
+            descriptions[name] = ""
+    return descriptions
 
 
-def _published(choices: Sequence[PageChoice]) -> tuple[tuple[str, float, float, float | None], ...]:
-    """Published figures with our ratio: that of the real application if there is one, with the fewest pages in flight and the least
-    application CPU, because single pages were published."""
+def _published_rows(choices: Sequence[PageChoice]) -> tuple[tuple[str, float, float, float | None], ...]:
+    """Published figures, with our ratio for the same page. Ours is that of the real application if there is one, with the fewest pages
+    in flight and the least application CPU, because the published figures are for single pages."""
     rows = []
     for entry in (entry for entry in published_sets() if entry.plan == PLAN):
-        means = {(str(c.factors["page"]), str(c.factors["path"])): c.latency_ms.get("avg") for c in entry.cells}
+        means = {
+            (str(cell.factors["page"]), str(cell.factors["path"])): cell.latency_ms.get("avg") for cell in entry.cells
+        }
         for page in dict.fromkeys(page for page, _ in means):
-            two, one = means.get((page, "remote")), means.get((page, "socket"))
-            if two is not None and one is not None:
-                ours = min((choice for choice in choices if choice.page == page), key=_like_published, default=None)
-                rows.append((page, two, one, ours.two_over_one.value if ours is not None else None))
+            two_ms, one_ms = means.get((page, "remote")), means.get((page, "socket"))
+            if two_ms is not None and one_ms is not None:
+                our_choice = min(
+                    (choice for choice in choices if choice.page == page), key=_published_rank, default=None
+                )
+                rows.append((page, two_ms, one_ms, our_choice.two_over_one.value if our_choice is not None else None))
     return tuple(rows)
 
 
-def _like_published(choice: PageChoice) -> tuple[object, ...]:
+def _published_rank(choice: PageChoice) -> tuple[object, ...]:
     application, connect, app_cpu_ns, _ = choice.setting.rank
     return application, connect, choice.threads, app_cpu_ns, choice.route.rank
 
@@ -196,65 +200,71 @@ def _like_published(choice: PageChoice) -> tuple[object, ...]:
 # ---------------------------------------------------------------- one machine or two
 
 
-def _compared(
-    arms: Sequence[ArmTrials], model: Predictor | None, floors: Floors
+def _compare_machines(
+    arms: Sequence[ArmTrials], predictor: Predictor | None, floors: NoiseFloors
 ) -> tuple[list[PageChoice], list[Crossing]]:
-    """Comparisons of arms with the same key: one machine with sockets and two machines, if both were measured in the same block."""
+    """Compare one machine with sockets to two machines, for arms with the same key that were measured in the same block."""
     choices: list[PageChoice] = []
-    swept: dict[tuple[Route, int], list[tuple[ArmTrials, ArmTrials]]] = {}
+    pairs_by_series: dict[tuple[Route, int], list[tuple[ArmTrials, ArmTrials]]] = {}
     for one in (arm for arm in arms if arm.route.path == SOCKET):
-        alike = [arm for arm in arms if (arm.threads, arm.app_cpu_ns) == (one.threads, one.app_cpu_ns)]
-        tcp = next((arm for arm in alike if arm.route.path == "tcp"), None)
-        for two in (arm for arm in alike if arm.machines == 2):
-            judged = _ratio(two, one)
-            if judged is None:
+        comparable = [arm for arm in arms if (arm.threads, arm.app_cpu_ns) == (one.threads, one.app_cpu_ns)]
+        tcp = next((arm for arm in comparable if arm.route.path == "tcp"), None)
+        for two in (arm for arm in comparable if arm.machines == 2):
+            ratio = _paired_ratio(two, one)
+            if ratio is None:
                 continue
-            better: Better = _BETTER.get(floors.of(two.arm.factors).resolve(judged), "not resolved")
-            by_model = model.ratio(two.route, one.threads) if model is not None else None
-            each = by_model.beyond_least(model.extra_s(one)) if model and by_model else ()
-            predicted = median(each) if each else None
+            better: Better = _WINNERS.get(floors.of(two.arm.factors).resolve(ratio), "not resolved")
+            model_ratio = predictor.ratio(two.route, one.threads) if predictor is not None else None
+            predicted_ratios = (
+                model_ratio.ratios_with_extra_cpu(predictor.extra_cpu_s(one)) if predictor and model_ratio else ()
+            )
+            predicted = median(predicted_ratios) if predicted_ratios else None
             choices.append(
                 PageChoice(
-                    **two.identity,
+                    **two.route_fields,
                     app_cpu_ns=one.app_cpu_ns,
-                    app_cpu_total_ms=one.computed_s * 1e3,
-                    two_over_one=judged,
-                    tcp_over_socket=_ratio(tcp, one) if tcp is not None else None,
-                    longer_ms=longer_ms(two, one),
+                    app_cpu_total_ms=one.application_cpu_s * 1e3,
+                    two_over_one=ratio,
+                    tcp_over_socket=_paired_ratio(tcp, one) if tcp is not None else None,
+                    longer_ms=extra_page_ms(two, one),
                     better=better,
                     predicted=predicted,
-                    predicted_interval=of_blocks(predicted or 0.0, each),
+                    predicted_interval=of_blocks(predicted or 0.0, predicted_ratios),
                 )
             )
-            swept.setdefault((two.route, one.threads), []).append((one, two))
-    return choices, [_crossing(pairs, model, floors) for pairs in swept.values() if len(pairs) > 1]
+            pairs_by_series.setdefault((two.route, one.threads), []).append((one, two))
+    return choices, [
+        _summarise_crossing(pairs, predictor, floors) for pairs in pairs_by_series.values() if len(pairs) > 1
+    ]
 
 
-def _ratio(above: ArmTrials, below: ArmTrials) -> Estimate | None:
-    found = list(ratios(above, below).values())
-    return judge_ratio(found).quoted if found else None
+def _paired_ratio(numerator: ArmTrials, denominator: ArmTrials) -> Estimate | None:
+    values = list(paired_ratios(numerator, denominator).values())
+    return judge_ratio(values).quoted if values else None
 
 
-def _crossing(pairs: Sequence[tuple[ArmTrials, ArmTrials]], model: Predictor | None, floors: Floors) -> Crossing:
-    """The crossing of pairs that differ in application CPU alone."""
-    levels = [Level(one.computed_s * 1e3, ratios(two, one)) for one, two in pairs]
-    swept = min(level.cpu_ms for level in levels), max(level.cpu_ms for level in levels)
+def _summarise_crossing(
+    pairs: Sequence[tuple[ArmTrials, ArmTrials]], predictor: Predictor | None, floors: NoiseFloors
+) -> Crossing:
+    """The crossing of pairs of arms (one machine, two machines) that differ only in application CPU."""
+    levels = [CpuLevel(one.application_cpu_s * 1e3, paired_ratios(two, one)) for one, two in pairs]
+    swept_ms = min(level.cpu_ms for level in levels), max(level.cpu_ms for level in levels)
     two = pairs[0][1]
-    measured = Curve(levels, floors.of(two.arm.factors)).found()
+    measured = MeasuredCurve(levels, floors.of(two.arm.factors)).find_crossing()
     return Crossing(
-        **two.identity,
+        **two.route_fields,
         measured_ms=measured.crossing,
         always=measured.always,
-        swept_ms=swept,
+        swept_ms=swept_ms,
         **{"predicted_ms": None, "curve_ms": (), "curve_ratio": ()}
-        | (_predicted(model, two, swept) if model is not None else {}),
+        | (_predict_crossing(predictor, two, swept_ms) if predictor is not None else {}),
     )
 
 
 # ---------------------------------------------------------------- the crossing, measured
 
 
-class Level(NamedTuple):
+class CpuLevel(NamedTuple):
     """Measurements at one level of application CPU."""
 
     cpu_ms: float
@@ -263,37 +273,44 @@ class Level(NamedTuple):
     """Pages per second of two machines over one, by block."""
 
 
-class Found(NamedTuple):
-    """The crossing in milliseconds of application CPU. None: there is none in the measured range."""
+class MeasuredCrossing(NamedTuple):
+    """The crossing in milliseconds of application CPU. `crossing` is None if there is none in the measured range; `always` is then the
+    better choice at all levels, if there is one."""
 
     crossing: Estimate | None
     always: Literal["one", "two"] | None = None
 
 
-class Curve:
-    """The ratio of two machines to one as application CPU grows; levels ascend."""
+class MeasuredCurve:
+    """The measured ratio of two machines to one, as a function of application CPU."""
 
-    def __init__(self, levels: Sequence[Level], threshold: Threshold) -> None:
+    def __init__(self, levels: Sequence[CpuLevel], threshold: Threshold) -> None:
         self._threshold = threshold
-        self._levels = sorted((each for each in levels if each.ratios and each.cpu_ms > 0), key=lambda at: at.cpu_ms)
-        self._at = [math.log(level.cpu_ms) for level in self._levels]
-        self._logs = [{block: math.log(ratio) for block, ratio in level.ratios.items()} for level in self._levels]
+        self._levels = sorted(
+            (level for level in levels if level.ratios and level.cpu_ms > 0), key=lambda level: level.cpu_ms
+        )
+        self._log_cpu = [math.log(level.cpu_ms) for level in self._levels]
+        self._log_ratios = [{block: math.log(ratio) for block, ratio in level.ratios.items()} for level in self._levels]
 
-    def found(self) -> Found:
+    def find_crossing(self) -> MeasuredCrossing:
         if not self._levels:
-            return Found(None)
-        judged = [self._judged(log_ms) for log_ms in self._at]
-        bracket = next((i for i in range(1, len(judged)) if judged[i - 1].value < 0 <= judged[i].value), None)
+            return MeasuredCrossing(None)
+        estimates = [self._log_ratio_at(log_ms) for log_ms in self._log_cpu]
+        bracket = next((i for i in range(1, len(estimates)) if estimates[i - 1].value < 0 <= estimates[i].value), None)
         if bracket is None:
-            return Found(None, self._always())
+            return MeasuredCrossing(None, self._winner_at_all_levels())
         if self._resolves_nothing():
-            return Found(None)
-        log_ms = bisected(lambda at: self._judged(at).value, self._at[bracket - 1], self._at[bracket])
-        steps = _STEPS * max(len(self._at) - 1, 1)
-        low, high = (_limit(self._judged, log_ms, end, steps) for end in (self._at[0], self._at[-1]))
-        if low is None and high is None and any(each.low is not None for each in judged):
-            return Found(None)  # no level is resolved from 1, so the line may cross it anywhere
-        return Found(
+            return MeasuredCrossing(None)
+        log_ms = bisect(
+            lambda log_at: self._log_ratio_at(log_at).value, self._log_cpu[bracket - 1], self._log_cpu[bracket]
+        )
+        steps = _SEARCH_STEPS * max(len(self._log_cpu) - 1, 1)
+        low, high = (
+            _interval_end(self._log_ratio_at, log_ms, end, steps) for end in (self._log_cpu[0], self._log_cpu[-1])
+        )
+        if low is None and high is None and any(estimate.low is not None for estimate in estimates):
+            return MeasuredCrossing(None)  # no level is resolved from 1, so the line may cross it anywhere
+        return MeasuredCrossing(
             Estimate(
                 value=math.exp(log_ms),
                 low=None if low is None else math.exp(low),
@@ -302,116 +319,128 @@ class Curve:
         )
 
     def _resolves_nothing(self) -> bool:
-        """Whether no level differs from 1 beyond the noise floor, so that noise alone may make the line cross it."""
-        beyond = Threshold(self._threshold.floor, 1)
-        quoted = [judge_ratio(list(level.ratios.values())).quoted for level in self._levels]
-        known = [ratio for ratio in quoted if ratio.low is not None]
-        return bool(known) and not any(beyond.resolve(ratio).is_difference for ratio in known)
+        """Whether no level differs from 1 beyond the noise floor, so that noise alone may make the curve cross 1."""
+        single_test = Threshold(self._threshold.floor, 1)
+        ratios = [judge_ratio(list(level.ratios.values())).quoted for level in self._levels]
+        with_interval = [ratio for ratio in ratios if ratio.low is not None]
+        return bool(with_interval) and not any(single_test.resolve(ratio).is_difference for ratio in with_interval)
 
-    def _always(self) -> Literal["one", "two"] | None:
-        """Which is better at every level, each resolved from 1 and beyond the noise floor. None: it differs, or one is not
-        resolved."""
-        found = {self._threshold.resolve(judge_ratio(list(level.ratios.values())).quoted) for level in self._levels}
-        return _BETTER.get(found.pop()) if len(found) == 1 else None
+    def _winner_at_all_levels(self) -> Literal["one", "two"] | None:
+        """Which choice is better at every level, significantly and beyond the noise floor. None: levels differ, or one of them is not
+        significant."""
+        resolutions = {
+            self._threshold.resolve(judge_ratio(list(level.ratios.values())).quoted) for level in self._levels
+        }
+        return _WINNERS.get(resolutions.pop()) if len(resolutions) == 1 else None
 
-    def _judged(self, log_ms: float) -> Estimate:
-        """The log ratio at this CPU, over the blocks that have both ends of the line."""
-        after = next((i for i, at in enumerate(self._at) if at >= log_ms), len(self._at) - 1)
+    def _log_ratio_at(self, log_ms: float) -> Estimate:
+        """The log ratio at this CPU, interpolated between two levels, over the blocks that have both of them."""
+        after = next(
+            (i for i, level_log_ms in enumerate(self._log_cpu) if level_log_ms >= log_ms), len(self._log_cpu) - 1
+        )
         before = max(after - 1, 0)
-        width = self._at[after] - self._at[before]
-        share = (log_ms - self._at[before]) / width if width > 0 else 1.0
-        low, high = self._logs[before], self._logs[after]
+        width = self._log_cpu[after] - self._log_cpu[before]
+        share = (log_ms - self._log_cpu[before]) / width if width > 0 else 1.0
+        low, high = self._log_ratios[before], self._log_ratios[after]
         if share <= 0 or share >= 1:
             return mean_interval(list((low if share <= 0 else high).values()))
-        both = [(1 - share) * low[block] + share * high[block] for block in high if block in low]
-        if not both:
+        block_logs = [(1 - share) * low[block] + share * high[block] for block in high if block in low]
+        if not block_logs:
             value = (1 - share) * fmean(low.values()) + share * fmean(high.values())
             return Estimate(value=value, low=None, high=None)
-        return mean_interval(both)
+        return mean_interval(block_logs)
 
 
-def _resolved(judged: Estimate) -> bool:
+def _is_resolved(judged: Estimate) -> bool:
     return judged.low is not None and judged.high is not None and not judged.low <= 0 <= judged.high
 
 
-def _limit(
-    judged: Callable[[float], Estimate], log_ms: float, end: float, steps: int, bisections: int = BISECTIONS
+def _interval_end(
+    judge: Callable[[float], Estimate], start: float, end: float, steps: int, bisections: int = BISECTIONS
 ) -> float | None:
-    """The farthest point towards `end` whose log ratio is still not resolved from 0. None: `end` itself is not."""
-    inside = log_ms
+    """The point between `start` and `end` from which the log ratio differs significantly from 0. None: not even at `end`."""
+    last_inside = start
     for step in range(1, steps + 1):
-        at = log_ms + (end - log_ms) * step / steps
-        if _resolved(judged(at)):
-            return bisected(lambda x: 1.0 if _resolved(judged(x)) else -1.0, inside, at, bisections)
-        inside = at
+        position = start + (end - start) * step / steps
+        if _is_resolved(judge(position)):
+            return bisect(lambda x: 1.0 if _is_resolved(judge(x)) else -1.0, last_inside, position, bisections)
+        last_inside = position
     return None
 
 
 # ---------------------------------------------------------------- the crossing, by the model
 
 
-def _predicted(model: Predictor, two: ArmTrials, swept: tuple[float, float]) -> dict[str, Any]:
-    """The model's fields of a `Crossing`; none where it has no answer."""
-    found, half = (model.ratio(two.route, two.threads, share) for share in (1.0, 0.5))
-    if found is None:
+def _predict_crossing(predictor: Predictor, two: ArmTrials, swept_ms: tuple[float, float]) -> dict[str, Any]:
+    """The model's fields of a `Crossing`. Empty: the model has no answer."""
+    full, half = (predictor.ratio(two.route, two.threads, share) for share in (1.0, 0.5))
+    if full is None:
         return {}
-    ratio, ends = cache(found.at), (found.least_ms, swept[1] * BEYOND)
-    curve_ms = tuple(_grid(*swept, POINTS))
-    free = found.without_link_cpu()
+    ratio, bounds_ms = cache(full.ratio_at), (full.min_cpu_ms, swept_ms[1] * BEYOND)
+    curve_ms = tuple(_log_grid(*swept_ms, CURVE_POINTS))
+    without_link = full.without_link_cpu()
     crossings = {
-        "predicted_ms": (found, model_crossing(ratio, *ends)),
-        "without_link_cpu_ms": (free, _pays_from(free, *ends)),
-        "half_turns_ms": (half, _pays_from(half, *ends)),
+        "predicted_ms": (full, model_crossing(ratio, *bounds_ms)),
+        "without_link_cpu_ms": (without_link, _min_cpu_that_pays(without_link, *bounds_ms)),
+        "half_turns_ms": (half, _min_cpu_that_pays(half, *bounds_ms)),
     }
     return {
-        **{name: at_ms for name, (_, at_ms) in crossings.items()},
-        **{f"{name}{SUFFIX}": _limits(of, at_ms, *ends) for name, (of, at_ms) in crossings.items()},
-        "predicted_always": model_always(ratio, *ends),
+        **{name: crossing_ms for name, (_, crossing_ms) in crossings.items()},
+        **{
+            f"{name}{SUFFIX}": _crossing_interval(model_ratio, crossing_ms, *bounds_ms)
+            for name, (model_ratio, crossing_ms) in crossings.items()
+        },
+        "predicted_always": model_always(ratio, *bounds_ms),
         "curve_ms": curve_ms,
         "curve_ratio": tuple(ratio(cpu_ms) for cpu_ms in curve_ms),
     }
 
 
-def _limits(found: ModelRatio | None, at_ms: float | None, least_ms: float, most_ms: float) -> OpenInterval | None:
+def _crossing_interval(
+    model_ratio: ModelRatio | None, crossing_ms: float | None, min_ms: float, max_ms: float
+) -> OpenInterval | None:
     """Fieller's interval of the model's crossing, as for the measured one: every application CPU at which the blocks' ratios by the
-    model are not resolved from 1. None: too few blocks, or no crossing."""
-    if found is None or at_ms is None or len(found.blocks) < MIN_BLOCKS:
+    model do not differ significantly from 1. None: too few blocks, or no crossing."""
+    if model_ratio is None or crossing_ms is None or len(model_ratio.blocks) < MIN_BLOCKS:
         return None
 
-    def judged(log_ms: float) -> Estimate:
-        return mean_interval([math.log(ratio) for ratio in found.each_at(math.exp(log_ms))])
+    def judge(log_ms: float) -> Estimate:
+        return mean_interval([math.log(ratio) for ratio in model_ratio.ratios_at(math.exp(log_ms))])
 
-    at = math.log(at_ms)
-    if at_ms <= least_ms and _resolved(judged(at)):
-        return None, at_ms
-    low, high = (_limit(judged, at, math.log(end), 2 * _STEPS, _COARSE) for end in (least_ms, most_ms))
+    log_crossing = math.log(crossing_ms)
+    if crossing_ms <= min_ms and _is_resolved(judge(log_crossing)):
+        return None, crossing_ms
+    low, high = (
+        _interval_end(judge, log_crossing, math.log(end), 2 * _SEARCH_STEPS, _COARSE_BISECTIONS)
+        for end in (min_ms, max_ms)
+    )
     return None if low is None else math.exp(low), None if high is None else math.exp(high)
 
 
-def model_crossing(ratio: Ratio, least_ms: float, most_ms: float) -> float | None:
+def model_crossing(ratio: RatioOfCpu, min_ms: float, max_ms: float) -> float | None:
     """The first application CPU at which the model's ratio rises through 1. None: not in this range."""
-    for low, high in pairwise(_grid(least_ms, most_ms, 4 * POINTS)):
+    for low, high in pairwise(_log_grid(min_ms, max_ms, 4 * CURVE_POINTS)):
         if ratio(low) < 1 <= ratio(high):
-            return bisected(lambda cpu_ms: ratio(cpu_ms) - 1, low, high)
+            return bisect(lambda cpu_ms: ratio(cpu_ms) - 1, low, high)
     return None
 
 
-def model_always(ratio: Ratio, least_ms: float, most_ms: float) -> Literal["one", "two"] | None:
+def model_always(ratio: RatioOfCpu, min_ms: float, max_ms: float) -> Literal["one", "two"] | None:
     """Whether one machine or two are better throughout the range, by the model. None: it changes."""
-    found = [ratio(cpu_ms) for cpu_ms in _grid(least_ms, most_ms, 4 * POINTS)]
-    return "two" if min(found) >= 1 else "one" if max(found) < 1 else None
+    ratios = [ratio(cpu_ms) for cpu_ms in _log_grid(min_ms, max_ms, 4 * CURVE_POINTS)]
+    return "two" if min(ratios) >= 1 else "one" if max(ratios) < 1 else None
 
 
-def _pays_from(found: ModelRatio | None, least_ms: float, most_ms: float) -> float | None:
-    """The least application CPU at which two machines are better. None: at none in this range."""
-    if found is None:
+def _min_cpu_that_pays(model_ratio: ModelRatio | None, min_ms: float, max_ms: float) -> float | None:
+    """The least application CPU in this range at which two machines are better. None: they never are."""
+    if model_ratio is None:
         return None
-    ratio = cache(found.at)
-    return least_ms if ratio(least_ms) >= 1 else model_crossing(ratio, least_ms, most_ms)
+    ratio = cache(model_ratio.ratio_at)
+    return min_ms if ratio(min_ms) >= 1 else model_crossing(ratio, min_ms, max_ms)
 
 
-def _grid(low: float, high: float, points: int) -> list[float]:
-    """Points evenly spaced on the logarithm; the ends are exact."""
+def _log_grid(low: float, high: float, points: int) -> list[float]:
+    """Points evenly spaced on a logarithmic scale, including both ends exactly."""
     if high <= low:
         return [low]
     inner = [low * (high / low) ** (step / (points - 1)) for step in range(1, points - 1)]

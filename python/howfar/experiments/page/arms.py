@@ -1,6 +1,6 @@
-"""Arms of a run of pages as the analysis uses them: rates and times, the CPU of a page by program and machine, and its round trips.
+"""Arms of a run about pages: rates and times, the CPU of a page by program and machine, and its round trips.
 
-Figures are sums over an arm's good trials. Nothing is judged or modelled here.
+Figures are totals over an arm's good trials. This module neither tests nor models anything.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Trial
 
 NO_PAGE = "none"
-_SERVERS = ("server", "redis", "memcached")
-_APPLICATIONS = ("client", "application")
-"""Roles on the application's machine. The engine (`client`) is the application itself, or the visitor of one."""
-_ALL = (*_APPLICATIONS, *_SERVERS, "forwarder")
-_NAMED = {"page", "connect", "application", "path", "rtt_ns", "rate_bps", "threads", "app_cpu_ns"}
+_SERVER_ROLES = ("server", "redis", "memcached")
+_APPLICATION_ROLES = ("client", "application")
+"""Roles on the application's machine. The engine (`client`) is the application itself, or the visitor that requests pages from it."""
+_ALL_ROLES = (*_APPLICATION_ROLES, *_SERVER_ROLES, "forwarder")
+_KEY_FACTORS = {"page", "connect", "application", "path", "rtt_ns", "rate_bps", "threads", "app_cpu_ns"}
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class ComparisonKey:
 
 
 @dataclass(frozen=True)
-class Side:
-    """One machine in one arm. Seconds of CPU per page."""
+class MachineUse:
+    """How one machine was used in one arm. Times are seconds of CPU per page."""
 
     name: str
     """`both`, `application` or `database`."""
@@ -52,10 +52,10 @@ class Side:
     """CPU time of the application and the visitor, or of the servers; on one machine, of all of them."""
     link_s: float
     """CPU time of the link's emulator on this machine's processors; two real machines would not spend it."""
-    strangers: float
-    """How many of its processors other programs used."""
+    other_cpus: float
+    """Number of the machine's processors that other programs used."""
     busy: float
-    """Utilisation of its processors, by all programs."""
+    """Utilisation of the machine's processors, by all programs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,14 +74,14 @@ class ArmTrials:
             page=str(factors.get("page", NO_PAGE)),
             connect=str(factors.get("connect", ORDINARY["connect"])),
             application="php" if factors.get("application") == "php" else "engine",
-            other=tuple(sorted((name, level) for name, level in factors.items() if name not in _NAMED)),
+            other=tuple(sorted((name, level) for name, level in factors.items() if name not in _KEY_FACTORS)),
         )
 
     @cached_property
     def route(self) -> Route:
-        requested = {} if self.machines == 1 else self.arm.factors
+        factors = {} if self.machines == 1 else self.arm.factors
         rtt_ns, rate_bps = (
-            None if (level := requested.get(name)) is None else int(level) for name in ("rtt_ns", "rate_bps")
+            None if (level := factors.get(name)) is None else int(level) for name in ("rtt_ns", "rate_bps")
         )
         return Route(str(self.arm.factors.get("path", "")), rtt_ns, rate_bps)
 
@@ -99,11 +99,11 @@ class ArmTrials:
         return int(self.arm.factors.get("app_cpu_ns", 0))
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def route_fields(self) -> dict[str, Any]:
         """The fields of an `OnRoute`."""
         key = self.key
-        about = {"page": key.page, "application": key.application, "connect": key.connect, "threads": self.threads}
-        return about | self.route._asdict()
+        fields = {"page": key.page, "application": key.application, "connect": key.connect, "threads": self.threads}
+        return fields | self.route._asdict()
 
     def only(self, block: int) -> ArmTrials | None:
         """This arm in one block. None: it has no good trial there."""
@@ -117,11 +117,11 @@ class ArmTrials:
 
     @property
     def pages(self) -> int:
-        return sum(each.transactions for each in self.measured)
+        return sum(load.transactions for load in self.measured)
 
     @property
     def elapsed_s(self) -> float:
-        return sum(each.elapsed_ns for each in self.measured) / 1e9
+        return sum(load.elapsed_ns for load in self.measured) / 1e9
 
     @cached_property
     def by_block(self) -> dict[int, float]:
@@ -148,122 +148,132 @@ class ArmTrials:
 
     @property
     def allowed_per_s(self) -> Estimate | None:
-        """Pages per second over the utilisation of the busier machine's processors. None: no utilisation is known."""
-        alone = {block: only for block in self.by_block if (only := self.only(block)) is not None}
-        busy = {block: max(min(side.busy, 1.0) for side in only.sides) for block, only in alone.items()}
-        found = [rate / busy[block] for block, rate in self.by_block.items() if busy.get(block)]
-        return mean_interval(found) if found else None
+        """Pages per second that the busier machine's processors would allow: the rate divided by their utilisation. None: no
+        utilisation is known."""
+        single_blocks = {block: one_block for block in self.by_block if (one_block := self.only(block)) is not None}
+        busiest_share = {
+            block: max(min(side.busy, 1.0) for side in one_block.machine_uses)
+            for block, one_block in single_blocks.items()
+        }
+        allowed = [rate / busiest_share[block] for block, rate in self.by_block.items() if busiest_share.get(block)]
+        return mean_interval(allowed) if allowed else None
 
     @property
     def page_s(self) -> float:
-        """Mean time of a page including the visitor's time until it requests the next: pages in flight / pages per second."""
+        """Mean time of a page, including the time until the visitor requests the next one: pages in flight / pages per second."""
         return self.threads * self.elapsed_s / self.pages
 
     @cached_property
     def histograms(self) -> list[HistogramRecord]:
         """Page latency of each trial."""
-        return [found for each in self.measured if (found := transaction_histogram(each)) is not None]
+        return [histogram for load in self.measured if (histogram := transaction_histogram(load)) is not None]
 
     @property
     def p50_s(self) -> float:
-        """Median over trials of their medians, so that one disturbed trial does not move it. Predictions are compared with this."""
-        found = [record.p50_ns / 1e9 for record in self.histograms]
-        return median(found) if found else self.page_s
+        """The median of the trials' medians, so that one disturbed trial does not change it. Predictions are compared with this."""
+        p50s_s = [record.p50_ns / 1e9 for record in self.histograms]
+        return median(p50s_s) if p50s_s else self.page_s
 
     @cached_property
-    def wake_s(self) -> float:
-        """How much longer a round trip over the link takes if both ends' processors have to be woken, by its calibration."""
-        found = []
+    def wake_up_s_per_round_trip(self) -> float:
+        """How much longer a round trip over the link takes if the processors of both ends must wake up, by the link's calibration."""
+        wake_ups_s = []
         for trial in self.trials.values():
-            idle, awake = (
+            from_idle_ns, awake_ns = (
                 number_in(trial.receipt, "link", "calibration", key) for key in ("rtt_from_idle_p50_ns", "rtt_p50_ns")
             )
-            if idle is not None and awake is not None:
-                found.append(max(idle - awake, 0.0) / 1e9)
-        return median(found) if found else 0.0
+            if from_idle_ns is not None and awake_ns is not None:
+                wake_ups_s.append(max(from_idle_ns - awake_ns, 0.0) / 1e9)
+        return median(wake_ups_s) if wake_ups_s else 0.0
 
     @cached_property
     def rest_rtt_s(self) -> float | None:
         """The link's round-trip time, measured at rest. None: no link."""
         if self.machines == 1:
             return None
-        found = link_facts(self.arm.factors, [trial.receipt for trial in self.trials.values()])
-        ns = found.rest_rtt_ns if found.rest_rtt_ns is not None else found.requested_rtt_ns
-        return None if ns is None else ns / 1e9
+        link = link_facts(self.arm.factors, [trial.receipt for trial in self.trials.values()])
+        rtt_ns = link.rest_rtt_ns if link.rest_rtt_ns is not None else link.requested_rtt_ns
+        return None if rtt_ns is None else rtt_ns / 1e9
 
-    def reported(self, name: str) -> float | None:
+    def reported_per_page(self, name: str) -> float | None:
         """A figure per page that the application's pages reported about themselves. None: they did not report it."""
-        if not any(name in each.told for each in self.measured):
+        if not any(name in load.told for load in self.measured):
             return None
-        return sum(each.told.get(name, 0) for each in self.measured) / self.pages
+        return sum(load.told.get(name, 0) for load in self.measured) / self.pages
 
     # ------------------------------------------------------------ CPU
 
     @property
     def own_cpu_s(self) -> float | None:
         """CPU per page that the application itself reports. None: it reports none."""
-        reported = self.reported("cpu_ns")
+        reported = self.reported_per_page("cpu_ns")
         return None if reported is None else reported / 1e9
 
     @property
-    def computed_s(self) -> float:
-        """CPU time of the application per page: as it reports, or else of its processes."""
+    def application_cpu_s(self) -> float:
+        """CPU time of the application per page: as it reports itself, or else as measured of its processes."""
         own = self.own_cpu_s
         return own if own is not None else self.cpu_s.get("application", 0.0)
 
     @cached_property
     def cpu_s(self) -> dict[str, float]:
         """CPU per page by role. The engine is the `visitor` if it requests pages from a separate application."""
-        client = "visitor" if self.key.application == "php" else "application"
-        spent: dict[str, float] = {}
-        for use in (use for each in self.measured for use in each.cpu):
-            role = client if use.role == "client" else use.role
-            spent[role] = spent.get(role, 0.0) + use.cpu_ns
-        return {role: ns / 1e9 / self.pages for role, ns in spent.items()}
+        client_role = "visitor" if self.key.application == "php" else "application"
+        ns_by_role: dict[str, float] = {}
+        for usage in (usage for load in self.measured for usage in load.cpu):
+            role = client_role if usage.role == "client" else usage.role
+            ns_by_role[role] = ns_by_role.get(role, 0.0) + usage.cpu_ns
+        return {role: ns / 1e9 / self.pages for role, ns in ns_by_role.items()}
 
-    def _between(self, host: str) -> float:
+    def _forwarder_share_on(self, host: str) -> float:
         """Share of the forwarders that runs on a `host`, `client` or `server`."""
         return forwarder_share([trial.receipt for trial in self.trials.values()], host)
 
     @property
-    def application_s(self) -> float:
+    def application_host_s(self) -> float:
         """CPU per page on the application's host: the application, the visitor, and the forwarders that run there."""
-        found = self.cpu_s
-        between_s = found.get("forwarder", 0.0) * self._between("client")
-        return found.get("application", 0.0) + found.get("visitor", 0.0) + between_s
+        cpu_s = self.cpu_s
+        forwarder_s = cpu_s.get("forwarder", 0.0) * self._forwarder_share_on("client")
+        return cpu_s.get("application", 0.0) + cpu_s.get("visitor", 0.0) + forwarder_s
 
     @property
-    def database_s(self) -> float:
-        between_s = self.cpu_s.get("forwarder", 0.0) * self._between("server")
-        return sum(self.cpu_s.get(role, 0.0) for role in _SERVERS) + between_s
+    def database_host_s(self) -> float:
+        forwarder_s = self.cpu_s.get("forwarder", 0.0) * self._forwarder_share_on("server")
+        return sum(self.cpu_s.get(role, 0.0) for role in _SERVER_ROLES) + forwarder_s
 
     @cached_property
-    def sides(self) -> tuple[Side, ...]:
+    def machine_uses(self) -> tuple[MachineUse, ...]:
         """The machines: one, or the application's and the database's."""
         if self.machines == 1:
-            return (self._side("both", self.database, self.application_s + self.database_s, _ALL),)
+            return (
+                self._machine_use("both", self.database, self.application_host_s + self.database_host_s, _ALL_ROLES),
+            )
         return (
-            self._side("application", self.application, self.application_s, _APPLICATIONS),
-            self._side("database", self.database, self.database_s, _SERVERS),
+            self._machine_use("application", self.application, self.application_host_s, _APPLICATION_ROLES),
+            self._machine_use("database", self.database, self.database_host_s, _SERVER_ROLES),
         )
 
-    def _side(self, name: str, host: HostCpus, own_s: float, roles: tuple[str, ...]) -> Side:
-        trials, rate = list(self.trials.values()), self.pages / self.elapsed_s
-        link = host.link_cpus(trials) if self.machines == 2 else 0.0
-        strangers = median(host.others_cpus(trial, self._ours(trial, roles)) for trial in trials)
+    def _machine_use(self, name: str, host: HostCpus, own_s: float, roles: tuple[str, ...]) -> MachineUse:
+        trials, pages_per_s = list(self.trials.values()), self.pages / self.elapsed_s
+        link_cpus = host.link_cpus(trials) if self.machines == 2 else 0.0
+        other_cpus = median(host.others_cpus(trial, self._own_cpus(trial, roles)) for trial in trials)
         busy = host.busy(trials)
-        return Side(
+        return MachineUse(
             name=name,
             cpus=host.count,
             own_s=own_s,
-            link_s=link / rate,
-            strangers=min(strangers, host.count / 2),
-            busy=busy if busy else min((own_s * rate + link + strangers) / host.count, 1.0),
+            link_s=link_cpus / pages_per_s,
+            other_cpus=min(other_cpus, host.count / 2),
+            busy=busy if busy else min((own_s * pages_per_s + link_cpus + other_cpus) / host.count, 1.0),
         )
 
-    def _ours(self, trial: Trial, roles: tuple[str, ...]) -> float:
+    def _own_cpus(self, trial: Trial, roles: tuple[str, ...]) -> float:
         """CPUs used by these roles and by the forwarders on their host."""
-        share = self._between("client" if roles == _APPLICATIONS else "server") if self.machines == 2 else 0.0
+        share = (
+            self._forwarder_share_on("client" if roles == _APPLICATION_ROLES else "server")
+            if self.machines == 2
+            else 0.0
+        )
         return cpus_used(trial.measured, roles) + share * cpus_used(trial.measured, ("forwarder",))
 
     # ------------------------------------------------------------ round trips
@@ -271,10 +281,12 @@ class ArmTrials:
     @cached_property
     def round_trips(self) -> float | None:
         """Round trips per page to all services. None: they were not counted."""
-        reported = [count for service in SERVICES if (count := self.reported(f"{service}_turns")) is not None]
-        if reported:
-            return sum(reported)
-        counted = sum(each.turns for each in self.measured) / self.pages
+        reported_counts = [
+            count for service in SERVICES if (count := self.reported_per_page(f"{service}_turns")) is not None
+        ]
+        if reported_counts:
+            return sum(reported_counts)
+        counted = sum(load.turns for load in self.measured) / self.pages
         return counted if self.key.application == "engine" and counted > 0 else None
 
     @property
@@ -285,63 +297,78 @@ class ArmTrials:
     @property
     def waking_s(self) -> float:
         """Time that a page waits for processors to wake up."""
-        return (self.round_trips or 0.0) * self.wake_s
+        return (self.round_trips or 0.0) * self.wake_up_s_per_round_trip
 
-    def costs(self) -> tuple[RoundTripCost, ...]:
-        """The cost of each service that the pages used: as PHP's pages report, else by the engine's histograms."""
-        found = []
+    def round_trip_costs(self) -> tuple[RoundTripCost, ...]:
+        """The round trips to each service that the pages used: as PHP's pages report them, or else by the engine's histograms."""
+        costs = []
         for service in SERVICES:
-            round_trips, round_trip_ns = self._reported(service, "turns", "") or self._timed(f"turn.{service}")
-            connects, connect_ns = self._reported(service, "connects", "connect_") or self._timed(f"connect.{service}")
+            round_trips, round_trip_ns = self._reported_count_and_ns(service, "turns", "") or self._timed_count_and_ns(
+                f"turn.{service}"
+            )
+            connects, connect_ns = self._reported_count_and_ns(
+                service, "connects", "connect_"
+            ) or self._timed_count_and_ns(f"connect.{service}")
             if not round_trips:
                 continue
-            counted = [record for each in self.measured for record in each.services if record.service == service]
-            found.append(
+            counted = [
+                service_record
+                for record in self.measured
+                for service_record in record.services
+                if service_record.service == service
+            ]
+            costs.append(
                 RoundTripCost(
                     service=service,
                     turns=round_trips,
                     mean_us=round_trip_ns / 1e3,
                     connects=connects,
                     connect_us=connect_ns / 1e3 if connects else None,
-                    bytes_to_server=sum(each.bytes_to_server for each in counted) / self.pages if counted else None,
-                    bytes_to_client=sum(each.bytes_to_client for each in counted) / self.pages if counted else None,
+                    bytes_to_server=sum(record.bytes_to_server for record in counted) / self.pages if counted else None,
+                    bytes_to_client=sum(record.bytes_to_client for record in counted) / self.pages if counted else None,
                 )
             )
-        return tuple(found)
+        return tuple(costs)
 
-    def _reported(self, service: str, what: str, time: str) -> tuple[float, float] | None:
-        """Number per page, and the mean time of one in nanoseconds, as reported by the pages themselves."""
-        count, spent_ns = self.reported(f"{service}_{what}"), self.reported(f"{service}_{time}ns")
+    def _reported_count_and_ns(self, service: str, what: str, time: str) -> tuple[float, float] | None:
+        """How often per page something happened, and its mean time in nanoseconds, as reported by the pages themselves."""
+        count, spent_ns = self.reported_per_page(f"{service}_{what}"), self.reported_per_page(f"{service}_{time}ns")
         return (count, spent_ns / count) if count and spent_ns is not None else None
 
-    def _timed(self, kind: str) -> tuple[float, float]:
-        """Number per page, and the mean time of one in nanoseconds, by histograms."""
-        records = [record for each in self.measured for record in each.histograms if record.kind == kind]
+    def _timed_count_and_ns(self, kind: str) -> tuple[float, float]:
+        """How often per page something happened, and its mean time in nanoseconds, by histograms."""
+        records = [record for load in self.measured for record in load.histograms if record.kind == kind]
         count = sum(record.count for record in records)
         return count / self.pages, sum(record.mean_ns * record.count for record in records) / count if count else 0.0
 
 
-def is_a_page(arm: Arm) -> bool:
+def has_page(arm: Arm) -> bool:
     return arm.factors.get("page", NO_PAGE) != NO_PAGE
 
 
 def page_arms(table: TrialTable) -> list[ArmTrials]:
-    """Arms with a page and a good trial, in the order of the plan; without the A/A arm."""
+    """Arms with a page and a good trial, in the order of the plan, without the A/A arm."""
     application, database = (HostCpus.of(table.run.info.environment, host, machine=2) for host in ("client", "server"))
     return [
         ArmTrials(arm, table.trials[arm.name], application, database)
         for arm in table.run.info.arms
-        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and is_a_page(arm) and table.trials[arm.name]
+        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and has_page(arm) and table.trials[arm.name]
     ]
 
 
-def ratios(above: ArmTrials, below: ArmTrials) -> dict[int, float]:
-    """Pages per second of one over the other, for each block in which both are good."""
-    return {block: rate / below.by_block[block] for block, rate in above.by_block.items() if block in below.by_block}
+def paired_ratios(numerator: ArmTrials, denominator: ArmTrials) -> dict[int, float]:
+    """Ratio of pages per second, for each block in which both arms are good."""
+    return {
+        block: rate / denominator.by_block[block]
+        for block, rate in numerator.by_block.items()
+        if block in denominator.by_block
+    }
 
 
-def longer_ms(arm: ArmTrials, other: ArmTrials) -> Estimate | None:
-    """How much longer a page of one takes than of the other, over the blocks in which both are good. None: there are none."""
-    theirs = other.page_ms
-    found = [ms - theirs[block] for block, ms in arm.page_ms.items() if block in theirs]
-    return mean_interval(found) if found else None
+def extra_page_ms(arm: ArmTrials, other: ArmTrials) -> Estimate | None:
+    """How much longer a page of `arm` takes than one of `other`, over the blocks in which both are good. None: no such block."""
+    other_page_ms = other.page_ms
+    differences_ms = [
+        page_ms - other_page_ms[block] for block, page_ms in arm.page_ms.items() if block in other_page_ms
+    ]
+    return mean_interval(differences_ms) if differences_ms else None

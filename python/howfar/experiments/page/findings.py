@@ -1,9 +1,9 @@
-"""Findings of a run of pages: one machine or two, where the answer changes, and how well a model predicts it.
+"""Findings of a run about pages: one machine or two, where the answer changes, and how well a model predicts it.
 
-Public in the report's JSON; `analysis.py` makes it. A *page* is one request to the application. *Pages in flight* is the factor
-`threads`: the number of visitors, each of which requests its next page when it has received the last one. One machine: the paths
-`socket` and `tcp`; two machines: all others. `turns` counts round trips. The *headline* of a page is the setting that is quoted as its
-answer.
+They are public in the report's JSON; `analysis.py` creates them. A *page* is one request to the application. *Pages in flight* is the
+factor `threads`: the number of visitors, each of which requests its next page when it has received the last one. The paths `socket`
+and `tcp` are on one machine; all others lead to a second machine. `turns` counts round trips. The *headline* setting of a page is the
+one that the report quotes as the answer for this page.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from howfar.stats.intervals import Threshold
 from howfar.stats.resample import Interval
 
 Application = Literal["php", "engine"]
-"""A real application, or the engine, which makes the same round trips itself."""
+"""A real application in PHP, or the engine, which makes the same round trips itself."""
 Machines = Literal[1, 2]
 Better = Literal["one", "two", "not resolved"]
 OpenInterval = tuple[float | None, float | None]
-"""An interval. A limit of None is open, because no value that was examined closes it."""
+"""An interval. A limit of None is open, because no examined value closes it."""
 KEPT = "persistent"
 """Connections that stay open from page to page."""
 BEYOND = 8.0
@@ -39,7 +39,7 @@ class Route(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Sort key; its minimum is the headline: the plainest path, the shortest link, the fastest."""
+        """Sort key. The headline route comes first: the simplest path, then the shortest link, then the fastest."""
         path = _PLAINEST.index(self.path) if self.path in _PLAINEST else len(_PLAINEST)
         return path, self.rtt_ns or 0, -(self.rate_bps or 0)
 
@@ -53,7 +53,7 @@ class Subject(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The common levels of arms that are compared with each other and differ only in the route."""
+    """The levels that arms share if they differ only in the route, so that they can be compared."""
 
     subject: Subject
     app_cpu_ns: int
@@ -61,7 +61,7 @@ class Setting(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, bool, int, int]:
-        """Sort key; its minimum is the headline: real application, kept connections, no additional computation, most pages in
+        """Sort key. The headline setting comes first: real application, kept connections, no additional computation, most pages in
         flight."""
         return (
             self.subject.application != "php",
@@ -80,14 +80,14 @@ class Series(NamedTuple):
 
 
 class OnRoute(Part):
-    """Base of findings about one page, application and route."""
+    """Base class of findings about one page, application and route."""
 
     page: str
     application: Application
     connect: str
     threads: int
     path: str
-    """The path to the second machine, of a comparison or a crossing."""
+    """The path of an arm; in a comparison or a crossing, that to the second machine."""
     rtt_ns: int | None = None
     """RTT requested of the link. None: no link, or the plan does not name it."""
     rate_bps: int | None = None
@@ -110,7 +110,7 @@ class AtCpu(OnRoute):
     """A comparison at one level of application CPU."""
 
     app_cpu_ns: int
-    """Application CPU requested in addition to what the page needs anyway."""
+    """Application CPU requested in addition to the page's own needs."""
 
     @property
     def setting(self) -> Setting:
@@ -163,19 +163,20 @@ class PageArm(AtCpu):
     predicted_p50_ms: float | None
     """Predicted p50, from other arms only. None: the model is built from this arm, or cannot predict it."""
     predicted_p50_ms_interval: Interval | None = None
-    """From the predictions of each block, like every interval of the model's figures here."""
+    """Interval of the predictions over the blocks, like every interval of the model's figures in this file."""
     predicted_error: float | None
     """predicted / measured - 1."""
     allowed_per_s: Estimate | None = None
     """Pages per second that the processors of its busier machine would allow, by their utilisation in each block."""
     over_kept: Estimate | None = None
-    """Pages per second over those of the same arm with kept connections, paired by block. None: it keeps them, or no such arm."""
+    """Pages per second over those of the same arm with kept connections, paired by block. None: this arm keeps its connections, or
+    there is no such arm."""
     connecting_ms: Estimate | None = None
     """How much longer a page takes than with kept connections, paired by block."""
 
     @property
     def path_cpu_ms(self) -> float:
-        """CPU per page of everything that takes part; the link's emulator is the instrument and is left out."""
+        """CPU per page of all roles except the link's emulator, which is part of the instrument."""
         return sum(cpu for role, cpu in self.cpu_ms.items() if role != "link")
 
     @property
@@ -190,9 +191,9 @@ class PageChoice(AtCpu):
     app_cpu_total_ms: float
     """Total CPU that the application uses per page, including its own needs, as measured."""
     two_over_one: Estimate
-    """Pages per second with two machines over one with sockets, paired by block."""
+    """Ratio of pages per second of two machines to one machine with sockets, paired by block."""
     tcp_over_socket: Estimate | None
-    """One machine: loopback TCP over sockets."""
+    """Ratio of pages per second of loopback TCP to sockets, on one machine."""
     longer_ms: Estimate | None = None
     """How much longer a page takes on two machines, paired by block."""
     better: Better
@@ -202,18 +203,18 @@ class PageChoice(AtCpu):
 
 
 class Crossing(OnRoute):
-    """Where the second machine begins to pay, as application CPU per page grows."""
+    """The application CPU per page from which a second machine pays."""
 
     measured_ms: Estimate | None
-    """Total application CPU per page where both are equal. None: no crossing within what was measured."""
+    """Total application CPU per page at which one machine and two are equal. None: no crossing within the measured range."""
     always: Literal["one", "two"] | None
-    """If there is no crossing: which one is better at every level, resolved from 1 and beyond the noise floor."""
+    """If there is no crossing: which choice is better at every level, significantly and beyond the noise floor. None: neither."""
     predicted_ms: float | None
     """The crossing by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
     predicted_ms_interval: OpenInterval | None = None
-    """Interval in which the blocks' ratios by the model are not resolved from 1. None: too few blocks."""
+    """Interval in which the blocks' ratios by the model do not differ significantly from 1. None: too few blocks."""
     predicted_always: Literal["one", "two"] | None = None
-    """If the model has no crossing: which one is better throughout, by the model. None: there is no model, or it changes."""
+    """If the model has no crossing: which choice is better throughout, by the model. None: there is no model, or it changes."""
     swept_ms: tuple[float, float]
     """Minimum and maximum of the total application CPU that was measured."""
     curve_ms: tuple[float, ...]
@@ -224,7 +225,8 @@ class Crossing(OnRoute):
     least that the application computes."""
     without_link_cpu_ms_interval: OpenInterval | None = None
     half_turns_ms: float | None = None
-    """The model's crossing if the page needed half as many round trips; the same rule applies."""
+    """The model's crossing if the page needed half as many round trips. If two machines would then be better throughout: the least
+    that the application computes."""
     half_turns_ms_interval: OpenInterval | None = None
 
 
@@ -241,7 +243,7 @@ class RouteError(Part):
 
 
 class PageModel(Part):
-    """The model's error on arms that it is not built from."""
+    """The model's error, over the arms from which it is not built."""
 
     arms: int
     mean_error: float | None
@@ -261,15 +263,15 @@ class PageFindings(Part):
     model: PageModel
     """The model of real pages, from the engine's page on each path and the real page on sockets."""
     scripts: dict[str, str]
-    """Each page in a line: its round trips."""
+    """The round trips of each page as one line of text, by the page's name."""
     noise_floor: float | None = None
     """Noise floor of throughput in this session; a smaller difference is not resolved."""
     link_noise_floor: float | None = None
     """Noise floor of two machines: the larger of `noise_floor` and that of the A/A arm over the link."""
     claims: int = 1
-    """Number of comparisons of the run: each is judged at a confidence of 1 - 5 % / claims."""
+    """Number of comparisons of the run: each is tested at a confidence of 1 - 5 % / claims."""
     published: tuple[tuple[str, float, float, float | None], ...]
-    """Published for set-up C: the page, its ms on two machines and on one, and our ratio of two to one for the corresponding page."""
+    """Rows published for set-up C: the page, its ms on two machines and on one, and our ratio of two machines to one for that page."""
     sentences: tuple[str, ...]
     """The findings in text; the first sentence answers "one machine or two?"."""
 
@@ -288,7 +290,7 @@ class PageFindings(Part):
         return None if one is None or two is None else (one, two)
 
     def crossing(self, choice: PageChoice) -> Crossing | None:
-        """The crossing that a choice is a level of."""
+        """The crossing of the series to which a choice belongs."""
         return next((each for each in self.crossings if each.series == choice.series), None)
 
     def fewest_in_flight(self, setting: Setting) -> Setting:
@@ -306,8 +308,8 @@ class PageFindings(Part):
         return list(found.values())
 
     def headline_settings(self) -> list[Setting]:
-        """One setting for each page: that of its headline choice, else the least by rank, preferably one measured on one machine and
-        two."""
+        """One setting for each page: that of its headline choice; without one, the first by rank, preferably a setting that was
+        measured on one machine and on two."""
         chosen = {choice.setting for choice in self.headline_choices()}
         machines: dict[Setting, set[int]] = {}
         for arm in self.arms:
@@ -321,19 +323,19 @@ class PageFindings(Part):
         return [arm for setting in self.headline_settings() for arm in self.arms_of(setting)]
 
     def headline_levels(self) -> list[PageChoice]:
-        """Choices of each page's headline application and connections, at any application CPU and any number in flight."""
+        """Choices with each page's headline application and connections, at any application CPU and any number of pages in flight."""
         wanted = {setting.subject for setting in self.headline_settings()}
         return [choice for choice in self.choices if choice.subject in wanted]
 
     def swept_levels(self) -> list[PageChoice]:
-        """Headline levels of a series with at least two: one point is no curve."""
+        """Headline levels of the series that have at least two, because one point is no curve."""
         found = self.headline_levels()
         swept = Counter(choice.series for choice in found)
         return [choice for choice in found if swept[choice.series] > 1]
 
     def headline_crossings(self) -> list[Crossing]:
-        """For each page and route, the crossing of the headline setting: with its pages in flight, or else the most that were
-        swept."""
+        """For each page and route, the crossing of the headline setting. If none has its number of pages in flight, the one with the
+        most."""
         found: dict[tuple[Subject, Route], Crossing] = {}
         for setting in self.headline_settings():
             for each in (each for each in self.crossings if each.subject == setting.subject):
@@ -343,8 +345,9 @@ class PageFindings(Part):
                 )
         return list(found.values())
 
-    def quietest(self) -> dict[Subject, Setting]:
-        """For each page, application and connections the setting without additional CPU, and with the fewest pages in flight."""
+    def least_loaded_settings(self) -> dict[Subject, Setting]:
+        """For each page, application and kind of connections, the setting with the least additional CPU and then the fewest pages in
+        flight."""
         found: dict[Subject, Setting] = {}
         for arm in self.arms:
             found[arm.subject] = min(found.get(arm.subject, arm.setting), arm.setting)

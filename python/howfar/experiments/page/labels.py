@@ -1,4 +1,4 @@
-"""Short names of settings, routes and figures, as sentences, tables, charts and cards of pages write them."""
+"""Short names of settings, routes and figures, for sentences, tables, charts and cards of pages."""
 
 from __future__ import annotations
 
@@ -18,123 +18,134 @@ from howfar.stats.resample import SUFFIX, within
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOTICED_MS, DEGRADED_MS = 13, 75
-"""Delays from which people notice them (published with set-up C), and from which the experience is degraded."""
+"""Delays from which people notice a delay (published with set-up C), and from which the experience is degraded."""
 APPLICATIONS = {"php": "PHP", "engine": "engine's page"}
 MACHINES = {1: "one", 2: "two"}
-_PATHS = {"socket": "sockets", "tcp": "TCP", "remote": "network", "forwarded-socket": "forwarded"}
+_PATH_NAMES = {"socket": "sockets", "tcp": "TCP", "remote": "network", "forwarded-socket": "forwarded"}
 
 
-def several(values: Iterable[object]) -> bool:
+def has_several(values: Iterable[object]) -> bool:
     return len(set(values)) > 1
 
 
-def where(arm: PageArm, findings: PageFindings) -> str:
-    """`one, sockets`, `two, network`; with several links `two, network 2ms`."""
-    links = [other.route for other in findings.arms if other.machines == 2] if arm.machines == 2 else []
-    return f"{MACHINES[arm.machines]}, {route_name(arm.route, links)}"
+def location_text(arm: PageArm, findings: PageFindings) -> str:
+    """Machines and route of an arm: `one, sockets`; `two, network`; if the run has several links `two, network 2ms`."""
+    remote_routes = (
+        [other_arm.route for other_arm in findings.arms if other_arm.machines == 2] if arm.machines == 2 else []
+    )
+    return f"{MACHINES[arm.machines]}, {route_name(arm.route, remote_routes)}"
 
 
-def route_name(route: Route, among: Sequence[Route]) -> str:
-    """`network`; with several links what distinguishes this one: `network 1ms`, `network 2ms 100mbit`."""
-    rtt = f" {format_duration_ns(route.rtt_ns)}" if route.rtt_ns and several(each.rtt_ns for each in among) else ""
-    rate = f" {format_rate_bps(route.rate_bps)}" if route.rate_bps and several(each.rate_bps for each in among) else ""
-    return _PATHS.get(route.path, route.path) + rtt + rate
+def route_name(route: Route, routes: Sequence[Route]) -> str:
+    """Name of a route, `network`; among several links with what distinguishes it: `network 1ms`, `network 2ms 100mbit`."""
+    rtt = (
+        f" {format_duration_ns(route.rtt_ns)}" if route.rtt_ns and has_several(other.rtt_ns for other in routes) else ""
+    )
+    rate = (
+        f" {format_rate_bps(route.rate_bps)}"
+        if route.rate_bps and has_several(other.rate_bps for other in routes)
+        else ""
+    )
+    return _PATH_NAMES.get(route.path, route.path) + rtt + rate
 
 
-def setting_names(found: Sequence[OnRoute]) -> list[str]:
-    """What distinguishes settings, the page first: `heavy, 4 in flight, PHP`; for arms also `+10ms CPU`."""
-    parts = [[each.page for each in found]]
-    if several(each.threads for each in found):
-        parts.append([in_flight(each.threads) for each in found])
-    requested = [each.app_cpu_ns for each in found if isinstance(each, PageArm)]
-    if several(requested):
-        parts.append([f"+{format_duration_ns(cpu_ns)} CPU" if cpu_ns else "+0 CPU" for cpu_ns in requested])
-    if several(each.application for each in found):
-        parts.append([APPLICATIONS[each.application] for each in found])
-    if several(each.connect for each in found):
-        parts.append(["persistent" if each.connect == "persistent" else "connect per page" for each in found])
-    return [", ".join(names) for names in zip(*parts, strict=True)]
+def setting_labels(settings: Sequence[OnRoute]) -> list[str]:
+    """Labels that distinguish settings, the page first: `heavy, 4 in flight, PHP`; for arms also `+10ms CPU`."""
+    parts_of_labels = [[setting.page for setting in settings]]
+    if has_several(setting.threads for setting in settings):
+        parts_of_labels.append([in_flight_text(setting.threads) for setting in settings])
+    requested = [setting.app_cpu_ns for setting in settings if isinstance(setting, PageArm)]
+    if has_several(requested):
+        parts_of_labels.append([f"+{format_duration_ns(cpu_ns)} CPU" if cpu_ns else "+0 CPU" for cpu_ns in requested])
+    if has_several(setting.application for setting in settings):
+        parts_of_labels.append([APPLICATIONS[setting.application] for setting in settings])
+    if has_several(setting.connect for setting in settings):
+        parts_of_labels.append(
+            ["persistent" if setting.connect == "persistent" else "connect per page" for setting in settings]
+        )
+    return [", ".join(names) for names in zip(*parts_of_labels, strict=True)]
 
 
-def series_names(found: Sequence[AtCpu | Crossing]) -> list[str]:
-    """What distinguishes them apart from the application's CPU: `heavy, 4 in flight`; with several routes `heavy, network 1ms`."""
-    names, routes = setting_names(found), [each.route for each in found]
-    if not several(routes):
+def series_labels(settings: Sequence[AtCpu | Crossing]) -> list[str]:
+    """Labels that distinguish series, without the application's CPU: `heavy, 4 in flight`; with several routes `heavy, network
+    1ms`."""
+    names, routes = setting_labels(settings), [setting.route for setting in settings]
+    if not has_several(routes):
         return names
     return [f"{name}, {route_name(route, routes)}" for name, route in zip(names, routes, strict=True)]
 
 
-def share_of_pages(value: float) -> str:
-    """`0`, `< 0.1 %`, `4.2 %`, `100 %`: `0` and `100 %` only if they are exact."""
-    percent = value * 100
-    if value in (0, 1):
-        return "100 %" if value else "0"
+def share_of_pages(share: float) -> str:
+    """A share of pages as text: `0`, `< 0.1 %`, `4.2 %`, `100 %`. `0` and `100 %` appear only if they are exact."""
+    percent = share * 100
+    if share in (0, 1):
+        return "100 %" if share else "0"
     if percent < 0.1:
         return "< 0.1 %"
     return f"{percent:.1f} %" if percent < 10 else f"{min(percent, 99):.0f} %"
 
 
-def milliseconds(value: float) -> str:
-    """`9.1`, `0.24`, `152`: at most three digits."""
+def format_ms(value: float) -> str:
+    """Milliseconds as text with at most three digits: `9.1`, `0.24`, `152`."""
     size = abs(value)
     return f"{value:.0f}" if size >= 100 else f"{value:.2g}" if size < 10 else f"{value:.3g}"
 
 
-def with_interval(found: Estimate, form: Callable[[float], str] = milliseconds) -> str:
+def with_interval(estimate: Estimate, format_value: Callable[[float], str] = format_ms) -> str:
     """`38 [36, 40]`; `38 (no interval)`."""
-    if found.low is None or found.high is None:
-        return f"{form(found.value)} (no interval)"
-    return within(found.value, (found.low, found.high), form)
+    if estimate.low is None or estimate.high is None:
+        return f"{format_value(estimate.value)} (no interval)"
+    return within(estimate.value, (estimate.low, estimate.high), format_value)
 
 
-def by_model(crossing: Crossing, figure: str) -> str:
-    """A `figure` of a crossing by the model, which must exist: `12 [10, 14.5] ms`; `12 [< 4.9, > 519] ms` where an end is open; `4.9
-    ms or less`; `90 [80, 110] ms, beyond what was measured`."""
+def prediction_text(crossing: Crossing, figure: str) -> str:
+    """The model's value of a field of a crossing, which must not be None. `12 [10, 14.5] ms`; `12 [< 4.9, > 519] ms` if an end is
+    open; `4.9 ms or less`; `90 [80, 110] ms, beyond what was measured`."""
     value, interval = getattr(crossing, figure), getattr(crossing, f"{figure}{SUFFIX}")
-    least, most = crossing.swept_ms[0], crossing.swept_ms[1] * BEYOND
-    if interval == (None, value) or (interval is None and value <= least):
-        return f"{milliseconds(value)} ms or less"
-    text = milliseconds(value)
+    min_ms, max_ms = crossing.swept_ms[0], crossing.swept_ms[1] * BEYOND
+    if interval == (None, value) or (interval is None and value <= min_ms):
+        return f"{format_ms(value)} ms or less"
+    text = format_ms(value)
     if interval is not None:
-        low = f"< {milliseconds(min(least, value))}" if interval[0] is None else milliseconds(interval[0])
-        high = f"> {milliseconds(most)}" if interval[1] is None else milliseconds(interval[1])
+        low = f"< {format_ms(min(min_ms, value))}" if interval[0] is None else format_ms(interval[0])
+        high = f"> {format_ms(max_ms)}" if interval[1] is None else format_ms(interval[1])
         text += f" [{low}, {high}]"
-    return f"{text} ms" + ("" if least <= value <= crossing.swept_ms[1] else ", beyond what was measured")
+    return f"{text} ms" + ("" if min_ms <= value <= crossing.swept_ms[1] else ", beyond what was measured")
 
 
-def in_flight(threads: int) -> str:
+def in_flight_text(threads: int) -> str:
     return f"{threads} in flight"
 
 
-def listed(clauses: Sequence[str]) -> str:
+def join_clauses(clauses: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join(part for part in (", ".join(clauses[:-1]), clauses[-1]) if part)
 
 
-def pays_from(crossing: Crossing) -> str:
-    """The application CPU from which a second machine pays: `38 [31, 45] ms`, `38 [31, > 64.9] ms` if no measurement closes the
-    interval; without a crossing, what is known instead."""
-    least, most = (milliseconds(end) for end in crossing.swept_ms)
-    if (found := crossing.measured_ms) is not None:
-        if found.low is None and found.high is None:
-            return f"{milliseconds(found.value)} ms (no interval)"
-        low = f"< {least}" if found.low is None else milliseconds(found.low)
-        high = f"> {most}" if found.high is None else milliseconds(found.high)
-        return f"{milliseconds(found.value)} [{low}, {high}] ms"
-    known = {"one": f"none up to {most} ms", "two": f"{least} ms or less"}
-    return known.get(crossing.always or "", f"not resolved between {least} and {most} ms")
+def crossing_text(crossing: Crossing) -> str:
+    """The application CPU from which a second machine pays: `38 [31, 45] ms`; `38 [31, > 64.9] ms` if no measurement closes the
+    interval. Without a crossing, what is known instead: `none up to 64.9 ms`."""
+    min_ms, max_ms = (format_ms(bound) for bound in crossing.swept_ms)
+    if (measured := crossing.measured_ms) is not None:
+        if measured.low is None and measured.high is None:
+            return f"{format_ms(measured.value)} ms (no interval)"
+        low = f"< {min_ms}" if measured.low is None else format_ms(measured.low)
+        high = f"> {max_ms}" if measured.high is None else format_ms(measured.high)
+        return f"{format_ms(measured.value)} [{low}, {high}] ms"
+    text_by_winner = {"one": f"none up to {max_ms} ms", "two": f"{min_ms} ms or less"}
+    return text_by_winner.get(crossing.always or "", f"not resolved between {min_ms} and {max_ms} ms")
 
 
-def predicted_from(crossing: Crossing) -> str:
+def predicted_crossing_text(crossing: Crossing) -> str:
     """The crossing by the model as text: `39 ms`, `none`, `4.9 ms or less`. Empty: no model, or it changes more than once."""
     if crossing.predicted_ms is not None:
-        return by_model(crossing, "predicted_ms")
-    known = {"one": "none", "two": f"{milliseconds(crossing.swept_ms[0])} ms or less"}
-    return known.get(crossing.predicted_always or "", "")
+        return prediction_text(crossing, "predicted_ms")
+    text_by_winner = {"one": "none", "two": f"{format_ms(crossing.swept_ms[0])} ms or less"}
+    return text_by_winner.get(crossing.predicted_always or "", "")
 
 
 def prediction_note(crossing: Crossing) -> str:
-    """The model's crossing in brackets, behind what was measured. Empty: no model, or it changes more than once."""
-    predicted = predicted_from(crossing)
-    alike = crossing.measured_ms is None and crossing.always and crossing.always == crossing.predicted_always
-    return " (as predicted)" if predicted and alike else f" (predicted: {predicted})" if predicted else ""
+    """The model's crossing in brackets, to follow the measured one. Empty: no model, or it changes more than once."""
+    predicted = predicted_crossing_text(crossing)
+    same_answer = crossing.measured_ms is None and crossing.always and crossing.always == crossing.predicted_always
+    return " (as predicted)" if predicted and same_answer else f" (predicted: {predicted})" if predicted else ""

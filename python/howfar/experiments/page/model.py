@@ -7,8 +7,8 @@ Chandy, Muntz and Palacios 1975), so mean value analysis is exact for it.
 The prediction of a real page on another path, or with more application CPU, is built from the real page on sockets with the least
 application CPU, and from the engine's page on sockets and on that path. The engine's two pages show what the path adds to the CPU at
 both ends and to the waiting; the real page shows its own needs. How the link's emulator divides its work between messages and spinning
-is learned from the engine's pages, alone and several in flight. The prediction uses no trial of the predicted arm, nor any of a real
-page on another path than sockets.
+is derived from the engine's pages with one and with several in flight. The prediction uses no trial of the predicted arm, and no trial
+of a real page on any path but sockets.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SOCKET = "socket"
 ON_SOCKETS = Route(SOCKET, None, None)
 BISECTIONS = 60
 """Number of bisections: more than the resolution of a double needs."""
-_ROUNDS = 6
-"""Rounds of a fixed-point iteration that converges fast."""
+_ITERATIONS = 6
+"""Number of iterations of a fixed-point iteration that converges fast."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """One machine and what a page needs of it, in seconds of CPU."""
+    """One machine, and the CPU seconds that a page needs on it."""
 
     own_s: float
     link_s: float
@@ -51,11 +51,12 @@ class Network:
     wire_s: float
     """Time of a page's round trips at rest."""
     waiting_s: float
-    """Time that is neither CPU nor wire: wake-ups and disks, minus work that two ends do at the same time; it can be negative."""
+    """Time of a page that is neither CPU nor wire: wake-ups and disks. Work that both ends do at the same time is subtracted, so it
+    can be negative."""
 
     waking_s: float = 0.0
     """Time that a single page waits for processors to wake up, half at each end. A busy processor needs no wake-up."""
-    link_each: float = 0.0
+    per_message_share: float = 0.0
     """Share of the emulator's work that is done for each message; the rest is spinning, shared by all messages."""
 
     def cycle_s(self, pages: int) -> float:
@@ -63,46 +64,46 @@ class Network:
         if pages == 1 or not any(host.link_s for host in self.hosts):
             return self._cycle_s(pages, 1.0)
         cycle_s = self._cycle_s(pages, 1.0)
-        for _ in range(_ROUNDS):
-            cycle_s = self._cycle_s(pages, overlap(pages, self.wire_s / cycle_s, self.link_each))
+        for _ in range(_ITERATIONS):
+            cycle_s = self._cycle_s(pages, emulator_work_ratio(pages, self.wire_s / cycle_s, self.per_message_share))
         return cycle_s
 
     def _cycle_s(self, pages: int, link_share: float) -> float:
         delay, stations = self.wire_s + self.waiting_s, list[Station]()
-        for number, host in enumerate(self.hosts):
+        for index, host in enumerate(self.hosts):
             demand_s = host.own_s + host.link_s * link_share
             if demand_s > 0:
-                station, side = processors(f"host {number}", 1, demand_s, host.cpus)
+                station, delay_s = processors(f"host {index}", 1, demand_s, host.cpus)
                 stations.append(station)
-                delay += side
+                delay += delay_s
         if not self.waking_s:
             return solve(delay, stations, pages)[-1].cycle_s
         idle, cycle_s = 1.0, 0.0
-        for number in range(1, pages + 1):
-            point = solve(delay + self.waking_s * idle, stations, number)[-1]
+        for index in range(1, pages + 1):
+            point = solve(delay + self.waking_s * idle, stations, index)[-1]
             cycle_s = point.cycle_s
-            # An arriving page finds the machine as it would be with one page less.
+            # Arrival theorem: an arriving page sees the machine as with one page less.
             idle = sum(1 - busy**self._processors for busy in point.utilisation.values()) / max(len(stations), 1)
         return cycle_s
 
-    def with_own(self, seconds: float) -> Network:
+    def with_extra_cpu(self, extra_s: float) -> Network:
         """The network with this much more application CPU."""
-        application, *others = self.hosts
-        return replace(self, hosts=(replace(application, own_s=max(application.own_s + seconds, 0.0)), *others))
+        application, *other_hosts = self.hosts
+        return replace(self, hosts=(replace(application, own_s=max(application.own_s + extra_s, 0.0)), *other_hosts))
 
     @property
     def _processors(self) -> int:
-        """Number of processors of the smaller host. If one of several is idle, that one is woken."""
+        """Number of processors of the smaller host. A wake-up is needed only if none of them is busy."""
         return max(1, round(min(host.cpus for host in self.hosts)))
 
     @property
-    def possible(self) -> bool:
+    def is_possible(self) -> bool:
         """Whether a page takes a positive time, even if the emulator does all its work while the page waits anyway."""
         return self.wire_s + self.waiting_s + sum(host.own_s / max(host.cpus, 1.0) for host in self.hosts) > 0
 
     def without_link_cpu(self) -> Network:
-        """The same network if the emulator used no CPU. Its work for a single page is part of the round trip at rest, for which
-        `waiting_s` compensates, so that a single page takes as long as before; several pages gain the processors."""
+        """The same network if the emulator used no CPU. A single page takes as long as before, because the emulator's work is part of
+        the round trip at rest: it is added to `waiting_s`. Several pages gain the processors."""
         link_s = sum(host.link_s / host.cpus for host in self.hosts)
         return replace(
             self,
@@ -110,36 +111,36 @@ class Network:
             waiting_s=self.waiting_s + link_s,
         )
 
-    def waiting_for(self, cycle_s: float, pages: int) -> Network:
-        """The network with the waiting time at which `pages` in flight take `cycle_s`; 0 if a saturated station hides it."""
-        unhindered = replace(self, waiting_s=0.0)
+    def fit_waiting(self, cycle_s: float, pages: int) -> Network:
+        """The network with the waiting time for which `pages` in flight take `cycle_s`; 0 if a saturated station hides the waiting."""
+        without_waiting = replace(self, waiting_s=0.0)
         if pages == 1:
-            return replace(self, waiting_s=cycle_s - unhindered.cycle_s(1))
-        if unhindered.cycle_s(pages) >= cycle_s:
-            return unhindered
-        found = bisected(lambda waiting: replace(self, waiting_s=waiting).cycle_s(pages) - cycle_s, 0.0, cycle_s)
-        return replace(self, waiting_s=found)
+            return replace(self, waiting_s=cycle_s - without_waiting.cycle_s(1))
+        if without_waiting.cycle_s(pages) >= cycle_s:
+            return without_waiting
+        waiting_s = bisect(lambda waiting_s: replace(self, waiting_s=waiting_s).cycle_s(pages) - cycle_s, 0.0, cycle_s)
+        return replace(self, waiting_s=waiting_s)
 
 
-def overlap(pages: int, on_wire: float, each: float = 0.0) -> float:
-    """The emulator's work per page over that for a single page, if each page is on the wire for this share of its time. `each`: the
-    share of the work that is done for each message; the rest is spinning while anything is on the link."""
-    share = min(on_wire, 1.0)
-    watching = (1 - (1 - share) ** pages) / (pages * share) if share > 0 else 1.0
-    return each + (1 - each) * watching
+def emulator_work_ratio(pages: int, wire_share: float, per_message_share: float = 0.0) -> float:
+    """The emulator's work per page over that for a single page, if each page is on the wire for this share of its time.
+    `per_message_share`: the share of the work that is done for each message; the rest is spinning while anything is on the link."""
+    on_wire = min(wire_share, 1.0)
+    spinning = (1 - (1 - on_wire) ** pages) / (pages * on_wire) if on_wire > 0 else 1.0
+    return per_message_share + (1 - per_message_share) * spinning
 
 
-def work_of_each(pages: int, on_wire: float, over_alone: float) -> float:
-    """The `each` for which `overlap` gives `over_alone`; between 0 and 1."""
-    watching = overlap(pages, on_wire)
-    return min(max((over_alone - watching) / (1 - watching), 0.0), 1.0) if watching < 1 else 0.0
+def infer_per_message_share(pages: int, wire_share: float, ratio: float) -> float:
+    """The `per_message_share`, between 0 and 1, for which `emulator_work_ratio` gives `ratio`."""
+    spinning = emulator_work_ratio(pages, wire_share)
+    return min(max((ratio - spinning) / (1 - spinning), 0.0), 1.0) if spinning < 1 else 0.0
 
 
-def bisected(of: Callable[[float], float], low: float, high: float, bisections: int = BISECTIONS) -> float:
-    """The point between two ends at which `of` becomes positive; the nearer end if it does not."""
+def bisect(function: Callable[[float], float], low: float, high: float, bisections: int = BISECTIONS) -> float:
+    """The point from `low` to `high` at which `function` becomes positive; the nearer end if there is none."""
     for _ in range(bisections):
         middle = (low + high) / 2
-        if of(middle) < 0:
+        if function(middle) < 0:
             low = middle
         else:
             high = middle
@@ -150,8 +151,8 @@ def bisected(of: Callable[[float], float], low: float, high: float, bisections: 
 
 
 @dataclass(frozen=True)
-class _Added:
-    """What a route adds to a page, by the engine's pages, at one number of pages in flight. Seconds per page."""
+class _RouteCost:
+    """What a route adds to a page, by the engine's pages, for one number of pages in flight. Seconds per page."""
 
     own_s: tuple[float, float]
     """CPU of the application and of the database."""
@@ -165,26 +166,29 @@ class _Added:
     round_trips: float | None
 
 
-class _Block:
-    """One real page in one block: its arms on sockets, the engine's arms of the same page, and the emulator's work for each message,
-    by route."""
+class _BlockModel:
+    """The model of one real page in one block. It is built from the page's arms on sockets, the engine's arms of the same page, and
+    the emulator's share of work per message, by route."""
 
     def __init__(
-        self, real: Sequence[ArmTrials], engine: Sequence[ArmTrials], link_each: Mapping[Route, float]
+        self,
+        real_arms: Sequence[ArmTrials],
+        engine_arms: Sequence[ArmTrials],
+        per_message_shares: Mapping[Route, float],
     ) -> None:
-        self._bases = {arm.threads: arm for arm in real}
-        self._engine = engine
-        self._link_each = link_each
+        self._bases = {arm.threads: arm for arm in real_arms}
+        self._engine = engine_arms
+        self._per_message_shares = per_message_shares
         self.impossible: set[Route] = set()
         """Routes on which a single page was faster than its parts can be: one of the measurements is wrong."""
         self._networks: dict[tuple[Route, int, float], Network | None] = {}
 
     def base(self, threads: int) -> ArmTrials:
-        return _nearest(self._bases, threads)
+        return _nearest_by_threads(self._bases, threads)
 
     def network(self, route: Route, threads: int, share: float = 1.0) -> Network | None:
-        """The network of the real page on a route with the least application CPU. None: the run does not determine it. `share`: share
-        of its round trips that are made."""
+        """The network of the real page on a route with the least application CPU. None: the run does not determine it. `share`:
+        fraction of its round trips that the page makes."""
         key = route, threads, share
         if key not in self._networks:
             self._networks[key] = self._network(*key)
@@ -197,28 +201,29 @@ class _Block:
             return None
         if route.path == SOCKET:
             return Network(self._hosts(base, base), 0.0, self._waiting_s)
-        added = self._added(route, threads)
-        if added is None:
+        cost = self._route_cost(route, threads)
+        if cost is None:
             return None
         real = base.round_trips
         # A real page may need a few round trips more than the script has.
-        scale = share * (real / added.round_trips if real and added.round_trips else 1.0)
-        needed = [
-            own + more * scale for own, more in zip((base.application_s, base.database_s), added.own_s, strict=True)
+        scale = share * (real / cost.round_trips if real and cost.round_trips else 1.0)
+        demands_s = [
+            base_s + extra_s * scale
+            for base_s, extra_s in zip((base.application_host_s, base.database_host_s), cost.own_s, strict=True)
         ]
         network = Network(
             hosts=tuple(
-                Host(own_s, link_s * scale, count * _left(base))
-                for own_s, link_s, count in zip(
-                    needed if len(added.cpus) == 2 else [sum(needed)], added.link_s, added.cpus, strict=True
+                Host(own_s, link_s * scale, cpu_count * _free_share(base))
+                for own_s, link_s, cpu_count in zip(
+                    demands_s if len(cost.cpus) == 2 else [sum(demands_s)], cost.link_s, cost.cpus, strict=True
                 )
             ),
-            wire_s=added.wire_s * scale,
-            waiting_s=self._waiting_s + added.waiting_s * scale,
-            waking_s=added.waking_s * scale,
-            link_each=self._link_each.get(route, 0.0),
+            wire_s=cost.wire_s * scale,
+            waiting_s=self._waiting_s + cost.waiting_s * scale,
+            waking_s=cost.waking_s * scale,
+            per_message_share=self._per_message_shares.get(route, 0.0),
         )
-        if network.possible:
+        if network.is_possible:
             return network
         if share == 1:
             self.impossible.add(route)
@@ -228,117 +233,130 @@ class _Block:
     def _waiting_s(self) -> float | None:
         """The waiting of the real page on sockets."""
         fewest = self._bases[min(self._bases)]
-        return self._waiting_of(fewest, fewest)
+        return self._fit_waiting_s(fewest, fewest)
 
-    def _waiting_of(self, arm: ArmTrials, on_sockets: ArmTrials) -> float | None:
-        """The waiting of a page. None: it is less than is possible. It may be negative by the time that two parts of the sum have in
-        common: work of both ends at the same time, at most all of the smaller one's; and work of the emulator and the network at
-        either end, which the round trip at rest includes too."""
-        each = self._link_each.get(arm.route, 0.0)
-        network = Network(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, each)
-        waiting_s = network.waiting_for(arm.page_s, arm.threads).waiting_s
+    def _fit_waiting_s(self, arm: ArmTrials, on_sockets: ArmTrials) -> float | None:
+        """The waiting time of a page. None: it is less than is possible. It may be negative by at most the time that the model counts
+        twice: work of both ends at the same time, at most all of the smaller one's; and work of the emulator and the network at either
+        end, which the round trip at rest also includes."""
+        share = self._per_message_shares.get(arm.route, 0.0)
+        network = Network(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, share)
+        waiting_s = network.fit_waiting(arm.page_s, arm.threads).waiting_s
         twice_s = sum(host.link_s / host.cpus for host in network.hosts)
-        twice_s += min(arm.application_s, arm.database_s) + max(arm.database_s - on_sockets.database_s, 0.0)
+        twice_s += min(arm.application_host_s, arm.database_host_s) + max(
+            arm.database_host_s - on_sockets.database_host_s, 0.0
+        )
         return waiting_s if waiting_s >= -twice_s / min(host.cpus for host in network.hosts) else None
 
     def _hosts(self, arm: ArmTrials, on_sockets: ArmTrials) -> tuple[Host, ...]:
-        """The hosts of an arm. What other programs leave is measured on sockets, where a page always needs a processor; on other paths
-        they also use what the page leaves idle."""
-        left, shared = _left(on_sockets), self._overlap(arm)
-        return tuple(Host(side.own_s, side.link_s / shared, side.cpus * left) for side in arm.sides)
+        """The hosts of an arm. The CPU share that other programs leave free is measured on sockets, where a page always needs a
+        processor. On other paths they also use what the page leaves idle."""
+        free_share, work_ratio = _free_share(on_sockets), self._emulator_work_ratio(arm)
+        return tuple(Host(use.own_s, use.link_s / work_ratio, use.cpus * free_share) for use in arm.machine_uses)
 
-    def _overlap(self, arm: ArmTrials) -> float:
-        return overlap(arm.threads, arm.wire_s / arm.page_s, self._link_each.get(arm.route, 0.0))
+    def _emulator_work_ratio(self, arm: ArmTrials) -> float:
+        return emulator_work_ratio(arm.threads, arm.wire_s / arm.page_s, self._per_message_shares.get(arm.route, 0.0))
 
-    def _added(self, route: Route, threads: int) -> _Added | None:
-        pairs = self._engine_pairs(route)
-        if not pairs:
+    def _route_cost(self, route: Route, threads: int) -> _RouteCost | None:
+        engine_pairs = self._engine_pairs(route)
+        if not engine_pairs:
             return None
-        here, there = _nearest(pairs, threads)
-        fewest = pairs[min(pairs)]
-        waited_s = [self._waiting_of(arm, fewest[0]) for arm in fewest]
-        if waited_s[0] is None or waited_s[1] is None:
+        socket_arm, route_arm = _nearest_by_threads(engine_pairs, threads)
+        fewest = engine_pairs[min(engine_pairs)]
+        waits_s = [self._fit_waiting_s(arm, fewest[0]) for arm in fewest]
+        if waits_s[0] is None or waits_s[1] is None:
             self.impossible.add(route)
             return None
-        shared = self._overlap(there)
-        return _Added(
-            own_s=(there.application_s - here.application_s, there.database_s - here.database_s),
-            waiting_s=waited_s[1] - waited_s[0],
-            wire_s=there.wire_s,
-            waking_s=there.waking_s,
-            link_s=tuple(side.link_s / shared for side in there.sides),
-            cpus=tuple(side.cpus for side in there.sides),
-            round_trips=there.round_trips,
+        work_ratio = self._emulator_work_ratio(route_arm)
+        return _RouteCost(
+            own_s=(
+                route_arm.application_host_s - socket_arm.application_host_s,
+                route_arm.database_host_s - socket_arm.database_host_s,
+            ),
+            waiting_s=waits_s[1] - waits_s[0],
+            wire_s=route_arm.wire_s,
+            waking_s=route_arm.waking_s,
+            link_s=tuple(use.link_s / work_ratio for use in route_arm.machine_uses),
+            cpus=tuple(use.cpus for use in route_arm.machine_uses),
+            round_trips=route_arm.round_trips,
         )
 
     def _engine_pairs(self, route: Route) -> dict[int, tuple[ArmTrials, ArmTrials]]:
         """The engine's page on sockets and on the route, by pages in flight, with the least application CPU that both have."""
         on_sockets = {(arm.threads, arm.app_cpu_ns): arm for arm in self._engine if arm.route.path == SOCKET}
-        there = sorted((arm for arm in self._engine if arm.route == route), key=lambda arm: -arm.app_cpu_ns)
+        route_arms = sorted((arm for arm in self._engine if arm.route == route), key=lambda arm: -arm.app_cpu_ns)
         return {
-            arm.threads: (here, arm)
-            for arm in there
-            if (here := on_sockets.get((arm.threads, arm.app_cpu_ns))) is not None
+            arm.threads: (socket_arm, arm)
+            for arm in route_arms
+            if (socket_arm := on_sockets.get((arm.threads, arm.app_cpu_ns))) is not None
         }
 
 
 _T = TypeVar("_T")
 
 
-def _nearest(by_threads: Mapping[int, _T], threads: int) -> _T:
+def _nearest_by_threads(by_threads: Mapping[int, _T], threads: int) -> _T:
     return by_threads[nearest_number(threads, by_threads)]
 
 
-def _left(on_sockets: ArmTrials) -> float:
-    """The share of each processor that other programs leave."""
-    (side,) = on_sockets.sides
-    return 1 - side.strangers / side.cpus
+def _free_share(on_sockets: ArmTrials) -> float:
+    """The share of each processor that other programs leave free."""
+    (use,) = on_sockets.machine_uses
+    return 1 - use.other_cpus / use.cpus
 
 
 class Predictor:
-    """One real page over the blocks of a run. Each block is predicted by itself, because its arms are close in time; then medians over
-    blocks, because a mean would follow a block in which another program disturbed only one arm."""
+    """The model of one real page, over the blocks of a run. Each block is predicted separately, because its arms are close in time.
+    The result is the median over blocks, because a block in which another program disturbed only one arm would distort a mean."""
 
     def __init__(
-        self, real: Sequence[ArmTrials], engine: Sequence[ArmTrials], link_each: Mapping[Route, float]
+        self,
+        real_arms: Sequence[ArmTrials],
+        engine_arms: Sequence[ArmTrials],
+        per_message_shares: Mapping[Route, float],
     ) -> None:
-        on_sockets = [arm for arm in real if arm.route.path == SOCKET]
-        self._least_ns = min((arm.app_cpu_ns for arm in on_sockets), default=0)
-        self._built_from = [arm for arm in on_sockets if arm.app_cpu_ns == self._least_ns]
-        blocks = sorted({block for arm in self._built_from for block in arm.trials})
-        self._blocks = [_Block(_only(self._built_from, block), _only(engine, block), link_each) for block in blocks]
+        on_sockets = [arm for arm in real_arms if arm.route.path == SOCKET]
+        self._min_cpu_ns = min((arm.app_cpu_ns for arm in on_sockets), default=0)
+        self._base_arms = [arm for arm in on_sockets if arm.app_cpu_ns == self._min_cpu_ns]
+        blocks = sorted({block for arm in self._base_arms for block in arm.trials})
+        self._blocks = [
+            _BlockModel(
+                _trials_of_block(self._base_arms, block), _trials_of_block(engine_arms, block), per_message_shares
+            )
+            for block in blocks
+        ]
 
     def p50_s(self, arm: ArmTrials) -> list[float]:
-        """The predicted p50 in each block that has what it needs. Empty: no block has, or the model is built from this arm."""
-        if arm in self._built_from:
+        """The predicted p50 in each block that has the necessary arms. Empty: no block has, or the model is built from this arm."""
+        if arm in self._base_arms:
             return []
-        found = []
+        p50s_s = []
         for block in self._blocks:
             if (network := block.network(arm.route, arm.threads)) is not None:
                 base = block.base(arm.threads)
-                cycle_s = network.with_own(self.extra_s(arm)).cycle_s(arm.threads)
-                found.append(cycle_s * (base.p50_s / base.page_s))
-        return found
+                cycle_s = network.with_extra_cpu(self.extra_cpu_s(arm)).cycle_s(arm.threads)
+                p50s_s.append(cycle_s * (base.p50_s / base.page_s))
+        return p50s_s
 
     def impossible(self, arm: ArmTrials) -> bool:
-        """Whether the measurements that a prediction would use contradict each other, in each block that has them."""
-        if arm in self._built_from or self.p50_s(arm):
+        """Whether the measurements that a prediction would use contradict each other, in every block that has them."""
+        if arm in self._base_arms or self.p50_s(arm):
             return False
         return any(arm.route in block.impossible for block in self._blocks)
 
     def ratio(self, route: Route, threads: int, share: float = 1.0) -> ModelRatio | None:
         """The model's ratio of two machines to one. None: no block determines the time of such a page on this route. `share`: of the
         page's round trips on two machines."""
-        found = []
+        block_networks = []
         for block in self._blocks:
             one, two = block.network(ON_SOCKETS, threads), block.network(route, threads, share)
             if one is not None and two is not None:
-                found.append((block.base(threads).computed_s, one, two))
-        return ModelRatio(found, threads) if found else None
+                block_networks.append((block.base(threads).application_cpu_s, one, two))
+        return ModelRatio(block_networks, threads) if block_networks else None
 
-    def extra_s(self, arm: ArmTrials) -> float:
-        """Application CPU requested beyond that of the arms that it is built from."""
-        return (arm.app_cpu_ns - self._least_ns) / 1e9
+    def extra_cpu_s(self, arm: ArmTrials) -> float:
+        """Application CPU requested beyond that of the arms from which the model is built."""
+        return (arm.app_cpu_ns - self._min_cpu_ns) / 1e9
 
 
 @dataclass(frozen=True)
@@ -346,27 +364,27 @@ class ModelRatio:
     """Pages per second of two machines over one with sockets, by the model: the median over blocks."""
 
     blocks: Sequence[tuple[float, Network, Network]]
-    """For each block: the least that the application computes, in seconds, and at that the networks of one machine and of two."""
+    """For each block: the least application CPU in seconds, and the networks of one machine and of two with this CPU."""
     threads: int
 
     @property
-    def least_ms(self) -> float:
+    def min_cpu_ms(self) -> float:
         return max(least_s for least_s, _, _ in self.blocks) * 1e3
 
-    def beyond_least(self, extra_s: float) -> tuple[float, ...]:
+    def ratios_with_extra_cpu(self, extra_s: float) -> tuple[float, ...]:
         """The ratio in each block, with this much more application CPU."""
-        return self._each([extra_s for _ in self.blocks])
+        return self._ratios([extra_s for _ in self.blocks])
 
-    def each_at(self, cpu_ms: float) -> tuple[float, ...]:
+    def ratios_at(self, cpu_ms: float) -> tuple[float, ...]:
         """The ratio in each block, at this total application CPU per page."""
-        return self._each([cpu_ms / 1e3 - least_s for least_s, _, _ in self.blocks])
+        return self._ratios([cpu_ms / 1e3 - least_s for least_s, _, _ in self.blocks])
 
-    def at(self, cpu_ms: float) -> float:
-        return median(self.each_at(cpu_ms))
+    def ratio_at(self, cpu_ms: float) -> float:
+        return median(self.ratios_at(cpu_ms))
 
-    def _each(self, extra_s: Sequence[float]) -> tuple[float, ...]:
+    def _ratios(self, extra_s: Sequence[float]) -> tuple[float, ...]:
         return tuple(
-            one.with_own(extra).cycle_s(self.threads) / two.with_own(extra).cycle_s(self.threads)
+            one.with_extra_cpu(extra).cycle_s(self.threads) / two.with_extra_cpu(extra).cycle_s(self.threads)
             for extra, (_, one, two) in zip(extra_s, self.blocks, strict=True)
         )
 
@@ -374,29 +392,33 @@ class ModelRatio:
         return replace(self, blocks=[(least_s, one, two.without_link_cpu()) for least_s, one, two in self.blocks])
 
 
-def _only(arms: Sequence[ArmTrials], block: int) -> list[ArmTrials]:
-    return [found for arm in arms if (found := arm.only(block)) is not None]
+def _trials_of_block(arms: Sequence[ArmTrials], block: int) -> list[ArmTrials]:
+    return [one_block for arm in arms if (one_block := arm.only(block)) is not None]
 
 
-def predictors(arms: Mapping[ComparisonKey, Sequence[ArmTrials]]) -> dict[ComparisonKey, Predictor]:
+def predictors(arms_by_key: Mapping[ComparisonKey, Sequence[ArmTrials]]) -> dict[ComparisonKey, Predictor]:
     """A predictor for each real page of a run."""
-    link_each = _emulator_shares(arm for alike in arms.values() for arm in alike)
+    per_message_shares = _measure_per_message_shares(arm for arms in arms_by_key.values() for arm in arms)
     return {
-        key: Predictor(real, arms.get(replace(key, application="engine"), ()), link_each)
-        for key, real in arms.items()
+        key: Predictor(real_arms, arms_by_key.get(replace(key, application="engine"), ()), per_message_shares)
+        for key, real_arms in arms_by_key.items()
         if key.application == "php"
     }
 
 
-def _emulator_shares(arms: Iterable[ArmTrials]) -> dict[Route, float]:
-    """The share of the emulator's work for a single page that is done for each message, by route: the median over the engine's pages
-    that were measured both alone and several in flight. A route without such a page is left out."""
-    found: dict[Route, list[float]] = {}
-    known = [arm for arm in arms if arm.key.application == "engine" and arm.machines == 2 and arm.app_cpu_ns == 0]
-    for alone in (arm for arm in known if arm.threads == 1):
-        for many in (arm for arm in known if (arm.key, arm.route) == (alone.key, alone.route) and arm.threads > 1):
-            spent = [sum(side.link_s for side in arm.sides) for arm in (alone, many)]
-            if min(spent) > 0:
-                share = work_of_each(many.threads, many.wire_s / many.page_s, spent[1] / spent[0])
-                found.setdefault(many.route, []).append(share)
-    return {route: median(shares) for route, shares in found.items()}
+def _measure_per_message_shares(arms: Iterable[ArmTrials]) -> dict[Route, float]:
+    """The share of the emulator's work for a single page that is done for each message, by route. It is the median over the engine's
+    pages that were measured both with one and with several in flight. A route without such a page is left out."""
+    shares_by_route: dict[Route, list[float]] = {}
+    engine_arms = [arm for arm in arms if arm.key.application == "engine" and arm.machines == 2 and arm.app_cpu_ns == 0]
+    for single in (arm for arm in engine_arms if arm.threads == 1):
+        for concurrent in (
+            arm for arm in engine_arms if (arm.key, arm.route) == (single.key, single.route) and arm.threads > 1
+        ):
+            emulator_s = [sum(use.link_s for use in arm.machine_uses) for arm in (single, concurrent)]
+            if min(emulator_s) > 0:
+                share = infer_per_message_share(
+                    concurrent.threads, concurrent.wire_s / concurrent.page_s, emulator_s[1] / emulator_s[0]
+                )
+                shares_by_route.setdefault(concurrent.route, []).append(share)
+    return {route: median(shares) for route, shares in shares_by_route.items()}

@@ -1,4 +1,5 @@
-"""Comparison of paths: the same load over each of them, relative to the first. A path against itself (A/A) is the smallest case."""
+"""Comparison of paths: the same load over each of them, relative to the baseline. The smallest case is one path against itself
+(A/A)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from howfar.analysis.cells import PARTS, CellSummary, Figure
+from howfar.analysis.cells import PARTS, CellSummary, Metric
 from howfar.analysis.idle import Waking, waking
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.answer import floor_clause
@@ -15,7 +16,7 @@ from howfar.plan.factors import IDLE
 from howfar.report import figures, palette
 from howfar.report.charts import (
     PHONE,
-    ROW,
+    ROW_HEIGHT,
     Drawable,
     Rows,
     arm_axis,
@@ -23,9 +24,9 @@ from howfar.report.charts import (
     data,
     ends,
     layer,
-    looks,
     percentiles,
     stacked,
+    styles,
 )
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, plain, single
 from howfar.report.drawing import alt
@@ -52,26 +53,26 @@ class Paths(Experiment):
         return {"waking": waking(evidence.table)}
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
-        base = next((cell for cell in evidence.cells if cell.role is ArmRole.BASELINE), None)
-        every = [cell for cell in evidence.cells if cell.role is ArmRole.CONTENDER]
-        if base is not None and Figure.THROUGHPUT in evidence.floors.same and not every:
-            return _against_itself(base.arm, evidence)
-        contenders = [cell for cell in every if cell.ratio is not None]
-        if base is None or not contenders:
+        baseline = next((cell for cell in evidence.cells if cell.role is ArmRole.BASELINE), None)
+        all_contenders = [cell for cell in evidence.cells if cell.role is ArmRole.CONTENDER]
+        if baseline is not None and Metric.THROUGHPUT in evidence.floors.same and not all_contenders:
+            return _self_comparison(baseline.arm, evidence)
+        contenders = [cell for cell in all_contenders if cell.ratio is not None]
+        if baseline is None or not contenders:
             return "No verdict: there is no block in which both the baseline and another arm were measured."
-        return f"{_compared(base.arm, contenders, evidence)}{floor_clause(evidence)}."
+        return f"{_comparison_clauses(baseline.arm, contenders, evidence)}{floor_clause(evidence)}."
 
     def applies(self, summary: Summary) -> bool:
         return True
 
     def document(self, summary: Summary) -> Document:
-        below = (*waking_blocks(summary), *all_of(summary), *trials(summary), *confirmations(summary))
+        below = (*waking_section(summary), *chart_sections(summary), *trials(summary), *confirmations(summary))
         return frame(summary, (cell_table(summary),), cards=ratio_cards(summary), below=below)
 
 
-def waking_blocks(summary: Summary) -> list[Block]:
+def waking_section(summary: Summary) -> list[Block]:
     """Blocks on waking idle CPUs. Empty: the run has one level of idle states only."""
-    if (found := summary.found(Waking)) is None:
+    if (finding := summary.found(Waking)) is None:
         return []
     columns = (
         Column("path", left=True),
@@ -82,57 +83,59 @@ def waking_blocks(summary: Summary) -> list[Block]:
     )
     rows = tuple(
         (
-            Cell(each.arm.removesuffix(f", {IDLE.label('as-found')}")),
-            *(Cell(figures.point(ratio), figures.limits(ratio)) for ratio in each.ratios),
+            Cell(path.arm.removesuffix(f", {IDLE.label('as-found')}")),
+            *(Cell(figures.point(ratio), figures.limits(ratio)) for ratio in path.ratios),
         )
-        for each in found.paths
+        for path in finding.paths
     )
     note = (
-        f"{summary.asked.capitalize()} per second with idle CPUs as this machine has them, relative to those with polling idle CPUs: "
-        "below 1, waking CPUs costs throughput. The last column is the factor by which that changes the comparison."
+        f"{summary.operation_unit.capitalize()} per second with idle CPUs as this machine has them, relative to those with polling "
+        "idle CPUs: below 1, waking CPUs costs throughput. The last column is the factor by which that changes the comparison."
     )
     return [Details("What waking idle CPUs costs", (Table("", columns, rows, (note,), stack=True),), True)]
 
 
-def _compared(base: str, contenders: list[CellSummary], evidence: RunEvidence) -> str:
+def _comparison_clauses(base: str, contenders: list[CellSummary], evidence: RunEvidence) -> str:
     unit = evidence.table.unit
     resolved = [cell for cell in contenders if cell.resolution.is_difference]
     unresolved = [cell for cell in contenders if cell.resolution is Resolution.NOT_RESOLVED]
     clauses = []
     if resolved:
-        named = ", ".join(f"{cell.arm} {interval_text(cell.ratio)}" for cell in resolved[:MAX_NAMED] if cell.ratio)
-        more = f" and {len(resolved) - MAX_NAMED} more" if len(resolved) > MAX_NAMED else ""
-        clauses.append(f"{unit.capitalize()} per second relative to {base}: {named}{more}")
+        named_ratios = ", ".join(
+            f"{cell.arm} {interval_text(cell.ratio)}" for cell in resolved[:MAX_NAMED] if cell.ratio
+        )
+        more_text = f" and {len(resolved) - MAX_NAMED} more" if len(resolved) > MAX_NAMED else ""
+        clauses.append(f"{unit.capitalize()} per second relative to {base}: {named_ratios}{more_text}")
     if unresolved:
         names = ", ".join(_unresolved_name(cell, ONE[unit]) for cell in unresolved[:MAX_NAMED])
         clauses.append(f"not resolved: {names}" if resolved else f"Not resolved, relative to {base}: {names}")
     return "; ".join(clauses)
 
 
-def _unresolved_name(cell: CellSummary, one: str) -> str:
-    """Clause for a path without resolved throughput; CPU time often resolves a difference."""
+def _unresolved_name(cell: CellSummary, operation: str) -> str:
+    """Name of a path whose throughput is not resolved, with its CPU time if that differs significantly."""
     if cell.cpu_resolution is Resolution.NOT_RESOLVED or cell.cpu_ratio is None:
         return cell.arm
-    return (
-        f"{cell.arm} (its CPU per {one} is {cell.cpu_bound.sign}{interval_text(cell.cpu_ratio)} times the baseline's)"
-    )
+    return f"{cell.arm} (its CPU per {operation} is {cell.cpu_bound.sign}{interval_text(cell.cpu_ratio)} times the baseline's)"
 
 
-def _against_itself(arm: str, evidence: RunEvidence) -> str:
-    aa, floor, unit = evidence.floors.same.get(Figure.THROUGHPUT), evidence.floors.floor(), evidence.table.unit
+def _self_comparison(arm: str, evidence: RunEvidence) -> str:
+    aa, floor, unit = evidence.floors.same.get(Metric.THROUGHPUT), evidence.floors.floor(), evidence.table.unit
     assert aa is not None, "only then it is called"
-    found = f"{arm} was measured under two names: the second reached {interval_text(aa)} times the {unit} per second of the first"
+    result = f"{arm} was measured under two names: the second reached {interval_text(aa)} times the {unit} per second of the first"
     if floor is None:
-        return found + "; there are too few blocks to tell what this machine can resolve."
-    judged = "a difference is resolved although there is none" if excludes_one(aa) else "no difference is resolved"
-    return f"{found}; {judged}, and differences below {floor_text(floor)} cannot be resolved (95 % interval)."
+        return result + "; there are too few blocks to tell what this machine can resolve."
+    resolution_text = (
+        "a difference is resolved although there is none" if excludes_one(aa) else "no difference is resolved"
+    )
+    return f"{result}; {resolution_text}, and differences below {floor_text(floor)} cannot be resolved (95 % interval)."
 
 
-FARTHEST = 20
-"""Ratio up to which intervals are drawn, also its inverse; an arrowhead marks those that continue beyond."""
+MAX_DRAWN_RATIO = 20
+"""Intervals of ratios are drawn between the inverse of this ratio and this ratio; an arrowhead marks those that continue beyond."""
 
 
-def _names(cells: Sequence[CellSummary]) -> list[str]:
+def _arm_names(cells: Sequence[CellSummary]) -> list[str]:
     return [cell.arm for cell in cells]
 
 
@@ -144,8 +147,8 @@ def _ratio_ticks(low: float, high: float) -> list[float]:
 
 
 def ratio_domain(cells: Sequence[CellSummary], floor: float) -> tuple[float, float]:
-    """Domain of the ratio axis: every block and published ratio, and every interval and the A/A band within 1/20 to 20. A wider
-    interval shows no more, and would leave little room for the others."""
+    """Domain of the ratio axis. It includes every block and published ratio, and intervals and the A/A band as far as they are within
+    1/20 to 20: wider ones would compress the others."""
     points = [ratio for cell in cells for ratio in cell.block_ratios] + [1.0]
     points += [cell.published.ratio for cell in cells if cell.published]
     points += [cell.ratio.value for cell in cells if cell.ratio]
@@ -153,8 +156,8 @@ def ratio_domain(cells: Sequence[CellSummary], floor: float) -> tuple[float, flo
     for cell in cells:
         if cell.ratio and cell.ratio.low is not None and cell.ratio.high is not None:
             limits += [cell.ratio.low, cell.ratio.high]
-    seen = [min(max(limit, 1 / FARTHEST), FARTHEST) for limit in limits]
-    return min(points + seen) / 1.08, max(points + seen) * 1.08
+    bounded = [min(max(limit, 1 / MAX_DRAWN_RATIO), MAX_DRAWN_RATIO) for limit in limits]
+    return min(points + bounded) / 1.08, max(points + bounded) * 1.08
 
 
 def bars(cells: Sequence[CellSummary], low: float, high: float) -> list[dict[str, Any]]:
@@ -179,40 +182,40 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
         return None
     floor = summary.noise_floor or 0.0
     low, high = ratio_domain(cells, floor)
-    title = f"{summary.asked} per second, relative to {baseline_name(summary)} (log scale)"
+    title = f"{summary.operation_unit} per second, relative to {baseline_name(summary)} (log scale)"
     x = axis(alt.X, "ratio", title, (low, high), 10, values=_ratio_ticks(low, high), format=".3~r", grid=True)
-    y = arm_axis(_names(cells))
+    y = arm_axis(_arm_names(cells))
     # Dots of one arm are spread over five lanes, so that equal ones do not hide each other.
-    dots: Rows = [
+    block_dots: Rows = [
         {"arm": cell.arm, "ratio": ratio, "lane": (index % 5 - 2) / 2}
         for cell in cells
         for index, ratio in enumerate(cell.block_ratios)
     ]
     lane = alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.6, 1.6]))
     points = bars(cells, low, high)
-    theirs: Rows = [{"arm": cell.arm, "ratio": cell.published.ratio} for cell in cells if cell.published]
-    small, blue = width < PHONE, palette.SERIES[0]
+    published_points: Rows = [{"arm": cell.arm, "ratio": cell.published.ratio} for cell in cells if cell.published]
+    narrow, colour = width < PHONE, palette.SERIES[0]
     band: Rows = [{"ratio": max(1 / (1 + floor), low), "to": min(1 + floor, high)}]
     layers: list[Any] = [
         data(band).mark_rect(color=palette.BAND).encode(x=x, x2="to:Q"),
         data([{"ratio": 1.0}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(x=x),
-        data(dots)
+        data(block_dots)
         .mark_point(color=palette.MUTED, opacity=0.55, size=22, strokeWidth=1.2)
         .encode(x=x, y=y, yOffset=lane),
-        data(points).mark_rule(color=blue, strokeWidth=4).encode(x=alt.X("low:Q"), x2="high:Q", y=y),
+        data(points).mark_rule(color=colour, strokeWidth=4).encode(x=alt.X("low:Q"), x2="high:Q", y=y),
     ]
     for side, arrow in (("low", "triangle-left"), ("high", "triangle-right")):
         # At the edge of the axis, where an interval continues beyond it.
         if cut := [{"arm": point["arm"], "ratio": point[side]} for point in points if point[f"cut_{side}"]]:
-            mark = data(cut).mark_point(shape=arrow, color=blue, filled=True, size=90, opacity=1)
+            mark = data(cut).mark_point(shape=arrow, color=colour, filled=True, size=90, opacity=1)
             layers.append(mark.encode(x=x, y=y))
     layers.append(
-        data(points).mark_point(color=blue, filled=True, size=50 if small else 110, opacity=1).encode(x=x, y=y)
+        data(points).mark_point(color=colour, filled=True, size=50 if narrow else 110, opacity=1).encode(x=x, y=y)
     )
-    if theirs:
-        look: dict[str, Any] = {"shape": "diamond", "color": palette.SERIES[1], "strokeWidth": 2}
-        layers.append(data(theirs).mark_point(size=60 if small else 120, **look).encode(x=x, y=y))
-    return layer(*layers, width=width, height=ROW * len(cells))
+    if published_points:
+        style: dict[str, Any] = {"shape": "diamond", "color": palette.SERIES[1], "strokeWidth": 2}
+        layers.append(data(published_points).mark_point(size=60 if narrow else 120, **style).encode(x=x, y=y))
+    return layer(*layers, width=width, height=ROW_HEIGHT * len(cells))
 
 
 def latency(summary: Summary, width: int) -> Drawable | None:
@@ -224,7 +227,7 @@ def latency(summary: Summary, width: int) -> Drawable | None:
         for point in cell.latency_curve
     ]
     titles = "this share of transactions was faster", "ms per transaction"
-    return percentiles({"": rows}, looks(_names(cells), palette.SERIES), titles=titles, width=width)
+    return percentiles({"": rows}, styles(_arm_names(cells), palette.SERIES), titles=titles, width=width)
 
 
 def time_split(summary: Summary, width: int) -> Drawable | None:
@@ -236,7 +239,11 @@ def time_split(summary: Summary, width: int) -> Drawable | None:
         for part, us in cell.time_split_us.items()
         if us > 0
     ]
-    return stacked(rows, _names(cells), _colours(rows), "ms per transaction (mean)", width, size=22) if rows else None
+    return (
+        stacked(rows, _arm_names(cells), _colours_of_parts(rows), "ms per transaction (mean)", width, size=22)
+        if rows
+        else None
+    )
 
 
 def cpu(summary: Summary, width: int) -> Drawable | None:
@@ -248,11 +255,11 @@ def cpu(summary: Summary, width: int) -> Drawable | None:
         for role in ("client", "server", "forwarder")
         if (part := getattr(cell.cpu_us_per_query, role)) is not None
     ]
-    unit = f"CPU µs per {ONE[summary.asked]}"
-    return stacked(rows, _names(cells), _colours(rows), unit, width, size=22) if rows else None
+    unit = f"CPU µs per {ONE[summary.operation_unit]}"
+    return stacked(rows, _arm_names(cells), _colours_of_parts(rows), unit, width, size=22) if rows else None
 
 
-def _colours(rows: Rows) -> dict[str, str]:
+def _colours_of_parts(rows: Rows) -> dict[str, str]:
     """Colours of the parts that are drawn."""
     drawn = {row["part"] for row in rows}
     return {part: colour for part, colour in zip(PARTS, palette.PARTS, strict=True) if part in drawn}
@@ -261,15 +268,17 @@ def _colours(rows: Rows) -> dict[str, str]:
 # ---------------------------------------------------------------- as blocks
 
 CURVE_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
-"""Rows of the latency table; the nearest drawn point at or above each."""
+"""Quantiles of the latency table; each row has the nearest point of the curve at or above it."""
 
 
-def all_of(summary: Summary) -> list[Block]:
+def chart_sections(summary: Summary) -> list[Block]:
     """Each chart below the question that it answers."""
-    return [block for make in (_ratio_chart, _time_chart, _latency_chart, _cpu_chart) for block in make(summary)]
+    return [
+        block for chart_of in (_ratio_chart, _time_chart, _latency_chart, _cpu_chart) for block in chart_of(summary)
+    ]
 
 
-def _chart(
+def _chart_section(
     summary: Summary, heading: str, title: str, caption: str, make: Any, head: Sequence[str], rows: list[list[str]]
 ) -> list[Block]:
     if not rows:
@@ -283,26 +292,26 @@ def _ratio_chart(summary: Summary) -> list[Block]:
     if not cells:
         return []
     points = bars(cells, *ratio_domain(cells, summary.noise_floor or 0.0))
-    cut = any(point["cut_low"] or point["cut_high"] for point in points)
+    is_cut = any(point["cut_low"] or point["cut_high"] for point in points)
     caption = (
         "Blue dot and bar: the ratio with its 95 % interval. Open circles: individual blocks. Grey band: the noise floor, from "
         "the baseline measured twice."
         + (" Diamond: published elsewhere." if figures.published_sources(summary) else "")
-        + (" Arrowhead: the interval continues beyond the axis." if cut else "")
+        + (" Arrowhead: the interval continues beyond the axis." if is_cut else "")
     )
     rows = [
         [
             cell.arm,
             figures.ratio(cell.ratio),
-            figures.reading(cell),
+            figures.resolution_text(cell),
             figures.ratio(cell.rank_ratio),
             " ".join(f"{ratio:.3f}" for ratio in cell.block_ratios),
         ]
         for cell in cells
     ]
-    title = f"Ratio of {summary.asked} per second to the baseline, with 95 % intervals"
+    title = f"Ratio of {summary.operation_unit} per second to the baseline, with 95 % intervals"
     head = ("path", "ratio [95 %]", "verdict", "rank estimate [95 %]", "blocks")
-    return _chart(summary, "How certain is it?", title, caption, ratios, head, rows)
+    return _chart_section(summary, "How certain is it?", title, caption, ratios, head, rows)
 
 
 def _time_chart(summary: Summary) -> list[Block]:
@@ -317,14 +326,14 @@ def _time_chart(summary: Summary) -> list[Block]:
         "what none of these explains: wake-ups, queueing behind another connection, locks."
     )
     title, head = "Where the mean time of a transaction goes, by path", ("ms", *PARTS, "total")
-    return _chart(summary, "Where does the time of a transaction go?", title, caption, time_split, head, rows)
+    return _chart_section(summary, "Where does the time of a transaction go?", title, caption, time_split, head, rows)
 
 
 def _latency_chart(summary: Summary) -> list[Block]:
     rows = []
     for cell in shown_cells(summary):
-        found = [percentile_ms(cell.latency_ms, cell.latency_curve, quantile) for quantile in CURVE_QUANTILES]
-        texts = [figures.number(ms) for ms in (*found, cell.latency_ms.max)]
+        quantiles_ms = [percentile_ms(cell.latency_ms, cell.latency_curve, quantile) for quantile in CURVE_QUANTILES]
+        texts = [figures.number(ms) for ms in (*quantiles_ms, cell.latency_ms.max)]
         rows.append([cell.arm, *texts, figures.ratio(cell.latency_ratio)])
     caption = (
         "Closed loop: each connection sends its next transaction when the last one is answered, so these are service times. All good "
@@ -332,11 +341,11 @@ def _latency_chart(summary: Summary) -> list[Block]:
     )
     head = ("ms", *(f"{quantile * 100:g} %" for quantile in CURVE_QUANTILES), "max", "median, x baseline [95 %]")
     title = "Latency of a transaction by percentile, one line per path"
-    return _chart(summary, "How long does a transaction take?", title, caption, latency, head, rows)
+    return _chart_section(summary, "How long does a transaction take?", title, caption, latency, head, rows)
 
 
 def _cpu_chart(summary: Summary) -> list[Block]:
-    one = ONE[summary.asked]
+    one = ONE[summary.operation_unit]
     rows = []
     for cell in shown_cells(summary):
         cpu_us = cell.cpu_us_per_query
@@ -351,4 +360,4 @@ def _cpu_chart(summary: Summary) -> list[Block]:
     ).rstrip()
     head = (f"µs per {one}", "client", "server", "forwarders", "link emulator", "x baseline [95 %]")
     title = f"CPU microseconds per {one}, by program"
-    return _chart(summary, f"How much CPU does a {one} use?", title, caption, cpu, head, rows)
+    return _chart_section(summary, f"How much CPU does a {one} use?", title, caption, cpu, head, rows)

@@ -1,8 +1,8 @@
-"""The cost of an acknowledgement: curves over connections for each mode and distance, the split of a commit's time, and the model's
-error.
+"""The cost of an acknowledgement: throughput over connections for each mode and distance, the split of a commit's time, and the
+model's error.
 
-Local work is measured by the arms without a replica and with the same durability, or else by the asynchronous ones. The model is here
-too; the comparison of modes is in `trade.py`.
+Local work is measured by the arms without a replica and with the same durability, or else by the asynchronous ones. The model is in
+this file; the comparison of modes is in `trade.py`.
 """
 
 from __future__ import annotations
@@ -41,52 +41,53 @@ from howfar.store.records import Arm, FactorValue, Trial
 from howfar.units import format_duration_ns
 
 Regime = Literal["delay station", "serial", "between"]
-"""Commits share a wait (throughput grows with connections), queue for it (it does not), or something between."""
+"""How commits wait: they share a wait (delay station: throughput grows with connections), they queue for it (serial: it does not
+grow), or something between."""
 
 GROUPS_IN_FLIGHT = 2
-"""Groups of commits in flight with MariaDB's AFTER_SYNC: one that waits for its acknowledgement, one that is sent and holds the
+"""Groups of commits in flight with MariaDB's AFTER_SYNC: one waits for its acknowledgement, another has been sent and holds the binary
 log."""
-GROUPED = {("mariadb", "after-sync"), ("mysql", "after-sync"), ("mysql", "after-commit")}
+GROUPED_MODES = {("mariadb", "after-sync"), ("mysql", "after-sync"), ("mysql", "after-commit")}
 """Kinds of server and modes whose commits return to clients in groups, because a lock is held while they wait."""
-DELAY_SHARE = 0.5
-"""Growth from one connection to N, as a share of N, from which commits share their wait; three groups at two stages leave two
-thirds."""
-SERIAL_GROWTH = 2.0
-"""Growth of throughput below which commits are serial: one queue, or two stages of one."""
+MIN_SHARED_WAIT_GROWTH = 0.5
+"""Growth of throughput from one connection to N, as a fraction of N, from which commits count as sharing their wait. The expected
+value with MariaDB's AFTER_SYNC is two thirds."""
+MAX_SERIAL_GROWTH = 2.0
+"""Growth of throughput from one connection to many below which commits count as serial."""
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalCommits:
     """The time of a commit that does not wait, by the number of connections."""
 
     commit_s: Mapping[int, float]
 
-    def with_as_many(self, threads: int) -> float | None:
+    def commit_time_at(self, threads: int) -> float | None:
         return self.commit_s.get(threads)
 
-    def behind(self, wait_s: float, threads: int) -> float:
-        """Local time of a commit between waits of `wait_s`. At least one number of connections is needed."""
+    def time_between_waits(self, wait_s: float, threads: int) -> float:
+        """Local time of a commit whose connection also waits `wait_s` for each commit. `commit_s` must not be empty."""
         points = [(n / seconds, seconds) for n, seconds in sorted(self.commit_s.items())]
-        rising = [points[0]]
+        rising_points = [points[0]]
         for commits_s, seconds in points[1:]:
-            if commits_s > rising[-1][0]:  # beyond the highest throughput, more connections only add queueing
-                rising.append((commits_s, max(seconds, rising[-1][1])))
-        for (slow, short), (fast, long) in pairwise(rising):
-            if threads / (wait_s + long) <= fast:
-                low, high = short, long
+            if commits_s > rising_points[-1][0]:  # beyond the highest throughput, more connections only add queueing
+                rising_points.append((commits_s, max(seconds, rising_points[-1][1])))
+        for (slower_rate, shorter_s), (faster_rate, longer_s) in pairwise(rising_points):
+            if threads / (wait_s + longer_s) <= faster_rate:
+                low_s, high_s = shorter_s, longer_s
                 for _ in range(50):
-                    middle = (low + high) / 2
-                    share = (middle - short) / (long - short) if long > short else 1.0
-                    crowded = threads / (wait_s + middle) > slow + share * (fast - slow)
-                    low, high = (middle, high) if crowded else (low, middle)
-                return high
-        top_rate, top_s = rising[-1]
+                    middle_s = (low_s + high_s) / 2
+                    share = (middle_s - shorter_s) / (longer_s - shorter_s) if longer_s > shorter_s else 1.0
+                    is_over_capacity = threads / (wait_s + middle_s) > slower_rate + share * (faster_rate - slower_rate)
+                    low_s, high_s = (middle_s, high_s) if is_over_capacity else (low_s, middle_s)
+                return high_s
+        top_rate, top_s = rising_points[-1]
         return max(top_s, threads / top_rate - wait_s)
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """The wait of a commit, for one curve."""
+class CommitWait:
+    """How long the commits of one curve wait for acknowledgements."""
 
     kind: str
     """Kind of server."""
@@ -95,11 +96,11 @@ class Waiting:
     acknowledgement_s: float = 0.0
 
     @property
-    def alone(self) -> bool:
+    def acknowledged_independently(self) -> bool:
         """Whether each session waits for its own acknowledgement and continues independently of the others."""
-        return self.mode in SEMI_SYNC and (self.kind, self.mode) not in GROUPED
+        return self.mode in SEMI_SYNC and (self.kind, self.mode) not in GROUPED_MODES
 
-    def rounds(self, threads: int) -> float:
+    def round_trips(self, threads: int) -> float:
         """Mean number of round trips that a commit waits for."""
         if self.mode not in SEMI_SYNC:
             return 0.0
@@ -109,16 +110,16 @@ class Waiting:
 
     def wait_s(self, threads: int) -> float:
         """Time that a commit takes beyond local work."""
-        own = self.acknowledgement_s if threads > 1 else 0.0
-        return self.rounds(threads) * (self.rtt_s + own)
+        own_s = self.acknowledgement_s if threads > 1 else 0.0
+        return self.round_trips(threads) * (self.rtt_s + own_s)
 
-    def local_s(self, local: Local, threads: int) -> float | None:
-        """Local work of a commit. None: these arms do not determine it."""
-        same = local.with_as_many(threads)
-        if self.alone and 1 in local.commit_s:
-            behind = local.behind(self.wait_s(threads), threads)
-            return behind if same is None else min(same, behind)
-        return same
+    def local_s(self, local: LocalCommits, threads: int) -> float | None:
+        """Time of a commit's local work. None: `local` does not determine it."""
+        same_threads_s = local.commit_time_at(threads)
+        if self.acknowledged_independently and 1 in local.commit_s:
+            after_wait_s = local.time_between_waits(self.wait_s(threads), threads)
+            return after_wait_s if same_threads_s is None else min(same_threads_s, after_wait_s)
+        return same_threads_s
 
 
 def acknowledgement_s(single_commit_s: float, local_s: float, rtt_s: float) -> float:
@@ -126,26 +127,26 @@ def acknowledgement_s(single_commit_s: float, local_s: float, rtt_s: float) -> f
     return max(0.0, single_commit_s - local_s - rtt_s)
 
 
-def regime_of(growth: float, threads: int) -> Regime:
-    """The regime, from throughput with `threads` connections over that with one. Regimes differ by factors, not by percents."""
-    if growth >= DELAY_SHARE * threads:
+def classify_regime(growth: float, threads: int) -> Regime:
+    """The regime. `growth`: throughput with `threads` connections over that with one. Regimes differ by factors, not by percents."""
+    if growth >= MIN_SHARED_WAIT_GROWTH * threads:
         return "delay station"
-    return "serial" if growth < SERIAL_GROWTH else "between"
+    return "serial" if growth < MAX_SERIAL_GROWTH else "between"
 
 
 GROWTH_THREADS = 16
 """Preferred number of connections for `growth`: enough to distinguish a queue from a shared wait, few enough for a small machine."""
-SHORT_NS = 100_000
-"""RTT below which times are not counted in round trips: a link without delay has one of some ten microseconds."""
+MIN_COUNTED_RTT_NS = 100_000
+"""RTT below which times are not expressed in round trips: a link without delay has an RTT of tens of microseconds."""
 PLAN = "replication"
 """Plan of the published figures."""
 _PUBLISHED_TOLERANCE = 0.02
-_HELD = ("replicas", "wait_for", "replica_tls", "replica_compression")
-_INTERVAL = re.compile(r":(\d+)(?:-(\d+))?")
+_SHOWN_FACTORS = ("replicas", "wait_for", "replica_tls", "replica_compression")
+_GTID_INTERVAL = re.compile(r":(\d+)(?:-(\d+))?")
 
 Published = tuple[tuple[str, float, float | None], ...]
-Faster = Callable[[str, str], bool]
-"""Whether one arm is resolved to be faster than another."""
+IsFaster = Callable[[str, str], bool]
+"""Function of two arms' names: whether the first is significantly faster than the second."""
 
 
 class CommitCost(Part):
@@ -159,27 +160,28 @@ class CommitCost(Part):
     p50_ms: float
     p99_ms: float
     local_ms: float
-    """Local work: statement, log, fsync and queues for CPU, from the arms without a replica. It is taken at the same number of
-    connections if commits return in groups, at the same rate if each returns independently. Without such arms: all but the wire."""
+    """Local work: statement, log, fsync and queues for CPU, from the arms without a replica. They are compared at the same number of
+    connections if commits return in groups, at the same rate if each returns independently. Without such arms: `commit_ms` less
+    `wire_ms`."""
     wire_ms: float
     """One round trip to the replica, as measured at rest."""
     waiting_ms: float
-    """The rest: queueing for the acknowledgement of others, and the replica's own work. Negative where noise is larger."""
+    """The rest: queueing for the acknowledgement of others, and the replica's own work. Noise can make it negative."""
     rtts: Estimate | None
     """Time beyond `local_ms` in round trips. None: no acknowledgement is waited for, or the link has no delay."""
     group: float | None
     """Commits per group of the binary log. None: the server does not count groups."""
     local_ms_interval: Interval | None = None
-    """From the figures of each block, like the interval of `predicted`. None: too few blocks, or no such arms."""
+    """Interval of `local_ms` over the blocks, like that of `predicted`. None: too few blocks, or no arms without a replica."""
     predicted: float | None
-    """Commits/s by the model. None: an arm from which the model is built."""
+    """Commits/s by the model. None: the model uses this arm as input."""
     predicted_interval: Interval | None = None
     predicted_error: float | None
     """predicted / measured - 1."""
 
 
 class LagSeries(Part):
-    """How far one replica was behind over one trial. Times since the measured window began."""
+    """How far one replica was behind over one trial. Times count from the start of the measured window."""
 
     trial: int
     threads: int
@@ -224,7 +226,7 @@ class ReplicationCost(Part):
     mean_error: float | None
     worst_error: float | None
     published: Published
-    """Published for set-up D: mode, inserts/s there, ours at its distance with one connection."""
+    """Rows of mode, inserts/s published for set-up D, and our commits/s at the same distance with one connection."""
     sentences: tuple[str, ...]
     """What a reader should know; the first is the answer."""
 
@@ -234,16 +236,21 @@ class ReplicationCost(Part):
         return sorted({point.threads for curve in self.curves for point in curve.points})
 
 
-def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any], faster: Faster) -> ReplicationCost | None:
-    """The cost of acknowledgements in a run. None: no arm without a fault has replication."""
+def replication_cost(
+    arms: Sequence[ReplicationArm], plan: Mapping[str, Any], is_faster: IsFaster
+) -> ReplicationCost | None:
+    """The cost of acknowledgements in a run. None: `arms` is empty."""
     if not arms:
         return None
     local = _LocalArms(arms)
-    lines: dict[object, list[ReplicationArm]] = {}
+    arms_by_curve: dict[object, list[ReplicationArm]] = {}
     for arm in arms:
-        lines.setdefault(arm.curve, []).append(arm)
-    other = _unlabelled(arms)
-    curves = tuple(_Curve(sorted(line, key=lambda arm: arm.threads), local, other).found() for line in lines.values())
+        arms_by_curve.setdefault(arm.curve, []).append(arm)
+    unlabelled = _factors_missing_in_labels(arms)
+    curves = tuple(
+        _Curve(sorted(curve_arms, key=lambda arm: arm.threads), local, unlabelled).build_curve()
+        for curve_arms in arms_by_curve.values()
+    )
     errors = [abs(p.predicted_error) for curve in curves for p in curve.points if p.predicted_error is not None]
     published = published_rows(curves, plan.get("workload") or {}, arms[0].kind)
     return ReplicationCost(
@@ -251,103 +258,104 @@ def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any], fa
         mean_error=sum(errors) / len(errors) if errors else None,
         worst_error=max(errors, default=None),
         published=published,
-        sentences=cost_sentences(curves, published, arms[0].kind, faster),
+        sentences=cost_sentences(curves, published, arms[0].kind, is_faster),
     )
 
 
-def waits_s(table: TrialTable, arm: Arm) -> float | None:
-    """Time in seconds that a commit of this arm waits for round trips, at rest. None: its commits do not wait."""
-    one = ReplicationArm(arm, server_kind(table.run.info, arm), table.trials.get(arm.name, {}))
-    rest_ns = one.rest_rtt_ns
-    if not one.waits or rest_ns is None:
+def acknowledgement_wait_s(table: TrialTable, arm: Arm) -> float | None:
+    """Seconds that a commit of this arm waits for round trips, with the RTT measured at rest. None: its commits do not wait."""
+    replicated = ReplicationArm(arm, server_kind(table.run.info, arm), table.trials.get(arm.name, {}))
+    rest_ns = replicated.rest_rtt_ns
+    if not replicated.waits or rest_ns is None:
         return None
-    return Waiting(one.kind, one.mode, rest_ns / 1e9).wait_s(one.threads)
+    return CommitWait(replicated.kind, replicated.mode, rest_ns / 1e9).wait_s(replicated.threads)
 
 
 class _LocalArms:
-    """Arms whose commits do not wait, grouped by the levels that a local commit depends on."""
+    """Arms whose commits do not wait, grouped by the factor levels that local work depends on."""
 
     def __init__(self, arms: Sequence[ReplicationArm]) -> None:
         self._arms = arms
         self._commit_s: dict[tuple[str, object], dict[int, dict[int, float]]] = {}
         for arm in arms:
             if not arm.waits:
-                seconds = {block: arm.threads / rate for block, rate in arm.by_block.items()}
-                self._commit_s.setdefault((arm.mode, arm.local_levels), {})[arm.threads] = seconds
+                commit_s = {block: arm.threads / per_s for block, per_s in arm.by_block.items()}
+                self._commit_s.setdefault((arm.mode, arm.local_levels), {})[arm.threads] = commit_s
 
-    def _found(self, arm: ReplicationArm) -> dict[int, dict[int, float]]:
+    def _commit_times(self, arm: ReplicationArm) -> dict[int, dict[int, float]]:
         keys = ((mode, arm.local_levels) for mode in (ALONE, ASYNC))
         return next((self._commit_s[key] for key in keys if key in self._commit_s), {})
 
-    def only(self, block: int) -> _LocalArms:
-        """The same arms, with the figures of one block."""
+    def of_block(self, block: int) -> _LocalArms:
+        """The same arms, with only the trials of one block."""
         return _LocalArms([arm.only(block) for arm in self._arms if block in arm.trials])
 
-    def of(self, arm: ReplicationArm) -> Local:
-        """Local commits without a replica, or else asynchronous ones. Empty: the run has neither."""
-        return Local({threads: median(blocks.values()) for threads, blocks in self._found(arm).items()})
+    def local_commits(self, arm: ReplicationArm) -> LocalCommits:
+        """Times of commits without a replica, or else of asynchronous ones. Empty: the run has neither."""
+        return LocalCommits({threads: median(blocks.values()) for threads, blocks in self._commit_times(arm).items()})
 
-    def blocks(self, arm: ReplicationArm) -> Mapping[int, float]:
-        """Seconds per commit in each block, from the arm that `of` uses for the same number of connections. Empty: there is none."""
-        return self._found(arm).get(arm.threads, {})
+    def commit_s_by_block(self, arm: ReplicationArm) -> Mapping[int, float]:
+        """Seconds per commit in each block, from the arm that `local_commits` uses for the same number of connections. Empty: no such
+        arm."""
+        return self._commit_times(arm).get(arm.threads, {})
 
 
 class _Curve:
     """One mode at one distance; arms ascend by connections."""
 
-    def __init__(self, arms: Sequence[ReplicationArm], local_arms: _LocalArms, other: Sequence[str]) -> None:
-        self._arms, self._other = arms, other
+    def __init__(self, arms: Sequence[ReplicationArm], local_arms: _LocalArms, unlabelled: Sequence[str]) -> None:
+        self._arms, self._unlabelled = arms, unlabelled
         self._first, self._top = arms[0], arms[-1]
-        self._local, self._local_arms = local_arms.of(self._first), local_arms
+        self._local, self._local_arms = local_arms.local_commits(self._first), local_arms
         rests = [rest for arm in arms if (rest := arm.rest_rtt_ns) is not None]
         self._rest_ns = median(rests) if rests else None
-        self._waiting = self._waits_for()
+        self._waiting = self._commit_wait()
 
-    def _waits_for(self) -> Waiting | None:
+    def _commit_wait(self) -> CommitWait | None:
         """The wait of this curve's commits. None: they do not wait, or the distance is unknown."""
         if not self._first.waits or self._rest_ns is None:
             return None
-        waiting = Waiting(self._first.kind, self._first.mode, self._rest_ns / 1e9)
+        waiting = CommitWait(self._first.kind, self._first.mode, self._rest_ns / 1e9)
         local_s = waiting.local_s(self._local, 1)
         if self._first.threads > 1 or local_s is None:
             return waiting
-        own = acknowledgement_s(1 / self._first.commits_per_s.value, local_s, waiting.rtt_s)
-        return replace(waiting, acknowledgement_s=own)
+        own_s = acknowledgement_s(1 / self._first.commits_per_s.value, local_s, waiting.rtt_s)
+        return replace(waiting, acknowledgement_s=own_s)
 
     def _local_s(self, arm: ReplicationArm) -> float | None:
         """Time of a commit without its wait."""
         if self._waiting is None:
-            return self._local.with_as_many(arm.threads)
+            return self._local.commit_time_at(arm.threads)
         return self._waiting.local_s(self._local, arm.threads)
 
-    def found(self) -> ReplicationCurve:
+    def build_curve(self) -> ReplicationCurve:
         first, growth = self._first, self._growth()
-        lag = [record for trial in self._top.trials.values() if trial.window for record in trial.window.lag]
-        beats = [record.heartbeat_ns for record in lag if record.heartbeat_ns is not None]
+        lag_samples = [record for trial in self._top.trials.values() if trial.window for record in trial.window.lag]
+        heartbeats_ns = [record.heartbeat_ns for record in lag_samples if record.heartbeat_ns is not None]
         return ReplicationCurve(
-            label=_label(first, self._other),
+            label=_label(first, self._unlabelled),
             mode=first.mode,
             replica_rtt_ns=first.replica_rtt_ns,
             rest_rtt_ns=self._rest_ns if first.mode != ALONE else None,
             durability=first.durability,
-            held=_held(first),
+            held=_non_default_levels(first),
             points=tuple(self._cost(arm) for arm in self._arms),
             growth=growth[0] if growth else None,
             growth_threads=growth[1] if growth else None,
-            regime=regime_of(growth[0].value, growth[1]) if growth and first.waits else None,
-            lag_p50=median([record.behind for record in lag]) if lag else None,
-            lag_max=max((record.behind for record in lag), default=None),
-            heartbeat_p50_ms=median(beats) / 1e6 if beats else None,
+            regime=classify_regime(growth[0].value, growth[1]) if growth and first.waits else None,
+            lag_p50=median([record.behind for record in lag_samples]) if lag_samples else None,
+            lag_max=max((record.behind for record in lag_samples), default=None),
+            heartbeat_p50_ms=median(heartbeats_ns) / 1e6 if heartbeats_ns else None,
             lag=lag_series(list(self._top.trials.values()), self._top.threads),
         )
 
     def _cost(self, arm: ReplicationArm) -> CommitCost:
         per_s, local_s = arm.commits_per_s, self._local_s(arm)
         commit_s, rtt_s = arm.threads / per_s.value, self._waiting.rtt_s if self._waiting else 0.0
-        predicted, blocks = self._predicted(arm), self._by_block
-        own_s = local_s if local_s is not None else max(0.0, commit_s - rtt_s)
+        predicted, block_curves = self._predicted(arm), self._block_curves
+        local_work_s = local_s if local_s is not None else max(0.0, commit_s - rtt_s)
         measured = [trial.measured for trial in arm.trials.values() if trial.measured]
-        records = [record for each in measured if (record := transaction_histogram(each))]
+        records = [record for load in measured if (record := transaction_histogram(load))]
         latency = histograms.latency_ms(histograms.merge(records), records)
         return CommitCost(
             arm=arm.arm.name,
@@ -356,16 +364,16 @@ class _Curve:
             commit_ms=commit_s * 1e3,
             p50_ms=latency.p50,
             p99_ms=latency.p99,
-            local_ms=own_s * 1e3,
+            local_ms=local_work_s * 1e3,
             wire_ms=rtt_s * 1e3,
-            waiting_ms=(commit_s - own_s - rtt_s) * 1e3,
+            waiting_ms=(commit_s - local_work_s - rtt_s) * 1e3,
             rtts=self._rtts(arm, local_s, rtt_s),
-            group=commits_a_group(arm),
+            group=commits_per_group(arm),
             local_ms_interval=of_blocks(
-                own_s * 1e3, [1e3 * each for block in blocks if local_s and (each := block._local_s(arm))]
+                local_work_s * 1e3, [1e3 * load for block in block_curves if local_s and (load := block._local_s(arm))]
             ),
             predicted=predicted,
-            predicted_interval=of_blocks(predicted or 0.0, [block._predicted(arm) for block in blocks]),
+            predicted_interval=of_blocks(predicted or 0.0, [block._predicted(arm) for block in block_curves]),
             predicted_error=predicted / per_s.value - 1 if predicted else None,
         )
 
@@ -377,208 +385,218 @@ class _Curve:
         return arm.threads / (local_s + self._waiting.wait_s(arm.threads))
 
     @cached_property
-    def _by_block(self) -> list[_Curve]:
-        """The curve of each block alone. Predictions use only its first arm and its local arms."""
+    def _block_curves(self) -> list[_Curve]:
+        """A curve for each block, from that block's trials only. Predictions need only its first arm and its local arms."""
         return [
             _Curve(
                 [arm.only(block) for arm in self._arms if block in arm.trials],
-                self._local_arms.only(block),
-                self._other,
+                self._local_arms.of_block(block),
+                self._unlabelled,
             )
             for block in self._first.trials
         ]
 
     def _rtts(self, arm: ReplicationArm, local_s: float | None, rtt_s: float) -> Estimate | None:
-        """Time beyond the local commit in round trips. In each block, that block's own local commit is subtracted, so that the
-        interval has the scatter of both. If the local time is read off a curve, which belongs to no block, the interval has the
-        scatter of the waiting commits alone."""
-        if not arm.waits or local_s is None or rtt_s * 1e9 < SHORT_NS:
+        """Time of a commit beyond its local work, in round trips. In each block, that block's own local time is subtracted, so that
+        the interval includes the scatter of both. If the local time was interpolated and so belongs to no block, the interval includes
+        only the scatter of the waiting commits."""
+        if not arm.waits or local_s is None or rtt_s * 1e9 < MIN_COUNTED_RTT_NS:
             return None
-        blocks = self._local_arms.blocks(arm) if local_s == self._local.with_as_many(arm.threads) else {}
+        blocks = self._local_arms.commit_s_by_block(arm) if local_s == self._local.commit_time_at(arm.threads) else {}
         rates = arm.by_block
         both = [(arm.threads / rates[block] - blocks[block]) / rtt_s for block in rates if block in blocks]
         return mean_interval(both or [(arm.threads / rate - local_s) / rtt_s for rate in rates.values()])
 
     def _growth(self) -> tuple[Estimate, int] | None:
         """Throughput of many connections over that of one, paired by block. None: the curve does not have both."""
-        more = [arm for arm in self._arms if arm.threads > 1]
-        if self._first.threads != 1 or not more:
+        arms_with_many = [arm for arm in self._arms if arm.threads > 1]
+        if self._first.threads != 1 or not arms_with_many:
             return None
-        arm = next((arm for arm in more if arm.threads == GROWTH_THREADS), more[-1])
-        one, many = self._first.by_block, arm.by_block
-        ratios = [many[block] / one[block] for block in many if block in one]
+        arm = next((arm for arm in arms_with_many if arm.threads == GROWTH_THREADS), arms_with_many[-1])
+        rates_of_one, rates_of_many = self._first.by_block, arm.by_block
+        ratios = [rates_of_many[block] / rates_of_one[block] for block in rates_of_many if block in rates_of_one]
         return (judge_ratio(ratios).quoted, arm.threads) if ratios else None
 
 
-def _unlabelled(arms: Sequence[ReplicationArm]) -> list[str]:
-    """Factors that curves differ in and that the rest of a label does not contain."""
-    known = {"replication", "threads", "durability", "fault", *REPLICA_FACTORS}
-    names = dict.fromkeys(name for arm in arms for name in arm.arm.factors if name not in known)
+def _factors_missing_in_labels(arms: Sequence[ReplicationArm]) -> list[str]:
+    """Factors in which the arms differ and that the fixed parts of a label do not contain."""
+    labelled = {"replication", "threads", "durability", "fault", *REPLICA_FACTORS}
+    names = dict.fromkeys(name for arm in arms for name in arm.arm.factors if name not in labelled)
     return [name for name in names if len({arm.level(name) for arm in arms}) > 1]
 
 
-def _label(arm: ReplicationArm, other: Sequence[str]) -> str:
+def _label(arm: ReplicationArm, unlabelled: Sequence[str]) -> str:
     parts = [mode_name(arm.mode)]
     if arm.replica_rtt_ns is not None:
         parts.append(format_duration_ns(arm.replica_rtt_ns))
     if arm.durability != ORDINARY["durability"]:
         parts.append(f"durability {arm.durability}")
-    parts += [f"{name.replace('_', ' ')} {level}" for name, level in _held(arm).items()]
-    return ", ".join([*parts, *(str(level) for name in other if (level := arm.level(name)) is not None)])
+    parts += [f"{name.replace('_', ' ')} {level}" for name, level in _non_default_levels(arm).items()]
+    return ", ".join([*parts, *(str(level) for name in unlabelled if (level := arm.level(name)) is not None)])
 
 
-def _held(arm: ReplicationArm) -> dict[str, str | int]:
+def _non_default_levels(arm: ReplicationArm) -> dict[str, str | int]:
     if arm.mode == ALONE:
         return {}
-    found = {name: arm.level(name) for name in _HELD}
-    return {name: level for name, level in found.items() if isinstance(level, str | int) and level != ORDINARY[name]}
+    levels = {name: arm.level(name) for name in _SHOWN_FACTORS}
+    return {name: level for name, level in levels.items() if isinstance(level, str | int) and level != ORDINARY[name]}
 
 
 def lag_series(trials: Sequence[Trial], threads: int) -> LagSeries | None:
-    """Lag in the last good trial of one arm: that of the replica that was farthest behind. None: the lag was not sampled."""
+    """Lag of the replica that was farthest behind, in the last good trial of one arm. None: the lag was not sampled."""
     windows = [(trial.number, trial.window) for trial in trials if trial.window is not None and trial.window.lag]
     if not windows:
         return None
     number, window = windows[-1]
-    worst = max(window.lag, key=lambda look: look.behind).replica
-    looks = farthest([look for look in window.lag if look.replica == worst])
+    farthest_replica = max(window.lag, key=lambda sample: sample.behind).replica
+    samples = farthest([sample for sample in window.lag if sample.replica == farthest_replica])
     return LagSeries(
         trial=number,
         threads=threads,
-        replica=worst,
-        at_s=tuple(look.at_ns / 1e9 for look in looks),
-        behind=tuple(look.behind for look in looks),
-        heartbeat_ms=tuple(None if look.heartbeat_ns is None else look.heartbeat_ns / 1e6 for look in looks),
+        replica=farthest_replica,
+        at_s=tuple(sample.at_ns / 1e9 for sample in samples),
+        behind=tuple(sample.behind for sample in samples),
+        heartbeat_ms=tuple(None if sample.heartbeat_ns is None else sample.heartbeat_ns / 1e6 for sample in samples),
     )
 
 
-# ---------------------------------------------------------------- commits a group, by the server's own counters
+# ---------------------------------------------------------------- commits per group, by the server's own counters
 
 
-def commits_a_group(arm: ReplicationArm) -> float | None:
-    """How many commits share one write of the binary log, or one acknowledgement. None: the server counts no groups. The counter of
-    transactions of MySQL's semi-synchronous primary counts groups."""
-    counted = [found for trial in arm.trials.values() if (found := _logged(trial) or _acknowledged(arm, trial))]
-    groups = sum(groups for _, groups in counted)
-    return sum(commits for commits, _ in counted) / groups if groups else None
+def commits_per_group(arm: ReplicationArm) -> float | None:
+    """How many commits share one write of the binary log, or one acknowledgement. None: the server counts no groups. What MySQL's
+    semi-synchronous primary counts as transactions are groups."""
+    counts = [
+        count
+        for trial in arm.trials.values()
+        if (count := _binary_log_groups(trial) or _acknowledged_groups(arm, trial))
+    ]
+    groups = sum(groups for _, groups in counts)
+    return sum(commits for commits, _ in counts) / groups if groups else None
 
 
-def _logged(trial: Trial) -> tuple[float, float] | None:
+def _binary_log_groups(trial: Trial) -> tuple[float, float] | None:
     """Commits and groups of the binary log in the window."""
     counters = trial.window.server if trial.window else {}
     commits, groups = counters.get("Binlog_commits"), counters.get("Binlog_group_commits")
     return (commits, groups) if commits and groups else None
 
 
-def _acknowledged(arm: ReplicationArm, trial: Trial) -> tuple[float, float] | None:
+def _acknowledged_groups(arm: ReplicationArm, trial: Trial) -> tuple[float, float] | None:
     """Commits and groups of MySQL under AFTER_SYNC, from before the load to after it."""
     section = trial.receipt.get("replication")
     window = section.get("window") if isinstance(section, Mapping) else None
     if (arm.kind, arm.mode) != ("mysql", "after-sync") or not isinstance(window, Mapping):
         return None
-    before, after = _totals(window.get("before")), _totals(window.get("after"))
+    before, after = _transactions_and_groups(window.get("before")), _transactions_and_groups(window.get("after"))
     if before is None or after is None or after[1] <= before[1]:
         return None
     return after[0] - before[0], after[1] - before[1]
 
 
-def _totals(moment: object) -> tuple[float, float] | None:
+def _transactions_and_groups(snapshot: object) -> tuple[float, float] | None:
     """Number of transactions in a set of MySQL's identifiers, `uuid:1-7:9,uuid:1-2`, and number of groups."""
-    if not isinstance(moment, Mapping):
+    if not isinstance(snapshot, Mapping):
         return None
-    groups, position = number_in(moment, "primary", "yes_tx"), moment.get("position")
+    groups, position = number_in(snapshot, "primary", "yes_tx"), snapshot.get("position")
     if groups is None or not isinstance(position, str):
         return None
-    return sum(int(last or first) - int(first) + 1 for first, last in _INTERVAL.findall(position)), groups
+    return sum(int(last or first) - int(first) + 1 for first, last in _GTID_INTERVAL.findall(position)), groups
 
 
 # ---------------------------------------------------------------- published figures
 
 
 def published_rows(curves: Sequence[ReplicationCurve], workload: Mapping[str, Any], kind: str) -> Published:
-    """Rows of mode, published figure and ours; empty for another workload. The published semi-synchronous mode is AFTER_COMMIT, so
-    AFTER_SYNC has no row. Of several durabilities, ours is the first; the published one flushed no commit, as the table states."""
+    """Rows of mode, published figure and our figure; empty for another workload. The published semi-synchronous mode is AFTER_COMMIT,
+    so AFTER_SYNC has no row. If the run has several durabilities, our figure is that of the first; the published set-up flushed no
+    commit, as the table states."""
     entries = [entry for entry in published_sets() if entry.plan == PLAN and not entry.differs(workload, kind)]
     cells = [cell for entry in entries for cell in entry.cells if cell.tps is not None]
-    alike = [curve for curve in curves if curve.durability == curves[0].durability]
+    same_durability = [curve for curve in curves if curve.durability == curves[0].durability]
     rows = []
     for cell in cells:
         mode = str(cell.factors["replication"])
-        ours = _ours(alike, mode, cell.factors.get("replica_rtt_ns"))
+        ours = _our_point(same_durability, mode, cell.factors.get("replica_rtt_ns"))
         rows.append((mode, cell.tps or 0.0, None if ours is None else ours.commits_per_s.value))
     return tuple(rows)
 
 
-def _ours(curves: Sequence[ReplicationCurve], mode: str, rtt_ns: FactorValue | None) -> CommitCost | None:
+def _our_point(curves: Sequence[ReplicationCurve], mode: str, rtt_ns: FactorValue | None) -> CommitCost | None:
     for curve in curves:
-        if curve.mode == mode and not curve.held and _as_far(curve.replica_rtt_ns, rtt_ns):
+        if curve.mode == mode and not curve.held and _is_same_distance(curve.replica_rtt_ns, rtt_ns):
             return point_at(curve, 1)
     return None
 
 
-def _as_far(ours: int | None, theirs: FactorValue | None) -> bool:
-    if ours is None or theirs is None:
-        return ours is None and theirs is None
-    return abs(ours / float(theirs) - 1) <= _PUBLISHED_TOLERANCE
+def _is_same_distance(our_rtt_ns: int | None, published_rtt_ns: FactorValue | None) -> bool:
+    if our_rtt_ns is None or published_rtt_ns is None:
+        return our_rtt_ns is None and published_rtt_ns is None
+    return abs(our_rtt_ns / float(published_rtt_ns) - 1) <= _PUBLISHED_TOLERANCE
 
 
 # ---------------------------------------------------------------- sentences
 
-MODEL_HOLDS = 0.1
-"""Maximum error of the model at which it explains a number of round trips."""
-EXTRA_ROUND = 1.25
+MAX_MODEL_ERROR = 0.1
+"""Maximum error of the model for which a sentence may explain a number of round trips by it."""
+MIN_EXTRA_ROUND_TRIPS = 1.25
 """Round trips of a commit from which it waits for more than its own acknowledgement."""
 
 
 def cost_sentences(
-    curves: Sequence[ReplicationCurve], published: Published, kind: str, faster: Faster
+    curves: Sequence[ReplicationCurve], published: Published, kind: str, is_faster: IsFaster
 ) -> tuple[str, ...]:
-    """Sentences about the cost, the answer first."""
-    quoted = _quoted(curves)
-    best = _best(quoted, faster) if quoted else None
-    found = [_answer(curves, best), _one_connection(best, published), _rounds(quoted, kind), _model(curves)]
-    return tuple(sentence for sentence in found if sentence)
+    """Sentences about the cost; the first is the answer."""
+    quoted_curves = _curves_to_quote(curves)
+    best_curve = _best_curve(quoted_curves, is_faster) if quoted_curves else None
+    sentences = [
+        _answer_sentence(curves, best_curve),
+        _one_connection_sentence(best_curve, published),
+        _round_trips_sentence(quoted_curves, kind),
+        _model_sentence(curves),
+    ]
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def point_at(curve: ReplicationCurve, threads: int) -> CommitCost | None:
     return next((point for point in curve.points if point.threads == threads), None)
 
 
-def _quoted(curves: Sequence[ReplicationCurve]) -> list[ReplicationCurve]:
+def _curves_to_quote(curves: Sequence[ReplicationCurve]) -> list[ReplicationCurve]:
     """Semi-synchronous curves at the quoted distance, with all else at its default."""
-    semi = [curve for curve in curves if curve.mode in SEMI_SYNC and not curve.held and curve.points]
-    if not semi:
+    semi_sync = [curve for curve in curves if curve.mode in SEMI_SYNC and not curve.held and curve.points]
+    if not semi_sync:
         return []
-    distance = quoted_distance([curve.replica_rtt_ns for curve in semi]) or 0
-    here = [curve for curve in semi if (curve.replica_rtt_ns or 0) == distance]
-    return [curve for curve in here if curve.durability == here[0].durability]
+    distance = quoted_distance([curve.replica_rtt_ns for curve in semi_sync]) or 0
+    at_distance = [curve for curve in semi_sync if (curve.replica_rtt_ns or 0) == distance]
+    return [curve for curve in at_distance if curve.durability == at_distance[0].durability]
 
 
-def _best(quoted: Sequence[ReplicationCurve], faster: Faster) -> ReplicationCurve:
+def _best_curve(quoted: Sequence[ReplicationCurve], is_faster: IsFaster) -> ReplicationCurve:
     """The curve with the most commits at a typical number of connections, where that is resolved; else the safest."""
-    best = max(quoted, key=lambda curve: _typical(curve).commits_per_s.value)
-    others = [_typical(curve).arm for curve in quoted if curve is not best]
-    resolved = all(faster(_typical(best).arm, other) for other in others)
-    return best if resolved else min(quoted, key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
+    best = max(quoted, key=lambda curve: _typical_point(curve).commits_per_s.value)
+    other_arms = [_typical_point(curve).arm for curve in quoted if curve is not best]
+    is_resolved = all(is_faster(_typical_point(best).arm, other) for other in other_arms)
+    return best if is_resolved else min(quoted, key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
 
 
-def _typical(curve: ReplicationCurve) -> CommitCost:
-    found = point_at(curve, typical_threads(point.threads for point in curve.points))
-    assert found is not None, "one of its own numbers of connections"
-    return found
+def _typical_point(curve: ReplicationCurve) -> CommitCost:
+    point = point_at(curve, typical_threads(point.threads for point in curve.points))
+    assert point is not None, "one of its own numbers of connections"
+    return point
 
 
-def _answer(curves: Sequence[ReplicationCurve], best: ReplicationCurve | None) -> str:
+def _answer_sentence(curves: Sequence[ReplicationCurve], best: ReplicationCurve | None) -> str:
     if best is None:
-        return _asynchronous(curves)
-    one, many = best.points[0], _typical(best)
-    text = f"With a replica {_distance(best)} away, {_makes(one)} {with_mode(best.mode)}"
-    alone = next((c for c in curves if c.mode == ALONE and c.durability == best.durability), None)
-    if alone is not None and (local := point_at(alone, one.threads)) is not None:
+        return _asynchronous_sentence(curves)
+    single, many = best.points[0], _typical_point(best)
+    text = f"With a replica {_distance_text(best)} away, {_throughput_clause(single)} {with_mode(best.mode)}"
+    unreplicated = next((c for c in curves if c.mode == ALONE and c.durability == best.durability), None)
+    if unreplicated is not None and (local := point_at(unreplicated, single.threads)) is not None:
         text += f" ({rate(local.commits_per_s.value)} without a replica)"
-    if many is one:
+    if many is single:
         return text + "."
-    text += f"; {_makes(many)}"
+    text += f"; {_throughput_clause(many)}"
     why = {
         "delay station": ": each waits for its acknowledgement, and they wait together",
         "serial": ": they queue for their acknowledgements",
@@ -586,54 +604,64 @@ def _answer(curves: Sequence[ReplicationCurve], best: ReplicationCurve | None) -
     return text + why.get(best.regime or "", "") + "."
 
 
-def _makes(point: CommitCost) -> str:
+def _throughput_clause(point: CommitCost) -> str:
     verb = "makes" if point.threads == 1 else "make"
     return f"{plural(point.threads, 'connection')} {verb} {rate_interval(point.commits_per_s)} commits/s"
 
 
-def _asynchronous(curves: Sequence[ReplicationCurve]) -> str:
+def _asynchronous_sentence(curves: Sequence[ReplicationCurve]) -> str:
     """The answer of a run in which no commit waits."""
     found = next((curve for curve in curves if curve.mode == ASYNC and curve.points), None)
     return (
-        f"{_makes(found.points[-1])} with asynchronous replication: no commit waits for the replica." if found else ""
+        f"{_throughput_clause(found.points[-1])} with asynchronous replication: no commit waits for the replica."
+        if found
+        else ""
     )
 
 
-def _one_connection(curve: ReplicationCurve | None, published: Published) -> str:
+def _one_connection_sentence(curve: ReplicationCurve | None, published: Published) -> str:
     """Sentence on why one connection makes so few commits."""
     if curve is None:
         return ""
-    one = curve.points[0]
-    if one.threads != 1 or not one.wire_ms:
+    single = curve.points[0]
+    if single.threads != 1 or not single.wire_ms:
         return ""
-    text = f"{rate(one.commits_per_s.value)} commits/s is what one connection can make at {_distance(curve)}: "
-    if one.predicted is None:
-        text += f"a round trip of {one.wire_ms:.3g} ms allows {rate(1e3 / one.wire_ms)} at most"
+    text = f"{rate(single.commits_per_s.value)} commits/s is what one connection can make at {_distance_text(curve)}: "
+    if single.predicted is None:
+        text += f"a round trip of {single.wire_ms:.3g} ms allows {rate(1e3 / single.wire_ms)} at most"
     else:
-        local = within(one.local_ms, one.local_ms_interval, "{:.2g}".format)
-        limits = one.local_ms_interval
-        between = None if limits is None else (1e3 / (limits[1] + one.wire_ms), 1e3 / (limits[0] + one.wire_ms))
-        text += f"1 / ({local} ms local work + {one.wire_ms:.3g} ms round trip) = "
-        text += within(1e3 / (one.local_ms + one.wire_ms), between, rate)
-    theirs = next(((mode, per_s) for mode, per_s, ours in published if mode in SEMI_SYNC and ours is not None), None)
-    if theirs is not None:
-        text += f". Published for one connection: {rate(theirs[1])} ({SEMI_SYNC[theirs[0]]})"
+        local = within(single.local_ms, single.local_ms_interval, "{:.2g}".format)
+        limits = single.local_ms_interval
+        prediction_interval = (
+            None if limits is None else (1e3 / (limits[1] + single.wire_ms), 1e3 / (limits[0] + single.wire_ms))
+        )
+        text += f"1 / ({local} ms local work + {single.wire_ms:.3g} ms round trip) = "
+        text += within(1e3 / (single.local_ms + single.wire_ms), prediction_interval, rate)
+    published_row = next(
+        ((mode, per_s) for mode, per_s, ours in published if mode in SEMI_SYNC and ours is not None), None
+    )
+    if published_row is not None:
+        text += f". Published for one connection: {rate(published_row[1])} ({SEMI_SYNC[published_row[0]]})"
     return text + "."
 
 
-def _rounds(quoted: Sequence[ReplicationCurve], kind: str) -> str:
+def _round_trips_sentence(quoted: Sequence[ReplicationCurve], kind: str) -> str:
     """Sentence on commits that wait for more than their own acknowledgement."""
-    pairs = [(curve, point) for curve in quoted if (point := _typical(curve)).rtts is not None]
-    far = [(c, p) for c, p in pairs if p.rtts and p.threads > 1 and (p.rtts.low or p.rtts.value) > EXTRA_ROUND]
-    if not far:
+    curves_and_points = [(curve, point) for curve in quoted if (point := _typical_point(curve)).rtts is not None]
+    beyond_one_trip = [
+        (c, p)
+        for c, p in curves_and_points
+        if p.rtts and p.threads > 1 and (p.rtts.low or p.rtts.value) > MIN_EXTRA_ROUND_TRIPS
+    ]
+    if not beyond_one_trip:
         return ""
-    curve, point = far[0]
-    text = f"With {plural(point.threads, 'connection')} a commit takes {_count(point.rtts)} round trips {with_mode(curve.mode)}"
-    near = next((p for c, p in pairs if c is not curve and p.threads == point.threads), None)
-    if near is not None:
-        text += f", {_count(near.rtts)} with the other wait point"
-    holds = point.predicted_error is not None and abs(point.predicted_error) <= MODEL_HOLDS
-    if kind == "mariadb" and curve.mode == "after-sync" and holds:
+    curve, point = beyond_one_trip[0]
+    text = f"With {plural(point.threads, 'connection')} a commit takes {_count_text(point.rtts)} round trips {with_mode(curve.mode)}"
+    other_point = next((p for c, p in curves_and_points if c is not curve and p.threads == point.threads), None)
+    if other_point is not None:
+        text += f", {_count_text(other_point.rtts)} with the other wait point"
+    model_fits = point.predicted_error is not None and abs(point.predicted_error) <= MAX_MODEL_ERROR
+    if kind == "mariadb" and curve.mode == "after-sync" and model_fits:
         text += (
             ". MariaDB has two groups of commits in flight: the second holds the binary log, so further commits wait until the first "
             "is acknowledged"
@@ -641,25 +669,25 @@ def _rounds(quoted: Sequence[ReplicationCurve], kind: str) -> str:
     return text + "."
 
 
-def _model(curves: Sequence[ReplicationCurve]) -> str:
+def _model_sentence(curves: Sequence[ReplicationCurve]) -> str:
     points = [
         (point, abs(point.predicted_error)) for c in curves for point in c.points if point.predicted_error is not None
     ]
     if not points:
         return ""
-    worst, most = max(points, key=lambda pair: pair[1])
+    worst, max_error = max(points, key=lambda pair: pair[1])
     mean = sum(error for _, error in points) / len(points)
     return (
-        f"The model predicts {plural(len(points), 'cell')} with a mean error of {mean * 100:.1f} %, at most {most * 100:.1f} % "
+        f"The model predicts {plural(len(points), 'cell')} with a mean error of {mean * 100:.1f} %, at most {max_error * 100:.1f} % "
         f"({worst.arm}), from the commits without a replica, the round trip at rest, and the remaining time of a single connection's "
         "commit."
     )
 
 
-def _distance(curve: ReplicationCurve) -> str:
+def _distance_text(curve: ReplicationCurve) -> str:
     return format_duration_ns(curve.replica_rtt_ns or 0)
 
 
-def _count(value: Estimate | None) -> str:
+def _count_text(value: Estimate | None) -> str:
     assert value is not None, "only points with a count of round trips were kept"
     return in_brackets(value, "{:.2f}".format, "(no interval)")

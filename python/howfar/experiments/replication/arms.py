@@ -17,12 +17,12 @@ from howfar.store.records import Arm, ArmRole, FactorValue, FallbackSample, LagR
 ALONE: Final = "none"
 ASYNC: Final = "async"
 PUBLISHED_RTT_NS = 85_000_000
-"""Distance of the published set-up D. Of several distances a report leads with the one nearest to it."""
+"""Distance of the published set-up D. A report leads with the distance nearest to it."""
 TYPICAL_THREADS = 64
-"""Number of connections at which they share a wait. Of several numbers, a report quotes the nearest, by ratio."""
+"""A number of connections large enough to share a wait. A report quotes the nearest measured number, by ratio."""
 SAME_DISTANCE = 0.1
 """Relative difference below which two measured distances are the same."""
-MOST_POINTS = 400
+MAX_POINTS = 400
 """Maximum number of points in a series: more are not visible, and would make a report large."""
 
 Sample = TypeVar("Sample", LagRecord, FallbackSample)
@@ -68,24 +68,26 @@ class ReplicationArm:
     @property
     def local_levels(self) -> Levels:
         """What a local commit depends on: every factor but the number of connections and those of the replica."""
-        mine = (*REPLICA_FACTORS, "replication", "fault")
-        return tuple((name, level) for name, level in self.curve if name not in mine)
+        not_local = (*REPLICA_FACTORS, "replication", "fault")
+        return tuple((name, level) for name, level in self.curve if name not in not_local)
 
     @property
     def curve(self) -> Levels:
         """Every factor but the number of connections."""
-        given = {**ORDINARY, **self.arm.factors}
-        return tuple(sorted((name, level) for name, level in given.items() if name != "threads"))
+        levels = {**ORDINARY, **self.arm.factors}
+        return tuple(sorted((name, level) for name, level in levels.items() if name != "threads"))
 
     @property
     def by_block(self) -> dict[int, float]:
         """Commits/s, by block."""
         measured = {block: trial.measured for block, trial in self.trials.items() if trial.measured is not None}
-        return {block: closed_loop_per_s(found, self.threads) for block, found in measured.items()}
+        return {block: closed_loop_per_s(load, self.threads) for block, load in measured.items()}
 
     def only(self, block: int) -> ReplicationArm:
-        """This arm in one block; without trials where it was not good there."""
-        return replace(self, trials={at: trial for at, trial in self.trials.items() if at == block})
+        """This arm with the trial of one block; without a trial if it has no good one in that block."""
+        return replace(
+            self, trials={trial_block: trial for trial_block, trial in self.trials.items() if trial_block == block}
+        )
 
     @property
     def commits_per_s(self) -> Estimate:
@@ -94,17 +96,19 @@ class ReplicationArm:
     @property
     def rest_rtt_ns(self) -> float | None:
         """Round trip at rest to the replica whose acknowledgement completes a commit: median over trials."""
-        wanted = int(self.level("wait_for") or 1)
-        found = [rtt for trial in self.trials.values() if (rtt := _rest_rtt(trial.receipt, wanted)) is not None]
-        return median(found) if found else None
+        position = int(self.level("wait_for") or 1)
+        rtts_ns = [
+            rtt_ns for trial in self.trials.values() if (rtt_ns := _rest_rtt_ns(trial.receipt, position)) is not None
+        ]
+        return median(rtts_ns) if rtts_ns else None
 
 
-def _rest_rtt(receipt: Mapping[str, Any], wanted: int) -> float | None:
-    """Round trip of the replica whose answer arrives in position `wanted`."""
+def _rest_rtt_ns(receipt: Mapping[str, Any], position: int) -> float | None:
+    """Round trip of the replica whose answer arrives in this position, counted from 1."""
     section = receipt.get("replication")
     reported = section.get("rtt_at_rest_ns") if isinstance(section, Mapping) else None
     rtts = sorted(float(rtt) for rtt in reported.values() if rtt) if isinstance(reported, Mapping) else []
-    return rtts[min(wanted, len(rtts)) - 1] if rtts else None
+    return rtts[min(position, len(rtts)) - 1] if rtts else None
 
 
 def replication_arms(table: TrialTable) -> tuple[ReplicationArm, ...]:
@@ -130,21 +134,25 @@ def typical_threads(counts: Iterable[int]) -> int:
     return min(counts, key=lambda count: abs(math.log(count / TYPICAL_THREADS)))
 
 
-def quoted_distance(known: Iterable[int | None]) -> int | None:
+def quoted_distance(rtts_ns: Iterable[int | None]) -> int | None:
     """The distance that a report leads with. None: there is no link."""
-    found = [rtt for rtt in known if rtt is not None]
-    return min(found, key=lambda rtt: (abs(rtt - PUBLISHED_RTT_NS), rtt)) if found else None
+    link_rtts_ns = [rtt_ns for rtt_ns in rtts_ns if rtt_ns is not None]
+    return min(link_rtts_ns, key=lambda rtt_ns: (abs(rtt_ns - PUBLISHED_RTT_NS), rtt_ns)) if link_rtts_ns else None
 
 
-def near(one: int | None, other: int | None) -> bool:
-    """Whether two distances are the same. A row without a distance belongs to each."""
-    return one is None or other is None or abs(one - other) <= SAME_DISTANCE * max(one, other)
+def is_same_distance(rtt_ns: int | None, other_rtt_ns: int | None) -> bool:
+    """Whether two distances are the same. None, of a row without a distance, equals every distance."""
+    return (
+        rtt_ns is None
+        or other_rtt_ns is None
+        or abs(rtt_ns - other_rtt_ns) <= SAME_DISTANCE * max(rtt_ns, other_rtt_ns)
+    )
 
 
 def farthest(samples: Sequence[Sample]) -> list[Sample]:
-    """At most `MOST_POINTS` samples: of each group of neighbours, the one that was farthest behind, so that no peak is lost."""
-    step = max(-(-len(samples) // MOST_POINTS), 1)
-    groups = (samples[at : at + step] for at in range(0, len(samples), step))
+    """At most `MAX_POINTS` samples: of each group of neighbours, the one that was farthest behind, so that no peak is lost."""
+    step = max(-(-len(samples) // MAX_POINTS), 1)
+    groups = (samples[start : start + step] for start in range(0, len(samples), step))
     return [max(group, key=lambda sample: sample.behind or 0) for group in groups]
 
 

@@ -1,5 +1,5 @@
-"""Charts of the cost of an acknowledgement: throughput against connections, a panel for each distance; a commit's time as bars; how
-far a replica was behind. None: nothing to draw."""
+"""Charts of the cost of an acknowledgement: throughput over connections, a panel for each distance; a commit's time as bars; how far a
+replica was behind. The functions that draw return None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from howfar.report.charts import (
     layer,
     legend,
     log_axis,
-    looks,
     rows_of,
     stacked,
+    styles,
 )
 from howfar.report.drawing import alt
 
-HEIGHT = 270
-PANEL_LEAST = 250
-"""Minimum width of a panel that can be read; if they would be narrower, fewer are side by side."""
-EXTRA = 200
-"""Additional width of several panels: they may use the space that one leaves free at its side."""
+PANEL_HEIGHT = 270
+MIN_PANEL_WIDTH = 250
+"""Minimum width of a legible panel; if panels would be narrower, fewer are placed side by side."""
+EXTRA_WIDTH = 200
+"""Width that several panels may use beyond that of a single chart, which leaves this space free at its side."""
 
 
-class Look(NamedTuple):
+class ModeStyle(NamedTuple):
     """How one mode looks on every chart."""
 
     short: str
@@ -47,188 +47,197 @@ class Look(NamedTuple):
     shape: str
 
 
-LOOKS = {
-    "off": Look("no log", palette.SERIES[4], "cross"),
-    "none": Look("none", palette.MUTED, "diamond"),
-    "async": Look("async", palette.SERIES[1], "square"),
-    "after-sync": Look("AFTER_SYNC", palette.SERIES[0], "circle"),
-    "after-commit": Look("AFTER_COMMIT", palette.SERIES[2], "triangle-up"),
-    "commit-off": Look("off", palette.SERIES[5], "triangle-down"),
-    "remote-write": Look("remote_write", palette.SERIES[3], "triangle-right"),
-    "remote-flush": Look("on", palette.SERIES[0], "circle"),
-    "remote-apply": Look("remote_apply", palette.SERIES[2], "triangle-up"),
-    "galera": Look("Galera", palette.SERIES[0], "circle"),
-    "group": Look("group", palette.SERIES[2], "triangle-up"),
-    "group-leader": Look("group, one leader", palette.SERIES[3], "triangle-right"),
+MODE_STYLES = {
+    "off": ModeStyle("no log", palette.SERIES[4], "cross"),
+    "none": ModeStyle("none", palette.MUTED, "diamond"),
+    "async": ModeStyle("async", palette.SERIES[1], "square"),
+    "after-sync": ModeStyle("AFTER_SYNC", palette.SERIES[0], "circle"),
+    "after-commit": ModeStyle("AFTER_COMMIT", palette.SERIES[2], "triangle-up"),
+    "commit-off": ModeStyle("off", palette.SERIES[5], "triangle-down"),
+    "remote-write": ModeStyle("remote_write", palette.SERIES[3], "triangle-right"),
+    "remote-flush": ModeStyle("on", palette.SERIES[0], "circle"),
+    "remote-apply": ModeStyle("remote_apply", palette.SERIES[2], "triangle-up"),
+    "galera": ModeStyle("Galera", palette.SERIES[0], "circle"),
+    "group": ModeStyle("group", palette.SERIES[2], "triangle-up"),
+    "group-leader": ModeStyle("group, one leader", palette.SERIES[3], "triangle-right"),
 }
 
-LONG = 30
-"""Length of a name from which a legend has fewer than four entries in a row."""
+LONG_NAME_LENGTH = 30
+"""Length of a name, in characters, from which a legend has fewer than four entries in a row."""
 
 MORE_SHAPES = ("triangle-down", "cross", "triangle-right", "stroke")
 
 CROSS = "M-0.6,-0.6L0.6,0.6M0.6,-0.6L-0.6,0.6"
-"""Two strokes; the chart grammar has no such shape."""
+"""SVG path of a diagonal cross, which Vega-Lite does not have as a shape."""
 
 PARTS = {"local work": palette.PARTS[1], "wire": palette.PARTS[0], "waiting": palette.PARTS[4]}
 
 
 def scales(names: Sequence[str], curves: Sequence[ReplicationCurve]) -> tuple[dict[str, str], dict[str, str]]:
-    """Colours and shapes of series: the mode's own; further series of the same mode have other ones."""
-    colours, shapes, seen = dict[str, str](), dict[str, str](), dict[str, int]()
+    """Colours and shapes of series, by name. The first series of a mode has the mode's own; further series of it have other ones."""
+    colours, shapes, series_per_mode = dict[str, str](), dict[str, str](), dict[str, int]()
     for name in names:
         mode = next(curve.mode for curve in curves if name.startswith(mode_name(curve.mode)))
-        again = seen.get(mode, 0)
-        seen[mode] = again + 1
-        colours[name] = palette.SERIES[(3 + again) % 8] if again else LOOKS[mode].colour
-        shapes[name] = MORE_SHAPES[(again - 1) % len(MORE_SHAPES)] if again else LOOKS[mode].shape
+        earlier = series_per_mode.get(mode, 0)
+        series_per_mode[mode] = earlier + 1
+        colours[name] = palette.SERIES[(3 + earlier) % 8] if earlier else MODE_STYLES[mode].colour
+        shapes[name] = MORE_SHAPES[(earlier - 1) % len(MORE_SHAPES)] if earlier else MODE_STYLES[mode].shape
     return colours, shapes
 
 
-def series_legend(names: Sequence[str], width: int, **options: Any) -> alt.Legend:
-    across = 1 if width < PHONE else 4 if max(map(len, names), default=0) < LONG else 2
-    return legend(across, 420, **options)
+def legend_of_series(names: Sequence[str], width: int, **options: Any) -> alt.Legend:
+    columns = 1 if width < PHONE else 4 if max(map(len, names), default=0) < LONG_NAME_LENGTH else 2
+    return legend(columns, 420, **options)
 
 
-def symlog(kind: type[Axis], field: str, title: str, most: float, constant: int, top: float, **options: Any) -> Axis:
-    """A channel of counts from 0 to `top`, linear below `constant`, with ticks as far as `most`."""
+def symlog_channel(
+    kind: type[Axis], field: str, title: str, max_tick: float, constant: int, top: float, **options: Any
+) -> Axis:
+    """A channel of counts from 0 to `top`, linear below `constant`, with ticks as far as `max_tick`."""
     scale = alt.Scale(type="symlog", constant=constant, domain=[0, top], nice=False)
-    options = {"values": symlog_ticks(most), "format": ",d"} | options
+    options = {"values": symlog_ticks(max_tick), "format": ",d"} | options
     return kind(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**options))
 
 
-def symlog_ticks(most: float) -> list[float]:
-    """0, then decades up to the largest."""
-    found = [0.0]
-    tick = 1.0 if most < 100 else 10.0
-    while tick <= most:
-        found.append(tick)
+def symlog_ticks(max_tick: float) -> list[float]:
+    """0, then powers of ten up to `max_tick`."""
+    ticks = [0.0]
+    tick = 1.0 if max_tick < 100 else 10.0
+    while tick <= max_tick:
+        ticks.append(tick)
         tick *= 10
-    return found
+    return ticks
 
 
-def states(rows: Rows, x: alt.X, y: alt.Y, colour: Any, size: int) -> list[Any]:
-    """Layers for phases: a bar for each row, from its `from` to its `to`, and its `text` where it has one."""
-    named = [row | {"middle": (row["from"] + row["to"]) / 2} for row in rows if row["text"]]
+def phase_layers(rows: Rows, x: alt.X, y: alt.Y, colour: Any, size: int) -> list[Any]:
+    """Layers that show phases over time: a bar for each row, from its `from` to its `to`, with its `text` if it is not empty."""
+    labelled = [row | {"middle": (row["from"] + row["to"]) / 2} for row in rows if row["text"]]
     middle = alt.X("middle:Q", scale=x["scale"])
     return [
         data(rows).mark_bar(size=size, stroke=palette.HALO, strokeWidth=1).encode(x=x, x2="to:Q", y=y, color=colour),
-        data(named).mark_text(color=palette.ON_BAR, fontSize=11).encode(x=middle, y=y, text="text:N"),
+        data(labelled).mark_text(color=palette.ON_BAR, fontSize=11).encode(x=middle, y=y, text="text:N"),
     ]
 
 
-def throughput(cost: ReplicationCost, width: int) -> Drawable | None:
+def draw_throughput(cost: ReplicationCost, width: int) -> Drawable | None:
     threads = cost.threads
     if len(threads) < 2:
         return None  # for one number of connections, the table suffices
     rtts = distances(cost.curves)
     quoted = quoted_distance(rtts)
     rtts.sort(key=lambda rtt: (rtt != quoted, rtt or 0))
-    total = width if width < PHONE else width + EXTRA
-    across = 1 if width < PHONE else max(min(len(rtts), total // PANEL_LEAST), 1)
-    frame = _Frame(cost, threads, width if width < PHONE else (total - 64 * across) // across, width)
-    return rows_of([frame.panel(rtt, index % across == 0) for index, rtt in enumerate(rtts)], across)
+    total_width = width if width < PHONE else width + EXTRA_WIDTH
+    columns = 1 if width < PHONE else max(min(len(rtts), total_width // MIN_PANEL_WIDTH), 1)
+    panels = _ThroughputPanels(
+        cost, threads, width if width < PHONE else (total_width - 64 * columns) // columns, width
+    )
+    return rows_of([panels.panel(rtt, index % columns == 0) for index, rtt in enumerate(rtts)], columns)
 
 
-class _Frame:
+class _ThroughputPanels:
     """Common parts of the panels: axes, colours, shapes."""
 
     def __init__(self, cost: ReplicationCost, threads: list[int], panel_width: int, width: int) -> None:
-        self.cost, self.width, self.height = cost, panel_width, 210 if width < PHONE else HEIGHT
+        self.cost, self.width, self.height = cost, panel_width, 210 if width < PHONE else PANEL_HEIGHT
         self.named = named(cost.curves)
         self.names = list(dict.fromkeys(name for name, _ in self.named))
         points = [point for curve in cost.curves for point in curve.points]
-        seen = [figure for point in points for figure in (point.commits_per_s.value, point.predicted) if figure]
-        seen += [there for _, there, _ in cost.published if 1 in threads]
-        self.heights = (min(seen) / 1.3, max(seen) * 1.3)
+        per_s = [value for point in points for value in (point.commits_per_s.value, point.predicted) if value]
+        per_s += [published_per_s for _, published_per_s, _ in cost.published if 1 in threads]
+        self.y_domain = (min(per_s) / 1.3, max(per_s) * 1.3)
         colours, shapes = scales(self.names, cost.curves)
-        key = series_legend(self.names, width, symbolOpacity=1)
+        key = legend_of_series(self.names, width, symbolOpacity=1)
         self.colour = by_name(alt.Color, "series", colours, key)
         self.shape = by_name(alt.Shape, "series", shapes, key)
-        self.threads, room = threads, (threads[0] / 1.15, threads[-1] * 1.15)
+        self.threads, x_domain = threads, (threads[0] / 1.15, threads[-1] * 1.15)
         options = {"values": threads, "format": "d", "grid": False, "labelOverlap": True}
-        self.x = axis(alt.X, "threads", "connections", room, log=2, **options)
+        self.x = axis(alt.X, "threads", "connections", x_domain, log=2, **options)
 
     def panel(self, rtt: int | None, first: bool) -> Drawable:
-        here = [(name, curve) for name, curve in self.named if curve.replica_rtt_ns in (None, rtt)]
-        rows = [self._row(name, point) for name, curve in here for point in curve.points]
+        curves_here = [(name, curve) for name, curve in self.named if curve.replica_rtt_ns in (None, rtt)]
+        rows = [self._row(name, point) for name, curve in curves_here for point in curve.points]
         title = "commits/s" if first else None
-        y, low, model = (log_axis(alt.Y, field, title, self.heights) for field in ("tps", "low", "predicted"))
+        y, low, model = (log_axis(alt.Y, field, title, self.y_domain) for field in ("tps", "low", "predicted"))
         predicted = data([row for row in rows if row["predicted"] is not None])
         published = [
-            {"series": name, "threads": 1, "tps": there}
-            for mode, there, _ in self.cost.published
+            {"series": name, "threads": 1, "tps": published_per_s}
+            for mode, published_per_s, _ in self.cost.published
             if rtt == PUBLISHED_RTT_NS and 1 in self.threads and (name := mode_name(mode)) in self.names
         ]
-        crosses = data(published).mark_point(shape=CROSS, size=150, strokeWidth=2, filled=False, opacity=1)
+        published_points = data(published).mark_point(shape=CROSS, size=150, strokeWidth=2, filled=False, opacity=1)
         layers = [
             predicted.mark_line(strokeWidth=1.3, strokeDash=[4, 3], opacity=0.9).encode(
                 x=self.x, y=model, color=self.colour
             ),
             data(rows).mark_line(strokeWidth=1.9).encode(x=self.x, y=y, color=self.colour),
             *intervals(rows, self.x, y, low, colour=self.colour, shape=self.shape, size=60),
-            crosses.encode(x=self.x, y=y, color=self.colour),
+            published_points.encode(x=self.x, y=y, color=self.colour),
         ]
-        above = {} if rtt is None else {"title": alt.TitleParams(f"RTT {distance(rtt)} to the replica", anchor="start")}
-        return layer(*layers, width=self.width, height=self.height, **above)
+        title_options = (
+            {} if rtt is None else {"title": alt.TitleParams(f"RTT {distance(rtt)} to the replica", anchor="start")}
+        )
+        return layer(*layers, width=self.width, height=self.height, **title_options)
 
     def _row(self, series: str, point: CommitCost) -> dict[str, Any]:
-        figures = {"tps": point.commits_per_s.value, "predicted": point.predicted}
-        return {"series": series, "threads": point.threads} | figures | ends(point.commits_per_s, self.heights)
+        values = {"tps": point.commits_per_s.value, "predicted": point.predicted}
+        return {"series": series, "threads": point.threads} | values | ends(point.commits_per_s, self.y_domain)
 
 
 def parts(curve: ReplicationCurve, point: CommitCost) -> tuple[float, float, float]:
-    """Local work, wire and waiting, which add up to the commit: if noise made one of them larger than the commit, it is cut."""
-    wire = min(point.wire_ms, point.commit_ms) if curve.mode in SEMI_SYNC else 0.0
-    local = min(point.local_ms, point.commit_ms - wire)
-    return local, wire, point.commit_ms - wire - local
+    """Milliseconds of local work, wire and waiting, which add up to the commit. A part that noise made larger than the commit is
+    cut."""
+    wire_ms = min(point.wire_ms, point.commit_ms) if curve.mode in SEMI_SYNC else 0.0
+    local_ms = min(point.local_ms, point.commit_ms - wire_ms)
+    return local_ms, wire_ms, point.commit_ms - wire_ms - local_ms
 
 
-def split(cost: ReplicationCost, width: int) -> Drawable | None:
-    """A bar per mode and number of connections, at one distance: the parts of a commit's milliseconds."""
+def draw_split(cost: ReplicationCost, width: int) -> Drawable | None:
+    """A bar for each mode and number of connections, at the quoted distance: the parts of a commit's time in milliseconds."""
     rtt = quoted_distance(distances(cost.curves))
     rows: Rows = []
-    behind: Rows = []
+    bar_ends: Rows = []
     for name, curve in named(cost.curves):
         for point in curve.points if curve.replica_rtt_ns in (None, rtt) else ():
-            label = f"{LOOKS[curve.mode].short}{name.removeprefix(mode_name(curve.mode))}, {point.threads}"
+            label = f"{MODE_STYLES[curve.mode].short}{name.removeprefix(mode_name(curve.mode))}, {point.threads}"
             rows += [
                 {"arm": label, "part": part, "value": ms} for part, ms in zip(PARTS, parts(curve, point), strict=True)
             ]
             rtts = f", {point.rtts.value:.2f} RTT" if point.rtts else ""
             text = f"{figures.number(point.commit_ms)} ms{rtts}"
-            behind.append({"arm": label, "value": point.commit_ms, "text": text})
-    labels = [row["arm"] for row in behind]
-    room = width - (0 if width < PHONE else 110)
-    return stacked(rows, labels, PARTS, "ms per commit (mean)", room, size=13, ends=behind) if rows else None
+            bar_ends.append({"arm": label, "value": point.commit_ms, "text": text})
+    labels = [row["arm"] for row in bar_ends]
+    chart_width = width - (0 if width < PHONE else 110)
+    return stacked(rows, labels, PARTS, "ms per commit (mean)", chart_width, size=13, ends=bar_ends) if rows else None
 
 
-def lag(cost: ReplicationCost, width: int) -> Drawable | None:
+def draw_lag(cost: ReplicationCost, width: int) -> Drawable | None:
     """Transactions that a replica was behind, over one trial of each mode at the quoted distance."""
     rtt = quoted_distance(distances(cost.curves))
-    here = [(name, curve, curve.lag) for name, curve in named(cost.curves) if curve.lag and curve.replica_rtt_ns == rtt]
-    if not here:
+    lag_curves = [
+        (name, curve, curve.lag) for name, curve in named(cost.curves) if curve.lag and curve.replica_rtt_ns == rtt
+    ]
+    if not lag_curves:
         return None
-    names = [name for name, _, _ in here]
+    names = [name for name, _, _ in lag_curves]
     rows: Rows = [
         {"series": name, "at": at, "behind": behind}
-        for name, _, series in here
+        for name, _, series in lag_curves
         for at, behind in zip(series.at_s, series.behind, strict=True)
     ]
-    colours, _ = scales(names, [curve for _, curve, _ in here])
-    key = series_legend(names, width)
-    most = max(row["behind"] for row in rows)
-    encoded = (
+    colours, _ = scales(names, [curve for _, curve, _ in lag_curves])
+    key = legend_of_series(names, width)
+    max_behind = max(row["behind"] for row in rows)
+    chart = (
         data(rows)
         .mark_line(strokeWidth=1.4, interpolate="step-after")
         .encode(
             x=alt.X("at:Q", title="seconds of the trial", axis=alt.Axis(grid=False, tickCount=6)),
-            y=symlog(alt.Y, "behind", "transactions behind", most, 10, max(most, 1)),
+            y=symlog_channel(alt.Y, "behind", "transactions behind", max_behind, 10, max(max_behind, 1)),
             color=by_name(alt.Color, "series", colours, key),
-            strokeDash=by_name(alt.StrokeDash, "series", looks(names, [list(dash) for dash in palette.DASHES]), key),
+            strokeDash=by_name(alt.StrokeDash, "series", styles(names, [list(dash) for dash in palette.DASHES]), key),
         )
     )
-    return encoded.properties(width=width, height=130)
+    return chart.properties(width=width, height=130)
 
 
 # ---------------------------------------------------------------- names of curves
@@ -236,35 +245,50 @@ def lag(cost: ReplicationCost, width: int) -> Drawable | None:
 
 def distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
     """Distances of the links to replicas, ascending. `[None]`: no curve has a replica."""
-    found = {curve.replica_rtt_ns for curve in curves if curve.replica_rtt_ns is not None}
-    return [*sorted(found)] if found else [None]
+    rtts_ns = {curve.replica_rtt_ns for curve in curves if curve.replica_rtt_ns is not None}
+    return [*sorted(rtts_ns)] if rtts_ns else [None]
 
 
 def named(curves: Sequence[ReplicationCurve]) -> list[tuple[str, ReplicationCurve]]:
-    """Every curve with a name that is unique at its distance and begins with its mode: `semi-sync AFTER_SYNC`, and the levels of
-    replication that differ. Where these are not enough, as with several paths of the clients, parts of the arms' names are added."""
-    levels = [{"durability": curve.durability, **curve.held} for curve in curves]
-    factors = dict.fromkeys(factor for each in levels for factor in each)
-    differing = [factor for factor in factors if len({each.get(factor) for each in levels}) > 1]
+    """Every curve with a name that is unique at its distance. A name is the mode, such as `semi-sync AFTER_SYNC`, and the levels in
+    which curves differ. Where these are not enough, as with several paths of the clients, parts of the arms' names replace the
+    levels."""
+    levels_of_curves = [{"durability": curve.durability, **curve.held} for curve in curves]
+    factors = dict.fromkeys(factor for levels in levels_of_curves for factor in levels)
+    differing = [factor for factor in factors if len({levels.get(factor) for levels in levels_of_curves}) > 1]
     names = [
-        ", ".join([mode_name(curve.mode), *(f"{f.replace('_', ' ')} {each[f]}" for f in differing if f in each)])
-        for curve, each in zip(curves, levels, strict=True)
+        ", ".join(
+            [
+                mode_name(curve.mode),
+                *(f"{factor.replace('_', ' ')} {levels[factor]}" for factor in differing if factor in levels),
+            ]
+        )
+        for curve, levels in zip(curves, levels_of_curves, strict=True)
     ]
     if len({(name, curve.replica_rtt_ns) for name, curve in zip(names, curves, strict=True)}) < len(curves):
-        names = _by_arm(curves)
+        names = _names_from_arms(curves)
     return list(zip(names, curves, strict=True))
 
 
-_OF_POINTS = re.compile(r"\d+ threads?|replica RTT .*")
-"""Parts of an arm's name that identify the point of a panel, or the panel."""
+_POINT_IDENTIFIERS = re.compile(r"\d+ threads?|replica RTT .*")
+"""Parts of an arm's name that identify a point of a curve, or its panel."""
 
 
-def _by_arm(curves: Sequence[ReplicationCurve]) -> list[str]:
+def _names_from_arms(curves: Sequence[ReplicationCurve]) -> list[str]:
     """The mode, and those parts of an arm's name that not all curves share."""
-    every = [[] if not curve.points else curve.points[0].arm.split(", ") for curve in curves]
-    shared = set.intersection(*map(set, every))
+    arm_name_parts = [[] if not curve.points else curve.points[0].arm.split(", ") for curve in curves]
+    shared = set.intersection(*map(set, arm_name_parts))
     modes = [mode_name(curve.mode) for curve in curves]
     return [
-        ", ".join([mode, *(part for part in found if part not in {*shared, mode} and not _OF_POINTS.fullmatch(part))])
-        for mode, found in zip(modes, every, strict=True)
+        ", ".join(
+            [
+                mode,
+                *(
+                    part
+                    for part in name_parts
+                    if part not in {*shared, mode} and not _POINT_IDENTIFIERS.fullmatch(part)
+                ),
+            ]
+        )
+        for mode, name_parts in zip(modes, arm_name_parts, strict=True)
     ]

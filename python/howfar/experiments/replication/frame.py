@@ -1,4 +1,4 @@
-"""Common parts of the reports of cost, crash and fallback: the table of modes, cards, lines for my.cnf, evidence."""
+"""Common parts of the reports on cost, crash and fallback: the table of modes, cards, lines for my.cnf, evidence."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from howfar.analysis.advice import capital
 from howfar.analysis.summary import Summary
-from howfar.experiments.crash.analysis import FAULTS, may_lose, percent_up
-from howfar.experiments.replication.arms import ALONE, mode_name, near, plural
-from howfar.experiments.replication.trade import ReplicationFindings, TradeRow, quoted_rows
+from howfar.experiments.crash.analysis import FAULTS, max_loss_share, upper_percent
+from howfar.experiments.replication.arms import ALONE, is_same_distance, mode_name, plural
+from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, quoted_rows
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, table_of
@@ -20,29 +20,29 @@ from howfar.stats.intervals import brackets
 from howfar.store.receipts import number_in
 from howfar.units import format_duration_ns
 
-TRADE = "What an acknowledgement costs, what a crash loses"
+TRADE_TITLE = "What an acknowledgement costs, what a crash loses"
 Record = dict[str, object]
 
 NO_CRASHES = "What a crash loses was not measured in this run: howfar run crash measures it."
 MEMORY_FSYNC_NS = 20_000
-"""Time of an fsync below which it went to memory: no disk writes and flushes a block in less."""
+"""Time of an fsync below which it must have gone to memory: no disk writes and flushes a block in less."""
 
 
 def document(
     summary: Summary, main: Sequence[Block], sections: Sequence[Block], by_arm: Mapping[str, Record]
 ) -> Document:
-    """The report. The first screen is short: lines for my.cnf come after it. `by_arm`: further columns of the records."""
-    short = summary.model_copy(
-        update={"advice": tuple(each.model_copy(update={"lines": ()}) for each in summary.advice)}
+    """The report. Lines for my.cnf come after the first screen, which stays short. `by_arm`: further columns of the records."""
+    shortened = summary.model_copy(
+        update={"advice": tuple(advice.model_copy(update={"lines": ()}) for advice in summary.advice)}
     )
     below = [*_configuration(summary), *sections, *_evidence(summary)]
-    return frame(short, main, cards=cards(summary), below=below, records=_records(summary, by_arm))
+    return frame(shortened, main, cards=cards(summary), below=below, records=_records(summary, by_arm))
 
 
 def _configuration(summary: Summary) -> list[Block]:
-    """Lines for my.cnf that belong to a piece of advice."""
-    found = [(each.action, each.lines) for each in summary.advice if each.lines]
-    blocks = [block for action, lines in found for block in (Text(action), Code(lines))]
+    """The advice that comes with lines for my.cnf, with these lines."""
+    actions_and_lines = [(advice.action, advice.lines) for advice in summary.advice if advice.lines]
+    blocks = [block for action, lines in actions_and_lines for block in (Text(action), Code(lines))]
     return [Details("Configuration", tuple(blocks), open=True)] if blocks else []
 
 
@@ -50,64 +50,66 @@ def _configuration(summary: Summary) -> list[Block]:
 
 
 def trade_tables(findings: ReplicationFindings) -> list[Table]:
-    """Mode x cost x loss, a table for each distance; the quoted distance is the main one."""
-    rest: list[TradeRow] = list(findings.trade)
+    """Tables of each mode's cost and loss, one per distance. The first and main table is that of the quoted distance."""
+    rest: list[ModeComparison] = list(findings.trade)
     tables: list[Table] = []
-    here = quoted_rows(rest)
-    while here:
-        tables.append(trade_table(here, main=not tables))
-        rest = [row for row in rest if row not in here]
-        here = [row for row in rest if near(row.replica_rtt_ns, rest[0].replica_rtt_ns)]
+    table_rows = quoted_rows(rest)
+    while table_rows:
+        tables.append(trade_table(table_rows, main=not tables))
+        rest = [row for row in rest if row not in table_rows]
+        table_rows = [row for row in rest if is_same_distance(row.replica_rtt_ns, rest[0].replica_rtt_ns)]
     return tables
 
 
-def trade_table(rows: Sequence[TradeRow], main: bool = True) -> Table:
-    """The table of modes at one distance, without columns on crashes if nothing was broken."""
-    known = any(row.lost_per_crash for row in rows)
-    of = "of no\nreplica" if rows[0].mode == ALONE else "of the\nfirst"
-    fields: dict[str | Column, Callable[[TradeRow], str | Cell]] = {
+def trade_table(rows: Sequence[ModeComparison], main: bool = True) -> Table:
+    """The table of modes at one distance, without columns on crashes if there were none."""
+    has_crashes = any(row.lost_per_crash for row in rows)
+    ratio_head = "of no\nreplica" if rows[0].mode == ALONE else "of the\nfirst"
+    fields: dict[str | Column, Callable[[ModeComparison], str | Cell]] = {
         "mode": lambda row: mode_name(row.mode),
         "commits\nper s": lambda row: figures.number(row.commits_per_s.value),
         "ms per\ncommit": lambda row: figures.number(row.commit_ms),
-        of: lambda row: Cell(figures.point(row.cost), figures.limits(row.cost)) if row.cost else "1",
+        ratio_head: lambda row: Cell(figures.point(row.cost), figures.limits(row.cost)) if row.cost else "1",
     }
-    if known:
+    if has_crashes:
         fields["lost per\ncrash"] = lambda row: lost_cell(row.lost_per_crash, row.crashes)
-        fields[Column("seen,", "then gone", optional=True)] = _seen
-    title = f"{TRADE}: RTT {distance(rows[0].replica_rtt_ns)}" if rows[0].replica_rtt_ns is not None else TRADE
+        fields[Column("seen,", "then gone", optional=True)] = _phantoms_text
+    title = (
+        f"{TRADE_TITLE}: RTT {distance(rows[0].replica_rtt_ns)}" if rows[0].replica_rtt_ns is not None else TRADE_TITLE
+    )
     return table_of(title, rows, fields, trade_notes(rows), main=main)
 
 
-def _seen(row: TradeRow) -> str:
+def _phantoms_text(row: ModeComparison) -> str:
     return figures.UNKNOWN if row.phantoms is None else "yes" if row.phantoms else "no"
 
 
-def trade_notes(rows: Sequence[TradeRow]) -> tuple[str, ...]:
+def trade_notes(rows: Sequence[ModeComparison]) -> tuple[str, ...]:
     threads = sorted({row.threads for row in rows})
-    found = [f"{' or '.join(map(str, threads))} connection{'' if threads == [1] else 's'}; 95 % intervals in brackets."]
-    found += [
+    notes = [f"{' or '.join(map(str, threads))} connection{'' if threads == [1] else 's'}; 95 % intervals in brackets."]
+    notes += [
         f"{capital(mode_name(row.mode))}: the ratio is from the {row.blocks} blocks in which both were measured, the rate from "
         f"{row.trials}."
         for row in rows
         if 0 < row.blocks < row.trials
     ]
     if all(row.lost_per_crash is None for row in rows):
-        return (*found, NO_CRASHES)
+        return (*notes, NO_CRASHES)
     faults = dict.fromkeys(row.fault for row in rows if row.fault is not None)
     texts = [
         f"{fault_name(fault)} ({FAULTS[fault].text})" if FAULTS[fault].text else fault_name(fault) for fault in faults
     ]
-    found += [f"Crashes: {'; '.join(texts)}."] if texts else []
-    zero = next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None)
-    return (*found, *([zero_note(zero.crashes)] if zero else []))
+    notes += [f"Crashes: {'; '.join(texts)}."] if texts else []
+    lossless_row = next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None)
+    return (*notes, *([no_loss_note(lossless_row.crashes)] if lossless_row else []))
 
 
-def zero_note(crashes: int) -> str:
+def no_loss_note(crashes: int) -> str:
     prove = "proves" if crashes == 1 else "prove"
     return f"{plural(crashes, 'crash')} without a loss {prove} little: in brackets, the share of crashes that may lose some (95 %)."
 
 
-def verdicts(findings: ReplicationFindings) -> list[Block]:
+def mode_verdicts(findings: ReplicationFindings) -> list[Block]:
     """When to use each mode, and the table of modes at the other distances."""
     rows = quoted_rows(findings.trade)
     lines = dict.fromkeys(f"{capital(mode_name(row.mode))}: {row.verdict}." for row in rows if row.verdict)
@@ -121,29 +123,36 @@ def cards(summary: Summary) -> tuple[Card, ...]:
     return tuple(_card(row, findings.cost is None) for row in quoted_rows(findings.trade))
 
 
-def _card(row: TradeRow, lost_first: bool) -> Card:
+def _card(row: ModeComparison, lost_first: bool) -> Card:
     rate = figures.number(row.commits_per_s.value)
-    each = f"{figures.number(row.commit_ms)} ms each{f', x {figures.point(row.cost)}' if row.cost else ''}"
-    found = row.lost_per_crash
-    gone = ["others saw rows that were then gone"] if row.phantoms else []
-    if found is None:
-        return Card(mode_name(row.mode), rate, "commits/s", (each,))
-    cell = lost_cell(found, row.crashes)
-    if found.value > 0:
-        what = [part for part in (cell.below, plural(row.crashes, "crash")) if part]
+    commit_text = f"{figures.number(row.commit_ms)} ms each{f', x {figures.point(row.cost)}' if row.cost else ''}"
+    lost_per_crash = row.lost_per_crash
+    phantom_lines = ["others saw rows that were then gone"] if row.phantoms else []
+    if lost_per_crash is None:
+        return Card(mode_name(row.mode), rate, "commits/s", (commit_text,))
+    cell = lost_cell(lost_per_crash, row.crashes)
+    if lost_per_crash.value > 0:
+        details = [part for part in (cell.below, plural(row.crashes, "crash")) if part]
     else:
-        what = [f"in {plural(row.crashes, 'crash')} {cell.below}".strip()]
-    lost = (count(found.value), "commits lost per crash")
+        details = [f"in {plural(row.crashes, 'crash')} {cell.below}".strip()]
+    lost = (count(lost_per_crash.value), "commits lost per crash")
     if lost_first:
-        return Card(mode_name(row.mode), *lost, (", ".join(what), f"{rate} commits/s, {each}", *gone))
-    return Card(mode_name(row.mode), rate, "commits/s", (each, f"{lost[0]} {lost[1]}, {', '.join(what)}", *gone))
+        return Card(
+            mode_name(row.mode), *lost, (", ".join(details), f"{rate} commits/s, {commit_text}", *phantom_lines)
+        )
+    return Card(
+        mode_name(row.mode),
+        rate,
+        "commits/s",
+        (commit_text, f"{lost[0]} {lost[1]}, {', '.join(details)}", *phantom_lines),
+    )
 
 
 # ---------------------------------------------------------------- figures as text
 
 
 def count(value: float) -> str:
-    """A number of commits: whole ones without decimals."""
+    """A number of commits as text, without decimals if it is an integer."""
     return f"{value:,.0f}" if value == int(value) else figures.number(value)
 
 
@@ -158,12 +167,13 @@ def with_limits(estimate: Estimate | None) -> str:
 
 
 def lost_cell(per_crash: Estimate | None, crashes: int) -> Cell:
-    """`2,130` above `[1,870, 2,390]`. Without a loss the share of crashes that may still lose some: `0 of 20` above `(< 14 %)`."""
+    """Commits lost per crash: `2,130` above `[1,870, 2,390]`. If none was lost, the share of crashes that may still lose some: `0 of
+    20` above `(< 14 %)`."""
     if per_crash is None:
         return Cell(figures.UNKNOWN)
     if per_crash.value > 0:
         return Cell(count(per_crash.value), limits(per_crash))
-    return Cell(f"0 of {crashes}", f"(< {percent_up(may_lose(crashes))} %)" if crashes else "")
+    return Cell(f"0 of {crashes}", f"(< {upper_percent(max_loss_share(crashes))} %)" if crashes else "")
 
 
 def distance(rtt_ns: int | None) -> str:
@@ -179,62 +189,75 @@ def fault_name(fault: str) -> str:
 
 
 def _evidence(summary: Summary) -> list[Block]:
-    """Whether the modes held and what a flush costs, by this run's receipts."""
-    lines = tuple(line for line in (_counted(summary), _clock(summary), _void(summary), flush_line(summary)) if line)
+    """Whether replication was as configured and what a flush costs, by this run's receipts."""
+    lines = tuple(
+        line
+        for line in (
+            _acknowledgements_line(summary),
+            _fastest_commit_line(summary),
+            _void_trials_line(summary),
+            flush_line(summary),
+        )
+        if line
+    )
     return [Details("Evidence", (Bullets(lines),))]
 
 
-def _semi_sync(summary: Summary) -> bool:
+def _has_semi_sync(summary: Summary) -> bool:
     findings = summary.the(ReplicationFindings)
     modes = {row.mode for row in findings.trade} | {story.mode for story in findings.fallback}
     modes |= {loss.mode for loss in (findings.crash.losses if findings.crash else ())}
     return bool(modes & set(SEMI_SYNC))
 
 
-def _counted(summary: Summary) -> str:
+def _acknowledgements_line(summary: Summary) -> str:
     """What the primary counted in the last good trial of each cell."""
-    pairs = [_ends(cell.receipt) for cell in summary.cells if cell.factors.get("replication") in SEMI_SYNC]
-    ends = [pair for pair in pairs if pair is not None]
-    if not ends:
+    counters_or_none = [
+        _primary_counters(cell.receipt) for cell in summary.cells if cell.factors.get("replication") in SEMI_SYNC
+    ]
+    counters = [before_and_after for before_and_after in counters_or_none if before_and_after is not None]
+    if not counters:
         return ""
-    acknowledged, without = (sum(after[name] - before[name] for before, after in ends) for name in ("yes_tx", "no_tx"))
+    acknowledged, without = (
+        sum(after[name] - before[name] for before, after in counters) for name in ("yes_tx", "no_tx")
+    )
     return (
-        f"In the last good trials of {plural(len(ends), 'semi-sync cell')} the primary counted {acknowledged:,} acknowledgements "
+        f"In the last good trials of {plural(len(counters), 'semi-sync cell')} the primary counted {acknowledged:,} acknowledgements "
         f"(some servers count groups) and {without:,} commits without one; one such commit makes a trial void."
     )
 
 
-def _ends(receipt: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]] | None:
-    """The primary's counters before and after. None: another kind of receipt."""
+def _primary_counters(receipt: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]] | None:
+    """The primary's counters before and after the window. None: another kind of receipt."""
     section = receipt.get("replication")
     window = section.get("window") if isinstance(section, Mapping) else None
-    found = []
+    counters = []
     for when in ("before", "after"):
-        moment = window.get(when) if isinstance(window, Mapping) else None
-        end = moment.get("primary") if isinstance(moment, Mapping) else None
-        if not isinstance(end, dict) or not all(isinstance(end.get(name), int) for name in ("yes_tx", "no_tx")):
+        snapshot = window.get(when) if isinstance(window, Mapping) else None
+        primary = snapshot.get("primary") if isinstance(snapshot, Mapping) else None
+        if not isinstance(primary, dict) or not all(isinstance(primary.get(name), int) for name in ("yes_tx", "no_tx")):
             return None
-        found.append(end)
-    return found[0], found[1]
+        counters.append(primary)
+    return counters[0], counters[1]
 
 
-def _clock(summary: Summary) -> str:
-    """Evidence from times, which unlike counters cannot be wrong: round trips of the fastest semi-synchronous commit."""
+def _fastest_commit_line(summary: Summary) -> str:
+    """Evidence from measured times, independent of the server's counters: round trips of the fastest semi-synchronous commits."""
     cost = summary.the(ReplicationFindings).cost
-    found = [
+    round_trips = [
         point.p50_ms / (curve.rest_rtt_ns / 1e6)
         for curve in (cost.curves if cost else ())
         if curve.mode in SEMI_SYNC and curve.rest_rtt_ns and curve.replica_rtt_ns
         for point in curve.points
     ]
     return (
-        f"Independent of counters: no median semi-sync commit took less than {min(found):.2f} round trips."
-        if found
+        f"Independent of counters: no median semi-sync commit took less than {min(round_trips):.2f} round trips."
+        if round_trips
         else ""
     )
 
 
-_MODE_NOT_HELD = (
+_NOT_AS_CONFIGURED = (
     "acknowledge",
     "semi-sync",
     "asynchronous",
@@ -248,27 +271,27 @@ _MODE_NOT_HELD = (
 _LOAD_FAILED = ("no commit was acknowledged before the fault",)
 
 
-def _void(summary: Summary) -> str:
-    if not _semi_sync(summary):
+def _void_trials_line(summary: Summary) -> str:
+    if not _has_semi_sync(summary):
         return ""
     void = sum(
         count
         for reason, count in summary.void_reasons.items()
-        if any(mark in reason for mark in _MODE_NOT_HELD) and not any(mark in reason for mark in _LOAD_FAILED)
+        if any(mark in reason for mark in _NOT_AS_CONFIGURED) and not any(mark in reason for mark in _LOAD_FAILED)
     )
     return f"Trials void because replication was not as configured: {void}."
 
 
 def flush_line(summary: Summary) -> str:
-    found = number_in(summary.environment, "data_fsync_ns", "512", "p50")
+    fsync_ns = number_in(summary.environment, "data_fsync_ns", "512", "p50")
     system = summary.environment.get("work_file_system")
     levels = sorted({str(cell.factors["durability"]) for cell in summary.cells if "durability" in cell.factors})
     durability = f" Durability: {', '.join(levels)}." if levels else ""
-    if found is None:
+    if fsync_ns is None:
         return f"The cost of a flush to disk is unknown.{durability}"
-    took = f"{found / 1e3:.0f} µs" if found < 1e6 else f"{found / 1e6:.1f} ms"
+    took = f"{fsync_ns / 1e3:.0f} µs" if fsync_ns < 1e6 else f"{fsync_ns / 1e6:.1f} ms"
     text = f"Writing and flushing 512 bytes{f' on {system}' if isinstance(system, str) else ''} took {took} (median)"
-    if found < MEMORY_FSYNC_NS:
+    if fsync_ns < MEMORY_FSYNC_NS:
         text += ": that is memory. On a disk every commit, or group of commits, costs one more flush on each server"
     return f"{text}.{durability}"
 
@@ -277,8 +300,9 @@ def flush_line(summary: Summary) -> str:
 
 
 def _records(summary: Summary, by_arm: Mapping[str, Record]) -> list[Record]:
-    """Cells with the columns of their arm, then arms that are no cells because they broke something."""
+    """Records of the cells with the further columns of their arms, then arms that are no cells, because a fault was injected in
+    them."""
     names = dict.fromkeys(name for record in by_arm.values() for name in record)
-    filled = {arm: {name: record.get(name, "") for name in names} for arm, record in by_arm.items()}
-    cells = [record | filled.pop(str(record["arm"]), {}) for record in cell_records(summary)]
-    return cells + [{"arm": arm} | record for arm, record in filled.items()]
+    extra_columns = {arm: {name: record.get(name, "") for name in names} for arm, record in by_arm.items()}
+    cells = [record | extra_columns.pop(str(record["arm"]), {}) for record in cell_records(summary)]
+    return cells + [{"arm": arm} | record for arm, record in extra_columns.items()]

@@ -1,6 +1,7 @@
-"""The report of the cost of an acknowledgement: throughput against the model, where a commit's time goes, lag, published figures.
+"""The report on the cost of an acknowledgement: throughput and the model's prediction, where a commit's time goes, lag, published
+figures.
 
-A run that also has crashes or a fallback has their sections here too.
+If a run also has crashes or fallbacks, this report includes their sections.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from howfar.experiments.crash.analysis import CrashLoss
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.fallback import report as fallback_report
 from howfar.experiments.replication import charts, frame
-from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve, point_at, waits_s
+from howfar.experiments.replication.analysis import (
+    CommitCost,
+    ReplicationCost,
+    ReplicationCurve,
+    acknowledgement_wait_s,
+    point_at,
+)
 from howfar.experiments.replication.arms import (
     ALONE,
     ASYNC,
@@ -29,10 +36,10 @@ from howfar.experiments.replication.arms import (
     server_kind,
     with_mode,
 )
-from howfar.experiments.replication.frame import Record, distance, trade_tables, verdicts, with_limits
+from howfar.experiments.replication.frame import Record, distance, mode_verdicts, trade_tables, with_limits
 from howfar.experiments.replication.trade import (
+    ModeComparison,
     ReplicationFindings,
-    TradeRow,
     replication_findings,
     replication_verdict,
 )
@@ -57,35 +64,44 @@ from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm
 from howfar.units import format_duration_ns
 
-_GAINS = 4.0
-"""Growth of throughput from one connection to many from which the first advice is to use more connections."""
+_MIN_GROWTH_FOR_ADVICE = 4.0
+"""Growth of throughput from one connection to many from which the report advises to use more connections."""
 
-_SHOWN = {
+_VISIBILITY_CLAUSES = {
     "after-commit": ", but shows commits before they are safe",
     "after-sync": ", and shows none before it is safe",
 }
 
 
-def replication_advice(found: ReplicationFindings, kind: str) -> tuple[Advice, ...]:
+def replication_advice(findings: ReplicationFindings, kind: str) -> tuple[Advice, ...]:
     """Advice in the order in which a reader decides: the mode, then what reduces its cost."""
-    pieces = (_safe(found, kind), _fast(found, kind), _together(found.cost), _watch(found, kind), _second(found, kind))
-    return tuple(advice for advice in pieces if advice is not None)
+    candidates = (
+        _safe_mode_advice(findings, kind),
+        _asynchronous_advice(findings, kind),
+        _more_connections_advice(findings.cost),
+        _monitoring_advice(findings, kind),
+        _second_replica_advice(findings, kind),
+    )
+    return tuple(advice for advice in candidates if advice is not None)
 
 
-def _safe(found: ReplicationFindings, kind: str) -> Advice | None:
-    """Advice to replicate semi-synchronously, with the wait point that shows nothing early if this run has it and it lost nothing."""
-    rows = {row.mode: row for row in _rows(found) if row.mode in SEMI_SYNC}
-    losses = found.crash.losses if found.crash else ()
-    kept = [mode for mode in SEMI_SYNC if mode in rows and not any(loss.lost for loss in losses if loss.mode == mode)]
-    if not kept:
+def _safe_mode_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
+    """Advice to replicate semi-synchronously, preferably with the wait point that shows no commit before it is safe. Only wait points
+    that this run measured and that lost nothing qualify."""
+    rows = {row.mode: row for row in _quoted_rows(findings) if row.mode in SEMI_SYNC}
+    losses = findings.crash.losses if findings.crash else ()
+    lossless_modes = [
+        mode for mode in SEMI_SYNC if mode in rows and not any(loss.lost for loss in losses if loss.mode == mode)
+    ]
+    if not lossless_modes:
         return None
-    mode = kept[0]
-    reasons = [_cost(rows[mode], found), *_crash_reasons(mode, losses)]
+    mode = lossless_modes[0]
+    reasons = [_cost_reason(rows[mode], findings), *_crash_reasons(mode, losses)]
     if rows[mode].durability != "strict":
         reasons.append(f"measured with durability {rows[mode].durability}, but the advice flushes each commit")
     other = next((row for name, row in rows.items() if name != mode), None)
     if other is not None and not losses:
-        shown = _SHOWN.get(other.mode, "")
+        shown = _VISIBILITY_CLAUSES.get(other.mode, "")
         reasons.append(f"{SEMI_SYNC[other.mode]} makes {rate_interval(other.commits_per_s)}{shown}")
     return Advice(
         action=f"Where no acknowledged commit may be lost, replicate {configuration(kind).waiting(mode)}.",
@@ -94,13 +110,13 @@ def _safe(found: ReplicationFindings, kind: str) -> Advice | None:
     )
 
 
-def _fast(found: ReplicationFindings, kind: str) -> Advice | None:
-    row = next((row for row in _rows(found) if row.mode == ASYNC), None)
+def _asynchronous_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
+    row = next((row for row in _quoted_rows(findings) if row.mode == ASYNC), None)
     if row is None:
         return None
-    losses = [loss for loss in (found.crash.losses if found.crash else ()) if loss.mode == ASYNC]
+    losses = [loss for loss in (findings.crash.losses if findings.crash else ()) if loss.mode == ASYNC]
     worst = max(losses, key=lambda loss: loss.lost_per_crash.value, default=None)
-    reasons = [_cost(row, found)]
+    reasons = [_cost_reason(row, findings)]
     if worst is not None and not worst.lost:
         crashes = sum(loss.crashes for loss in losses)
         reasons.append(f"none was lost in {plural(crashes, 'crash')}, which does not prove that none can be")
@@ -116,11 +132,11 @@ def _fast(found: ReplicationFindings, kind: str) -> Advice | None:
     )
 
 
-def _together(cost: ReplicationCost | None) -> Advice | None:
-    """Advice to use more connections: one waits for each commit, many wait together."""
+def _more_connections_advice(cost: ReplicationCost | None) -> Advice | None:
+    """Advice to use more connections: a single one waits for each of its commits, many wait at the same time."""
     curves = [curve for curve in cost.curves if curve.mode in SEMI_SYNC and curve.growth] if cost else []
-    curve = max(curves, key=lambda each: each.rest_rtt_ns or 0.0, default=None)
-    if curve is None or curve.growth is None or (curve.growth.low or curve.growth.value) < _GAINS:
+    curve = max(curves, key=lambda candidate: candidate.rest_rtt_ns or 0.0, default=None)
+    if curve is None or curve.growth is None or (curve.growth.low or curve.growth.value) < _MIN_GROWTH_FOR_ADVICE:
         return None
     return Advice(
         action="Before giving up acknowledgements, use more connections or more rows per transaction.",
@@ -130,8 +146,8 @@ def _together(cost: ReplicationCost | None) -> Advice | None:
     )
 
 
-def _watch(found: ReplicationFindings, kind: str) -> Advice | None:
-    stories = [story for story in found.fallback if story.degraded_ms is not None]
+def _monitoring_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
+    stories = [story for story in findings.fallback if story.degraded_ms is not None]
     if not stories:
         return None
     worst = max(stories, key=lambda story: story.unprotected.value)
@@ -144,9 +160,9 @@ def _watch(found: ReplicationFindings, kind: str) -> Advice | None:
     )
 
 
-def _second(found: ReplicationFindings, kind: str) -> Advice | None:
-    """Advice where a primary without a timeout stood still."""
-    stories = [story for story in found.fallback if story.waits_for_ever and story.stood_still]
+def _second_replica_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
+    """Advice to use a second replica, where a primary without a timeout stood still."""
+    stories = [story for story in findings.fallback if story.waits_for_ever and story.stood_still]
     if not stories:
         return None
     longest = max(stories, key=lambda story: story.stall_ms.value)
@@ -158,32 +174,35 @@ def _second(found: ReplicationFindings, kind: str) -> Advice | None:
     )
 
 
-def _rows(found: ReplicationFindings) -> list[TradeRow]:
-    """Rows of exactly the quoted distance."""
-    distance = quoted_distance([row.replica_rtt_ns for row in found.trade])
-    return [row for row in found.trade if row.replica_rtt_ns == distance]
+def _quoted_rows(findings: ReplicationFindings) -> list[ModeComparison]:
+    """Rows at exactly the quoted distance."""
+    distance = quoted_distance([row.replica_rtt_ns for row in findings.trade])
+    return [row for row in findings.trade if row.replica_rtt_ns == distance]
 
 
-def _cost(row: TradeRow, found: ReplicationFindings) -> str:
+def _cost_reason(row: ModeComparison, findings: ReplicationFindings) -> str:
     verb = "makes" if row.threads == 1 else "make"
     text = f"{plural(row.threads, 'connection')} {verb} {rate_interval(row.commits_per_s)} commits/s"
     if row.replica_rtt_ns:
         text += f" over {format_duration_ns(row.replica_rtt_ns)}"
     if row.cost is not None:
-        reference = next((each.mode for each in found.trade if each.cost is None), ALONE)
+        reference = next((each.mode for each in findings.trade if each.cost is None), ALONE)
         text += f", {interval_text(row.cost)} of the rate {with_mode(reference)}"
     return text
 
 
 def _crash_reasons(mode: str, losses: tuple[CrashLoss, ...]) -> list[str]:
-    mine = [loss for loss in losses if loss.mode == mode]
+    mode_losses = [loss for loss in losses if loss.mode == mode]
     reasons = []
-    if mine:
-        acknowledged, crashes = sum(loss.acknowledged for loss in mine), sum(loss.crashes for loss in mine)
+    if mode_losses:
+        acknowledged, crashes = (
+            sum(loss.acknowledged for loss in mode_losses),
+            sum(loss.crashes for loss in mode_losses),
+        )
         reasons.append(f"none of {acknowledged:,} acknowledged commits was lost in {plural(crashes, 'crash')}")
-    gone = sum(loss.phantoms for loss in losses if loss.mode == "after-commit")
-    if mode == "after-sync" and gone:
-        reasons.append(f"with AFTER_COMMIT, others saw {gone:,} commits that a crash undid")
+    phantoms = sum(loss.phantoms for loss in losses if loss.mode == "after-commit")
+    if mode == "after-sync" and phantoms:
+        reasons.append(f"with AFTER_COMMIT, others saw {phantoms:,} commits that a crash undid")
     return reasons
 
 
@@ -200,7 +219,7 @@ class Replication(Experiment):
     own_model = True
 
     def acknowledgement_s(self, table: TrialTable, arm: Arm) -> float | None:
-        return waits_s(table, arm)
+        return acknowledgement_wait_s(table, arm)
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {"replication": replication_findings(evidence.table, evidence.floors)}
@@ -228,47 +247,56 @@ class Replication(Experiment):
         findings = summary.the(ReplicationFindings)
         assert findings.cost is not None, "only then it applies"
         cost, crash = findings.cost, findings.crash
-        main: list[Block] = [*_throughput(cost), *trade_tables(findings)[:1]]
-        blocks = [*verdicts(findings), *_model(summary, cost), *_split(cost)]
+        main: list[Block] = [*_throughput_section(cost), *trade_tables(findings)[:1]]
+        blocks = [*mode_verdicts(findings), *_model_section(summary, cost), *_split_section(cost)]
         if crash is not None and crash.losses:
-            blocks += [crash_report.dots(crash), *crash_report.sections(crash, summary.verdict)]
-        blocks += [*fallback_report.sections(findings.fallback), *_lag(cost)]
+            blocks += [crash_report.dot_chart(crash), *crash_report.sections(crash, summary.verdict)]
+        blocks += [*fallback_report.sections(findings.fallback), *_lag_section(cost)]
         records = _records(cost)
-        for more in (crash_report.records(crash) if crash else {}, fallback_report.records(findings.fallback)):
-            records |= {arm: records.get(arm, {}) | record for arm, record in more.items()}
+        for records_by_arm in (
+            crash_report.records(crash) if crash else {},
+            fallback_report.records(findings.fallback),
+        ):
+            records |= {arm: records.get(arm, {}) | record for arm, record in records_by_arm.items()}
         return frame.document(summary, main, blocks, records)
 
 
-def _throughput(cost: ReplicationCost) -> list[Block]:
+def _throughput_section(cost: ReplicationCost) -> list[Block]:
     """The chart of throughput. Empty with one number of connections, for which the table suffices."""
     points = [point for curve in cost.curves for point in curve.points]
     if len({point.threads for point in points}) < 2:
         return []
-    published = PUBLISHED_RTT_NS in charts.distances(cost.curves) and bool(cost.published)
+    has_published = PUBLISHED_RTT_NS in charts.distances(cost.curves) and bool(cost.published)
     caption = (
         "Points: measured, with 95 % intervals; both axes are logarithmic."
         + (" Dashed: predicted." if any(point.predicted for point in points) else "")
-        + (" Crosses: published figures, one connection." if published else "")
+        + (" Crosses: published figures, one connection." if has_published else "")
     )
     title = "Commits/s against connections, by mode of replication and distance"
-    return [Chart("commits", title, caption, partial(charts.throughput, cost), matrix(cost))]
+    return [Chart("commits", title, caption, partial(charts.draw_throughput, cost), throughput_matrix(cost))]
 
 
-def _model(summary: Summary, cost: ReplicationCost) -> list[Block]:
-    sentences = tuple(sentence for sentence in cost.sentences if sentence not in summary.verdict)
-    tables = [matrix(cost), *([published(cost, figures.published_sources(summary))] if cost.published else [])]
-    return [Details("Model and published figures", (Bullets(sentences), *tables))]
+def _model_section(summary: Summary, cost: ReplicationCost) -> list[Block]:
+    further_sentences = tuple(sentence for sentence in cost.sentences if sentence not in summary.verdict)
+    tables = [
+        throughput_matrix(cost),
+        *([published_table(cost, figures.published_sources(summary))] if cost.published else []),
+    ]
+    return [Details("Model and published figures", (Bullets(further_sentences), *tables))]
 
 
-def matrix(cost: ReplicationCost) -> Table:
-    """Rows are connections, columns modes at distances; the model's error follows each figure."""
+def throughput_matrix(cost: ReplicationCost) -> Table:
+    """Commits/s by number of connections (rows), and by mode and distance (columns). The model's error follows each figure."""
     threads = cost.threads
     heads = [Column("connections", left=True)]
     for label, curve in charts.named(cost.curves):
         extra = label.removeprefix(mode_name(curve.mode)).removeprefix(", ")
         lower = " ".join(part for part in (distance(curve.replica_rtt_ns), extra) if part)
-        heads.append(Column(charts.LOOKS[curve.mode].short, lower))
-    rows = tuple(plain(str(n), *(_with_error(point_at(curve, n)) for curve in cost.curves)) for n in threads)
+        heads.append(Column(charts.MODE_STYLES[curve.mode].short, lower))
+    rows = tuple(
+        plain(str(threads_count), *(_with_error(point_at(curve, threads_count)) for curve in cost.curves))
+        for threads_count in threads
+    )
     note = "Too few arms for the model."
     if cost.mean_error is not None and cost.worst_error is not None:
         predicted = sum(point.predicted is not None for curve in cost.curves for point in curve.points)
@@ -283,11 +311,13 @@ def matrix(cost: ReplicationCost) -> Table:
 def _with_error(point: CommitCost | None) -> str:
     if point is None:
         return figures.UNKNOWN
-    off = "" if point.predicted_error is None else f"{round(point.predicted_error * 100):+d} %".replace("+0", "0")
-    return f"{figures.number(point.commits_per_s.value)}{off:>6}"
+    error_text = (
+        "" if point.predicted_error is None else f"{round(point.predicted_error * 100):+d} %".replace("+0", "0")
+    )
+    return f"{figures.number(point.commits_per_s.value)}{error_text:>6}"
 
 
-def _split(cost: ReplicationCost) -> list[Block]:
+def _split_section(cost: ReplicationCost) -> list[Block]:
     rtts = charts.distances(cost.curves)
     quoted = quoted_distance(rtts)
     tables = [split_table(cost, rtt) for rtt in sorted(rtts, key=lambda rtt: (rtt != quoted, rtt or 0))]
@@ -300,36 +330,38 @@ def _split(cost: ReplicationCost) -> list[Block]:
         "Local work: a commit of as many connections without a replica; with MariaDB's AFTER_COMMIT, a commit at this rate. Wire: one "
         "round trip, as measured at rest. Waiting: the rest, which is queueing for the acknowledgement of others and the replica's "
         "own work. RTT: the cost of the acknowledgement in round trips.",
-        partial(charts.split, cost),
+        partial(charts.draw_split, cost),
         tables[0],
     )
     return [Details(f"Where does a commit's time go{at}?", (chart, *tables), open=True)]
 
 
 def split_table(cost: ReplicationCost, rtt_ns: int | None) -> Table:
-    """The table for one distance, with the curves that have none."""
-    here = [(label, curve) for label, curve in charts.named(cost.curves) if curve.replica_rtt_ns in (None, rtt_ns)]
-    ms = figures.number
-    labels = {point.arm: label for label, curve in here for point in curve.points}
+    """The parts of a commit's time at one distance, including curves without a distance."""
+    labelled_curves = [
+        (label, curve) for label, curve in charts.named(cost.curves) if curve.replica_rtt_ns in (None, rtt_ns)
+    ]
+    number = figures.number
+    labels = {point.arm: label for label, curve in labelled_curves for point in curve.points}
     fields: Fields[CommitCost] = {
         "mode": lambda point: labels[point.arm],
         "connections": lambda point: str(point.threads),
         "commits/s [95 %]": lambda point: with_limits(point.commits_per_s),
-        "ms per commit": lambda point: ms(point.commit_ms),
-        "p50 / p99": lambda point: f"{ms(point.p50_ms)} / {ms(point.p99_ms)}",
-        "local work": lambda point: ms(point.local_ms),
-        "wire": lambda point: ms(point.wire_ms if point.rtts else None),
-        "waiting": lambda point: ms(point.waiting_ms if point.rtts else None),
+        "ms per commit": lambda point: number(point.commit_ms),
+        "p50 / p99": lambda point: f"{number(point.p50_ms)} / {number(point.p99_ms)}",
+        "local work": lambda point: number(point.local_ms),
+        "wire": lambda point: number(point.wire_ms if point.rtts else None),
+        "waiting": lambda point: number(point.waiting_ms if point.rtts else None),
         "round trips [95 %]": lambda point: figures.ratio(point.rtts),
-        "commits per group": lambda point: ms(point.group),
-        "predicted": lambda point: ms(point.predicted),
+        "commits per group": lambda point: number(point.group),
+        "predicted": lambda point: number(point.predicted),
         "error": lambda point: figures.percent(point.predicted_error, signed=True),
     }
     title = f"A commit at {distance(rtt_ns)}" if rtt_ns is not None else "A commit"
-    return table_of(title, [point for _, curve in here for point in curve.points], fields)
+    return table_of(title, [point for _, curve in labelled_curves for point in curve.points], fields)
 
 
-def _lag(cost: ReplicationCost) -> list[Block]:
+def _lag_section(cost: ReplicationCost) -> list[Block]:
     curves = [curve for curve in cost.curves if curve.replica_rtt_ns is not None and curve.lag]
     if not curves:
         return []
@@ -341,19 +373,19 @@ def _lag(cost: ReplicationCost) -> list[Block]:
     }
     note = "The last good trials with the most connections: transactions committed on the primary and not yet applied on the replica."
     title = "How far the replica was behind over one trial of each mode"
-    chart = Chart("lag", title, note, partial(charts.lag, cost), table_of("", curves, fields))
+    chart = Chart("lag", title, note, partial(charts.draw_lag, cost), table_of("", curves, fields))
     return [Details("How far behind is the replica?", (chart, table_of("Lag", curves, fields, (note,))))]
 
 
-def published(cost: ReplicationCost, sources: Sequence[str]) -> Table:
-    theirs_alone = next((there for mode, there, _ in cost.published if mode == ALONE), None)
-    ours_alone = next((ours for mode, _, ours in cost.published if mode == ALONE), None)
+def published_table(cost: ReplicationCost, sources: Sequence[str]) -> Table:
+    published_unreplicated = next((per_s for mode, per_s, _ in cost.published if mode == ALONE), None)
+    our_unreplicated = next((ours for mode, _, ours in cost.published if mode == ALONE), None)
     fields: Fields[tuple[str, float, float | None]] = {
         "one connection, RTT 85ms": lambda row: mode_name(row[0]),
         "published inserts/s": lambda row: figures.number(row[1]),
-        "of no replica": lambda row: _of(row[1], theirs_alone),
+        "of no replica": lambda row: _fraction_of(row[1], published_unreplicated),
         "ours": lambda row: figures.number(row[2]),
-        "of no replica, ours": lambda row: _of(row[2], ours_alone),
+        "of no replica, ours": lambda row: _fraction_of(row[2], our_unreplicated),
     }
     notes = (
         *(f"Source: {source}." for source in sources),
@@ -363,8 +395,8 @@ def published(cost: ReplicationCost, sources: Sequence[str]) -> Table:
     return table_of("Published figures", cost.published, fields, notes)
 
 
-def _of(value: float | None, whole: float | None) -> str:
-    return figures.number(value / whole) if value is not None and whole else figures.UNKNOWN
+def _fraction_of(value: float | None, base: float | None) -> str:
+    return figures.number(value / base) if value is not None and base else figures.UNKNOWN
 
 
 # ---------------------------------------------------------------- records
@@ -383,7 +415,7 @@ def _records(cost: ReplicationCost) -> dict[str, Record]:
 
 
 TIMEOUT_MS = 3_600_000
-"""One hour, so that a primary does not acknowledge commits that no replica has without anyone noticing."""
+"""One hour. With a shorter timeout a primary could soon acknowledge commits that no replica has, without anyone noticing."""
 
 
 def configuration(kind: str) -> PostgresqlConf | MyCnf:
@@ -391,8 +423,8 @@ def configuration(kind: str) -> PostgresqlConf | MyCnf:
 
 
 class PostgresqlConf:
-    """PostgreSQL's configuration. `mode` is a level of the factor `replication` with a replica, whose name is the
-    `application_name` by which it connects."""
+    """PostgreSQL's configuration. `mode` is a level of the factor `replication` that has a replica. PostgreSQL identifies a replica by
+    the `application_name` with which it connects."""
 
     def waiting(self, mode: str) -> str:
         """The mode in advice."""
@@ -437,7 +469,7 @@ _BINARY_LOG = {
 }
 _DURABLE = ("sync-binlog = 1", "innodb-flush-log-at-trx-commit = 1")
 _READ_ONLY = {"mariadb": "read-only = ON", "mysql": "super-read-only = ON"}
-_ENDS = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}
+_SIDE_NAMES = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}
 STATUS = {"mariadb": "Rpl_semi_sync_master_status", "mysql": "Rpl_semi_sync_source_status"}
 
 
@@ -446,7 +478,7 @@ class MyCnf:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._primary, self._replica = _ENDS[kind]
+        self._primary, self._replica = _SIDE_NAMES[kind]
 
     def waiting(self, mode: str) -> str:
         """The mode in advice."""
@@ -498,6 +530,6 @@ class MyCnf:
         """No lines: by default, a commit waits for only one acknowledgement."""
         return ()
 
-    def _plugin(self, end: str) -> tuple[str, ...]:
-        """MySQL refuses an option of a plugin that it has not loaded; MariaDB has both ends built in."""
-        return (f"plugin-load-add = semisync_{end}.so",) if self._kind == "mysql" else ()
+    def _plugin(self, side: str) -> tuple[str, ...]:
+        """The line that loads the plugin. MySQL refuses options of a plugin that is not loaded; MariaDB has both plugins built in."""
+        return (f"plugin-load-add = semisync_{side}.so",) if self._kind == "mysql" else ()

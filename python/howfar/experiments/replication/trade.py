@@ -1,5 +1,5 @@
-"""All findings of a run about replication, and the table for a reader's decision: the cost of each mode at each distance, and what a
-crash loses in it. A run may hold costs, crashes and fallbacks at once."""
+"""All findings of a run about replication, and the table by which a reader chooses a mode: its cost at each distance, and what a
+crash loses in it. A run may contain costs, crashes and fallbacks at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from howfar.analysis.cells import Floors
+from howfar.analysis.cells import NoiseFloors
 from howfar.experiments.crash.analysis import FAULTS, CrashFindings, CrashLoss, crash_findings, loss_verdict
 from howfar.experiments.fallback.analysis import FallbackStory, fallback_sentence, fallback_stories
 from howfar.experiments.replication.analysis import ReplicationCost, replication_cost
@@ -17,8 +17,8 @@ from howfar.experiments.replication.arms import (
     ASYNC,
     Levels,
     ReplicationArm,
+    is_same_distance,
     mode_name,
-    near,
     quoted_distance,
     rate,
     replication_arms,
@@ -30,29 +30,38 @@ from howfar.stats.intervals import Resolution, judge_ratio, welch_ratio
 from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm, FactorValue
 
-_ORDER = (ALONE, COMMIT_OFF, ASYNC, "after-commit", "after-sync", "remote-write", "remote-flush", "remote-apply")
-"""Modes, from the one that loses most to those that lose nothing."""
+_MODES_BY_SAFETY = (
+    ALONE,
+    COMMIT_OFF,
+    ASYNC,
+    "after-commit",
+    "after-sync",
+    "remote-write",
+    "remote-flush",
+    "remote-apply",
+)
+"""Modes, from the one that loses most in a crash to those that lose nothing."""
 
 
-class TradeRow(Part):
+class ModeComparison(Part):
     """One row of the table."""
 
     mode: str
     says: str
     """The name of the mode."""
     replica_rtt_ns: int | None = None
-    """The distance of the row. A row without a replica has it too, so that rows of a distance stay together. None: no link."""
+    """The distance of the row. A row without a replica has it too, so that the rows of a distance stay together. None: no link."""
     threads: int
     durability: str = "strict"
     fault: str | None = None
-    """The fault behind this row's crashes. None: nothing was broken."""
+    """The fault that caused this row's crashes. None: no crashes."""
     commits_per_s: Estimate
     cost: Estimate | None
-    """Throughput over that without a replica, or else over the first row's. None: this is the row that is compared with."""
+    """Throughput over that without a replica, or else over the first row's. None: the other rows are compared with this one."""
     blocks: int = 0
-    """Number of blocks behind `cost`, in which both arms were good. Crashes are not paired and have 0."""
+    """Number of blocks used for `cost`, in which both arms were good. Crashes are not paired and have 0."""
     trials: int = 0
-    """Number of trials behind the rate."""
+    """Number of trials used for the rate."""
     commit_ms: float
     lost_per_crash: Estimate | None
     """Mean loss per crash. None: not measured in this run."""
@@ -60,20 +69,20 @@ class TradeRow(Part):
     phantoms: bool | None
     """Whether other clients saw commits that the crash undid. None: not measured."""
     verdict: str
-    """When to use it, in a clause."""
+    """When to use the mode, in a clause."""
 
 
 class ReplicationFindings(Part):
     """The findings. None: not in this run."""
 
     cost: ReplicationCost | None
-    trade: tuple[TradeRow, ...]
+    trade: tuple[ModeComparison, ...]
     crash: CrashFindings | None
     fallback: tuple[FallbackStory, ...]
 
 
-def replication_findings(table: TrialTable, floors: Floors) -> ReplicationFindings | None:
-    """The findings of a run about replication. None: it is about something else, or has no good trial yet."""
+def replication_findings(table: TrialTable, floors: NoiseFloors) -> ReplicationFindings | None:
+    """The findings of a run about replication. None: the run is about something else, or has no good trial yet."""
     arms, run = replication_arms(table), table.run
     if any(arm.mode in CLUSTERS for arm in arms):
         arms = ()  # in a run about clusters, the lone primary and the replicas serve only for comparison
@@ -87,7 +96,7 @@ def replication_findings(table: TrialTable, floors: Floors) -> ReplicationFindin
 
 
 def replication_verdict(found: ReplicationFindings) -> str:
-    """The answer of such a run. Empty: its figures show nothing yet."""
+    """The answer of a run about replication. Empty: its figures show nothing yet."""
     if found.crash is not None:
         return " ".join(loss_verdict(found.crash.losses))
     if found.fallback:
@@ -95,48 +104,54 @@ def replication_verdict(found: ReplicationFindings) -> str:
     return " ".join(found.cost.sentences[:1]) if found.cost else ""
 
 
-def quoted_rows(rows: Sequence[TradeRow]) -> list[TradeRow]:
+def quoted_rows(rows: Sequence[ModeComparison]) -> list[ModeComparison]:
     """The rows of the distance that a report leads with."""
     distance = quoted_distance([row.replica_rtt_ns for row in rows])
-    return [row for row in rows if near(row.replica_rtt_ns, distance)]
+    return [row for row in rows if is_same_distance(row.replica_rtt_ns, distance)]
 
 
 def trade_rows(
-    arms: Sequence[ReplicationArm], crash: CrashFindings | None, every: Sequence[Arm]
-) -> tuple[TradeRow, ...]:
-    """A row for each mode and distance at which commits were measured. In a run with crashes only: a row for each mode with all else
-    the same, with its rate before the fault."""
-    crashed = _crashed(crash.losses if crash is not None else (), {arm.name: arm for arm in every})
-    return _measured(arms, crashed) if arms else _only_crashed(crashed)
+    arms: Sequence[ReplicationArm], crash: CrashFindings | None, all_arms: Sequence[Arm]
+) -> tuple[ModeComparison, ...]:
+    """A row for each mode and distance at which commits were measured. In a run with crashes only: a row for each group of crashes
+    that differ only in their fault, with the rate before the fault."""
+    crash_groups = _crash_groups(crash.losses if crash is not None else (), {arm.name: arm for arm in all_arms})
+    return _measured_rows(arms, crash_groups) if arms else _crash_only_rows(crash_groups)
 
 
-def _measured(arms: Sequence[ReplicationArm], crashed: Sequence[_Crashed]) -> tuple[TradeRow, ...]:
-    chosen = typical_threads({arm.threads for arm in arms})
-    here = [arm for arm in arms if arm.threads == chosen]
-    here = [arm for arm in here if arm.durability == here[0].durability and _default(arm)]
-    alone = next((arm for arm in here if arm.mode == ALONE), None)
-    distances: list[int | None] = [*sorted({arm.replica_rtt_ns for arm in here if arm.replica_rtt_ns is not None})]
+def _measured_rows(arms: Sequence[ReplicationArm], crash_groups: Sequence[_CrashGroup]) -> tuple[ModeComparison, ...]:
+    quoted_threads = typical_threads({arm.threads for arm in arms})
+    comparable = [arm for arm in arms if arm.threads == quoted_threads]
+    comparable = [
+        arm for arm in comparable if arm.durability == comparable[0].durability and _has_default_replica_levels(arm)
+    ]
+    unreplicated = next((arm for arm in comparable if arm.mode == ALONE), None)
+    distances: list[int | None] = [
+        *sorted({arm.replica_rtt_ns for arm in comparable if arm.replica_rtt_ns is not None})
+    ]
     rows = []
     for distance in distances or [None]:
-        at = [arm for arm in here if arm.mode == ALONE or arm.replica_rtt_ns == distance]
-        at.sort(key=lambda arm: _ORDER.index(arm.mode))
-        rows += [_row(arm, distance, alone or at[0], crashed) for arm in at]
+        at_distance = [arm for arm in comparable if arm.mode == ALONE or arm.replica_rtt_ns == distance]
+        at_distance.sort(key=lambda arm: _MODES_BY_SAFETY.index(arm.mode))
+        rows += [_measured_row(arm, distance, unreplicated or at_distance[0], crash_groups) for arm in at_distance]
     return tuple(rows)
 
 
-def _default(arm: ReplicationArm) -> bool:
+def _has_default_replica_levels(arm: ReplicationArm) -> bool:
     names = ("replicas", "wait_for", "replica_tls", "replica_compression")
     return arm.mode == ALONE or all(arm.level(name) == ORDINARY[name] for name in names)
 
 
-def _row(arm: ReplicationArm, distance: int | None, reference: ReplicationArm, crashed: Sequence[_Crashed]) -> TradeRow:
-    rates, below = arm.by_block, reference.by_block
-    ratios = [rates[block] / below[block] for block in rates if block in below]
-    mine = next((each for each in crashed if each.levels == _levels(arm.arm)), None)
+def _measured_row(
+    arm: ReplicationArm, distance: int | None, reference: ReplicationArm, crash_groups: Sequence[_CrashGroup]
+) -> ModeComparison:
+    rates, reference_rates = arm.by_block, reference.by_block
+    ratios = [rates[block] / reference_rates[block] for block in rates if block in reference_rates]
+    crash_group = next((group for group in crash_groups if group.levels == _levels_without_fault(arm.arm)), None)
     return _trade_row(
         arm.mode,
         distance,
-        mine,
+        crash_group,
         arm.commits_per_s,
         threads=arm.threads,
         durability=arm.durability,
@@ -147,10 +162,16 @@ def _row(arm: ReplicationArm, distance: int | None, reference: ReplicationArm, c
 
 
 def _trade_row(
-    mode: str, distance: int | None, crashed: _Crashed | None, commits_per_s: Estimate, *, threads: int, **measured: Any
-) -> TradeRow:
-    loss, per_s = crashed.loss if crashed else None, commits_per_s.value
-    return TradeRow(
+    mode: str,
+    distance: int | None,
+    crash_group: _CrashGroup | None,
+    commits_per_s: Estimate,
+    *,
+    threads: int,
+    **measured: Any,
+) -> ModeComparison:
+    loss, per_s = crash_group.loss if crash_group else None, commits_per_s.value
+    return ModeComparison(
         mode=mode,
         says=mode_name(mode),
         replica_rtt_ns=distance,
@@ -161,19 +182,19 @@ def _trade_row(
         lost_per_crash=loss.lost_per_crash if loss else None,
         crashes=loss.crashes if loss else 0,
         phantoms=loss.phantoms > 0 if loss and loss.seen else None,
-        verdict=_verdict(mode, crashed, per_s, distance),
+        verdict=_verdict(mode, crash_group, per_s, distance),
         **measured,
     )
 
 
 @dataclass(frozen=True)
-class _Crashed:
-    """Crashes that differ only in their fault. One fault represents them, the same in each such group if all have one in common,
-    because figures of several faults do not belong in one row."""
+class _CrashGroup:
+    """Crashes that differ only in their fault. One fault represents them, because a row cannot mix figures of several faults. It is
+    the same one in every group if the groups have one in common."""
 
     levels: Levels
     loss: CrashLoss
-    every: tuple[CrashLoss, ...]
+    losses: tuple[CrashLoss, ...]
 
     def level(self, name: str) -> FactorValue | None:
         return dict(self.levels).get(name, ORDINARY.get(name))
@@ -184,77 +205,88 @@ class _Crashed:
         return tuple(pair for pair in self.levels if pair[0] != "replication")
 
 
-def _levels(arm: Arm) -> Levels:
+def _levels_without_fault(arm: Arm) -> Levels:
     """Every factor but the fault."""
     return tuple(sorted((name, level) for name, level in arm.factors.items() if name != "fault"))
 
 
-def _crashed(losses: Sequence[CrashLoss], arms: Mapping[str, Arm]) -> list[_Crashed]:
-    groups: dict[Levels, list[CrashLoss]] = {}
+def _crash_groups(losses: Sequence[CrashLoss], arms: Mapping[str, Arm]) -> list[_CrashGroup]:
+    losses_by_levels: dict[Levels, list[CrashLoss]] = {}
     for loss in losses:
-        groups.setdefault(_levels(arms[loss.arm]), []).append(loss)
-    shared = set.intersection(*({loss.fault for loss in found} for found in groups.values())) if groups else set()
-    return [_Crashed(levels, _chosen(found, shared), tuple(found)) for levels, found in groups.items()]
+        losses_by_levels.setdefault(_levels_without_fault(arms[loss.arm]), []).append(loss)
+    shared = (
+        set.intersection(*({loss.fault for loss in group_losses} for group_losses in losses_by_levels.values()))
+        if losses_by_levels
+        else set()
+    )
+    return [
+        _CrashGroup(levels, _representative_loss(group_losses, shared), tuple(group_losses))
+        for levels, group_losses in losses_by_levels.items()
+    ]
 
 
-def _chosen(losses: Sequence[CrashLoss], shared: Container[str]) -> CrashLoss:
-    """The loss that represents the others, by an order fixed beforehand, not by what was found."""
+def _representative_loss(losses: Sequence[CrashLoss], shared: Container[str]) -> CrashLoss:
+    """The loss that represents the group, chosen by a fixed order of faults, not by its figures."""
     return min(losses, key=lambda loss: (loss.fault not in shared, list(FAULTS).index(loss.fault)))
 
 
-def _only_crashed(crashed: Sequence[_Crashed]) -> tuple[TradeRow, ...]:
-    """Rows of a run with crashes only. Costs are over the first comparable row; crashes are not blocks, so they are not paired."""
-    rows: list[TradeRow] = []
-    first: dict[Levels, list[float]] = {}
-    for each in sorted(crashed, key=lambda each: _ORDER.index(each.loss.mode) if each.loss.mode in _ORDER else 9):
-        loss = each.loss
+def _crash_only_rows(crash_groups: Sequence[_CrashGroup]) -> tuple[ModeComparison, ...]:
+    """Rows of a run with crashes only. Costs are relative to the first comparable row, and unpaired, because crashes are not
+    blocks."""
+    rows: list[ModeComparison] = []
+    reference_rates: dict[Levels, list[float]] = {}
+    for group in sorted(
+        crash_groups,
+        key=lambda group: _MODES_BY_SAFETY.index(group.loss.mode) if group.loss.mode in _MODES_BY_SAFETY else 9,
+    ):
+        loss = group.loss
         rates = [point.commits_per_s for point in loss.each if point.commits_per_s > 0]
-        distance = int(each.level("replica_rtt_ns") or loss.replica_rtt_ns)
-        cost = _over(rates, first.get(each.comparable, ()))
-        durability = str(each.level("durability"))
+        distance = int(group.level("replica_rtt_ns") or loss.replica_rtt_ns)
+        cost = _unpaired_ratio(rates, reference_rates.get(group.comparable, ()))
+        durability = str(group.level("durability"))
         rows.append(
             _trade_row(
-                loss.mode, distance, each, loss.commits_per_s, threads=loss.threads, durability=durability, cost=cost
+                loss.mode, distance, group, loss.commits_per_s, threads=loss.threads, durability=durability, cost=cost
             )
         )
-        first.setdefault(each.comparable, rates)
+        reference_rates.setdefault(group.comparable, rates)
     return tuple(rows)
 
 
-def _over(rates: Sequence[float], first: Sequence[float]) -> Estimate | None:
-    if not rates or not first:
+def _unpaired_ratio(rates: Sequence[float], reference_rates: Sequence[float]) -> Estimate | None:
+    if not rates or not reference_rates:
         return None
-    return welch_ratio([math.log(rate) for rate in rates], [math.log(rate) for rate in first])
+    return welch_ratio([math.log(rate) for rate in rates], [math.log(rate) for rate in reference_rates])
 
 
-def _verdict(mode: str, crashed: _Crashed | None, per_s: float, distance: int | None) -> str:
-    every = crashed.every if crashed else ()
+def _verdict(mode: str, crash_group: _CrashGroup | None, per_s: float, distance: int | None) -> str:
+    losses = crash_group.losses if crash_group else ()
     if mode == ALONE:
         return "where a lost machine may take all of its data"
     if mode == ASYNC:
-        return f"where a crash may lose acknowledged commits: {_async_loss(crashed, per_s, distance)}"
+        return f"where a crash may lose acknowledged commits: {_async_loss_clause(crash_group, per_s, distance)}"
     if mode == COMMIT_OFF:
-        return f"where even a crash of the server's program may lose them: {_async_loss(crashed, per_s, distance)}"
+        return f"where even a crash of the server's program may lose them: {_async_loss_clause(crash_group, per_s, distance)}"
     if mode not in SEMI_SYNC:
         return ""
-    lost = sum(loss.lost for loss in every)
-    kept = (
+    lost = sum(loss.lost for loss in losses)
+    loss_clause = (
         f"{lost:,} acknowledged commits were lost, though none should be"
         if lost
         else "no acknowledged commit may be lost"
     )
     if mode == "after-commit":
-        seen = "saw" if any(loss.phantoms for loss in every) else "may see"
-        return f"where {kept}, and it does no harm that readers {seen} commits that a crash undoes"
+        saw = "saw" if any(loss.phantoms for loss in losses) else "may see"
+        return f"where {loss_clause}, and it does no harm that readers {saw} commits that a crash undoes"
     if mode == "remote-write":
-        return f"where {kept} unless both machines die at once"
-    return f"where {kept}, and no reader may see a commit that a crash undoes"
+        return f"where {loss_clause} unless both machines die at once"
+    return f"where {loss_clause}, and no reader may see a commit that a crash undoes"
 
 
-def _async_loss(crashed: _Crashed | None, per_s: float, distance: int | None) -> str:
-    if crashed is not None and crashed.loss.lost:
-        return f"{rate(crashed.loss.lost_per_crash.value)} per crash here"
+def _async_loss_clause(crash_group: _CrashGroup | None, per_s: float, distance: int | None) -> str:
+    if crash_group is not None and crash_group.loss.lost:
+        return f"{rate(crash_group.loss.lost_per_crash.value)} per crash here"
     in_flight = per_s * (distance or 0) / 2e9
-    if crashed is None and in_flight >= 1:
+    if crash_group is None and in_flight >= 1:
         return f"at this rate {rate(in_flight)} are in flight to the replica at any moment"
     return "those in flight when it happens"

@@ -1,4 +1,4 @@
-"""The receipt of a trial's link, and its differences from what was requested. Pure: facts in, receipt and sentences out."""
+"""The receipt of a trial's link, and how that link deviated from the requested one. No I/O."""
 
 from __future__ import annotations
 
@@ -18,77 +18,87 @@ from howfar.units import format_duration_ns, format_rate_bps
 
 
 @dataclass(frozen=True)
-class Lateness:
+class LatenessLimits:
     """Bounds on how late packets may leave, and on the error of the RTT at rest."""
 
-    rtt_to_tolerance: bool
-    """Judge the RTT at rest by the tolerance of a measured RTT, not by what makes a trial void."""
+    strict_rtt: bool
+    """Whether the RTT at rest must be within `rtt_tolerance_ns`, or only within the larger `rtt_void_ns`, which makes a trial void."""
     p999_ns: int
     p999_share: float
-    """Bound for one packet in a thousand: `p999_ns`, or this share of the RTT, whichever is more."""
+    """Bound on the lateness of all but one packet in a thousand: `p999_ns`, or this share of the RTT, whichever is more."""
     mean_ns: float | None
-    """Bound for the mean, summed over both directions; None if not judged."""
+    """Bound on the mean lateness, summed over both directions; None if it is not judged."""
 
 
 MEAN_MAX_SHARE = 0.02
 """Maximum mean lateness as a share of a round trip. A closed loop waits for each round trip, so its throughput is off by this share
 at most, whatever the distribution. A bound on the 99th percentile alone would allow the other 99 packets to be just below it."""
-STRICT = Lateness(rtt_to_tolerance=True, p999_ns=100_000, p999_share=0.01, mean_ns=None)
+STRICT_LIMITS = LatenessLimits(strict_rtt=True, p999_ns=100_000, p999_share=0.01, mean_ns=None)
 """Bounds for a link used alone: one packet in a thousand at most 100 µs or 1 % of the RTT late, RTT at rest within its tolerance."""
-OF_A_PLAN = Lateness(rtt_to_tolerance=False, p999_ns=2_000_000, p999_share=0.1, mean_ns=None)
-"""Bounds for a trial in a run. A transaction of sixteen round trips is 32 packets, so one packet in a thousand affects every thirtieth
-transaction: more than 2 ms (or 10 % of the RTT) shows in the transactions' p99. On two CPUs 0.12 to 0.61 ms were measured with a
-load of two connections, 1.06 to 1.4 ms with sixteen that saturate the CPUs."""
+RUN_LIMITS = LatenessLimits(strict_rtt=False, p999_ns=2_000_000, p999_share=0.1, mean_ns=None)
+"""Bounds for a trial in a run. A transaction of sixteen round trips is 32 packets, so one late packet in a thousand affects every
+thirtieth transaction: a packet more than 2 ms (or 10 % of the RTT) late shows in the transactions' p99. On two CPUs a lateness of 0.12
+to 0.61 ms was measured with a load of two connections, 1.06 to 1.4 ms with sixteen that saturate the CPUs."""
 _ROUND_TRIP_P999_SHARE = 0.2
-GOODPUT_OFF_MAX_SHARE = 0.02
-_RTT_SAID_SHARE = 0.1
+MAX_GOODPUT_DEVIATION = 0.02
+_MAX_UNREPORTED_RTT_ERROR = 0.1
 """Maximum error of an RTT at rest without a warning, as a share; below 0.3 ms the tolerance, which is in µs, is larger."""
 _UNCOUNTED_BYTES = 64 * 1024
-"""Our own traffic, which the server counts but the link does not carry: reading the counters before and after the load."""
+"""Upper bound on our own queries for counters before and after the load, which the server counts but the link does not carry."""
 _UNSENT_BYTES = 16 * 2**20
-"""Bytes that the server has written and its kernel may still hold when the load ends; bytes that it has read have crossed."""
+"""Upper bound on the bytes that the server has written but that its kernel still holds when the load ends. Bytes that the server has
+read have crossed the link."""
 _Z99 = 2.5758
 """Quantile of the normal distribution: 99 % lie within this many standard deviations."""
 
 
-def of_a_trial(round_trip_ns: float) -> Lateness:
-    """Bounds for a trial with this mean round trip, including time in queues at server and link. When many connections wait for each
-    other, a round trip takes up to a hundred RTTs, and a packet late by a small part of it changes little. Hundreds of connections
-    also send at the same moment, and any sender transmits their packets one after the other."""
+def limits_for_trial(round_trip_ns: float) -> LatenessLimits:
+    """Bounds for a trial with this mean round trip, which includes time in queues at server and link; 0 if it is unknown.
+
+    When many connections wait for each other, a round trip takes up to a hundred RTTs, and a packet that is late by a small fraction
+    of that changes little. Hundreds of connections also send at the same moment, and any sender transmits their packets one after the
+    other.
+    """
     return replace(
-        OF_A_PLAN,
-        p999_ns=max(OF_A_PLAN.p999_ns, int(_ROUND_TRIP_P999_SHARE * round_trip_ns)),
-        mean_ns=MEAN_MAX_SHARE * round_trip_ns or None,  # a round trip of 0 is unknown
+        RUN_LIMITS,
+        p999_ns=max(RUN_LIMITS.p999_ns, int(_ROUND_TRIP_P999_SHARE * round_trip_ns)),
+        mean_ns=MEAN_MAX_SHARE * round_trip_ns or None,
     )
 
 
 def rest_warnings(spec: LinkSpec, rest_rtt_ns: int, calibration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Warnings about a link at rest: its RTT, if off by a large share although within the tolerance, and its goodput."""
-    measured_ns, found = calibration["rtt_p50_ns"], goodput_warnings(spec, calibration)
-    off = measured_ns / rest_rtt_ns - 1 if rest_rtt_ns else 0.0
-    if not spec.rtt_ns or abs(off) <= _RTT_SAID_SHARE:
-        return found
-    sentence = (
-        f"the RTT at rest is {format_duration_ns(measured_ns)}, {abs(off):.0%} {'longer' if off > 0 else 'shorter'} than requested: "
+    """Warnings about a link at rest: about its RTT if the error is a large share of it although within the tolerance, and about its
+    goodput."""
+    measured_ns, warnings = calibration["rtt_p50_ns"], goodput_warnings(spec, calibration)
+    deviation = measured_ns / rest_rtt_ns - 1 if rest_rtt_ns else 0.0
+    if not spec.rtt_ns or abs(deviation) <= _MAX_UNREPORTED_RTT_ERROR:
+        return warnings
+    warning = (
+        f"the RTT at rest is {format_duration_ns(measured_ns)}, {abs(deviation):.0%} "
+        f"{'longer' if deviation > 0 else 'shorter'} than requested: "
         "what is measured over this link holds for the measured RTT"
     )
-    return (sentence, *found)
+    return (warning, *warnings)
 
 
 def goodput_warnings(spec: LinkSpec, calibration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Warnings about directions in which a bulk transfer at rest did not match the goodput that the rate allows, or was too slow."""
-    found = []
+    """Warnings about directions whose goodput at rest differs from what the rate allows, or whose rate is too low to measure it."""
+    warnings = []
     for name in DIRECTIONS:
-        expected, got = spec.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
-        if expected is not None and got is None and "goodput_bps" in calibration:
-            found.append(
-                f"goodput {_spaced(name)} is unknown: at {format_rate_bps(expected)} too few segments cross in 10 s"
+        expected, measured = spec.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
+        if expected is not None and measured is None and "goodput_bps" in calibration:
+            warnings.append(
+                f"goodput {_with_space(name)} is unknown: at {format_rate_bps(expected)} too few segments cross in 10 s"
             )
-        if expected is not None and got is not None and abs(got - expected) > GOODPUT_OFF_MAX_SHARE * expected:
-            found.append(
-                f"goodput {_spaced(name)} was {format_rate_bps(got)} where the link allows {format_rate_bps(expected)}"
+        if (
+            expected is not None
+            and measured is not None
+            and abs(measured - expected) > MAX_GOODPUT_DEVIATION * expected
+        ):
+            warnings.append(
+                f"goodput {_with_space(name)} was {format_rate_bps(measured)} where the link allows {format_rate_bps(expected)}"
             )
-    return tuple(found)
+    return tuple(warnings)
 
 
 def link_receipt(
@@ -98,9 +108,9 @@ def link_receipt(
     tcp: Mapping[str, Any],
     changed: bool = False,
 ) -> dict[str, Any]:
-    """The receipt of one trial's link: as requested, as calibrated, at rest before the load, and its counters under the load.
+    """The receipt of one trial's link: as requested, as calibrated, as measured at rest before the load, and its counters under load.
 
-    `tcp`: how the hosts' TCP was configured; `changed`: a script changed the link under the load.
+    `tcp`: how the hosts' TCP was configured; `changed`: whether a script changed the link under the load.
     """
     spec, ready = link.spec, link.ready
     return {
@@ -123,7 +133,7 @@ def link_receipt(
         "compensate_ns": link.compensate_ns,
         "calibration": link.calibration,
         "counters": None if stats is None else stats.model_dump(exclude={"event"}),
-        "effects": None if stats is None or changed else effects_counted(spec, stats),
+        "effects": None if stats is None or changed else effect_shares(spec, stats),
         "mtu": spec.mtu,
         "congestion_control_asked": tcp.get("congestion_control"),
         "tcp": dict(tcp),
@@ -134,161 +144,168 @@ def link_receipt(
 
 
 def link_violations(
-    link: Link, at_rest: RttResult, stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
+    link: Link, at_rest: RttResult, stats: LinkStats | None, limits: LatenessLimits = RUN_LIMITS
 ) -> tuple[str, ...]:
-    """Differences between the link and what was requested. Without counters (`stats` None) only the RTT at rest is checked."""
-    found: tuple[str, ...] = ()
-    if link.backend in SHAPING:  # nothing is requested of a bare cable
-        found = rtt_violations(link.spec, link.rest_rtt_ns(link.spec), at_rest, lateness)
-    return (*found, *counter_violations(link.spec, stats, lateness))
+    """Deviations of the link from the request. Without counters (`stats` None) only the RTT at rest is checked."""
+    violations: tuple[str, ...] = ()
+    if link.backend in SHAPING:  # a bare cable has no requested RTT
+        violations = rtt_violations(link.spec, link.rest_rtt_ns(link.spec), at_rest, limits)
+    return (*violations, *counter_violations(link.spec, stats, limits))
 
 
-def rtt_violations(spec: LinkSpec, rest_rtt_ns: int, at_rest: RttResult, lateness: Lateness) -> tuple[str, ...]:
-    """Violations found by the pings at rest; `rest_rtt_ns` is a ping's expected time over the requested link."""
+def rtt_violations(spec: LinkSpec, expected_ns: int, at_rest: RttResult, limits: LatenessLimits) -> tuple[str, ...]:
+    """Violations found by the pings at rest; `expected_ns` is a ping's expected time over the requested link."""
     allowed_ns = rtt_void_ns(spec.rtt_ns)
-    if (
-        lateness.rtt_to_tolerance and spec.rtt_ns
-    ):  # only where a delay was requested: without one the path's own time cannot be compensated
+    # The tight limit applies only if a delay was requested: without one the path's own time cannot be subtracted from the delay.
+    if limits.strict_rtt and spec.rtt_ns:
         allowed_ns = rtt_tolerance_ns(spec.rtt_ns)
-    if abs(at_rest.p50_ns - rest_rtt_ns) <= allowed_ns:
+    if abs(at_rest.p50_ns - expected_ns) <= allowed_ns:
         return ()
-    seen, requested = format_duration_ns(at_rest.p50_ns), format_duration_ns(spec.rtt_ns)
-    sentence = f"the link's RTT at rest was {seen}, requested {requested}"
-    on_wire_ns = rest_rtt_ns - spec.rtt_ns
-    if on_wire_ns > allowed_ns / 10:
-        sentence += f" and {format_duration_ns(on_wire_ns)} for the ping's own bytes at the rate"
-    return (sentence,)
+    measured, requested = format_duration_ns(at_rest.p50_ns), format_duration_ns(spec.rtt_ns)
+    violation = f"the link's RTT at rest was {measured}, requested {requested}"
+    transmission_ns = expected_ns - spec.rtt_ns
+    if transmission_ns > allowed_ns / 10:
+        violation += f" and {format_duration_ns(transmission_ns)} for the ping's own bytes at the rate"
+    return (violation,)
 
 
-def counter_violations(spec: LinkSpec, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+def counter_violations(spec: LinkSpec, stats: LinkStats | None, limits: LatenessLimits) -> tuple[str, ...]:
     """Violations found in the link's counters."""
     if stats is None:
         return ()
-    found = [
+    violations = [
         sentence
         for name in DIRECTIONS
-        for sentence in _direction_violations(spec, _spaced(name), getattr(stats, name), lateness)
+        for sentence in _direction_violations(spec, _with_space(name), getattr(stats, name), limits)
     ]
-    return (*found, *_mean_violations(stats, lateness))
+    return (*violations, *_mean_violations(stats, limits))
 
 
-def unproved(stats: LinkStats | None) -> tuple[str, ...]:
-    """What remains unknown about a link without violations, and why."""
+def unknown_properties(stats: LinkStats | None) -> tuple[str, ...]:
+    """Sentences on what remains unknown about a link without violations, and why."""
     if stats is None:
         return ("the back-end counts nothing: whether the link dropped or delayed packets is unknown",)
     if not (stats.to_server.packets or stats.to_client.packets):
         return ("not one packet crossed the link: what it would have done to one is unknown",)
     return tuple(
-        f"the kernel does not tell whether packets were dropped before the link {_spaced(name)} saw them"
+        f"the kernel does not tell whether packets were dropped before the link {_with_space(name)} saw them"
         for name in DIRECTIONS
         if getattr(stats, name).drops.socket is None
     )
 
 
 def crossing_violations(stats: LinkStats, metrics: ServerMetrics) -> tuple[str, ...]:
-    """Violations if the load's bytes did not all cross the link. `metrics`: the server's, since the link's counters were reset;
-    counts that are None are not checked."""
-    found = []
+    """Violations if some of the load's bytes did not cross the link. `metrics`: the server's counters since the link's counters were
+    reset; those that are None are not checked."""
+    violations = []
     for name, direction, bytes_counted, slack in (
         ("to server", stats.to_server, metrics.bytes_received, _UNCOUNTED_BYTES),
         ("to client", stats.to_client, metrics.bytes_sent, _UNCOUNTED_BYTES + _UNSENT_BYTES),
     ):
         if direction.packets == 0:
-            found.append(f"no packet crossed the link {name}: the load took another path")
+            violations.append(f"no packet crossed the link {name}: the load took another path")
         elif direction.wire_bytes + slack < (bytes_counted or 0):
-            found.append(
+            violations.append(
                 f"the link {name} carried {direction.wire_bytes} bytes, the server counted {bytes_counted}: "
                 "not all of the load went over it"
             )
-    return tuple(found)
+    return tuple(violations)
 
 
-def _direction_violations(spec: LinkSpec, name: str, direction: DirectionStats, lateness: Lateness) -> list[str]:
-    found = []
+def _direction_violations(spec: LinkSpec, name: str, direction: DirectionStats, limits: LatenessLimits) -> list[str]:
+    violations = []
     drops = direction.drops
     if drops.arena or drops.socket or drops.transmit:
         socket = "unknown" if drops.socket is None else str(drops.socket)
-        found.append(
+        violations.append(
             f"the link {name} lost what no queue explains "
             f"(segments: arena {drops.arena}, transmit {drops.transmit}; packets: socket {socket})"
         )
-    late_ns, limit_ns = direction.lateness_p999_ns, max(lateness.p999_ns, lateness.p999_share * spec.rtt_ns)
+    late_ns, limit_ns = direction.lateness_p999_ns, max(limits.p999_ns, limits.p999_share * spec.rtt_ns)
     if late_ns > limit_ns:
-        found.append(
+        violations.append(
             f"the link {name} was late by {format_duration_ns(late_ns)} (p99.9, "
             f"allowed {format_duration_ns(limit_ns)}): the machine was too busy, or the emulator was stopped"
         )
-    return found
+    return violations
 
 
-def _mean_violations(stats: LinkStats, lateness: Lateness) -> list[str]:
+def _mean_violations(stats: LinkStats, limits: LatenessLimits) -> list[str]:
     means = [getattr(stats, name).lateness_mean_ns for name in DIRECTIONS]
-    if lateness.mean_ns is None or any(mean is None for mean in means):
+    if limits.mean_ns is None or any(mean is None for mean in means):
         return []
-    off_ns = sum(means)
-    if abs(off_ns) <= lateness.mean_ns:
+    mean_ns = sum(means)
+    if abs(mean_ns) <= limits.mean_ns:
         return []
-    changed, allowed = "longer" if off_ns > 0 else "shorter", format_duration_ns(lateness.mean_ns)
-    sentence = f"the link made each round trip {format_duration_ns(abs(off_ns))} {changed} on average"
-    why = "the machine was too busy for the emulator"
-    return [f"{sentence} (allowed {allowed}, {MEAN_MAX_SHARE:.0%} of a round trip): {why}"]
+    longer_or_shorter, allowed = "longer" if mean_ns > 0 else "shorter", format_duration_ns(limits.mean_ns)
+    sentence = f"the link made each round trip {format_duration_ns(abs(mean_ns))} {longer_or_shorter} on average"
+    reason = "the machine was too busy for the emulator"
+    return [f"{sentence} (allowed {allowed}, {MEAN_MAX_SHARE:.0%} of a round trip): {reason}"]
 
 
-def effects_counted(spec: LinkSpec, stats: LinkStats) -> dict[DirectionName, dict[str, dict[str, Any]]]:
-    """Requested and counted share of each random effect, relative to the segments that the effect applied to."""
-    return {name: _counted(spec.direction(name), getattr(stats, name)) for name in DIRECTIONS}
+def effect_shares(spec: LinkSpec, stats: LinkStats) -> dict[DirectionName, dict[str, dict[str, Any]]]:
+    """Requested and counted share of each random effect among the segments that the effect applied to."""
+    return {name: _direction_effect_shares(spec.direction(name), getattr(stats, name)) for name in DIRECTIONS}
 
 
 def effect_warnings(spec: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
-    """Warnings about effects whose counts contradict what was requested at 99 % confidence; one in a hundred does so by chance."""
+    """Warnings about effects whose requested share is outside the 99 % interval of the counted share. One in a hundred is by
+    chance."""
     if stats is None:
         return ()
     return tuple(
-        f"{effect} {_spaced(name)}: requested {row['asked']:.3%}, counted {row['counted']:.3%} of {row['of']} segments "
+        f"{effect} {_with_space(name)}: requested {row['asked']:.3%}, counted {row['counted']:.3%} of {row['of']} segments "
         f"(99 % interval {row['low']:.3%} to {row['high']:.3%})"
-        for name, rows in effects_counted(spec, stats).items()
+        for name, rows in effect_shares(spec, stats).items()
         for effect, row in rows.items()
         if not row["low"] <= row["asked"] <= row["high"]
     )
 
 
-def _counted(direction: DirectionSpec, seen: DirectionStats) -> dict[str, dict[str, Any]]:
-    drops = seen.drops
+def _direction_effect_shares(direction: DirectionSpec, stats: DirectionStats) -> dict[str, dict[str, Any]]:
+    drops = stats.drops
     rows = {}
     if direction.loss is not None:
-        # Both are counted when a segment arrives, so segments still in flight at the end are in both.
-        rows["loss"] = _row(loss_share(direction.loss), drops.loss, seen.admitted, _clumping(direction.loss))
-    passed = max(seen.segments - seen.duplicated, 0)  # these are counted when a segment leaves
+        # Losses and admissions are both counted when a segment arrives, so both include segments still in flight at the end.
+        rows["loss"] = _share_row(
+            loss_share(direction.loss), drops.loss, stats.admitted, _variance_inflation(direction.loss)
+        )
+    passed = max(stats.segments - stats.duplicated, 0)  # duplicates and corruption are counted when a segment leaves
     if direction.duplicate:
-        rows["duplicate"] = _row(direction.duplicate, seen.duplicated, passed, 1.0)
+        rows["duplicate"] = _share_row(direction.duplicate, stats.duplicated, passed, 1.0)
     if direction.corrupt:
-        rows["corrupt"] = _row(direction.corrupt, seen.corrupted, passed, 1.0)
+        rows["corrupt"] = _share_row(direction.corrupt, stats.corrupted, passed, 1.0)
     return rows
 
 
-def _clumping(loss: IndependentLoss | BurstLoss) -> float:
-    """Variance of the share of lost segments, relative to that of independent losses: bursts leave fewer independent events."""
+def _variance_inflation(loss: IndependentLoss | BurstLoss) -> float:
+    """Variance of the share of lost segments, relative to its variance if losses were independent; bursts increase it."""
     if isinstance(loss, IndependentLoss):
         return 1.0
-    share, moves = loss_share(loss), loss.to_bad + loss.to_good
-    if not 0 < share < 1 or moves == 0:
+    share, transitions = loss_share(loss), loss.to_bad + loss.to_good
+    if not 0 < share < 1 or transitions == 0:
         return 1.0
-    bad = loss.to_bad / moves
-    apart = (loss.loss_bad - loss.loss_good) ** 2 * bad * (1 - bad)
-    return 1 + 2 * apart * (1 - moves) / moves / (share * (1 - share))
+    bad_share = loss.to_bad / transitions
+    between_states = (loss.loss_bad - loss.loss_good) ** 2 * bad_share * (1 - bad_share)
+    return 1 + 2 * between_states * (1 - transitions) / transitions / (share * (1 - share))
 
 
-def _row(expected: float, count: int, of: int, clumping: float) -> dict[str, Any]:
-    """One effect's counts with the Wilson interval of its share, using the effective sample size."""
-    counted = count / of if of else 0.0
+def _share_row(expected: float, count: int, total: int, inflation: float) -> dict[str, Any]:
+    """One effect's counts, and the Wilson interval of its share. `inflation`: the variance inflation, which reduces the effective
+    sample size."""
+    counted = count / total if total else 0.0
     low, high = 0.0, 1.0
-    if of:
-        worth = of / max(clumping, 1e-9)
-        middle = (counted + _Z99**2 / (2 * worth)) / (1 + _Z99**2 / worth)
-        half = _Z99 / (1 + _Z99**2 / worth) * math.sqrt(counted * (1 - counted) / worth + _Z99**2 / (4 * worth**2))
-        low, high = max(middle - half, 0.0), min(middle + half, 1.0)
-    return {"asked": expected, "counted": counted, "count": count, "of": of, "low": low, "high": high}
+    if total:
+        effective_n = total / max(inflation, 1e-9)
+        center = (counted + _Z99**2 / (2 * effective_n)) / (1 + _Z99**2 / effective_n)
+        half_width = (
+            _Z99
+            / (1 + _Z99**2 / effective_n)
+            * math.sqrt(counted * (1 - counted) / effective_n + _Z99**2 / (4 * effective_n**2))
+        )
+        low, high = max(center - half_width, 0.0), min(center + half_width, 1.0)
+    return {"asked": expected, "counted": counted, "count": count, "of": total, "low": low, "high": high}
 
 
-def _spaced(name: DirectionName) -> str:
+def _with_space(name: DirectionName) -> str:
     return name.replace("_", " ")

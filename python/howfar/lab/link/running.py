@@ -1,6 +1,6 @@
 """A running link between both hosts: a back-end's link, and the echo server that measures it.
 
-It is at rest (no effects except rate and delay) during calibration and probes; `arm` turns all effects on for a load.
+The link is at rest (no effects except rate and delay) during calibration and probes. `Link.arm` turns all effects on for a load.
 """
 
 from __future__ import annotations
@@ -29,60 +29,62 @@ from howfar.lab.link.backends import DEFAULT, Backend, BackendLink, backends, fi
 from howfar.lab.link.spec import DIRECTIONS, DirectionName, LinkSpec
 from howfar.lab.network import Host, Network, build_network, share_cpus, usable_cpus
 
-_ROUNDS = 4
-_ROUNDS_AGAIN = 2
-"""Maximum rounds of a calibration that starts from the result of an earlier one."""
-ALIKE_SHARE = 0.1
-"""Links whose RTTs differ by at most this share use the same correction: it is the cost of hosts and emulator, which does not depend
-on the delay. So two such links, for example those of a control and its baseline, differ by exactly what was requested."""
+_MAX_ROUNDS = 4
+_MAX_ROUNDS_WITH_PREVIOUS = 2
+"""Maximum rounds of a calibration that starts from the result of a previous one."""
+SIMILAR_RTT_SHARE = 0.1
+"""Links whose RTTs differ by at most this share use the same correction, because the cost of hosts and emulator does not depend on the
+delay. So two such links, for example those of a control and its baseline, differ by exactly what was requested."""
 _DAMPING = 2
 """The first round of each calibration subtracts the full excess, so that calibration errors are independent and show in the scatter
 between blocks; each later round subtracts the remaining excess divided by this, so that one noisy round cannot undo the others."""
-_PROBE_NS = 100_000_000
-"""A probe of the RTT takes about this long, within 10 to 400 pings."""
-_PROBES = 5
-_PROBES_NS = 500_000_000
-"""A round is the median of five probes, each with its own connection and process. Fewer if a probe takes long: at such an RTT the
-microseconds of waking up do not matter."""
-_WARMUP_NS, _WARMUP_MAX_NS = 1_000_000_000, 10_000_000_000
+_PROBE_DURATION_NS = 100_000_000
+"""Approximate duration of a probe of the RTT, which has between 10 and 400 pings."""
+_MAX_PROBES = 5
+_ROUND_DURATION_NS = 500_000_000
+"""Duration of a round. Its result is the median of up to five probes, each with its own connection and process. A long RTT gets fewer
+probes, because there the microseconds of waking up do not matter."""
+_WARMUP_NS, _MAX_PHASE_NS = 1_000_000_000, 10_000_000_000
 _WARMUP_RTTS = 70
-"""A congestion window grows from 10 segments, and cubic needs time to recover from the first loss: with 0.2 s of warm-up the goodput
-was up to 2 % off, with 1 s it was right; at 100 ms and 1 Gb/s it was at 91 % with 3 s, but right with 8 s."""
+"""Warm-up in RTTs, in addition to `_WARMUP_NS`. A congestion window grows from 10 segments, and cubic needs time to recover from the
+first loss. With 0.2 s of warm-up the goodput was up to 2 % off, with 1 s it was right; at 100 ms and 1 Gb/s it was at 91 % with 3 s,
+but right with 8 s."""
 _GOODPUT_RTTS = 10
 _GOODPUT_SEGMENTS = 100
-"""A window with fewer full segments yields no goodput: one more or less at its ends is above 1 %, and the first may be late."""
-_MOST_NS = 75_000
-"""Maximum that is subtracted from each direction. The path to and from the emulator costs some tens of microseconds; any further
-excess comes from a machine that was busy at that moment. Subtracting that permanently would leave a link that is too short once the
+"""Minimum number of full segments in a window. With fewer, one segment more or less at the window's ends changes the goodput by over
+1 %, and the first segment may be late."""
+_MAX_COMPENSATION_NS = 75_000
+"""Maximum time that is subtracted from the delay of each direction. The path to and from the emulator costs some tens of microseconds;
+any further excess comes from a machine that was busy at that moment. Subtracting that too would make the link's RTT too short once the
 machine is quiet."""
 
 
 def ping_count(rtt_ns: int) -> int:
     """The number of pings that fit in about 0.1 s."""
-    return min(max(_PROBE_NS // max(rtt_ns, 1), 10), 400)
+    return min(max(_PROBE_DURATION_NS // max(rtt_ns, 1), 10), 400)
 
 
 def probe_count(rtt_ns: int) -> int:
-    """Number of probes in a round of calibration."""
-    return min(max(_PROBES_NS // max(ping_count(rtt_ns) * rtt_ns, 1), 1), _PROBES)
+    """The number of probes in a round of calibration."""
+    return min(max(_ROUND_DURATION_NS // max(ping_count(rtt_ns) * rtt_ns, 1), 1), _MAX_PROBES)
 
 
 def goodput_times_ns(rtt_ns: int, segment_ns: int = 0) -> tuple[int, int]:
-    """Warm-up and measured window of a bulk transfer; `segment_ns`: transmission time of a full segment."""
-    warmup_ns = min(_WARMUP_NS + _WARMUP_RTTS * rtt_ns, _WARMUP_MAX_NS)
-    longest_of = max(_WARMUP_NS // 2, _GOODPUT_RTTS * rtt_ns, _GOODPUT_SEGMENTS * segment_ns)
-    return warmup_ns, min(longest_of, _WARMUP_MAX_NS)
+    """Durations of the warm-up and the measured window of a bulk transfer. `segment_ns`: transmission time of a full segment."""
+    warmup_ns = min(_WARMUP_NS + _WARMUP_RTTS * rtt_ns, _MAX_PHASE_NS)
+    window_ns = max(_WARMUP_NS // 2, _GOODPUT_RTTS * rtt_ns, _GOODPUT_SEGMENTS * segment_ns)
+    return warmup_ns, min(window_ns, _MAX_PHASE_NS)
 
 
 def can_count_goodput(segment_ns: int) -> bool:
-    """Whether the longest window holds enough segments for a figure."""
-    return _GOODPUT_SEGMENTS * segment_ns <= _WARMUP_MAX_NS
+    """Whether the longest possible window holds enough segments to measure a goodput."""
+    return _GOODPUT_SEGMENTS * segment_ns <= _MAX_PHASE_NS
 
 
 class Calibrated(Protocol):
     """The part of `Link` that `calibrate` needs."""
 
-    def set_calm(self, spec: LinkSpec, compensate_ns: int) -> None: ...
+    def set_without_effects(self, spec: LinkSpec, compensate_ns: int) -> None: ...
     def rest_rtt_ns(self, spec: LinkSpec) -> int: ...
     def ping(self) -> RttResult: ...
     def ping_from_idle(self) -> RttResult: ...
@@ -91,84 +93,88 @@ class Calibrated(Protocol):
 
 
 def compensation_ns(spec: LinkSpec, present_ns: int, excess_ns: int) -> int:
-    """The new correction of each direction: `present_ns` plus half of the excess, at least 0, at most `_MOST_NS` and the delay."""
-    return min(max(present_ns + excess_ns // 2, 0), _MOST_NS, *(spec.delay_ns(name) for name in DIRECTIONS))
+    """The new correction of each direction: the present one plus half of the RTT's excess, limited to 0, `_MAX_COMPENSATION_NS` and
+    the delay."""
+    return min(max(present_ns + excess_ns // 2, 0), _MAX_COMPENSATION_NS, *(spec.delay_ns(name) for name in DIRECTIONS))
 
 
 def calibrate(
-    link: Calibrated, spec: LinkSpec, *, with_goodput: bool, before: Mapping[str, Any] | None = None
+    link: Calibrated, spec: LinkSpec, *, with_goodput: bool, previous: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Subtract half of the RTT's excess from each direction, until the RTT is right or no more may be subtracted.
+    """Calibrate a link: subtract half of the RTT's excess from the delay of each direction, until the RTT is right or no more may be
+    subtracted.
 
-    The last round measures the final setting. `with_goodput`: also one bulk transfer per direction, which takes seconds. `before`:
-    the result of an earlier calibration to start from; results that do not change from block to block are taken from it.
+    The last round measures the final setting. `with_goodput`: also run one bulk transfer per direction, which takes seconds.
+    `previous`: the result of an earlier calibration to start from; it also provides the results that are not measured again.
     """
-    compensate, rest_rtt_ns = int(before["compensate_ns"]) if before else 0, link.rest_rtt_ns(spec)
-    most = _ROUNDS_AGAIN if before else _ROUNDS
+    compensate_ns, rest_rtt_ns = int(previous["compensate_ns"]) if previous else 0, link.rest_rtt_ns(spec)
+    max_rounds = _MAX_ROUNDS_WITH_PREVIOUS if previous else _MAX_ROUNDS
     rounds: list[dict[str, Any]] = []
     while True:
-        link.set_calm(spec, compensate)
+        link.set_without_effects(spec, compensate_ns)
         probes = [link.ping() for _ in range(probe_count(rest_rtt_ns))]
         rtt_ns = int(statistics.median(probe.p50_ns for probe in probes))
         rounds.append(
             {
-                "compensate_ns": compensate,
+                "compensate_ns": compensate_ns,
                 "rtt_p50_ns": rtt_ns,
                 "rtt_p50s_ns": [probe.p50_ns for probe in probes],
             }
         )
         # Other activity can only lengthen a round trip, so the fastest probe is the best estimate of the path's own cost.
-        excess = min(probe.p50_ns for probe in probes) - rest_rtt_ns
-        better = compensation_ns(spec, compensate, excess if len(rounds) == 1 else excess // _DAMPING)
-        right = not before and abs(excess) < spec.rtt_ns // 100
-        if len(rounds) == most or better == compensate or right:
+        excess_ns = min(probe.p50_ns for probe in probes) - rest_rtt_ns
+        next_compensate_ns = compensation_ns(
+            spec, compensate_ns, excess_ns if len(rounds) == 1 else excess_ns // _DAMPING
+        )
+        is_accurate = not previous and abs(excess_ns) < spec.rtt_ns // 100
+        if len(rounds) == max_rounds or next_compensate_ns == compensate_ns or is_accurate:
             break
-        compensate = better
-    found: dict[str, Any] = {
-        "compensate_ns": compensate,
+        compensate_ns = next_compensate_ns
+    calibration: dict[str, Any] = {
+        "compensate_ns": compensate_ns,
         "rest_rtt_ns": rest_rtt_ns,
         "rounds": rounds,
         "rtt_p50_ns": rtt_ns,
         "rtt_p99_ns": int(statistics.median(probe.p99_ns for probe in probes)),
     }
-    if before:
-        return {**before, **found}
-    found |= {
+    if previous:
+        return {**previous, **calibration}
+    calibration |= {
         "rtt_from_idle_p50_ns": link.ping_from_idle().p50_ns,
     }
-    return {**found, **measure_goodput(link, spec)} if with_goodput else found
+    return {**calibration, **measure_goodput(link, spec)} if with_goodput else calibration
 
 
 def measure_goodput(link: Calibrated, spec: LinkSpec) -> dict[str, Any]:
-    """Measure bulk transfers over the link at rest, one direction after the other. A direction that is too slow has no figure."""
+    """Measure bulk transfers over the link at rest, one direction after the other. A direction whose rate is too low has no result."""
     results = {name: link.goodput(name == "to_server") for name in DIRECTIONS}
-    found = {name: result for name, result in results.items() if result is not None}
-    one = next(iter(found.values()), None)
+    measured = {name: result for name, result in results.items() if result is not None}
+    any_result = next(iter(measured.values()), None)
     expected = {name: spec.expected_goodput_bps(name) for name in DIRECTIONS}
     stats = link.counters(reset=True)
     drops = None
     if stats is not None:
         drops = {name: getattr(stats, name).drops.model_dump() for name in DIRECTIONS}
     return {
-        "goodput_bps": {name: result.bits_per_second for name, result in found.items()},
+        "goodput_bps": {name: result.bits_per_second for name, result in measured.items()},
         "expected_goodput_bps": expected["to_server"] if expected["to_server"] == expected["to_client"] else None,
         "expected_goodput_bps_each_way": expected,
         "goodput_ceiling": f"payload: {spec.payload_share:.2%} of the bytes on the wire",
-        "retransmits": {name: result.retransmits for name, result in found.items()},
-        "congestion_control": None if one is None else one.congestion_control,
-        "mss": None if one is None else one.mss,
+        "retransmits": {name: result.retransmits for name, result in measured.items()},
+        "congestion_control": None if any_result is None else any_result.congestion_control,
+        "mss": None if any_result is None else any_result.mss,
         "drops": drops,
     }
 
 
-def _alike(one: LinkSpec, other: LinkSpec) -> bool:
-    """Whether two links differ only in their RTTs, and those by at most `ALIKE_SHARE`."""
-    near = abs(one.rtt_ns - other.rtt_ns) <= ALIKE_SHARE * min(one.rtt_ns, other.rtt_ns)
-    return near and replace(one, rtt_ns=other.rtt_ns) == other
+def _differ_only_in_rtt(first: LinkSpec, second: LinkSpec) -> bool:
+    """Whether two links differ only in their RTTs, and by at most `SIMILAR_RTT_SHARE`."""
+    are_similar = abs(first.rtt_ns - second.rtt_ns) <= SIMILAR_RTT_SHARE * min(first.rtt_ns, second.rtt_ns)
+    return are_similar and replace(first, rtt_ns=second.rtt_ns) == second
 
 
-_PING_PATIENCE_NS = 10_000_000_000
-"""Time allowed beyond the counted round trips: the probe makes some before them, the first of which is slow."""
+_PING_TIMEOUT_NS = 10_000_000_000
+"""Time allowed in addition to four times the measured round trips: the probe makes some before them, the first of which is slow."""
 
 
 @dataclass
@@ -183,14 +189,15 @@ class Link:
     spec: LinkSpec
     backend: str = DEFAULT
     with_goodput: bool = True
-    """Calibration also measures the goodput."""
+    """Whether calibration also measures the goodput."""
     compensate_ns: int = 0
-    """Time subtracted from the delay of each direction; once `spec` is calibrated, the result of that calibration."""
+    """Time subtracted from the delay of each direction: the result of the calibration of `spec`."""
     calibrations: dict[LinkSpec, dict[str, Any]] = field(default_factory=dict)
-    """The latest calibration of each link, by the link at rest."""
-    in_batch: set[LinkSpec] = field(default_factory=set)
-    """Links at rest that were calibrated, or took over a calibration, since `begin_batch`."""
+    """The latest calibration of each specification that this link has had, by `LinkSpec.without_effects`."""
+    calibrated_in_batch: set[LinkSpec] = field(default_factory=set)
+    """Keys of `calibrations` that were measured, or taken from a similar link, since `begin_batch`."""
     armed: bool = False
+    """Whether the effects are on."""
 
     @property
     def pid(self) -> int | None:
@@ -202,88 +209,93 @@ class Link:
 
     @property
     def calibration(self) -> dict[str, Any]:
-        """The calibration of the link as now requested."""
-        return self.calibrations[self.spec.calm()]
+        """The calibration of `spec`."""
+        return self.calibrations[self.spec.without_effects()]
 
     @property
     def waking_ns(self) -> float:
-        """Extra time of a round trip when the CPUs of both ends are asleep, according to the calibration."""
-        found = self.calibration
-        return float(max(found["rtt_from_idle_p50_ns"] - found["rtt_p50_ns"], 0))
+        """Extra time of a round trip when the CPUs of both ends must first wake up, according to the calibration."""
+        calibration = self.calibration
+        return float(max(calibration["rtt_from_idle_p50_ns"] - calibration["rtt_p50_ns"], 0))
 
     def alive(self) -> bool:
-        """Whether both emulator and echo server run."""
+        """Whether emulator and echo server are both running."""
         return self.backend_link.alive() and self.echo.alive()
 
     def begin_batch(self) -> None:
-        """Start a batch: each link is calibrated again when it is next requested."""
-        self.in_batch.clear()
+        """Start a batch: each specification is calibrated again when it is next requested."""
+        self.calibrated_in_batch.clear()
 
     def shape(self, spec: LinkSpec) -> dict[str, Any]:
-        """Set the link, at rest, to `spec`; calibrate it once per batch. Raises LinkFailed, EngineError."""
-        calm = spec.calm()
-        if calm not in self.in_batch:
-            alike = next((other for other in self.in_batch if _alike(calm, other)), None)
-            if alike is None:
-                before = self.calibrations.get(calm)
-                found = calibrate(self, calm, with_goodput=self.with_goodput, before=before)
+        """Set the link to `spec`, at rest, and calibrate it if this batch has not done so yet. Returns the calibration.
+
+        Raises LinkFailed, EngineError.
+        """
+        at_rest = spec.without_effects()
+        if at_rest not in self.calibrated_in_batch:
+            similar = next((other for other in self.calibrated_in_batch if _differ_only_in_rtt(at_rest, other)), None)
+            if similar is None:
+                previous = self.calibrations.get(at_rest)
+                result = calibrate(self, at_rest, with_goodput=self.with_goodput, previous=previous)
             else:
-                found = {**self.calibrations[alike], "of_rtt_ns": alike.rtt_ns}
-            self.calibrations[calm] = found
-            self.in_batch.add(calm)
-        known = self.calibrations[calm]
-        self.set_calm(spec, int(known["compensate_ns"]))
-        return known
+                result = {**self.calibrations[similar], "of_rtt_ns": similar.rtt_ns}
+            self.calibrations[at_rest] = result
+            self.calibrated_in_batch.add(at_rest)
+        calibration = self.calibrations[at_rest]
+        self.set_without_effects(spec, int(calibration["compensate_ns"]))
+        return calibration
 
     def rest_rtt_ns(self, spec: LinkSpec) -> int:
-        """Expected time of our ping over such a link at rest. If the back-end does not charge a lone packet for the rate, the ping's
-        transmission takes no time."""
+        """Expected time of our ping over a link of this specification at rest. It includes the ping's transmission time, except with a
+        back-end that delays a lone packet by no transmission time."""
         return spec.rest_rtt_ns if backends()[self.backend].CHARGES_LONE_PACKETS else spec.rtt_ns
 
     def queue_bytes(self, name: DirectionName) -> int:
-        """The actual length of the queue; the back-end refuses explicit requests below its minimum."""
-        return max(self.spec.queue_bytes(name), backends()[self.backend].QUEUE_LEAST_BYTES)
+        """The actual length of the queue: the default is raised to the back-end's minimum, which refuses explicit requests below
+        it."""
+        return max(self.spec.queue_bytes(name), backends()[self.backend].MIN_QUEUE_BYTES)
 
     def measure_goodput(self) -> None:
         """Add the goodput to a calibration that was made without it. The link must be at rest."""
         if "goodput_bps" not in self.calibration:
-            self.calibration.update(measure_goodput(self, self.spec.calm()))
+            self.calibration.update(measure_goodput(self, self.spec.without_effects()))
 
     def arm(self) -> None:
-        """Turn the effects on. Schedules begin now; random decisions continue their previous sequence."""
+        """Turn the effects on. Outages and rate traces begin now; random decisions continue their previous sequence."""
         self.backend_link.set(self.spec, self.compensate_ns, 0)
         self.armed = True
 
     def change(self, spec: LinkSpec, elapsed_ns: int) -> None:
-        """Switch to another link now, `elapsed_ns` after `arm`, without losing a packet and without measuring. The correction is that
-        of this link's calibration if it has one, else the present correction."""
-        known = self.calibrations.get(spec.calm())
-        compensate_ns = self.compensate_ns if known is None else int(known["compensate_ns"])
+        """Switch to another specification now, `elapsed_ns` after `arm`, without losing a packet and without measuring. The correction
+        is that of the specification's calibration if it has one, else the present correction."""
+        calibration = self.calibrations.get(spec.without_effects())
+        compensate_ns = self.compensate_ns if calibration is None else int(calibration["compensate_ns"])
         self.backend_link.set(spec, min(compensate_ns, *(spec.delay_ns(name) for name in DIRECTIONS)), elapsed_ns)
 
-    def set_calm(self, spec: LinkSpec, compensate_ns: int) -> None:
-        """Set the link, at rest, with `compensate_ns` subtracted from the delay of each direction."""
-        self.backend_link.set(spec.calm(), compensate_ns, 0)
+    def set_without_effects(self, spec: LinkSpec, compensate_ns: int) -> None:
+        """Set the link to `spec`, at rest, with `compensate_ns` subtracted from the delay of each direction."""
+        self.backend_link.set(spec.without_effects(), compensate_ns, 0)
         self.spec, self.compensate_ns, self.armed = spec, compensate_ns, False
 
     def ping(self) -> RttResult:
-        """The present RTT with processors kept awake, so that it contains the link's time but no wake-ups."""
+        """Measure the present RTT with the CPUs kept awake, so that it contains the link's time but no wake-ups."""
         with awake(usable_cpus()):
             return self.ping_from_idle()
 
     def ping_from_idle(self) -> RttResult:
-        """The present RTT as any program finds it: if processors sleep, it includes waking both ends."""
+        """Measure the present RTT as any program sees it: if the CPUs are idle, it includes waking them at both ends."""
         rest_rtt_ns = self.rest_rtt_ns(self.spec)
         count = ping_count(rest_rtt_ns)
-        longest_ns = _PING_PATIENCE_NS + 4 * count * rest_rtt_ns
-        job = RttJob(host=self.network.ends.server_address, port=self.echo_port, count=count, timeout_ns=longest_ns)
+        timeout_ns = _PING_TIMEOUT_NS + 4 * count * rest_rtt_ns
+        job = RttJob(host=self.network.ends.server_address, port=self.echo_port, count=count, timeout_ns=timeout_ns)
         result = run_probe(job, self.client)
         if not isinstance(result, RttResult):
             raise LinkFailed(f"the RTT probe answered {result.event!r} instead of an RTT")
         return result
 
     def goodput(self, to_server: bool) -> GoodputResult | None:
-        """Run one bulk transfer, with a warm-up in which the congestion window opens. None if the rate is too low for a figure."""
+        """Measure one bulk transfer, after a warm-up in which the congestion window opens. None if the rate is too low to measure
+        it."""
         direction: DirectionName = "to_server" if to_server else "to_client"
         segment_ns = self.spec.segment_ns(direction)
         if not can_count_goodput(segment_ns):
@@ -302,9 +314,10 @@ class Link:
         return result
 
     def at_rest(self) -> RttResult:
-        """The RTT before a load, effects off. Measured once: waiting for a quiet moment would favour the paths that have a link."""
+        """Measure the RTT before a load, with the effects off. It is measured only once: repeating until the machine is quiet would
+        favour the paths that have a link."""
         if self.armed:
-            self.set_calm(self.spec, self.compensate_ns)
+            self.set_without_effects(self.spec, self.compensate_ns)
         return self.ping()
 
     def counters(self, *, reset: bool = False) -> LinkStats | None:
@@ -312,11 +325,11 @@ class Link:
         return self.backend_link.stats(reset=reset)
 
     def stats(self, *, reset: bool = False) -> LinkStats:
-        """Counters of a back-end that must have them. Raises LinkFailed."""
-        found = self.counters(reset=reset)
-        if found is None:
+        """Counters since the last reset. Raises LinkFailed if this back-end has none."""
+        stats = self.counters(reset=reset)
+        if stats is None:
             raise LinkFailed(f"the link back-end {self.backend} counts nothing", "Use --link-backend packet.")
-        return found
+        return stats
 
 
 @contextmanager
@@ -330,8 +343,8 @@ def open_link(
     backend: str = DEFAULT,
     with_goodput: bool = True,
 ) -> Iterator[Link]:
-    """Cable the hosts, start emulator and echo server, shape and calibrate the link, beginning with `calibrations` of an earlier one.
-    All of it is removed on leaving.
+    """Cable the hosts, start emulator and echo server, set the link to `spec` and calibrate it, starting from the `calibrations` of an
+    earlier link. Leaving removes everything.
 
     Raises UsageError, LinkFailed, EngineError.
     """
@@ -362,11 +375,11 @@ _QDISCS = {
     "htb": "htb default 1",
     "netem": "netem delay 1ms",
 }
-_SCRATCH = "scratch0"
+_SCRATCH_DEVICE = "scratch0"
 
 
 @dataclass(frozen=True)
-class Presence:
+class BackendStatus:
     name: str
     about: str
     works: bool
@@ -374,33 +387,33 @@ class Presence:
     """Findings, or the reason why it does not work."""
 
 
-def try_all() -> tuple[Presence, ...]:
-    """Try every back-end. Call in the sandbox."""
+def try_backends() -> tuple[BackendStatus, ...]:
+    """Find out which back-ends work, by using each. Call in the sandbox."""
     assert sandbox.inside(), "a trial elsewhere would touch the machine's network"
-    return tuple(_try(backend) for backend in backends().values())
+    return tuple(_try_backend(backend) for backend in backends().values())
 
 
-def _try(backend: Backend) -> Presence:
+def _try_backend(backend: Backend) -> BackendStatus:
     notes: list[str] = []
     try:
-        with ExitStack() as ledger:
-            network = build_network(ledger)
+        with ExitStack() as stack:
+            network = build_network(stack)
             shares = share_cpus(usable_cpus())
-            bare = LinkSpec(rtt_ns=0, rate_bps=None)
-            spec = bare if backend.NAME == "none" else replace(bare, rate_bps=10**9)
+            bare_spec = LinkSpec(rtt_ns=0, rate_bps=None)
+            spec = bare_spec if backend.NAME == "none" else replace(bare_spec, rate_bps=10**9)
             client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
-            known = {spec.calm(): {"compensate_ns": 0}}
-            link = ledger.enter_context(open_link(network, spec, client, server, known, backend=backend.NAME))
-            notes += _notes(link)
+            calibrations = {spec.without_effects(): {"compensate_ns": 0}}
+            link = stack.enter_context(open_link(network, spec, client, server, calibrations, backend=backend.NAME))
+            notes += _emulator_notes(link)
             if backend.NAME == "kernel":
-                notes += _qdiscs()
+                notes += _qdisc_notes()
     except HowfarError as error:
-        return Presence(backend.NAME, backend.ABOUT, False, (error.message,))
-    return Presence(backend.NAME, backend.ABOUT, True, tuple(notes))
+        return BackendStatus(backend.NAME, backend.ABOUT, False, (error.message,))
+    return BackendStatus(backend.NAME, backend.ABOUT, True, tuple(notes))
 
 
-def _notes(link: Link) -> list[str]:
-    link.ping_from_idle()  # a packet crosses it in both directions
+def _emulator_notes(link: Link) -> list[str]:
+    link.ping_from_idle()  # check that packets cross the link in both directions
     ready = link.ready
     if ready is None:
         return []
@@ -410,24 +423,25 @@ def _notes(link: Link) -> list[str]:
     return [scheduling, "super-packets kept" if ready.offload else "no offload: slower"]
 
 
-def _qdiscs() -> list[str]:
+def _qdisc_notes() -> list[str]:
     missing = missing_qdiscs()
     return [f"{name} is not here ({missing[name]})" if name in missing else f"{name} works" for name in _QDISCS]
 
 
 def missing_qdiscs() -> dict[str, str]:
-    """Disciplines that this kernel lacks, with its error message: each is tried on a scratch interface. Call in the sandbox."""
+    """Queueing disciplines that this kernel lacks, each with the kernel's error message, found by adding them to a scratch interface.
+    Call in the sandbox."""
     base = Host("base", None)
     missing: dict[str, str] = {}
-    base.ip([f"link add name {_SCRATCH} type veth peer name {_SCRATCH}p"])
+    base.ip([f"link add name {_SCRATCH_DEVICE} type veth peer name {_SCRATCH_DEVICE}p"])
     try:
         for name, arguments in _QDISCS.items():
             try:
-                base.tc([f"qdisc add dev {_SCRATCH} root {arguments}"])
+                base.tc([f"qdisc add dev {_SCRATCH_DEVICE} root {arguments}"])
             except LabError as error:
                 missing[name] = error.message.rpartition("failed: ")[2].splitlines()[0]
                 continue
-            base.tc([f"qdisc del dev {_SCRATCH} root"])
+            base.tc([f"qdisc del dev {_SCRATCH_DEVICE} root"])
     finally:
-        base.ip([f"link del dev {_SCRATCH}"])
+        base.ip([f"link del dev {_SCRATCH_DEVICE}"])
     return missing

@@ -1,4 +1,4 @@
-"""The vocabulary that describes a link: `rtt 85ms`, `loss 1%`. Options, named links and scripts share it.
+"""Parses the settings that describe a link, such as `rtt 85ms` or `loss 1%`, for options, named links and scripts alike.
 
 A value that begins with `to-server:` or `to-client:` applies to that direction alone, any other to both.
 """
@@ -26,7 +26,7 @@ from howfar.engine.messages import (
     RateStep,
 )
 from howfar.errors import HowfarError, LabError, QuantityError, UsageError, did_you_mean
-from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, MTU, QUEUE_MAX_BYTES, DirectionName, DirectionSpec, LinkSpec
+from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, MAX_QUEUE_BYTES, MTU, DirectionName, DirectionSpec, LinkSpec
 from howfar.plan.distances import NAMED_LINKS
 from howfar.units import (
     format_duration_ns,
@@ -38,70 +38,76 @@ from howfar.units import (
     parse_size_bytes,
 )
 
-RTT_MAX_NS = 10 * 10**9
-RATE_LEAST_BPS = 8_000
-MTU_LEAST, MTU_MOST = 576, 9000
-OUTAGES_MOST = 1_000
-_DIGITS_MOST = 20
+MAX_RTT_NS = 10 * 10**9
+MIN_RATE_BPS = 8_000
+MIN_MTU, MAX_MTU = 576, 9000
+MAX_OUTAGES = 1_000
+_MAX_DIGITS = 20
 """Maximum digits of a number, more than any valid one has."""
 _DirectionChange = Callable[[DirectionSpec, str], DirectionSpec]
 
 
-def apply(spec: LinkSpec, word: str, value: str) -> LinkSpec:
-    """The link with one setting changed. Raises QuantityError, also for an unknown word."""
-    if word in _OF_THE_LINK:
-        return _OF_THE_LINK[word](spec, value)
+def apply_setting(spec: LinkSpec, word: str, value: str) -> LinkSpec:
+    """The link with one setting changed; `word` names the setting. Raises QuantityError, also for an unknown setting."""
+    if word in _LINK_SETTINGS:
+        return _LINK_SETTINGS[word](spec, value)
     for name in DIRECTIONS:
-        suffix = f"-{_option(name)}"
-        if word.endswith(suffix) and word.removesuffix(suffix) in _OF_A_DIRECTION:
-            word, value = word.removesuffix(suffix), f"{_option(name)}:{value}"
-    if word not in _OF_A_DIRECTION:
+        suffix = f"-{_option_name(name)}"
+        if word.endswith(suffix) and word.removesuffix(suffix) in _DIRECTION_SETTINGS:
+            word, value = word.removesuffix(suffix), f"{_option_name(name)}:{value}"
+    if word not in _DIRECTION_SETTINGS:
         raise QuantityError(
-            f"{word!r} is not a property of a link", f"Known: {', '.join([*_OF_THE_LINK, *_OF_A_DIRECTION])}."
+            f"{word!r} is not a property of a link", f"Known: {', '.join([*_LINK_SETTINGS, *_DIRECTION_SETTINGS])}."
         )
-    names, value = _directions(value)
+    names, value = _split_directions(value)
     for name in names:
-        spec = spec.with_direction(name, _OF_A_DIRECTION[word](spec.direction(name), value))
+        spec = spec.with_direction(name, _DIRECTION_SETTINGS[word](spec.direction(name), value))
     return spec
 
 
-def _option(name: DirectionName) -> str:
+def _option_name(name: DirectionName) -> str:
     return name.replace("_", "-")
 
 
-def _directions(value: str) -> tuple[Sequence[DirectionName], str]:
+def _split_directions(value: str) -> tuple[Sequence[DirectionName], str]:
     """The directions that a value applies to, and the value without them. Raises QuantityError for a misspelt direction."""
     word, colon, rest = value.partition(":")
     if not colon or not word.startswith("to"):
         return DIRECTIONS, value
     for name in DIRECTIONS:
-        if word == _option(name):
+        if word == _option_name(name):
             return (name,), rest
     raise QuantityError(
-        f"{word!r} is not a direction of a link", f"Write {' or '.join(f'{_option(name)}:…' for name in DIRECTIONS)}."
+        f"{word!r} is not a direction of a link",
+        f"Write {' or '.join(f'{_option_name(name)}:…' for name in DIRECTIONS)}.",
     )
 
 
-def _limited(what: str, value: int, least: int, most: int, text: str, show: Callable[[float], str]) -> int:
-    if not least <= value <= most:
-        raise QuantityError(f"{text!r} is out of range for {what}", f"Give a value from {show(least)} to {show(most)}.")
+def _check_range(
+    quantity: str, value: int, minimum: int, maximum: int, text: str, format_value: Callable[[float], str]
+) -> int:
+    if not minimum <= value <= maximum:
+        raise QuantityError(
+            f"{text!r} is out of range for {quantity}",
+            f"Give a value from {format_value(minimum)} to {format_value(maximum)}.",
+        )
     return value
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MOST
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-def schedule_ns(text: str) -> int:
-    """Parse a time or a duration of a schedule: at most a day. Raises QuantityError."""
-    found_ns = parse_duration_ns(text)
-    if found_ns > LONGEST_NS:
+def parse_schedule_ns(text: str) -> int:
+    """Parse a time or a duration of a script, outage or trace: at most a day. Raises QuantityError."""
+    time_ns = parse_duration_ns(text)
+    if time_ns > LONGEST_NS:
         raise QuantityError(f"{text!r} is more than a day", "Schedules of a link are at most a day long.")
-    return found_ns
+    return time_ns
 
 
 def check(links: Sequence[LinkSpec]) -> None:
-    """Check `links`, the successive states of one link, for impossible or ineffective requests. Raises QuantityError."""
+    """Check `links`, the successive settings of one link, for impossible or ineffective requests. Raises QuantityError."""
     directions = [spec.direction(name) for spec in links for name in DIRECTIONS]
     if any(direction.reorder for direction in directions) and not any(
         direction.reorder and direction.jitter for direction in directions
@@ -117,19 +123,20 @@ def check(links: Sequence[LinkSpec]) -> None:
         )
     for spec in links:
         for name in DIRECTIONS:
-            if len(spec.direction(name).outages) > OUTAGES_MOST:
+            if len(spec.direction(name).outages) > MAX_OUTAGES:
                 raise QuantityError(
-                    f"more than {OUTAGES_MOST} outages in one direction",
+                    f"more than {MAX_OUTAGES} outages in one direction",
                     "Write repeated outages as one: --outage 5s:1s/30s.",
                 )
-            if spec.queue_bytes(name) > QUEUE_MAX_BYTES:
+            if spec.queue_bytes(name) > MAX_QUEUE_BYTES:
                 raise QuantityError("the queue would have more than 64 GiB", "Give a smaller --queue, rate or RTT.")
             _check_queue(spec, name)
             _check_jitter(spec, name)
 
 
 def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
-    """Check the queue: if no packet fits, every packet that arrives during a transmission is lost, and no real link does that."""
+    """Check that the queue holds a packet. Otherwise every packet that arrives during a transmission would be lost, as on no real
+    link."""
     packet, queue = spec.mtu + FRAMING_BYTES, spec.queue_bytes(name)
     if queue < packet:
         raise QuantityError(
@@ -139,7 +146,7 @@ def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
 
 
 def _check_jitter(spec: LinkSpec, name: DirectionName) -> None:
-    """Check the jitter: delays are never negative, and normal jitter cut off at zero has neither the requested mean nor deviation."""
+    """Check that normal jitter rarely makes a delay negative: cut off at zero it has neither the requested mean nor deviation."""
     jitter, delay_ns = spec.direction(name).jitter, spec.delay_ns(name)
     if isinstance(jitter, NormalJitter) and jitter.deviation_ns > delay_ns:
         raise QuantityError(
@@ -149,81 +156,83 @@ def _check_jitter(spec: LinkSpec, name: DirectionName) -> None:
         )
 
 
-def _rtt(spec: LinkSpec, text: str) -> LinkSpec:
-    rtt_ns = _limited("an RTT", parse_duration_ns(text), 0, RTT_MAX_NS, text, format_duration_ns)
+def _set_rtt(spec: LinkSpec, text: str) -> LinkSpec:
+    rtt_ns = _check_range("an RTT", parse_duration_ns(text), 0, MAX_RTT_NS, text, format_duration_ns)
     if spec.delay_to_server_ns is None or spec.rtt_ns == 0:
         return replace(spec, rtt_ns=rtt_ns)
     # A requested split keeps its proportion.
     return replace(spec, rtt_ns=rtt_ns, delay_to_server_ns=spec.delay_to_server_ns * rtt_ns // spec.rtt_ns)
 
 
-def _delay_to_server(spec: LinkSpec, text: str) -> LinkSpec:
-    delay_ns = _limited("a part of the RTT", parse_duration_ns(text), 0, spec.rtt_ns, text, format_duration_ns)
+def _set_delay_to_server(spec: LinkSpec, text: str) -> LinkSpec:
+    delay_ns = _check_range("a part of the RTT", parse_duration_ns(text), 0, spec.rtt_ns, text, format_duration_ns)
     return replace(spec, delay_to_server_ns=delay_ns)
 
 
-def _seed(spec: LinkSpec, text: str) -> LinkSpec:
+def _set_seed(spec: LinkSpec, text: str) -> LinkSpec:
     if not _is_number(text) or int(text) >= 2**63:
         raise QuantityError(f"{text!r} is not a seed", "Write a whole number, 0 or more.")
     return replace(spec, seed=int(text))
 
 
-def _mtu(spec: LinkSpec, text: str) -> LinkSpec:
+def _set_mtu(spec: LinkSpec, text: str) -> LinkSpec:
     if not _is_number(text):
         raise QuantityError(f"{text!r} is not an MTU", "Write a number of bytes, such as 1500.")
-    return replace(spec, mtu=_limited("an MTU", int(text), MTU_LEAST, MTU_MOST, text, lambda size: f"{size:.0f} bytes"))
+    return replace(
+        spec, mtu=_check_range("an MTU", int(text), MIN_MTU, MAX_MTU, text, lambda size: f"{size:.0f} bytes")
+    )
 
 
-def _rate(spec: LinkSpec, text: str) -> LinkSpec:
+def _set_rate(spec: LinkSpec, text: str) -> LinkSpec:
     """Set the rate of both directions, or of one; `none` means unshaped."""
-    names, text = _directions(text)
-    rate_bps = _read_rate(text)
+    names, text = _split_directions(text)
+    rate_bps = _parse_rate(text)
     if len(names) == 2:
         for name in DIRECTIONS:
             spec = spec.with_direction(name, replace(spec.direction(name), rate_bps=None, rate_trace=()))
         return replace(spec, rate_bps=rate_bps)
     (name,), other = names, DIRECTIONS[1 - DIRECTIONS.index(names[0])]
-    # Remove the link's common rate: the other direction keeps its present rate as its own.
+    # Replace the link's common rate by one rate for each direction; the other direction keeps its present rate.
     if not spec.direction(other).rate_trace:
         spec = spec.with_direction(other, replace(spec.direction(other), rate_bps=spec.mean_rate_bps(other)))
     spec = spec.with_direction(name, replace(spec.direction(name), rate_bps=rate_bps, rate_trace=()))
     return replace(spec, rate_bps=None)
 
 
-def _read_rate(text: str) -> int | None:
+def _parse_rate(text: str) -> int | None:
     if text == "none":
         return None
-    return _limited("a rate", parse_rate_bps(text), RATE_LEAST_BPS, RATE_MAX_BPS, text, format_rate_bps)
+    return _check_range("a rate", parse_rate_bps(text), MIN_RATE_BPS, RATE_MAX_BPS, text, format_rate_bps)
 
 
-def _queue(direction: DirectionSpec, text: str) -> DirectionSpec:
+def _set_queue(direction: DirectionSpec, text: str) -> DirectionSpec:
     """Set the queue, in bytes or as the time that it takes to drain at the rate; `auto` is the default."""
     if text == "auto":
         return replace(direction, queue_bytes=None, queue_ns=None)
-    if (size := _parsed(parse_size_bytes, text)) is not None:
-        size = _limited("a queue", size, 1, QUEUE_MAX_BYTES, text, format_size_bytes)
+    if (size := _parse_or_none(parse_size_bytes, text)) is not None:
+        size = _check_range("a queue", size, 1, MAX_QUEUE_BYTES, text, format_size_bytes)
         return replace(direction, queue_bytes=size, queue_ns=None)
-    if (time_ns := _parsed(parse_duration_ns, text)) is not None:
-        time_ns = _limited("a queue", time_ns, 1, RTT_MAX_NS, text, format_duration_ns)
+    if (time_ns := _parse_or_none(parse_duration_ns, text)) is not None:
+        time_ns = _check_range("a queue", time_ns, 1, MAX_RTT_NS, text, format_duration_ns)
         return replace(direction, queue_bytes=None, queue_ns=time_ns)
     raise QuantityError(
         f"{text!r} is neither a size nor a time", "Write 64kB, 1MiB, 10ms (as long as it takes at the rate) or auto."
     )
 
 
-def _parsed(parse: Callable[[str], int], text: str) -> int | None:
+def _parse_or_none(parse: Callable[[str], int], text: str) -> int | None:
     try:
         return parse(text)
     except QuantityError:
         return None
 
 
-def _jitter(direction: DirectionSpec, text: str) -> DirectionSpec:
+def _set_jitter(direction: DirectionSpec, text: str) -> DirectionSpec:
     """Set the jitter: `2ms[:normal|pareto[:shape]]` or `none`."""
     if text == "none":
         return replace(direction, jitter=None)
     size, _, kind = text.partition(":")
-    ns = _limited("jitter", parse_duration_ns(size), 1, DELAY_MAX_NS, text, format_duration_ns)
+    ns = _check_range("jitter", parse_duration_ns(size), 1, DELAY_MAX_NS, text, format_duration_ns)
     name, _, shape = kind.partition(":")
     if name in ("", "normal") and not shape:
         return replace(direction, jitter=NormalJitter(deviation_ns=ns))
@@ -245,20 +254,20 @@ def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
         return 0.0
     if isinstance(loss, IndependentLoss):
         return loss.probability
-    moves = loss.to_bad + loss.to_good
-    bad = loss.to_bad / moves if moves else 0.0
-    return bad * loss.loss_bad + (1 - bad) * loss.loss_good
+    transitions = loss.to_bad + loss.to_good
+    bad_share = loss.to_bad / transitions if transitions else 0.0
+    return bad_share * loss.loss_bad + (1 - bad_share) * loss.loss_good
 
 
-def _loss(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Set the share of lost segments; a requested burst length still applies."""
-    return replace(direction, loss=_made_loss(parse_share(text), direction.loss_burst))
+def _set_loss(direction: DirectionSpec, text: str) -> DirectionSpec:
+    """Set the share of lost segments; a burst length that was set before still applies."""
+    return replace(direction, loss=_build_loss(parse_share(text), direction.loss_burst))
 
 
-def _loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Make losses occur in bursts of this mean length; `none`: each segment independently."""
+def _set_loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
+    """Make losses occur in bursts of this mean length; `none` makes them independent."""
     if text == "none":
-        return replace(direction, loss=_made_loss(loss_share(direction.loss), None), loss_burst=None)
+        return replace(direction, loss=_build_loss(loss_share(direction.loss), None), loss_burst=None)
     try:
         length = float(text)
     except ValueError:
@@ -267,36 +276,36 @@ def _loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
         raise QuantityError(
             f"{text!r} is not a mean length of a burst", "Write how many segments are lost in a row, such as 8."
         )
-    return replace(direction, loss=_made_loss(loss_share(direction.loss), length), loss_burst=length)
+    return replace(direction, loss=_build_loss(loss_share(direction.loss), length), loss_burst=length)
 
 
-def _made_loss(share: float, burst: float | None) -> IndependentLoss | BurstLoss | None:
-    """Loss of this share; bursts are a Gilbert model whose bad state loses every segment."""
+def _build_loss(share: float, burst_length: float | None) -> IndependentLoss | BurstLoss | None:
+    """A loss of this share. Bursts follow a Gilbert model whose bad state loses every segment. Raises QuantityError."""
     if not share:
         return None
-    if burst is None:
+    if burst_length is None:
         return IndependentLoss(probability=share)
-    if share > (1 - share) * burst:
+    if share > (1 - share) * burst_length:
         raise QuantityError(
-            f"bursts of {burst:g} cannot make a loss of {share:.0%}", "Use longer bursts, or less loss."
+            f"bursts of {burst_length:g} cannot make a loss of {share:.0%}", "Use longer bursts, or less loss."
         )
-    return BurstLoss(to_bad=share / burst / (1 - share), to_good=1 / burst)
+    return BurstLoss(to_bad=share / burst_length / (1 - share), to_good=1 / burst_length)
 
 
-def _reorder(direction: DirectionSpec, text: str) -> DirectionSpec:
+def _set_reorder(direction: DirectionSpec, text: str) -> DirectionSpec:
     if text not in ("on", "off"):
         raise QuantityError(f"reorder is on or off, not {text!r}", "Write reorder on.")
     return replace(direction, reorder=text == "on")
 
 
-def _outage(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Add outages: `5s:1s[/30s]` begins at 5 s, lasts 1 s, and repeats every 30 s. Repeated settings accumulate."""
-    when, _, again = text.partition("/")
-    at, colon, duration = when.partition(":")
+def _add_outage(direction: DirectionSpec, text: str) -> DirectionSpec:
+    """Add outages: `5s:1s[/30s]` begins at 5 s, lasts 1 s, and repeats every 30 s. Earlier outages remain."""
+    single, _, period = text.partition("/")
+    start, colon, duration = single.partition(":")
     if not colon:
         raise QuantityError(f"{text!r} is not an outage", "Write at:for or at:for/every, such as 5s:1s/30s.")
-    at_ns, for_ns = schedule_ns(at), schedule_ns(duration)
-    every_ns = schedule_ns(again) if again else None
+    at_ns, for_ns = parse_schedule_ns(start), parse_schedule_ns(duration)
+    every_ns = parse_schedule_ns(period) if period else None
     if for_ns == 0 or (every_ns is not None and every_ns <= for_ns):
         raise QuantityError(
             f"{text!r} is not an outage",
@@ -305,29 +314,29 @@ def _outage(direction: DirectionSpec, text: str) -> DirectionSpec:
     return replace(direction, outages=(*direction.outages, Outage(at_ns=at_ns, for_ns=for_ns, every_ns=every_ns)))
 
 
-_OF_THE_LINK: dict[str, Callable[[LinkSpec, str], LinkSpec]] = {
-    "rtt": _rtt,
-    "delay-to-server": _delay_to_server,
-    "rate": _rate,
-    "rate-to-server": lambda spec, text: _rate(spec, f"to-server:{text}"),
-    "rate-to-client": lambda spec, text: _rate(spec, f"to-client:{text}"),
-    "seed": _seed,
-    "mtu": _mtu,
+_LINK_SETTINGS: dict[str, Callable[[LinkSpec, str], LinkSpec]] = {
+    "rtt": _set_rtt,
+    "delay-to-server": _set_delay_to_server,
+    "rate": _set_rate,
+    "rate-to-server": lambda spec, text: _set_rate(spec, f"to-server:{text}"),
+    "rate-to-client": lambda spec, text: _set_rate(spec, f"to-client:{text}"),
+    "seed": _set_seed,
+    "mtu": _set_mtu,
 }
-_OF_A_DIRECTION: dict[str, _DirectionChange] = {
-    "queue": _queue,
-    "jitter": _jitter,
-    "loss": _loss,
-    "loss-burst": _loss_burst,
+_DIRECTION_SETTINGS: dict[str, _DirectionChange] = {
+    "queue": _set_queue,
+    "jitter": _set_jitter,
+    "loss": _set_loss,
+    "loss-burst": _set_loss_burst,
     "duplicate": lambda direction, text: replace(direction, duplicate=parse_share(text)),
     "corrupt": lambda direction, text: replace(direction, corrupt=parse_share(text)),
-    "reorder": _reorder,
-    "outage": _outage,
+    "reorder": _set_reorder,
+    "outage": _add_outage,
 }
 
 
-MOST_LINES = 10_000
-_FIXED = {"mtu": "an interface keeps its MTU", "seed": "a link keeps its seed", "outage": "write: 10s down 2s"}
+MAX_LINES = 10_000
+_UNCHANGEABLE = {"mtu": "an interface keeps its MTU", "seed": "a link keeps its seed", "outage": "write: 10s down 2s"}
 
 
 @dataclass(frozen=True)
@@ -337,68 +346,68 @@ class Script:
     first: LinkSpec
     """Settings at the start, with the outages of all lines."""
     changes: tuple[tuple[int, LinkSpec], ...] = ()
-    """Time from the start in ns, and the complete link from then on; in order of time."""
+    """For each change its time from the start in ns, and the link's complete settings from then on; in order of time."""
 
     def links(self) -> tuple[LinkSpec, ...]:
         return (self.first, *(spec for _, spec in self.changes))
 
 
 def read_script(text: str, spec: LinkSpec, source: str = "the script") -> Script:
-    """Parse the script for a link that begins as `spec`. Raises UsageError with the line number."""
+    """Parse a script for a link whose settings at the start are `spec`. Raises UsageError with the line number."""
     lines: list[tuple[int, int, list[tuple[str, str]]]] = []
     outages: list[Outage] = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.partition("#")[0].split()
         if not fields:
             continue
-        with _in_line(source, number):
-            at_ns, settings = _line(fields)
+        with _locate_errors(source, number):
+            at_ns, settings = _parse_line(fields)
             if lines and at_ns < lines[-1][1]:
                 raise QuantityError(
                     f"{fields[0]} is before the line above", "Write the lines in the order of their times."
                 )
-            outages += [Outage(at_ns=at_ns, for_ns=_down(value)) for word, value in settings if word == "down"]
-            if len(outages) > OUTAGES_MOST:
+            outages += [Outage(at_ns=at_ns, for_ns=_parse_down(value)) for word, value in settings if word == "down"]
+            if len(outages) > MAX_OUTAGES:
                 raise QuantityError(
-                    f"the link is down more than {OUTAGES_MOST} times", "Write repeated outages as --outage 5s:1s/30s."
+                    f"the link is down more than {MAX_OUTAGES} times", "Write repeated outages as --outage 5s:1s/30s."
                 )
-            if len(lines) == MOST_LINES:
-                raise QuantityError(f"more than {MOST_LINES} lines", "Shorten it.")
-        lines.append((number, at_ns, [pair for pair in settings if pair[0] != "down"]))
+            if len(lines) == MAX_LINES:
+                raise QuantityError(f"more than {MAX_LINES} lines", "Shorten it.")
+        lines.append((number, at_ns, [setting for setting in settings if setting[0] != "down"]))
     for name in DIRECTIONS:
         direction = spec.direction(name)
         spec = spec.with_direction(name, replace(direction, outages=(*direction.outages, *outages)))
     first, changes = spec, []
     for number, at_ns, settings in lines:
-        with _in_line(source, number):
+        with _locate_errors(source, number):
             for word, value in settings:
-                spec = apply(spec, word, value)
+                spec = apply_setting(spec, word, value)
         if settings:
             changes.append((at_ns, spec))
     return Script(first, tuple(changes))
 
 
 @contextmanager
-def _in_line(source: str, number: int) -> Iterator[None]:
+def _locate_errors(source: str, number: int) -> Iterator[None]:
     try:
         yield
     except QuantityError as error:
         raise UsageError(f"{source}:{number}: {error.message}", error.advice) from error
 
 
-def _line(fields: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    at_ns, rest = schedule_ns(fields[0]), fields[1:]
-    if not rest or len(rest) % 2:
+def _parse_line(fields: list[str]) -> tuple[int, list[tuple[str, str]]]:
+    at_ns, words = parse_schedule_ns(fields[0]), fields[1:]
+    if not words or len(words) % 2:
         raise QuantityError("a line is a time, then pairs of a word and its value", "Write: 5s rtt 50ms loss 1%")
-    settings = list(zip(rest[::2], rest[1::2], strict=True))
+    settings = list(zip(words[::2], words[1::2], strict=True))
     for word, _ in settings:
-        if word in _FIXED:
-            raise QuantityError(f"{word} cannot change while a program runs", f"{_FIXED[word].capitalize()}.")
+        if word in _UNCHANGEABLE:
+            raise QuantityError(f"{word} cannot change while a program runs", f"{_UNCHANGEABLE[word].capitalize()}.")
     return at_ns, settings
 
 
-def _down(text: str) -> int:
-    for_ns = schedule_ns(text)
+def _parse_down(text: str) -> int:
+    for_ns = parse_schedule_ns(text)
     if for_ns == 0:
         raise QuantityError("the link would be down for no time", "Write: 10s down 2s")
     return for_ns
@@ -408,15 +417,15 @@ class Player:
     """Plays a script in a separate thread. Use as a context manager around the program."""
 
     def __init__(self, script: Script, change: Callable[[LinkSpec, int], None]) -> None:
-        """`change` gets the link and the time since the start."""
+        """`change` is called with the link's new settings and the time since the start, in ns."""
         self.script, self._change = script, change
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._play, name="link script", daemon=True)
         self._start_ns = 0
         self.played: list[tuple[int, int]] = []
-        """For each change, when it was due and when it was in force, in ns from the start."""
+        """For each change, when it was due and when it took effect, in ns from the start."""
         self.failure: HowfarError | None = None
-        """Error of a change that failed; no change follows it."""
+        """The error of a change that failed, after which the script stops."""
 
     def __enter__(self) -> Player:
         self._start_ns = time.monotonic_ns()
@@ -429,8 +438,8 @@ class Player:
 
     def _play(self) -> None:
         for at_ns, spec in self.script.changes:
-            rest_ns = self._start_ns + at_ns - time.monotonic_ns()
-            if self._ended.wait(max(rest_ns, 0) / 1e9):
+            remaining_ns = self._start_ns + at_ns - time.monotonic_ns()
+            if self._ended.wait(max(remaining_ns, 0) / 1e9):
                 return
             try:
                 self._change(spec, time.monotonic_ns() - self._start_ns)
@@ -448,10 +457,12 @@ _DESCRIPTION = ("about", "source", "stated", "ours")
 
 @dataclass(frozen=True)
 class NamedLink:
+    """A link of `named_links.toml`, such as a home connection or a satellite."""
+
     name: str
     spec: LinkSpec
     options: dict[str, str]
-    """Options as written in the file, in this module's vocabulary."""
+    """Settings as written in the file."""
     about: str
     source: str
     stated: str
@@ -463,106 +474,117 @@ class NamedLink:
 @cache
 def named_links() -> dict[str, NamedLink]:
     """All named links, in the order of the file."""
-    return {name: _read(name, table) for name, table in NAMED_LINKS.items()}
+    return {name: _parse_named_link(name, table) for name, table in NAMED_LINKS.items()}
 
 
 def find_link(name: str) -> NamedLink:
     """The link of this name. Raises QuantityError."""
     links = named_links()
     if name not in links:
-        near = did_you_mean(name, links)
+        suggestion = did_you_mean(name, links)
         raise QuantityError(
-            f"no link is called {name!r}", f"{near}Known links: {', '.join(links)}; `howfar links` explains them."
+            f"no link is called {name!r}", f"{suggestion}Known links: {', '.join(links)}; `howfar links` explains them."
         )
     return links[name]
 
 
-def _read(name: str, table: Mapping[str, str]) -> NamedLink:
+def _parse_named_link(name: str, table: Mapping[str, str]) -> NamedLink:
     options = {word: value for word, value in table.items() if word not in _DESCRIPTION}
     spec = LinkSpec(rtt_ns=0, rate_bps=None)
     for word, value in options.items():
-        spec = apply(spec, word, value)
+        spec = apply_setting(spec, word, value)
     return NamedLink(name=name, spec=spec, options=options, **{word: table[word] for word in _DESCRIPTION})
 
 
-STEPS_MAX = 100_000
-_MS = 1_000_000
-_DIGITS_OF_A_DAY = 8
-"""Digits of a day in milliseconds."""
+MAX_STEPS = 100_000
+_NS_PER_MS = 1_000_000
+_MAX_MS_DIGITS = 8
+"""Number of digits of a day in milliseconds."""
 _OPPORTUNITY_BITS = (MTU + FRAMING_BYTES) * 8
 """Each line of a mahimahi trace delivers one full-size packet; on our wire that packet also has its framing."""
 
 
 def rate_trace(text: str) -> tuple[RateStep, ...]:
-    """Parse lines `10ms 5mbit` (rate 0: a stopped link), or a mahimahi trace: one delivery per line, in ms. Raises QuantityError."""
-    lines = list(_lines(text))
+    """Parse a rate trace: lines `10ms 5mbit` (rate 0 stops the link), or mahimahi's format: the time of one delivery per line, in ms.
+
+    Raises QuantityError.
+    """
+    lines = list(_numbered_lines(text))
     if not lines:
         raise QuantityError("the rate trace is empty", "Write lines such as: 10ms 5mbit")
-    steps = _mahimahi(lines) if all(line.isdecimal() for _, line in lines) else [_step(at, line) for at, line in lines]
-    if len(steps) > STEPS_MAX:
-        raise QuantityError(f"the rate trace has {len(steps)} steps, but only {STEPS_MAX} are possible", "Shorten it.")
+    steps = (
+        _parse_mahimahi(lines)
+        if all(line.isdecimal() for _, line in lines)
+        else [_parse_step(number, line) for number, line in lines]
+    )
+    if len(steps) > MAX_STEPS:
+        raise QuantityError(f"the rate trace has {len(steps)} steps, but only {MAX_STEPS} are possible", "Shorten it.")
     if not any(step.rate_bps for step in steps):
         raise QuantityError("nothing ever passes in the rate trace", "At least one step needs a rate.")
     return tuple(steps)
 
 
 def rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
-    """Parse round trips, one per line, with a unit or in ms: the shortest, and each one's excess over it. Raises QuantityError."""
-    found = []
-    for at, line in _lines(text):
+    """Parse an RTT trace: one round trip per line, with a unit or in ms. Returns the shortest, and the jitter: the excess of each over
+    the shortest. Raises QuantityError."""
+    rtts_ns = []
+    for number, line in _numbered_lines(text):
         try:
-            found.append(parse_duration_ns(line if line[-1].isalpha() else f"{line}ms"))
+            rtts_ns.append(parse_duration_ns(line if line[-1].isalpha() else f"{line}ms"))
         except QuantityError as error:
-            raise QuantityError(f"line {at} of the RTT trace: {error.message}", error.advice) from error
-    if not found:
+            raise QuantityError(f"line {number} of the RTT trace: {error.message}", error.advice) from error
+    if not rtts_ns:
         raise QuantityError("the RTT trace is empty", "Write one round trip per line, such as 12.5ms")
-    if len(found) > STEPS_MAX:
+    if len(rtts_ns) > MAX_STEPS:
         raise QuantityError(
-            f"the RTT trace has {len(found)} values, but only {STEPS_MAX} are possible", "Take a sample of it."
+            f"the RTT trace has {len(rtts_ns)} values, but only {MAX_STEPS} are possible", "Take a sample of it."
         )
-    least = min(found)
-    if max(found) - least > DELAY_MAX_NS:
+    shortest_ns = min(rtts_ns)
+    if max(rtts_ns) - shortest_ns > DELAY_MAX_NS:
         raise QuantityError("the round trips of the RTT trace differ by more than a minute", "Check the unit.")
-    if least > RTT_MAX_NS:
+    if shortest_ns > MAX_RTT_NS:
         raise QuantityError("the round trips of the RTT trace are longer than 10 s", "Check the unit.")
-    return least, EmpiricalJitter(extra_ns=[value - least for value in found])
+    return shortest_ns, EmpiricalJitter(extra_ns=[rtt_ns - shortest_ns for rtt_ns in rtts_ns])
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, without comments and empty ones."""
+def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers, without comments and empty lines."""
     for number, line in enumerate(text.splitlines(), 1):
         content = line.partition("#")[0].strip()
         if content:
             yield number, content
 
 
-def _step(at: int, line: str) -> RateStep:
+def _parse_step(number: int, line: str) -> RateStep:
     fields = line.split()
     if len(fields) != 2:
-        raise QuantityError(f"line {at} of the rate trace: {line!r} is not a time and a rate", "Write: 10ms 5mbit")
+        raise QuantityError(f"line {number} of the rate trace: {line!r} is not a time and a rate", "Write: 10ms 5mbit")
     try:
-        for_ns = schedule_ns(fields[0])
+        for_ns = parse_schedule_ns(fields[0])
         rate_bps = 0 if fields[1] in ("0", "0bit") else parse_rate_bps(fields[1])
     except QuantityError as error:
-        raise QuantityError(f"line {at} of the rate trace: {error.message}", error.advice) from error
+        raise QuantityError(f"line {number} of the rate trace: {error.message}", error.advice) from error
     if for_ns == 0 or rate_bps > RATE_MAX_BPS:
-        raise QuantityError(f"line {at} of the rate trace: {line!r} is out of range", "Write: 10ms 5mbit")
+        raise QuantityError(f"line {number} of the rate trace: {line!r} is out of range", "Write: 10ms 5mbit")
     return RateStep(for_ns=for_ns, rate_bps=rate_bps)
 
 
-def _mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
-    """Rate steps of a mahimahi trace: the deliveries within a millisecond become its rate; equal adjacent steps are merged."""
-    for at, line in lines:
-        if len(line.lstrip("0")) > _DIGITS_OF_A_DAY:
-            raise QuantityError(f"line {at} of the rate trace is longer than a day", "A line is a time in ms.")
-    times = [int(line.lstrip("0") or "0") for _, line in lines]
-    for (at, _), before, after in zip(lines[1:], times, times[1:], strict=False):
-        if after < before:
-            raise QuantityError(f"line {at} of the rate trace: {after} ms is before {before} ms", "Sort the trace.")
-    # The delivery at t ends the millisecond before t; one at 0 belongs to the first.
-    counts = Counter(max(time - 1, 0) for time in times)
-    last = max(times[-1], 1)
-    if last > LONGEST_NS // _MS:
+def _parse_mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
+    """Rate steps of a mahimahi trace: the deliveries within a millisecond determine its rate; adjacent steps of equal rate are
+    merged."""
+    for number, line in lines:
+        if len(line.lstrip("0")) > _MAX_MS_DIGITS:
+            raise QuantityError(f"line {number} of the rate trace is longer than a day", "A line is a time in ms.")
+    times_ms = [int(line.lstrip("0") or "0") for _, line in lines]
+    for (number, _), earlier, later in zip(lines[1:], times_ms, times_ms[1:], strict=False):
+        if later < earlier:
+            raise QuantityError(
+                f"line {number} of the rate trace: {later} ms is before {earlier} ms", "Sort the trace."
+            )
+    # A delivery at t belongs to the millisecond that ends at t; one at 0 belongs to the first millisecond.
+    counts = Counter(max(time_ms - 1, 0) for time_ms in times_ms)
+    last = max(times_ms[-1], 1)
+    if last > LONGEST_NS // _NS_PER_MS:
         raise QuantityError("the rate trace is longer than a day", "Shorten it.")
     if max(counts.values()) * _OPPORTUNITY_BITS * 1000 > RATE_MAX_BPS:
         raise QuantityError("more than 1 Tb/s in a millisecond of the rate trace", "Is it a list of deliveries in ms?")
@@ -570,7 +592,7 @@ def _mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
     for ms in range(last):
         rate_bps = counts.get(ms, 0) * _OPPORTUNITY_BITS * 1000
         if steps and steps[-1].rate_bps == rate_bps:
-            steps[-1] = RateStep(for_ns=steps[-1].for_ns + _MS, rate_bps=rate_bps)
+            steps[-1] = RateStep(for_ns=steps[-1].for_ns + _NS_PER_MS, rate_bps=rate_bps)
         else:
-            steps.append(RateStep(for_ns=_MS, rate_bps=rate_bps))
+            steps.append(RateStep(for_ns=_NS_PER_MS, rate_bps=rate_bps))
     return steps

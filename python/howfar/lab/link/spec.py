@@ -1,4 +1,4 @@
-"""The requested properties of a link and what follows from them: delay per direction, queues, traces, expected goodput. Pure."""
+"""The requested properties of a link and what follows from them: delay per direction, queues, traces, expected goodput. No I/O."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ MTU = 1500
 FRAMING_BYTES = 38
 """Ethernet's bytes around a packet: header 14, frame check sequence 4, preamble 8, gap 12."""
 HEADERS_BYTES = 52
-"""Bytes of the headers of IPv4 (20) and TCP with timestamps (32)."""
+"""Bytes of the headers of IPv4 (20 bytes) and TCP with timestamps (32 bytes)."""
 PING_BYTES = 1 + HEADERS_BYTES + FRAMING_BYTES
 """Bytes on the wire of a ping with one byte of payload, and of its answer."""
-_QUEUE_AT_LEAST_NS = 10_000_000
-QUEUE_MAX_BYTES = 64 * 2**30
+_MIN_QUEUE_NS = 10_000_000
+MAX_QUEUE_BYTES = 64 * 2**30
 _UNSHAPED_QUEUE_BYTES = 64 * 2**20
 _UNSHAPED_RATE_BPS = 10**10
 """The rate for which buffers are sized if none is requested."""
-_QUEUE_LEAST_BYTES = 2 * (MTU + FRAMING_BYTES)
-_S = 10**9
+_MIN_QUEUE_BYTES = 2 * (MTU + FRAMING_BYTES)
+_NS_PER_S = 10**9
 
 
 @dataclass(frozen=True)
 class DirectionSpec:
-    """What is requested of one direction alone. An effect that is off is None, 0 or empty."""
+    """The requested properties of one direction. An effect that is off is None, 0 or empty."""
 
     rate_bps: int | None = None
     """Rate of this direction; None for the link's rate."""
@@ -72,7 +72,7 @@ class DirectionSpec:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """The link that the user requested. `rate_bps` applies to each direction without its own rate; None is unshaped."""
+    """The requested properties of a link. `rate_bps` applies to each direction without its own rate; None: unlimited."""
 
     rtt_ns: int
     rate_bps: int | None
@@ -102,16 +102,18 @@ class LinkSpec:
     def has_effects(self) -> bool:
         return self.to_server.has_effects or self.to_client.has_effects
 
-    def calm(self) -> LinkSpec:
-        """The same link at rest: rates (the mean of a trace), delays and queues, nothing else. Normalised, to serve as a key."""
+    def without_effects(self) -> LinkSpec:
+        """The same link at rest: only its rates (of a trace, the mean), delays and queues. Normalised, to serve as a key."""
 
-        def still(name: DirectionName) -> DirectionSpec:
+        def rest_direction(name: DirectionName) -> DirectionSpec:
             direction = self.direction(name)
             return DirectionSpec(
                 rate_bps=self.mean_rate_bps(name), queue_bytes=direction.queue_bytes, queue_ns=direction.queue_ns
             )
 
-        return replace(self, rate_bps=None, to_server=still("to_server"), to_client=still("to_client"), seed=0)
+        return replace(
+            self, rate_bps=None, to_server=rest_direction("to_server"), to_client=rest_direction("to_client"), seed=0
+        )
 
     def mean_rate_bps(self, name: DirectionName) -> int | None:
         """The rate, or the mean of its trace; None if unshaped."""
@@ -122,23 +124,27 @@ class LinkSpec:
         return self.rate_bps if direction.rate_bps is None else direction.rate_bps
 
     def delay_ns(self, name: DirectionName) -> int:
-        there = self.rtt_ns // 2 if self.delay_to_server_ns is None else self.delay_to_server_ns
-        return there if name == "to_server" or self.delay_to_server_ns is None else self.rtt_ns - there
+        delay_to_server_ns = self.rtt_ns // 2 if self.delay_to_server_ns is None else self.delay_to_server_ns
+        return (
+            delay_to_server_ns
+            if name == "to_server" or self.delay_to_server_ns is None
+            else self.rtt_ns - delay_to_server_ns
+        )
 
     @property
     def rest_rtt_ns(self) -> int:
-        """Time of a one-byte ping over the link at rest: the RTT plus the ping's transmission time in each direction that has a rate.
-        Transmission is no error of the link: at 1 Mb/s it takes 1.46 ms."""
+        """Expected time of a one-byte ping over the link at rest: the RTT plus the ping's transmission time in each direction that has
+        a rate. At 1 Mb/s the transmission takes 1.46 ms."""
         rates = [self.mean_rate_bps(name) for name in DIRECTIONS]
-        return self.rtt_ns + sum(PING_BYTES * 8 * _S // rate_bps for rate_bps in rates if rate_bps is not None)
+        return self.rtt_ns + sum(PING_BYTES * 8 * _NS_PER_S // rate_bps for rate_bps in rates if rate_bps is not None)
 
     @property
     def bdp_bytes(self) -> int:
-        """Bandwidth-delay product, the larger of both directions."""
-        return max(self._in_flight(name) for name in DIRECTIONS)
+        """Bandwidth-delay product of the direction with the larger one."""
+        return max(self._bdp_bytes(name) for name in DIRECTIONS)
 
-    def _in_flight(self, name: DirectionName) -> int:
-        return (self.mean_rate_bps(name) or _UNSHAPED_RATE_BPS) * self.rtt_ns // 8 // _S
+    def _bdp_bytes(self, name: DirectionName) -> int:
+        return (self.mean_rate_bps(name) or _UNSHAPED_RATE_BPS) * self.rtt_ns // 8 // _NS_PER_S
 
     def queue_bytes(self, name: DirectionName) -> int:
         """Length of the queue as requested; else one bandwidth-delay product, but never less than 10 ms at the rate."""
@@ -148,15 +154,16 @@ class LinkSpec:
         if rate_bps is None:
             return _UNSHAPED_QUEUE_BYTES
         if direction.queue_ns is not None:
-            return max(rate_bps * direction.queue_ns // 8 // _S, _QUEUE_LEAST_BYTES)
-        return max(self._in_flight(name), rate_bps * _QUEUE_AT_LEAST_NS // 8 // _S, _QUEUE_LEAST_BYTES)
+            return max(rate_bps * direction.queue_ns // 8 // _NS_PER_S, _MIN_QUEUE_BYTES)
+        return max(self._bdp_bytes(name), rate_bps * _MIN_QUEUE_NS // 8 // _NS_PER_S, _MIN_QUEUE_BYTES)
 
     def direction_message(self, name: DirectionName, compensate_ns: int = 0, elapsed_ns: int = 0) -> Direction:
-        """The engine's message for a direction, `elapsed_ns` after its schedules began; they continue rather than start again."""
+        """The engine's message for a direction. Its outages and its rate trace, which began `elapsed_ns` ago, continue instead of
+        starting again."""
         direction = self.direction(name)
         return Direction(
             rate_bps=None if direction.rate_trace else self.mean_rate_bps(name),
-            rate_trace=rotated(direction.rate_trace, elapsed_ns),
+            rate_trace=rotate_trace(direction.rate_trace, elapsed_ns),
             delay_ns=self.delay_ns(name),
             compensate_ns=compensate_ns,
             queue_bytes=self.queue_bytes(name),
@@ -165,14 +172,18 @@ class LinkSpec:
             loss=direction.loss,
             duplicate=direction.duplicate,
             corrupt=direction.corrupt,
-            outages=[rest for outage in direction.outages for rest in remaining(outage, elapsed_ns)],
+            outages=[
+                remaining_outage
+                for outage in direction.outages
+                for remaining_outage in remaining_outages(outage, elapsed_ns)
+            ],
             seed=(2 * self.seed + (name == "to_client")) % 2**64,
         )
 
     def segment_ns(self, name: DirectionName) -> int:
         """Transmission time of a full segment; 0 if unshaped."""
         rate_bps = self.mean_rate_bps(name)
-        return 0 if rate_bps is None else (self.mtu + FRAMING_BYTES) * 8 * _S // rate_bps
+        return 0 if rate_bps is None else (self.mtu + FRAMING_BYTES) * 8 * _NS_PER_S // rate_bps
 
     @property
     def payload_share(self) -> float:
@@ -189,27 +200,27 @@ LOCAL_NETWORK = LinkSpec(rtt_ns=200_000, rate_bps=10**9)
 """A link like that between two machines of one local network."""
 
 
-def remaining(outage: Outage, elapsed_ns: int) -> list[Outage]:
-    """The outages left of a schedule after `elapsed_ns`, counted from then."""
-    since_ns = elapsed_ns - outage.at_ns
-    if since_ns <= 0:
-        return [outage.model_copy(update={"at_ns": -since_ns})]
+def remaining_outages(outage: Outage, elapsed_ns: int) -> list[Outage]:
+    """The outages that remain `elapsed_ns` after the schedule began; their times count from that moment."""
+    since_start_ns = elapsed_ns - outage.at_ns
+    if since_start_ns <= 0:
+        return [outage.model_copy(update={"at_ns": -since_start_ns})]
     if outage.every_ns is None:
-        return [Outage(at_ns=0, for_ns=outage.for_ns - since_ns)] if since_ns < outage.for_ns else []
-    phase_ns = since_ns % outage.every_ns
+        return [Outage(at_ns=0, for_ns=outage.for_ns - since_start_ns)] if since_start_ns < outage.for_ns else []
+    phase_ns = since_start_ns % outage.every_ns
     later = [outage.model_copy(update={"at_ns": outage.every_ns - phase_ns})]
     return [Outage(at_ns=0, for_ns=outage.for_ns - phase_ns), *later] if phase_ns < outage.for_ns else later
 
 
-def rotated(trace: tuple[RateStep, ...], elapsed_ns: int) -> list[RateStep]:
-    """The steps of a trace that began `elapsed_ns` ago, rotated so that they start at its present position."""
+def rotate_trace(trace: tuple[RateStep, ...], elapsed_ns: int) -> list[RateStep]:
+    """The steps of a trace that began `elapsed_ns` ago, rotated so that the first is the present one."""
     if not trace or elapsed_ns <= 0:
         return list(trace)
     phase_ns = elapsed_ns % sum(step.for_ns for step in trace)
-    for number, step in enumerate(trace):
+    for index, step in enumerate(trace):
         if phase_ns < step.for_ns:
-            rest = step.model_copy(update={"for_ns": step.for_ns - phase_ns})
-            done = [step.model_copy(update={"for_ns": phase_ns})] if phase_ns else []
-            return [rest, *trace[number + 1 :], *trace[:number], *done]
+            current_step = step.model_copy(update={"for_ns": step.for_ns - phase_ns})
+            finished_part = [step.model_copy(update={"for_ns": phase_ns})] if phase_ns else []
+            return [current_step, *trace[index + 1 :], *trace[:index], *finished_part]
         phase_ns -= step.for_ns
     raise AssertionError("a phase lies within the trace")

@@ -1,6 +1,6 @@
-"""PHP-FPM as the laboratory starts it: a separate pool, whose children are given their page and proven to serve it.
+"""PHP-FPM as the laboratory starts it: a separate pool of child processes, which run a page; the page's round trips are verified.
 
-The PHP code that its children run is in `php/`.
+The PHP code that the children run is in `php/`.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from howfar.engine.process import Launcher, own_environment
 from howfar.engine.rules import services_of, sql_of
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab import sandbox
-from howfar.lab.network import Companion
-from howfar.lab.reached import Counting, Reached, written
-from howfar.lab.servers import Counted
+from howfar.lab.connected_server import ConnectedServer, CountingServer, write_private_file
+from howfar.lab.network import ManagedProcess
+from howfar.lab.servers import ServerCounts
 from howfar.services import SERVICES
-from howfar.testbed import StageReceipt
+from howfar.testbed import CollectedReceipt
 
 _HEADER = struct.Struct(">BBHHBx")
 _VERSION = 1
 _REQUEST = 1
 _BEGIN, _END, _PARAMS, _STDIN, _STDOUT, _STDERR = 1, 3, 4, 5, 6, 7
 _RESPONDER = struct.pack(">HB5x", 1, 0)
-_LONGEST = 65_535
+_MAX_RECORD_BYTES = 65_535
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Answer:
 
     @property
     def reported(self) -> dict[str, int]:
-        """The integers that the page reported. Raises LabError where the header is not `name=integer,…`."""
+        """The integers that the page reported, by name. Raises LabError if the header is not `name=integer,…`."""
         header = self.headers.get("x-howfar-page", "")
         pairs = [pair.partition("=") for pair in header.split(",") if pair]
         if not all(value.isascii() and value.isdigit() for _, _, value in pairs):
@@ -76,38 +76,38 @@ class Answer:
         return {name: int(value) for name, _, value in pairs}
 
 
-def ask(where: Path, parameters: Mapping[str, str], patience_s: float) -> Answer:
-    """The reply to one request. Raises LabError if the reply is missing or incomplete."""
+def ask(socket_path: Path, parameters: Mapping[str, str], timeout_s: float) -> Answer:
+    """Send one FastCGI request and return the reply. Raises LabError if the reply is missing or incomplete."""
     output = {_STDOUT: b"", _STDERR: b""}
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(patience_s)
-            connection.connect(str(where))
+            connection.settimeout(timeout_s)
+            connection.connect(str(socket_path))
             connection.sendall(_request(parameters))
-            for kind, content in _records(connection):
+            for kind, content in _read_records(connection):
                 if kind == _END:
                     break
                 output[kind] = output.get(kind, b"") + content
             else:
-                raise LabError(f"the application at {where} ended its answer in the middle")
+                raise LabError(f"the application at {socket_path} ended its answer in the middle")
     except OSError as error:
-        raise LabError(f"asking the application at {where} failed: {error}") from error
-    return _answer(output[_STDOUT], output[_STDERR].decode(errors="replace"))
+        raise LabError(f"asking the application at {socket_path} failed: {error}") from error
+    return _parse_answer(output[_STDOUT], output[_STDERR].decode(errors="replace"))
 
 
 def _request(parameters: Mapping[str, str]) -> bytes:
-    pairs = b"".join(_pair(name.encode(), value.encode()) for name, value in parameters.items())
-    pieces = [pairs[start : start + _LONGEST] for start in range(0, len(pairs), _LONGEST)]
+    pairs = b"".join(_encode_pair(name.encode(), value.encode()) for name, value in parameters.items())
+    pieces = [pairs[start : start + _MAX_RECORD_BYTES] for start in range(0, len(pairs), _MAX_RECORD_BYTES)]
     records = [(_BEGIN, _RESPONDER), *((_PARAMS, piece) for piece in pieces), (_PARAMS, b""), (_STDIN, b"")]
     return b"".join(_HEADER.pack(_VERSION, kind, _REQUEST, len(content), 0) + content for kind, content in records)
 
 
-def _pair(name: bytes, value: bytes) -> bytes:
-    return b"".join(struct.pack(">I", len(one) | 1 << 31) for one in (name, value)) + name + value
+def _encode_pair(name: bytes, value: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(text) | 1 << 31) for text in (name, value)) + name + value
 
 
-def _records(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """FastCGI records, until the other end closes."""
+def _read_records(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """Yield the type and content of each FastCGI record, until the other end closes."""
     with connection.makefile("rb") as stream:
         while len(head := stream.read(_HEADER.size)) == _HEADER.size:
             _, kind, _, length, padding = _HEADER.unpack(head)
@@ -117,7 +117,7 @@ def _records(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
             yield kind, content
 
 
-def _answer(output: bytes, complaints: str) -> Answer:
+def _parse_answer(output: bytes, complaints: str) -> Answer:
     head, _, body = output.decode(errors="replace").replace("\r\n", "\n").partition("\n\n")
     lines = (line.partition(":") for line in head.split("\n"))
     headers = {name.strip().lower(): value.strip() for name, _, value in lines}
@@ -129,13 +129,13 @@ PAGES = Path(__file__).parent / "php"
 ADVICE = "Run `howfar setup --page`: it installs PHP-FPM and the extensions for MySQL, PostgreSQL, Redis and Memcached."
 _PLACES = ("/usr/sbin", "/usr/local/sbin")
 _NAME = re.compile(r"php-fpm(?P<version>[0-9.]*)")
-_LOADED = ("mysqlnd", "pdo", "pdo_mysql", "pdo_pgsql", "igbinary", "msgpack", "redis", "memcached")
-"""Extensions to load where they are not built in, in this order: later ones use earlier ones."""
-_NEEDED = ("redis", "memcached", "zend opcache")
-_LEAST_QUEUE = 511
-_READY_S = 20.0
+_LOADABLE_EXTENSIONS = ("mysqlnd", "pdo", "pdo_mysql", "pdo_pgsql", "igbinary", "msgpack", "redis", "memcached")
+"""Extensions to load if they are not built in, in this order: later ones depend on earlier ones."""
+_REQUIRED_EXTENSIONS = ("redis", "memcached", "zend opcache")
+_MIN_QUEUE = 511
+_READY_TIMEOUT_S = 20.0
 _POLL_S = 0.003
-_WATCH = (
+_KILL_POOL_AFTER_US = (
     "setpriv",
     "--pdeathsig",
     "TERM",
@@ -145,14 +145,17 @@ _WATCH = (
     'trap "kill -s KILL -- -$1 0" TERM; echo; sleep infinity >&- & wait',
     "sh",
 )
-"""A shell that kills FPM's process group when we die: killing FPM alone leaves its children, which only a sandbox would end."""
+"""Command line of a shell that kills FPM's process group when this process dies: killing FPM alone would leave its children, which end
+only with a sandbox."""
 _LOG_LINES = 8
-_LOSS = " exited on signal "
-"""FPM's log text for a child that died without FPM ending it."""
+_CHILD_DIED = " exited on signal "
+"""Text in FPM's log lines about children that died without being stopped by FPM."""
 
 
 @dataclass(frozen=True)
 class Program:
+    """An installed PHP-FPM."""
+
     path: Path
     version: str
     loaded: tuple[str, ...]
@@ -160,44 +163,46 @@ class Program:
 
 
 def find_php_fpm(sql: ServiceName = "mysql") -> Program:
-    """The newest PHP-FPM in PATH or Debian's directories that has all extensions a page needs. `sql`: server of the page's statements.
-    Raises MissingError."""
+    """The newest PHP-FPM in PATH or Debian's directories that has all extensions that a page needs. `sql`: the service to which the
+    page sends its statements. Raises MissingError."""
     php = SERVICES[sql].php
     assert php is not None, "statements are of SQL"
-    return _found(os.environ.get("PATH", ""), php[0])
+    return _find_newest_program(os.environ.get("PATH", ""), php[0])
 
 
 @cache
-def _found(path: str, driver: str) -> Program:
-    places = [Path(place) for place in (*path.split(os.pathsep), *_PLACES) if place]
-    found = {file.resolve() for place in places for file in _programs(place)}
-    if not found:
+def _find_newest_program(path: str, driver: str) -> Program:
+    directories = [Path(directory) for directory in (*path.split(os.pathsep), *_PLACES) if directory]
+    programs = {program.resolve() for directory in directories for program in _programs_in(directory)}
+    if not programs:
         raise MissingError("there is no php-fpm on this machine", ADVICE)
-    lacking: list[str] = []
-    for program in sorted(found, key=lambda file: [int(part) for part in re.findall(r"\d+", file.name)], reverse=True):
-        built_in = _modules(program, "-n")
-        files = [name for name in _LOADED if name not in built_in]
-        has = _modules(program, "-n", *(f"-dextension={name}" for name in files), "-dzend_extension=opcache")
-        loaded = tuple(name for name in files if name in has)
-        if missing := [name for name in (driver, *_NEEDED) if name not in has]:
-            lacking.append(f"{program} lacks the extensions {', '.join(missing)}")
+    problems: list[str] = []
+    for program in sorted(
+        programs, key=lambda program: [int(part) for part in re.findall(r"\d+", program.name)], reverse=True
+    ):
+        built_in = _module_names(program, "-n")
+        to_load = [name for name in _LOADABLE_EXTENSIONS if name not in built_in]
+        modules = _module_names(program, "-n", *(f"-dextension={name}" for name in to_load), "-dzend_extension=opcache")
+        loaded = tuple(name for name in to_load if name in modules)
+        if missing := [name for name in (driver, *_REQUIRED_EXTENSIONS) if name not in modules]:
+            problems.append(f"{program} lacks the extensions {', '.join(missing)}")
             continue
-        match = re.search(r"PHP (\d\S*)", _say(program, "-n", "-v"))
+        match = re.search(r"PHP (\d\S*)", _run_php(program, "-n", "-v"))
         return Program(program, match.group(1) if match else "unknown", loaded)
-    raise MissingError("; ".join(lacking), ADVICE)
+    raise MissingError("; ".join(problems), ADVICE)
 
 
-def _programs(place: Path) -> list[Path]:
+def _programs_in(directory: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        return [file for file in place.iterdir() if _NAME.fullmatch(file.name) and os.access(file, os.X_OK)]
+        return [file for file in directory.iterdir() if _NAME.fullmatch(file.name) and os.access(file, os.X_OK)]
     return []
 
 
-def _modules(program: Path, *options: str) -> set[str]:
-    return {line.strip().lower() for line in _say(program, *options, "-m").splitlines()}
+def _module_names(program: Path, *options: str) -> set[str]:
+    return {line.strip().lower() for line in _run_php(program, *options, "-m").splitlines()}
 
 
-def _say(program: Path, *options: str) -> str:
+def _run_php(program: Path, *options: str) -> str:
     try:
         return subprocess.run([program, *options], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -205,7 +210,7 @@ def _say(program: Path, *options: str) -> str:
 
 
 def _php_ini(program: Program) -> str:
-    """A php.ini like that of a production server: compiled pages stay in memory without checks for changes, errors go to the log."""
+    """A php.ini like that of a production server: compiled pages stay in memory without checks for changes; errors go to the log."""
     extensions = "".join(f"extension = {name}\n" for name in program.loaded)
     return f"""{extensions}zend_extension = opcache
 opcache.enable = 1
@@ -230,7 +235,7 @@ log_level = notice
 [page]
 {user}listen = {socket}
 listen.mode = 0600
-listen.backlog = {max(_LEAST_QUEUE, 2 * children)}
+listen.backlog = {max(_MIN_QUEUE, 2 * children)}
 pm = static
 pm.max_children = {children}
 clear_env = yes
@@ -241,7 +246,7 @@ security.limit_extensions = .php
 
 
 class PhpFpm:
-    """One running pool, started on construction; `stop` ends it with its children."""
+    """A running pool of PHP-FPM, started on construction; `stop` ends it with its children."""
 
     def __init__(self, program: Program, work: Path, launcher: Launcher, children: int) -> None:
         self.children = children
@@ -259,7 +264,7 @@ class PhpFpm:
             command.append("--allow-to-run-as-root")
         self._output = work / "php-fpm.out"
         with self._output.open("wb") as output:
-            self._companion = Companion(
+            self._process = ManagedProcess(
                 launcher,
                 command,
                 # Empty, so that PHP reads no directory of further settings.
@@ -268,26 +273,26 @@ class PhpFpm:
                 stdout=output,
                 stderr=output,
             )
-        self.pid = self._companion.pid
-        self._watch: Companion | None = None
+        self.pid = self._process.pid
+        self._watch: ManagedProcess | None = None
         if not sandbox.inside():
-            self._watch = Companion(
-                launcher, [*_WATCH, str(self.pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            self._watch = ManagedProcess(
+                launcher, [*_KILL_POOL_AFTER_US, str(self.pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
             )
             assert self._watch.process.stdout is not None
-            self._watch.process.stdout.readline()  # its trap is set
+            self._watch.process.stdout.readline()  # the empty line shows that its trap is set
 
     def become_ready(self) -> dict[str, Any]:
         """Wait until the pool answers; returns what it reports about itself (`php/about.php`). Raises LabError."""
-        deadline = time.monotonic() + _READY_S
+        deadline = time.monotonic() + _READY_TIMEOUT_S
         while True:
             self.check_alive("at start")
             try:
-                answer = ask(self.socket, parameters(PAGES / "about.php"), _READY_S)
+                answer = ask(self.socket, parameters(PAGES / "about.php"), _READY_TIMEOUT_S)
             except LabError as silent:
                 if time.monotonic() > deadline:
                     raise LabError(
-                        f"PHP-FPM did not answer within {_READY_S:.0f} s{self.last_output()}",
+                        f"PHP-FPM did not answer within {_READY_TIMEOUT_S:.0f} s{self.last_output()}",
                         "Is the machine overloaded?",
                     ) from silent
                 time.sleep(_POLL_S)
@@ -295,8 +300,8 @@ class PhpFpm:
                 return about(answer)
 
     def give(self, script: PageScript, name: str) -> FastCgi:
-        """Install a page; returns how to request it. Its file contains passwords, and only our user may read it."""
-        file = written(self._work / name, self._reachable(script).model_dump_json())
+        """Install a page; returns how to request it. The page's file contains passwords, so only our user may read it."""
+        file = write_private_file(self._work / name, self._reachable(script).model_dump_json())
         return FastCgi(
             target=UnixTarget(path=str(self.socket)),
             parameters=parameters(_PAGE, HOWFAR_PAGE=str(file)),
@@ -304,50 +309,51 @@ class PhpFpm:
         )
 
     def _reachable(self, script: PageScript) -> PageScript:
-        """The page with a socket that libpq finds: it expects a fixed name in a directory, and a forwarded socket has another name."""
+        """The page with a socket that libpq finds: libpq expects a fixed file name in a directory, so the socket gets a link of that
+        name."""
         for name, service in services_of(script).items():
             if SERVICES[name].names_folder and isinstance(service.target, UnixTarget):
-                named = self._work / LIBPQ_SOCKET
-                named.unlink(missing_ok=True)
-                named.symlink_to(service.target.path)
-                target = UnixTarget(path=str(named))
+                link_path = self._work / LIBPQ_SOCKET
+                link_path.unlink(missing_ok=True)
+                link_path.symlink_to(service.target.path)
+                target = UnixTarget(path=str(link_path))
                 return script.model_copy(update={name: service.model_copy(update={"target": target})})
         return script
 
-    def ask(self, parameters: dict[str, str], patience_s: float) -> Answer:
+    def ask(self, parameters: dict[str, str], timeout_s: float) -> Answer:
         """The reply to one request. Raises LabError."""
         try:
-            return ask(self.socket, parameters, patience_s)
+            return ask(self.socket, parameters, timeout_s)
         except LabError as error:
             self.check_alive("while it was asked for a page")
             raise LabError(f"{error.message}{self.last_output()}", "Are all its children at work, or stuck?") from error
 
     def check_alive(self, when: str) -> None:
         """Check that the pool runs. Raises LabError."""
-        if not self._companion.alive():
-            code = self._companion.process.returncode
+        if not self._process.alive():
+            code = self._process.process.returncode
             raise LabError(
                 f"PHP-FPM ended {when} (exit code {code}){self.last_output()}", "Check whether memory ran out."
             )
 
     def losses(self) -> tuple[str, ...]:
-        """FPM's messages about children that died; FPM replaces them."""
-        return tuple(line for line in self._lines() if _LOSS in line)
+        """FPM's log lines about children that died (and that FPM has replaced)."""
+        return tuple(line for line in self._lines() if _CHILD_DIED in line)
 
     def last_output(self) -> str:
-        """The end of its log, for messages."""
-        last = [line for line in self._lines() if "NOTICE" not in line][-_LOG_LINES:]
-        return ". Its log ends with:\n  " + "\n  ".join(last) if last else ". Its log says nothing."
+        """A sentence with the end of the pool's log, for error messages."""
+        lines = [line for line in self._lines() if "NOTICE" not in line][-_LOG_LINES:]
+        return ". Its log ends with:\n  " + "\n  ".join(lines) if lines else ". Its log says nothing."
 
     def _lines(self) -> list[str]:
-        found: list[str] = []
+        lines: list[str] = []
         for file in (self._output, self._log):
             with contextlib.suppress(OSError):
-                found += file.read_text(errors="replace").splitlines()
-        return found
+                lines += file.read_text(errors="replace").splitlines()
+        return lines
 
     def stop(self) -> None:
-        self._companion.end()
+        self._process.end()
         if self._watch is not None:
             self._watch.end()
 
@@ -355,11 +361,11 @@ class PhpFpm:
 def about(answer: Answer) -> dict[str, Any]:
     """PHP's report about itself. Raises LabError if the reply is not such a report."""
     try:
-        found = json.loads(answer.body)
+        report = json.loads(answer.body)
     except ValueError:
-        found = None
-    if answer.status == 200 and isinstance(found, dict):
-        return found
+        report = None
+    if answer.status == 200 and isinstance(report, dict):
+        return report
     output = (answer.body or answer.complaints).strip()[:500] or "nothing"
     raise LabError(f"asked what it is, PHP-FPM answered with status {answer.status} and said: {output}")
 
@@ -379,16 +385,16 @@ def parameters(page: Path, **more: str) -> dict[str, str]:
 
 
 _ADVICE = 'Let the engine run this page: application = "engine".'
-_ROUNDS_OF_A_PROOF = 2
+_MAX_PROOF_ROUNDS = 2
 
 
 def check(script: PageScript) -> None:
-    """Check that PHP can run this page just as the engine does. Raises PlanError."""
+    """Check that PHP can run this page in the same way as the engine. Raises PlanError."""
     for statement in script.statements:
         _check_statement(statement)
     for keys in (script.redis_keys, script.memcached_keys):
         if keys is not None:
-            _check_drawn(keys.distribution, "keys")
+            _check_distribution(keys.distribution, "keys")
     if script.memcached is not None and script.memcached.tls is not None:
         raise PlanError("PHP's extension memcached does not support TLS", _ADVICE)
     for name, service in services_of(script).items():
@@ -402,10 +408,10 @@ def _check_statement(statement: CustomStatement) -> None:
         if isinstance(values, TextValues) and values.compressible:
             raise PlanError(f"statement {statement.name}: PHP draws text of random letters only", _ADVICE)
         if isinstance(values, IntegerValues):
-            _check_drawn(values.distribution, f"statement {statement.name}")
+            _check_distribution(values.distribution, f"statement {statement.name}")
 
 
-def _check_drawn(distribution: Distribution, what: str) -> None:
+def _check_distribution(distribution: Distribution, what: str) -> None:
     if distribution.kind != "uniform":
         raise PlanError(f"{what}: PHP draws evenly, not by the distribution {distribution.kind}", _ADVICE)
 
@@ -420,188 +426,213 @@ def _check_tls(name: ServiceName, service: Service) -> None:
         raise PlanError(f"{name}: PHP's drivers encrypt where they have an authority's certificate", _ADVICE)
 
 
-def for_proof(script: PageScript) -> PageScript | None:
-    """A page with the same round trips, no computing and few rounds; None if it has no round trips."""
+def shorten_for_proof(script: PageScript) -> PageScript | None:
+    """The same page without computing and with few rounds, for verifying its round trips; None if it has no round trips."""
     steps = tuple(step for step in script.steps if not isinstance(step, CpuStep))
     if not steps:
         return None
-    return script.model_copy(update={"steps": steps, "rounds": min(script.rounds, _ROUNDS_OF_A_PROOF)})
+    return script.model_copy(update={"steps": steps, "rounds": min(script.rounds, _MAX_PROOF_ROUNDS)})
 
 
 def round_trips_of(script: PageScript) -> Counter[ServiceName]:
     """Round trips of a page, by service."""
-    found: Counter[ServiceName] = Counter()
+    round_trips: Counter[ServiceName] = Counter()
     sql = sql_of(services_of(script))
     for step in script.steps:
         if isinstance(step, QueryStep):
             assert sql is not None, "a query needs a service of SQL"
-            found[sql] += step.repeat * script.rounds
+            round_trips[sql] += step.repeat * script.rounds
         elif isinstance(step, GetStep):
-            found[step.store] += step.repeat * script.rounds
-    return found
+            round_trips[step.store] += step.repeat * script.rounds
+    return round_trips
 
 
 def keys_of(script: PageScript) -> Counter[ServiceName]:
     """Keys that a page looks up, by store."""
-    found: Counter[ServiceName] = Counter()
+    keys: Counter[ServiceName] = Counter()
     for step in script.steps:
         if isinstance(step, GetStep):
-            found[step.store] += step.repeat * step.keys_each * script.rounds
-    return found
+            keys[step.store] += step.repeat * step.keys_each * script.rounds
+    return keys
 
 
-Reported = Mapping[str, int]
+ReportedCounts = Mapping[str, int]
 _SETTLES_S = 3.0
 """Time for a server to notice that a client has gone."""
 
 
-def count(one: Reached) -> Counted:
+def read_counters(server: ConnectedServer) -> ServerCounts:
     """A server's counters. Raises LabError."""
-    if (store := one.store) is not None:
-        metrics = store.metrics()
+    if (key_store := server.store) is not None:
+        metrics = key_store.metrics()
         keys = (metrics.lookup_hits or 0) + (metrics.lookup_misses or 0)
-        return Counted(metrics.requests, keys, metrics.connections or 0, len(store.others()), 0)
-    return cast(Counting, one.running).counted()
+        return ServerCounts(metrics.requests, keys, metrics.connections or 0, len(key_store.others()), 0)
+    return cast(CountingServer, server.running).counted()
 
 
-def _own(one: Reached) -> int:
-    """Round trips that one `count` takes: for SQL the status, for Redis INFO, CLIENT ID and CLIENT LIST."""
-    return 1 if one.store is None else 3
+def _round_trips_per_count(server: ConnectedServer) -> int:
+    """Round trips that one `read_counters` takes: for SQL the status, for Redis INFO, CLIENT ID and CLIENT LIST."""
+    return 1 if server.store is None else 3
 
 
-def clients(one: Reached) -> tuple[str, ...]:
+def client_addresses(server: ConnectedServer) -> tuple[str, ...]:
     """Addresses of a server's clients as the server sees them, without our own connection. Raises LabError."""
-    return cast(Counting, one.running).clients() if one.store is None else one.store.others()
+    return cast(CountingServer, server.running).clients() if server.store is None else server.store.others()
 
 
-def await_alone(servers: Sequence[Reached]) -> None:
-    """Wait until earlier clients are gone: a client's quit message counts when it arrives. Raises LabError."""
+def wait_until_no_clients(servers: Sequence[ConnectedServer]) -> None:
+    """Wait until the servers have no clients, because an earlier client's quit message counts when it arrives. Raises LabError."""
     deadline = time.monotonic() + _SETTLES_S
-    for one in servers:
-        while count(one).present > 0:
+    for server in servers:
+        while read_counters(server).present > 0:
             if time.monotonic() > deadline:
-                raise LabError(f"{one.name} has clients before an application has asked it: {', '.join(clients(one))}")
+                raise LabError(
+                    f"{server.name} has clients before an application has asked it: {', '.join(client_addresses(server))}"
+                )
             time.sleep(_POLL_S)
 
 
 @dataclass(frozen=True)
 class PageProof:
+    """Result of comparing what pages reported with what the servers counted."""
+
     receipt: dict[str, object]
     violations: tuple[str, ...]
     connections: Mapping[ServiceName, int] = field(default_factory=dict)
-    """Connections that each server had counted at the beginning."""
+    """The number of connections that each server had counted before."""
 
 
-def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], Answer], pages: int) -> PageProof:
-    """Check `pages` pages of `script`. `page(us)` requests one that keeps its connections `us` µs longer. Raises LabError."""
-    used = [one for one in servers if one.name in services_of(script)]
-    before = {one.name: count(one) for one in used}
+def prove(
+    servers: Sequence[ConnectedServer], script: PageScript, page: Callable[[int], Answer], pages: int
+) -> PageProof:
+    """Request `pages` pages of `script` and compare what they report with the script and with the servers' counts. `page(us)` requests
+    one page, which keeps its connections open for `us` µs at its end. Raises LabError."""
+    used_servers = [server for server in servers if server.name in services_of(script)]
+    before = {server.name: read_counters(server) for server in used_servers}
     reported: Counter[str] = Counter()
     for _ in range(pages):
         reported.update(page(0).reported)
-    found = _unlike_script(reported, script, pages)
+    violations = _script_violations(reported, script, pages)
     counted = {}
-    for one in used:
-        counted[one.name], unlike = _counted_alike(one, before[one.name], reported, script, pages)
-        found += unlike
-    seen = _seen(used, page)
-    found += _strangers(used, seen)
-    receipt: dict[str, object] = {"pages": pages, "told": dict(reported), "counted": counted, "seen": seen}
-    return PageProof(receipt, tuple(found), {name: counted.connections for name, counted in before.items()})
+    for server in used_servers:
+        counted[server.name], mismatches = _compare_counts(server, before[server.name], reported, script, pages)
+        violations += mismatches
+    clients_seen = _clients_during_page(used_servers, page)
+    violations += _client_violations(used_servers, clients_seen)
+    receipt: dict[str, object] = {"pages": pages, "told": dict(reported), "counted": counted, "seen": clients_seen}
+    return PageProof(receipt, tuple(violations), {name: counted.connections for name, counted in before.items()})
 
 
-def _unlike_script(reported: Reported, script: PageScript, pages: int) -> list[str]:
-    wanted = round_trips_of(script)
-    found = []
+def _script_violations(reported: ReportedCounts, script: PageScript, pages: int) -> list[str]:
+    expected = round_trips_of(script)
+    violations = []
     for name in services_of(script):
         round_trips = reported[f"{name}_turns"] - reported[f"{name}_checks"]
-        if round_trips != wanted[name] * pages:
-            found.append(f"{pages} pages told {round_trips} turns to {name}, the script has {wanted[name] * pages}")
-        if script.connect == "per_page" and wanted[name] and reported[f"{name}_connects"] != pages:
-            found.append(f"{pages} pages told {reported[f'{name}_connects']} connects to {name}, each was to make one")
-    if missed := reported["misses"]:
-        found.append(f"the pages missed {missed} keys of {sum(keys_of(script).values()) * pages}")
-    return found
+        if round_trips != expected[name] * pages:
+            violations.append(
+                f"{pages} pages told {round_trips} turns to {name}, the script has {expected[name] * pages}"
+            )
+        if script.connect == "per_page" and expected[name] and reported[f"{name}_connects"] != pages:
+            violations.append(
+                f"{pages} pages told {reported[f'{name}_connects']} connects to {name}, each was to make one"
+            )
+    if misses := reported["misses"]:
+        violations.append(f"the pages missed {misses} keys of {sum(keys_of(script).values()) * pages}")
+    return violations
 
 
-def _counted_alike(
-    one: Reached, before: Counted, reported: Reported, script: PageScript, pages: int
+def _compare_counts(
+    server: ConnectedServer, before: ServerCounts, reported: ReportedCounts, script: PageScript, pages: int
 ) -> tuple[dict[str, int], list[str]]:
-    """A server's counts, and where they differ from what the pages reported."""
-    name, deadline, queries = one.name, time.monotonic() + _SETTLES_S, 1
-    store = one.store is not None
-    after = count(one)
+    """A server's counts, and violations where they differ from what the pages reported."""
+    name, deadline, queries = server.name, time.monotonic() + _SETTLES_S, 1
+    is_key_store = server.store is not None
+    after = read_counters(server)
     while script.connect == "per_page" and after.present > before.present and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        after, queries = count(one), queries + 1
+        after, queries = read_counters(server), queries + 1
     connects = reported[f"{name}_connects"]
     counted = {"connects": after.connections - before.connections}
-    wanted = {"connects": connects}
+    expected = {"connects": connects}
     if before.round_trips is not None and after.round_trips is not None:
-        counted["turns"] = after.round_trips - before.round_trips - queries * _own(one)
-        wanted["turns"] = reported[f"{name}_turns"]
-        if not store and script.connect == "per_page":
-            wanted["turns"] += connects  # the quit message of each, which has no reply
-    if store:
-        counted["keys"], wanted["keys"] = after.keys - before.keys, keys_of(script)[name] * pages
+        counted["turns"] = after.round_trips - before.round_trips - queries * _round_trips_per_count(server)
+        expected["turns"] = reported[f"{name}_turns"]
+        if not is_key_store and script.connect == "per_page":
+            expected["turns"] += connects  # each connection's quit message, which has no reply
+    if is_key_store:
+        counted["keys"], expected["keys"] = after.keys - before.keys, keys_of(script)[name] * pages
     else:
         counted["encrypted"] = after.encrypted - before.encrypted
-        wanted["encrypted"] = connects if services_of(script)[name].tls is not None else 0
+        expected["encrypted"] = connects if services_of(script)[name].tls is not None else 0
     return counted, [
-        f"{name} counted {counted[what]} {what} of {pages} pages, which told {wanted[what]}"
-        for what in counted
-        if counted[what] != wanted[what]
+        f"{name} counted {counted[quantity]} {quantity} of {pages} pages, which told {expected[quantity]}"
+        for quantity in counted
+        if counted[quantity] != expected[quantity]
     ]
 
 
-def _seen(used: Sequence[Reached], page: Callable[[int], Answer]) -> dict[ServiceName, tuple[str, ...]]:
-    """Clients that each server sees while a page holds its connections; if the page ends too soon, the next one holds them longer."""
+def _clients_during_page(
+    used_servers: Sequence[ConnectedServer], page: Callable[[int], Answer]
+) -> dict[ServiceName, tuple[str, ...]]:
+    """Addresses of the clients that each server sees while a page keeps its connections open. If the page ends before all servers have
+    been queried, the next one keeps them open longer."""
     seen: dict[ServiceName, tuple[str, ...]] = {}
     for linger_us in (20_000, 200_000, 2_000_000):
         with ThreadPoolExecutor(max_workers=1) as executor:
-            staying: Future[Answer] = executor.submit(page, linger_us)
+            pending_page: Future[Answer] = executor.submit(page, linger_us)
             while True:
-                for one in used:
-                    if one.name not in seen and (found := clients(one)):
-                        seen[one.name] = found
-                if len(seen) == len(used) or staying.done():
+                for server in used_servers:
+                    if server.name not in seen and (addresses := client_addresses(server)):
+                        seen[server.name] = addresses
+                if len(seen) == len(used_servers) or pending_page.done():
                     break
                 time.sleep(_POLL_S)
-            staying.result()
-        if len(seen) == len(used):
+            pending_page.result()
+        if len(seen) == len(used_servers):
             break
     return seen
 
 
-def _strangers(used: Sequence[Reached], seen: Mapping[ServiceName, tuple[str, ...]]) -> list[str]:
-    """Clients whose connections do not come over the stage's path."""
-    found = []
-    for one in used:
-        wrong = {
-            place for place in seen.get(one.name, ("nowhere",)) if place.partition(":")[0] != one.endpoint.seen_from
+def _client_violations(
+    used_servers: Sequence[ConnectedServer], seen: Mapping[ServiceName, tuple[str, ...]]
+) -> list[str]:
+    """Violations for clients whose connections do not come over the environment's path."""
+    violations = []
+    for server in used_servers:
+        wrong_addresses = {
+            address
+            for address in seen.get(server.name, ("nowhere",))
+            if address.partition(":")[0] != server.endpoint.seen_from
         }
-        found += [
-            f"{one.name} sees PHP at {place!r}, the path comes from {one.endpoint.seen_from!r}" for place in wrong
+        violations += [
+            f"{server.name} sees PHP at {address!r}, the path comes from {server.endpoint.seen_from!r}"
+            for address in wrong_addresses
         ]
-    return found
+    return violations
 
 
-def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int]) -> PageProof:
-    """Check persistent connections after the load: clients still connected, and at most one connection per child. `since`: connections
-    that each server had counted before the pool's first. Raises LabError."""
-    seen = {one.name: clients(one) for one in used}
-    made = {one.name: count(one).connections - since[one.name] for one in used if one.name in since}
-    found = _strangers(used, seen)
-    for name, connections in made.items():
+def check_persistent_connections(
+    used_servers: Sequence[ConnectedServer], children: int, since: Mapping[ServiceName, int]
+) -> PageProof:
+    """Check persistent connections after the load: clients are still connected, and each child has made at most one connection.
+    `since`: the number of connections that each server had counted before the pool's first. Raises LabError."""
+    seen = {server.name: client_addresses(server) for server in used_servers}
+    new_connections = {
+        server.name: read_counters(server).connections - since[server.name]
+        for server in used_servers
+        if server.name in since
+    }
+    violations = _client_violations(used_servers, seen)
+    for name, connections in new_connections.items():
         if connections > children:
-            found.append(
+            violations.append(
                 f"{name} counted {connections} connections of {children} children, which were to keep one each"
             )
-    return PageProof({"seen": seen, "connections": made}, tuple(found))
+    return PageProof({"seen": seen, "connections": new_connections}, tuple(violations))
 
 
-def good(answer: Answer, ends_with: str) -> Answer:
-    """Return the reply if it is that of a complete page. Raises LabError with the application's message."""
+def require_complete_page(answer: Answer, ends_with: str) -> Answer:
+    """Check that a reply is a complete page, and return it. Otherwise raises LabError with the application's message."""
     if answer.status == 200 and answer.body.endswith(ends_with):
         return answer
     output = (answer.body or answer.complaints).strip()[:500] or "nothing"
@@ -611,7 +642,7 @@ def good(answer: Answer, ends_with: str) -> Answer:
 ENDS_WITH = "howfar page done\n"
 _PAGE = PAGES / "page.php"
 LIBPQ_SOCKET = ".s.PGSQL.5432"
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 """Time allowed for one page over a slow link."""
 
 
@@ -622,15 +653,15 @@ class Pool(Protocol):
     children: int
 
     def give(self, script: PageScript, name: str) -> FastCgi: ...
-    def ask(self, parameters: dict[str, str], patience_s: float) -> Answer: ...
+    def ask(self, parameters: dict[str, str], timeout_s: float) -> Answer: ...
     def check_alive(self, when: str) -> None: ...
     def losses(self) -> tuple[str, ...]: ...
 
 
 class PhpApplication:
-    """A real application; see `howfar.testbed.Application`."""
+    """A real application, which runs in PHP; implements `howfar.testbed.Application`."""
 
-    def __init__(self, pool: Pool, about: dict[str, Any], servers: Sequence[Reached]) -> None:
+    def __init__(self, pool: Pool, about: dict[str, Any], servers: Sequence[ConnectedServer]) -> None:
         self._pool = pool
         self._about = about
         self._servers = servers
@@ -646,15 +677,20 @@ class PhpApplication:
         """Install a page. Raises PlanError if PHP cannot run it, LabError if it fails."""
         check(script)
         if self._script is None:
-            await_alone(self._servers)
+            wait_until_no_clients(self._servers)
         self._script = script
         cgi = self._pool.give(script, "page.json")
-        if (like := for_proof(script)) is not None:
-            self._proof = prove(self._servers, like, lambda us: self._page(like, us), self._pool.children + 1)
+        if (proof_script := shorten_for_proof(script)) is not None:
+            self._proof = prove(
+                self._servers,
+                proof_script,
+                lambda linger_us: self._page(proof_script, linger_us),
+                self._pool.children + 1,
+            )
         return cgi
 
-    def obtained(self) -> StageReceipt:
-        """The application's part of the receipt, after the load. Raises LabError when it has died."""
+    def collect_receipt(self) -> CollectedReceipt:
+        """The application's part of the receipt, after the load. Raises LabError if the application has died."""
         self._pool.check_alive("during the trial")
         receipt = {**self._about, "children": self._pool.children, "pid": self._pool.pid, "proof": self._proof.receipt}
         violations = [*self._proof.violations, *self._pool.losses()]
@@ -662,25 +698,25 @@ class PhpApplication:
             violations.append("PHP compiled its pages anew each time")
         script = self._script
         if script is not None and script.connect == "persistent":
-            used = [one for one in self._servers if one.name in services_of(script)]
-            after = kept(used, self._pool.children, self._proof.connections)
-            receipt["after"] = after.receipt
-            violations += after.violations
-        return StageReceipt(
+            used_servers = [server for server in self._servers if server.name in services_of(script)]
+            persistent = check_persistent_connections(used_servers, self._pool.children, self._proof.connections)
+            receipt["after"] = persistent.receipt
+            violations += persistent.violations
+        return CollectedReceipt(
             {"application": receipt}, tuple(f"application: {sentence}" for sentence in dict.fromkeys(violations))
         )
 
     def _page(self, script: PageScript, linger_us: int) -> Answer:
         cgi = self._pool.give(script, "proof.json")
-        answer = self._pool.ask({**cgi.parameters, "HOWFAR_LINGER_US": str(linger_us)}, _PATIENCE_S)
-        return good(answer, ENDS_WITH)
+        answer = self._pool.ask({**cgi.parameters, "HOWFAR_LINGER_US": str(linger_us)}, _TIMEOUT_S)
+        return require_complete_page(answer, ENDS_WITH)
 
 
 @contextmanager
 def php_application(
-    program: Program, work: Path, launcher: Launcher, children: int, servers: Sequence[Reached]
+    program: Program, work: Path, launcher: Launcher, children: int, servers: Sequence[ConnectedServer]
 ) -> Iterator[PhpApplication]:
-    """Run a pool; yields its application once it is ready. Raises LabError."""
+    """Run a pool; yields its application when the pool is ready. Raises LabError."""
     work.mkdir(exist_ok=True)
     pool = PhpFpm(program, work, launcher, children)
     try:

@@ -1,20 +1,29 @@
-"""Replication in the laboratory: a primary and its replicas, each replica over its own link. Start at `pair.py`.
+"""Replication in the laboratory: a primary and its replicas, each replica over its own link. Start reading at `replica_set.py`.
 
-`links.py`: what is requested, hosts and links; `dialect.py`, `binary_log.py`, `postgresql.py`, `galera.py`, `group.py`: what each
-server needs; `status.py`: what it reports; `proof.py`: whether replication held over a window; `watch.py`: lag, and hanging commits.
+`links.py`: the requested replication, and the replicas' hosts and links. `dialect.py` is the interface to the servers' replication;
+`binary_log.py`, `postgresql.py`, `galera.py` and `group.py` implement it. `status.py`: the servers' reports. `proof.py`: whether
+replication was as requested during a window. `watch.py`: lag and hanging commits under load.
 """
 
-from howfar.lab.replication.links import Durability, Mode, PairContext, ReplicationSpec, WaitPoint, Wire, open_wires
-from howfar.lab.replication.pair import Pair, open_pair
+from howfar.lab.replication.links import (
+    Durability,
+    Mode,
+    ReplicaSetContext,
+    ReplicationLink,
+    ReplicationSpec,
+    WaitPoint,
+    open_replication_links,
+)
+from howfar.lab.replication.replica_set import ReplicaSet, open_replica_set
 
 __all__ = [
     "Durability",
     "Mode",
-    "Pair",
-    "PairContext",
+    "ReplicaSet",
+    "ReplicaSetContext",
+    "ReplicationLink",
     "ReplicationSpec",
     "WaitPoint",
-    "Wire",
-    "open_pair",
-    "open_wires",
+    "open_replica_set",
+    "open_replication_links",
 ]

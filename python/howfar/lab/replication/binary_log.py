@@ -1,7 +1,7 @@
-"""Replication by the binary log, for MariaDB and MySQL, whose statements and semi-synchronous acknowledgements are similar.
+"""Replication by the binary log of MariaDB and MySQL, which have similar statements and semi-synchronous acknowledgements.
 
-Semi-synchronous replication has two vocabularies (master and slave, source and replica). The version does not determine which one a
-server uses, so it is read from the server's variables.
+The variables of semi-synchronous replication have two sets of names (master and slave, source and replica). The version does not
+determine which one a server uses, so it is read from the names of the server's variables.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication.dialect import ACCOUNT, SCHEMA, ReplicaState, ReplicationDialect, Seed, Source
 from howfar.lab.replication.links import ReplicationSpec
-from howfar.lab.replication.member import Member, refuse_strangers, wait_for
+from howfar.lab.replication.member import Member, refuse_errant_transactions, wait_for
 from howfar.lab.replication.status import (
     MariadbPositions,
     MysqlPositions,
@@ -40,14 +40,14 @@ PRIMARY_ID = 1
 _PORT = 3306
 _SEMI_SYNC = "LIKE 'rpl\\_semi%'"
 _DURABILITY = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_flush_method")
-_HANDSHAKES = "Ssl_finished_accepts"
-_OBEYS_S = 0.5
+_HANDSHAKE_COUNTER = "Ssl_finished_accepts"
+_STOP_CHECK_S = 0.5
 _STOP_S = 120.0
 """Time allowed for stopping replication; longer than the servers' own timeouts."""
 
 
 class BinaryLogReplication(ReplicationDialect):
-    """The part that MariaDB and MySQL share."""
+    """The part of replication by the binary log that MariaDB and MySQL share."""
 
     port = _PORT
     modes: tuple[str, ...] = ("async", "after-sync", "after-commit")
@@ -55,7 +55,7 @@ class BinaryLogReplication(ReplicationDialect):
     replica_plugins: tuple[tuple[str, str], ...]
     status_sql: str
     reasons_sql: str | None
-    """Query of why parallel applier threads stopped, as `said`; None if the status contains it."""
+    """Query whose column `said` has the reasons why parallel applier threads stopped. None if the status contains them."""
     start_sql: str
     stop_sql: str
     stop_receiving_sql: str
@@ -66,9 +66,9 @@ class BinaryLogReplication(ReplicationDialect):
     account: tuple[str, ...]
     """Statements that create the replicas' account, with `{name}` and `{secret}`, before its privileges are granted."""
     identified: str
-    """The clause that sets a password, with `{password}`."""
+    """The clause of an account that sets its password, with `{password}`."""
     state_columns: tuple[str, str, str]
-    """Columns of the status: receiving, applying, received."""
+    """Columns of the status that show whether it receives, whether it applies, and the position it has received."""
 
     @abstractmethod
     def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
@@ -81,16 +81,17 @@ class BinaryLogReplication(ReplicationDialect):
     def account_sql(self, password: str, *, tls: bool) -> str:
         """SQL that creates the replicas' account, one statement per line."""
         secret = self.identified.format(password=quotable(password)) + (" REQUIRE SSL" if tls else "")
-        made = [statement.format(name=f"'{ACCOUNT}'@'%'", secret=secret) for statement in self.account]
-        return "\n".join([*made, f"GRANT REPLICATION SLAVE ON *.* TO '{ACCOUNT}'@'%';"]) + "\n"
+        statements = [statement.format(name=f"'{ACCOUNT}'@'%'", secret=secret) for statement in self.account]
+        return "\n".join([*statements, f"GRANT REPLICATION SLAVE ON *.* TO '{ACCOUNT}'@'%';"]) + "\n"
 
     def begin(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
         store = SqlStore(program, DIALECTS[program.kind], tables)
         store.prepare(context)
         return store.begin(binary_log=self.binary_log(seed), tls=seed.tls)
 
-    def begin_again(self, member: Member, seed: Seed) -> SqlServer:
-        """Start a server in place of one that has ended, on its data or (`new`) without any. Does not wait until it is ready."""
+    def restart_member(self, member: Member, seed: Seed) -> SqlServer:
+        """Start a server in place of a member's server that has ended, on its data or, if the seed's arrival is `new`, without data.
+        Does not wait until it is ready."""
         old = member.server
         assert isinstance(old, SqlServer) and member.begin is not None, "in the laboratory alone"
         if seed.arrival == "new":
@@ -98,7 +99,7 @@ class BinaryLogReplication(ReplicationDialect):
             old.context.work.mkdir()
             member.server = member.begin(seed)
         else:
-            member.server = old.again(self.binary_log(seed))
+            member.server = old.restart(self.binary_log(seed))
         assert isinstance(member.server, SqlServer)
         return member.server
 
@@ -112,9 +113,9 @@ class BinaryLogReplication(ReplicationDialect):
     def follow(self, replica: Member, source: Source) -> None:
         replica.ask(self.follow_sql(source), "the statement that names its primary")
 
-    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
-        """Create the tables and start replication; the primary is semi-synchronous before a replica connects."""
-        make_schema(primary, patience_s)
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, timeout_s: float) -> None:
+        """Create the tables and start replication. The primary becomes semi-synchronous before any replica connects."""
+        make_schema(primary, timeout_s)
         names = {member.name: self.learn_names(member, load=spec.semi_sync) for member in (primary, *replicas)}
         if spec.semi_sync:
             for statement in names[primary.name].enable_primary_sql(spec):
@@ -123,18 +124,18 @@ class BinaryLogReplication(ReplicationDialect):
             replica.ask(self.read_only_sql)
             if spec.semi_sync:
                 replica.ask(names[replica.name].enable_replica_sql())
-            refuse_strangers(primary, replica)
+            refuse_errant_transactions(primary, replica)
             replica.ask(self.start_sql)
 
     def learn_names(self, member: Member, *, load: bool) -> SemiSyncNames:
-        """The server's names for semi-synchronous replication. `load`: first load the plugins, if any, for both roles, so that a
-        replica can become a primary. Raises LabError."""
+        """The server's names for semi-synchronous replication. `load`: first load the plugins for both roles, if there are any,
+        so that a replica can become a primary. Raises LabError."""
         names = semi_sync_names(variables(member.ask))
         if not load:
             return names
-        for have, plugins in ((names.primary, self.primary_plugins), (names.replica, self.replica_plugins)):
-            if have is None:
-                _load_first_of(member, plugins)
+        for prefix, plugins in ((names.primary, self.primary_plugins), (names.replica, self.replica_plugins)):
+            if prefix is None:
+                _load_any_plugin(member, plugins)
         names = semi_sync_names(variables(member.ask))
         if names.primary is None or names.replica is None:
             raise LabError(
@@ -143,10 +144,10 @@ class BinaryLogReplication(ReplicationDialect):
             )
         return names
 
-    def mark_sql(self, word: str, filling: str) -> str:
+    def marker_sql(self, word: str, filling: str) -> str:
         return f"REPLACE INTO {SCHEMA}.marker VALUES (1, '{word}', '{filling}')"
 
-    def beat_sql(self, at_ns: int, row: int = 1) -> str:
+    def heartbeat_sql(self, at_ns: int, row: int = 1) -> str:
         return f"REPLACE INTO {SCHEMA}.heartbeat VALUES ({row}, {at_ns})"
 
     def replica_state(self, row: Mapping[str, object]) -> ReplicaState:
@@ -165,8 +166,8 @@ class BinaryLogReplication(ReplicationDialect):
         return replace(state, errors=(*reasons, *state.errors))
 
     def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
-        known = variables(ask)
-        return primary_end(semi_sync_names(known), known, status(ask))
+        server_variables = variables(ask)
+        return primary_end(semi_sync_names(server_variables), server_variables, status(ask))
 
     def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
         return replica_status(semi_sync_names(variables(ask)), status(ask))
@@ -175,23 +176,23 @@ class BinaryLogReplication(ReplicationDialect):
         listed = ", ".join(f"'{name}'" for name in _DURABILITY)
         found = variables(ask, f"WHERE Variable_name IN ({listed})")
         preset = spec.preset
-        wanted = zip(_DURABILITY, (preset.flush_log_at_commit, preset.sync_binlog, preset.flush_method), strict=True)
-        return found, {name: str(value) for name, value in wanted if value is not None}
+        requested = zip(_DURABILITY, (preset.flush_log_at_commit, preset.sync_binlog, preset.flush_method), strict=True)
+        return found, {name: str(value) for name, value in requested if value is not None}
 
     def tls_handshakes(self, ask: Ask) -> int:
         """The number of TLS handshakes that the primary has finished since it started. Only its replicas have used the network so
         far."""
-        return int(status(ask, f"LIKE '{_HANDSHAKES}'")[_HANDSHAKES])
+        return int(status(ask, f"LIKE '{_HANDSHAKE_COUNTER}'")[_HANDSHAKE_COUNTER])
 
-    def stop_receiving(self, replica: Member, patience_s: float) -> None:
-        replica.tell(self.stop_receiving_sql, patience_s)
+    def stop_receiving(self, replica: Member, timeout_s: float) -> None:
+        replica.tell(self.stop_receiving_sql, timeout_s)
 
-    def promote(self, replica: Member, patience_s: float) -> int:
+    def promote(self, replica: Member, timeout_s: float) -> int:
         _stop(replica, self.stop_receiving_sql, lambda: replica.server.context.host.within(_end_connections))
         unapplied = self._unapplied(replica)
         wait_for(
             lambda: self._unapplied(replica) == 0,
-            patience_s,
+            timeout_s,
             lambda: (
                 f"{replica.name} cannot be promoted: {self._unapplied(replica)} transactions that it received were not applied"
             ),
@@ -220,13 +221,13 @@ class BinaryLogReplication(ReplicationDialect):
         return [line for line in lines if "semi-sync" in line.lower()]
 
 
-def make_schema(primary: Member, patience_s: float) -> None:
+def make_schema(primary: Member, timeout_s: float) -> None:
     """Create the laboratory's own tables."""
     primary.write(
         f"CREATE DATABASE {SCHEMA}",
         f"CREATE TABLE {SCHEMA}.marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) ENGINE = InnoDB",
         f"CREATE TABLE {SCHEMA}.heartbeat (id INT PRIMARY KEY, sent_ns BIGINT UNSIGNED) ENGINE = InnoDB",
-        patience_s=patience_s,
+        timeout_s=timeout_s,
     )
 
 
@@ -244,7 +245,7 @@ def durability_options(spec: ReplicationSpec) -> tuple[str, ...]:
     return options if preset.flush_method is None else (*options, f"--innodb-flush-method={preset.flush_method}")
 
 
-def _load_first_of(member: Member, plugins: tuple[tuple[str, str], ...]) -> None:
+def _load_any_plugin(member: Member, plugins: tuple[tuple[str, str], ...]) -> None:
     refusals = []
     for name, file in plugins:
         try:
@@ -263,36 +264,36 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     return "" if value is None else str(value).replace("\n", "")
 
 
-def _stop(replica: Member, sql: str, insist: Callable[[], None]) -> None:
-    """Run the stop statement `sql`; call `insist` repeatedly while it has not ended. Raises LabError."""
-    refused: list[HowfarError] = []
+def _stop(replica: Member, sql: str, unblock: Callable[[], None]) -> None:
+    """Run a statement that stops replication. While it has not ended, call `unblock` repeatedly. Raises LabError."""
+    errors_found: list[HowfarError] = []
 
     def stop() -> None:
         try:
             replica.tell(sql, _STOP_S)
         except HowfarError as error:
-            refused.append(error)
+            errors_found.append(error)
 
     stopping = threading.Thread(target=stop, name="promote", daemon=True)
     stopping.start()
-    stopping.join(_OBEYS_S)
+    stopping.join(_STOP_CHECK_S)
     while stopping.is_alive():
-        insist()
-        stopping.join(_OBEYS_S)
-    if refused:
-        raise LabError(f"{replica.name} cannot be promoted: {refused[0].message}", refused[0].advice)
+        unblock()
+        stopping.join(_STOP_CHECK_S)
+    if errors_found:
+        raise LabError(f"{replica.name} cannot be promoted: {errors_found[0].message}", errors_found[0].advice)
 
 
 def _end_connections() -> None:
-    """Kill this host's connections to servers: a receiver whose primary is dead continues for seconds. It has been ordered to stop, so
-    it does not reconnect. If the kernel cannot do this, the receiver runs into its own timeout."""
+    """Kill this host's connections to servers: a receiver whose primary is dead would wait for seconds. It has been ordered to stop,
+    so it does not reconnect. If the kernel cannot kill connections, the receiver stops after its own timeout."""
     command = ["ss", "--kill", "--tcp", "--numeric", "--no-header", f"dport = :{_PORT}"]
     subprocess.run(command, capture_output=True)
 
 
 def _kill_applier(replica: Member) -> None:
-    """Kill the applier's threads; complete transactions are already applied. With part of a transaction, MySQL's applier waits a
-    minute for the rest before it stops; when killed, it rolls that part back at once."""
+    """Kill the applier's threads; complete transactions are already applied. An applier that
+    has received only part of a transaction waits a minute for the rest before it stops (MySQL); when killed, it rolls back at once."""
     found = replica.ask(
         "SELECT ID AS id FROM information_schema.processlist WHERE USER = 'system user' AND COMMAND <> 'Daemon'"
     )
@@ -306,7 +307,7 @@ class MariadbReplication(BinaryLogReplication):
     modes = (*BinaryLogReplication.modes, "galera")
     positions: Positions = MariadbPositions()
     compressions = ("zlib",)
-    most_to_wait_for = 1
+    max_replicas_to_wait_for = 1
     primary_plugins = ()
     replica_plugins = ()
     position_sql = "SELECT @@global.gtid_binlog_pos AS position"
@@ -348,7 +349,7 @@ class MysqlReplication(BinaryLogReplication):
     modes = (*BinaryLogReplication.modes, "group", "group-leader")
     positions = MysqlPositions()
     compressions = ("zlib", "zstd")
-    most_to_wait_for = None
+    max_replicas_to_wait_for = None
     primary_plugins = (
         ("rpl_semi_sync_source", "semisync_source.so"),
         ("rpl_semi_sync_master", "semisync_master.so"),

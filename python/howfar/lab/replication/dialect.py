@@ -1,6 +1,6 @@
-"""The interface to the servers' replication, which hides their differences from the rest of the laboratory.
+"""The interface to the servers' replication. It hides their differences from the rest of the laboratory.
 
-MariaDB and MySQL are in `binary_log.py`, PostgreSQL in `postgresql.py`.
+Its implementations are in `binary_log.py` (MariaDB and MySQL), `postgresql.py`, `galera.py` and `group.py`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ class Source:
 
 
 Arrival = Literal["founds", "returns", "new"]
-"""How a node joins its cluster: with the others, before any load; again, with its old data; or without data."""
+"""How a node joins its cluster. `founds`: together with the others, before any load; `returns`: again, with its old data; `new`:
+without data."""
 
 
 @dataclass(frozen=True)
 class Seed:
-    """The parameters with which a member of a pair is started."""
+    """The parameters with which a member of a replica set is started."""
 
     name: str
     number: int
@@ -71,11 +72,11 @@ class ReplicaState:
     applying: str
     errors: tuple[str, ...]
     received: str
-    """Position up to which transactions were received completely, applied or not."""
+    """Position up to which it has received transactions completely, applied or not."""
 
 
 @dataclass(frozen=True)
-class Promoted:
+class Promotion:
     name: str
     position: str
     """Position of all its transactions."""
@@ -89,30 +90,30 @@ class ReplicationDialect(ABC):
 
     kind: str
     port: int
-    """Port of a server with its own host."""
+    """Port of a server that has its own host."""
     instead: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Levels of the factor `replication` that only other servers have, and the levels that replace them on this one."""
+    """By level of the factor `replication` that this server lacks: the levels that replace it."""
     modes: tuple[str, ...]
-    """Levels of that factor that it supports, besides `off` and `none`."""
+    """Levels of the factor `replication` that this server supports, besides `off` and `none`."""
     durabilities: tuple[Durability, ...] = ("strict", "relaxed", "off")
     positions: Positions
     compressions: tuple[Compression, ...]
-    most_to_wait_for: int | None
+    max_replicas_to_wait_for: int | None
     """Maximum number of replicas that a commit can wait for; None without a limit."""
     always_acknowledges: bool
-    """Whether a replica of every such server can acknowledge; otherwise it depends on the program."""
+    """Whether every program of this kind supports acknowledgements by replicas; otherwise it depends on the program."""
     begins_as_copy: ClassVar[bool] = False
     """Whether a replica needs a copy of its primary's files, which the user's own hosts do not exchange."""
     primary_plugins: tuple[tuple[str, str], ...] = ()
     """Name and file of the plugins that make a primary wait for replicas, in the order to try them; empty if built in."""
     position_sql: str
-    """Query of what a primary has committed, as `position`."""
+    """Query whose column `position` is the position up to which a primary has committed."""
     applied_sql: str
-    """Query of what a replica has applied, as `position`."""
+    """Query whose column `position` is the position up to which a replica has applied."""
     state_sql: str
-    """Query of what identifies a server's history, as `position`."""
+    """Query whose column `position` identifies a server's history."""
     origin_sql: str
-    """Query of what identifies a server's own transactions, as `position`."""
+    """Query whose column `position` identifies the origin of a server's own transactions."""
 
     @abstractmethod
     def begin(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
@@ -120,24 +121,24 @@ class ReplicationDialect(ABC):
 
     @abstractmethod
     def follow(self, replica: Member, source: Source) -> None:
-        """Point a ready replica to its primary, if `begin` has not done so. Raises LabError."""
+        """Make a ready replica follow its primary, if it does not follow from its start. Raises LabError."""
 
     @abstractmethod
-    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
-        """Create the laboratory's own tables and turn replication on, on all members. The primary is not written again before all have
-        joined."""
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, timeout_s: float) -> None:
+        """Create the laboratory's own tables and turn replication on, on all members. The primary gets no further writes until all
+        have joined."""
 
-    def arrive(self, member: Member, seed: Seed, patience_s: float) -> str:
-        """Let a node that has left rejoin its cluster; it is complete on return. Returns the server's name for the method by which the
-        node fetched what it lacked. Raises LabError, ServerCrashed."""
+    def arrive(self, member: Member, seed: Seed, timeout_s: float) -> str:
+        """Let a node that has left rejoin its cluster, and wait until the cluster is complete. Returns the server's name for the
+        method by which the node fetched what it lacked. Raises LabError, ServerCrashed."""
         raise LabError(f"{self.kind} is no cluster here")
 
     @abstractmethod
-    def mark_sql(self, word: str, filling: str) -> str:
+    def marker_sql(self, word: str, filling: str) -> str:
         """SQL that writes the only row of `marker`."""
 
     @abstractmethod
-    def beat_sql(self, at_ns: int, row: int = 1) -> str:
+    def heartbeat_sql(self, at_ns: int, row: int = 1) -> str:
         """SQL that writes a row of `heartbeat`."""
 
     @abstractmethod
@@ -158,19 +159,19 @@ class ReplicationDialect(ABC):
 
     @abstractmethod
     def durability(self, ask: Ask, spec: ReplicationSpec) -> tuple[dict[str, str], dict[str, str]]:
-        """Settings of durability as reported, and as requested."""
+        """Settings that determine durability: as the server reports them, and as requested."""
 
     @abstractmethod
     def tls_handshakes(self, ask: Ask) -> int:
         """TLS handshakes of replicas with this primary."""
 
     @abstractmethod
-    def stop_receiving(self, replica: Member, patience_s: float) -> None:
-        """Stop receiving; what has arrived is still applied. Raises LabError if that takes longer than `patience_s`."""
+    def stop_receiving(self, replica: Member, timeout_s: float) -> None:
+        """Stop receiving; what has arrived is still applied. Raises LabError if that takes longer than `timeout_s`."""
 
     @abstractmethod
-    def promote(self, replica: Member, patience_s: float) -> int:
-        """See `pair.promote`. Returns the number of transactions that were received but not applied yet. Raises LabError."""
+    def promote(self, replica: Member, timeout_s: float) -> int:
+        """See `replica_set.promote`. Returns the number of transactions that were received but not yet applied. Raises LabError."""
 
     @abstractmethod
     def set_timeout(self, primary: Member, timeout_ms: int | None) -> None:
@@ -181,8 +182,8 @@ class ReplicationDialect(ABC):
         """The lines about acknowledgements in a primary's log."""
 
 
-def one(ask: Ask, sql: str) -> dict[str, Any]:
-    """The only row. Raises LabError."""
+def query_one_row(ask: Ask, sql: str) -> dict[str, Any]:
+    """Run a query that returns exactly one row. Raises LabError if it does not."""
     rows = ask(sql)
     if len(rows) != 1:
         raise LabError(f"{sql[:80]!r} gave {len(rows)} rows instead of one")

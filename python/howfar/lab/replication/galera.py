@@ -1,7 +1,8 @@
 """Galera: every node of MariaDB has the same data, and a commit is ordered among all of them before it returns.
 
-Nodes begin with equal data; `grastate.dat` states that, and `gvwstate.dat` that they formed a cluster before. Once all have started
-they resume that cluster, in parallel and without a transfer. Positions are sequence numbers of the cluster.
+Nodes begin with equal data. Their files say so: `grastate.dat` has the same state for all, and `gvwstate.dat` the members of a former
+cluster. So the nodes start in parallel, and resume that cluster without transferring data. Positions are the cluster's sequence
+numbers.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from howfar.lab.servers.dialect import BinaryLog
 from howfar.plan.agreement import PACKET, WINDOW, provider_options
 
 PROVIDERS = tuple(
-    Path(place, "libgalera_smm.so")
-    for place in ("/usr/lib/galera", "/usr/lib64/galera-4", "/usr/lib64/galera", "/usr/lib/galera-4")
+    Path(directory, "libgalera_smm.so")
+    for directory in ("/usr/lib/galera", "/usr/lib64/galera-4", "/usr/lib64/galera", "/usr/lib/galera-4")
 )
-"""Galera's library on Debian, Red Hat, SUSE and Arch."""
+"""Paths of Galera's library on Debian, Red Hat, SUSE and Arch."""
 PORT = 4567
 """Port on which the nodes communicate with each other."""
 SYNC_WAIT = {"eventual": 0, "before": 7}
-"""`wsrep_sync_wait` by level of `consistency`: which statements first wait until their node has applied all that was ordered before
-them; 7 means reads, updates, deletes and inserts."""
+"""Value of `wsrep_sync_wait` by level of `consistency`: the statements that wait until their node has applied all earlier
+transactions. 7 means reads, updates, deletes and inserts."""
 READY = "Synced"
 TRANSFER = "mariabackup"
-"""The method by which a node without data copies all data of another node, which keeps running meanwhile."""
+"""Method by which a node without data copies the data of another node, which keeps running meanwhile."""
 _TRANSFER_PROGRAMS = (f"wsrep_sst_{TRANSFER}", "mariabackup", "mbstream", "socat", "my_print_defaults")
 _TRANSFERS = {"IST": "Running IST", "SST": "SST received"}
-"""Log text of a node that fetched the transactions it missed (IST) or all data (SST). After the first, the log has both texts."""
+"""Text in the log of a node that fetched the transactions it missed (IST), or all data (SST). After an IST the log has both texts."""
 _COUNTERS = {
     "wsrep_replicated": "ordered",
     "wsrep_local_cert_failures": "conflicts",
@@ -47,11 +48,11 @@ _COUNTERS = {
     "wsrep_flow_control_sent": "wsrep_flow_control_sent",
     "wsrep_flow_control_recv": "wsrep_flow_control_recv",
 }
-_BY_SOCKET = "ALTER USER 'root'@'localhost' IDENTIFIED VIA unix_socket;\n"
-"""Lets the program that copies for another node log in by Unix socket: a password would be visible in its command line."""
+_ROOT_BY_SOCKET_SQL = "ALTER USER 'root'@'localhost' IDENTIFIED VIA unix_socket;\n"
+"""Lets root log in by Unix socket: the program that copies the data for another node would show a password in its command line."""
 _SETTINGS = ("wsrep_protocol_version", "wsrep_provider_version", "wsrep_cluster_conf_id")
-_OPTIONS = (WINDOW, PACKET)
-"""Options of the provider."""
+_REPORTED_OPTIONS = (WINDOW, PACKET)
+"""Options of Galera's library that the receipt contains."""
 _POSITION = "SELECT VARIABLE_VALUE AS position FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '{}'"
 
 
@@ -60,7 +61,7 @@ def provider() -> Path | None:
 
 
 def transfer_path() -> str:
-    """The PATH on which a server finds the programs of a transfer: our own, and the folder of `howfar setup --clusters`."""
+    """The PATH on which a server finds the programs of a transfer: our own PATH, and the folder of `howfar setup --clusters`."""
     return f"{os.environ.get('PATH', os.defpath)}:{transfer_folder()}"
 
 
@@ -69,10 +70,10 @@ def transfer_folder() -> Path:
     return cache_home() / "galera/bin"
 
 
-def no_transfer() -> str | None:
-    """The programs that are missing for a transfer here; None if it can run."""
-    lacking = [name for name in _TRANSFER_PROGRAMS if shutil.which(name, path=transfer_path()) is None]
-    return f"{', '.join(lacking)} not found (`howfar setup --clusters` gets what is needed)" if lacking else None
+def missing_for_transfer() -> str | None:
+    """Why data cannot be transferred between nodes here: the missing programs. None if it can."""
+    missing = [name for name in _TRANSFER_PROGRAMS if shutil.which(name, path=transfer_path()) is None]
+    return f"{', '.join(missing)} not found (`howfar setup --clusters` gets what is needed)" if missing else None
 
 
 class GaleraPositions:
@@ -101,17 +102,17 @@ class GaleraReplication(MariadbReplication):
         port = ServerContext.port_on(PORT) if seed.on_hosts else PORT
         address, addresses = seed.nodes[seed.number], ",".join(f"{node}:{port}" for node in seed.nodes)
         listens = f";base_port={port};gmcast.listen_addr=tcp://{address}:{port}" if seed.on_hosts else ""
-        founds = seed.arrival == "founds"
-        first = (f"--wsrep-start-position={seed.group}:0",) if founds else ()
+        is_founder = seed.arrival == "founds"
+        first = (f"--wsrep-start-position={seed.group}:0",) if is_founder else ()
         options = (
             *first,
             "--wsrep-on=ON",
             f"--wsrep-provider={library}",
-            f"--wsrep-cluster-name={uuid.UUID(seed.group).hex}",  # nodes with another name are not admitted
+            f"--wsrep-cluster-name={uuid.UUID(seed.group).hex}",  # a node with another name cannot join
             f"--wsrep-cluster-address=gcomm://{addresses}",
             f"--wsrep-node-address={address}",
             f"--wsrep-node-name={seed.name}",
-            f"--wsrep-sst-method={'skip' if founds else TRANSFER}",
+            f"--wsrep-sst-method={'skip' if is_founder else TRANSFER}",
             "--wsrep-sst-auth=root:",
             "--wsrep-dirty-reads=ON",  # a node that is cut off still answers reads; it refuses writes anyway
             f"--wsrep-sync-wait={SYNC_WAIT[spec.consistency]}",
@@ -123,48 +124,52 @@ class GaleraReplication(MariadbReplication):
         return replace(
             log,
             options=(*log.options, *options),
-            unlogged="SET SESSION wsrep_on = OFF;\n" + log.unlogged,
-            init_sql=log.init_sql + _BY_SOCKET,
+            unlogged_sql="SET SESSION wsrep_on = OFF;\n" + log.unlogged_sql,
+            init_sql=log.init_sql + _ROOT_BY_SOCKET_SQL,
             path=transfer_path(),
             option_file=True,
-            fetches=not founds,
+            fetches_data=not is_founder,
             files={
                 "grastate.dat": f"version: 2.1\nuuid: {seed.group}\nseqno: 0\nsafe_to_bootstrap: 0\n",
                 "gvwstate.dat": f"my_uuid: {nodes[seed.number]}\n#vwbeg\nview_id: 3 {nodes[0]} 1\nbootstrap: 0\n{members}#vwend\n",
             }
-            if founds
+            if is_founder
             else {},
         )
 
-    def arrive(self, member: Member, seed: Seed, patience_s: float) -> str:
-        server = self.begin_again(member, seed)
+    def arrive(self, member: Member, seed: Seed, timeout_s: float) -> str:
+        server = self.restart_member(member, seed)
         server.become_ready()
-        await_node(member, patience_s)
-        said = "\n".join(server.log_lines())
-        return next((how for how, mark in _TRANSFERS.items() if mark in said), "nothing")
+        await_node(member, timeout_s)
+        log_text = "\n".join(server.log_lines())
+        return next((how for how, mark in _TRANSFERS.items() if mark in log_text), "nothing")
 
     def follow(self, replica: Member, source: Source) -> None:
-        """Do nothing: a node is a member from the start."""
+        """Do nothing: a node joins the cluster when it starts."""
 
-    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, timeout_s: float) -> None:
         for member in (primary, *replicas):
-            await_node(member, patience_s)
-        make_schema(primary, patience_s)
+            await_node(member, timeout_s)
+        make_schema(primary, timeout_s)
 
     def read_state(self, ask: Ask) -> ReplicaState | None:
-        seen = status(ask, "LIKE 'wsrep%'")
+        reported = status(ask, "LIKE 'wsrep%'")
         ready = (
-            "Yes" if seen["wsrep_local_state_comment"] == READY and seen["wsrep_connected"] == "ON" else "Connecting"
+            "Yes"
+            if reported["wsrep_local_state_comment"] == READY and reported["wsrep_connected"] == "ON"
+            else "Connecting"
         )
-        return ReplicaState(ready, "Yes" if seen["wsrep_ready"] == "ON" else "No", (), seen["wsrep_last_committed"])
+        return ReplicaState(
+            ready, "Yes" if reported["wsrep_ready"] == "ON" else "No", (), reported["wsrep_last_committed"]
+        )
 
     def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts:
-        seen = status(ask, "LIKE 'wsrep%'")
+        reported = status(ask, "LIKE 'wsrep%'")
         settings = variables(ask, "WHERE Variable_name IN ('wsrep_sync_wait', 'wsrep_slave_threads', 'wsrep_on')")
         options = variables(ask, "WHERE Variable_name = 'wsrep_provider_options'")["wsrep_provider_options"]
-        given = provider_options(options)
-        settings |= {name: given[name] for name in _OPTIONS if name in given}
-        wanted = {
+        provider_values = provider_options(options)
+        settings |= {name: provider_values[name] for name in _REPORTED_OPTIONS if name in provider_values}
+        requested = {
             "wsrep_local_state_comment": READY,
             "wsrep_cluster_size": str(spec.replicas + 1),
             "wsrep_cluster_status": "Primary",
@@ -172,30 +177,32 @@ class GaleraReplication(MariadbReplication):
             "wsrep_on": "ON",
             "wsrep_sync_wait": str(SYNC_WAIT[spec.consistency]),
         }
-        known = {**seen, **settings}
+        known = {**reported, **settings}
         return NodeFacts(
             name=name,
-            role=seen["wsrep_cluster_status"],
-            settings={**settings, **{setting: seen[setting] for setting in _SETTINGS}},
-            counters={ours: int(seen[theirs]) for theirs, ours in _COUNTERS.items()},
+            role=reported["wsrep_cluster_status"],
+            settings={**settings, **{setting: reported[setting] for setting in _SETTINGS}},
+            counters={own_name: int(reported[server_name]) for server_name, own_name in _COUNTERS.items()},
             unlike=tuple(
                 f"had {setting} {known.get(setting)} instead of {value}"
-                for setting, value in wanted.items()
+                for setting, value in requested.items()
                 if known.get(setting) != value
             ),
         )
 
-    def promote(self, replica: Member, patience_s: float) -> int:
-        """Wait until the other nodes continue without the lost one. Every node accepts writes, so there is nothing else to do."""
+    def promote(self, replica: Member, timeout_s: float) -> int:
+        """Wait until the remaining nodes continue without the lost one. Every node accepts writes, so none has to be promoted."""
 
-        def whole() -> bool:
-            seen = status(replica.ask, "LIKE 'wsrep%'")
-            size = int(seen["wsrep_cluster_size"])
+        def is_complete() -> bool:
+            reported = status(replica.ask, "LIKE 'wsrep%'")
+            size = int(reported["wsrep_cluster_size"])
             return (
-                seen["wsrep_ready"] == "ON" and seen["wsrep_local_recv_queue"] == "0" and size <= replica.spec.replicas
+                reported["wsrep_ready"] == "ON"
+                and reported["wsrep_local_recv_queue"] == "0"
+                and size <= replica.spec.replicas
             )
 
-        wait_for(whole, patience_s, lambda: f"{replica.name} did not go on without the node that died")
+        wait_for(is_complete, timeout_s, lambda: f"{replica.name} did not go on without the node that died")
         return 0
 
     def primary_end(self, ask: Ask, primary: object, spec: ReplicationSpec) -> PrimaryEnd | None:

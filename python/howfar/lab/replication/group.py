@@ -1,7 +1,7 @@
 """MySQL's Group Replication, single-primary or multi-primary: the members agree on the order of commits by a kind of Paxos (XCom).
 
-All begin with equal data and no transactions of their own, so that none has to fetch anything when it joins. Encryption between the
-members is off, as between the laboratory's other servers; MySQL 9.7 requires it by default.
+All members begin with equal data and no transactions of their own, so that none has to fetch anything when it joins. Encryption
+between the members is off, as between the laboratory's other servers; MySQL 9.7 requires it by default.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from howfar.lab.replication.binary_log import MysqlReplication, make_schema, status, variables
-from howfar.lab.replication.dialect import ACCOUNT, ReplicaState, Seed, Source, one
+from howfar.lab.replication.dialect import ACCOUNT, ReplicaState, Seed, Source, query_one_row
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.member import Member, await_node, wait_for
 from howfar.lab.replication.status import NodeFacts, PrimaryEnd
@@ -20,20 +20,22 @@ from howfar.lab.servers.dialect import BinaryLog, quotable
 PORT = 33061
 """Port on which the members communicate with each other."""
 _CACHE_BYTES = 128 << 20
-_MEMBERS = "performance_schema.replication_group_members"
-_MINE = f"SELECT MEMBER_STATE AS state, MEMBER_ROLE AS role FROM {_MEMBERS} WHERE MEMBER_ID = @@server_uuid"
-_GROUP = f"SELECT COUNT(*) AS n FROM {_MEMBERS} WHERE MEMBER_STATE = 'ONLINE'"
-_SURVIVORS = (
+_MEMBERS_TABLE = "performance_schema.replication_group_members"
+_OWN_MEMBER_SQL = (
+    f"SELECT MEMBER_STATE AS state, MEMBER_ROLE AS role FROM {_MEMBERS_TABLE} WHERE MEMBER_ID = @@server_uuid"
+)
+_ONLINE_COUNT_SQL = f"SELECT COUNT(*) AS n FROM {_MEMBERS_TABLE} WHERE MEMBER_STATE = 'ONLINE'"
+_SURVIVORS_SQL = (
     f"SELECT COUNT(*) AS members, CAST(SUM(MEMBER_ROLE = 'PRIMARY') AS SIGNED) AS primaries, "
     "(SELECT COUNT_TRANSACTIONS_REMOTE_IN_APPLIER_QUEUE FROM performance_schema.replication_group_member_stats "
-    f"WHERE MEMBER_ID = @@server_uuid) AS queue FROM {_MEMBERS} WHERE MEMBER_STATE = 'ONLINE'"
+    f"WHERE MEMBER_ID = @@server_uuid) AS queue FROM {_MEMBERS_TABLE} WHERE MEMBER_STATE = 'ONLINE'"
 )
-_STATS = (
+_STATS_SQL = (
     "SELECT COUNT_CONFLICTS_DETECTED AS conflicts, COUNT_TRANSACTIONS_LOCAL_PROPOSED AS ordered, "
     "COUNT_TRANSACTIONS_LOCAL_ROLLBACK AS rolled_back FROM performance_schema.replication_group_member_stats "
     "WHERE MEMBER_ID = @@server_uuid"
 )
-_PROTOCOL = "SELECT group_replication_get_communication_protocol() AS protocol"
+_PROTOCOL_SQL = "SELECT group_replication_get_communication_protocol() AS protocol"
 _COUNTERS = (
     "Gr_data_messages_sent_count",
     "Gr_data_messages_sent_roundtrip_time_sum",
@@ -48,10 +50,11 @@ class GroupReplication(MysqlReplication):
 
     def binary_log(self, seed: Seed) -> BinaryLog:
         log, spec = super().binary_log(seed), seed.spec
-        # XCom listens on all addresses of a host without a password; the other stack uses the server's own port and accounts.
+        # XCom listens on all addresses of a host, without a password. On the user's hosts, communicate through the server's own port
+        # and accounts instead.
         port = ServerContext.port_on(self.port) if seed.on_hosts else PORT
         address = seed.nodes[seed.number]
-        own = {
+        group_options = {
             "group-name": seed.group,
             "start-on-boot": "OFF",
             "local-address": f"{address}:{port}",
@@ -61,8 +64,8 @@ class GroupReplication(MysqlReplication):
             "recovery-use-ssl": "OFF",
             "recovery-get-public-key": "ON",
             "message-cache-size": _CACHE_BYTES,
-            "consistency": _level(spec),
-            "single-primary-mode": _single(spec),
+            "consistency": _consistency_level(spec),
+            "single-primary-mode": _single_primary_mode(spec),
             "enforce-update-everywhere-checks": "ON" if spec.everywhere else "OFF",
             "paxos-single-leader": "ON" if spec.mode == "group-leader" else "OFF",
             **({"communication-stack": "MYSQL"} if seed.on_hosts else {}),
@@ -72,95 +75,97 @@ class GroupReplication(MysqlReplication):
             "--plugin-load-add=group_replication.so",
             "--plugin-load-add=mysql_clone.so",
             f"--report-host={address}",
-            *(f"--group-replication-{name}={value}" for name, value in own.items()),
+            *(f"--group-replication-{name}={value}" for name, value in group_options.items()),
         )
         recovery = (
             f"CHANGE REPLICATION SOURCE TO SOURCE_USER = '{ACCOUNT}', SOURCE_PASSWORD = '{quotable(seed.secret)}' "
             "FOR CHANNEL 'group_replication_recovery';\n"
         )
-        may = "BACKUP_ADMIN, GROUP_REPLICATION_STREAM" if seed.on_hosts else "BACKUP_ADMIN"
-        more = f"GRANT {may} ON *.* TO '{ACCOUNT}'@'%';\n"
-        fetches = seed.arrival != "founds"
-        init_sql = log.init_sql + more + recovery
-        return replace(log, options=(*log.options, *options), init_sql=init_sql, fetches=fetches)
+        privileges = "BACKUP_ADMIN, GROUP_REPLICATION_STREAM" if seed.on_hosts else "BACKUP_ADMIN"
+        grant_sql = f"GRANT {privileges} ON *.* TO '{ACCOUNT}'@'%';\n"
+        fetches_data = seed.arrival != "founds"
+        init_sql = log.init_sql + grant_sql + recovery
+        return replace(log, options=(*log.options, *options), init_sql=init_sql, fetches_data=fetches_data)
 
-    def arrive(self, member: Member, seed: Seed, patience_s: float) -> str:
-        self._start(member, seed, patience_s)
+    def arrive(self, member: Member, seed: Seed, timeout_s: float) -> str:
+        self._start(member, seed, timeout_s)
         how = "binary log"
         if seed.arrival == "new":
-            # After cloning another, a member exits and expects its supervisor to restart it; here that is us.
+            # After cloning another member, the server exits and expects a supervisor to restart it; here we are the supervisor.
             wait_for(
                 lambda: not member.server.alive(),
-                patience_s,
+                timeout_s,
                 lambda: f"{member.name} did not end to begin anew with its clone",
                 "Its log says how far it came.",
             )
-            self._start(member, replace(seed, arrival="returns"), patience_s)
+            self._start(member, replace(seed, arrival="returns"), timeout_s)
             how = "clone"
-        await_node(member, patience_s)
+        await_node(member, timeout_s)
         return how
 
-    def _start(self, member: Member, seed: Seed, patience_s: float) -> None:
-        self.begin_again(member, seed).become_ready()
-        member.tell("START GROUP_REPLICATION", patience_s)
+    def _start(self, member: Member, seed: Seed, timeout_s: float) -> None:
+        self.restart_member(member, seed).become_ready()
+        member.tell("START GROUP_REPLICATION", timeout_s)
 
     def follow(self, replica: Member, source: Source) -> None:
         """Do nothing: a node's options name the group to join."""
 
-    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
-        primary.tell("SET GLOBAL group_replication_bootstrap_group = ON", patience_s)
-        primary.tell("START GROUP_REPLICATION", patience_s)
-        primary.tell("SET GLOBAL group_replication_bootstrap_group = OFF", patience_s)
-        with ThreadPoolExecutor(len(replicas)) as joining:
-            for done in [joining.submit(replica.tell, "START GROUP_REPLICATION", patience_s) for replica in replicas]:
-                done.result()
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, timeout_s: float) -> None:
+        primary.tell("SET GLOBAL group_replication_bootstrap_group = ON", timeout_s)
+        primary.tell("START GROUP_REPLICATION", timeout_s)
+        primary.tell("SET GLOBAL group_replication_bootstrap_group = OFF", timeout_s)
+        with ThreadPoolExecutor(len(replicas)) as pool:
+            for joined in [pool.submit(replica.tell, "START GROUP_REPLICATION", timeout_s) for replica in replicas]:
+                joined.result()
         for member in (primary, *replicas):
-            await_node(member, patience_s)
-        make_schema(primary, patience_s)
+            await_node(member, timeout_s)
+        make_schema(primary, timeout_s)
 
     def read_state(self, ask: Ask) -> ReplicaState | None:
-        row = one(ask, _MINE)
+        row = query_one_row(ask, _OWN_MEMBER_SQL)
         ready = "Yes" if row["state"] == "ONLINE" else "Connecting"
-        return ReplicaState(ready, ready, (), str(one(ask, self.applied_sql)["position"] or ""))
+        return ReplicaState(ready, ready, (), str(query_one_row(ask, self.applied_sql)["position"] or ""))
 
     def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts:
-        mine, online, stats, protocol = (one(ask, sql) for sql in (_MINE, _GROUP, _STATS, _PROTOCOL))
+        own_member, online, stats, protocol = (
+            query_one_row(ask, sql) for sql in (_OWN_MEMBER_SQL, _ONLINE_COUNT_SQL, _STATS_SQL, _PROTOCOL_SQL)
+        )
         settings = variables(
             ask,
             "WHERE Variable_name IN ('group_replication_consistency', 'group_replication_paxos_single_leader', "
             "'group_replication_single_primary_mode', 'group_replication_flow_control_mode')",
         )
-        seen = {**settings, "state": mine["state"], "role": mine["role"], "members online": online["n"]}
-        wanted = {
+        reported = {**settings, "state": own_member["state"], "role": own_member["role"], "members online": online["n"]}
+        requested = {
             "state": "ONLINE",
             "role": "PRIMARY" if spec.everywhere or name == "primary" else "SECONDARY",
             "members online": spec.replicas + 1,
-            "group_replication_consistency": _level(spec),
-            "group_replication_single_primary_mode": _single(spec),
+            "group_replication_consistency": _consistency_level(spec),
+            "group_replication_single_primary_mode": _single_primary_mode(spec),
             "group_replication_paxos_single_leader": "ON" if spec.mode == "group-leader" else "OFF",
         }
         listed = ", ".join(f"'{counter}'" for counter in _COUNTERS)
-        known = status(ask, f"WHERE Variable_name IN ({listed})")
+        counters_now = status(ask, f"WHERE Variable_name IN ({listed})")
         return NodeFacts(
             name=name,
-            role=str(mine["role"]),
+            role=str(own_member["role"]),
             settings={**settings, **{key: str(value) for key, value in protocol.items()}},
-            counters={key: int(value) for key, value in {**stats, **known}.items()},
+            counters={key: int(value) for key, value in {**stats, **counters_now}.items()},
             unlike=tuple(
-                f"had {setting} {seen.get(setting)} instead of {value}"
-                for setting, value in wanted.items()
-                if seen.get(setting) != value
+                f"had {setting} {reported.get(setting)} instead of {value}"
+                for setting, value in requested.items()
+                if reported.get(setting) != value
             ),
         )
 
-    def promote(self, replica: Member, patience_s: float) -> int:
-        """Wait until the group has elected a primary by itself, possibly another member, and this one has applied everything."""
+    def promote(self, replica: Member, timeout_s: float) -> int:
+        """Wait until the group has elected a primary, which may be another member, and this member has applied everything."""
 
-        def whole() -> bool:
-            row = one(replica.ask, _SURVIVORS)
+        def is_complete() -> bool:
+            row = query_one_row(replica.ask, _SURVIVORS_SQL)
             return row["members"] <= replica.spec.replicas and (row["primaries"], row["queue"]) == (1, 0)
 
-        wait_for(whole, patience_s, lambda: f"{replica.name} did not go on without the member that died")
+        wait_for(is_complete, timeout_s, lambda: f"{replica.name} did not go on without the member that died")
         return 0
 
     def primary_end(self, ask: Ask, primary: object, spec: ReplicationSpec) -> PrimaryEnd | None:
@@ -170,9 +175,9 @@ class GroupReplication(MysqlReplication):
         return None
 
 
-def _level(spec: ReplicationSpec) -> str:
+def _consistency_level(spec: ReplicationSpec) -> str:
     return spec.consistency.replace("-", "_").upper()
 
 
-def _single(spec: ReplicationSpec) -> str:
+def _single_primary_mode(spec: ReplicationSpec) -> str:
     return "OFF" if spec.everywhere else "ON"

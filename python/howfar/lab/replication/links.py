@@ -13,16 +13,16 @@ from howfar.engine.messages import LONGEST_NS, LinkStats, Outage, RttResult
 from howfar.errors import PlanError
 from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec, open_link
 from howfar.lab.link.backends import DEFAULT
-from howfar.lab.link.receipt import Lateness, link_receipt, link_violations
+from howfar.lab.link.receipt import LatenessLimits, link_receipt, link_violations
 from howfar.lab.network import (
-    LINKS_MOST,
-    REPLICAS_MOST,
+    MAX_LINKS,
+    MAX_REPLICAS,
     Cpus,
     Host,
     Network,
     Shares,
     TcpPreset,
-    address_nodes,
+    assign_node_addresses,
     join_hosts,
     join_replica,
     size_buffers,
@@ -34,8 +34,8 @@ from howfar.plan.factors import CLUSTERS
 
 
 @dataclass(frozen=True)
-class PairContext:
-    """The environment of a pair: a directory, the network whose `server` will be the primary's host, CPUs, number of clients."""
+class ReplicaSetContext:
+    """What a replica set needs to run: a directory, the network whose `server` is the primary's host, CPUs, number of clients."""
 
     work: Path
     network: Network
@@ -43,24 +43,24 @@ class PairContext:
     connections: int
     backend: str = DEFAULT
     tcp: TcpPreset = "tuned"
-    patience_s: float = 30.0
-    """Time allowed in addition to round trips, for a replica to connect or to catch up, and for a commit outside the load."""
+    timeout_s: float = 30.0
+    """Time for a replica to connect or to catch up, and for a commit outside the load, in addition to round trips."""
 
     @property
     def replica_cpus(self) -> Cpus:
-        """CPUs for the replicas: those that neither host uses, else the client's, so that the primary keeps its own."""
-        taken = {*self.shares.client, *self.shares.server}
-        return tuple(cpu for cpu in usable_cpus() if cpu not in taken) or self.shares.client
+        """CPUs for the replicas: those that neither client nor primary uses, else the client's. The primary never shares its CPUs."""
+        used_cpus = {*self.shares.client, *self.shares.server}
+        return tuple(cpu for cpu in usable_cpus() if cpu not in used_cpus) or self.shares.client
 
 
-class Wire(ABC):
-    """The path between a replica and its primary, or between two nodes of a cluster. The replica connects, so it is the link's client:
-    what the primary sends goes `to_client`, acknowledgements go `to_server`."""
+class ReplicationLink(ABC):
+    """The link between a replica and its primary, or between two nodes of a cluster. The replica connects, so it is the link's client:
+    the primary's data goes `to_client`, acknowledgements go `to_server`."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name of the replica, or of both."""
+        """Name of the replica, or the names of both replicas."""
 
     @property
     @abstractmethod
@@ -72,7 +72,8 @@ class Wire(ABC):
 
     @abstractmethod
     def sent_bytes(self) -> int | None:
-        """Bytes sent by the primary's host to the replica since their interfaces were created; None if not counted separately."""
+        """Bytes that the primary's host has sent to the replica since their interfaces were created. None if not counted
+        separately."""
 
     @abstractmethod
     def begin(self) -> RttResult:
@@ -80,7 +81,7 @@ class Wire(ABC):
 
     @abstractmethod
     def pid(self) -> int | None:
-        """The process whose CPU time the link uses; None without one."""
+        """Id of the process that emulates the link, for its CPU time. None if there is none."""
 
     @abstractmethod
     def counters(self) -> LinkStats | None: ...
@@ -88,7 +89,7 @@ class Wire(ABC):
     @abstractmethod
     def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> dict[str, Any]: ...
 
-    def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+    def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: LatenessLimits) -> tuple[str, ...]:
         """Differences between the link and what was requested; none for a real one."""
         return ()
 
@@ -100,8 +101,8 @@ class Wire(ABC):
 
 
 @dataclass(frozen=True)
-class EmulatedWire(Wire):
-    """A wire of the laboratory: an emulated link between the replica's host and the primary's, or between two replicas' hosts."""
+class EmulatedReplicationLink(ReplicationLink):
+    """A link of the laboratory: an emulated link between the replica's host and the primary's, or between two replicas' hosts."""
 
     network: Network
     link: Link
@@ -111,11 +112,11 @@ class EmulatedWire(Wire):
 
     @property
     def name(self) -> str:
-        return EmulatedWire.called(self.network, self.nodes)
+        return EmulatedReplicationLink.link_name(self.network, self.nodes)
 
     @staticmethod
-    def called(network: Network, nodes: tuple[int, int]) -> str:
-        """The name of the wire: the replica's, or both replicas'."""
+    def link_name(network: Network, nodes: tuple[int, int]) -> str:
+        """The name of the link: the replica's, or both replicas'."""
         return network.client.name if nodes[0] == 0 else f"{network.server.name}-{network.client.name}"
 
     @property
@@ -132,9 +133,9 @@ class EmulatedWire(Wire):
 
     def sent_bytes(self) -> int | None:
         with closing(open_in(self.network.server, "dev")) as file:
-            seen = traffic(file.read(), self.network.ends.server_device)
-        assert seen is not None, "a wire has a device at either end"
-        return seen.sent_bytes
+            interface_traffic = traffic(file.read(), self.network.ends.server_device)
+        assert interface_traffic is not None, "a wire has a device at either end"
+        return interface_traffic.sent_bytes
 
     def begin(self) -> RttResult:
         found = self.link.at_rest()
@@ -151,16 +152,16 @@ class EmulatedWire(Wire):
         tcp = {"preset": self.tcp, "congestion_control": self.network.congestion_control}
         return link_receipt(self.link, at_rest, stats, tcp)
 
-    def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+    def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: LatenessLimits) -> tuple[str, ...]:
         return link_violations(self.link, at_rest, stats, lateness)
 
     def shape(self, spec: LinkSpec) -> None:
-        """Set the link, at rest, to `spec`. Raises LinkFailed, EngineError."""
+        """Set the link to `spec` while it is idle. Raises LinkFailed, EngineError."""
         size_buffers(self.network, spec.bdp_bytes, self.tcp)
         self.link.shape(spec)
 
     def cut(self, directions: Iterable[DirectionName] = DIRECTIONS) -> None:
-        """Drop all packets in these directions from now on, without any error at either end. Raises LinkFailed."""
+        """Drop all packets in these directions from now on; neither end gets an error. Raises LinkFailed."""
         spec = self.link.spec
         for name in directions:
             direction = replace(spec.direction(name), outages=(Outage(at_ns=0, for_ns=LONGEST_NS),))
@@ -173,35 +174,35 @@ class EmulatedWire(Wire):
 
 
 @contextmanager
-def open_wires(
-    context: PairContext,
+def open_replication_links(
+    context: ReplicaSetContext,
     count: int,
     spec: LinkSpec,
     calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]] | None = None,
     *,
     mesh: bool = False,
-) -> Iterator[tuple[EmulatedWire, ...]]:
+) -> Iterator[tuple[EmulatedReplicationLink, ...]]:
     """Open `count` hosts, each joined to the primary's by a calibrated link; call in the sandbox. `mesh`: also join every two of them,
-    and give each host an address that all others can reach. `calibrations`: those of earlier wires, by name. The wires to the primary
+    and give each host an address that all others can reach. `calibrations`: those of earlier links, by name. The links to the primary
     come first in the result. Raises PlanError, LinkFailed, EngineError."""
-    among = [(low, high) for low, high in pairs(count + 1) if low] if mesh else []
-    if count + len(among) > LINKS_MOST:
-        raise PlanError(f"a cluster of {count + 1} nodes needs more than {LINKS_MOST} links", "Use at most 6 nodes.")
-    ours, theirs = context.shares.server, context.replica_cpus
-    with ExitStack() as ledger:
-        wires: list[EmulatedWire] = []
+    replica_pairs = [(low, high) for low, high in pairs(count + 1) if low] if mesh else []
+    if count + len(replica_pairs) > MAX_LINKS:
+        raise PlanError(f"a cluster of {count + 1} nodes needs more than {MAX_LINKS} links", "Use at most 6 nodes.")
+    primary_cpus, replica_cpus = context.shares.server, context.replica_cpus
+    with ExitStack() as stack:
+        links: list[EmulatedReplicationLink] = []
 
-        def open_wire(network: Network, nodes: tuple[int, int], shares: Shares) -> None:
+        def open_one_link(network: Network, nodes: tuple[int, int], shares: Shares) -> None:
             size_buffers(network, spec.bdp_bytes, context.tcp)
-            wire = EmulatedWire(
+            link = EmulatedReplicationLink(
                 network,
-                ledger.enter_context(
+                stack.enter_context(
                     open_link(
                         network,
                         spec,
                         network.client.launcher(shares.client),
                         network.server.launcher(shares.server),
-                        (calibrations or {}).get(EmulatedWire.called(network, nodes)),
+                        (calibrations or {}).get(EmulatedReplicationLink.link_name(network, nodes)),
                         backend=context.backend,
                         with_goodput=False,
                     )
@@ -210,17 +211,17 @@ def open_wires(
                 nodes,
             )
             if mesh:
-                address_nodes(network, node_address(nodes[1]), node_address(nodes[0]))
-            wires.append(wire)
+                assign_node_addresses(network, node_address(nodes[1]), node_address(nodes[0]))
+            links.append(link)
 
-        shares = Shares(client=theirs, server=ours)
+        shares = Shares(client=replica_cpus, server=primary_cpus)
         for number in range(1, count + 1):
-            open_wire(join_replica(context.network, ledger, number, shares), (0, number), shares)
-        hosts = [context.network.server, *(wire.host for wire in wires)]
-        for number, (low, high) in enumerate(among, count + 1):
-            shares = Shares(client=theirs, server=theirs)
-            open_wire(join_hosts(context.network, hosts[high], hosts[low], number, shares), (low, high), shares)
-        yield tuple(wires)
+            open_one_link(join_replica(context.network, stack, number, shares), (0, number), shares)
+        hosts = [context.network.server, *(link.host for link in links)]
+        for number, (low, high) in enumerate(replica_pairs, count + 1):
+            shares = Shares(client=replica_cpus, server=replica_cpus)
+            open_one_link(join_hosts(context.network, hosts[high], hosts[low], number, shares), (low, high), shares)
+        yield tuple(links)
 
 
 def node_address(number: int) -> str:
@@ -234,7 +235,7 @@ WaitPoint = Literal["AFTER_SYNC", "AFTER_COMMIT", "remote_write", "on", "remote_
 Durability = Literal["strict", "relaxed", "off"]
 Compression = Literal["zlib", "zstd"]
 FOREVER_MS = 3_600_000
-"""Time after which a semi-synchronous primary would continue without its replicas: longer than any trial."""
+"""Timeout after which a semi-synchronous primary continues without its replicas; this one is longer than any trial."""
 
 
 @dataclass(frozen=True)
@@ -256,23 +257,23 @@ PRESETS: dict[Durability, Preset] = {
 
 @dataclass(frozen=True)
 class ReplicationSpec:
-    """The requested replication. `none`: a primary alone, which writes its binary log nevertheless, so that modes differ only in the
-    replicas."""
+    """The requested replication. With mode `none` the primary has no replica but writes its binary log, so that modes differ only in
+    the replicas."""
 
     mode: Mode = "semi_sync"
     replicas: int = 1
     wait_point: WaitPoint = "AFTER_SYNC"
     wait_for: int = 1
-    """Replicas whose acknowledgement a commit needs."""
+    """Number of replicas whose acknowledgement a commit needs."""
     timeout_ms: int = FOREVER_MS
     """Time after which a semi-synchronous commit continues without acknowledgement."""
     durability: Durability = "strict"
     flushes: bool = True
-    """Whether a commit waits until its own log is written; it always does if a replica must acknowledge."""
+    """Whether a commit waits until the primary's own log is flushed; it always does if a replica must acknowledge."""
     tls: bool = False
     compression: Compression | None = None
     consistency: str = "eventual"
-    """Consistency of a cluster: the level of the factor `consistency`."""
+    """Level of the factor `consistency`, for clusters."""
     everywhere: bool = False
     """Whether every member of a group accepts writes. Galera's nodes always do."""
 
@@ -286,7 +287,8 @@ class ReplicationSpec:
 
     @property
     def needed(self) -> int:
-        """Number of other servers whose answers a commit needs before it returns; the nearest ones decide."""
+        """Number of other servers that must answer before a commit returns. The nearest servers answer first, so they determine the
+        time."""
         if self.mode == "galera":
             return self.replicas
         return (self.replicas + 1) // 2 if self.cluster else self.wait_for if self.semi_sync else 0
@@ -302,8 +304,8 @@ class ReplicationSpec:
                 f"replication {self.mode} with {self.replicas} replicas makes no sense",
                 "`none` has no replica; the other modes have one or more.",
             )
-        if self.replicas > REPLICAS_MOST:
-            raise PlanError(f"{self.replicas} replicas are too many", f"Use at most {REPLICAS_MOST}.")
+        if self.replicas > MAX_REPLICAS:
+            raise PlanError(f"{self.replicas} replicas are too many", f"Use at most {MAX_REPLICAS}.")
         if self.semi_sync and not 1 <= self.wait_for <= self.replicas:
             raise PlanError(
                 f"a commit cannot wait for {self.wait_for} of {self.replicas} replicas", "Ask for more replicas."

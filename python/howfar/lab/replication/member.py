@@ -1,4 +1,4 @@
-"""One server of a pair: its data from the template, and the queries that are run on it repeatedly."""
+"""One member of a replica set: a server with data from the template, and the queries that are run on it repeatedly."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from howfar.lab.servers.program import Program
 
 _POLL_S = 0.01
 _FULL_BYTES = 16 << 20
-"""Less free space counts as full: tables and logs grow by steps of some MiB, and a step that did not fit was undone."""
+"""A file system with less free space counts as full: tables and logs grow by several MiB at once, and a failed step is undone."""
 
 
 @dataclass
 class Member:
-    """One server of a pair, called `primary`, `replica1` and so on."""
+    """One member of a replica set, named `primary`, `replica1` and so on."""
 
     name: str
     server: TableServer
@@ -29,34 +29,35 @@ class Member:
     spec: ReplicationSpec
     seed: Seed | None = None
     begin: Callable[[Seed], TableServer] | None = None
-    """Starts a new server to replace the one that has ended. None if it is on one of the user's own hosts."""
+    """Starts a new server in place of one that has ended. None on the user's own hosts, where that is not possible."""
 
     def stop(self) -> None:
-        """Stop the member's present server."""
+        """Stop the member's current server."""
         self.server.stop()
 
     def ask(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
-        """Run a query that commits nothing: a commit may wait for a replica, see `write`. `called`: as in `TableServer.query`.
+        """Run a query that commits nothing. Use `write` to commit, because a commit may wait for a replica. `called`: as in
+        `TableServer.query`.
 
         Raises ServerCrashed, LabError.
         """
         try:
             return self.server.query(sql, called)
         except LabError as error:
-            raise self._of(error) from error
+            raise self._with_member_name(error) from error
 
-    def _of(self, error: LabError) -> LabError:
-        """The error, with the member's name and a possible reason."""
+    def _with_member_name(self, error: LabError) -> LabError:
+        """The error with the member's name and, if its disk is full, with that reason."""
         full = self.full()
         advice = "Free some space, or measure for a shorter time." if full else error.advice
         why = f" had {full}" if full else ""
         return type(error)(f"{self.name}{why}: {error.message}", advice)
 
     def full(self) -> str | None:
-        """The free space in words if its file system is full, else None. A server without space dies, waits or refuses, and the last
-        message in its log seldom says why."""
-        left = self.server.free_bytes()
-        return None if left > _FULL_BYTES else f"{left >> 20} MiB left on its file system"
+        """A description of the free space if the file system is full, else None. A server without space dies, waits or refuses, and
+        its log seldom ends with the reason."""
+        free_bytes = self.server.free_bytes()
+        return None if free_bytes > _FULL_BYTES else f"{free_bytes >> 20} MiB left on its file system"
 
     def position(self, sql: str) -> str:
         return str(self.ask(sql)[0]["position"] or "").replace("\n", "")
@@ -74,32 +75,35 @@ class Member:
     def acknowledges(self) -> bool | None:
         return self.dialect.acknowledges(self.ask, self.spec)
 
-    def write(self, *statements: str, patience_s: float) -> None:
-        """Commit `statements` within `patience_s`. Raises LabError if they are not acknowledged by then, committed or not."""
-        unsaid = f"it did not commit {statements[0][:80]!r} within {patience_s:.0f} s, or refused it"
+    def write(self, *statements: str, timeout_s: float) -> None:
+        """Run and commit `statements`. Raises LabError if that is not acknowledged within `timeout_s`; they may be committed
+        nevertheless."""
+        failure = f"it did not commit {statements[0][:80]!r} within {timeout_s:.0f} s, or refused it"
         advice = "With semi-synchronous replication, it waits for its replicas: is one of them gone?"
-        self._do(statements, patience_s, unsaid, advice, as_client=True)
+        self._run_all(statements, timeout_s, failure, advice, as_client=True)
 
-    def tell(self, order: str, patience_s: float) -> None:
-        """Run an order that commits nothing and may take long, such as to stop replication. Raises LabError if it takes too long."""
-        unsaid = f"it did not obey {order!r} within {patience_s:.0f} s, or refused it"
-        self._do((order,), patience_s, unsaid, "Is something locked there, or the machine overloaded?")
+    def tell(self, order: str, timeout_s: float) -> None:
+        """Run an administrative statement that commits nothing and may take long, such as STOP REPLICA. Raises LabError if it takes
+        longer than `timeout_s`."""
+        failure = f"it did not obey {order!r} within {timeout_s:.0f} s, or refused it"
+        self._run_all((order,), timeout_s, failure, "Is something locked there, or the machine overloaded?")
 
-    def _do(
-        self, statements: tuple[str, ...], patience_s: float, unsaid: str, advice: str, *, as_client: bool = False
+    def _run_all(
+        self, statements: tuple[str, ...], timeout_s: float, failure: str, advice: str, *, as_client: bool = False
     ) -> None:
         try:
-            with self.server.asking(patience_s, as_client=as_client) as ask:
+            with self.server.open_session(timeout_s, as_client=as_client) as ask:
                 for statement in statements:
                     ask(statement)
         except ServerCrashed:
             raise
         except LabError as error:
-            raise self._of(LabError(f"{unsaid}: {error.message}", advice)) from error
+            raise self._with_member_name(LabError(f"{failure}: {error.message}", advice)) from error
 
 
 def begin_member(seed: Seed, context: ServerContext, program: Program, tables: Tables) -> Member:
-    """Seed a member from the template and start it; call `become_ready` of its server later, so that all members start in parallel.
+    """Give a member data from the template and start its server. The caller calls `become_ready` later, so that all members start in
+    parallel.
 
     Raises LabError, ServerCrashed.
     """
@@ -115,22 +119,22 @@ def begin_member(seed: Seed, context: ServerContext, program: Program, tables: T
     return Member(seed.name, server, dialect, seed.spec, seed, begin)
 
 
-def refuse_strangers(primary: Member, replica: Member) -> None:
-    """Check that the replica has no errant transactions: diverged histories cannot be joined, and not every server reports it. Raises
-    LabError."""
+def refuse_errant_transactions(primary: Member, replica: Member) -> None:
+    """Check that the replica has no errant transactions: diverged histories cannot be joined, and not every server reports this.
+    Raises LabError."""
     dialect = primary.dialect
-    own, known = replica.position(dialect.state_sql), primary.position(dialect.state_sql)
-    if strangers := dialect.positions.strangers(own, known):
+    replica_history, primary_history = replica.position(dialect.state_sql), primary.position(dialect.state_sql)
+    if errant := dialect.positions.strangers(replica_history, primary_history):
         raise LabError(
-            f"{replica.name} has transactions that its primary never had ({strangers}): their histories have parted",
+            f"{replica.name} has transactions that its primary never had ({errant}): their histories have parted",
             "Seed the replica anew.",
         )
 
 
-def await_node(member: Member, patience_s: float) -> None:
+def await_node(member: Member, timeout_s: float) -> None:
     """Wait until the node reports a complete cluster as requested. Raises LabError with the differences."""
 
-    def unlike() -> tuple[str, ...]:
+    def mismatches() -> tuple[str, ...]:
         try:
             facts = member.node_facts()
         except ServerCrashed:
@@ -140,19 +144,21 @@ def await_node(member: Member, patience_s: float) -> None:
         return () if facts is None else facts.unlike
 
     wait_for(
-        lambda: not unlike(), patience_s, lambda: f"{member.name} {'; '.join(unlike())}: the cluster was not complete"
+        lambda: not mismatches(),
+        timeout_s,
+        lambda: f"{member.name} {'; '.join(mismatches())}: the cluster was not complete",
     )
 
 
 def wait_for(
     condition: Callable[[], bool],
-    patience_s: float,
+    timeout_s: float,
     what: Callable[[], str],
     advice: str = "Is the machine overloaded?",
 ) -> None:
-    """Poll until `condition` holds. Raises LabError after `patience_s`, with the text of `what` at that time."""
-    deadline = time.monotonic() + patience_s
+    """Poll until `condition` holds. Raises LabError after `timeout_s`, with the text of `what` at that time."""
+    deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise LabError(f"{what()} within {patience_s:.0f} s", advice)
+            raise LabError(f"{what()} within {timeout_s:.0f} s", advice)
         time.sleep(_POLL_S)

@@ -1,11 +1,11 @@
 """PostgreSQL's physical streaming replication. See `dialect.ReplicationDialect`.
 
-Replicas are copies of the primary's template, so they begin with its history and fetch what it has written since. A commit waits
-forever for `ANY n` of them, as `synchronous_commit` specifies: there is no timeout and no fallback. A cancelled wait ends with a
-warning, but its client sees a successful commit: the log shows the number of such waits.
+Replicas start from a copy of the primary's template, so they have its history, and fetch what it has written since. A commit waits
+for `ANY n` of them, as `synchronous_commit` specifies, without timeout or fallback. When a wait is cancelled, the server only warns,
+and the client sees a successful commit; the server's log shows how often that happened.
 
-Positions are `log@transaction`: the end of the log, and the number that the next transaction gets. What a replica has received
-but not replayed has no second part.
+Positions are `log@transaction`: the end of the log, and the number that the next transaction gets. The position up to which a replica
+has only received lacks the second part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from howfar.errors import LabError
-from howfar.lab.replication.dialect import ACCOUNT, SCHEMA, ReplicaState, ReplicationDialect, Seed, Source, one
+from howfar.lab.replication.dialect import (
+    ACCOUNT,
+    SCHEMA,
+    ReplicaState,
+    ReplicationDialect,
+    Seed,
+    Source,
+    query_one_row,
+)
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.member import Member, wait_for
 from howfar.lab.replication.status import PrimaryEnd
@@ -23,10 +31,10 @@ from howfar.lab.servers import USER, Ask, ServerContext, Tables, TableServer
 from howfar.lab.servers.postgresql import PostgresStore, Streaming, password_verifier
 from howfar.lab.servers.program import Program
 
-_LEVELS = {"on": "flush_lsn", "remote_write": "write_lsn", "remote_apply": "replay_lsn"}
-"""Levels of `synchronous_commit` that wait for a replica, and the column with the position that it must have reached."""
-_CANCELLED = "canceling wait for synchronous replication"
-_NAMED = re.compile(r"ANY (\d+) \(")
+_POSITION_COLUMNS = {"on": "flush_lsn", "remote_write": "write_lsn", "remote_apply": "replay_lsn"}
+"""By level of `synchronous_commit` that waits for a replica: the column with the position that the replica must have reached."""
+_CANCELLED_WAIT = "canceling wait for synchronous replication"
+_ANY_REPLICAS = re.compile(r"ANY (\d+) \(")
 _SETTINGS = ("synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes", "wal_level")
 _END_SQL = (
     "SELECT (SELECT jsonb_object_agg(name, CASE source WHEN 'session' THEN reset_val ELSE setting END) FROM pg_settings "
@@ -43,7 +51,7 @@ _STATE_SQL = (
     "pg_last_wal_receive_lsn() AS received"
 )
 _NEXT_SQL = "pg_snapshot_xmax(pg_current_snapshot())"
-_PROMOTES_S = 60
+_PROMOTION_TIMEOUT_S = 60
 
 
 class PostgresPositions:
@@ -53,10 +61,10 @@ class PostgresPositions:
 
     def lacking(self, ahead: str, behind: str) -> int:
         """Transactions if both positions have a transaction number, else bytes of the log."""
-        (log, number), (their_log, their_number) = _position(ahead), _position(behind)
-        if number is not None and their_number is not None:
-            return max(number - their_number, 0)
-        return max(log - their_log, 0)
+        (log, number), (other_log, other_number) = _position(ahead), _position(behind)
+        if number is not None and other_number is not None:
+            return max(number - other_number, 0)
+        return max(log - other_log, 0)
 
     def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
         return "" if replica_state == primary_state else f"its history is {replica_state} and not {primary_state}"
@@ -69,7 +77,7 @@ def _position(text: str) -> tuple[int, int | None]:
 
 
 def log_bytes(lsn: str) -> int:
-    """`16/B374D848` as bytes since the log began; nothing received yet is 0."""
+    """Convert a log position such as `16/B374D848` to bytes since the log began; 0 for an empty text, when nothing was received."""
     if not lsn:
         return 0
     high, _, low = lsn.partition("/")
@@ -89,7 +97,7 @@ class PostgresReplication(ReplicationDialect):
     durabilities = ("strict", "off")
     positions = PostgresPositions()
     compressions = ()
-    most_to_wait_for = None
+    max_replicas_to_wait_for = None
     always_acknowledges = True
     position_sql = f"SELECT pg_current_wal_lsn() || '@' || {_NEXT_SQL} AS position"
     applied_sql = f"SELECT coalesce(pg_last_wal_replay_lsn()::text, '') || '@' || {_NEXT_SQL} AS position"
@@ -99,40 +107,40 @@ class PostgresReplication(ReplicationDialect):
     def begin(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
         store = PostgresStore(program, tables)
         store.prepare(context)
-        options = _wanted(seed.spec) | {
+        options = _requested_settings(seed.spec) | {
             "wal_receiver_status_interval": "1s",
-            # A replica may start before its account on the primary exists, and then retries at once.
+            # A replica may start before its account on the primary exists; it then retries after this time.
             "wal_retrieve_retry_interval": "50ms",
         }
         if seed.source is not None:
             options["synchronous_standby_names"] = ""
-        primary = None if seed.source is None else _conninfo(seed.name, seed.source)
+        primary = None if seed.source is None else _connection_string(seed.name, seed.source)
         return store.begin(Streaming(ACCOUNT, password_verifier(seed.secret), options, primary), seed.tls)
 
     def follow(self, replica: Member, source: Source) -> None:
         """Do nothing: a standby follows its primary from the start."""
 
-    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, timeout_s: float) -> None:
         """Create the tables in the laboratory's own session, whose commits do not wait for replicas."""
         primary.ask(
             f"CREATE SCHEMA {SCHEMA} AUTHORIZATION {USER} "
             "CREATE TABLE marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) "
             "CREATE TABLE heartbeat (id INT PRIMARY KEY, sent_ns BIGINT)"
         )
-        # Store it uncompressed, so that it crosses the link uncompressed.
+        # Store the text uncompressed, so that the log carries it uncompressed.
         primary.ask(f"ALTER TABLE {SCHEMA}.marker ALTER filling SET STORAGE EXTERNAL")
 
-    def mark_sql(self, word: str, filling: str) -> str:
+    def marker_sql(self, word: str, filling: str) -> str:
         return (
             f"INSERT INTO {SCHEMA}.marker VALUES (1, '{word}', '{filling}') "
             "ON CONFLICT (id) DO UPDATE SET word = excluded.word, filling = excluded.filling"
         )
 
-    def beat_sql(self, at_ns: int, row: int = 1) -> str:
+    def heartbeat_sql(self, at_ns: int, row: int = 1) -> str:
         return f"INSERT INTO {SCHEMA}.heartbeat VALUES ({row}, {at_ns}) ON CONFLICT (id) DO UPDATE SET sent_ns = excluded.sent_ns"
 
     def read_state(self, ask: Ask) -> ReplicaState | None:
-        row = one(ask, _STATE_SQL)
+        row = query_one_row(ask, _STATE_SQL)
         if not row["follows"]:
             return None
         receiving = "Yes" if row["receiver"] == "streaming" else "Connecting" if row["has_primary"] else "No"
@@ -140,14 +148,14 @@ class PostgresReplication(ReplicationDialect):
         return ReplicaState(receiving, applying, (), f"{row['received'] or ''}@")
 
     def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
-        row = one(ask, _END_SQL)
+        row = query_one_row(ask, _END_SQL)
         settings: Mapping[str, str] = row["settings"]
         standbys: list[Mapping[str, Any]] = row["standbys"] or []
-        level, named = settings["synchronous_commit"], _NAMED.match(settings["synchronous_standby_names"])
-        enabled = named is not None and level in _LEVELS
-        wait_for = int(named[1]) if named is not None else 0
+        level, any_replicas = settings["synchronous_commit"], _ANY_REPLICAS.match(settings["synchronous_standby_names"])
+        enabled = any_replicas is not None and level in _POSITION_COLUMNS
+        wait_for = int(any_replicas[1]) if any_replicas is not None else 0
         streaming = [each for each in standbys if each["state"] == "streaming"]
-        reached = [log_bytes(each[_LEVELS[level]] or "") for each in streaming] if enabled else []
+        acknowledged = [log_bytes(each[_POSITION_COLUMNS[level]] or "") for each in streaming] if enabled else []
         return PrimaryEnd(
             enabled=enabled,
             status=enabled,
@@ -156,58 +164,62 @@ class PostgresReplication(ReplicationDialect):
             wait_point=level,
             wait_for=wait_for,
             yes_tx=None,
-            no_tx=sum(_CANCELLED in line for line in primary.log_lines()),
+            no_tx=sum(_CANCELLED_WAIT in line for line in primary.log_lines()),
             no_times=0,
             tx_waits=0,
             tx_wait_us=0,
             waiting=int(row["waiting"]),
-            acknowledged_bytes=sorted(reached, reverse=True)[wait_for - 1] if 0 < wait_for <= len(reached) else None,
+            acknowledged_bytes=sorted(acknowledged, reverse=True)[wait_for - 1]
+            if 0 < wait_for <= len(acknowledged)
+            else None,
             log_bytes=int(row["log_bytes"]),
             settings=settings,
             standbys=tuple(standbys),
             unlike=tuple(
-                f"{name} was {settings[name]!r} instead of {wanted!r}"
-                for name, wanted in _wanted(spec).items()
-                if settings[name] != wanted
+                f"{name} was {settings[name]!r} instead of {requested!r}"
+                for name, requested in _requested_settings(spec).items()
+                if settings[name] != requested
             ),
         )
 
     def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
-        """A streaming standby reports its position; whether a commit waits for that is up to the primary."""
+        """Whether the replica streams: it then reports its position. Whether a commit waits for that is a setting of the primary."""
         state = self.read_state(ask)
         return state is not None and state.receiving == "Yes" if spec.semi_sync else None
 
     def durability(self, ask: Ask, spec: ReplicationSpec) -> tuple[dict[str, str], dict[str, str]]:
-        wanted = _wanted(spec)
-        del wanted["synchronous_standby_names"]  # a replica has none
-        names = ", ".join(repr(name) for name in wanted)
+        requested = _requested_settings(spec)
+        del requested["synchronous_standby_names"]  # a replica has none
+        names = ", ".join(repr(name) for name in requested)
         setting = "CASE source WHEN 'session' THEN reset_val ELSE setting END"
         rows = ask(f"SELECT name, {setting} AS setting FROM pg_settings WHERE name IN ({names})")
-        return {row["name"]: row["setting"] for row in rows}, wanted
+        return {row["name"]: row["setting"] for row in rows}, requested
 
     def tls_handshakes(self, ask: Ask) -> int:
         return int(
-            one(ask, "SELECT count(*) AS n FROM pg_stat_ssl JOIN pg_stat_replication USING (pid) WHERE ssl")["n"]
+            query_one_row(ask, "SELECT count(*) AS n FROM pg_stat_ssl JOIN pg_stat_replication USING (pid) WHERE ssl")[
+                "n"
+            ]
         )
 
-    def stop_receiving(self, replica: Member, patience_s: float) -> None:
-        replica.tell("ALTER SYSTEM SET primary_conninfo = ''", patience_s)
-        replica.tell("SELECT pg_reload_conf()", patience_s)
+    def stop_receiving(self, replica: Member, timeout_s: float) -> None:
+        replica.tell("ALTER SYSTEM SET primary_conninfo = ''", timeout_s)
+        replica.tell("SELECT pg_reload_conf()", timeout_s)
         wait_for(
             lambda: not replica.ask("SELECT 1 FROM pg_stat_wal_receiver"),
-            patience_s,
+            timeout_s,
             lambda: f"{replica.name} went on receiving",
         )
 
-    def promote(self, replica: Member, patience_s: float) -> int:
-        had = replica.position(self.applied_sql)
-        replica.tell(f"SELECT pg_promote(true, {_PROMOTES_S})", patience_s + _PROMOTES_S)
+    def promote(self, replica: Member, timeout_s: float) -> int:
+        received = replica.position(self.applied_sql)
+        replica.tell(f"SELECT pg_promote(true, {_PROMOTION_TIMEOUT_S})", timeout_s + _PROMOTION_TIMEOUT_S)
         wait_for(
             lambda: replica.replica_state() is None,
-            patience_s,
+            timeout_s,
             lambda: f"{replica.name} cannot be promoted: it is still in recovery",
         )
-        return self.positions.lacking(replica.position(self.applied_sql), had)
+        return self.positions.lacking(replica.position(self.applied_sql), received)
 
     def set_timeout(self, primary: Member, timeout_ms: int | None) -> None:
         """Refuse: PostgreSQL has no timeout. Raises LabError."""
@@ -218,7 +230,7 @@ class PostgresReplication(ReplicationDialect):
         return [line for line in lines if "synchronous" in line]
 
 
-def _wanted(spec: ReplicationSpec) -> dict[str, str]:
+def _requested_settings(spec: ReplicationSpec) -> dict[str, str]:
     """The requested settings of a primary."""
     level = spec.wait_point if spec.semi_sync else "local" if spec.flushes else "off"
     listed = ", ".join(f"replica{number}" for number in range(1, spec.replicas + 1))
@@ -229,8 +241,8 @@ def _wanted(spec: ReplicationSpec) -> dict[str, str]:
     }
 
 
-def _conninfo(name: str, source: Source) -> str:
-    words = {
+def _connection_string(name: str, source: Source) -> str:
+    parameters = {
         "host": source.address,
         "port": str(source.port),
         "user": ACCOUNT,
@@ -239,5 +251,5 @@ def _conninfo(name: str, source: Source) -> str:
         "sslmode": "disable" if source.ca is None else "verify-full",
     }
     if source.ca is not None:
-        words["sslrootcert"] = source.ca
-    return " ".join(f"{key}={value}" for key, value in words.items())
+        parameters["sslrootcert"] = source.ca
+    return " ".join(f"{key}={value}" for key, value in parameters.items())

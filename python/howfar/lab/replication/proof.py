@@ -1,6 +1,6 @@
-"""Proof that replication was as requested over a window: facts at its beginning and end, and contradictions. Pure.
+"""Proof that replication was as requested during a window, from snapshots at its beginning and end. No I/O.
 
-If semi-synchronous replication fell back for even one commit, the window does not measure it and the trial is void.
+If semi-synchronous replication fell back for even one commit, the window does not measure it, and the trial is void.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from howfar.lab.replication.dialect import ReplicaState
-from howfar.lab.replication.links import ReplicationSpec, Wire
+from howfar.lab.replication.links import ReplicationLink, ReplicationSpec
 from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 
 
@@ -23,7 +23,7 @@ class ReplicaFacts:
     applied: str
     """Position up to which it has applied."""
     behind: int
-    """Transactions that the primary had committed, read before the replica was, and that are not applied."""
+    """Number of transactions that the primary had committed and this replica had not applied; the primary was read first."""
     strangers: str = ""
     """Errant transactions: in the replica's history but not in the primary's."""
 
@@ -38,38 +38,39 @@ class Snapshot:
     """None if it does not support semi-synchronous replication."""
     replicas: tuple[ReplicaFacts, ...]
     sent: Mapping[str, int] = field(default_factory=dict)
-    """Bytes sent by the primary's host to each replica, as the kernel counts them."""
+    """By replica: bytes that the primary's host has sent to it, as the kernel counts them."""
     broken: tuple[str, ...] = ()
-    """Failures that no server reports itself: dead links, full disks."""
+    """Failures that the servers do not report: dead links, full disks."""
     nodes: tuple[NodeFacts, ...] = ()
     """All nodes of a cluster, the primary first."""
 
 
 def violations(spec: ReplicationSpec, before: Snapshot, after: Snapshot, commits: int | None = None) -> tuple[str, ...]:
-    """Contradictions; empty if replication held. `commits`: number that the load saw acknowledged in the window; None if unknown."""
-    found = [*_of_moment(spec, before, "before"), *_of_moment(spec, after, "after")]
+    """Violations; empty if replication was as requested. `commits`: number of commits that returned to the load in the window; None if
+    unknown."""
+    found = [*_snapshot_violations(spec, before, "before"), *_snapshot_violations(spec, after, "after")]
     if spec.cluster:
-        found += _of_cluster(before, after, commits)
+        found += _cluster_violations(before, after, commits)
     if not spec.semi_sync or before.primary is None or after.primary is None:
         return tuple(found)
-    one, two = before.primary, after.primary
-    if two.no_tx < one.no_tx or two.no_times < one.no_times or two.acknowledged < one.acknowledged:
+    first, last = before.primary, after.primary
+    if last.no_tx < first.no_tx or last.no_times < first.no_times or last.acknowledged < first.acknowledged:
         found.append("the primary's counters went back during the window: it was started again, or they were reset")
-    if two.no_tx > one.no_tx:
+    if last.no_tx > first.no_tx:
         found.append(
-            f"{two.no_tx - one.no_tx} commits of the window were not acknowledged by a replica, as the primary counts them"
+            f"{last.no_tx - first.no_tx} commits of the window were not acknowledged by a replica, as the primary counts them"
             f"{' (MySQL: groups of them)' if spec.wait_point == 'AFTER_SYNC' else ''}"
         )
-    if two.no_times > one.no_times:
-        found.append(f"the primary fell back to asynchronous replication {two.no_times - one.no_times} times")
-    if commits and two.acknowledged <= one.acknowledged:
+    if last.no_times > first.no_times:
+        found.append(f"the primary fell back to asynchronous replication {last.no_times - first.no_times} times")
+    if commits and last.acknowledged <= first.acknowledged:
         found.append(f"{commits} commits returned and the primary counted no acknowledgement")
-    if one.log_bytes is not None and two.acknowledged_bytes is not None and not spec.compression:
-        found += _crossed_less(spec, two.acknowledged_bytes - one.log_bytes, before, after)
+    if first.log_bytes is not None and last.acknowledged_bytes is not None and not spec.compression:
+        found += _log_bytes_violations(spec, last.acknowledged_bytes - first.log_bytes, before, after)
     return tuple(found)
 
 
-def _of_cluster(before: Snapshot, after: Snapshot, commits: int | None) -> list[str]:
+def _cluster_violations(before: Snapshot, after: Snapshot, commits: int | None) -> list[str]:
     grown = counted(before, after)
     found = [
         f"{name} counted {count} {counter} in the window: it was started again"
@@ -84,7 +85,7 @@ def _of_cluster(before: Snapshot, after: Snapshot, commits: int | None) -> list[
 
 
 def counted(before: Snapshot, after: Snapshot) -> dict[str, dict[str, int]]:
-    """Growth of each node's counters."""
+    """Growth of each node's counters between two snapshots."""
     earlier = {node.name: node.counters for node in before.nodes}
     return {
         node.name: {name: count - earlier[node.name].get(name, 0) for name, count in node.counters.items()}
@@ -93,8 +94,9 @@ def counted(before: Snapshot, after: Snapshot) -> dict[str, dict[str, int]]:
     }
 
 
-def _crossed_less(spec: ReplicationSpec, log_bytes: int, before: Snapshot, after: Snapshot) -> list[str]:
-    """Violation if, by the kernel's count, fewer bytes than the acknowledged log crossed the links of the replicas a commit needs."""
+def _log_bytes_violations(spec: ReplicationSpec, log_bytes: int, before: Snapshot, after: Snapshot) -> list[str]:
+    """Violation if fewer bytes were sent to a replica that a commit needs, as the kernel counts them, than were acknowledged as
+    log."""
     crossed = sorted((sent - before.sent.get(name, 0) for name, sent in after.sent.items()), reverse=True)
     needed = crossed[: spec.wait_for]
     if not needed or needed[-1] >= log_bytes:
@@ -104,13 +106,13 @@ def _crossed_less(spec: ReplicationSpec, log_bytes: int, before: Snapshot, after
     ]
 
 
-def _of_moment(spec: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
-    found = [] if len(seen.replicas) == spec.replicas else [f"{len(seen.replicas)} replicas {when} the window"]
-    found += [f"{sentence} {when} the window" for sentence in seen.broken]
-    for replica in seen.replicas:
-        found += _of_replica(spec, replica, when)
-    found += [f"{node.name} {sentence} {when} the window" for node in seen.nodes for sentence in node.unlike]
-    end = seen.primary
+def _snapshot_violations(spec: ReplicationSpec, snapshot: Snapshot, when: str) -> list[str]:
+    found = [] if len(snapshot.replicas) == spec.replicas else [f"{len(snapshot.replicas)} replicas {when} the window"]
+    found += [f"{sentence} {when} the window" for sentence in snapshot.broken]
+    for replica in snapshot.replicas:
+        found += _replica_violations(spec, replica, when)
+    found += [f"{node.name} {sentence} {when} the window" for node in snapshot.nodes for sentence in node.unlike]
+    end = snapshot.primary
     found += [f"{sentence} {when} the window" for sentence in (end.unlike if end is not None else ())]
     if not spec.semi_sync:
         if end is not None and end.enabled:
@@ -122,21 +124,21 @@ def _of_moment(spec: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
         found.append(f"the primary was not semi-synchronous {when} the window: it fell back to asynchronous silently")
     if end.clients < spec.replicas:
         found.append(f"{end.clients} semi-synchronous replicas of {spec.replicas} were connected {when} the window")
-    for name, wanted, obtained in (
+    for name, requested, obtained in (
         ("wait point", spec.wait_point, end.wait_point),
         ("timeout in ms", spec.timeout_ms, spec.timeout_ms if end.timeout_ms is None else end.timeout_ms),
         ("number of replicas to wait for", spec.wait_for, end.wait_for),
     ):
-        if wanted != obtained:
-            found.append(f"the {name} was {obtained} instead of {wanted} {when} the window")
+        if requested != obtained:
+            found.append(f"the {name} was {obtained} instead of {requested} {when} the window")
     return found
 
 
-def _of_replica(spec: ReplicationSpec, replica: ReplicaFacts, when: str) -> list[str]:
+def _replica_violations(spec: ReplicationSpec, replica: ReplicaFacts, when: str) -> list[str]:
     state, found = replica.state, []
     if (state.receiving, state.applying) != ("Yes", "Yes"):
         found.append(_not_replicating(replica, when))
-    found += _strangers(replica, when)
+    found += _errant_transactions(replica, when)
     if spec.semi_sync and replica.semi_sync is not True:
         found.append(f"{replica.name} did not acknowledge {when} the window")
     if not spec.semi_sync and replica.semi_sync:
@@ -150,26 +152,26 @@ def _not_replicating(replica: ReplicaFacts, when: str) -> str:
     return f"{replica.name} was not replicating {when} the window: receiving {state.receiving}, applying {state.applying}{why}"
 
 
-def _strangers(replica: ReplicaFacts, when: str) -> list[str]:
+def _errant_transactions(replica: ReplicaFacts, when: str) -> list[str]:
     if not replica.strangers:
         return []
-    parted = f"{replica.name} had transactions that its primary never had ({replica.strangers}) {when} the window"
-    return [f"{parted}: their histories have parted"]
+    sentence = f"{replica.name} had transactions that its primary never had ({replica.strangers}) {when} the window"
+    return [f"{sentence}: their histories have parted"]
 
 
-def after_absence(seen: Snapshot) -> tuple[str, ...]:
-    """Violations after the window of a pair whose replicas left and returned, as far as their absence does not explain them. A replica
-    that is not semi-synchronous yet, or is still connecting, is no violation."""
-    found = [f"{sentence} after the window" for sentence in seen.broken]
-    for replica in seen.replicas:
+def violations_after_absence(snapshot: Snapshot) -> tuple[str, ...]:
+    """Violations after a window in which replicas left and returned. What their absence explains is no violation: a replica may not be
+    semi-synchronous yet, or still be connecting."""
+    found = [f"{sentence} after the window" for sentence in snapshot.broken]
+    for replica in snapshot.replicas:
         if replica.state.applying != "Yes" or replica.state.receiving == "No":
             found.append(_not_replicating(replica, "after"))
-        found += _strangers(replica, "after")
+        found += _errant_transactions(replica, "after")
     return tuple(found)
 
 
 def latency_violation(spec: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | None:
-    """Violation if commits returned faster than a packet goes to the replica and back. Counters can be wrong, this cannot."""
+    """Violation if commits returned faster than a round trip to the replica takes, whatever the servers' counters show."""
     if not spec.needed or p50_ns >= rtt_ns:
         return None
     return (
@@ -179,7 +181,7 @@ def latency_violation(spec: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | 
 
 
 def window_facts(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """Facts for the receipt: both moments, and the mean wait of the window's commits, which no single counter contains."""
+    """Facts for the receipt: both snapshots, and the mean wait of the window's commits, which follows from several counters."""
     facts: dict[str, Any] = {"before": asdict(before), "after": asdict(after), "mean_wait_us": None}
     if after.nodes:
         facts["counted"] = counted(before, after)
@@ -191,14 +193,14 @@ def window_facts(before: Snapshot, after: Snapshot) -> dict[str, Any]:
 
 
 FILLING = "replicas " * 3000
-"""Text of the test row. Any compression reduces it to a hundredth; encryption does not reduce it."""
-_COMPRESSED_MOST = len(FILLING) // 4
+"""Text of the test row. Any compression reduces it to about a hundredth; encryption does not make it smaller."""
+_MAX_COMPRESSED_BYTES = len(FILLING) // 4
 """Maximum bytes of the compressed row, with headers, acknowledgements and heartbeats."""
 
 
 @dataclass(frozen=True)
 class ChannelFacts:
-    """Facts about the replication channel, up to the proof of the pair."""
+    """Facts about the connections between primary and replicas, collected until the replica set is proven."""
 
     tls_handshakes: int
     """TLS handshakes of replicas with the primary."""
@@ -208,21 +210,21 @@ class ChannelFacts:
     """Bytes that the primary's host sent to each replica for that row, as the kernel counts them."""
 
 
-def sent_bytes(wires: Sequence[Wire]) -> dict[str, int]:
+def sent_bytes(links: Sequence[ReplicationLink]) -> dict[str, int]:
     """Bytes sent by the primary's host to each replica since the creation of their interfaces."""
-    return {wire.name: sent for wire in wires if (sent := wire.sent_bytes()) is not None}
+    return {link.name: sent for link in links if (sent := link.sent_bytes()) is not None}
 
 
-def channel_violations(spec: ReplicationSpec, seen: ChannelFacts) -> tuple[str, ...]:
-    """Differences between the requested and the obtained channel. Pure."""
+def channel_violations(spec: ReplicationSpec, channel: ChannelFacts) -> tuple[str, ...]:
+    """Differences between the requested TLS and compression and those of the channel. No I/O."""
     found = []
-    if spec.tls and seen.tls_handshakes < spec.replicas:
-        found.append(f"{seen.tls_handshakes} of {spec.replicas} replicas came to the primary by TLS")
-    if not spec.tls and seen.tls_handshakes:
-        found.append(f"{seen.tls_handshakes} replicas reached the primary by TLS, which was not requested")
-    for name, crossed in seen.wire_bytes.items():
-        if spec.compression is not None and crossed > _COMPRESSED_MOST:
-            found.append(f"a row of {seen.row_bytes} bytes went to {name} in {crossed}: it was not compressed")
-        if spec.compression is None and crossed < seen.row_bytes:
-            found.append(f"a row of {seen.row_bytes} bytes went to {name} in {crossed}: it was compressed")
+    if spec.tls and channel.tls_handshakes < spec.replicas:
+        found.append(f"{channel.tls_handshakes} of {spec.replicas} replicas came to the primary by TLS")
+    if not spec.tls and channel.tls_handshakes:
+        found.append(f"{channel.tls_handshakes} replicas reached the primary by TLS, which was not requested")
+    for name, crossed in channel.wire_bytes.items():
+        if spec.compression is not None and crossed > _MAX_COMPRESSED_BYTES:
+            found.append(f"a row of {channel.row_bytes} bytes went to {name} in {crossed}: it was not compressed")
+        if spec.compression is None and crossed < channel.row_bytes:
+            found.append(f"a row of {channel.row_bytes} bytes went to {name} in {crossed}: it was compressed")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The servers' reports about replication: counters under their various names, positions, lag, hanging commits."""
+"""What servers report about replication: acknowledgements, nodes of a cluster, and positions, in each server's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _REPLICA_WORDS = ("replica", "slave")
 
 @dataclass(frozen=True)
 class SemiSyncNames:
-    """Prefixes of one server's variables for the two roles; None if it cannot take that role, or not yet."""
+    """Prefixes of one server's variables for semi-synchronous replication, by role. None if it cannot take that role, or its plugin is
+    not loaded yet."""
 
     primary: str | None
     replica: str | None
@@ -54,11 +55,11 @@ def semi_sync_names(variables: Iterable[str]) -> SemiSyncNames:
 
 @dataclass(frozen=True)
 class PrimaryEnd:
-    """A primary's own report of its acknowledgements. Counters are totals since it started."""
+    """A primary's report about acknowledgements. Counters are totals since it started."""
 
     enabled: bool
     status: bool
-    """Whether it is semi-synchronous now, and has not fallen back."""
+    """Whether it is semi-synchronous now; False if it has fallen back to asynchronous."""
     clients: int
     """Semi-synchronous replicas that are connected."""
     timeout_ms: int | None
@@ -79,7 +80,7 @@ class PrimaryEnd:
     waiting: int
     """Sessions that wait for an acknowledgement now."""
     acknowledged_bytes: int | None = None
-    """Bytes of its log that as many replicas as a commit needs have acknowledged; None if not reported."""
+    """Bytes of its log that have been acknowledged by as many replicas as a commit needs. None if not reported."""
     log_bytes: int | None = None
     """Bytes of its log until now; None if not reported."""
     settings: Mapping[str, str] | None = None
@@ -106,22 +107,22 @@ def primary_end(names: SemiSyncNames, variables: Mapping[str, str], status: Mapp
         return None
     values = {name.lower(): value for name, value in {**variables, **status}.items()}
 
-    def number(name: str) -> int:
+    def counter(name: str) -> int:
         return int(values.get(f"{names.primary}{name}", "0"))
 
     return PrimaryEnd(
         enabled=values[f"{names.primary}enabled"] == "ON",
         status=values[f"{names.primary}status"] == "ON",
-        clients=number("clients"),
-        timeout_ms=number("timeout"),
+        clients=counter("clients"),
+        timeout_ms=counter("timeout"),
         wait_point=values[f"{names.primary}wait_point"],
         wait_for=1 if names.wait_for is None else int(values[names.wait_for]),
-        yes_tx=number("yes_tx"),
-        no_tx=number("no_tx"),
-        no_times=number("no_times"),
-        tx_waits=number("tx_waits"),
-        tx_wait_us=number("tx_wait_time"),
-        waiting=number("wait_sessions"),
+        yes_tx=counter("yes_tx"),
+        no_tx=counter("no_tx"),
+        no_times=counter("no_times"),
+        tx_waits=counter("tx_waits"),
+        tx_wait_us=counter("tx_wait_time"),
+        waiting=counter("wait_sessions"),
     )
 
 
@@ -153,10 +154,10 @@ Interval = tuple[int, int]
 
 
 class Positions(Protocol):
-    """The format of one server's positions."""
+    """How one kind of server writes positions in its history, and how to compare them."""
 
     counts_received: bool
-    """Whether the number of received but not applied transactions is known."""
+    """Whether a replica's position shows the number of transactions that it has received but not applied."""
 
     def lacking(self, ahead: str, behind: str) -> int:
         """Number of transactions in `ahead` that are not in `behind`. Raises ValueError for an invalid position."""
@@ -174,8 +175,10 @@ class MariadbPositions:
     counts_received = True
 
     def lacking(self, ahead: str, behind: str) -> int:
-        have = numbers_by_domain(behind)
-        return sum(max(number - have.get(domain, 0), 0) for domain, number in numbers_by_domain(ahead).items())
+        behind_numbers = numbers_by_domain(behind)
+        return sum(
+            max(number - behind_numbers.get(domain, 0), 0) for domain, number in numbers_by_domain(ahead).items()
+        )
 
     def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
         known = _last_by_server(primary_state)
@@ -193,9 +196,10 @@ class MysqlPositions:
     counts_received = True
 
     def lacking(self, ahead: str, behind: str) -> int:
-        have = intervals_by_origin(behind)
+        behind_intervals = intervals_by_origin(behind)
         return sum(
-            _count_outside(wanted, have.get(origin, ())) for origin, wanted in intervals_by_origin(ahead).items()
+            _count_outside(intervals, behind_intervals.get(origin, ()))
+            for origin, intervals in intervals_by_origin(ahead).items()
         )
 
     def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
@@ -218,8 +222,8 @@ def numbers_by_domain(text: str) -> dict[int, int]:
 
 def _last_by_server(text: str) -> dict[tuple[int, int], int]:
     found = {}
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        domain, server, number = (int(part) for part in word.split("-"))
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        domain, server, number = (int(part) for part in item.split("-"))
         found[domain, server] = number
     return found
 
@@ -227,10 +231,10 @@ def _last_by_server(text: str) -> dict[tuple[int, int], int]:
 def intervals_by_origin(text: str) -> Mapping[str, Sequence[Interval]]:
     """Sorted intervals of a GTID set, by origin: a server's UUID, with the tag if there is one. Raises ValueError."""
     found: dict[str, list[Interval]] = {}
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        uuid, *parts = word.split(":")
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        uuid, *parts = item.split(":")
         if not parts:
-            raise ValueError(f"{word!r} is no set of GTIDs")
+            raise ValueError(f"{item!r} is no set of GTIDs")
         origin = uuid
         for part in parts:
             if not part[0].isdigit():
@@ -241,7 +245,7 @@ def intervals_by_origin(text: str) -> Mapping[str, Sequence[Interval]]:
     return {origin: sorted(intervals) for origin, intervals in found.items()}
 
 
-def _count_outside(wanted: Sequence[Interval], have: Sequence[Interval]) -> int:
-    total = sum(last - first + 1 for first, last in wanted)
-    shared = sum(max(min(a[1], b[1]) - max(a[0], b[0]) + 1, 0) for a in wanted for b in have)
+def _count_outside(intervals: Sequence[Interval], excluded: Sequence[Interval]) -> int:
+    total = sum(last - first + 1 for first, last in intervals)
+    shared = sum(max(min(a[1], b[1]) - max(a[0], b[0]) + 1, 0) for a in intervals for b in excluded)
     return total - shared

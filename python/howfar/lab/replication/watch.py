@@ -1,11 +1,12 @@
-"""Watches of a pair under load: the lag of its replicas, and commits that cannot end.
+"""Watches of a replica set under load: the lag of its replicas, and commits that cannot end.
 
-Lag is recorded as the number of transactions not applied, and as the age of a row that the primary writes repeatedly. That heartbeat
-is itself a load, one commit per interval, and can be left out where commits wait for a replica. All hosts are on one machine, so all
-times are from one clock. The age is never less than the one-way delay to the replica, and at most an interval more than the lag.
+Lag is recorded as the number of transactions not applied, and as the age of the newest applied heartbeat, a row that the primary
+writes repeatedly. The heartbeat is itself a load of one commit per interval; it can be left out where commits wait for a replica. All
+hosts are on one machine, so all times are from one clock. The age is never less than the one-way delay to the replica, and exceeds the
+lag by at most an interval.
 
 A commit that cannot end must not hang the laboratory: a semi-synchronous primary would wait an hour for an acknowledgement, and one
-whose disk is full waits for space. If sessions wait and none is acknowledged for too long, or no space is left, the primary is
+whose disk is full waits for space. If no waiting session is acknowledged for too long, or no space is left, the primary is
 killed. Switching it to asynchronous would release them too, but would report commits as safe that are not.
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication.dialect import SCHEMA
 from howfar.lab.replication.member import Member, wait_for
-from howfar.lab.replication.pair import Pair
+from howfar.lab.replication.replica_set import ReplicaSet
 from howfar.lab.replication.status import PrimaryEnd
 
 LAG_INTERVAL_S = 0.1
@@ -32,25 +33,25 @@ _ANSWER_S = 30.0
 _SENT_SQL = f"SELECT sent_ns FROM {SCHEMA}.heartbeat WHERE id = 1"
 
 
-class PairWatch:
-    """Threads that observe a pair until `finish`, each over its own connections."""
+class ReplicaSetWatch:
+    """Threads that observe a replica set until `finish`, each over its own connections."""
 
-    def __init__(self, pair: Pair, interval_s: float) -> None:
-        self.pair = pair
-        self._interval_s = interval_s * pair.patience
+    def __init__(self, replica_set: ReplicaSet, interval_s: float) -> None:
+        self.replica_set = replica_set
+        self._interval_s = interval_s * replica_set.poll_interval_factor
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def _start(self, *works: Callable[[], None]) -> None:
-        for work in works:
-            self._threads.append(threading.Thread(target=self._until_gone, args=(work,), daemon=True))
+    def _start(self, *functions: Callable[[], None]) -> None:
+        for function in functions:
+            self._threads.append(threading.Thread(target=self._run_until_server_gone, args=(function,), daemon=True))
             self._threads[-1].start()
 
-    def _until_gone(self, work: Callable[[], None]) -> None:
-        with suppress(HowfarError, OSError):  # a server has gone; its other clients get the reason
-            work()
+    def _run_until_server_gone(self, function: Callable[[], None]) -> None:
+        with suppress(HowfarError, OSError):  # a server has ended; its other clients report why
+            function()
 
-    def _again(self) -> bool:
+    def _wait_interval(self) -> bool:
         return not self._stop.wait(self._interval_s)
 
     def _end(self) -> None:
@@ -65,19 +66,20 @@ class LagSample:
     """Monotonic time."""
     replica: str
     behind: int
-    """Transactions that the primary had committed, read first, and that were not applied."""
+    """Number of transactions that the primary had committed and the replica had not applied; the primary was read first."""
     heartbeat_ns: int | None
     """Age of the newest heartbeat that was applied; None before the first."""
 
 
-class LagWatch(PairWatch):
-    """Samples the replicas' lag. Two threads: a commit of the heartbeat may wait for a replica, and sampling must not."""
+class LagWatch(ReplicaSetWatch):
+    """Samples the replicas' lag. The heartbeat has its own thread, because its commits may wait for a replica, and sampling must
+    not."""
 
-    def __init__(self, pair: Pair, interval_s: float = LAG_INTERVAL_S, *, beats: bool = True) -> None:
+    def __init__(self, replica_set: ReplicaSet, interval_s: float = LAG_INTERVAL_S, *, beats: bool = True) -> None:
         """`beats`: write the heartbeat; without it every age is None."""
-        super().__init__(pair, interval_s)
+        super().__init__(replica_set, interval_s)
         self.samples: list[LagSample] = []
-        self._start(*((self._beat, self._look) if beats else (self._look,)))
+        self._start(*((self._beat, self._sample) if beats else (self._sample,)))
 
     def finish(self) -> tuple[LagSample, ...]:
         """The samples until now, or until a server died."""
@@ -85,16 +87,16 @@ class LagWatch(PairWatch):
         return tuple(self.samples)
 
     def _beat(self) -> None:
-        with self.pair.primary.server.asking(_ANSWER_S, as_client=True) as ask:
-            while self._again():
-                ask(self.pair.dialect.beat_sql(time.monotonic_ns()))
+        with self.replica_set.primary.server.open_session(_ANSWER_S, as_client=True) as ask:
+            while self._wait_interval():
+                ask(self.replica_set.dialect.heartbeat_sql(time.monotonic_ns()))
 
-    def _look(self) -> None:
-        dialect = self.pair.dialect
-        with ExitStack() as ledger:
-            primary = _asker(self.pair.primary, ledger)
-            replicas = {replica.name: _asker(replica, ledger) for replica in self.pair.replicas}
-            while self._again():
+    def _sample(self) -> None:
+        dialect = self.replica_set.dialect
+        with ExitStack() as stack:
+            primary = _open_query(self.replica_set.primary, stack)
+            replicas = {replica.name: _open_query(replica, stack) for replica in self.replica_set.replicas}
+            while self._wait_interval():
                 position = str(primary(dialect.position_sql, "position") or "")
                 for name, replica in replicas.items():
                     applied = str(replica(dialect.applied_sql, "position") or "")
@@ -112,19 +114,19 @@ class Write:
     ended_ns: int
 
 
-class Writers(PairWatch):
+class Writers(ReplicaSetWatch):
     """A client at each replica of a cluster that keeps trying to commit, like a client whose own node has died."""
 
-    def __init__(self, pair: Pair) -> None:
-        super().__init__(pair, _WRITES_INTERVAL_S)
+    def __init__(self, replica_set: ReplicaSet) -> None:
+        super().__init__(replica_set, _WRITES_INTERVAL_S)
         self.acknowledged: list[Write] = []
-        self._start(*(partial(self._write, row, replica) for row, replica in enumerate(pair.replicas, 2)))
+        self._start(*(partial(self._write, row, replica) for row, replica in enumerate(replica_set.replicas, 2)))
 
-    def await_commit(self, since_ns: int, patience_s: float) -> None:
+    def await_commit(self, since_ns: int, timeout_s: float) -> None:
         """Wait for an acknowledged commit that began after `since_ns`. Raises LabError."""
         wait_for(
             lambda: any(write.sent_ns > since_ns for write in list(self.acknowledged)),
-            patience_s,
+            timeout_s,
             lambda: "the rest of the cluster did not go on",
         )
 
@@ -133,17 +135,17 @@ class Writers(PairWatch):
         return tuple(self.acknowledged)
 
     def _write(self, row: int, replica: Member) -> None:
-        while self._again():
-            with suppress(LabError), replica.server.asking(_ANSWER_S, as_client=True) as ask:
-                while self._again():  # until the node refuses: then over a new session
+        while self._wait_interval():
+            with suppress(LabError), replica.server.open_session(_ANSWER_S, as_client=True) as ask:
+                while self._wait_interval():  # until the node refuses; then open a new session
                     sent_ns = time.monotonic_ns()
-                    ask(self.pair.dialect.beat_sql(sent_ns, row))
+                    ask(self.replica_set.dialect.heartbeat_sql(sent_ns, row))
                     self.acknowledged.append(Write(replica.name, sent_ns, time.monotonic_ns()))
 
 
-def _asker(member: Member, ledger: ExitStack) -> Callable[[str, str], Any]:
+def _open_query(member: Member, stack: ExitStack) -> Callable[[str, str], Any]:
     """A function that returns one column of a query's first row, over its own session; None without a row."""
-    rows = ledger.enter_context(member.server.asking(_ANSWER_S))
+    rows = stack.enter_context(member.server.open_session(_ANSWER_S))
 
     def ask(sql: str, column: str) -> Any:
         return next((row[column] for row in rows(sql)), None)
@@ -153,72 +155,72 @@ def _asker(member: Member, ledger: ExitStack) -> Callable[[str, str], Any]:
 
 @dataclass
 class HangClock:
-    """The time for which sessions have waited without any acknowledgement. Pure."""
+    """Measures for how long sessions have waited without any acknowledgement. No I/O."""
 
-    _progress: tuple[int, int, int] | None = None
+    _last_progress: tuple[int, int, int] | None = None
     _since_ns: int = 0
 
-    def look(self, now_ns: int, end: PrimaryEnd) -> int:
-        """That time in ns; 0 if no session waits, or one has been acknowledged since the last look."""
-        if end.waiting == 0 or end.progress != self._progress:
-            self._progress, self._since_ns = end.progress, now_ns
+    def sample(self, now_ns: int, end: PrimaryEnd) -> int:
+        """Add a report; returns that time in ns. It is 0 if no session waits, or one was acknowledged since the last report."""
+        if end.waiting == 0 or end.progress != self._last_progress:
+            self._last_progress, self._since_ns = end.progress, now_ns
         return now_ns - self._since_ns
 
 
-class CommitWatch(PairWatch):
-    """Kills the primary when commits hang or its disk is full. Without semi-synchronous replication it watches only the disk, as no
-    commit waits for a replica."""
+class CommitWatch(ReplicaSetWatch):
+    """Kills the primary when commits hang or its disk is full. Without semi-synchronous replication it watches only the disk, because
+    no commit waits for a replica."""
 
-    def __init__(self, pair: Pair, patience_s: float) -> None:
-        super().__init__(pair, _COMMITS_INTERVAL_S)
-        self._patience_s = patience_s
+    def __init__(self, replica_set: ReplicaSet, timeout_s: float) -> None:
+        super().__init__(replica_set, _COMMITS_INTERVAL_S)
+        self._timeout_s = timeout_s
         self.hung: str | None = None
         """The reason why the primary was killed; None if it was not."""
-        self._start(self._look)
+        self._start(self._sample)
 
     def finish(self) -> str | None:
         """The reason why the window is void; None if every commit could end."""
         self._end()
         return self.hung
 
-    def _look(self) -> None:
-        with ExitStack() as ledger:
-            look = self._acknowledgements(ledger) if self.pair.spec.semi_sync else lambda: None
-            while self.hung is None and self._again():
-                look()
-                if full := self.pair.primary.full():
-                    self._give_up(f"the primary had {full}: it was killed")
+    def _sample(self) -> None:
+        with ExitStack() as stack:
+            sample = self._open_acknowledgement_check(stack) if self.replica_set.spec.semi_sync else lambda: None
+            while self.hung is None and self._wait_interval():
+                sample()
+                if full := self.replica_set.primary.full():
+                    self._kill_primary(f"the primary had {full}: it was killed")
 
-    def _acknowledgements(self, ledger: ExitStack) -> Callable[[], None]:
-        pair, primary, clock = self.pair, self.pair.primary.server, HangClock()
-        ask = ledger.enter_context(primary.asking(_ANSWER_S))
+    def _open_acknowledgement_check(self, stack: ExitStack) -> Callable[[], None]:
+        replica_set, primary, clock = self.replica_set, self.replica_set.primary.server, HangClock()
+        ask = stack.enter_context(primary.open_session(_ANSWER_S))
 
-        def look() -> None:
-            end = pair.dialect.primary_end(ask, primary, pair.spec)
-            waited_ns = 0 if end is None else clock.look(time.monotonic_ns(), end)
-            if end is not None and waited_ns > self._patience_s * 1e9:
-                why = "".join(f"; {reason}" for reason in _reasons(pair))
-                self._give_up(
+        def sample() -> None:
+            end = replica_set.dialect.primary_end(ask, primary, replica_set.spec)
+            waited_ns = 0 if end is None else clock.sample(time.monotonic_ns(), end)
+            if end is not None and waited_ns > self._timeout_s * 1e9:
+                why = "".join(f"; {reason}" for reason in _known_problems(replica_set))
+                self._kill_primary(
                     f"{end.waiting} commits waited {waited_ns / 1e9:.1f} s and no replica acknowledged any "
                     f"({end.clients} connected{why}): the primary was killed"
                 )
 
-        return look
+        return sample
 
-    def _give_up(self, why: str) -> None:
+    def _kill_primary(self, why: str) -> None:
         self.hung = why
-        self.pair.primary.server.kill()
+        self.replica_set.primary.server.kill()
 
 
-def _reasons(pair: Pair) -> list[str]:
-    """Known problems of the pair's replicas and links."""
-    found = [f"the link of {wire.name} had died" for wire in pair.wires if not wire.alive()]
-    for replica in pair.replicas:
+def _known_problems(replica_set: ReplicaSet) -> list[str]:
+    """Known problems of the replicas and links, which may explain the hang."""
+    found = [f"the link of {link.name} had died" for link in replica_set.links if not link.alive()]
+    for replica in replica_set.replicas:
         if not replica.server.alive():
             found.append(f"{replica.name} died")
             continue
         try:
-            with replica.server.asking(_ANSWER_S) as ask:
+            with replica.server.open_session(_ANSWER_S) as ask:
                 state = replica.dialect.read_state(ask)
         except HowfarError as error:
             found.append(f"{replica.name} does not answer: {error.message}")

@@ -1,5 +1,5 @@
-"""Interface of servers for the rest of the laboratory: `Store` finds and prepares, `Server` runs. One file per kind; to add a kind,
-add a file and a line in `kinds.py`."""
+"""The interface to servers: a `Store` is a server program with prepared data, a `Server` is a running process. There is one file per
+kind of server; to add a kind, add a file and a line in `kinds.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from howfar.errors import HowfarError, LabError, ServerCrashed, how_ended
 from howfar.lab.environment import listen_queue
-from howfar.lab.network import LOOPBACK_ADDRESS, Companion, Cpus, Host
+from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host, ManagedProcess
 from howfar.lab.servers.program import Program
 from howfar.lab.sockets import free_port
 from howfar.plan.factors import Content
@@ -28,34 +28,36 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 DATABASE = "sbtest"
 USER = "howfar"
 GAUGES = ("running", "clients")
-"""Metrics that are present values, not growing totals."""
+"""Metrics that are current values, not totals that only grow."""
 
 HOSTS_PORT = 20_000
-"""Offset added to a server's usual port on the user's hosts, where another server may use that port."""
+"""Added to a server's usual port on the user's hosts, where another server may use the usual port."""
 SOCKET = "s.sock"
 SPARE_CONNECTIONS = 16
 _POLL_S = 0.003
-_DIES_S = 2.0
+_KILL_TIMEOUT_S = 2.0
 """Time for the kernel to free a killed process and its memory."""
-_LOG_LINES = 8
-_LOG_ERRORS = 3
-"""Error lines kept from before the last lines: a crashing server first logs the reason, then pages about the crash itself."""
-_ERROR = "[ERROR]"
-_LINE_CHARACTERS = 400
-"""Length at which a line is cut off: a complete statement may have megabytes."""
-_SECRETS = ("PASSWORD", "IDENTIFIED")
-"""Keywords of statements with secrets. A server quotes such a statement if it crashes in it, or refuses it at startup."""
+_LAST_LOG_LINES = 8
+_MAX_LOG_ERRORS = 3
+"""Maximum error lines quoted from before the last lines: a crashing server first logs the reason, then pages about the crash
+itself."""
+_ERROR_MARK = "[ERROR]"
+_MAX_LINE_CHARACTERS = 400
+"""Length at which a quoted line is cut off: a statement in it may have megabytes."""
+_SECRET_KEYWORDS = ("PASSWORD", "IDENTIFIED")
+"""Keywords of statements that contain secrets. A server may log such a statement if it crashes while executing it, or refuses it at
+startup."""
 _WITHHELD = "(a line with a password)"
 
 
 _SHUTDOWN_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 60.0
 _READ_BYTES_PER_S = 50e6
-"""Lowest expected rate at which a server reads its tables into memory before it is ready."""
-_READ_BY_ITSELF = 32
-"""Pages that may be read from files under a load that writes: MySQL read one to six of its own pages (undo, dictionary), and MariaDB
-17 to 19 where rows of a megabyte had evicted them from the pool. Reading this number takes less than a millisecond of a trial."""
-_COMMITS_A_PAGE = 1000
+"""Minimum expected rate at which a server reads its tables into memory at startup."""
+_MIN_PAGES_ALLOWED = 32
+"""Pages that a server may read from files during any trial that writes. MySQL read one to six pages of its own (undo, dictionary), and
+MariaDB 17 to 19 when rows of a megabyte had evicted them. Reading this many takes less than a millisecond of a trial."""
+_COMMITS_PER_PAGE = 1000
 
 
 def ready_timeout_s(pool_bytes: int) -> float:
@@ -64,12 +66,13 @@ def ready_timeout_s(pool_bytes: int) -> float:
 
 
 def pages_allowed(commits: int | None) -> int:
-    """Maximum pages read from files during a trial. A load that only reads finds everything in memory."""
-    return 0 if commits is None else max(_READ_BY_ITSELF, commits // _COMMITS_A_PAGE)
+    """Maximum pages that may be read from files during a trial with this many commits. None: the load only reads, and finds all in
+    memory."""
+    return 0 if commits is None else max(_MIN_PAGES_ALLOWED, commits // _COMMITS_PER_PAGE)
 
 
-Reach = Literal["socket", "tcp"]
-"""The server's socket or port, whichever the load connects to."""
+Transport = Literal["socket", "tcp"]
+"""How the load connects to the server: by Unix socket or TCP port."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class CertificatePaths:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """The environment of a server: directory for its data and sockets, host, CPUs, number of clients that it must accept."""
+    """What a server needs to run: directory for its data and sockets, host, CPUs, number of clients that it must accept."""
 
     work: Path
     host: Host
@@ -115,23 +118,26 @@ class ServerContext:
         return usual + HOSTS_PORT
 
     def port(self, usual: int) -> int:
-        """The TCP port: the usual one on the server's own host, a fixed one on the user's hosts (for firewalls), else a free one."""
+        """The TCP port: in the sandbox, where the server has its own host, the usual one; on the user's hosts a fixed one, for
+        firewalls; otherwise a free one."""
         if self.address is not None:
             return self.port_on(usual)
         return usual if self.namespaced else free_port()
 
 
-def end_of(connection: Mapping[str, Any]) -> str:
+def describe_address(connection: Mapping[str, Any]) -> str:
     """A connection's socket, or address and port, for messages."""
     return str(connection["socket"]) if connection.get("socket") else f"{connection['host']}:{connection['port']}"
 
 
 def session_failed(connection: Mapping[str, Any], error: LabError) -> LabError:
     """The error to raise if a session over a path fails although the server runs."""
-    return LabError(f"the server runs, but a session at {end_of(connection)} failed: {error.message}", error.advice)
+    return LabError(
+        f"the server runs, but a session at {describe_address(connection)} failed: {error.message}", error.advice
+    )
 
 
-Seer = Callable[[Mapping[str, Any], ssl.SSLContext | None], dict[str, Any]]
+SessionProbe = Callable[[Mapping[str, Any], ssl.SSLContext | None], dict[str, Any]]
 """Opens a session over a connection, encrypted or not, and returns the server's view of it. Raises LabError."""
 
 
@@ -154,14 +160,14 @@ class Server(ABC):
         self._listen_queue: int | None = None
         self.socket.unlink(missing_ok=True)
         with self._log.open("wb") as log:
-            self._companion = Companion(
+            self._process = ManagedProcess(
                 context.host.launcher(context.cpus),
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.pid = self._companion.pid
+        self.pid = self._process.pid
 
     @abstractmethod
     def become_ready(self) -> None:
@@ -169,10 +175,10 @@ class Server(ABC):
 
     @abstractmethod
     def snapshot(self) -> dict[str, int]:
-        """The present counters: with the names of `ServerMetrics`, and all others with the server's own names."""
+        """The current counters. Those of `ServerMetrics` have its names, all others the server's own."""
 
     def metrics(self) -> ServerMetrics:
-        """The present counters that all kinds of servers share."""
+        """The current counters that all kinds of servers have in common."""
         return server_metrics(self.snapshot())
 
     @abstractmethod
@@ -185,31 +191,31 @@ class Server(ABC):
         read, or unknown. Raises ServerCrashed."""
 
     @abstractmethod
-    def seer(self) -> Seer:
-        """The function that opens one more session and queries the server's view of it. It can be sent to another host."""
+    def session_probe(self) -> SessionProbe:
+        """A function that opens another session and returns the server's view of it. It can be pickled and sent to another host."""
 
     def session_view(
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
         """The server's view of a session from `host`. `connection`: socket, or address and port. Raises ServerCrashed, LabError."""
         try:
-            return host.within(partial(self.seer(), connection, encrypted))
+            return host.within(partial(self.session_probe(), connection, encrypted))
         except LabError as error:
             self._check_alive("when asked how it sees its client", lost=True)
             raise session_failed(connection, error) from error
 
     def alive(self) -> bool:
-        return self._companion.alive()
+        return self._process.alive()
 
     def kill(self) -> None:
         """Send SIGKILL and wait for the server to end; its files stay as they are."""
-        self._companion.process.kill()
+        self._process.process.kill()
         self._wait_for_end()
 
     def stop(self) -> None:
-        """Stop at once; the server's data is not needed any more."""
+        """Stop at once, without regard for the server's data, which is no longer needed."""
         self.disconnect()
-        self._companion.end()
+        self._process.end()
 
     @abstractmethod
     def disconnect(self) -> None:
@@ -221,16 +227,16 @@ class Server(ABC):
             return self._log.read_text(errors="replace").strip().splitlines()
         return []
 
-    def _wait_until(self, done: Callable[[], bool], deadline: float, late: Callable[[], HowfarError]) -> None:
-        """Wait until `done`. Raises ServerCrashed if the server ends meanwhile, and the error from `late` after the deadline."""
+    def _wait_until(self, done: Callable[[], bool], deadline: float, timeout_error: Callable[[], HowfarError]) -> None:
+        """Wait until `done()` is true. Raises ServerCrashed if the server ends meanwhile, and `timeout_error()` after the deadline."""
         while not done():
             self._check_alive("at start")
             if time.monotonic() > deadline:
-                raise late()
+                raise timeout_error()
             time.sleep(_POLL_S)
 
     def _check_capacity(self, connections_allowed: int) -> None:
-        """Check the limits in force: servers may silently lower the requested ones. Raises LabError."""
+        """Check that the limits in force are sufficient: servers may silently lower the requested ones. Raises LabError."""
         connections = self.context.connections
         if connections_allowed < connections + SPARE_CONNECTIONS:
             raise LabError(
@@ -250,13 +256,13 @@ class Server(ABC):
 
     def _wait_for_end(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._companion.process.wait(_DIES_S)
+            self._process.process.wait(_KILL_TIMEOUT_S)
 
     def _check_alive(self, when: str, *, lost: bool = False) -> None:
         """Raises ServerCrashed if the process has ended. If a connection was `lost`, first give the process time to end."""
         if lost:
             self._wait_for_end()
-        code = self._companion.process.poll()
+        code = self._process.process.poll()
         if code is None:
             return
         advice = "Does this server program work outside howfar, without a configuration file?"
@@ -265,29 +271,31 @@ class Server(ABC):
         raise ServerCrashed(f"{self.program} ended {when} ({how_ended(code)}){self._last_output()}", advice)
 
     def _last_output(self) -> str:
-        lines = [_WITHHELD if any(word in line for word in _SECRETS) else line for line in self.log_lines()]
-        last = [line[:_LINE_CHARACTERS] for line in lines[-_LOG_LINES:]]
+        lines = [_WITHHELD if any(word in line for word in _SECRET_KEYWORDS) else line for line in self.log_lines()]
+        last = [line[:_MAX_LINE_CHARACTERS] for line in lines[-_LAST_LOG_LINES:]]
         if not last:
             return ". It wrote no log."
-        errors = [line[:_LINE_CHARACTERS] for line in lines[:-_LOG_LINES] if _ERROR in line][-_LOG_ERRORS:]
+        errors = [line[:_MAX_LINE_CHARACTERS] for line in lines[:-_LAST_LOG_LINES] if _ERROR_MARK in line][
+            -_MAX_LOG_ERRORS:
+        ]
         first = ". Its log's last errors before its end:\n  " + "\n  ".join(errors) if errors else ""
         return first + ". Its log ends with:\n  " + "\n  ".join(last)
 
 
 Ask = Callable[[str], list[dict[str, Any]]]
-"""Returns the rows of a statement. Raises LabError."""
+"""Runs a statement and returns its rows. Raises LabError."""
 
 
 @dataclass(frozen=True)
-class Counted:
-    """Counts of one server since it started, our own queries included."""
+class ServerCounts:
+    """One server's counts since it started, including our own queries."""
 
     round_trips: int | None
     """Requests answered; None if the server does not count them."""
     keys: int
     connections: int
     present: int
-    """Present clients, without our own connection."""
+    """Clients that are connected now, without our own connection."""
     encrypted: int
 
 
@@ -295,8 +303,8 @@ class TableServer(Server):
     """A running server with tables, which can replicate."""
 
     @abstractmethod
-    def counted(self) -> Counted:
-        """The server's counts until now. Raises ServerCrashed, LabError."""
+    def counted(self) -> ServerCounts:
+        """The server's counts from its start until now. Raises ServerCrashed, LabError."""
 
     @abstractmethod
     def clients(self) -> tuple[str, ...]:
@@ -308,14 +316,14 @@ class TableServer(Server):
         """Password of the laboratory's account."""
 
     shutdown_signal = signal.SIGTERM
-    """Asks the server to end cleanly without waiting for its clients."""
+    """Signal on which the server ends cleanly without waiting for its clients."""
 
     def shut_down(self) -> None:
         """Shut down cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
         self.disconnect()
-        self._companion.process.send_signal(self.shutdown_signal)
+        self._process.process.send_signal(self.shutdown_signal)
         try:
-            code = self._companion.process.wait(_SHUTDOWN_TIMEOUT_S)
+            code = self._process.process.wait(_SHUTDOWN_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise ServerCrashed(f"the server did not shut down within {_SHUTDOWN_TIMEOUT_S:.0f} s") from error
         if code != 0:
@@ -331,13 +339,13 @@ class TableServer(Server):
         that contains a secret, used in messages instead of the statement. Raises ServerCrashed, LabError."""
 
     @abstractmethod
-    def asking(self, patience_s: float, *, as_client: bool = False) -> AbstractContextManager[Ask]:
-        """Open a further session over the socket; a statement that takes longer than `patience_s` is an error. `as_client`: with the
+    def open_session(self, timeout_s: float, *, as_client: bool = False) -> AbstractContextManager[Ask]:
+        """Open a further session over the socket; a statement that takes longer than `timeout_s` is an error. `as_client`: with the
         account and the settings of the load's sessions. Raises ServerCrashed, LabError."""
 
 
 class Store(ABC):
-    """A found server program with its prepared data: starts servers, one at a time."""
+    """A server program with prepared data. It starts servers, one at a time."""
 
     user = ""
     password = ""
@@ -357,7 +365,7 @@ class Store(ABC):
 
     @abstractmethod
     def data_bytes(self) -> int:
-        """Bytes that the data of one content needs on disk, and again in memory."""
+        """Bytes that the data of one content needs on disk; it needs as many again in memory."""
 
     def preparation(self) -> str:
         """Description of what `prepare` will do, and its usual time."""
@@ -378,16 +386,16 @@ class Store(ABC):
         networking: bool,
         tls: CertificatePaths | None = None,
         content: Content | None = None,
-        reached_by: Reach = "socket",
+        transport: Transport = "socket",
     ) -> Server:
         """Start a server on the prepared data and wait until it answers and its data is in memory. `tls`: None to offer no TLS.
-        `content`: None for the first. `reached_by`: where to listen if the server cannot listen on both. Raises ServerCrashed."""
+        `content`: None for the first. `transport`: where to listen if the server cannot listen on both. Raises ServerCrashed."""
 
 
-_Started = TypeVar("_Started", bound=Server)
+_ServerT = TypeVar("_ServerT", bound=Server)
 
 
-def ready(server: _Started) -> _Started:
+def wait_ready(server: _ServerT) -> _ServerT:
     """Wait until the server is ready, and return it; stop it on failure. Raises ServerCrashed, LabError."""
     try:
         server.become_ready()

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from howfar.errors import LabError, ServerCrashed
-from howfar.lab.environment import LEAST_QUEUE
+from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers import SOCKET, SPARE_CONNECTIONS, CertificatePaths, ServerContext
 
 PREPARED_STATEMENTS = 1_000_000
-"""Limit for all connections together; the default of 16 thousand allows only eight for each of 2048 connections."""
+"""Limit for all connections together. The default, 16 thousand, allows only eight for each of 2048 connections."""
 _INITIALISE_TIMEOUT_S = 300
 
 
@@ -28,17 +28,17 @@ class BinaryLog:
     options: tuple[str, ...]
     init_sql: str
     """Statements that create the accounts for replication, one per line."""
-    unlogged: str = "SET SESSION sql_log_bin = 0;\n"
-    """Statement that keeps the init statements from being replicated."""
+    unlogged_sql: str = "SET SESSION sql_log_bin = 0;\n"
+    """Statement before the init statements that keeps them out of the binary log, so that they are not replicated."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files to put in the data directory before the server starts, by name."""
     path: str | None = None
     """The server's PATH for programs that it starts; None for our own."""
     option_file: bool = False
-    """Whether to set the buffer pool's size in a file: from the command line, MariaDB's script for a transfer would pass that option
-    to a program that refuses it."""
-    fetches: bool = False
-    """Whether the server fetches its data from another one at startup, so that there are no pages to wait for."""
+    """Whether to set the buffer pool's size in an option file. MariaDB's transfer script passes options of the command line on to a
+    program that refuses this one."""
+    fetches_data: bool = False
+    """Whether the server fetches its data from another server at startup, and so has no pages to read into memory first."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Settings:
     tables: int
     networking: bool
     loading: bool
-    """Whether the start is for a template: such a server ends more slowly and may read files."""
+    """Whether the server is started to build a template. Such a server dumps its buffer pool at shutdown, and may read any file of its
+    work directory."""
     tls: CertificatePaths | None = None
     """Certificates for TLS; None to offer no TLS."""
     binary_log: BinaryLog | None = None
@@ -67,8 +68,9 @@ class Dialect(Protocol):
     kind: str
     pool_slack_bytes: int
     """Space needed in addition to the tables, in the buffer pool and on disk."""
-    left_to_do_sql: str | None
-    """Query of `n`, which is 0 once a server has finished the work left by the killed one before it; None without such a query."""
+    unfinished_work_sql: str | None
+    """Query whose column `n` is 0 once the server has finished the work that a killed server left in its data. None: there is no such
+    query."""
 
     def initialise(self, program: Path, data: Path) -> None:
         """Create a data directory at `data`, with root without a password. Raises LabError, ServerCrashed, ServerMissing."""
@@ -88,8 +90,8 @@ class Dialect(Protocol):
 
 
 def shared_options(settings: Settings, port: int | None) -> list[str]:
-    """Options that both servers share. `--no-defaults` or a file must be the first argument. Buffer pool dump and load: the template's
-    dump lists every page of the tables, and loading that list is the fastest way to get them into memory."""
+    """Options that both servers share. `--no-defaults` or `--defaults-file` must come first. The template's dump of the buffer pool
+    lists every page of the tables; loading that list at startup is the fastest way to read them into memory."""
     work = settings.context.work
     connections = settings.context.connections + SPARE_CONNECTIONS
     file = option_file(settings)
@@ -104,12 +106,12 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
         f"--max-prepared-stmt-count={PREPARED_STATEMENTS}",
         f"--table-open-cache={max(2000, connections * max(settings.tables, 1))}",
         f"--open-files-limit={connections * (settings.tables + 2) + 4096}",
-        f"--back-log={max(LEAST_QUEUE, connections)}",
+        f"--back-log={max(MIN_QUEUE, connections)}",
         *([f"--{pool_option(settings)}"] if file is None else []),
         f"--innodb-buffer-pool-load-at-startup={'OFF' if settings.loading else 'ON'}",
         f"--innodb-buffer-pool-dump-at-shutdown={'ON' if settings.loading else 'OFF'}",
         "--innodb-buffer-pool-dump-pct=100",
-        "--innodb-read-ahead-threshold=0",  # a long range would prefetch the next extent: pages that are not read
+        "--innodb-read-ahead-threshold=0",  # otherwise a long range scan would prefetch an extent that is not needed
         "--character-set-server=utf8mb4",
         "--collation-server=utf8mb4_general_ci",
         "--skip-name-resolve",
@@ -128,8 +130,8 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
 
 def option_file(settings: Settings) -> Path | None:
     """The option file; None if the server reads none."""
-    by_file = settings.binary_log is not None and settings.binary_log.option_file
-    return settings.context.work / "server.cnf" if by_file else None
+    uses_file = settings.binary_log is not None and settings.binary_log.option_file
+    return settings.context.work / "server.cnf" if uses_file else None
 
 
 def pool_option(settings: Settings) -> str:
@@ -137,14 +139,14 @@ def pool_option(settings: Settings) -> str:
     return f"innodb-buffer-pool-size={settings.pool_bytes}"
 
 
-def finding_programs(log: BinaryLog | None) -> list[str]:
+def path_prefix(log: BinaryLog | None) -> list[str]:
     """Prefix of the server's command line that sets its PATH."""
     return [] if log is None or log.path is None else ["env", f"PATH={log.path}"]
 
 
 def log_options(log: BinaryLog) -> list[str]:
-    """Binary log options that both servers share. The log is in the data directory; its name is part of positions, so it is the same
-    on all servers."""
+    """Binary log options that both servers share. The log is in the data directory. Its name is part of positions, so all servers use
+    the same name."""
     return [f"--server-id={log.server_id}", "--log-bin=bl", "--relay-log=rl", *log.options]
 
 
@@ -153,28 +155,28 @@ def start_sql(settings: Settings, dialect: Dialect) -> str:
     a replica's would be errant transactions."""
     if settings.binary_log is None:
         return dialect.init_sql(settings.password)
-    return settings.binary_log.unlogged + dialect.init_sql(settings.password) + settings.binary_log.init_sql
+    return settings.binary_log.unlogged_sql + dialect.init_sql(settings.password) + settings.binary_log.init_sql
 
 
-def run_initialiser(command: Sequence[str], made: Path, *, pass_fds: Sequence[int] = ()) -> None:
-    """Run a command that creates the directory `made` with system tables. Raises ServerCrashed with its last output, LabError."""
+def run_initialiser(command: Sequence[str], directory: Path, *, pass_fds: Sequence[int] = ()) -> None:
+    """Run a command that creates `directory` with system tables. Raises ServerCrashed with its last output, LabError."""
     try:
-        tried = subprocess.run(
+        result = subprocess.run(
             command, capture_output=True, text=True, timeout=_INITIALISE_TIMEOUT_S, pass_fds=tuple(pass_fds)
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerCrashed(f"initialising a data directory with {command[0]} failed: {error}") from error
-    if tried.returncode != 0:
-        output = "\n".join((tried.stdout + tried.stderr).strip().splitlines()[-10:])
+    if result.returncode != 0:
+        output = "\n".join((result.stdout + result.stderr).strip().splitlines()[-10:])
         raise ServerCrashed(
-            f"initialising a data directory with {command[0]} ended with exit code {tried.returncode}:\n{output}",
+            f"initialising a data directory with {command[0]} ended with exit code {result.returncode}:\n{output}",
             "Does this server program work outside howfar?",
         )
-    if not made.is_dir():
-        raise LabError(f"{command[0]} did not create {made}")
+    if not directory.is_dir():
+        raise LabError(f"{command[0]} did not create {directory}")
 
 
 def quotable(password: str) -> str:
-    """The password, checked to need no escapes in SQL. Ours consist of letters, digits, `-` and `_`."""
+    """Check that a password needs no escapes in SQL, and return it. Ours consist of letters, digits, `-` and `_`."""
     assert "'" not in password and "\\" not in password, "a password of ours needs no escapes"
     return password

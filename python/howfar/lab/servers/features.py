@@ -1,7 +1,7 @@
-"""Optional features of a server program: found by starting it once and querying it, never from its version.
+"""Optional features of a server program, found by starting it once and querying it.
 
-Versions are a poor guide: distributions build the same release with and without its plugins. Results are cached under the program's
-hash, so a plugin that is installed later is found only by querying again.
+The version does not tell: distributions build the same release with and without its plugins. Results are cached by the program's
+hash; a plugin that is installed later is found only by querying again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from howfar.lab.servers import Server, ServerContext, Tables, find_store
 from howfar.lab.servers.program import Program
 
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
-"""MariaDB's variable and MySQL's status variable with the TLS library of the build, whether TLS is on or off."""
-_ONLY_TLS = "OpenSSL"
-"""TLS library of the other servers, the only one they can be built with."""
+"""MariaDB's variable and MySQL's status variable that name the TLS library of the build, even if TLS is off."""
+_OTHER_SERVERS_TLS = "OpenSSL"
+"""TLS library of all other servers; they can be built with no other."""
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
 _CLONE = ("clone", "mysql_clone.so")
 _GROUP_REPLICATION = ("group_replication", "group_replication.so")
@@ -29,7 +29,7 @@ _GROUP_REPLICATION = ("group_replication", "group_replication.so")
 
 
 @runtime_checkable
-class _Plain(Protocol):
+class _PlainServer(Protocol):
     """A server without protocol compression and without MySQL's plugins."""
 
     def has_tls(self) -> bool: ...
@@ -51,42 +51,42 @@ class Features(BaseModel):
 
 def features(program: Program, *, again: bool = False) -> Features:
     """The program's features, from the cache unless this is the first query or `again`. Raises ServerCrashed, LabError."""
-    kept = cache_home() / "features" / f"{program.key}.json"
+    cached = cache_home() / "features" / f"{program.key}.json"
     if not again:
         with contextlib.suppress(OSError, ValidationError):
-            return Features.model_validate_json(kept.read_text())
-    found = _found(program)
+            return Features.model_validate_json(cached.read_text())
+    queried = _query_features(program)
     with contextlib.suppress(OSError):  # without a writable cache, each query takes a second
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        building = kept.with_suffix(".new")
-        building.write_text(found.model_dump_json())
-        building.rename(kept)
-    return found
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        building = cached.with_suffix(".new")
+        building.write_text(queried.model_dump_json())
+        building.rename(cached)
+    return queried
 
 
-def _found(program: Program) -> Features:
+def _query_features(program: Program) -> Features:
     store = find_store(str(program.path), Tables(0, 0))
     with work_directory(store.data_bytes()) as work:
         host = Host("here", None)
         store.prepare(ServerContext(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
         server = store.start(networking=False)
         try:
-            if isinstance(server, _Plain):
-                tls = _ONLY_TLS if server.has_tls() else None
+            if isinstance(server, _PlainServer):
+                tls = _OTHER_SERVERS_TLS if server.has_tls() else None
                 return Features(tls=tls, compression=(), semi_sync=False, clone=False, group_replication=False)
-            return _ask(server)
+            return _query_sql_features(server)
         finally:
             server.stop()
 
 
-def _ask(server: Server) -> Features:
+def _query_sql_features(server: Server) -> Features:
     variables = {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL VARIABLES")}
     variables |= {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL STATUS")}
     library = next((variables[name] for name in _TLS_LIBRARY if variables.get(name)), None)
     return Features(
         tls=library,
         compression=_compression(variables),
-        semi_sync=any(name in variables for name in _SEMI_SYNC) or _loads_one(server),
+        semi_sync=any(name in variables for name in _SEMI_SYNC) or _loads_primary_plugin(server),
         clone=_loads(server, *_CLONE),
         group_replication=_loads(server, *_GROUP_REPLICATION),
     )
@@ -99,7 +99,7 @@ def _compression(variables: dict[str, str]) -> tuple[str, ...]:
     return ("zlib",) if variables.get("have_compress") == "YES" else ()
 
 
-def _loads_one(server: Server) -> bool:
+def _loads_primary_plugin(server: Server) -> bool:
     """Whether a plugin for a semi-synchronous primary loads, for servers without built-in support."""
     return any(_loads(server, name, file) for name, file in replication_dialect(server.kind).primary_plugins)
 

@@ -1,4 +1,4 @@
-"""Redis, Valkey and Memcached: preparing, starting and querying one. Their differences are in their own files."""
+"""Redis, Valkey and Memcached: preparing, starting and querying them. Their differences are in `redis.py` and `memcached.py`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from howfar.lab.network import LOOPBACK_ADDRESS, Host
 from howfar.lab.servers import (
     SOCKET,
     CertificatePaths,
-    Reach,
-    Seer,
     Server,
     ServerContext,
+    SessionProbe,
     Store,
-    ready,
+    Transport,
+    wait_ready,
 )
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.text_protocol import Lines
 from howfar.lab.sockets import listening_paths, listening_ports
 from howfar.plan.factors import Content
 
-_GONE = 1024
-"""Allowance for clients that have gone without the server having noticed. A higher limit costs a store nothing."""
+_MAX_STALE_CLIENTS = 1024
+"""Additional clients allowed for disconnected ones that the server still counts. A higher limit costs a store nothing."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class StoreSettings:
     program: Path
     context: ServerContext
     socket: Path | None
-    """The Unix socket; None without one."""
+    """The Unix socket. None: it does not listen on one."""
     port: int | None
-    """The TCP port; None without TCP. With `tls` the port accepts only TLS."""
+    """The TCP port. None: it does not listen on TCP. With `tls` the port accepts only TLS."""
     tls: CertificatePaths | None = None
 
     @property
@@ -52,7 +52,7 @@ class StoreSettings:
     def clients(self) -> int:
         """Number of clients that the server must accept. With a connection per transaction, a server that waits for a CPU still counts
         clients that have gone."""
-        return 2 * self.context.connections + _GONE
+        return 2 * self.context.connections + _MAX_STALE_CLIENTS
 
 
 class StoreDialect(Protocol):
@@ -61,7 +61,7 @@ class StoreDialect(Protocol):
     kind: str
     port: int
     """The usual port."""
-    has_both: bool
+    listens_on_both: bool
     """Whether the server can listen on a Unix socket and on TCP at once."""
 
     def command_line(self, settings: StoreSettings) -> list[str]: ...
@@ -71,8 +71,8 @@ class StoreDialect(Protocol):
         ...
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        """The present counters, in one request; see `servers.Server.snapshot`. `requests`, if the server counts them, includes this
-        one."""
+        """The current counters, in one request; see `servers.Server.snapshot`. `requests` includes this request, if the server counts
+        requests."""
         ...
 
     def count_keys(self, lines: Lines) -> int:
@@ -89,7 +89,7 @@ class StoreDialect(Protocol):
 
     def clients_allowed(self, facts: Mapping[str, str]) -> int: ...
 
-    def unlike(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
+    def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
         """Reasons why a trial is invalid: evicted data, rejected clients, written files."""
         ...
 
@@ -98,16 +98,17 @@ class StoreDialect(Protocol):
         ...
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """The server's view of this session: `host` (`localhost` over its socket), `ssl_version`, `ssl_cipher`, `listener`."""
+        """The server's view of this session: `host` (`localhost` over its socket), `ssl_version`, `ssl_cipher`, `listener` (the
+        address where the server accepted it)."""
         ...
 
 
-_PATIENCE_S = 3.0
-"""Time for an answer on the server's own host; a server that speaks TLS only may not answer plain text."""
+_PROBE_TIMEOUT_S = 3.0
+"""Time for an answer on the server's own host. A server that speaks only TLS may never answer plain text."""
 
 
 @dataclass(frozen=True)
-class Door:
+class ListenAddress:
     """One address where a server listens."""
 
     at: str
@@ -118,23 +119,24 @@ class Door:
     """Version of TLS after a handshake with our certificate; None if not requested, or if the handshake failed."""
 
 
-def try_door(
+def probe_address(
     dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
-) -> Door:
-    """Try an address from `host`. `encrypted` is None to skip TLS: a plain Memcached would take the handshake for half a line."""
+) -> ListenAddress:
+    """Try what an address speaks, from `host`. `encrypted` None: do not try TLS, because a plain Memcached would wait for the rest of
+    a line."""
     at = str(connection.get("socket") or f"{connection['host']}:{connection['port']}")
-    plain = _responds(dialect, connection, host, None) is not None
-    tls = None if encrypted is None else _responds(dialect, connection, host, encrypted)
-    return Door(at, plain, tls)
+    plain = _probe_protocol(dialect, connection, host, None) is not None
+    tls = None if encrypted is None else _probe_protocol(dialect, connection, host, encrypted)
+    return ListenAddress(at, plain, tls)
 
 
-def _responds(
+def _probe_protocol(
     dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
 ) -> str | None:
     """The server's response: the version of TLS, or `plain`; None without an answer."""
 
     def ask() -> str:
-        with Lines.connect(connection, _PATIENCE_S, encrypted) as lines:
+        with Lines.connect(connection, _PROBE_TIMEOUT_S, encrypted) as lines:
             dialect.version(lines)
             return lines.tls[0] or "plain"
 
@@ -144,68 +146,68 @@ def _responds(
         return None
 
 
-def door_violations(door: Door, encrypted: bool) -> tuple[str, ...]:
+def listen_violations(listen_address: ListenAddress, encrypted: bool) -> tuple[str, ...]:
     """Differences between what a server speaks at the path's address and what was requested. `encrypted`: it must accept only TLS."""
     if not encrypted:
-        return () if door.plain else (f"the server does not answer plain text at {door.at}",)
+        return () if listen_address.plain else (f"the server does not answer plain text at {listen_address.at}",)
     found = []
-    if door.tls is None:
-        found.append(f"the server was to speak TLS at {door.at} and does not")
-    if door.plain:
-        found.append(f"the server speaks plain text at {door.at}, where it was to speak TLS only")
+    if listen_address.tls is None:
+        found.append(f"the server was to speak TLS at {listen_address.at} and does not")
+    if listen_address.plain:
+        found.append(f"the server speaks plain text at {listen_address.at}, where it was to speak TLS only")
     return tuple(found)
 
 
 _READY_TIMEOUT_S = 20.0
-_ANSWER_S = 30.0
+_ANSWER_TIMEOUT_S = 30.0
 """Time for an answer, also over a link that is slow or has just died."""
 _WARNING = "WARNING"
-_WARNINGS_KEPT = 5
+_MAX_WARNINGS = 5
 
 
 _Answer = TypeVar("_Answer")
 
 
-def _see(
+def _view_session(
     dialect: StoreDialect, settings: StoreSettings, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None
 ) -> dict[str, Any]:
-    """The server's view of a session; see `servers.Seer`."""
-    with Lines.connect(connection, _ANSWER_S, encrypted) as lines:
+    """The server's view of a session; see `servers.SessionProbe`."""
+    with Lines.connect(connection, _ANSWER_TIMEOUT_S, encrypted) as lines:
         return dialect.view(lines, settings)
 
 
 class KeyValueServer(Server):
     """A running Redis, Valkey or Memcached; see `servers.Server`."""
 
-    def __init__(self, settings: StoreSettings, dialect: StoreDialect, reached_by: Reach) -> None:
+    def __init__(self, settings: StoreSettings, dialect: StoreDialect, transport: Transport) -> None:
         self.kind = dialect.kind
         self._settings = settings
         self._dialect = dialect
-        self._reached_by = reached_by
+        self._reached_by = transport
         self._admin: Lines | None = None
         super().__init__(settings.program, settings.context, settings.port, dialect.command_line(settings))
 
     def become_ready(self) -> None:
         """Wait until the server answers. Raises ServerCrashed, LabError."""
-        refused: list[LabError] = []
+        refusals: list[LabError] = []
 
         def connected() -> bool:
             try:
-                self._admin = self.context.host.within(self._open)
+                self._admin = self.context.host.within(self._open_admin)
             except LabError as error:
-                refused[:] = [error]
+                refusals[:] = [error]
             return self._admin is not None
 
         self._wait_until(
             connected,
             time.monotonic() + _READY_TIMEOUT_S,
             lambda: ServerCrashed(
-                f"{self.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {refused[0].message}{self._last_output()}",
+                f"{self.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {refusals[0].message}{self._last_output()}",
                 "Is the machine overloaded?",
             ),
         )
-        self.version = self._dialect.version(self._own_lines)
-        self._check_capacity(self._dialect.clients_allowed(self._dialect.facts(self._own_lines)))
+        self.version = self._dialect.version(self._admin_lines)
+        self._check_capacity(self._dialect.clients_allowed(self._dialect.facts(self._admin_lines)))
 
     def snapshot(self) -> dict[str, int]:
         return self._ask("its counters", self._dialect.counters)
@@ -218,9 +220,9 @@ class KeyValueServer(Server):
         """The clients as the server sees them, without the laboratory's own session. Raises ServerCrashed, LabError."""
         return self._ask("its clients", self._dialect.others)
 
-    def _ask(self, what: str, question: Callable[[Lines], _Answer]) -> _Answer:
+    def _ask(self, what: str, query_state: Callable[[Lines], _Answer]) -> _Answer:
         try:
-            return question(self._own_lines)
+            return query_state(self._admin_lines)
         except LabError:
             self._check_alive(f"when asked for {what}", lost=True)
             raise
@@ -232,18 +234,20 @@ class KeyValueServer(Server):
 
     def has_tls(self) -> bool:
         """Whether TLS was built in."""
-        return self._dialect.has_tls(self._own_lines)
+        return self._dialect.has_tls(self._admin_lines)
 
     def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
         self._check_alive("during the trial")
         after = self.snapshot()
         counters = {name: count - before.get(name, 0) for name, count in after.items()}
-        facts = self._dialect.facts(self._own_lines)
+        facts = self._dialect.facts(self._admin_lines)
         host, encrypted = self.context.host, self._settings.tls is not None
         ports, paths = host.within(lambda: (listening_ports(self.pid), listening_paths(self.pid)))
-        door = try_door(self._dialect, self._own(self._reached_by), host, self._context())
-        found = [*self._misplaced(ports, paths), *door_violations(door, encrypted)]
-        found += [*_turned_away(counters), *self._dialect.unlike(facts, counters)]
+        listen_address = probe_address(
+            self._dialect, self._local_connection(self._reached_by), host, self._tls_context()
+        )
+        found = [*self._listen_mismatches(ports, paths), *listen_violations(listen_address, encrypted)]
+        found += [*_refusal_violations(counters), *self._dialect.mismatches(facts, counters)]
         receipt = {
             "kind": self.kind,
             "content": None,
@@ -252,9 +256,9 @@ class KeyValueServer(Server):
             "counters": counters,
             "tcp_ports": list(ports),
             "sockets": list(paths),
-            "door": asdict(door),
+            "door": asdict(listen_address),
             "listen_queue": self._listen_queue,
-            "said": [line for line in self.log_lines() if _WARNING in line][:_WARNINGS_KEPT],
+            "said": [line for line in self.log_lines() if _WARNING in line][:_MAX_WARNINGS],
         }
         return receipt, tuple(found)
 
@@ -262,15 +266,15 @@ class KeyValueServer(Server):
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
         # Try plain text first: a plain Redis would take our TLS handshake for half a line, and wait for the rest.
-        if encrypted is not None and (door := try_door(self._dialect, connection, host, None)).plain:
+        if encrypted is not None and (listen_address := probe_address(self._dialect, connection, host, None)).plain:
             raise LabError(
-                f"{self.kind} was to speak TLS at {door.at}, but it answers in plain text there",
+                f"{self.kind} was to speak TLS at {listen_address.at}, but it answers in plain text there",
                 "It encrypts TCP only: its socket is always plain.",
             )
         return super().session_view(connection, host, encrypted)
 
-    def seer(self) -> Seer:
-        return partial(_see, self._dialect, self._settings)
+    def session_probe(self) -> SessionProbe:
+        return partial(_view_session, self._dialect, self._settings)
 
     def disconnect(self) -> None:
         if self._admin is not None:
@@ -278,28 +282,28 @@ class KeyValueServer(Server):
             self._admin = None
 
     @property
-    def _own_lines(self) -> Lines:
+    def _admin_lines(self) -> Lines:
         assert self._admin is not None, "not ready yet"
         return self._admin
 
-    def _own(self, reached_by: Reach) -> dict[str, Any]:
+    def _local_connection(self, transport: Transport) -> dict[str, Any]:
         """Connection to the server from its own host."""
-        if reached_by == "socket":
+        if transport == "socket":
             return {"socket": str(self.socket)}
         return {"host": LOOPBACK_ADDRESS, "port": self.port}
 
-    def _open(self) -> Lines:
+    def _open_admin(self) -> Lines:
         """A session for the laboratory's queries: by the socket if there is one."""
         if self._settings.socket is not None:
-            return Lines.connect(self._own("socket"), _ANSWER_S)
-        return Lines.connect(self._own("tcp"), _ANSWER_S, self._context())
+            return Lines.connect(self._local_connection("socket"), _ANSWER_TIMEOUT_S)
+        return Lines.connect(self._local_connection("tcp"), _ANSWER_TIMEOUT_S, self._tls_context())
 
-    def _context(self) -> ssl.SSLContext | None:
+    def _tls_context(self) -> ssl.SSLContext | None:
         tls = self._settings.tls
         return None if tls is None else ssl.create_default_context(cafile=str(tls.ca))
 
-    def _misplaced(self, ports: tuple[int, ...], paths: tuple[str, ...]) -> list[str]:
-        """Sockets and ports that the kernel lists but that were not requested, or vice versa."""
+    def _listen_mismatches(self, ports: tuple[int, ...], paths: tuple[str, ...]) -> list[str]:
+        """Differences between the sockets and ports that the kernel lists for the server and those that were requested."""
         expected_ports = () if self.port is None else (self.port,)
         expected_paths = () if self._settings.socket is None else (str(self._settings.socket),)
         found = []
@@ -312,8 +316,8 @@ class KeyValueServer(Server):
         return found
 
 
-def _turned_away(counters: Mapping[str, int]) -> list[str]:
-    """Data or clients that the server refused to keep."""
+def _refusal_violations(counters: Mapping[str, int]) -> list[str]:
+    """Violations by keys that the server evicted and connections that it rejected."""
     found = []
     if evicted := counters.get("evicted_keys", 0):
         found.append(f"the server evicted {evicted} keys during the trial: its memory was too small for them")
@@ -346,16 +350,16 @@ class KeyValueStore(Store):
         networking: bool,
         tls: CertificatePaths | None = None,
         content: Content | None = None,
-        reached_by: Reach = "socket",
+        transport: Transport = "socket",
     ) -> KeyValueServer:
-        # A server that cannot listen on both listens where it is reached.
-        context, both = self.context, self._dialect.has_both
-        on_tcp = networking and (both or reached_by == "tcp")
+        # A server that cannot listen on both listens only where the load connects.
+        context, listens_on_both = self.context, self._dialect.listens_on_both
+        uses_tcp = networking and (listens_on_both or transport == "tcp")
         settings = StoreSettings(
             program=self.program.path,
             context=context,
-            socket=context.work / SOCKET if both or reached_by == "socket" else None,
-            port=context.port(self._dialect.port) if on_tcp else None,
+            socket=context.work / SOCKET if listens_on_both or transport == "socket" else None,
+            port=context.port(self._dialect.port) if uses_tcp else None,
             tls=tls,
         )
-        return ready(KeyValueServer(settings, self._dialect, reached_by))
+        return wait_ready(KeyValueServer(settings, self._dialect, transport))

@@ -44,23 +44,23 @@ class Kind:
 DIALECTS: dict[str, Dialect] = {"mariadb": mariadb.MariadbDialect(), "mysql": mysql.MysqlDialect()}
 
 
-def _of_mysql(kind: str, names: tuple[str, ...], remedy: str) -> Kind:
+def _mysql_kind(kind: str, names: tuple[str, ...], remedy: str) -> Kind:
     dialect = DIALECTS[kind]
     return Kind(names, remedy, "mysql", 3306, "mysql", lambda program, tables: SqlStore(program, dialect, tables))
 
 
-def _of_keys(dialect: StoreDialect, names: tuple[str, ...], remedy: str, service: ServiceName) -> Kind:
+def _key_value_kind(dialect: StoreDialect, names: tuple[str, ...], remedy: str, service: ServiceName) -> Kind:
     return Kind(names, remedy, service, dialect.port, "keys", lambda program, _: KeyValueStore(program, dialect))
 
 
-_PAGE = "Install {} (`howfar setup --page` does it), or name one with --server PATH."
+_STORE_REMEDY = "Install {} (`howfar setup --page` does it), or name one with --server PATH."
 KINDS: dict[str, Kind] = {
-    "mariadb": _of_mysql(
+    "mariadb": _mysql_kind(
         "mariadb",
         mariadb.NAMES,
         f"Install {mariadb.PACKAGE}, get a private one (`howfar servers get mariadb-11`), or name one with --server PATH.",
     ),
-    "mysql": _of_mysql(
+    "mysql": _mysql_kind(
         "mysql", mysql.NAMES, "Get a private one (`howfar servers get mysql`), or name one with --server PATH."
     ),
     "postgresql": Kind(
@@ -74,20 +74,24 @@ KINDS: dict[str, Kind] = {
         encrypts_socket=False,
         long_text="TEXT",
     ),
-    "redis": _of_keys(redis.RedisDialect("redis"), redis.REDIS_NAMES, _PAGE.format(redis.PACKAGE), "redis"),
-    "valkey": _of_keys(
+    "redis": _key_value_kind(
+        redis.RedisDialect("redis"), redis.REDIS_NAMES, _STORE_REMEDY.format(redis.PACKAGE), "redis"
+    ),
+    "valkey": _key_value_kind(
         redis.RedisDialect("valkey"),
         redis.VALKEY_NAMES,
         "Install Valkey where your distribution has it, or name one with --server PATH.",
         "redis",
     ),
-    "memcached": _of_keys(memcached.MemcachedDialect(), memcached.NAMES, _PAGE.format(memcached.PACKAGE), "memcached"),
+    "memcached": _key_value_kind(
+        memcached.MemcachedDialect(), memcached.NAMES, _STORE_REMEDY.format(memcached.PACKAGE), "memcached"
+    ),
 }
 STORES = tuple(name for name, kind in KINDS.items() if kind.speaks == "keys")
 
 
 def long_text(server: str) -> str:
-    """The column type for long text on the server that `find_server` finds."""
+    """Column type for long text on a server, named as for `find_server`."""
     return KINDS[find_server(server).kind].long_text
 
 
@@ -100,10 +104,10 @@ def find_server(server: str) -> Program:
     if "/" in server:
         return identify(Path(server))
     kind = KINDS.get(server)
-    if kind is not None and (own := find_program(kind.names, server)) is not None:
-        return identify(own)
-    if (private := named(server, installs())) is not None:
-        return identify(private.program)
+    if kind is not None and (own_program := find_program(kind.names, server)) is not None:
+        return identify(own_program)
+    if (private_install := named(server, installs())) is not None:
+        return identify(private_install.program)
     if kind is not None:
         raise ServerMissing(
             f"no {server} server was found (looked for {' and '.join(kind.names)} in PATH and {', '.join(PLACES)}, "

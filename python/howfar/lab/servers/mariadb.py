@@ -19,7 +19,7 @@ class MariadbDialect:
 
     kind = "mariadb"
     pool_slack_bytes = 128 * 2**20
-    left_to_do_sql: str | None = None
+    unfinished_work_sql: str | None = None
 
     def initialise(self, program: Path, data: Path) -> None:
         script, extra = _install_script(program)

@@ -1,7 +1,7 @@
 """Memcached as the laboratory starts and queries it.
 
 It listens on a Unix socket or on TCP: given both, it silently uses the socket. TLS works on TCP only: with `-Z` its socket silently
-speaks plain text. So where it listens and what it speaks there is proven from outside (`key_value.py`), never read from its settings.
+speaks plain text. So its settings do not show where it listens and what it speaks there; `key_value.py` proves that by connecting.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from howfar.errors import LabError
-from howfar.lab.environment import LEAST_QUEUE
+from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers.key_value import StoreSettings
 from howfar.lab.servers.text_protocol import Lines, stats
 from howfar.plan.fitting import MEMCACHED_BYTES
@@ -19,7 +19,8 @@ from howfar.plan.fitting import MEMCACHED_BYTES
 NAMES = ("memcached",)
 PACKAGE = "memcached"
 MEMORY_MIB = MEMCACHED_BYTES // 2**20
-"""Maximum memory for items, allocated as needed. With the default of 64, items that a load has just set are evicted."""
+"""Maximum memory for items, allocated as needed. The default, 64 MiB, is too small: items that a load has just set would be
+evicted."""
 _METRICS = {
     "bytes_read": "bytes_received",
     "bytes_written": "bytes_sent",
@@ -29,12 +30,12 @@ _METRICS = {
     "evictions": "evicted_keys",
     "rejected_connections": "rejected_connections",
 }
-_STATEMENTS = ("cmd_get", "cmd_set")
-_ANSWERED = "conn_parse_cmd"
-"""State of the session that requests the list of sessions."""
+_STATEMENT_COUNTERS = ("cmd_get", "cmd_set")
+_ANSWERING = "conn_parse_cmd"
+"""State, in the list of sessions, of the session that requested the list."""
 _COUNTERS = (
     *_METRICS,
-    *_STATEMENTS,
+    *_STATEMENT_COUNTERS,
     "delete_hits",
     "delete_misses",
     "listen_disabled_num",
@@ -59,13 +60,13 @@ class MemcachedDialect:
 
     kind = "memcached"
     port = 11211
-    has_both = False
+    listens_on_both = False
 
     def command_line(self, settings: StoreSettings) -> list[str]:
         context = settings.context
         command = [str(settings.program), f"--memory-limit={MEMORY_MIB}", f"--conn-limit={settings.clients}"]
         command += [
-            f"--listen-backlog={max(LEAST_QUEUE, context.connections)}",
+            f"--listen-backlog={max(MIN_QUEUE, context.connections)}",
             f"--threads={max(len(context.cpus), 1)}",
         ]
         if os.geteuid() == 0:
@@ -89,29 +90,29 @@ class MemcachedDialect:
     def counters(self, lines: Lines) -> dict[str, int]:
         """Counts of keys that were looked up, stored and deleted: a request for several keys counts once per key. Memcached does not
         count requests."""
-        seen = stats(lines)
-        found = {_METRICS.get(name, name): int(seen[name]) for name in _COUNTERS if name in seen}
-        return found | {"statements": sum(int(seen[name]) for name in _STATEMENTS)}
+        reported = stats(lines)
+        found = {_METRICS.get(name, name): int(reported[name]) for name in _COUNTERS if name in reported}
+        return found | {"statements": sum(int(reported[name]) for name in _STATEMENT_COUNTERS)}
 
     def count_keys(self, lines: Lines) -> int:
         return int(stats(lines)["curr_items"])
 
     def others(self, lines: Lines) -> tuple[str, ...]:
-        """The other clients, without our own session, which is the one being answered."""
-        seen = [one for one in _sessions(stats(lines, "conns")) if one.get("state") != _ANSWERED]
+        """The clients without our own session, which is the one that is being answered."""
+        reported = [one for one in _sessions(stats(lines, "conns")) if one.get("state") != _ANSWERING]
         return tuple(
             "localhost" if one.get("listen_addr", "").startswith("unix:") else one.get("addr", "").removeprefix("tcp:")
-            for one in seen
+            for one in reported
         )
 
     def facts(self, lines: Lines) -> dict[str, str]:
-        seen = stats(lines, "settings")
-        return {name: seen[name] for name in _FACTS if name in seen}
+        reported = stats(lines, "settings")
+        return {name: reported[name] for name in _FACTS if name in reported}
 
     def clients_allowed(self, facts: Mapping[str, str]) -> int:
         return int(facts["maxconns"])
 
-    def unlike(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
+    def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
         if counters.get("listen_disabled_num", 0):
             return ["the server stopped listening during the trial: it had all the connections that it allows"]
         return []
@@ -120,19 +121,19 @@ class MemcachedDialect:
         return "ssl_enabled" in stats(lines, "settings")
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """The server's view of our session, found by its address, else as the one being answered. Memcached does not report
-        encryption, so that is taken from our end."""
+        """The server's view of our session, found by its address, or else as the one that is being answered. Memcached does not report
+        encryption, so it is taken from our end."""
         version, cipher = lines.tls
-        seen = _sessions(stats(lines, "conns"))
+        reported = _sessions(stats(lines, "conns"))
         found = {"host": "", "ssl_version": version, "ssl_cipher": cipher, "listener": ""}
         if settings.socket is not None:
-            own = [one for one in seen if one.get("listen_addr") == f"unix:{settings.socket}"]
-            answered = [one for one in own if one.get("state") == _ANSWERED]
-            return found | {"host": "localhost", "listener": answered[0]["listen_addr"]} if answered else found
+            own = [one for one in reported if one.get("listen_addr") == f"unix:{settings.socket}"]
+            answering = [one for one in own if one.get("state") == _ANSWERING]
+            return found | {"host": "localhost", "listener": answering[0]["listen_addr"]} if answering else found
         name = lines.peer.socket.getsockname()
-        own = [one for one in seen if one.get("addr") == f"tcp:{name[0]}:{name[1]}"]
+        own = [one for one in reported if one.get("addr") == f"tcp:{name[0]}:{name[1]}"]
         # Through a program in between, the server sees that program's address.
-        own = own or [one for one in seen if one.get("state") == _ANSWERED]
+        own = own or [one for one in reported if one.get("state") == _ANSWERING]
         if not own:
             return found
         return found | {"host": own[0]["addr"].removeprefix("tcp:"), "listener": own[0].get("listen_addr", "")}

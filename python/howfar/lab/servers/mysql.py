@@ -19,10 +19,11 @@ class MysqlDialect:
 
     kind = "mysql"
     pool_slack_bytes = 256 * 2**20
-    left_to_do_sql: str | None = (
+    unfinished_work_sql: str | None = (
         "SELECT COUNT AS n FROM information_schema.INNODB_METRICS WHERE NAME = 'trx_rseg_history_len'"
     )
-    """Length of the history to purge: a second after the start the server reads older undo pages, during a trial unless waited for."""
+    """Length of the history to purge. About a second after its start the server reads old undo pages for this, which must not fall
+    into a trial."""
 
     def initialise(self, program: Path, data: Path) -> None:
         # Debian's build requires its default directory for secure_file_priv unless an option sets none.

@@ -16,20 +16,21 @@ from collections.abc import Iterator
 
 from howfar.errors import LabError
 
-MOST_BYTES = 8 << 20
-"""Longest answer: a list of ten thousand sessions is 3 MB."""
-LONGEST_PART = 1 << 20
-"""Longest part of an answer: decoded as text it takes up to four times its bytes, and it is copied several times while being read."""
-LONGEST_LINE = 1 << 16
-MOST_PARTS = 1 << 16
-"""Maximum number of an answer's parts, each read separately: packet headers and bodies, lines."""
-MOST_VALUES = 1 << 19
-"""Maximum number of values in an answer's rows: a short one takes 20 times as much memory as on the wire."""
+MAX_BYTES = 8 << 20
+"""Maximum size of an answer; a list of ten thousand sessions has 3 MB."""
+MAX_PART_BYTES = 1 << 20
+"""Maximum size of one part of an answer. As decoded text it takes up to four times as much, and it is copied several times on the
+way."""
+MAX_LINE_BYTES = 1 << 16
+MAX_PARTS = 1 << 16
+"""Maximum number of parts of an answer. A part is what is read at once: a packet's header or body, a line."""
+MAX_VALUES = 1 << 19
+"""Maximum number of values in the rows of an answer: in memory a short value takes 20 times its bytes on the wire."""
 ANSWER_S = 4.0
 """Time allowed for a complete answer, and for a login."""
 SILENCE_S = 2.0
-"""Time allowed until the next bytes of an answer."""
-_CHUNK = 1 << 16
+"""Maximum time between two receptions of bytes of an answer."""
+_CHUNK_BYTES = 1 << 16
 
 
 class PeerError(LabError):
@@ -37,41 +38,41 @@ class PeerError(LabError):
 
 
 class Peer:
-    """One connection. All reading counts towards the limits of one answer, until `expect` begins the next."""
+    """One connection. Everything read counts towards the limits of the current answer; `expect` begins the next answer."""
 
     def __init__(
-        self, made: socket.socket, name: str = "it", answer_s: float | None = None, silence_s: float | None = None
+        self, sock: socket.socket, name: str = "it", answer_s: float | None = None, silence_s: float | None = None
     ) -> None:
         """`name`: the peer's name in messages. The times default to ANSWER_S and SILENCE_S."""
-        self.socket = made
+        self.socket = sock
         self._name = name
         self._answer_s = ANSWER_S if answer_s is None else answer_s
         self._silence_s = SILENCE_S if silence_s is None else silence_s
-        self._held = bytearray()
-        make_blocking(made, self._silence_s)
-        self._blocks = True
+        self._buffer = bytearray()
+        make_blocking(sock, self._silence_s)
+        self._is_blocking = True
         self.expect()
 
     def expect(self) -> None:
         """Begin a new answer, with new limits. Raises PeerError if unread bytes are left."""
-        if self._held:
+        if self._buffer:
             raise PeerError(f"{self._name} sent more than was asked for")
-        self._bytes, self._parts, self._values = MOST_BYTES, MOST_PARTS, MOST_VALUES
-        self._until = time.monotonic() + self._answer_s
+        self._bytes_left, self._parts_left, self._values_left = MAX_BYTES, MAX_PARTS, MAX_VALUES
+        self._deadline = time.monotonic() + self._answer_s
 
     def took(self, values: int) -> None:
-        """Count values of the answer. Raises PeerError."""
-        self._values -= values
-        if self._values < 0:
-            raise PeerError(f"{self._name} sent an answer of more than {MOST_VALUES:,} values")
+        """Count values towards the answer's limit. Raises PeerError if there are too many."""
+        self._values_left -= values
+        if self._values_left < 0:
+            raise PeerError(f"{self._name} sent an answer of more than {MAX_VALUES:,} values")
 
     # ------------------------------------------------------------ reading
 
-    def read(self, size: int = -1, longest: int = LONGEST_PART) -> bytes:
-        """Read exactly `size` bytes, at most `longest`. Raises PeerError."""
+    def read(self, size: int = -1, max_size: int = MAX_PART_BYTES) -> bytes:
+        """Read exactly `size` bytes, at most `max_size`. Raises PeerError."""
         self._begin_part()
-        if size > longest:
-            raise PeerError(f"{self._name} announced more than {longest:,} bytes in one part")
+        if size > max_size:
+            raise PeerError(f"{self._name} announced more than {max_size:,} bytes in one part")
         self._fill(size)
         return self._take(size)
 
@@ -79,69 +80,70 @@ class Peer:
         """Read a line; returns it without its CR LF. Raises PeerError."""
         self._begin_part()
         searched = 0
-        while (end := self._held.find(b"\r\n", searched)) < 0:
-            searched = max(len(self._held) - 1, 0)
-            if searched >= LONGEST_LINE:
-                raise PeerError(f"{self._name} sent a line of more than {LONGEST_LINE:,} bytes")
+        while (end := self._buffer.find(b"\r\n", searched)) < 0:
+            searched = max(len(self._buffer) - 1, 0)
+            if searched >= MAX_LINE_BYTES:
+                raise PeerError(f"{self._name} sent a line of more than {MAX_LINE_BYTES:,} bytes")
             self._receive()
         line = self._take(end)
-        del self._held[:2]
+        del self._buffer[:2]
         return line
 
     def peek(self, size: int) -> bytes:
         """The next `size` bytes, without consuming them. Raises PeerError."""
         self._fill(size)
-        return bytes(self._held[:size])
+        return bytes(self._buffer[:size])
 
     def _begin_part(self) -> None:
-        self._parts -= 1
-        if self._parts < 0:
-            raise PeerError(f"{self._name} sent an answer of more than {MOST_PARTS:,} parts")
+        self._parts_left -= 1
+        if self._parts_left < 0:
+            raise PeerError(f"{self._name} sent an answer of more than {MAX_PARTS:,} parts")
 
     def _take(self, size: int) -> bytes:
-        with memoryview(self._held) as held:
-            taken = bytes(held[:size])
-        del self._held[:size]
+        with memoryview(self._buffer) as buffer:
+            taken = bytes(buffer[:size])
+        del self._buffer[:size]
         return taken
 
     def _fill(self, size: int) -> None:
-        if not 0 <= size <= len(self._held) + self._bytes:
+        if not 0 <= size <= len(self._buffer) + self._bytes_left:
             raise self._too_long()
-        while len(self._held) < size:
+        while len(self._buffer) < size:
             self._receive()
 
     def _too_long(self) -> PeerError:
-        return PeerError(f"{self._name} sent, or announced, an answer of more than {MOST_BYTES:,} bytes")
+        return PeerError(f"{self._name} sent, or announced, an answer of more than {MAX_BYTES:,} bytes")
 
     def _receive(self) -> None:
         """Receive more bytes of the answer into the buffer. Raises PeerError."""
-        left_s = self._until - time.monotonic()
-        if left_s <= 0:
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0:
             raise PeerError(f"{self._name} took longer than {self._answer_s:g} s for an answer")
-        if not self._bytes:
+        if not self._bytes_left:
             raise self._too_long()
-        if left_s < self._silence_s or isinstance(self.socket, ssl.SSLSocket):
+        if remaining_s < self._silence_s or isinstance(self.socket, ssl.SSLSocket):
             # With TLS the kernel's timeout would apply to each read of a record, Python's applies to the complete record.
-            self._limit(min(left_s, self._silence_s))
+            self._set_timeout(min(remaining_s, self._silence_s))
         try:
-            got = self.socket.recv(min(_CHUNK, self._bytes))
+            received = self.socket.recv(min(_CHUNK_BYTES, self._bytes_left))
         except (BlockingIOError, TimeoutError, ssl.SSLWantReadError) as error:
-            raise PeerError(f"{self._name} did not answer within {min(left_s, self._silence_s):.2g} s") from error
+            raise PeerError(f"{self._name} did not answer within {min(remaining_s, self._silence_s):.2g} s") from error
         except OSError as error:
             raise PeerError(f"{self._name} did not answer: {error.strerror or error}") from error
-        if not got:
+        if not received:
             raise PeerError(f"{self._name} closed the connection")
-        self._bytes -= len(got)
-        self._held += got
+        self._bytes_left -= len(received)
+        self._buffer += received
 
-    def _limit(self, seconds: float) -> None:
+    def _set_timeout(self, seconds: float) -> None:
         self.socket.settimeout(seconds)
-        self._blocks = False
+        self._is_blocking = False
 
     # ------------------------------------------------------------ sending
 
     def sendall(self, data: bytes) -> None:
-        """Send. Raises PeerError, unless the peer sent something before it closed, which can then be read."""
+        """Send all bytes. If that fails after the peer has sent something, such as an error, this can still be read; otherwise raises
+        PeerError."""
         try:
             self.socket.sendall(data)
         except OSError as error:
@@ -150,14 +152,14 @@ class Peer:
                 return
             raise PeerError(f"{self._name} did not take a request: {error.strerror or error}") from error
 
-    def exchange(self, request: bytes, at_most: int = 512) -> bytes:
-        """Send once and receive once, as a ping. Only the kernel's timeout applies here, because Python's would add a system call;
-        `ends_within` limits many pings together. Raises OSError."""
-        if not self._blocks:
+    def exchange(self, request: bytes, max_bytes: int = 512) -> bytes:
+        """Send once and receive once, as a ping. Only the kernel's timeout applies here, because Python's would add a system call. To
+        limit a series of pings, use `ends_within`. Raises OSError."""
+        if not self._is_blocking:
             self.socket.settimeout(None)
-            self._blocks = True
+            self._is_blocking = True
         self.socket.sendall(request)
-        return self.socket.recv(at_most)
+        return self.socket.recv(max_bytes)
 
     @contextlib.contextmanager
     def ends_within(self, seconds: float) -> Iterator[None]:
@@ -178,9 +180,9 @@ class Peer:
 
     def encrypt(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
         """Switch the connection to TLS. Raises PeerError."""
-        if self._held:
+        if self._buffer:
             raise PeerError(f"{self._name} sent more than was asked for")
-        self._limit(max(min(self._until - time.monotonic(), self._silence_s), 0.001))
+        self._set_timeout(max(min(self._deadline - time.monotonic(), self._silence_s), 0.001))
         try:
             self.socket = context.wrap_socket(self.socket, server_hostname=server_hostname)
         except OSError as error:
@@ -190,7 +192,7 @@ class Peer:
         with contextlib.suppress(OSError):
             self.socket.close()
 
-    # ------------------------------------------------------------ the methods of a socket and its file that client libraries use
+    # ------------------------------------------------------------ methods of sockets and socket files that client libraries call
 
     def makefile(self, mode: str) -> Peer:
         return self
@@ -205,10 +207,10 @@ class Peer:
         """Do nothing: an answer's own limits apply, whatever timeout a library sets."""
 
 
-def make_blocking(made: socket.socket, silence_s: float = SILENCE_S) -> None:
+def make_blocking(sock: socket.socket, silence_s: float = SILENCE_S) -> None:
     """Set the kernel's timeouts on a socket: Python's own would add a system call to each operation."""
     seconds = int(silence_s)
     timeout = struct.pack("ll", seconds, int((silence_s - seconds) * 1e6))
-    made.settimeout(None)
+    sock.settimeout(None)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        made.setsockopt(socket.SOL_SOCKET, option, timeout)
+        sock.setsockopt(socket.SOL_SOCKET, option, timeout)

@@ -1,4 +1,4 @@
-"""PostgreSQL: initialised and started as a user other than root, loaded once, queried for its counters.
+"""PostgreSQL: initialising it and starting it as a user other than root, loading the tables once, and reading its counters.
 
 It refuses to run as user 0, which is the laboratory's user. So it runs in its own user namespace, which maps that user to nobody: no
 further user account is needed, its files still belong to us, and it works with and without root.
@@ -36,38 +36,38 @@ from howfar.lab.servers import (
     USER,
     Ask,
     CertificatePaths,
-    Counted,
-    Seer,
     ServerContext,
+    ServerCounts,
+    SessionProbe,
     Tables,
     TableServer,
-    end_of,
+    describe_address,
     pages_allowed,
     ready_timeout_s,
 )
 from howfar.lab.servers.contents import Rows, row_chunks
 from howfar.lab.servers.dialect import run_initialiser
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.table_store import TableStore, for_template
+from howfar.lab.servers.table_store import TableStore, template_server
 from howfar.lab.sockets import listening_ports
 
 NAMES = ("postgres",)
 PACKAGE = "postgresql"
 _ADMIN = "postgres"
 """The laboratory's own role. It needs no password on the socket, whose directory only we can enter."""
-_FIRST_DATABASE = "postgres"
+_INITIAL_DATABASE = "postgres"
 _PORT = 5432
-"""The usual port; without networking, still part of the socket's name."""
+"""The usual port. Without networking it is only part of the socket's name."""
 _PAGE_BYTES = 8192
-_LEAST_POOL_BYTES = 16 * 2**20
-_STOPS_S = 5.0
-"""Time for the server to stop; after it the server itself kills its processes."""
-_ANSWER_S = 30.0
+_MIN_POOL_BYTES = 16 * 2**20
+_STOP_TIMEOUT_S = 5.0
+"""Time for the server to stop; after this time the server kills its own processes."""
+_ANSWER_TIMEOUT_S = 30.0
 """Time for an answer over the path; a dead link or forwarder never answers."""
-_SETTLES_S = 5.0
-"""Time for the backends of disconnected clients to end; each reports its counters as it ends."""
+_SETTLE_TIMEOUT_S = 5.0
+"""Time for the backends of disconnected clients to end. Each reports its counters when it ends."""
 _POLL_S = 0.005
-_ITERATIONS = 4096
+_SCRAM_ITERATIONS = 4096
 """Iterations of SCRAM-SHA-256; the server's default."""
 _METRICS = {
     "xact_commit": "commits",
@@ -97,7 +97,7 @@ _COUNTERS = (
     "table_pages",
 )
 """Counters of pg_stat_database, pg_stat_wal and the tables' files; a snapshot omits those that a version does not have."""
-_SNAPSHOT = (
+_COUNTERS_SQL = (
     "SELECT to_jsonb(d) || to_jsonb(w) || jsonb_build_object('transactions', xact_commit + xact_rollback, "
     "'clients', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()), "
     "'active', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state = 'active'), "
@@ -121,20 +121,20 @@ _FACTS = (
     "lc_collate",
     "listen_addresses",
 )
-_WARM = (
+_PREWARM_SQL = (
     "SELECT sum(pg_prewarm(c.oid, 'buffer', fork)) FROM pg_class c, unnest(ARRAY['main', 'vm', 'fsm']) AS fork "
     "WHERE c.relkind IN ('r', 'i', 't', 'm') AND pg_relation_size(c.oid, fork) > 0"
 )
-"""Reads tables and catalogs into memory; otherwise the first session would read them from files."""
+"""Reads tables and catalogs into memory, so that no session of a trial reads them from files."""
 
 
 def password_verifier(password: str) -> str:
     """The server's stored form of a password (RFC 5803), so that no statement contains the password itself."""
     salt = secrets.token_bytes(16)
-    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _SCRAM_ITERATIONS)
     stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
-    shown = [b64encode(part).decode() for part in (salt, stored, hmac.digest(salted, b"Server Key", "sha256"))]
-    return f"SCRAM-SHA-256${_ITERATIONS}:{shown[0]}${shown[1]}:{shown[2]}"
+    encoded = [b64encode(part).decode() for part in (salt, stored, hmac.digest(salted, b"Server Key", "sha256"))]
+    return f"SCRAM-SHA-256${_SCRAM_ITERATIONS}:{encoded[0]}${encoded[1]}:{encoded[2]}"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Streaming:
 
     account: str
     """Account of the replicas that follow it."""
-    verifier: str
+    password_hash: str
     """Stored form of that account's password."""
     options: Mapping[str, str]
     primary: str | None
@@ -161,7 +161,7 @@ class PostgresSettings:
     pool_bytes: int
     networking: bool
     loading: bool = False
-    """Whether the start is for a template, which need not survive a crash."""
+    """Whether the server is started to build a template, and need not survive a crash."""
     tls: CertificatePaths | None = None
     database: str = DATABASE
     """Database of the laboratory's own session."""
@@ -172,58 +172,58 @@ class PostgresSettings:
     def options(self, port: int) -> dict[str, str]:
         """Settings that differ from the defaults."""
         work, context = self.context.work, self.context
-        chosen = {
+        options = {
             "port": str(port),
             "unix_socket_directories": str(work),
             "listen_addresses": context.listen_address if self.networking else "",
             "hba_file": str(work / "pg_hba.conf"),
             # A replica needs at least as many connections as its template had.
             "max_connections": str((0 if self.loading else context.connections) + SPARE_CONNECTIONS),
-            "shared_buffers": str(max(self.pool_bytes, _LEAST_POOL_BYTES) // _PAGE_BYTES),
+            "shared_buffers": str(max(self.pool_bytes, _MIN_POOL_BYTES) // _PAGE_BYTES),
             "huge_pages": "off",
             # With /dev/shm a killed server would leave segments behind.
             "dynamic_shared_memory_type": "mmap",
-            # For queries of single rows, both cost time without a benefit.
+            # For queries of single rows, JIT and parallel workers cost time without a benefit.
             "jit": "off",
             "max_parallel_workers_per_gather": "0",
-            # A checkpoint would be in some trials and not in others.
+            # Otherwise a checkpoint would occur in some trials and not in others.
             "checkpoint_timeout": "1h",
             "max_wal_size": "2GB",
-            # A statement may hold a secret.
+            # Do not log failing statements: they may contain secrets.
             "log_min_error_statement": "panic",
         }
         if self.tls is not None:
-            chosen |= {
+            options |= {
                 "ssl": "on",
                 "ssl_ca_file": str(self.tls.ca),
                 "ssl_cert_file": str(self.tls.certificate),
                 "ssl_key_file": str(self.tls.key),
             }
         if self.loading:
-            chosen |= {
+            options |= {
                 "fsync": "off",
                 "full_page_writes": "off",
                 "autovacuum": "off",
                 "maintenance_work_mem": "256MB",
             }
         if self.loading and not self.log_for_replicas:
-            chosen |= {"wal_level": "minimal", "max_wal_senders": "0"}
-        return chosen if self.streaming is None else {**chosen, **self.streaming.options}
+            options |= {"wal_level": "minimal", "max_wal_senders": "0"}
+        return options if self.streaming is None else {**options, **self.streaming.options}
 
     def command_line(self, port: int) -> list[str]:
         options = [word for name, value in self.options(port).items() for word in ("-c", f"{name}={value}")]
         return as_other_user([str(self.program), "-D", str(self.data), *options])
 
 
-def _connected(
+def _open_session(
     connection: Mapping[str, Any],
     user: str,
     database: str,
     password: str | None,
     encrypted: ssl.SSLContext | None,
-    patience_s: float = _ANSWER_S,
+    timeout_s: float = _ANSWER_TIMEOUT_S,
 ) -> pg8000.native.Connection:
-    """A session. Raises LabError."""
+    """Open a session. Raises LabError."""
     try:
         return pg8000.native.Connection(
             user,
@@ -232,25 +232,25 @@ def _connected(
             port=connection.get("port", _PORT),
             database=database,
             password=password,
-            # None would request TLS, and misread a refused connection as the answer to that request.
+            # With None, pg8000 would request TLS, and misread a refused connection as the answer to that request.
             ssl_context=encrypted or False,
-            timeout=patience_s,
+            timeout=timeout_s,
         )
     except (DatabaseError, InterfaceError, OSError) as error:
-        raise LabError(f"connecting to {end_of(connection)} failed: {_said(error)}") from error
+        raise LabError(f"connecting to {describe_address(connection)} failed: {_message_of(error)}") from error
 
 
-def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
-    """The server's view of a session; see `servers.Seer`."""
+def _view_session(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
+    """The server's view of a session; see `servers.SessionProbe`."""
     try:
-        with contextlib.closing(_connected(connection, USER, DATABASE, password, encrypted)) as probe:
+        with contextlib.closing(_open_session(connection, USER, DATABASE, password, encrypted)) as probe:
             return _rows(
                 probe,
                 "SELECT coalesce(host(a.client_addr), 'localhost') AS host, s.version AS ssl_version, s.cipher AS ssl_cipher "
                 "FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s ON s.pid = a.pid WHERE a.pid = pg_backend_pid()",
             )[0]
     except (DatabaseError, InterfaceError, OSError) as error:
-        raise LabError(_said(error)) from error
+        raise LabError(_message_of(error)) from error
 
 
 class PostgresServer(TableServer):
@@ -271,7 +271,9 @@ class PostgresServer(TableServer):
         )
         entries = [f"local all {_ADMIN} trust", "local all all scram-sha-256"]
         entries += [
-            f"host {what} {who} {where} scram-sha-256" for what, who in remote for where in ("0.0.0.0/0", "::/0")
+            f"host {database} {account} {network} scram-sha-256"
+            for database, account in remote
+            for network in ("0.0.0.0/0", "::/0")
         ]
         (context.work / "pg_hba.conf").write_text("\n".join(entries) + "\n")
         if settings.streaming is not None and settings.streaming.primary is not None:
@@ -292,62 +294,62 @@ class PostgresServer(TableServer):
         return self._settings.password
 
     @property
-    def _follows(self) -> bool:
-        """Whether the server was started as a replica, which has its primary's accounts."""
+    def _is_replica(self) -> bool:
+        """Whether the server was started as a replica, whose accounts are its primary's."""
         return self._settings.streaming is not None and self._settings.streaming.primary is not None
 
     def become_ready(self) -> None:
-        patience_s = ready_timeout_s(self._settings.pool_bytes)
-        refused: list[LabError] = []
+        timeout_s = ready_timeout_s(self._settings.pool_bytes)
+        refusals: list[LabError] = []
 
         def connected() -> bool:
             try:
-                self._admin = self._own_session()
+                self._admin = self._open_admin_session()
             except LabError as error:
-                refused[:] = [error]
+                refusals[:] = [error]
             return self._admin is not None
 
         self._wait_until(
             connected,
-            time.monotonic() + patience_s,
+            time.monotonic() + timeout_s,
             lambda: ServerCrashed(
-                f"{self.program} did not answer within {patience_s:.0f} s: {refused[0].message}{self._last_output()}",
+                f"{self.program} did not answer within {timeout_s:.0f} s: {refusals[0].message}{self._last_output()}",
                 "Is the machine overloaded?",
             ),
         )
-        shown = self._facts()
-        self.version = shown["server_version"].partition(" ")[0]
+        facts = self._facts()
+        self.version = facts["server_version"].partition(" ")[0]
         if self._settings.loading:
             return
-        self._check_capacity(int(shown["max_connections"]))
-        if not self._follows:
-            verifier = password_verifier(self._settings.password)
-            self.query(f"ALTER ROLE {USER} PASSWORD '{verifier}'", called="its password")
+        self._check_capacity(int(facts["max_connections"]))
+        if not self._is_replica:
+            password_hash = password_verifier(self._settings.password)
+            self.query(f"ALTER ROLE {USER} PASSWORD '{password_hash}'", called="its password")
             if (streaming := self._settings.streaming) is not None:
-                made = f"CREATE ROLE {streaming.account} LOGIN REPLICATION PASSWORD '{streaming.verifier}'"
-                self.query(made, called="the replicas' account")
-        self.query(_WARM)
-        # A session's reads are counted when it ends: end this one so that its pages do not count in a trial.
+                create_sql = f"CREATE ROLE {streaming.account} LOGIN REPLICATION PASSWORD '{streaming.password_hash}'"
+                self.query(create_sql, called="the replicas' account")
+        self.query(_PREWARM_SQL)
+        # A session's reads are counted when it ends: end this one now, so that the pages it read do not count in a trial.
         self.disconnect()
-        self._admin = self._own_session()
+        self._admin = self._open_admin_session()
         self._settle()
 
-    def _own_session(self) -> pg8000.native.Connection:
+    def _open_admin_session(self) -> pg8000.native.Connection:
         session = self._connect({"socket": str(self.socket)}, _ADMIN, self._settings.database)
         if self._settings.streaming is not None:
-            session.run("SET synchronous_commit = local")  # there may be no replica yet to wait for
+            session.run("SET synchronous_commit = local")  # there may be no replica yet that could acknowledge
         return session
 
     @contextlib.contextmanager
-    def asking(self, patience_s: float, *, as_client: bool = False) -> Iterator[Ask]:
-        user = USER if as_client and not self._follows else _ADMIN
-        session = self._connect({"socket": str(self.socket)}, user, DATABASE, patience_s=patience_s)
+    def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[Ask]:
+        user = USER if as_client and not self._is_replica else _ADMIN
+        session = self._connect({"socket": str(self.socket)}, user, DATABASE, timeout_s=timeout_s)
 
         def ask(sql: str) -> list[dict[str, Any]]:
             try:
                 return _rows(session, sql)
             except (DatabaseError, InterfaceError, OSError) as error:
-                raise LabError(_said(error)) from error
+                raise LabError(_message_of(error)) from error
 
         try:
             yield ask
@@ -361,11 +363,11 @@ class PostgresServer(TableServer):
         user: str,
         database: str,
         encrypted: ssl.SSLContext | None = None,
-        patience_s: float = _ANSWER_S,
+        timeout_s: float = _ANSWER_TIMEOUT_S,
     ) -> pg8000.native.Connection:
         password = None if user == _ADMIN else self._settings.password
         try:
-            return _connected(connection, user, database, password, encrypted, patience_s)
+            return _open_session(connection, user, database, password, encrypted, timeout_s)
         except LabError:
             self._check_alive("when asked for a connection", lost=self._admin is not None)
             raise
@@ -377,31 +379,29 @@ class PostgresServer(TableServer):
         except (DatabaseError, InterfaceError, OSError) as error:
             what = called or repr(sql[:200])
             self._check_alive(f"during {what}", lost=not isinstance(error, DatabaseError))
-            raise LabError(f"the server refused {what}: {_said(error)}{self._last_output()}") from error
+            raise LabError(f"the server refused {what}: {_message_of(error)}{self._last_output()}") from error
 
-    def counted(self) -> Counted:
-        """The server's counts: sessions that have logged in, but not their queries."""
-        asked = (
+    def counted(self) -> ServerCounts:
+        """The server's counts. PostgreSQL counts the sessions that have logged in, but not their queries."""
+        sql = (
             f"SELECT (SELECT sessions FROM pg_stat_database WHERE datname = '{DATABASE}') AS sessions, count(*) AS present, "
             f"count(*) FILTER (WHERE ssl) AS encrypted FROM pg_stat_activity LEFT JOIN pg_stat_ssl USING (pid) "
             f"WHERE usename = '{USER}'"
         )
-        row = self.query(asked)[0]
-        return Counted(None, 0, int(row["sessions"]), int(row["present"]), int(row["encrypted"]))
+        row = self.query(sql)[0]
+        return ServerCounts(None, 0, int(row["sessions"]), int(row["present"]), int(row["encrypted"]))
 
     def clients(self) -> tuple[str, ...]:
-        asked = (
-            f"SELECT coalesce(host(client_addr), 'localhost') AS host FROM pg_stat_activity WHERE usename = '{USER}'"
-        )
-        return tuple(str(row["host"]) for row in self.query(asked))
+        sql = f"SELECT coalesce(host(client_addr), 'localhost') AS host FROM pg_stat_activity WHERE usename = '{USER}'"
+        return tuple(str(row["host"]) for row in self.query(sql))
 
     def snapshot(self) -> dict[str, int]:
-        counted = self.query(_SNAPSHOT)[0]["c"]
+        counted = self.query(_COUNTERS_SQL)[0]["c"]
         return {_METRICS.get(name, name): int(counted[name]) for name in _COUNTERS if counted.get(name) is not None}
 
     def _facts(self) -> dict[str, str]:
         names = ", ".join(f"'{name}'" for name in _FACTS)
-        # This session's own settings do not apply to clients.
+        # Ignore settings that only this session has.
         setting = "CASE source WHEN 'session' THEN reset_val ELSE current_setting(name) END"
         rows = self.query(f"SELECT name, {setting} AS setting FROM pg_settings WHERE name IN ({names})")
         return {str(row["name"]): str(row["setting"]) for row in rows}
@@ -413,7 +413,7 @@ class PostgresServer(TableServer):
         counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
         ports = self.context.host.within(lambda: listening_ports(self.pid))
         found = []
-        # A page that extends a table also counts as read.
+        # PostgreSQL also counts a page as read when it extends a table.
         read = counters["pages_read"] - counters.get("table_pages", 0)
         if read > pages_allowed(commits):
             found.append(f"the server read {read} pages from files during the trial: the data was not all in memory")
@@ -433,12 +433,12 @@ class PostgresServer(TableServer):
 
     def _settle(self) -> None:
         """Wait until the load's sessions have ended: a session reports its counts once a second and when it ends."""
-        deadline = time.monotonic() + _SETTLES_S
+        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
         while self.snapshot().get("clients") and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
-    def seer(self) -> Seer:
-        return partial(_see, self._settings.password)
+    def session_probe(self) -> SessionProbe:
+        return partial(_view_session, self._settings.password)
 
     def has_tls(self) -> bool:
         """Whether TLS was built in."""
@@ -447,13 +447,13 @@ class PostgresServer(TableServer):
     def kill(self) -> None:
         """Send SIGKILL to all processes, to the postmaster first, as it would restart the others."""
         children = children_of(self.pid)
-        self._companion.process.kill()
+        self._process.process.kill()
         for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         super().kill()
-        deadline = time.monotonic() + _STOPS_S
-        while any(map(_runs, children)) and time.monotonic() < deadline:
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while any(map(_is_running, children)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         for pid in children:
             # In the sandbox we are the first process, so orphans become our children.
@@ -463,9 +463,9 @@ class PostgresServer(TableServer):
     def stop(self) -> None:
         # Its processes are in sessions of their own, so killing its session would miss them; on SIGQUIT it ends them before itself.
         self.disconnect()
-        self._companion.process.send_signal(signal.SIGQUIT)
+        self._process.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._companion.process.wait(_STOPS_S)
+            self._process.process.wait(_STOP_TIMEOUT_S)
         super().stop()
 
     def disconnect(self) -> None:
@@ -484,8 +484,8 @@ def _make_standby(data: Path, primary: str) -> None:
     settings.write_text(f"primary_conninfo = '{primary}'\n")
 
 
-def _runs(pid: int) -> bool:
-    """Whether the process runs; False for a zombie too."""
+def _is_running(pid: int) -> bool:
+    """Whether the process runs. A zombie does not."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
@@ -497,8 +497,9 @@ def _rows(connection: pg8000.native.Connection, sql: str) -> list[dict[str, Any]
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _said(error: Exception) -> str:
-    """The server's message alone: pg8000 returns all fields of an error, and hides the error if closing the connection then fails."""
+def _message_of(error: Exception) -> str:
+    """The server's message of an error. pg8000 gives all its fields, and hides the error behind another if closing the connection
+    fails."""
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, DatabaseError):
         inner = inner.__context__
@@ -529,49 +530,49 @@ class PostgresStore(TableStore):
         command = [str(initdb), "-D", str(data), *options, "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
         run_initialiser(as_other_user(command), data / "base")
 
-        with self._loading(data, _FIRST_DATABASE) as server:
+        with self._loading_server(data, _INITIAL_DATABASE) as server:
             server.query(f"CREATE ROLE {USER} LOGIN")
             server.query(f"CREATE DATABASE {DATABASE} OWNER {USER}")
-        with self._loading(data) as server:
+        with self._loading_server(data) as server:
             server.query("CREATE EXTENSION pg_prewarm")
-        self._open_to_replicas(data)
+        self._write_log_for_replicas(data)
 
     def _adopt(self, data: Path) -> None:
-        """Do nothing: a copy may be identical to its template."""
+        """Do nothing: a copy of a PostgreSQL data directory needs no identity of its own."""
 
     def _load(self, data: Path, rows: Rows) -> None:
-        self._empty(data)
-        with self._loading(data) as server:
-            _load_first(server, self.tables.size, rows, data.parent / "tmp" / "rows")
+        self._create_empty(data)
+        with self._loading_server(data) as server:
+            _load_first_table(server, self.tables.size, rows, data.parent / "tmp" / "rows")
             for number in range(2, self.tables.count + 1):
                 server.query(f"CREATE TABLE sbtest{number} AS TABLE sbtest1")
             for number in range(1, self.tables.count + 1):
-                _finish(server, number, self.tables.size)
-        self._open_to_replicas(data)
+                _finish_table(server, number, self.tables.size)
+        self._write_log_for_replicas(data)
 
     def begin(self, streaming: Streaming, tls: CertificatePaths | None) -> PostgresServer:
         """Start a server that takes part in replication; see `SqlStore.begin`."""
         data = self._data(self.tables.contents[0])
-        if not self._for_replicas(data):
-            self._open_to_replicas(data)
+        if not self._has_log_for_replicas(data):
+            self._write_log_for_replicas(data)
         return self._serve(data, networking=True, tls=tls, streaming=streaming)
 
-    def _for_replicas(self, data: Path) -> bool:
-        """Whether a replica can start from the log in `data`; it cannot with that of older templates."""
+    def _has_log_for_replicas(self, data: Path) -> bool:
+        """Whether a replica can start from the log in `data`. It cannot from the log of a template that an older howfar built."""
         command = [str(self.program.path.parent / "pg_controldata"), "-D", str(data)]
-        shown = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
-        return not re.search(r"^wal_level setting: +minimal", shown.stdout, re.MULTILINE)
+        result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+        return not re.search(r"^wal_level setting: +minimal", result.stdout, re.MULTILINE)
 
-    def _open_to_replicas(self, data: Path) -> None:
-        """Start and shut down once with a log for replicas; loading is faster without one. A replica fetches the complete log file in
-        which it starts, so switch to a new file."""
-        with self._loading(data, log_for_replicas=True) as server:
+    def _write_log_for_replicas(self, data: Path) -> None:
+        """Start and shut down once with `wal_level` set for replicas; tables are loaded without it, which is faster. A replica fetches
+        the whole log file in which it starts, so switch to a new file."""
+        with self._loading_server(data, log_for_replicas=True) as server:
             server.query("SELECT pg_switch_wal()")
 
-    def _loading(
+    def _loading_server(
         self, data: Path, database: str = DATABASE, *, log_for_replicas: bool = False
     ) -> AbstractContextManager[PostgresServer]:
-        return for_template(
+        return template_server(
             self._serve(data, networking=False, loading=True, database=database, log_for_replicas=log_for_replicas)
         )
 
@@ -603,7 +604,7 @@ class PostgresStore(TableStore):
         )
 
 
-def _load_first(server: PostgresServer, size: int, rows: Rows, stream: Path) -> None:
+def _load_first_table(server: PostgresServer, size: int, rows: Rows, stream: Path) -> None:
     server.query(f"CREATE TABLE sbtest1 (id INTEGER, k INTEGER, c {rows.c_type}, pad {rows.pad_type})")
     for chunk in row_chunks(rows, size):
         stream.write_bytes(chunk)
@@ -611,8 +612,9 @@ def _load_first(server: PostgresServer, size: int, rows: Rows, stream: Path) -> 
     stream.unlink(missing_ok=True)
 
 
-def _finish(server: PostgresServer, number: int, size: int) -> None:
-    """Add keys, defaults and owner as sysbench does; freeze the rows, so that no trial is the first to visit one."""
+def _finish_table(server: PostgresServer, number: int, size: int) -> None:
+    """Add keys, defaults and owner as sysbench does, and freeze the rows: otherwise the first trial that reads a row would do more
+    work."""
     name = f"sbtest{number}"
     for statement in (
         f"CREATE SEQUENCE {name}_id_seq START {size + 1} OWNED BY {name}.id",

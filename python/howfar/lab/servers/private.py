@@ -1,4 +1,5 @@
-"""Private installs: server programs below the cache, fetched from Debian or taken from a folder, which run from there."""
+"""Private installs: server programs that are installed in the cache and run from there. They come from Debian's archive, or from a
+directory or tarball of the user's."""
 
 from __future__ import annotations
 
@@ -35,31 +36,32 @@ def servers_home() -> Path:
 
 def installs() -> list[Installed]:
     """All complete private installs, older versions first."""
-    found = []
+    complete = []
     for receipt in servers_home().glob(f"*/{RECEIPT}"):
         if receipt.parent.name.startswith("."):
             continue
         program = json.loads(receipt.read_text())["program"]
-        found.append(Installed(receipt.parent.name, receipt.parent / program))
-    return sorted(found, key=lambda one: _by_version(one.name))
+        complete.append(Installed(receipt.parent.name, receipt.parent / program))
+    return sorted(complete, key=lambda one: _version_key(one.name))
 
 
 def named(name: str, candidates: Sequence[Installed]) -> Installed | None:
-    """The private install of this name. `mysql`, `mysql-9` and `mysql-9.7.4-2` all name `mysql-9.7.4-2`; the newest of several."""
-    fitting = [one for one in candidates if one.name == name or one.name.startswith((f"{name}-", f"{name}."))]
-    return fitting[-1] if fitting else None
+    """The newest private install whose name is `name`, or begins with it: `mysql`, `mysql-9` and `mysql-9.7.4-2` all name
+    `mysql-9.7.4-2`."""
+    matches = [one for one in candidates if one.name == name or one.name.startswith((f"{name}-", f"{name}."))]
+    return matches[-1] if matches else None
 
 
-def _by_version(name: str) -> tuple[tuple[int, str], ...]:
-    """Key for sorting by version, numbers by value: 9.10 is newer than 9.9."""
+def _version_key(name: str) -> tuple[tuple[int, str], ...]:
+    """Key for sorting names by version. Numbers are compared by value: 9.10 is newer than 9.9."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
 _KEYRINGS = tuple(Path("/usr/share/keyrings", f"debian-archive-keyring.{ending}") for ending in ("gpg", "pgp"))
-_RELEASE_OF_NO_OTHER_KIND = re.compile(r"[a-z]+")
-"""Names of plain releases: `bookworm`, but not `bookworm-updates`."""
+_PLAIN_RELEASE = re.compile(r"[a-z]+")
+"""Matches names of plain releases: `bookworm`, but not `bookworm-updates`."""
 _TIMEOUT_S = 1800
-_SAID_LINES = 6
+_MAX_OUTPUT_LINES = 6
 _CONFIGURATION = """\
 #clear APT::Update;
 #clear APT::Architectures;
@@ -99,7 +101,7 @@ Dir::State "{home}/state";
 Dir::State::lists "lists";
 Dir::State::status "{home}/state/status";
 """
-_PRETENDED = """\
+_INSTALLED_ENTRY = """\
 Package: {name}
 Status: install ok installed
 Maintainer: nobody <nobody@localhost>
@@ -112,8 +114,9 @@ Description: not wanted here
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Packages of one suite: `package` with all its dependencies, `alone` without dependencies, `unwanted` not at all."""
+class PackageSelection:
+    """Packages to fetch from one suite: `package` with its dependencies, `alone` without theirs; `unwanted` are not fetched even as
+    dependencies."""
 
     suite: str
     package: str
@@ -121,7 +124,7 @@ class Wanted:
     unwanted: tuple[str, ...] = ()
 
 
-def fetch(wanted: Wanted, home: Path, tell: Callable[[str], None]) -> list[Path]:
+def fetch(wanted: PackageSelection, home: Path, tell: Callable[[str], None]) -> list[Path]:
     """Fetch verified package files into `home`, an empty directory. Raises ServerMissing."""
     apt = _Apt(wanted, home)
     tell(f"asking Debian's archive for {wanted.package} in {wanted.suite}")
@@ -130,17 +133,17 @@ def fetch(wanted: Wanted, home: Path, tell: Callable[[str], None]) -> list[Path]
     apt.run("install", wanted.package)
     archives = home / "cache" / "archives"
     if wanted.alone:
-        apt.run("download", *wanted.alone, where=archives)
-    found = sorted(archives.glob("*.deb"))
-    if not any(package.name.startswith(f"{wanted.package}_") for package in found):
+        apt.run("download", *wanted.alone, directory=archives)
+    packages = sorted(archives.glob("*.deb"))
+    if not any(package.name.startswith(f"{wanted.package}_") for package in packages):
         raise ServerMissing(f"apt-get succeeded but left no {wanted.package} in {archives}")
-    return found
+    return packages
 
 
 class _Apt:
     """apt-get with its own state and configuration in one directory."""
 
-    def __init__(self, wanted: Wanted, home: Path) -> None:
+    def __init__(self, wanted: PackageSelection, home: Path) -> None:
         if shutil.which("apt-get") is None:
             raise ServerMissing(
                 "there is no apt-get here: private servers come from Debian's archive",
@@ -148,28 +151,29 @@ class _Apt:
             )
         self._package = wanted.package
         self._configuration = home / "apt.conf"
-        architecture = _run(["dpkg", "--print-architecture"], "asking dpkg for its architecture").strip()
+        architecture = _run_command(["dpkg", "--print-architecture"], "asking dpkg for its architecture").strip()
         for folder in ("cache/archives/partial", "state/lists/partial", "log"):
             (home / folder).mkdir(parents=True)
         (home / "state" / "status").write_text(
-            "".join(_PRETENDED.format(name=name, architecture=architecture) for name in wanted.unwanted)
+            "".join(_INSTALLED_ENTRY.format(name=name, architecture=architecture) for name in wanted.unwanted)
         )
         sources = home / "archive.sources"
         sources.touch(mode=0o600)  # a mirror's address may contain a password
         sources.write_text(
             f"Types: deb\nURIs: {_archive()}\nSuites: {wanted.suite}\nComponents: main\nSigned-By: {_keyring()}\n"
         )
-        # apt would switch to a user who may not enter a cache below a home directory; this directory is ours alone.
+        # As root, apt would switch to a user that may not enter a cache below a home directory; stay root: this directory is ours
+        # alone.
         user = "root" if os.geteuid() == 0 else ""
         self._configuration.write_text(_CONFIGURATION.format(home=home, architecture=architecture, user=user))
 
-    def run(self, *arguments: str, where: Path | None = None) -> str:
-        return _run(
-            ["apt-get", "-q", "-c", str(self._configuration), *arguments], f"apt-get {' '.join(arguments)}", where
+    def run(self, *arguments: str, directory: Path | None = None) -> str:
+        return _run_command(
+            ["apt-get", "-q", "-c", str(self._configuration), *arguments], f"apt-get {' '.join(arguments)}", directory
         )
 
     def version(self) -> str:
-        output = _run(
+        output = _run_command(
             ["apt-cache", "-c", str(self._configuration), "policy", self._package], f"apt-cache policy {self._package}"
         )
         match = re.search(r"Candidate: (\S+)", output)
@@ -192,8 +196,8 @@ def _keyring() -> Path:
 
 
 def _archive() -> str:
-    """The address of this machine's own Debian archive, as apt parses its sources."""
-    listed = _run(
+    """Address of the Debian archive that this machine's own apt uses."""
+    listed = _run_command(
         [
             "apt-get",
             "indextargets",
@@ -206,8 +210,8 @@ def _archive() -> str:
     for line in listed.splitlines():
         address, release, component, *origin = line.split()
         # Before the machine's first `apt-get update` apt does not know the origin; the signature is checked in any case.
-        known = origin and not origin[0].startswith("$")
-        if component == "main" and _RELEASE_OF_NO_OTHER_KIND.fullmatch(release) and (not known or origin == ["Debian"]):
+        origin_is_known = origin and not origin[0].startswith("$")
+        if component == "main" and _PLAIN_RELEASE.fullmatch(release) and (not origin_is_known or origin == ["Debian"]):
             return address
     raise ServerMissing(
         "apt's sources on this machine name no Debian archive",
@@ -215,33 +219,33 @@ def _archive() -> str:
     )
 
 
-def _run(command: Sequence[str], what: str, where: Path | None = None) -> str:
+def _run_command(command: Sequence[str], what: str, directory: Path | None = None) -> str:
     environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
     try:
-        tried = subprocess.run(
+        result = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,
-            cwd=where,
+            cwd=directory,
             env=environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerMissing(
             f"{what} failed: {error}", "Is this a Debian machine, and is the network available?"
         ) from error
-    if tried.returncode != 0:
-        output = (tried.stderr.strip() or tried.stdout.strip()).splitlines()[-_SAID_LINES:]
+    if result.returncode != 0:
+        output = (result.stderr.strip() or result.stdout.strip()).splitlines()[-_MAX_OUTPUT_LINES:]
         raise ServerMissing(
             "\n".join([f"{what} failed; it said:", *(f"  {line}" for line in output)]),
             "Is the network available? Nothing was changed; the same command tries again.",
         )
-    return tried.stdout
+    return result.stdout
 
 
 PACKAGES = "packages"
-_KEPT_SHARES = ("mysql", "mariadb")
+_SHARES_TO_KEEP = ("mysql", "mariadb")
 _LAUNCHER = """\
 #!/bin/sh
 # Starts {what} (sha256 {digest}).
@@ -257,40 +261,41 @@ _NO_DEFAULTS = """\
 
 
 def relocate(root: Path, server: str) -> Path:
-    """Lay out `root`; returns the server's launcher below it. `server`: the program's name in the packages' usr/sbin."""
-    _thin(root / PACKAGES / "usr")
+    """Make a server that runs from `root`, where its packages are unpacked; returns its launcher. `server`: the program's name in
+    their usr/sbin."""
+    _delete_unused(root / PACKAGES / "usr")
     for name in ("share", "lib"):
         (root / name).symlink_to(f"{PACKAGES}/usr/{name}")
     for name in ("bin", "sbin"):
         (root / name).mkdir()
-    share = next(name for name in reversed(_KEPT_SHARES) if (root / "share" / name).is_dir())
+    share = next(name for name in reversed(_SHARES_TO_KEEP) if (root / "share" / name).is_dir())
     options = (
         "--basedir=$root",
         "--plugin-dir=$root/lib/mysql/plugin",
         f"--lc-messages-dir=$root/share/{share}",
         f"--character-sets-dir=$root/share/{share}/charsets",
     )
-    launcher = _launcher(root, "sbin", server, options)
+    launcher = _write_launcher(root, "sbin", server, options)
     if (root / PACKAGES / "usr/bin/mariadb-install-db").is_file():
         (root / "bin/mariadb-install-db").symlink_to(f"../{PACKAGES}/usr/bin/mariadb-install-db")
-        _launcher(root, "bin", "resolveip", ())
+        _write_launcher(root, "bin", "resolveip", ())
         write_executable(root / "bin/my_print_defaults", _NO_DEFAULTS)
     return launcher
 
 
-def _thin(usr: Path) -> None:
-    """Delete files that no server reads: documentation, translations, tools."""
+def _delete_unused(usr: Path) -> None:
+    """Delete files that no server needs: documentation, translations, tools."""
     for entry in (usr / "share").iterdir():
-        if entry.name not in _KEPT_SHARES:
+        if entry.name not in _SHARES_TO_KEEP:
             shutil.rmtree(entry)
     for entry in (usr / "bin").iterdir():
         if entry.name not in ("mariadb-install-db", "resolveip"):
             entry.unlink()
 
 
-def _launcher(root: Path, folder: str, name: str, options: Sequence[str]) -> Path:
+def _write_launcher(root: Path, folder: str, name: str, options: Sequence[str]) -> Path:
     program = f"{PACKAGES}/usr/{folder}/{name}"
-    loader, libraries = _loader(root)
+    loader, libraries = _find_loader(root)
     path = ":".join(f"$root/{library}" for library in libraries)
     launcher = root / folder / name
     write_executable(
@@ -305,8 +310,8 @@ def _launcher(root: Path, folder: str, name: str, options: Sequence[str]) -> Pat
     return launcher
 
 
-def _loader(root: Path) -> tuple[str, list[str]]:
-    """The loader and the directories of libraries, relative to `root`."""
+def _find_loader(root: Path) -> tuple[str, list[str]]:
+    """The dynamic loader and the directories of libraries, relative to `root`."""
     packages = root / PACKAGES
     for usr in ("usr/lib", "lib"):
         for loader in sorted(packages.glob(f"{usr}/*-linux-gnu*/ld-linux*.so.[0-9]")):
@@ -327,19 +332,20 @@ _FOLDERS = ("bin", "sbin", "libexec")
 
 
 def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str, str]:
-    """Lay out `building`, an empty directory that will be renamed later. Returns its future name and the program below it.
+    """Make an install of the server in `source` in `building`, an empty directory that the caller renames. Returns the install's name,
+    and the program's path in it.
 
     Raises ServerMissing, ServerCrashed, LabError.
     """
     if source.is_dir():
-        base = _base(source.resolve())
+        base = _base_directory(source.resolve())
     elif source.is_file():
         tell(f"unpacking {source.name}")
         _unpack(source, building / PACKAGES)
-        base = _base(building / PACKAGES)
+        base = _base_directory(building / PACKAGES)
     else:
         raise ServerMissing(f"{source} is neither a directory nor a file", "Name an unpacked server or its tarball.")
-    program = _program(base)
+    program = _find_program(base)
     digest = sha256_of(program)
     for entry in base.iterdir():
         if entry.name != "sbin" and not (building / entry.name).exists():
@@ -350,8 +356,8 @@ def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str
     command, base_option = _shell_word(program, building), f" --basedir={_shell_word(base, building)}"
     what = "a program with its base directory"
     write_executable(launcher, _LAUNCHER.format(what=what, digest=digest, command=command, options=base_option))
-    found = identify(launcher)
-    name = f"{found.kind}-{found.version}-{digest[:8]}"
+    identified = identify(launcher)
+    name = f"{identified.kind}-{identified.version}-{digest[:8]}"
     receipt = {"program": str(launcher.relative_to(building)), "taken_from": str(source.resolve())}
     (building / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n")
     return name, receipt["program"]
@@ -368,23 +374,23 @@ def _unpack(tarball: Path, target: Path) -> None:
     target.mkdir()
     command = ["tar", "--extract", "--file", str(tarball), "--directory", str(target), "--no-same-owner"]
     try:
-        _run(command, f"unpacking {tarball}")
+        _run_command(command, f"unpacking {tarball}")
     except ServerMissing as error:
         raise LabError(error.message, "Is the tarball complete, and is there enough disk space?") from error
 
 
-def _base(folder: Path) -> Path:
+def _base_directory(folder: Path) -> Path:
     """The server's base directory: a tarball has a single directory that contains everything."""
     inside = list(folder.iterdir())
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
 
 
-def _program(base: Path) -> Path:
+def _find_program(base: Path) -> Path:
     for top in (base, base / "usr"):
         for folder in _FOLDERS:
             for name in _PROGRAMS:
-                if (found := top / folder / name).is_file():
-                    return found
+                if (path := top / folder / name).is_file():
+                    return path
     raise ServerMissing(
         f"{base} contains no server program (looked for {' and '.join(_PROGRAMS)} in {', '.join(_FOLDERS)})",
         "Name the directory that holds bin and share of MySQL, Percona Server or MariaDB, or its tarball.",
@@ -401,54 +407,58 @@ class Recipe:
     kind: str
     server: str
     """Name of the program."""
-    wanted: Wanted
+    wanted: PackageSelection
     says: str
 
 
 # Both programs start without perl, which their packages require for scripts that are not used here.
 RECIPES = {
     "mysql": Recipe(
-        "mysql", "mysqld", Wanted("sid", "mysql-server-core", unwanted=("perl",)), "the newest MySQL that Debian has"
+        "mysql",
+        "mysqld",
+        PackageSelection("sid", "mysql-server-core", unwanted=("perl",)),
+        "the newest MySQL that Debian has",
     ),
-    # Its plugins (ed25519 among them) are in the package that also installs a service: fetch that one without dependencies.
+    # Its plugins, such as ed25519, are in the package that also installs a service: fetch that package without its dependencies.
     "mariadb-11": Recipe(
         "mariadb",
         "mariadbd",
-        Wanted("trixie", "mariadb-server-core", alone=("mariadb-server",), unwanted=("perl",)),
+        PackageSelection("trixie", "mariadb-server-core", alone=("mariadb-server",), unwanted=("perl",)),
         "MariaDB of Debian 13",
     ),
 }
 
 
 def get(name: str, tell: Callable[[str], None]) -> tuple[Installed, bool]:
-    """The private install `name`, and whether this call created it. Raises UsageError, ServerMissing, LabError."""
+    """Install the recipe `name` if it is not installed; returns the install, and whether this call created it. Raises UsageError,
+    ServerMissing, LabError."""
     if name not in RECIPES:
         raise UsageError(f"there is no recipe for {name!r}", f"Known: {', '.join(RECIPES)}.")
-    with _workshop() as home:
-        if (there := named(name, installs())) is not None:
-            return there, False
-        with _building(home) as building:
-            return _make(RECIPES[name], home, building, tell), True
+    with _locked_home() as home:
+        if (existing := named(name, installs())) is not None:
+            return existing, False
+        with _temporary_directory(home) as building:
+            return _build(RECIPES[name], home, building, tell), True
 
 
-def get_from(source: Path, tell: Callable[[str], None]) -> tuple[Installed, bool]:
-    """A private install of the server in `source`, a directory or a tarball, and whether this call created it.
+def install_from(source: Path, tell: Callable[[str], None]) -> tuple[Installed, bool]:
+    """Install the server in `source`, a directory or a tarball; returns the install, and whether this call created it.
 
     Raises ServerMissing, ServerCrashed, LabError.
     """
-    with _workshop() as home, _building(home) as building:
+    with _locked_home() as home, _temporary_directory(home) as building:
         root = building / "root"
         root.mkdir()
         name, program = take(source, root, tell)
-        if (there := next((one for one in installs() if one.name == name), None)) is not None:
-            return there, False
+        if (existing := next((one for one in installs() if one.name == name), None)) is not None:
+            return existing, False
         root.rename(home / name)
         return Installed(name, home / name / program), True
 
 
 @contextmanager
-def _workshop() -> Iterator[Path]:
-    """The directory of private installs, locked exclusively."""
+def _locked_home() -> Iterator[Path]:
+    """Lock the directory of private installs exclusively, and remove unfinished installs."""
     home = servers_home()
     # apt's configuration cannot quote these, and the loader's search path cannot quote a colon.
     if any(character in str(home) for character in '":\\\n'):
@@ -467,7 +477,7 @@ def _workshop() -> Iterator[Path]:
 
 
 @contextmanager
-def _building(home: Path) -> Iterator[Path]:
+def _temporary_directory(home: Path) -> Iterator[Path]:
     building = home / f"{_UNFINISHED}{os.getpid()}"
     building.mkdir()
     try:
@@ -476,21 +486,23 @@ def _building(home: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _make(recipe: Recipe, home: Path, building: Path, tell: Callable[[str], None]) -> Installed:
+def _build(recipe: Recipe, home: Path, building: Path, tell: Callable[[str], None]) -> Installed:
     apt = building / "apt"
     apt.mkdir()
     packages = fetch(recipe.wanted, apt, tell)
-    own = next(package for package in packages if package.name.startswith(f"{recipe.wanted.package}_"))
-    version = _run(["dpkg-deb", "--field", str(own), "Version"], f"reading {own.name}").strip()
+    server_package = next(package for package in packages if package.name.startswith(f"{recipe.wanted.package}_"))
+    version = _run_command(
+        ["dpkg-deb", "--field", str(server_package), "Version"], f"reading {server_package.name}"
+    ).strip()
     root = building / f"{recipe.kind}-{version.rpartition(':')[2]}"  # without the epoch
     root.mkdir()
     tell("unpacking")
     (root / PACKAGES).mkdir()
     for package in packages:  # none of their scripts is run
-        _run(["dpkg-deb", "--extract", str(package), str(root / PACKAGES)], f"unpacking {package.name}")
+        _run_command(["dpkg-deb", "--extract", str(package), str(root / PACKAGES)], f"unpacking {package.name}")
     launcher = relocate(root, recipe.server)
     if identify(launcher).kind != recipe.kind:
-        raise ServerMissing(f"the program of {own.name} does not say that it is {recipe.kind}")
+        raise ServerMissing(f"the program of {server_package.name} does not say that it is {recipe.kind}")
     program = str(launcher.relative_to(root))
     receipt = {"program": program, "suite": recipe.wanted.suite, "packages": [package.name for package in packages]}
     (root / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n")

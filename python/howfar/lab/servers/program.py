@@ -1,4 +1,4 @@
-"""Server programs: identify one, find one on this machine. Not here: how to start it, which is in the file of its kind."""
+"""Find server programs on this machine, and identify their kind and version. How to start one is in the file of its kind."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pathlib import Path
 from howfar.errors import ServerCrashed, ServerMissing
 
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
-_VERSIONED = (
+_VERSIONED_DIRECTORIES = (
     "/usr/lib/postgresql/[0-9]*/bin",
     "/usr/pgsql-[0-9]*/bin",
     "/usr/lib/postgresql[0-9]*/bin",
     "/usr/libexec/postgresql[0-9]*",
 )
 """Directories of each PostgreSQL version's programs, outside PATH, on Debian, Red Hat (PostgreSQL's own packages), SUSE and Alpine."""
-_VERSION = re.compile(r"Ver (\d\S*)")
-_LINKED = ("redis", "valkey", "memcached")
-_BY_WORDS = {
+_VERSION_PATTERN = re.compile(r"Ver (\d\S*)")
+_KINDS_BY_CALLED_NAME = ("redis", "valkey", "memcached")
+_BANNERS = {
     "postgresql": re.compile(r"^postgres \(PostgreSQL\) (\d\S*)"),
     "redis": re.compile(r"^Redis server v=(\d\S*)"),
     "valkey": re.compile(r"^Valkey server v=(\d\S*)"),
     "memcached": re.compile(r"^memcached (\d\S*)"),
 }
-"""Output of `--version` of servers that begin it with their name."""
+"""Output of `--version`, by kind, for servers whose output begins with their name."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A server program. `key` changes with its content."""
+    """A server program. `key` identifies its content."""
 
     path: Path
     kind: str
@@ -45,20 +45,22 @@ class Program:
 def find_program(names: Sequence[str], kind: str) -> Path | None:
     """The first of `names`, in PATH, /usr/sbin and similar directories, that reports this kind. Raises ServerCrashed."""
     versions = sorted(
-        (place for pattern in _VERSIONED for place in Path("/").glob(pattern[1:])), key=_number_in, reverse=True
+        (directory for pattern in _VERSIONED_DIRECTORIES for directory in Path("/").glob(pattern[1:])),
+        key=_version_in,
+        reverse=True,
     )
     path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES, *map(str, versions)])
     for name in names:
         found = shutil.which(name, path=path)
         if found is not None and kind_of(_version_output(Path(found))) == kind:
-            # redis-server is often a link to a program that acts according to the name it is called by.
-            return Path(found).absolute() if kind in _LINKED else Path(found).resolve()
+            # redis-server is often a link to a program whose behaviour depends on the name by which it is called.
+            return Path(found).absolute() if kind in _KINDS_BY_CALLED_NAME else Path(found).resolve()
     return None
 
 
-def _number_in(place: Path) -> float:
+def _version_in(directory: Path) -> float:
     """The version in the name of a directory; 0 if it has none."""
-    found = re.search(r"\d+(\.\d+)?", str(place))
+    found = re.search(r"\d+(\.\d+)?", str(directory))
     return float(found.group()) if found is not None else 0.0
 
 
@@ -86,23 +88,23 @@ def sha256_of(path: Path) -> str:
 
 def kind_of(output: str) -> str | None:
     """The kind, from the output of `--version`. MySQL has no fixed name in it, but only servers derived from MySQL print `Ver`."""
-    for kind, pattern in _BY_WORDS.items():
+    for kind, pattern in _BANNERS.items():
         if pattern.search(output):
             return kind
-    if _VERSION.search(output) is None:
+    if _VERSION_PATTERN.search(output) is None:
         return None
     return "mariadb" if "MariaDB" in output else "mysql"
 
 
 def version_of(output: str) -> str | None:
     """The version, from the output of `--version`."""
-    matches = (pattern.search(output) for pattern in (*_BY_WORDS.values(), _VERSION))
+    matches = (pattern.search(output) for pattern in (*_BANNERS.values(), _VERSION_PATTERN))
     return next((match.group(1) for match in matches if match is not None), None)
 
 
 def _version_output(path: Path) -> str:
-    """The output of `--version`, first tried with the option that keeps MariaDB and MySQL from reading the machine's configuration and
-    that other servers refuse. Raises ServerCrashed with the error of that first try."""
+    """The output of `--version`. First try with `--no-defaults`, which keeps MariaDB and MySQL from reading the machine's
+    configuration; other servers refuse it, so try without. Raises ServerCrashed with the error of the first attempt."""
     try:
         return _ask_version(path)
     except ServerCrashed:
@@ -110,20 +112,20 @@ def _version_output(path: Path) -> str:
             output = _ask_version(path, ())
         except ServerCrashed:
             output = ""
-        if kind_of(output) not in _BY_WORDS:
+        if kind_of(output) not in _BANNERS:
             raise
         return output
 
 
-def _ask_version(path: Path, first: tuple[str, ...] = ("--no-defaults",)) -> str:
+def _ask_version(path: Path, options: tuple[str, ...] = ("--no-defaults",)) -> str:
     try:
-        tried = subprocess.run([path, *first, "--version"], capture_output=True, text=True, timeout=20)
+        result = subprocess.run([path, *options, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerCrashed(f"{path} --version failed: {error}", "Is it a server program for this machine?") from error
-    if tried.returncode != 0:
-        output = (tried.stderr or tried.stdout).strip()[-500:] or "nothing"
+    if result.returncode != 0:
+        output = (result.stderr or result.stdout).strip()[-500:] or "nothing"
         raise ServerCrashed(
-            f"{path} --version ended with exit code {tried.returncode} and said: {output}",
+            f"{path} --version ended with exit code {result.returncode} and said: {output}",
             "Is it a server program for this machine?",
         )
-    return tried.stdout
+    return result.stdout

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from howfar.errors import LabError
-from howfar.lab.environment import LEAST_QUEUE
+from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers.key_value import StoreSettings
 from howfar.lab.servers.text_protocol import Lines, ask, pairs
 
@@ -28,9 +28,9 @@ _METRICS = {
     "rejected_connections": "rejected_connections",
 }
 _COUNTERS = (*_METRICS, "total_error_replies", "total_forks")
-"""Counters; a snapshot omits those that a release does not have."""
-_CALLS = "cmdstat_"
-_STATEMENTS = ("cmdstat_get", "cmdstat_set", "cmdstat_mget")
+"""Names of counters; a snapshot omits those that a release does not have."""
+_CALLS_PREFIX = "cmdstat_"
+_STATEMENT_COUNTERS = ("cmdstat_get", "cmdstat_set", "cmdstat_mget")
 _FACTS = (
     "maxclients",
     "maxmemory",
@@ -47,7 +47,7 @@ _FACTS = (
     "tls-protocols",
     "disable-thp",
 )
-_IN_MEMORY = {"save": "", "appendonly": "no", "maxmemory": "0"}
+_IN_MEMORY_SETTINGS = {"save": "", "appendonly": "no", "maxmemory": "0"}
 """Settings that prevent writing files and evicting keys during the load."""
 
 
@@ -55,7 +55,7 @@ class RedisDialect:
     """The dialect of Redis and Valkey; see `key_value.StoreDialect`."""
 
     port = 6379
-    has_both = True
+    listens_on_both = True
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -67,7 +67,7 @@ class RedisDialect:
             "port": str(port if settings.tls is None else 0),
             # In protected mode without a password it would refuse clients that connect over the link.
             "protected-mode": "no" if settings.context.namespaced else "yes",
-            "tcp-backlog": str(max(LEAST_QUEUE, settings.context.connections)),
+            "tcp-backlog": str(max(MIN_QUEUE, settings.context.connections)),
             "maxclients": str(settings.clients),
             "timeout": "0",
             "save": "",
@@ -104,19 +104,19 @@ class RedisDialect:
     def counters(self, lines: Lines) -> dict[str, int]:
         info = pairs(ask(lines, "INFO", "all"), "\r\n", ":")
         found = {_METRICS.get(name, name): int(info[name]) for name in _COUNTERS if name in info}
-        found |= dict.fromkeys(_STATEMENTS, 0)  # it lists a command only after its first call
+        found |= dict.fromkeys(_STATEMENT_COUNTERS, 0)  # it lists a command only after its first call
         for name, value in info.items():
-            if name.startswith(_CALLS):
+            if name.startswith(_CALLS_PREFIX):
                 found[name] = int(pairs(value, ",", "=").get("calls", "0"))
-        return found | {"statements": sum(found[name] for name in _STATEMENTS)}
+        return found | {"statements": sum(found[name] for name in _STATEMENT_COUNTERS)}
 
     def count_keys(self, lines: Lines) -> int:
         return int(ask(lines, "DBSIZE"))
 
     def others(self, lines: Lines) -> tuple[str, ...]:
         own = str(ask(lines, "CLIENT", "ID"))
-        seen = (pairs(line, " ", "=") for line in ask(lines, "CLIENT", "LIST").splitlines())
-        return tuple(_host(client) for client in seen if client.get("id") != own)
+        reported = (pairs(line, " ", "=") for line in ask(lines, "CLIENT", "LIST").splitlines())
+        return tuple(_host(client) for client in reported if client.get("id") != own)
 
     def facts(self, lines: Lines) -> dict[str, str]:
         reply = ask(lines, "CONFIG", "GET", "*")
@@ -126,10 +126,10 @@ class RedisDialect:
     def clients_allowed(self, facts: Mapping[str, str]) -> int:
         return int(facts["maxclients"])
 
-    def unlike(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
+    def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
         found = [
             f"the server's {name} is {facts.get(name)!r}, it was to be {wanted!r}"
-            for name, wanted in _IN_MEMORY.items()
+            for name, wanted in _IN_MEMORY_SETTINGS.items()
             if facts.get(name) != wanted
         ]
         if counters.get("total_forks", 0):
@@ -141,10 +141,15 @@ class RedisDialect:
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
         """The server's view of this session. It reports the session's port, not its encryption; its TLS port accepts only TLS."""
-        seen = pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
-        at_tls = settings.tls is not None and seen.get("laddr", "").endswith(f":{settings.port}")
-        version, cipher = lines.tls if at_tls else (None, None)
-        return {"host": _host(seen), "ssl_version": version, "ssl_cipher": cipher, "listener": seen.get("laddr", "")}
+        reported = pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
+        uses_tls = settings.tls is not None and reported.get("laddr", "").endswith(f":{settings.port}")
+        version, cipher = lines.tls if uses_tls else (None, None)
+        return {
+            "host": _host(reported),
+            "ssl_version": version,
+            "ssl_cipher": cipher,
+            "listener": reported.get("laddr", ""),
+        }
 
 
 def _host(client: Mapping[str, str]) -> str:

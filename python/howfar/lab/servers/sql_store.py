@@ -1,7 +1,7 @@
-"""MariaDB or MySQL: initialised from a template, loaded once, started anew for each trial.
+"""MariaDB and MySQL: initialised from a template, loaded once, started anew for each trial.
 
-A server is stopped by SIGKILL, as its data directory is deleted. Only one that becomes a template is shut down cleanly. The
-differences between the two are in `mariadb.py` and `mysql.py`.
+A server is stopped by SIGKILL, because its data directory is deleted anyway. Only a server whose data becomes a template is shut down
+cleanly. Differences between MariaDB and MySQL are in `mariadb.py` and `mysql.py`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from howfar.lab.servers import (
     USER,
     Ask,
     CertificatePaths,
-    Counted,
-    Seer,
+    ServerCounts,
+    SessionProbe,
     Tables,
     TableServer,
-    end_of,
+    describe_address,
     pages_allowed,
     ready_timeout_s,
 )
@@ -41,22 +41,22 @@ from howfar.lab.servers.dialect import (
     BinaryLog,
     Dialect,
     Settings,
-    finding_programs,
     option_file,
+    path_prefix,
     pool_option,
     start_sql,
 )
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.table_store import TableStore, for_template
+from howfar.lab.servers.table_store import TableStore, template_server
 from howfar.lab.sockets import listening_ports
 
-_ANSWER_S = 300.0
+_ANSWER_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
-"""Time for an answer over the path. A link or a forwarder that died meanwhile does not even close the connection."""
+"""Time limit for an answer over the path: a link or a forwarder that has died does not close the connection."""
 _CONNECTION_LOST = (2002, 2003, 2006, 2013)
 """Client errors: cannot connect (socket, TCP), server has gone away, connection lost during a query."""
-_SYNTAX = 1064
-"""Error whose message quotes the statement."""
+_SYNTAX_ERROR = 1064
+"""Number of the error whose message quotes the statement."""
 _METRICS = {
     "Questions": "requests",
     "Bytes_received": "bytes_received",
@@ -69,10 +69,10 @@ _METRICS = {
     "Innodb_row_lock_time": "lock_wait_ms",
     "Threads_running": "running",
 }
-_STATEMENTS = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
+_STATEMENT_COUNTERS = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
 _COUNTERS = (
     *_METRICS,
-    *_STATEMENTS,
+    *_STATEMENT_COUNTERS,
     "Com_stmt_prepare",
     "Com_stmt_execute",
     "Aborted_connects",
@@ -86,7 +86,7 @@ _COUNTERS = (
     "Binlog_commits",
     "Binlog_group_commits",
 )
-"""Counters; a snapshot omits those that a server does not have."""
+"""Names of counters; a snapshot omits those that a server does not have."""
 _CLIENT_COUNTERS = ("Questions", "Com_admin_commands", "Connections", "Threads_connected", "Ssl_finished_accepts")
 _FACTS = (
     "version",
@@ -125,7 +125,7 @@ class SqlServer(TableServer):
             file.write_text(f"[mysqld]\n{pool_option(settings)}\n")
         for name, text in ({} if settings.binary_log is None else settings.binary_log.files).items():
             (settings.data / name).write_text(text)
-        command = [*finding_programs(settings.binary_log), *dialect.command_line(settings, port)]
+        command = [*path_prefix(settings.binary_log), *dialect.command_line(settings, port)]
         super().__init__(settings.program, context, port, command)
 
     @property
@@ -134,39 +134,39 @@ class SqlServer(TableServer):
 
     def become_ready(self) -> None:
         """Wait until the server answers on its socket and its pages are in memory. Raises ServerCrashed."""
-        patience_s = ready_timeout_s(self._settings.pool_bytes)
-        deadline = time.monotonic() + patience_s
+        timeout_s = ready_timeout_s(self._settings.pool_bytes)
+        deadline = time.monotonic() + timeout_s
         self._wait_until(
             self._socket_accepts,
             deadline,
             lambda: ServerCrashed(
-                f"{self.program} did not listen on {self.socket} within {patience_s:.0f} s{self._last_output()}",
+                f"{self.program} did not listen on {self.socket} within {timeout_s:.0f} s{self._last_output()}",
                 "Is the machine overloaded?",
             ),
         )
         self._admin = self._connect({"socket": str(self.socket)})
         self.version = str(self.query("SELECT VERSION() AS v")[0]["v"])
-        granted = self.query("SELECT @@max_connections AS connections, @@max_prepared_stmt_count AS statements")[0]
-        self._check_capacity(int(granted["connections"]))
-        if int(granted["statements"]) < PREPARED_STATEMENTS:
+        limits = self.query("SELECT @@max_connections AS connections, @@max_prepared_stmt_count AS statements")[0]
+        self._check_capacity(int(limits["connections"]))
+        if int(limits["statements"]) < PREPARED_STATEMENTS:
             raise LabError(
-                f"the server allows {granted['statements']} prepared statements where {PREPARED_STATEMENTS} are needed"
+                f"the server allows {limits['statements']} prepared statements where {PREPARED_STATEMENTS} are needed"
             )
         log = self._settings.binary_log
-        if not self._settings.loading and not (log is not None and log.fetches):
+        if not self._settings.loading and not (log is not None and log.fetches_data):
             self._wait_warm(deadline)
             self._wait_settled(deadline)
 
     def _socket_accepts(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as tried:
+        with socket.socket(socket.AF_UNIX) as probe:
             try:
-                tried.connect(str(self.socket))
+                probe.connect(str(self.socket))
             except OSError:
                 return False
         return True
 
     def _wait_warm(self, deadline: float) -> None:
-        """Wait until the pages are in memory. Raises LabError."""
+        """Wait until the server has read its pages into memory. Raises LabError."""
 
         def status() -> str:
             return self._status(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
@@ -181,8 +181,8 @@ class SqlServer(TableServer):
             )
 
     def _wait_settled(self, deadline: float) -> None:
-        """Wait until the server has finished the work that a killed one left. Raises LabError."""
-        sql = self._dialect.left_to_do_sql
+        """Wait until the server has finished the work that a killed server left in its data. Raises LabError."""
+        sql = self._dialect.unfinished_work_sql
         if sql is not None:
             self._wait_until(
                 lambda: int(self.query(sql)[0]["n"]) == 0,
@@ -193,22 +193,24 @@ class SqlServer(TableServer):
     def _connect(
         self,
         connection: Mapping[str, Any],
-        patience_s: float = _ANSWER_S,
+        timeout_s: float = _ANSWER_TIMEOUT_S,
         encrypted: ssl.SSLContext | None = None,
     ) -> pymysql.Connection[DictCursor]:
         try:
-            return _connected(connection, self._settings.password, patience_s, encrypted)
+            return _connected(connection, self._settings.password, timeout_s, encrypted)
         except pymysql.Error as error:
-            self._check_alive("when asked for a connection", lost=_lost(error))
-            raise LabError(f"connecting to {end_of(connection)} failed: {error}{self._last_output()}") from error
+            self._check_alive("when asked for a connection", lost=_is_connection_lost(error))
+            raise LabError(
+                f"connecting to {describe_address(connection)} failed: {error}{self._last_output()}"
+            ) from error
 
-    def session(self, patience_s: float) -> pymysql.Connection[DictCursor]:
-        """A further session over the socket; a statement that exceeds `patience_s` fails with pymysql.Error. Raises LabError."""
-        return self._connect({"socket": str(self.socket)}, patience_s)
+    def session(self, timeout_s: float) -> pymysql.Connection[DictCursor]:
+        """A further session over the socket; a statement that exceeds `timeout_s` fails with pymysql.Error. Raises LabError."""
+        return self._connect({"socket": str(self.socket)}, timeout_s)
 
     @contextlib.contextmanager
-    def asking(self, patience_s: float, *, as_client: bool = False) -> Iterator[Ask]:
-        with self.session(patience_s) as connection, connection.cursor() as cursor:
+    def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[Ask]:
+        with self.session(timeout_s) as connection, connection.cursor() as cursor:
 
             def ask(sql: str) -> list[dict[str, Any]]:
                 try:
@@ -226,26 +228,28 @@ class SqlServer(TableServer):
                 cursor.execute(sql)
                 return list(cursor.fetchall())
         except pymysql.Error as error:
-            self._check_alive(f"during {called or repr(sql[:60])}", lost=_lost(error))
+            self._check_alive(f"during {called or repr(sql[:60])}", lost=_is_connection_lost(error))
             if called is not None:
-                raise LabError(f"the server refused {called}: {_unquoted(error)}{self._last_output()}") from None
+                raise LabError(
+                    f"the server refused {called}: {_message_without_statement(error)}{self._last_output()}"
+                ) from None
             raise LabError(f"the server refused {sql[:200]!r}: {error}{self._last_output()}") from error
 
-    def _status(self, names: tuple[str, ...], *, what: str = "GLOBAL STATUS") -> dict[str, str]:
+    def _status(self, names: tuple[str, ...], *, kind: str = "GLOBAL STATUS") -> dict[str, str]:
         listed = ", ".join(f"'{name}'" for name in names)
-        rows = self.query(f"SHOW {what} WHERE Variable_name IN ({listed})")
+        rows = self.query(f"SHOW {kind} WHERE Variable_name IN ({listed})")
         return {str(row["Variable_name"]): str(row["Value"]) for row in rows}
 
-    def counted(self) -> Counted:
+    def counted(self) -> ServerCounts:
         status = {name: int(value) for name, value in self._status(_CLIENT_COUNTERS).items()}
         # A driver's ping counts as an administrative command, not as a question.
         round_trips = status["Questions"] + status["Com_admin_commands"]
         present = status["Threads_connected"] - 1
-        return Counted(round_trips, 0, status["Connections"], present, status.get("Ssl_finished_accepts", 0))
+        return ServerCounts(round_trips, 0, status["Connections"], present, status.get("Ssl_finished_accepts", 0))
 
     def clients(self) -> tuple[str, ...]:
-        asked = f"SELECT HOST FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER = '{USER}'"
-        return tuple(str(row["HOST"]) for row in self.query(asked))
+        sql = f"SELECT HOST FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER = '{USER}'"
+        return tuple(str(row["HOST"]) for row in self.query(sql))
 
     def snapshot(self) -> dict[str, int]:
         return counters_of({name: int(value) for name, value in self._status(_COUNTERS).items()})
@@ -254,7 +258,7 @@ class SqlServer(TableServer):
         self._check_alive("during the trial")
         after = self.snapshot()
         counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
-        facts = self._status(_FACTS, what="GLOBAL VARIABLES")
+        facts = self._status(_FACTS, kind="GLOBAL VARIABLES")
         ports = self.context.host.within(lambda: listening_ports(self.pid))
         found = []
         pages_read = counters.get("pages_read", 0)
@@ -273,11 +277,11 @@ class SqlServer(TableServer):
             "listen_queue": self._listen_queue,
         }, tuple(found)
 
-    def seer(self) -> Seer:
-        return partial(_see, self._settings.password)
+    def session_probe(self) -> SessionProbe:
+        return partial(_view_session, self._settings.password)
 
-    def again(self, binary_log: BinaryLog) -> SqlServer:
-        """Start another server on the data of this one, which has ended; does not wait for it."""
+    def restart(self, binary_log: BinaryLog) -> SqlServer:
+        """Start a new server on the data of this one, which has ended. Does not wait until it is ready."""
         return SqlServer(replace(self._settings, binary_log=binary_log), self._dialect)
 
     def disconnect(self) -> None:
@@ -288,18 +292,18 @@ class SqlServer(TableServer):
 
 
 def counters_of(status: Mapping[str, int]) -> dict[str, int]:
-    """The counters of a snapshot from those that SHOW STATUS lists."""
+    """Convert the counters of SHOW STATUS to those of a snapshot."""
     found = {_METRICS.get(name, name): count for name, count in status.items()}
-    if all(name in status for name in _STATEMENTS):
+    if all(name in status for name in _STATEMENT_COUNTERS):
         # Com_select does not include answers from a query cache.
-        found["statements"] = sum(status[name] for name in _STATEMENTS) + status.get("Qcache_hits", 0)
+        found["statements"] = sum(status[name] for name in _STATEMENT_COUNTERS) + status.get("Qcache_hits", 0)
     return found
 
 
 def _connected(
-    connection: Mapping[str, Any], password: str, patience_s: float, encrypted: ssl.SSLContext | None
+    connection: Mapping[str, Any], password: str, timeout_s: float, encrypted: ssl.SSLContext | None
 ) -> pymysql.Connection[DictCursor]:
-    """A session. Raises pymysql.Error."""
+    """Open a session. Raises pymysql.Error."""
     return pymysql.connect(
         unix_socket=connection.get("socket"),
         host=connection.get("host"),
@@ -309,15 +313,15 @@ def _connected(
         database=DATABASE,
         autocommit=True,
         connect_timeout=10,
-        read_timeout=patience_s,
+        read_timeout=timeout_s,
         ssl=encrypted,
         ssl_disabled=encrypted is None,
         cursorclass=DictCursor,
     )
 
 
-def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
-    """The server's view of a session; see `servers.Seer`."""
+def _view_session(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
+    """The server's view of a session; see `servers.SessionProbe`."""
     try:
         probe = _connected(connection, password, _VIEW_TIMEOUT_S, encrypted)
         with probe, probe.cursor() as cursor:
@@ -330,30 +334,31 @@ def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext
         raise LabError(str(error)) from error
 
 
-def _lost(error: pymysql.Error) -> bool:
+def _is_connection_lost(error: pymysql.Error) -> bool:
     return bool(error.args) and error.args[0] in _CONNECTION_LOST
 
 
-def _unquoted(error: pymysql.Error) -> str:
-    """The server's message, without the statement that caused it."""
-    return f"error {_SYNTAX}, which quotes it" if error.args[:1] == (_SYNTAX,) else str(error)
+def _message_without_statement(error: pymysql.Error) -> str:
+    """The server's message without the statement, which may contain a secret."""
+    return f"error {_SYNTAX_ERROR}, which quotes it" if error.args[:1] == (_SYNTAX_ERROR,) else str(error)
 
 
 def load_tables(server: SqlServer, tables: Tables, rows: Rows, data: Path) -> None:
-    """Fill the empty database, and read every page once, so that the dump at shutdown lists all of them. Raises LabError."""
-    _load_first(server, tables.size, rows, data.parent / "tmp" / "rows")
+    """Fill the empty database. Read every page once, so that the dump of the buffer pool at shutdown lists all pages. Raises
+    LabError."""
+    _load_first_table(server, tables.size, rows, data.parent / "tmp" / "rows")
     for number in range(2, tables.count + 1):
         server.query(f"CREATE TABLE sbtest{number} LIKE sbtest1")
         server.query(f"ALTER TABLE sbtest{number} DISCARD TABLESPACE")
     if tables.count > 1:
-        _copy_first(server, tables.count, data / DATABASE)
+        _copy_first_table(server, tables.count, data / DATABASE)
     for number in range(1, tables.count + 1):
         server.query(f"ANALYZE TABLE sbtest{number}")
         server.query(f"SELECT SUM(LENGTH(pad)) FROM sbtest{number} FORCE INDEX (PRIMARY)")
         server.query(f"SELECT COUNT(*) FROM sbtest{number} FORCE INDEX (k_{number}) WHERE k > 0")
 
 
-def _load_first(server: SqlServer, size: int, rows: Rows, stream: Path) -> None:
+def _load_first_table(server: SqlServer, size: int, rows: Rows, stream: Path) -> None:
     server.query(
         "CREATE TABLE sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT '0' NOT NULL, "
         f"c {rows.c_type} DEFAULT '' NOT NULL, pad {rows.pad_type} DEFAULT '' NOT NULL, PRIMARY KEY (id)) ENGINE = InnoDB"
@@ -369,7 +374,7 @@ def _load_first(server: SqlServer, size: int, rows: Rows, stream: Path) -> None:
     server.query("CREATE INDEX k_1 ON sbtest1 (k)")
 
 
-def _copy_first(server: SqlServer, count: int, database: Path) -> None:
+def _copy_first_table(server: SqlServer, count: int, database: Path) -> None:
     server.query("FLUSH TABLES sbtest1 FOR EXPORT")
     for number in range(2, count + 1):
         for ending in ("ibd", "cfg"):
@@ -402,8 +407,8 @@ class SqlStore(TableStore):
         self._dialect.adopt(data)
 
     def _load(self, data: Path, rows: Rows) -> None:
-        self._empty(data)
-        with for_template(self._serve(data, networking=False, loading=True)) as server:
+        self._create_empty(data)
+        with template_server(self._serve(data, networking=False, loading=True)) as server:
             load_tables(server, self.tables, rows, data)
 
     def _serve(

@@ -1,5 +1,5 @@
-"""A store of sysbench's tables: data directories from templates in the cache, loaded once. The differences between servers are in
-subclasses: `sql_store.py`, `postgresql.py`."""
+"""Stores with sysbench's tables. Tables are loaded once; data directories are then copied from templates in the cache. Subclasses with
+the differences between servers are in `sql_store.py` and `postgresql.py`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from howfar.lab.servers import (
     DATABASE,
     USER,
     CertificatePaths,
-    Reach,
     Server,
     ServerContext,
     Store,
     Tables,
     TableServer,
-    ready,
+    Transport,
+    wait_ready,
 )
 from howfar.lab.servers.contents import Rows, find_rows
 from howfar.lab.servers.program import Program
@@ -33,12 +33,12 @@ from howfar.plan.estimate import ROWS_PER_S
 from howfar.plan.factors import Content
 
 _UNFINISHED = "building-"
-_SHELF_BYTES_MAX = 16 * 2**30
-"""Size of a shelf (a directory of templates) beyond which the least recently used are removed, except the one just built."""
+_MAX_SHELF_BYTES = 16 * 2**30
+"""Maximum size of a shelf, a directory of templates. Beyond it the least recently used ones are removed, except the one just built."""
 
 
 def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], None]) -> bool:
-    """Create `target` as a copy of the template `name`. A missing template is built in `target` and then kept.
+    """Create `target` as a copy of the template `name`. If there is no such template, build `target`, and keep a copy as the template.
 
     Returns True if the template existed. Raises what `build` raises; incomplete templates are not kept.
     """
@@ -61,12 +61,12 @@ def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], 
         copy_tree(target, unfinished)
         os.utime(unfinished)
         unfinished.rename(template)
-        _collect(shelf, keep=template)
+        _remove_oldest(shelf, keep=template)
     return False
 
 
 def tidy(shelves: Path) -> None:
-    """Remove what killed builders left on all shelves."""
+    """Remove the unfinished templates that killed processes left on all shelves."""
     for shelf in shelves.glob("*/"):
         if not any(shelf.glob(f"{_UNFINISHED}*")):
             continue
@@ -87,30 +87,32 @@ def _remove_unfinished(shelf: Path) -> None:
 def _size(directory: Path) -> int:
     """Size on disk. Files that vanish meanwhile count 0."""
     total = 0
-    for where, _, names in os.walk(directory):
+    for folder, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                total += (Path(where) / name).stat().st_blocks * 512
+                total += (Path(folder) / name).stat().st_blocks * 512
     return total
 
 
-def _collect(shelf: Path, keep: Path) -> None:
-    oldest_first = sorted((item for item in shelf.iterdir() if item.is_dir()), key=lambda item: item.stat().st_mtime)
-    total = sum(_size(item) for item in oldest_first)
-    for item in oldest_first:
-        if total <= _SHELF_BYTES_MAX or item == keep:
+def _remove_oldest(shelf: Path, keep: Path) -> None:
+    oldest_first = sorted(
+        (template for template in shelf.iterdir() if template.is_dir()), key=lambda template: template.stat().st_mtime
+    )
+    total = sum(_size(template) for template in oldest_first)
+    for template in oldest_first:
+        if total <= _MAX_SHELF_BYTES or template == keep:
             continue
-        total -= _size(item)
-        shutil.rmtree(item, ignore_errors=True)
+        total -= _size(template)
+        shutil.rmtree(template, ignore_errors=True)
 
 
 ROW_BYTES = 250
 """Bytes of a row with its share of the index on `k`, as InnoDB stores it (10 x 1 000 000 took 2.4 GB)."""
 POOL_PER_DATA = 1.25
-"""Ratio of the buffer pool to the tables, so that no page of theirs is ever evicted."""
+"""Ratio of the buffer pool's size to the tables' size, so that no page of the tables is ever evicted."""
 
 LOADED = "templates/loaded"
-"""The shelf of loaded tables, in the cache."""
+"""The shelf of templates with loaded tables, relative to the cache."""
 
 
 def template_name(program: Program, tables: int, table_size: int, rows: Rows) -> str:
@@ -118,16 +120,16 @@ def template_name(program: Program, tables: int, table_size: int, rows: Rows) ->
     return f"{program.key}-{tables}x{table_size}-{rows.key}"
 
 
-_Started = TypeVar("_Started", bound=TableServer)
+_ServerT = TypeVar("_ServerT", bound=TableServer)
 
 
 @contextlib.contextmanager
-def for_template(server: _Started) -> Iterator[_Started]:
+def template_server(server: _ServerT) -> Iterator[_ServerT]:
     """Wait until a newly started server is ready; shut it down cleanly at the end, so that its files can become a template.
 
     Raises ServerCrashed, LabError.
     """
-    ready(server)
+    wait_ready(server)
     try:
         yield server
         server.shut_down()
@@ -163,11 +165,11 @@ class TableStore(Store):
 
     @abstractmethod
     def _serve(self, data: Path, *, networking: bool, tls: CertificatePaths | None) -> Server:
-        """Start a server; the caller waits for it."""
+        """Start a server on `data`. The caller waits until it is ready."""
 
     @property
     def pool_bytes(self) -> int:
-        """Size of a server's buffer pool, in which no page of the tables is ever evicted."""
+        """Size of a server's buffer pool: large enough that no page of the tables is ever evicted."""
         return int(self.data_bytes() * POOL_PER_DATA) + self.pool_slack_bytes
 
     def data_bytes(self) -> int:
@@ -184,10 +186,10 @@ class TableStore(Store):
         self._context = context
         tidy(self._cache)
         (context.work / "tmp").mkdir()
-        kept = [self._put(content) for content in self.tables.contents]
+        existed = [self._create_data(content) for content in self.tables.contents]
         return {
             "data_file_system": file_system_of(self._data(self.tables.contents[0])),
-            "data_from_template": all(kept),
+            "data_from_template": all(existed),
             "tables": self.tables.count,
             "table_size": self.tables.size,
             "contents": list(self.tables.contents),
@@ -203,32 +205,32 @@ class TableStore(Store):
         networking: bool,
         tls: CertificatePaths | None = None,
         content: Content | None = None,
-        reached_by: Reach = "socket",
+        transport: Transport = "socket",
     ) -> Server:
         content = content or self.tables.contents[0]
         if content not in self.tables.contents:
             raise PlanError(f"this laboratory has no tables of {content}", "Ask for them when building the laboratory.")
-        return ready(self._serve(self._data(content), networking=networking, tls=tls))
+        return wait_ready(self._serve(self._data(content), networking=networking, tls=tls))
 
     def _data(self, content: Content) -> Path:
         return self.context.work / ("data" if content == "digits" else f"data-{content}")
 
-    def _put(self, content: Content) -> bool:
-        """Create one data directory; returns whether its template existed."""
+    def _create_data(self, content: Content) -> bool:
+        """Create the data directory of one content; returns whether its template existed."""
         data = self._data(content)
         if self.tables.count == 0:
-            return self._empty(data)
+            return self._create_empty(data)
         rows = find_rows(content)
-        kept = from_template(
-            cache_home() / LOADED, self._template(content), data, lambda where: self._load(where, rows)
+        existed = from_template(
+            cache_home() / LOADED, self._template(content), data, lambda directory: self._load(directory, rows)
         )
         self._adopt(data)
-        return kept
+        return existed
 
     def _template(self, content: Content) -> str:
         return template_name(self.program, self.tables.count, self.tables.size, find_rows(content))
 
-    def _empty(self, data: Path) -> bool:
-        kept = from_template(self._cache / "empty", self.program.key, data, self._initialise)
+    def _create_empty(self, data: Path) -> bool:
+        existed = from_template(self._cache / "empty", self.program.key, data, self._initialise)
         self._adopt(data)
-        return kept
+        return existed

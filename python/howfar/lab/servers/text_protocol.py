@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from howfar.errors import LabError
-from howfar.lab.servers.peer import MOST_BYTES, MOST_PARTS, Peer, PeerError
+from howfar.lab.servers.peer import MAX_BYTES, MAX_PARTS, Peer, PeerError
 
 
 class ServerError(LabError):
@@ -20,36 +20,34 @@ class ServerError(LabError):
 
 
 class Lines:
-    """One connection: lines that end in CR LF, with counted bytes between them. All its errors are LabErrors."""
+    """One connection with a protocol of lines that end in CR LF, and of counted bytes between them. Errors are LabErrors."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
 
     @classmethod
-    def connect(
-        cls, connection: Mapping[str, Any], patience_s: float, encrypted: ssl.SSLContext | None = None
-    ) -> Lines:
-        """Connect. `connection`: `socket`, or `host` and `port`; an answer may take `patience_s`. Raises LabError."""
-        where = str(connection.get("socket") or f"{connection.get('host')}:{connection.get('port')}")
-        made: socket.socket | None = None
+    def connect(cls, connection: Mapping[str, Any], timeout_s: float, encrypted: ssl.SSLContext | None = None) -> Lines:
+        """Connect. `connection`: `socket`, or `host` and `port`; an answer may take `timeout_s`. Raises LabError."""
+        address = str(connection.get("socket") or f"{connection.get('host')}:{connection.get('port')}")
+        sock: socket.socket | None = None
         try:
             if "socket" in connection:
-                made = socket.socket(socket.AF_UNIX)
-                made.settimeout(patience_s)
-                made.connect(str(connection["socket"]))
+                sock = socket.socket(socket.AF_UNIX)
+                sock.settimeout(timeout_s)
+                sock.connect(str(connection["socket"]))
             else:
-                made = socket.create_connection((connection["host"], connection["port"]), patience_s)
+                sock = socket.create_connection((connection["host"], connection["port"]), timeout_s)
         except OSError as error:
-            if made is not None:
-                made.close()
-            raise LabError(f"connecting to {where} failed: {error}") from error
-        peer = Peer(made, where, patience_s, patience_s)
+            if sock is not None:
+                sock.close()
+            raise LabError(f"connecting to {address} failed: {error}") from error
+        peer = Peer(sock, address, timeout_s, timeout_s)
         try:
             if encrypted is not None:
                 peer.encrypt(encrypted, str(connection.get("host", "localhost")))
         except PeerError as error:
             peer.close()
-            raise LabError(f"connecting with TLS to {where} failed: {error}") from error
+            raise LabError(f"connecting with TLS to {address} failed: {error}") from error
         return cls(peer)
 
     def __enter__(self) -> Lines:
@@ -76,10 +74,10 @@ class Lines:
 
     def exactly(self, count: int) -> str:
         """Read `count` bytes and the end of line after them; returns the bytes without it. Raises ValueError."""
-        taken = self.peer.read(count, MOST_BYTES).decode(errors="replace")
+        text = self.peer.read(count, MAX_BYTES).decode(errors="replace")
         if self.peer.read(2) != b"\r\n":
             raise ValueError("a text that is longer than was announced")
-        return taken
+        return text
 
     def close(self) -> None:
         self.peer.close()
@@ -113,26 +111,27 @@ def _answer(lines: Lines, line: str) -> Any:
     raise ValueError(line[:200])
 
 
-def split(text: str, between: str) -> list[str]:
-    """The parts of a text. Raises LabError if an answer may not have that many."""
-    found = text.split(between, MOST_PARTS)
-    if len(found) > MOST_PARTS:
-        raise LabError(f"the server sent an answer of more than {MOST_PARTS:,} parts")
+def split(text: str, delimiter: str) -> list[str]:
+    """Split a text. Raises LabError if it has more parts than an answer may have."""
+    found = text.split(delimiter, MAX_PARTS)
+    if len(found) > MAX_PARTS:
+        raise LabError(f"the server sent an answer of more than {MAX_PARTS:,} parts")
     return found
 
 
-def pairs(text: str, between: str, middle: str) -> dict[str, str]:
-    """Names and values of a text like `a=1 b=2`, as in INFO and CLIENT LIST, with their separators. Raises LabError."""
-    words = (word.partition(middle) for word in split(text, between))
+def pairs(text: str, delimiter: str, equals: str) -> dict[str, str]:
+    """Parse names and values from a text like `a=1 b=2`, as in INFO and CLIENT LIST. `delimiter` is the space here, `equals` the `=`.
+    Raises LabError."""
+    words = (word.partition(equals) for word in split(text, delimiter))
     return {name.strip(): value for name, separator, value in words if separator}
 
 
 _ERRORS = ("ERROR", "CLIENT_ERROR", "SERVER_ERROR")
 
 
-def stats(lines: Lines, about: str = "") -> dict[str, str]:
+def stats(lines: Lines, section: str = "") -> dict[str, str]:
     """Memcached's statistics. Raises ServerError, LabError."""
-    request = f"stats {about}".strip()
+    request = f"stats {section}".strip()
     lines.send(request.encode() + b"\r\n")
     found: dict[str, str] = {}
     while (line := lines.line()) != "END":

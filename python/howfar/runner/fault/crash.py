@@ -1,4 +1,5 @@
-"""One crash: a load on a verified pair, a fault at a set time, promotion of a replica, and its rows compared with the clients' log."""
+"""One crash: a load on a primary and its replicas, a fault at a given time, promotion of a replica, and its rows compared with the
+clients' logs."""
 
 from __future__ import annotations
 
@@ -24,15 +25,15 @@ from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError
 from howfar.lab.link import DIRECTIONS, DirectionName
-from howfar.lab.replication import Pair
+from howfar.lab.replication import ReplicaSet
 from howfar.lab.replication.dialect import Arrival
-from howfar.lab.replication.links import Wire
+from howfar.lab.replication.links import ReplicationLink
 from howfar.lab.replication.member import Member, wait_for
-from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
+from howfar.lab.replication.replica_set import promote
 from howfar.lab.replication.watch import LagSample, LagWatch, Write, Writers
 from howfar.plan.quantities import rtt_tolerance_ns
-from howfar.runner.fault.under_load import CpuWatch, Measure, UnderLoad, logged, watch_keys
+from howfar.runner.fault.under_load import BackgroundLoad, CpuWatch, Measure, watch_keys, with_key_log
 from howfar.store.records import CpuShares, CrashRecord, JoinRecord
 
 Keys = NDArray[np.int64]
@@ -49,26 +50,26 @@ class ClientLog:
 
 
 @dataclass(frozen=True)
-class Account:
-    """The clients' keys compared with those on the survivor. Keys are ascending. An acknowledged key is kept or lost; a refused or
-    unknown one is applied or absent."""
+class KeyComparison:
+    """The clients' keys compared with those on the survivor, the server that took over. Keys are ascending. An acknowledged key is
+    either kept or lost; a refused or unknown key is either applied or absent."""
 
     kept: int
     """Number of keys that were acknowledged and are on the survivor."""
     lost: Keys
     """Keys that were acknowledged and are not on the survivor."""
     applied_unknown: Keys
-    """Keys on the survivor whose client got no answer: they were in flight."""
+    """Keys on the survivor whose client got no answer: the commits were in flight."""
     absent_unknown: int
     applied_refused: Keys
     """Keys on the survivor whose client received an error."""
     absent_refused: int
-    strangers: Keys
-    """Keys on the survivor that no client inserted: they come from another run, or from a client whose log is missing."""
+    uninserted: Keys
+    """Keys on the survivor that no client inserted. They come from another run, or from a client whose log is missing."""
     duplicates: Keys
     """Keys that occur more than once on the survivor."""
     repeated: Keys
-    """Keys inserted more than once: two clients drew from one sequence, so these cannot be accounted for."""
+    """Keys inserted more than once: two clients drew from one sequence, so it is unknown whose row survived."""
 
     @property
     def acknowledged(self) -> int:
@@ -76,61 +77,63 @@ class Account:
 
     @property
     def is_sound(self) -> bool:
-        """Whether keys identify clients and rows, so that the account can be trusted."""
-        return not (len(self.strangers) or len(self.duplicates) or len(self.repeated))
+        """Whether each key identifies one client and one row, so that the comparison can be trusted."""
+        return not (len(self.uninserted) or len(self.duplicates) or len(self.repeated))
 
 
-def account(logs: Sequence[ClientLog], found: Keys) -> Account:
+def compare_keys(logs: Sequence[ClientLog], found: Keys) -> KeyComparison:
     """Compare the clients' logs with all keys `found` on the survivor, in any order and with repetitions."""
-    present, times = np.unique(np.asarray(found, np.int64), return_counts=True)
-    acknowledged = _joined([log.acknowledged for log in logs])
-    refused = _joined([log.refused for log in logs])
-    unknown = _joined([log.unknown for log in logs])
-    sent, sent_times = np.unique(np.concatenate([acknowledged, refused, unknown]), return_counts=True)
-    repeated = sent[sent_times > 1]
+    present, occurrences = np.unique(np.asarray(found, np.int64), return_counts=True)
+    acknowledged = _concatenated([log.acknowledged for log in logs])
+    refused = _concatenated([log.refused for log in logs])
+    unknown = _concatenated([log.unknown for log in logs])
+    sent, sent_counts = np.unique(np.concatenate([acknowledged, refused, unknown]), return_counts=True)
+    repeated = sent[sent_counts > 1]
     acknowledged, refused, unknown = (
         np.setdiff1d(keys, repeated, assume_unique=False) for keys in (acknowledged, refused, unknown)
     )
     lost = np.setdiff1d(acknowledged, present, assume_unique=True)
     applied_unknown = np.intersect1d(unknown, present, assume_unique=True)
     applied_refused = np.intersect1d(refused, present, assume_unique=True)
-    return Account(
+    return KeyComparison(
         kept=len(acknowledged) - len(lost),
         lost=lost,
         applied_unknown=applied_unknown,
         absent_unknown=len(unknown) - len(applied_unknown),
         applied_refused=applied_refused,
         absent_refused=len(refused) - len(applied_refused),
-        strangers=np.setdiff1d(present, sent, assume_unique=True),
-        duplicates=present[times > 1],
+        uninserted=np.setdiff1d(present, sent, assume_unique=True),
+        duplicates=present[occurrences > 1],
         repeated=repeated,
     )
 
 
-def _joined(parts: Sequence[Keys]) -> Keys:
+def _concatenated(parts: Sequence[Keys]) -> Keys:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 @dataclass(frozen=True)
-class Visible:
-    """Keys that another connection saw, ascending; `early_ns` belongs to `early`. Times are of one monotonic clock. A key was visible
-    when the answer of the poll that saw it arrived, perhaps earlier: `early_ns` are lower bounds."""
+class VisibilityComparison:
+    """Keys that another connection (the watcher) saw, ascending. `early_ns` has one time for each key of `early`, by one monotonic
+    clock. A key was visible at the latest when the answer of the poll that saw it arrived, so `early_ns` are lower bounds."""
 
     early: Keys
-    """Keys seen before the acknowledgement had arrived."""
+    """Keys seen before their acknowledgement had arrived at the client."""
     early_ns: Times
-    """How long before its acknowledgement each of them was seen."""
+    """How long before its acknowledgement each key of `early` was seen."""
     unacknowledged: Keys
     """Keys that were seen but never acknowledged."""
     phantoms: Keys
     """Keys that were seen but are not on the survivor."""
 
 
-def visible(seen: Keys, seen_ns: Times, acknowledged: Keys, acknowledged_ns: Times, survivor: Keys) -> Visible:
-    """Compare a watcher's keys with the clients' acknowledgements and with the survivor; each key once in each."""
+def compare_visibility(
+    seen: Keys, seen_ns: Times, acknowledged: Keys, acknowledged_ns: Times, survivor: Keys
+) -> VisibilityComparison:
+    """Compare the watcher's keys with the clients' acknowledgements and with the survivor's keys. No array contains a key twice."""
     both, at_seen, at_acknowledged = np.intersect1d(seen, acknowledged, assume_unique=True, return_indices=True)
     before_ns = acknowledged_ns[at_acknowledged] - seen_ns[at_seen]
-    return Visible(
+    return VisibilityComparison(
         early=both[before_ns > 0],
         early_ns=before_ns[before_ns > 0],
         unacknowledged=np.setdiff1d(seen, acknowledged, assume_unique=True),
@@ -139,90 +142,93 @@ def visible(seen: Keys, seen_ns: Times, acknowledged: Keys, acknowledged_ns: Tim
 
 
 FAILOVER_NS = 1_000_000_000
-"""Time from the fault until the primary is killed, if it survives the fault. An arbitrary choice: each further second loses as many
-commits again."""
-_STOPS_S = 30.0
-"""Time limit for a receiver to stop; it stops at the next event that arrives."""
+"""Time from the fault until the primary is killed, if it survives the fault. The choice is arbitrary: an asynchronous primary loses as
+many commits again in each further second."""
+_RECEIVER_STOP_TIMEOUT_S = 30.0
+"""Time limit for a replica to stop receiving, which it does at the next event that arrives."""
 
 
 @dataclass(frozen=True)
-class Break:
+class FaultKind:
     """One level of the factor `fault`."""
 
     cut: tuple[DirectionName, ...] = ()
-    """Directions cut on every replica's link; the replica is the link's client."""
+    """Directions that are cut on every replica's link. The replica is the link's client."""
     stops_receiving: bool = False
-    """Whether every replica stops receiving; it continues to apply what it has, like a replica whose log disk is full."""
+    """Whether every replica stops receiving. It continues to apply what it has received, like a replica whose log disk is full."""
     failover_ns: int = 0
+    """See `FAILOVER_NS`. 0: the primary is killed at once, or not at all."""
     members: tuple[int, ...] = ()
-    """Members of a cluster (0: the primary) that are cut off from the others as one group; their clients still reach them. A primary
-    is killed when the others have continued without it for `failover_ns`. Or the member that is slow, or leaves."""
+    """Numbers of the members (0: the primary) that the fault affects: they are cut off from the others as one group, while their
+    clients still reach them; or the member is slow, or leaves. A primary is killed when the others have continued without it for
+    `failover_ns`."""
     runs: float = 1.0
-    """Share of the time for which the member's server runs; it is stopped for the rest."""
+    """Share of the time in which the member's server runs. It is stopped for the rest."""
     away_ns: int = 0
-    """How long the member is cut off, or slow. 0: to the end."""
+    """How long the member is cut off, slow, or away. 0: until the end."""
     lives_ns: int = 0
-    """How long the primary's clients continue to write after the fault, which it survives. 0: the primary is killed."""
+    """How long clients continue to write after a fault that the primary survives. 0: the primary is killed."""
     arrival: Arrival | None = None
-    """How a member that left rejoins after `away_ns`; `new`: a member without data joins instead. The primary is killed `failover_ns`
-    after the member has fully joined, so that all rows must be on the member."""
+    """How a member that left rejoins after `away_ns`. `new`: a member without data joins in its place. The primary is killed
+    `failover_ns` after the member has fully joined, so that all rows must be on the member."""
 
 
-_GOES_ON_S = 60.0
-"""Time limit for a cluster to continue without a member: by default it expels one after 5 to 10 s."""
-BREAKS: dict[str, Break] = {
-    "kill-primary": Break(),
-    "cut": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS),
-    "cut-to-replica": Break(cut=("to_client",), failover_ns=FAILOVER_NS),
-    "cut-to-primary": Break(cut=("to_server",), failover_ns=FAILOVER_NS),
-    "stop-replica": Break(stops_receiving=True, failover_ns=FAILOVER_NS),
-    "cut-off-primary": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS, members=(0,)),
-    "partition": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS, members=(0, 1)),
-    "cut-off-member": Break(cut=DIRECTIONS, members=(-1,), lives_ns=20_000_000_000),
-    "member-returns": Break(cut=DIRECTIONS, members=(-1,), away_ns=3_000_000_000, lives_ns=10_000_000_000),
-    "member-restarts": Break(members=(-1,), away_ns=3_000_000_000, failover_ns=FAILOVER_NS, arrival="returns"),
-    "member-joins": Break(members=(-1,), failover_ns=FAILOVER_NS, arrival="new"),
-    "slow-member": Break(members=(-1,), runs=0.1, away_ns=10_000_000_000, lives_ns=15_000_000_000),
+_EXPEL_LIMIT_S = 60.0
+"""Time limit for a cluster to continue without a member. By default it expels an unreachable member after 5 to 10 s."""
+FAULTS: dict[str, FaultKind] = {
+    "kill-primary": FaultKind(),
+    "cut": FaultKind(cut=DIRECTIONS, failover_ns=FAILOVER_NS),
+    "cut-to-replica": FaultKind(cut=("to_client",), failover_ns=FAILOVER_NS),
+    "cut-to-primary": FaultKind(cut=("to_server",), failover_ns=FAILOVER_NS),
+    "stop-replica": FaultKind(stops_receiving=True, failover_ns=FAILOVER_NS),
+    "cut-off-primary": FaultKind(cut=DIRECTIONS, failover_ns=FAILOVER_NS, members=(0,)),
+    "partition": FaultKind(cut=DIRECTIONS, failover_ns=FAILOVER_NS, members=(0, 1)),
+    "cut-off-member": FaultKind(cut=DIRECTIONS, members=(-1,), lives_ns=20_000_000_000),
+    "member-returns": FaultKind(cut=DIRECTIONS, members=(-1,), away_ns=3_000_000_000, lives_ns=10_000_000_000),
+    "member-restarts": FaultKind(members=(-1,), away_ns=3_000_000_000, failover_ns=FAILOVER_NS, arrival="returns"),
+    "member-joins": FaultKind(members=(-1,), failover_ns=FAILOVER_NS, arrival="new"),
+    "slow-member": FaultKind(members=(-1,), runs=0.1, away_ns=10_000_000_000, lives_ns=15_000_000_000),
 }
 
 
 @dataclass(frozen=True)
-class Broken:
+class FaultTimeline:
     """Monotonic times of a fault."""
 
     fault_ns: int
-    """Right before the first action."""
+    """Right before the first action of the fault."""
     in_force_ns: int
-    """When all actions were done."""
+    """When all actions of the fault were done."""
     dead_ns: int
     """Right before the primary was killed."""
     mended_ns: int | None = None
-    """When the member's fault was removed, or it had joined. None: never."""
+    """When the member's fault was removed, or when the member had joined. None: never."""
     back_ns: int | None = None
-    """Time from then (of one that joined: from its server's start) until it was a full member again. None: not within `_GOES_ON_S`."""
+    """Time from `mended_ns` until it was a full member again; for a member that joined, from the start of its server. None: not
+    within `_EXPEL_LIMIT_S`."""
     joined: JoinRecord | None = None
     """Record of a member that left and joined. The fault was in force while it joined."""
 
 
 @runtime_checkable
 class Replicated(Protocol):
-    """A stage whose server may be a primary with replicas, which a fault can break."""
+    """A trial environment whose server may be a primary with replicas, into which a fault can be injected."""
 
     @property
-    def pair(self) -> Pair | None:
+    def replica_set(self) -> ReplicaSet | None:
         """The primary and its replicas. None: no replication."""
         ...
 
 
 # A node that leaves and joins. Its bytes are all that it received over its links from the start of its server until it was a full
-# member, the load's writes included. They are counted twice: by the kernel at the senders' interfaces, and by the links themselves.
+# member, including the load's writes. They are counted in two ways: by the kernel at the senders' interfaces, and by the links.
 
-JOINS_S = 300.0
+JOIN_TIMEOUT_S = 300.0
 """Time limit for a node to become a full member again."""
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinResult:
     began_ns: int
     """Monotonic time at which its server was started."""
     ended_ns: int
@@ -234,120 +240,121 @@ def leave(member: Member) -> None:
     member.server.shut_down()
 
 
-def join(pair: Pair, member: Member, arrival: Arrival) -> Joined:
+def join(replica_set: ReplicaSet, member: Member, arrival: Arrival) -> JoinResult:
     """Start the member again and wait until it is a full member. Raises LabError, ServerCrashed."""
     assert member.seed is not None, "faults are the laboratory's"
-    wires = pair.wires_around([member])
-    before, began_ns = _came(wires), time.monotonic_ns()
-    how = pair.dialect.arrive(member, replace(member.seed, arrival=arrival), JOINS_S)
+    links = replica_set.links_around([member])
+    before, began_ns = _traffic_to_node(links), time.monotonic_ns()
+    how = replica_set.dialect.arrive(member, replace(member.seed, arrival=arrival), JOIN_TIMEOUT_S)
     ended_ns = time.monotonic_ns()
-    came = {name: count - before[name] for name, count in _came(wires).items()}
-    name, most = max(came.items(), key=lambda item: item[1].wire)
-    wire = next(wire for wire in wires if wire.name == name)
-    (donor,) = set(pair.ends_of(wire)) - {member.name}
+    traffic = {name: count - before[name] for name, count in _traffic_to_node(links).items()}
+    name, donor_traffic = max(traffic.items(), key=lambda item: item[1].link)
+    link = next(link for link in links if link.name == name)
+    (donor,) = set(replica_set.ends_of(link)) - {member.name}
     record = JoinRecord(
         how=how,
         took_ns=ended_ns - began_ns,
-        received_bytes=sum(count.kernel for count in came.values()),
-        wire_bytes=sum(count.wire for count in came.values()),
+        received_bytes=sum(count.kernel for count in traffic.values()),
+        wire_bytes=sum(count.link for count in traffic.values()),
         donor=donor,
-        donor_wire_bytes=most.wire,
-        segments=sum(count.segments for count in came.values()),
-        packets=sum(count.packets for count in came.values()),
+        donor_wire_bytes=donor_traffic.link,
+        segments=sum(count.segments for count in traffic.values()),
+        packets=sum(count.packets for count in traffic.values()),
     )
-    return Joined(began_ns, ended_ns, record)
+    return JoinResult(began_ns, ended_ns, record)
 
 
-class _Count(NamedTuple):
-    """Traffic of one link to the node."""
+class _LinkTraffic(NamedTuple):
+    """Traffic to the node over one link. `kernel` and `link` are bytes, as each of the two counts them."""
 
     kernel: int
-    wire: int
+    link: int
     segments: int
     packets: int
 
-    def __sub__(self, before: _Count) -> _Count:
-        return _Count(*(now - then for now, then in zip(self, before, strict=True)))
+    def __sub__(self, before: _LinkTraffic) -> _LinkTraffic:
+        return _LinkTraffic(*(now - then for now, then in zip(self, before, strict=True)))
 
 
-def _came(wires: Sequence[Wire]) -> dict[str, _Count]:
+def _traffic_to_node(links: Sequence[ReplicationLink]) -> dict[str, _LinkTraffic]:
     """Traffic to the node, by link. The node is the last member, and so the client of each of its links."""
-    found = {}
-    for wire in wires:
-        sent, crossed = wire.sent_bytes(), wire.counters()
-        assert sent is not None and crossed is not None, "faults are the laboratory's"
-        down = crossed.to_client
-        found[wire.name] = _Count(sent, down.wire_bytes, down.segments, down.packets)
-    return found
+    traffic = {}
+    for link in links:
+        sent_bytes, counters = link.sent_bytes(), link.counters()
+        assert sent_bytes is not None and counters is not None, "faults are the laboratory's"
+        to_node = counters.to_client
+        traffic[link.name] = _LinkTraffic(sent_bytes, to_node.wire_bytes, to_node.segments, to_node.packets)
+    return traffic
 
 
-def break_pair(
-    pair: Pair, done: Break, pause: Callable[[int], None], ledger: ExitStack
-) -> tuple[Broken, Writers | None]:
-    """Apply the fault; returns its times, and for a cluster the clients that then write at its other nodes. `pause` waits for that
-    many nanoseconds. The caller restores the links. Raises LabError, LinkFailed."""
-    apart = _apart(pair, done)
-    member = next(iter(apart), None)
-    if member is not None and done.arrival is not None:
-        return _join(pair, member, done, pause, ledger)
+def apply_fault(
+    replica_set: ReplicaSet, kind: FaultKind, pause: Callable[[int], None], stack: ExitStack
+) -> tuple[FaultTimeline, Writers | None]:
+    """Apply the fault. Returns its times, and for a cluster the clients that then write at its other nodes. `pause` waits under load
+    for a number of nanoseconds. The caller restores the links. Raises LabError, LinkFailed."""
+    affected = _affected_members(replica_set, kind)
+    member = next(iter(affected), None)
+    if member is not None and kind.arrival is not None:
+        return _restart_member(replica_set, member, kind, pause, stack)
     fault_ns = time.monotonic_ns()
-    for wire in (pair.wires_around(apart) if apart else pair.wires) if done.cut else ():
-        wire.cut(done.cut)
-    slowed = ledger.enter_context(ExitStack())
-    if member is not None and done.runs < 1:
-        slowed.enter_context(slow(member.server.pid, done.runs))
-    for replica in pair.replicas if done.stops_receiving else ():
-        pair.dialect.stop_receiving(replica, _STOPS_S)
+    for link in (replica_set.links_around(affected) if affected else replica_set.links) if kind.cut else ():
+        link.cut(kind.cut)
+    slowed = stack.enter_context(ExitStack())
+    if member is not None and kind.runs < 1:
+        slowed.enter_context(slow(member.server.pid, kind.runs))
+    for replica in replica_set.replicas if kind.stops_receiving else ():
+        replica_set.dialect.stop_receiving(replica, _RECEIVER_STOP_TIMEOUT_S)
     in_force_ns = time.monotonic_ns()
-    others = Writers(pair) if pair.spec.cluster else None
-    if others is not None:
-        ledger.callback(others.finish)
-        if done.failover_ns:
-            others.await_commit(in_force_ns, _GOES_ON_S)
+    writers = Writers(replica_set) if replica_set.spec.cluster else None
+    if writers is not None:
+        stack.callback(writers.finish)
+        if kind.failover_ns:
+            writers.await_commit(in_force_ns, _EXPEL_LIMIT_S)
     mended_ns = back_ns = None
-    if member is not None and done.away_ns:
-        pause(done.away_ns)
-        mend(pair, done)
+    if member is not None and kind.away_ns:
+        pause(kind.away_ns)
+        mend(replica_set, kind)
         slowed.close()
         mended_ns = time.monotonic_ns()
-        back_ns = _came_back(member, mended_ns)
-    if done.failover_ns:
-        pause(done.failover_ns)
+        back_ns = _await_full_member(member, mended_ns)
+    if kind.failover_ns:
+        pause(kind.failover_ns)
     dead_ns = time.monotonic_ns()
-    if not done.lives_ns:
-        pair.primary.server.kill()
-    if not (done.cut or done.stops_receiving or done.lives_ns):
+    if not kind.lives_ns:
+        replica_set.primary.server.kill()
+    if not (kind.cut or kind.stops_receiving or kind.lives_ns):
         in_force_ns = time.monotonic_ns()
-    if others is not None and not done.lives_ns:
-        others.await_commit(dead_ns, _GOES_ON_S)
-    return Broken(fault_ns, in_force_ns, dead_ns, mended_ns, back_ns), others
+    if writers is not None and not kind.lives_ns:
+        writers.await_commit(dead_ns, _EXPEL_LIMIT_S)
+    return FaultTimeline(fault_ns, in_force_ns, dead_ns, mended_ns, back_ns), writers
 
 
-def _apart(pair: Pair, done: Break) -> tuple[Member, ...]:
-    return tuple(pair.members[number] for number in done.members)
+def _affected_members(replica_set: ReplicaSet, kind: FaultKind) -> tuple[Member, ...]:
+    return tuple(replica_set.members[number] for number in kind.members)
 
 
-def _join(
-    pair: Pair, member: Member, done: Break, pause: Callable[[int], None], ledger: ExitStack
-) -> tuple[Broken, Writers]:
+def _restart_member(
+    replica_set: ReplicaSet, member: Member, kind: FaultKind, pause: Callable[[int], None], stack: ExitStack
+) -> tuple[FaultTimeline, Writers]:
     """Let the member leave and join, then kill the primary."""
-    assert done.arrival is not None
+    assert kind.arrival is not None
     fault_ns = time.monotonic_ns()
-    others = Writers(pair)
-    ledger.callback(others.finish)
+    writers = Writers(replica_set)
+    stack.callback(writers.finish)
     leave(member)
-    pause(done.away_ns)
-    joined = join(pair, member, done.arrival)
-    pause(done.failover_ns)
+    pause(kind.away_ns)
+    joined = join(replica_set, member, kind.arrival)
+    pause(kind.failover_ns)
     dead_ns = time.monotonic_ns()
-    pair.primary.server.kill()
-    others.await_commit(dead_ns, _GOES_ON_S)
+    replica_set.primary.server.kill()
+    writers.await_commit(dead_ns, _EXPEL_LIMIT_S)
     back_ns = joined.record.took_ns
-    return Broken(fault_ns, joined.began_ns, dead_ns, joined.ended_ns, back_ns, joined.record), others
+    return FaultTimeline(fault_ns, joined.began_ns, dead_ns, joined.ended_ns, back_ns, joined.record), writers
 
 
-def _came_back(member: Member, since_ns: int) -> int | None:
-    """Time from `since_ns` until the member is a full one again; None: too long. A member outside its cluster may refuse queries."""
+def _await_full_member(member: Member, since_ns: int) -> int | None:
+    """Time from `since_ns` until the member is a full member again. None: it took too long. A member outside its cluster may refuse
+    queries."""
 
     def is_whole() -> bool:
         with suppress(LabError):
@@ -356,30 +363,30 @@ def _came_back(member: Member, since_ns: int) -> int | None:
         return False
 
     with suppress(LabError):
-        wait_for(is_whole, _GOES_ON_S, lambda: f"{member.name} did not come back")
+        wait_for(is_whole, _EXPEL_LIMIT_S, lambda: f"{member.name} did not come back")
         return time.monotonic_ns() - since_ns
     return None
 
 
-_PERIOD_S = 0.1
+_STOP_PERIOD_S = 0.1
 
 
 @contextmanager
 def slow(pid: int, runs: float) -> Iterator[None]:
-    """Stop and continue a child process periodically until the context ends. `runs`: share of each period in which it runs, above 0
-    and below 1."""
+    """Slow a child process down until the context ends, by stopping and continuing it periodically. `runs`: share of each period in
+    which it runs, above 0 and below 1."""
     assert 0 < runs < 1, "else it would be stopped for ever, or never"
     ended = threading.Event()
 
-    def stutter() -> None:
+    def stop_and_continue() -> None:
         with suppress(ProcessLookupError):
             while not ended.is_set():
                 os.kill(pid, signal.SIGSTOP)
-                ended.wait(_PERIOD_S * (1 - runs))
+                ended.wait(_STOP_PERIOD_S * (1 - runs))
                 os.kill(pid, signal.SIGCONT)
-                ended.wait(_PERIOD_S * runs)
+                ended.wait(_STOP_PERIOD_S * runs)
 
-    thread = threading.Thread(target=stutter, daemon=True)
+    thread = threading.Thread(target=stop_and_continue, daemon=True)
     thread.start()
     try:
         yield
@@ -388,14 +395,14 @@ def slow(pid: int, runs: float) -> Iterator[None]:
         thread.join()
 
 
-def mend(pair: Pair, done: Break) -> None:
+def mend(replica_set: ReplicaSet, kind: FaultKind) -> None:
     """Restore all links, so that nothing stays cut for the next trial. Raises LinkFailed."""
-    for wire in pair.wires if done.cut else ():
-        wire.mend()
+    for link in replica_set.links if kind.cut else ():
+        link.mend()
 
 
 LOST_KEYS_KEPT = 20
-_NAMED = 3
+_MAX_KEYS_NAMED = 3
 """Maximum number of keys named in a void trial's reason."""
 
 
@@ -410,12 +417,13 @@ class Survivor:
 
 
 @dataclass(frozen=True)
-class Before:
-    """Facts known right before the fault."""
+class StateBeforeFault:
+    """The state right before the fault."""
 
     window_ns: int
-    """Monotonic time at which the measured window had begun."""
+    """Monotonic time at which the measured window began."""
     behind: int | None
+    """Number of transactions that the replica had not applied. None: unknown."""
     applied: int | None
     """Transactions that the replica had applied since the load began."""
     cpus: CpuShares | None
@@ -425,37 +433,45 @@ class Before:
 
 
 def crash_record(
-    fault: str, broken: Broken, before: Before, log: KeyLog, seen: KeyLog, watched_ns: int, survivor: Survivor
+    fault: str,
+    timeline: FaultTimeline,
+    before: StateBeforeFault,
+    log: KeyLog,
+    watcher_log: KeyLog,
+    watched_ns: int,
+    survivor: Survivor,
 ) -> CrashRecord:
-    """The record of a crash. Raises LabError when the logs give no sound account, see `check`."""
+    """The record of a crash. Raises LabError if the logs contradict each other, see `check`."""
     acknowledged, acknowledged_ns = log.ended(KeyOutcome.ACKNOWLEDGED)
     client = ClientLog(log.keys(KeyOutcome.ACKNOWLEDGED), log.keys(KeyOutcome.REFUSED), log.keys(KeyOutcome.UNKNOWN))
-    found = account([client], survivor.keys)
-    check(found)
-    others = visible(*seen.ended(KeyOutcome.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys))
-    lost_ns = np.sort(acknowledged_ns[np.isin(acknowledged, found.lost)])
-    in_window = (acknowledged_ns > before.window_ns) & (acknowledged_ns <= broken.fault_ns)
-    since_load_ns = broken.fault_ns - log.origin_ns
+    comparison = compare_keys([client], survivor.keys)
+    check(comparison)
+    visibility = compare_visibility(
+        *watcher_log.ended(KeyOutcome.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys)
+    )
+    lost_ns = np.sort(acknowledged_ns[np.isin(acknowledged, comparison.lost)])
+    in_window = (acknowledged_ns > before.window_ns) & (acknowledged_ns <= timeline.fault_ns)
+    since_load_ns = timeline.fault_ns - log.origin_ns
     return CrashRecord(
         fault=fault,
         fault_ns=since_load_ns,
-        in_force_ns=broken.in_force_ns - log.origin_ns,
-        dead_ns=broken.dead_ns - log.origin_ns,
+        in_force_ns=timeline.in_force_ns - log.origin_ns,
+        dead_ns=timeline.dead_ns - log.origin_ns,
         watched_ns=watched_ns,
-        commits_per_s=int(np.count_nonzero(in_window)) / ((broken.fault_ns - before.window_ns) / 1e9),
-        acknowledged=found.acknowledged,
-        lost=len(found.lost),
-        lost_after=int(np.count_nonzero(lost_ns > broken.fault_ns)),
-        lost_in_force=int(np.count_nonzero(lost_ns > broken.in_force_ns)),
+        commits_per_s=int(np.count_nonzero(in_window)) / ((timeline.fault_ns - before.window_ns) / 1e9),
+        acknowledged=comparison.acknowledged,
+        lost=len(comparison.lost),
+        lost_after=int(np.count_nonzero(lost_ns > timeline.fault_ns)),
+        lost_in_force=int(np.count_nonzero(lost_ns > timeline.in_force_ns)),
         first_lost_ns=int(lost_ns[0]) - log.origin_ns if len(lost_ns) else None,
         refused=len(client.refused),
         unknown=len(client.unknown),
-        applied_unknown=len(found.applied_unknown),
-        applied_refused=len(found.applied_refused),
-        seen=seen.count(KeyOutcome.SEEN),
-        seen_early=len(others.early) + len(others.unacknowledged),
-        seen_early_median_ns=int(np.median(others.early_ns)) if len(others.early) else None,
-        phantoms=len(others.phantoms),
+        applied_unknown=len(comparison.applied_unknown),
+        applied_refused=len(comparison.applied_refused),
+        seen=watcher_log.count(KeyOutcome.SEEN),
+        seen_early=len(visibility.early) + len(visibility.unacknowledged),
+        seen_early_median_ns=int(np.median(visibility.early_ns)) if len(visibility.early) else None,
+        phantoms=len(visibility.phantoms),
         behind_before=before.behind,
         unreceived_before=before.unreceived,
         applied_per_s_before=None if before.applied is None else before.applied / (since_load_ns / 1e9),
@@ -465,209 +481,228 @@ def crash_record(
         promoted=survivor.name,
         promotion_ns=survivor.promotion_ns,
         unapplied=survivor.unapplied,
-        lost_keys=tuple(int(key) for key in found.lost[:LOST_KEYS_KEPT]),
+        lost_keys=tuple(int(key) for key in comparison.lost[:LOST_KEYS_KEPT]),
     )
 
 
-def of_cluster(
-    log: KeyLog, writes: Sequence[Write], broken: Broken, ended_ns: int, cut_off: Set[str], lived: bool = False
+def cluster_fields(
+    log: KeyLog, writes: Sequence[Write], timeline: FaultTimeline, ended_ns: int, cut_off: Set[str], lived: bool = False
 ) -> dict[str, int | float | JoinRecord | None]:
-    """Fields of a cluster's record, from the clients at the primary and at the other nodes. `ended_ns`: when both stopped writing.
-    `cut_off`: names of nodes.
+    """Additional fields of a cluster's record, from the clients at the primary and at the other nodes. `ended_ns`: when all clients
+    had stopped writing. `cut_off`: names of the nodes that were cut off.
 
     `lived`: whether the primary survived the fault, so that its commit rate is meaningful.
     """
     records = log.records[log.records["fate"] == KeyOutcome.ACKNOWLEDGED]
     sent_ns, times = (records[name].astype(np.int64) + log.origin_ns for name in ("sent_ns", "ended_ns"))
-    alone = (sent_ns > broken.in_force_ns) & ("primary" in cut_off)
-    if broken.joined is not None:
-        ended_ns = broken.dead_ns
-    mended_ns = ended_ns if broken.mended_ns is None else broken.mended_ns
-    others = [write.ended_ns for write in writes if write.node not in cut_off or write.ended_ns > mended_ns]
-    meanwhile = np.count_nonzero((times > broken.in_force_ns) & (times <= mended_ns))
-    times = np.sort(np.concatenate([times[~alone], np.array([*others, ended_ns], np.int64)]))
+    isolated = (sent_ns > timeline.in_force_ns) & ("primary" in cut_off)
+    if timeline.joined is not None:
+        ended_ns = timeline.dead_ns
+    mended_ns = ended_ns if timeline.mended_ns is None else timeline.mended_ns
+    elsewhere = [write.ended_ns for write in writes if write.node not in cut_off or write.ended_ns > mended_ns]
+    meanwhile = np.count_nonzero((times > timeline.in_force_ns) & (times <= mended_ns))
+    times = np.sort(np.concatenate([times[~isolated], np.array([*elsewhere, ended_ns], np.int64)]))
     times = times[times <= ended_ns]
-    last = max(int(np.searchsorted(times, broken.fault_ns)) - 1, 0)
+    last_before_fault = max(int(np.searchsorted(times, timeline.fault_ns)) - 1, 0)
     return {
-        "stall_ns": int(np.diff(times[last:]).max(initial=0)),
-        "by_itself": int(np.count_nonzero(alone)) + len(writes) - len(others),
-        "meanwhile_per_s": meanwhile / ((mended_ns - broken.in_force_ns) / 1e9) if lived else None,
-        "back_ns": broken.back_ns,
-        "joined": broken.joined,
+        "stall_ns": int(np.diff(times[last_before_fault:]).max(initial=0)),
+        "by_itself": int(np.count_nonzero(isolated)) + len(writes) - len(elsewhere),
+        "meanwhile_per_s": meanwhile / ((mended_ns - timeline.in_force_ns) / 1e9) if lived else None,
+        "back_ns": timeline.back_ns,
+        "joined": timeline.joined,
     }
 
 
-def check(found: Account) -> None:
-    """Check that an account is sound. Raises LabError, naming keys."""
-    wrong = [
-        (found.strangers, "rows of the survivor that no client inserted"),
-        (found.duplicates, "keys that are on the survivor more than once"),
-        (found.repeated, "keys that were inserted more than once"),
+def check(comparison: KeyComparison) -> None:
+    """Check that a comparison is sound. Raises LabError, which names some of the keys."""
+    problems = [
+        (comparison.uninserted, "rows of the survivor that no client inserted"),
+        (comparison.duplicates, "keys that are on the survivor more than once"),
+        (comparison.repeated, "keys that were inserted more than once"),
     ]
-    parts = [
-        f"{len(keys)} {what} ({', '.join(str(key) for key in keys[:_NAMED])})" for keys, what in wrong if len(keys)
+    phrases = [
+        f"{len(keys)} {what} ({', '.join(str(key) for key in keys[:_MAX_KEYS_NAMED])})"
+        for keys, what in problems
+        if len(keys)
     ]
-    if parts:
-        raise LabError(f"no account can be made of this crash: {'; '.join(parts)}")
+    if phrases:
+        raise LabError(f"no account can be made of this crash: {'; '.join(phrases)}")
 
 
-_BEYOND_NS = 20_000_000_000
-"""How much longer the load would continue after the fault if its server did not die."""
+_LOAD_MARGIN_NS = 20_000_000_000
+"""How long the load would continue after the failover if its server did not die."""
 _QUIET_S, _QUIET_RTTS = 0.3, 4
-"""If nothing has arrived for this long after the primary's death, nothing more will."""
-_ARRIVED_S = 60.0
+"""If nothing has arrived at a replica for this long after the primary's death, nothing more will: a fixed time plus round trips."""
+_ARRIVAL_TIMEOUT_S = 60.0
 _POLL_S = 0.01
-_KEYS_S = 120.0
+_KEYS_QUERY_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
 class FaultContext:
-    """The pair of a trial with a fault, and its clients."""
+    """The primary and replicas of a trial with a fault, and its clients."""
 
-    pair: Pair
+    replica_set: ReplicaSet
     launcher: Launcher
     """Starts clients."""
     rtt_ns: int
-    """RTT to the replica, at rest."""
+    """RTT to the replica that a commit waits for, at rest."""
     measure: Measure
     on_event: Callable[[Event], None]
 
     @property
     def logs(self) -> Path:
-        """A directory for logs that is removed with the pair, but outlives its primary."""
-        return self.pair.primary.server.socket.parent
+        """A directory for logs. It outlives the primary, and is removed together with the replica set."""
+        return self.replica_set.primary.server.socket.parent
 
 
 @dataclass
-class Crashed:
+class CrashResult:
     """Result of a crash."""
 
     record: CrashRecord
     outcome: LoadOutcome
     receipt: dict[str, Any]
-    """Facts verified before the fault, and the definition of the fault."""
+    """The facts about replication that were verified before the fault, and the definition of the fault."""
 
 
-def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) -> Crashed:
-    """Run a load with a fault `after_ns` after the beginning of the measured window. Raises LabError, EngineError when no account can
-    be made, for example because semi-synchronous replication had fallen back before, or no server can take over."""
-    pair, done = context.pair, BREAKS[fault]
+def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) -> CrashResult:
+    """Run a load with a fault `after_ns` after the beginning of the measured window. Raises LabError, EngineError if the losses cannot
+    be determined, for example because semi-synchronous replication had fallen back before, or no server can take over."""
+    replica_set, kind = context.replica_set, FAULTS[fault]
     changes: dict[str, Any] = {"observe": ()}  # CPU time is read at the end, when the server is gone
-    if pair.spec.cluster:
+    if replica_set.spec.cluster:
         changes["ignore_errors"] = "all"  # a node that is cut off refuses commits, which must not end the load
-    beyond_ns = done.lives_ns or done.failover_ns + _BEYOND_NS + pair.spec.cluster * int(_GOES_ON_S * 1e9)
-    if done.arrival is not None:
-        beyond_ns += done.away_ns + int(JOINS_S * 1e9)
-    wanted = logged(job.model_copy(update=changes), context.logs / "keys", after_ns + beyond_ns)
-    load = UnderLoad(wanted, context.logs / "keys", kill=pair.primary.server.kill)
-    with ExitStack() as ledger:
-        watcher = watch_keys(wanted, context.logs / "seen", context.launcher, ledger)
-        begun = pair.snapshot()
-        lag = LagWatch(pair, beats=not pair.spec.needed)  # a heartbeat would be one more commit that others wait behind
-        ledger.callback(lag.finish)
-        ledger.callback(load.abandon)
+    extra_ns = kind.lives_ns or kind.failover_ns + _LOAD_MARGIN_NS + replica_set.spec.cluster * int(
+        _EXPEL_LIMIT_S * 1e9
+    )
+    if kind.arrival is not None:
+        extra_ns += kind.away_ns + int(JOIN_TIMEOUT_S * 1e9)
+    logged_job = with_key_log(job.model_copy(update=changes), context.logs / "keys", after_ns + extra_ns)
+    load = BackgroundLoad(logged_job, context.logs / "keys", kill=replica_set.primary.server.kill)
+    with ExitStack() as stack:
+        watcher = watch_keys(logged_job, context.logs / "seen", context.launcher, stack)
+        first_snapshot = replica_set.snapshot()
+        # Where commits wait for an acknowledgement, a heartbeat would be one more commit that others queue behind.
+        lag = LagWatch(replica_set, beats=not replica_set.spec.needed)
+        stack.callback(lag.finish)
+        stack.callback(load.abandon)
         load.start(context.measure, context.launcher, context.on_event)
         load.await_window()
-        cpus = CpuWatch([replica.server.pid for replica in pair.replicas])
+        cpus = CpuWatch([replica.server.pid for replica in replica_set.replicas])
         load.pause_until(after_ns)
         cpus_before = cpus.finish()
-        had = [
-            _has(pair, replica) for replica in pair.replicas
-        ]  # before the primary: transactions that arrive in between are not subtracted
-        last = pair.snapshot()
-        if unlike := violations(pair.spec, begun, last):
-            raise LabError("replication was not as configured before the fault: " + "; ".join(unlike))
-        ledger.callback(mend, pair, done)
-        broken, others = break_pair(
-            pair, done, partial(load.pause, until="the primary, which lived on after the fault, was killed"), ledger
-        )
+        # Replicas are queried before the primary: transactions that arrive in between are not subtracted.
+        replica_positions = [_received_and_applied(replica_set, replica) for replica in replica_set.replicas]
+        last_snapshot = replica_set.snapshot()
+        if mismatches := violations(replica_set.spec, first_snapshot, last_snapshot):
+            raise LabError("replication was not as configured before the fault: " + "; ".join(mismatches))
+        stack.callback(mend, replica_set, kind)
+        pause = partial(load.pause, until="the primary, which lived on after the fault, was killed")
+        timeline, writers = apply_fault(replica_set, kind, pause, stack)
         outcome = load.finish()
-        ended_ns, writes = time.monotonic_ns(), None if others is None else others.finish()
-        samples = _before(lag, broken)
-        survivor = _take_over(pair, _reached(pair, done), whole=bool(done.away_ns) and done.arrival is None)
-        if done.lives_ns:
-            broken = replace(broken, dead_ns=time.monotonic_ns())
-            for member in pair.members:  # one without its cluster would take minutes to stop
+        ended_ns, writes = time.monotonic_ns(), None if writers is None else writers.finish()
+        samples = _samples_before_fault(lag, timeline)
+        survivor = _take_over(
+            replica_set, _failover_candidates(replica_set, kind), whole=bool(kind.away_ns) and kind.arrival is None
+        )
+        if kind.lives_ns:
+            timeline = replace(timeline, dead_ns=time.monotonic_ns())
+            for member in replica_set.members:  # a member without its cluster would take minutes to shut down
                 member.server.kill()
         seen, watched = watcher.finish()
-    before = Before(
+    before = StateBeforeFault(
         window_ns=load.began_ns,
-        **_replica_before(pair, begun.position, last.position, had),
+        **_replica_before(replica_set, first_snapshot.position, last_snapshot.position, replica_positions),
         heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
         rtt_ns=context.rtt_ns,
         cpus=cpus_before,
     )
     log = load.keys()
-    check_waited(context, log, broken.fault_ns)
-    record = crash_record(fault, broken, before, log, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
+    check_waited(context, log, timeline.fault_ns)
+    record = crash_record(fault, timeline, before, log, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
     if writes is not None:
-        cut_off = {member.name for member in _apart(pair, done)} if done.cut else set()
-        lived = bool(done.lives_ns) or done.arrival is not None
-        record = record.model_copy(update=of_cluster(log, writes, broken, ended_ns, cut_off, lived))
-    return Crashed(record, outcome, receipt(pair, begun, last) | {"fault": asdict(done)})
+        cut_off = {member.name for member in _affected_members(replica_set, kind)} if kind.cut else set()
+        lived = bool(kind.lives_ns) or kind.arrival is not None
+        record = record.model_copy(update=cluster_fields(log, writes, timeline, ended_ns, cut_off, lived))
+    return CrashResult(record, outcome, receipt(replica_set, first_snapshot, last_snapshot) | {"fault": asdict(kind)})
 
 
-def _reached(pair: Pair, done: Break) -> Sequence[Member]:
-    """The nodes that may take over: those that were not cut off, or only the member that joined, to check that it has everything."""
-    apart = _apart(pair, done)
-    return apart if done.arrival is not None else [each for each in pair.replicas if each not in apart]
+def _failover_candidates(replica_set: ReplicaSet, kind: FaultKind) -> Sequence[Member]:
+    """The nodes that may take over: those that were not cut off. If a member joined, only that member, to check that it has all
+    data."""
+    affected = _affected_members(replica_set, kind)
+    return (
+        affected
+        if kind.arrival is not None
+        else [replica for replica in replica_set.replicas if replica not in affected]
+    )
 
 
-def _replica_before(pair: Pair, begun: str, last: str, had: Sequence[tuple[str, str]]) -> dict[str, int | None]:
-    """Fields of `Before` about the replicas. `had`: the positions that each had received and applied."""
-    lacking = pair.dialect.positions.lacking
-    behind = min((lacking(last, applied) for _, applied in had), default=None)
-    applied = None if behind is None else max(lacking(last, begun) - behind, 0)
-    return {"behind": behind, "applied": applied, "unreceived": _unreceived(pair, last, [one for one, _ in had])}
+def _replica_before(
+    replica_set: ReplicaSet, first_position: str, last_position: str, replica_positions: Sequence[tuple[str, str]]
+) -> dict[str, int | None]:
+    """Fields of `StateBeforeFault` about the replicas. `replica_positions`: the positions that each had received and applied."""
+    lacking = replica_set.dialect.positions.lacking
+    behind = min((lacking(last_position, applied) for _, applied in replica_positions), default=None)
+    applied = None if behind is None else max(lacking(last_position, first_position) - behind, 0)
+    return {
+        "behind": behind,
+        "applied": applied,
+        "unreceived": _unreceived(replica_set, last_position, [received for received, _ in replica_positions]),
+    }
 
 
-def _unreceived(pair: Pair, position: str, received: Sequence[str]) -> int | None:
-    """Number of transactions that no replica has received; None: unknown."""
-    positions = pair.dialect.positions
+def _unreceived(replica_set: ReplicaSet, position: str, received: Sequence[str]) -> int | None:
+    """Number of transactions that no replica has received. None: unknown."""
+    positions = replica_set.dialect.positions
     if not positions.counts_received:
         return None
-    return min((positions.lacking(position, each) for each in received), default=None)
+    return min((positions.lacking(position, replica_position) for replica_position in received), default=None)
 
 
 def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
-    """Check that commits waited for the link: counters can be wrong, but no packet is faster than the link. Raises LabError."""
+    """Check by their latency that commits waited for the link: counters can be wrong, but no packet is faster than the link. Raises
+    LabError."""
     records = log.records[
         (log.records["fate"] == KeyOutcome.ACKNOWLEDGED) & (log.records["ended_ns"] < until_ns - log.origin_ns)
     ]
     if not len(records):
         raise LabError("no commit was acknowledged before the fault", "Is the machine overloaded?")
     p50_ns = int(np.median(records["ended_ns"] - records["sent_ns"]))
-    if too_fast := latency_violation(context.pair.spec, p50_ns, int(context.rtt_ns - rtt_tolerance_ns(context.rtt_ns))):
+    if too_fast := latency_violation(
+        context.replica_set.spec, p50_ns, int(context.rtt_ns - rtt_tolerance_ns(context.rtt_ns))
+    ):
         raise LabError(too_fast)
 
 
-def receipt(pair: Pair, begun: Snapshot, last: Snapshot) -> dict[str, Any]:
-    """Receipt of the same form as without a fault; its window ends right before the fault."""
-    facts = {name: value for name, value in pair.facts.items() if name != "proof"}
-    return facts | {"window": window_facts(begun, last)}
+def receipt(replica_set: ReplicaSet, first_snapshot: Snapshot, last_snapshot: Snapshot) -> dict[str, Any]:
+    """The receipt of replication, in the same form as without a fault. Its window ends right before the fault."""
+    facts = {name: value for name, value in replica_set.facts.items() if name != "proof"}
+    return facts | {"window": window_facts(first_snapshot, last_snapshot)}
 
 
-def _before(lag: LagWatch, broken: Broken) -> list[LagSample]:
-    return [sample for sample in lag.finish() if sample.at_ns <= broken.fault_ns]
+def _samples_before_fault(lag: LagWatch, timeline: FaultTimeline) -> list[LagSample]:
+    return [sample for sample in lag.finish() if sample.at_ns <= timeline.fault_ns]
 
 
-def _take_over(pair: Pair, reached: Sequence[Member], *, whole: bool) -> Survivor:
-    """Promote the most advanced of `reached`, once all data in transit has arrived. `whole`: no member is gone, so none is promoted.
-    Raises LabError."""
-    for replica in reached:
-        await_arrived(pair, replica)
-    best = most_advanced(pair, reached)
+def _take_over(replica_set: ReplicaSet, candidates: Sequence[Member], *, whole: bool) -> Survivor:
+    """Promote the most advanced of `candidates`, once all data in transit has arrived. `whole`: the cluster is complete again, so
+    nothing is promoted. Raises LabError."""
+    for replica in candidates:
+        await_arrived(replica_set, replica)
+    survivor = most_advanced(replica_set, candidates)
     if whole:
-        return Survivor(best.name, keys_of(best), promotion_ns=0, unapplied=0)
-    promoted = promote(best)
-    return Survivor(best.name, keys_of(best), promoted.took_ns, promoted.unapplied)
+        return Survivor(survivor.name, keys_of(survivor), promotion_ns=0, unapplied=0)
+    promoted = promote(survivor)
+    return Survivor(survivor.name, keys_of(survivor), promoted.took_ns, promoted.unapplied)
 
 
-def await_arrived(pair: Pair, replica: Member) -> None:
-    """Wait for data that a dead primary's kernel still delivers, until the connection ends or nothing arrives for a few round trips.
-    Raises LabError."""
-    quiet_s = _QUIET_S + _QUIET_RTTS * max((wire.rtt_ns for wire in pair.wires), default=0) / 1e9
-    deadline = time.monotonic() + _ARRIVED_S
+def await_arrived(replica_set: ReplicaSet, replica: Member) -> None:
+    """Wait until the kernel of the dead primary has delivered what it had to send: the connection ends, or nothing arrives for a few
+    round trips. Raises LabError."""
+    quiet_s = _QUIET_S + _QUIET_RTTS * max((link.rtt_ns for link in replica_set.links), default=0) / 1e9
+    deadline = time.monotonic() + _ARRIVAL_TIMEOUT_S
     received, since = "", time.monotonic()
     while time.monotonic() < deadline:
         state = replica.replica_state()
@@ -678,22 +713,22 @@ def await_arrived(pair: Pair, replica: Member) -> None:
         elif time.monotonic() - since > quiet_s:
             return
         time.sleep(_POLL_S)
-    raise LabError(f"{replica.name} went on receiving for {_ARRIVED_S:.0f} s after its primary had died")
+    raise LabError(f"{replica.name} went on receiving for {_ARRIVAL_TIMEOUT_S:.0f} s after its primary had died")
 
 
-def most_advanced(pair: Pair, reached: Sequence[Member]) -> Member:
-    """The replica that lacks the fewest of the others' transactions."""
-    received = {replica.name: _received(replica) for replica in reached}
+def most_advanced(replica_set: ReplicaSet, candidates: Sequence[Member]) -> Member:
+    """The replica that lacks the fewest of the transactions that the other replicas have received."""
+    received = {replica.name: _received(replica) for replica in candidates}
 
-    def lacks(replica: Member) -> int:
-        return sum(pair.dialect.positions.lacking(other, received[replica.name]) for other in received.values())
+    def count_lacking(replica: Member) -> int:
+        return sum(replica_set.dialect.positions.lacking(other, received[replica.name]) for other in received.values())
 
-    return min(reached, key=lacks)
+    return min(candidates, key=count_lacking)
 
 
-def _has(pair: Pair, replica: Member) -> tuple[str, str]:
-    """Positions received and applied."""
-    return _received(replica), replica.position(pair.dialect.applied_sql)
+def _received_and_applied(replica_set: ReplicaSet, replica: Member) -> tuple[str, str]:
+    """The positions that a replica has received and applied."""
+    return _received(replica), replica.position(replica_set.dialect.applied_sql)
 
 
 def _received(replica: Member) -> str:
@@ -702,18 +737,18 @@ def _received(replica: Member) -> str:
 
 
 def keys_of(member: Member) -> Keys:
-    """Keys of all rows. Raises LabError."""
-    with member.server.asking(_KEYS_S) as ask:
+    """Keys of all rows on the member. Raises LabError."""
+    with member.server.open_session(_KEYS_QUERY_TIMEOUT_S) as ask:
         rows = ask(f"SELECT id FROM {TABLE}")
     return np.fromiter((row["id"] for row in rows), np.int64, len(rows))
 
 
 EARLIEST = 0.25
-"""Earliest fault, as a share of the plan's measured window; the replica's lag has settled by then."""
+"""Earliest time of a fault, as a share of the plan's measured window. By then the replica's lag is steady."""
 
 
 def fault_after_ns(seed: int, block: int, attempt: int, arm: str, measure_ns: int) -> int:
-    """Time of the fault from the beginning of the measured window: uniformly random in the part of it after `EARLIEST`, so that
+    """Time of the fault, from the beginning of the measured window. It is uniformly random in the part after `EARLIEST`, so that
     crashes do not coincide with periodic work of the servers."""
     rng = random.Random(f"howfar fault of block {block}, attempt {attempt}, of {arm} of seed {seed}")
     return int(measure_ns * (EARLIEST + (1 - EARLIEST) * rng.random()))

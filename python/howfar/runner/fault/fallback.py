@@ -1,4 +1,4 @@
-"""One fallback: under load, the replica's link is cut for longer than the server's timeout, and restored."""
+"""One fallback to asynchronous replication: under load, the replica's link is cut for longer than the server's timeout."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.messages import LoadJob
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, LabError
-from howfar.lab.replication import Pair
-from howfar.lab.replication.dialect import one
-from howfar.lab.replication.proof import after_absence, violations
+from howfar.lab.replication import ReplicaSet
+from howfar.lab.replication.dialect import query_one_row
+from howfar.lab.replication.proof import violations, violations_after_absence
 from howfar.lab.replication.status import Positions, PrimaryEnd
 from howfar.runner.fault.crash import FaultContext, receipt
-from howfar.runner.fault.under_load import UnderLoad, logged
+from howfar.runner.fault.under_load import BackgroundLoad, with_key_log
 from howfar.store.records import FallbackRecord, FallbackSample
 
 INTERVAL_S = 0.1
-_ANSWER_S = 30.0
+_QUERY_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Look:
+class EndsReading:
+    """One poll of the primary and the replica, the two ends of replication."""
+
     at_ns: int
     """Monotonic time at which the primary had answered the query for `end`."""
     end: PrimaryEnd
@@ -40,11 +42,11 @@ class Look:
 
 
 @dataclass
-class Looks:
-    """Polls both ends from a thread; created by `look_at`."""
+class EndsPoller:
+    """Polls both ends from a thread; created by `poll_ends`."""
 
-    pair: Pair
-    seen: list[Look] = field(default_factory=list)
+    replica_set: ReplicaSet
+    readings: list[EndsReading] = field(default_factory=list)
     ended_by: str | None = None
     """Error that ended polling before `finish`; None: no error."""
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -54,40 +56,44 @@ class Looks:
         self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
         self._thread.start()
 
-    def finish(self) -> list[Look]:
+    def finish(self) -> list[EndsReading]:
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(_ANSWER_S + 1)
-        return list(self.seen)
+            self._thread.join(_QUERY_TIMEOUT_S + 1)
+        return list(self.readings)
 
     def _run(self) -> None:
         try:
-            self._look()
+            self._poll()
         except (HowfarError, OSError) as error:
             self.ended_by = str(error)
 
-    def _look(self) -> None:
-        primary, (replica, *_), dialect = self.pair.primary.server, self.pair.replicas, self.pair.dialect
-        with ExitStack() as ledger:
-            on_primary = ledger.enter_context(primary.asking(_ANSWER_S))
-            on_replica = ledger.enter_context(replica.server.asking(_ANSWER_S))
+    def _poll(self) -> None:
+        primary, (replica, *_), dialect = (
+            self.replica_set.primary.server,
+            self.replica_set.replicas,
+            self.replica_set.dialect,
+        )
+        with ExitStack() as stack:
+            on_primary = stack.enter_context(primary.open_session(_QUERY_TIMEOUT_S))
+            on_replica = stack.enter_context(replica.server.open_session(_QUERY_TIMEOUT_S))
             while True:
-                end = dialect.primary_end(on_primary, primary, self.pair.spec)
+                end = dialect.primary_end(on_primary, primary, self.replica_set.spec)
                 at_ns = time.monotonic_ns()
                 if end is None:
                     return
-                position = str(one(on_primary, dialect.position_sql)["position"] or "").replace("\n", "")
+                position = str(query_one_row(on_primary, dialect.position_sql)["position"] or "").replace("\n", "")
                 state = dialect.read_state(on_replica)
-                self.seen.append(Look(at_ns, end, position, None if state is None else state.received))
+                self.readings.append(EndsReading(at_ns, end, position, None if state is None else state.received))
                 if self._stop.wait(INTERVAL_S):
                     return
 
 
-def look_at(pair: Pair) -> Looks:
-    """Start to poll a pair, which must have a replica."""
-    looks = Looks(pair)
-    looks.start()
-    return looks
+def poll_ends(replica_set: ReplicaSet) -> EndsPoller:
+    """Start polling the primary and its first replica."""
+    poller = EndsPoller(replica_set)
+    poller.start()
+    return poller
 
 
 SLICE_NS = 100_000_000
@@ -105,63 +111,70 @@ def fallback_record(
     absence: Absence,
     timeout_ms: int | None,
     log: KeyLog,
-    looks: Sequence[Look],
+    readings: Sequence[EndsReading],
     positions: Positions,
     log_lines: tuple[str, ...],
 ) -> FallbackRecord:
-    """The record of a fallback. Raises LabError when the primary was not semi-synchronous before the replica left."""
+    """The record of a fallback. Raises LabError if the primary was not semi-synchronous before the replica left."""
     origin_ns = log.origin_ns
     _, ended_ns = log.ended(KeyOutcome.ACKNOWLEDGED)
     ended_ns = np.sort(ended_ns)
-    before = [look for look in looks if look.at_ns < absence.left_ns]
+    before = [reading for reading in readings if reading.at_ns < absence.left_ns]
     if not before or not before[-1].end.status or before[-1].end.no_tx > before[0].end.no_tx:
         raise LabError("the primary was not semi-synchronous before the replica left")
-    fell, back = fell_and_back(looks)
+    fell, back = find_fallback(readings)
     return FallbackRecord(
         timeout_ms=timeout_ms,
         left_ns=absence.left_ns - origin_ns,
         returned_ns=absence.returned_ns - origin_ns,
-        reconnected_ns=_since(reconnected(looks, absence, positions), origin_ns),
+        reconnected_ns=_since(find_reconnection(readings, absence, positions), origin_ns),
         stall_ns=longest_gap_ns(ended_ns),
         longest_commit_ns=_longest_commit_ns(log),
-        fell_ns=_since(None if fell is None else looks[fell], origin_ns),
-        back_ns=_since(None if back is None else looks[back], origin_ns),
+        fell_ns=_since(None if fell is None else readings[fell], origin_ns),
+        back_ns=_since(None if back is None else readings[back], origin_ns),
         load_ended_ns=int(ended_ns[-1]) - origin_ns if len(ended_ns) else None,
-        unprotected=unprotected(ended_ns, looks, fell, back),
-        unacknowledged=looks[-1].end.no_tx - looks[0].end.no_tx,
+        unprotected=unprotected(ended_ns, readings, fell, back),
+        unacknowledged=readings[-1].end.no_tx - readings[0].end.no_tx,
         acknowledged=len(ended_ns),
-        samples=tuple(_sample(look, origin_ns, positions) for look in looks),
+        samples=tuple(_sample(reading, origin_ns, positions) for reading in readings),
         commits=slices(ended_ns - origin_ns),
         log_lines=log_lines,
     )
 
 
-def fell_and_back(looks: Sequence[Look]) -> tuple[int | None, int | None]:
-    """Indices of the first look that found the primary asynchronous, and of the first since which it stayed semi-synchronous."""
-    off = [index for index, look in enumerate(looks) if not look.end.status]
+def find_fallback(readings: Sequence[EndsReading]) -> tuple[int | None, int | None]:
+    """Indices of the first reading in which the primary was asynchronous, and of the first one after which it stayed
+    semi-synchronous."""
+    off = [index for index, reading in enumerate(readings) if not reading.end.status]
     if not off:
         return None, None
-    return off[0], off[-1] + 1 if off[-1] + 1 < len(looks) else None
+    return off[0], off[-1] + 1 if off[-1] + 1 < len(readings) else None
 
 
-def unprotected(ended_ns: NDArray[np.int64], looks: Sequence[Look], fell: int | None, back: int | None) -> int:
-    """Number of commits acknowledged after the last look before the fallback, because waiting commits are acknowledged at the
-    fallback, before a look can see it; and up to the first look that found the primary semi-synchronous for good."""
+def unprotected(
+    ended_ns: NDArray[np.int64], readings: Sequence[EndsReading], fell: int | None, back: int | None
+) -> int:
+    """Number of commits acknowledged between two readings: the last one before the fallback, because waiting commits are acknowledged
+    at the fallback, before a reading can show it; and the first one after which the primary stayed semi-synchronous."""
     if fell is None:
         return 0
-    begin_ns = looks[fell - 1].at_ns if fell else looks[fell].at_ns
-    end_ns = looks[back].at_ns if back is not None else np.iinfo(np.int64).max
+    begin_ns = readings[fell - 1].at_ns if fell else readings[fell].at_ns
+    end_ns = readings[back].at_ns if back is not None else np.iinfo(np.int64).max
     return int(np.count_nonzero((ended_ns > begin_ns) & (ended_ns <= end_ns)))
 
 
-def reconnected(looks: Sequence[Look], absence: Absence, positions: Positions) -> Look | None:
-    """The first look after the link was restored in which the replica had received more than before."""
-    away = [look for look in looks if absence.left_ns <= look.at_ns < absence.returned_ns and look.received is not None]
-    had = away[-1].received if away else None
-    if had is None:
+def find_reconnection(readings: Sequence[EndsReading], absence: Absence, positions: Positions) -> EndsReading | None:
+    """The first reading after the link was restored in which the replica had received more than before."""
+    while_absent = [
+        reading
+        for reading in readings
+        if absence.left_ns <= reading.at_ns < absence.returned_ns and reading.received is not None
+    ]
+    received_before = while_absent[-1].received if while_absent else None
+    if received_before is None:
         return None
-    after = (look for look in looks if look.at_ns >= absence.returned_ns and look.received is not None)
-    return next((look for look in after if positions.lacking(look.received or "", had)), None)
+    after = (reading for reading in readings if reading.at_ns >= absence.returned_ns and reading.received is not None)
+    return next((reading for reading in after if positions.lacking(reading.received or "", received_before)), None)
 
 
 def longest_gap_ns(ended_ns: NDArray[np.int64]) -> int:
@@ -170,7 +183,8 @@ def longest_gap_ns(ended_ns: NDArray[np.int64]) -> int:
 
 
 def slices(ended_ns: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """Number of commits in each slice of time, from the beginning of the load."""
+    """Number of commits in each slice of time, as pairs of the slice's start and the number. Times are from the beginning of the
+    load."""
     counts = np.bincount(np.maximum(ended_ns, 0) // SLICE_NS) if len(ended_ns) else np.empty(0, np.int64)
     return tuple((index * SLICE_NS, int(count)) for index, count in enumerate(counts))
 
@@ -180,51 +194,52 @@ def _longest_commit_ns(log: KeyLog) -> int:
     return int((records["ended_ns"] - records["sent_ns"]).max()) if len(records) else 0
 
 
-def _since(look: Look | None, origin_ns: int) -> int | None:
-    return None if look is None else look.at_ns - origin_ns
+def _since(reading: EndsReading | None, origin_ns: int) -> int | None:
+    return None if reading is None else reading.at_ns - origin_ns
 
 
-def _sample(look: Look, origin_ns: int, positions: Positions) -> FallbackSample:
+def _sample(reading: EndsReading, origin_ns: int, positions: Positions) -> FallbackSample:
     return FallbackSample(
-        at_ns=look.at_ns - origin_ns,
-        semi_sync=look.end.status,
-        clients=look.end.clients,
-        waiting=look.end.waiting,
-        acknowledged=look.end.acknowledged,
-        unacknowledged=look.end.no_tx,
-        behind=_behind(look, positions),
+        at_ns=reading.at_ns - origin_ns,
+        semi_sync=reading.end.status,
+        clients=reading.end.clients,
+        waiting=reading.end.waiting,
+        acknowledged=reading.end.acknowledged,
+        unacknowledged=reading.end.no_tx,
+        behind=_behind(reading, positions),
     )
 
 
-def _behind(look: Look, positions: Positions) -> int | None:
-    if look.received is None or not positions.counts_received:
+def _behind(reading: EndsReading, positions: Positions) -> int | None:
+    if reading.received is None or not positions.counts_received:
         return None
-    return positions.lacking(look.position, look.received)
+    return positions.lacking(reading.position, reading.received)
 
 
 LEAVES_NS = 3_000_000_000
 """When the replica leaves, from the beginning of the measured window."""
 AWAY_NS = 7_000_000_000
-"""How long beyond the timeout the primary continues alone before the link is restored."""
-OTHERS_TIMEOUT_MS = 10_000
-"""Default timeout of servers that have one; also used for how long the replica is away from a primary that waits without limit."""
+"""How long after the timeout the link stays cut, while the primary continues alone."""
+DEFAULT_TIMEOUT_MS = 10_000
+"""Default timeout of servers that have one. Also used to choose how long the replica is away from a primary that waits without
+limit."""
 AFTERWARDS_NS = 5_000_000_000
-"""Minimum time in the window for the replica to come back."""
-_BACK_S = 10.0
-"""Time limit after the load for a primary to become semi-synchronous again: some do not while commits never pause."""
+"""Minimum time that the window must leave for the replica to come back."""
+_RECOVERY_TIMEOUT_S = 10.0
+"""Time limit after the load for a primary to become semi-synchronous again. Some primaries do not as long as commits never pause."""
 _POLL_S = 0.05
-LOG_LINES_KEPT = 20
-_LINE_KEPT = 300
+MAX_LOG_LINES = 20
+_MAX_LINE_CHARS = 300
 
 
 @dataclass
-class FellBack:
+class FallbackResult:
     """Result of a fallback."""
 
     record: FallbackRecord
     outcome: LoadOutcome
     receipt: dict[str, Any]
-    """Facts verified before the replica left, and at the end on both servers."""
+    """The facts about replication that were verified before the replica left, and at the end on both servers."""
 
 
 def run_fallback(
@@ -233,74 +248,79 @@ def run_fallback(
     timeout_ms: int | None = None,
     leaves_ns: int = LEAVES_NS,
     away_ns: int = AWAY_NS,
-) -> FellBack:
+) -> FallbackResult:
     """Run a load during which a replica leaves and returns. `timeout_ms` None: the server's default. Raises LabError, EngineError."""
-    pair = context.pair
-    if not pair.spec.semi_sync:
+    replica_set = context.replica_set
+    if not replica_set.spec.semi_sync:
         raise LabError("asynchronous replication has nothing to fall back from", "Use a semi-synchronous mode.")
-    timeout_ms = set_timeout(pair, timeout_ms)
-    absent_ns = (OTHERS_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1_000_000 + away_ns
+    timeout_ms = set_timeout(replica_set, timeout_ms)
+    absent_ns = (DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1_000_000 + away_ns
     if job.measure_ns < leaves_ns + absent_ns + AFTERWARDS_NS:
         raise LabError(
             f"a window of {job.measure_ns / 1e9:.0f} s is too short for a fallback: the replica leaves after {leaves_ns / 1e9:.0f} s "
             f"and is away for {absent_ns / 1e9:.0f} s",
             f"Measure for {(leaves_ns + absent_ns + AFTERWARDS_NS) / 1e9:.0f} s or more.",
         )
-    load = UnderLoad(
-        logged(job, context.logs / "keys", job.measure_ns), context.logs / "keys", pair.primary.server.kill
+    load = BackgroundLoad(
+        with_key_log(job, context.logs / "keys", job.measure_ns), context.logs / "keys", replica_set.primary.server.kill
     )
-    began_lines, begun = len(_lines(pair)), pair.snapshot()
-    with ExitStack() as ledger:
-        looks = look_at(pair)
-        ledger.callback(looks.finish)
-        ledger.callback(load.abandon)
+    began_lines, first_snapshot = len(_replication_log(replica_set)), replica_set.snapshot()
+    with ExitStack() as stack:
+        poller = poll_ends(replica_set)
+        stack.callback(poller.finish)
+        stack.callback(load.abandon)
         load.start(context.measure, context.launcher, context.on_event)
         load.await_window()
         load.pause_until(leaves_ns)
-        spec = pair.spec if timeout_ms is None else replace(pair.spec, timeout_ms=timeout_ms)
-        if unlike := violations(spec, begun, pair.snapshot()):
-            raise LabError("replication was not as configured before the replica left: " + "; ".join(unlike))
-        absence = _leave_and_return(pair, load, absent_ns)
+        spec = replica_set.spec if timeout_ms is None else replace(replica_set.spec, timeout_ms=timeout_ms)
+        if mismatches := violations(spec, first_snapshot, replica_set.snapshot()):
+            raise LabError("replication was not as configured before the replica left: " + "; ".join(mismatches))
+        absence = _leave_and_return(replica_set, load, absent_ns)
         outcome = load.finish()
-        _await_back(looks)
-        seen = looks.finish()
+        _await_semi_sync(poller)
+        readings = poller.finish()
     if outcome.finished.interrupted is not None:
         raise LabError(f"the load broke off: {outcome.finished.interrupted.message}")
-    if looks.ended_by is not None:
-        raise LabError(f"the primary could not be queried any more: {looks.ended_by}")
-    last = pair.snapshot()
-    if damage := after_absence(last):
+    if poller.ended_by is not None:
+        raise LabError(f"the primary could not be queried any more: {poller.ended_by}")
+    last_snapshot = replica_set.snapshot()
+    if damage := violations_after_absence(last_snapshot):
         raise LabError("the replica did not come back as it had left: " + "; ".join(damage))
-    lines = tuple(line[:_LINE_KEPT] for line in _lines(pair)[began_lines:])[:LOG_LINES_KEPT]
-    record = fallback_record(absence, timeout_ms, load.keys(), seen, pair.dialect.positions, lines)
-    return FellBack(record, outcome, receipt(pair, begun, last))
+    log_lines = tuple(line[:_MAX_LINE_CHARS] for line in _replication_log(replica_set)[began_lines:])[:MAX_LOG_LINES]
+    record = fallback_record(absence, timeout_ms, load.keys(), readings, replica_set.dialect.positions, log_lines)
+    return FallbackResult(record, outcome, receipt(replica_set, first_snapshot, last_snapshot))
 
 
-def _leave_and_return(pair: Pair, load: UnderLoad, absent_ns: int) -> Absence:
-    """Cut a replica's link, of which neither end is notified, and restore it. Of several replicas only the first leaves."""
-    left_ns, wire = time.monotonic_ns(), pair.wires[0]
-    with ExitStack() as mending:
-        mending.callback(wire.mend)
-        wire.cut()
+def _leave_and_return(replica_set: ReplicaSet, load: BackgroundLoad, absent_ns: int) -> Absence:
+    """Cut a replica's link, without notice to either end, and restore it. Of several replicas only the first one leaves."""
+    left_ns, link = time.monotonic_ns(), replica_set.links[0]
+    with ExitStack() as stack:
+        stack.callback(link.mend)
+        link.cut()
         load.pause(absent_ns, "the line of the replica that had left carried again")
     return Absence(left_ns, time.monotonic_ns())
 
 
-def _await_back(looks: Looks) -> None:
-    """Wait, with a bound, until the primary is semi-synchronous again; the record shows whether it is."""
-    deadline = time.monotonic() + _BACK_S
-    while looks.seen and not looks.seen[-1].end.status and looks.ended_by is None and time.monotonic() < deadline:
+def _await_semi_sync(poller: EndsPoller) -> None:
+    """Wait until the primary is semi-synchronous again, or until the time limit; the record shows whether it is."""
+    deadline = time.monotonic() + _RECOVERY_TIMEOUT_S
+    while (
+        poller.readings
+        and not poller.readings[-1].end.status
+        and poller.ended_by is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(_POLL_S)
 
 
-def set_timeout(pair: Pair, timeout_ms: int | None) -> int | None:
-    """Set the server's timeout (None: its default); returns the timeout in force (None: it has none). Raises LabError."""
-    pair.dialect.set_timeout(pair.primary, timeout_ms)
-    end = pair.primary.primary_end()
+def set_timeout(replica_set: ReplicaSet, timeout_ms: int | None) -> int | None:
+    """Set the server's timeout (None: its default). Returns the timeout in force (None: the server has none). Raises LabError."""
+    replica_set.dialect.set_timeout(replica_set.primary, timeout_ms)
+    end = replica_set.primary.primary_end()
     assert end is not None, "a semi-synchronous pair has such an end"
     return end.timeout_ms
 
 
-def _lines(pair: Pair) -> list[str]:
-    """Lines of the primary's log about acknowledgements."""
-    return pair.dialect.replication_log(pair.primary.server.log_lines())
+def _replication_log(replica_set: ReplicaSet) -> list[str]:
+    """The lines of the primary's log that are about acknowledgements."""
+    return replica_set.dialect.replication_log(replica_set.primary.server.log_lines())

@@ -1,6 +1,7 @@
 """A load whose clients log their keys, run in a thread so that a fault can be injected meanwhile; and a watcher of its keys.
 
-Nothing outlives a trial: the load ends at its own limits or with its server, the watcher with its server, and both are joined.
+Nothing outlives a trial: the load ends at its own limits or when its server dies, the watcher when its server dies, and both are
+joined.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from howfar.store.records import CpuShares
 
 Measure = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
 PAUSE_NS = 1_000_000
-"""Pause between two polls of the watcher: it sees rows that are visible for a round trip, and leaves the primary its CPU."""
-_BEYOND_S = 60.0
-"""Grace time for a load to end after its own limits, which the engine enforces itself."""
+"""Pause between two polls of the watcher: short enough to see rows that are visible for a round trip, long enough to use little of
+the primary's CPU."""
+_GRACE_S = 60.0
+"""Extra time for a load to end after its own limits, which the engine enforces itself."""
 _MARGIN_NS = 30_000_000_000
 
 
-def logged(job: LoadJob, log: Path, measure_ns: int) -> LoadJob:
-    """The same load with a log of its keys, for at most `measure_ns`; it ends with its server. A commit that hangs does not
-    end it, because only the fault makes one hang."""
+def with_key_log(job: LoadJob, log: Path, measure_ns: int) -> LoadJob:
+    """The same load with a log of its keys. It ends after `measure_ns`, or when its server dies. A commit that hangs does not end it,
+    because the fault may be what makes it hang."""
     session = job.session.model_copy(update={"on_disconnect": "end"})
     stall_ns = max(job.stall_timeout_ns, measure_ns + _MARGIN_NS)
     changes = {"session": session, "acknowledged": str(log), "measure_ns": measure_ns, "stall_timeout_ns": stall_ns}
@@ -50,8 +52,8 @@ def logged(job: LoadJob, log: Path, measure_ns: int) -> LoadJob:
 
 
 @dataclass
-class UnderLoad:
-    """A load in a thread, which `start` starts. `kill` ends the load's server, when nothing else ends the load."""
+class BackgroundLoad:
+    """A load in a thread, which `start` starts. `kill` kills the load's server; it is used if nothing else ends the load."""
 
     job: LoadJob
     log: Path
@@ -65,7 +67,7 @@ class UnderLoad:
     """Monotonic time at which the measured window began."""
 
     def start(self, measure: Measure, launcher: Launcher, on_event: Callable[[Event], None]) -> None:
-        def hear(event: Event) -> None:
+        def note_event(event: Event) -> None:
             if isinstance(event, Measuring):
                 self.began_ns = time.monotonic_ns()
                 self._measuring.set()
@@ -73,7 +75,7 @@ class UnderLoad:
 
         def run() -> None:
             try:
-                self._outcome = measure(self.job, launcher, hear)
+                self._outcome = measure(self.job, launcher, note_event)
             except BaseException as error:
                 self._error = error
             finally:
@@ -86,7 +88,7 @@ class UnderLoad:
     def await_window(self) -> None:
         """Wait for the measured window. Raises what the load raised, or LabError if it has already ended."""
         job = self.job
-        self._measuring.wait((job.connect_timeout_ns + job.warmup_ns) / 1e9 + _BEYOND_S)
+        self._measuring.wait((job.connect_timeout_ns + job.warmup_ns) / 1e9 + _GRACE_S)
         self.pause(0)
 
     def pause_until(self, after_ns: int) -> None:
@@ -105,7 +107,7 @@ class UnderLoad:
         """Wait until the load has ended; returns its outcome. Raises what the load raised."""
         job = self.job
         self._ended.wait(
-            (job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns) / 1e9 + _BEYOND_S
+            (job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns) / 1e9 + _GRACE_S
         )
         self._raise()
         if self._outcome is None:
@@ -121,7 +123,7 @@ class UnderLoad:
         if self._ended.is_set() or self._thread is None:
             return
         self.kill()
-        self._thread.join(_BEYOND_S)
+        self._thread.join(_GRACE_S)
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -129,18 +131,18 @@ class UnderLoad:
 
 
 class CpuWatch:
-    """Measures the use of the machine's CPUs, in total and by its replicas, from construction until `finish()`."""
+    """Measures the use of the machine's CPUs, in total and by the replicas on it, from construction until `finish()`."""
 
     def __init__(self, replicas: Sequence[int]) -> None:
         self._replicas, self._load = replicas, LoadWatch()
-        self._began_s, self._used_s = time.monotonic(), self._used()
+        self._began_s, self._used_s = time.monotonic(), self._used_cpu_s()
 
-    def _used(self) -> float:
+    def _used_cpu_s(self) -> float:
         return sum(cpu_s_of(pid) for replica in self._replicas for pid in (replica, *children_of(replica)))
 
     def finish(self) -> CpuShares | None:
-        """The CPUs in use. None: this kernel does not count them."""
-        used_s, elapsed_s = self._used() - self._used_s, time.monotonic() - self._began_s
+        """The CPU use. None: this kernel does not count it."""
+        used_s, elapsed_s = self._used_cpu_s() - self._used_s, time.monotonic() - self._began_s
         busy = self._load.finish().busy_cpus
         if busy is None:
             return None
@@ -148,25 +150,25 @@ class CpuWatch:
 
 
 @dataclass
-class Watcher:
-    """Another client of the primary that looks for the load's keys as they become visible."""
+class KeyWatcher:
+    """Another client of the primary, which polls for the load's keys to find out when they become visible."""
 
     process: EngineProcess
     log: Path
 
     def finish(self) -> tuple[KeyLog, Watched]:
-        """The watcher's log and result once its server has gone. Raises EngineError."""
-        last = None
+        """Wait until the watcher has ended with its server; returns its log and its result. Raises EngineError."""
+        last_event = None
         for event in self.process.events():
-            last = event
-        if not isinstance(last, Watched):
+            last_event = event
+        if not isinstance(last_event, Watched):
             raise EngineError("howfar-engine watch ended without a result", "Please report this.")
-        return acknowledged.read(self.log), last
+        return acknowledged.read(self.log), last_event
 
 
-def watch_keys(job: LoadJob, log: Path, launcher: Launcher, ledger: ExitStack) -> Watcher:
+def watch_keys(job: LoadJob, log: Path, launcher: Launcher, stack: ExitStack) -> KeyWatcher:
     """Start a watcher before the load's first key. Raises EngineError, LabError."""
-    watching = WatchJob(
+    watch_job = WatchJob(
         target=job.target,
         user=job.user,
         password=job.password,
@@ -181,11 +183,11 @@ def watch_keys(job: LoadJob, log: Path, launcher: Launcher, ledger: ExitStack) -
         watch_ns=job.warmup_ns + job.measure_ns + job.stall_timeout_ns + _MARGIN_NS,
         stall_timeout_ns=job.stall_timeout_ns,
     )
-    process = ledger.enter_context(EngineProcess(watching, launcher))
+    process = stack.enter_context(EngineProcess(watch_job, launcher))
     try:
         first = process.read()
     except HowfarError as error:
         raise LabError(f"the load's keys could not be watched: {error.message}", error.advice) from error
     if not isinstance(first, Watching):
         raise LabError(f"the load's keys could not be watched: the engine said {first.event!r}")
-    return Watcher(process, log)
+    return KeyWatcher(process, log)

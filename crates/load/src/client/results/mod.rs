@@ -6,15 +6,15 @@ mod postgres;
 use howfar_wire::mysql::ServerError;
 
 use super::Rows;
-use crate::connection::Broken;
+use crate::connection::ConnectionError;
 use crate::protocol::Replies;
 
 /// Maximum number of rows that are kept.
-const MOST_KEPT: usize = 1 << 16;
+const MAX_KEPT_ROWS: usize = 1 << 16;
 
 /// Row counts of a statement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Answered {
+pub(crate) struct RowCounts {
     /// Rows returned.
     pub(crate) rows: u64,
     /// Rows changed.
@@ -23,7 +23,7 @@ pub(crate) struct Answered {
 
 /// How an answer ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum AnswerEnd {
     Done,
     Failed(ServerError),
 }
@@ -37,7 +37,7 @@ pub(crate) enum Results {
 
 impl Results {
     /// For an answer in the protocol of `replies`, whose rows are counted or kept.
-    pub(crate) fn of(replies: &Replies, keep: bool) -> Self {
+    pub(crate) fn for_replies(replies: &Replies, keep: bool) -> Self {
         match replies {
             Replies::Postgres(_) => Self::Postgres(postgres::Results::new(keep)),
             _ if keep => Self::MySql(mysql::Results::keeping()),
@@ -46,24 +46,26 @@ impl Results {
     }
 
     /// Decode all of `input`; returns how the answer ended once it is complete.
-    pub(crate) fn feed(&mut self, input: &[u8]) -> Result<Option<Ended>, Broken> {
+    pub(crate) fn feed(&mut self, input: &[u8]) -> Result<Option<AnswerEnd>, ConnectionError> {
         match self {
-            Self::MySql(one) => one.feed(input).map_err(Broken::Malformed),
-            Self::Postgres(one) => one.feed(input).map_err(Broken::NotPostgres),
+            Self::MySql(results) => results.feed(input).map_err(ConnectionError::Malformed),
+            Self::Postgres(results) => results
+                .feed(input)
+                .map_err(ConnectionError::MalformedPostgres),
         }
     }
 
-    pub(crate) fn answered(&self) -> Answered {
+    pub(crate) fn row_counts(&self) -> RowCounts {
         match self {
-            Self::MySql(one) => one.answered(),
-            Self::Postgres(one) => one.answered(),
+            Self::MySql(results) => results.row_counts(),
+            Self::Postgres(results) => results.row_counts(),
         }
     }
 
     pub(crate) fn into_rows(self) -> Rows {
         match self {
-            Self::MySql(one) => one.into_rows(),
-            Self::Postgres(one) => one.into_rows(),
+            Self::MySql(results) => results.into_rows(),
+            Self::Postgres(results) => results.into_rows(),
         }
     }
 }

@@ -4,10 +4,10 @@ use howfar_wire::mysql::reply::{self, OkPacket, ServerError};
 use howfar_wire::mysql::row::{self, Value};
 use howfar_wire::mysql::{Framer, Malformed};
 
-use super::{Answered, Ended, MOST_KEPT, Rows};
+use super::{AnswerEnd, MAX_KEPT_ROWS, RowCounts, Rows};
 
 /// Maximum length of a packet: no answer to a request made here comes near it.
-const LONGEST: usize = 1 << 24;
+const MAX_PACKET_BYTES: usize = 1 << 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -24,18 +24,18 @@ enum Phase {
 pub(crate) struct Results {
     framer: Framer,
     phase: Phase,
-    answered: Answered,
+    row_counts: RowCounts,
     kept: Option<Rows>,
 }
 
 impl Results {
     pub(super) fn counting() -> Self {
-        let mut framer = Framer::new(LONGEST);
+        let mut framer = Framer::new(MAX_PACKET_BYTES);
         framer.expect(1);
         Self {
             framer,
             phase: Phase::First,
-            answered: Answered::default(),
+            row_counts: RowCounts::default(),
             kept: None,
         }
     }
@@ -47,8 +47,8 @@ impl Results {
         }
     }
 
-    pub(super) fn answered(&self) -> Answered {
-        self.answered
+    pub(super) fn row_counts(&self) -> RowCounts {
+        self.row_counts
     }
 
     pub(super) fn into_rows(self) -> Rows {
@@ -56,12 +56,12 @@ impl Results {
     }
 
     /// Decode all of `input`; returns how the answer ended once it is complete.
-    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<AnswerEnd>, Malformed> {
         while let Some(payload) = self.framer.next(&mut input)? {
             let ended = packet(
                 payload,
                 &mut self.phase,
-                &mut self.answered,
+                &mut self.row_counts,
                 self.kept.as_mut(),
             )?;
             if ended.is_some() {
@@ -78,33 +78,33 @@ impl Results {
 fn packet(
     payload: &[u8],
     phase: &mut Phase,
-    answered: &mut Answered,
+    row_counts: &mut RowCounts,
     kept: Option<&mut Rows>,
-) -> Result<Option<Ended>, Malformed> {
+) -> Result<Option<AnswerEnd>, Malformed> {
     let first = payload.first().copied().ok_or(Malformed::Short("packet"))?;
     if first == reply::ERR {
-        return ServerError::parse(payload).map(|error| Some(Ended::Failed(error)));
+        return ServerError::parse(payload).map(|error| Some(AnswerEnd::Failed(error)));
     }
-    let ended_part = reply::is_eof(payload.len(), first);
+    let is_end_of_part = reply::is_eof(payload.len(), first);
     match *phase {
         Phase::First if first == reply::OK => {
             let ok = OkPacket::parse(payload)?;
-            answered.affected += ok.affected;
-            return Ok(part_ended(phase, ok.status));
+            row_counts.affected += ok.affected;
+            return Ok(end_part(phase, ok.status));
         }
         Phase::First if first == reply::LOCAL_INFILE => {
             return Err(Malformed::Unexpected("the server asks for a local file"));
         }
         Phase::First => *phase = Phase::Columns(0),
-        Phase::Columns(count) if ended_part => *phase = Phase::Rows(count),
+        Phase::Columns(count) if is_end_of_part => *phase = Phase::Rows(count),
         Phase::Columns(count) => *phase = Phase::Columns(count + 1),
-        Phase::Rows(_) if ended_part => {
-            return Ok(part_ended(phase, reply::eof_status(payload)?));
+        Phase::Rows(_) if is_end_of_part => {
+            return Ok(end_part(phase, reply::eof_status(payload)?));
         }
         Phase::Rows(columns) => {
-            answered.rows += 1;
+            row_counts.rows += 1;
             if let Some(kept) = kept {
-                if kept.len() == MOST_KEPT {
+                if kept.len() == MAX_KEPT_ROWS {
                     return Err(Malformed::Unexpected("more rows than are kept"));
                 }
                 kept.push(values(payload, columns)?);
@@ -115,9 +115,9 @@ fn packet(
 }
 
 /// End a part of the answer: `SELECT 1; SELECT 2` has two parts. Returns the end of the answer if this was the last one.
-fn part_ended(phase: &mut Phase, status: u16) -> Option<Ended> {
+fn end_part(phase: &mut Phase, status: u16) -> Option<AnswerEnd> {
     *phase = Phase::First;
-    (status & reply::MORE_RESULTS == 0).then_some(Ended::Done)
+    (status & reply::MORE_RESULTS == 0).then_some(AnswerEnd::Done)
 }
 
 fn values(payload: &[u8], columns: usize) -> Result<Vec<Option<String>>, Malformed> {
@@ -162,8 +162,8 @@ mod tests {
         for cut in 0..bytes.len() {
             let mut results = Results::keeping();
             assert_eq!(results.feed(&bytes[..cut]), Ok(None));
-            assert_eq!(results.feed(&bytes[cut..]), Ok(Some(Ended::Done)));
-            assert_eq!(results.answered().rows, 2);
+            assert_eq!(results.feed(&bytes[cut..]), Ok(Some(AnswerEnd::Done)));
+            assert_eq!(results.row_counts().rows, 2);
             let text = |value: &str| Some(value.to_owned());
             assert_eq!(
                 results.into_rows(),
@@ -184,10 +184,10 @@ mod tests {
             b"\x00\x02\x00\x02\x00\x00\x00",
         ]);
         let mut results = Results::counting();
-        assert_eq!(results.feed(&bytes), Ok(Some(Ended::Done)));
+        assert_eq!(results.feed(&bytes), Ok(Some(AnswerEnd::Done)));
         assert_eq!(
-            results.answered(),
-            Answered {
+            results.row_counts(),
+            RowCounts {
                 rows: 1,
                 affected: 7
             }
@@ -199,7 +199,7 @@ mod tests {
         let refused = stream(&[b"\xFF\x1A\x04#42S01exists"]);
         assert!(matches!(
             Results::counting().feed(&refused),
-            Ok(Some(Ended::Failed(error))) if error.code.number() == Some(1050)
+            Ok(Some(AnswerEnd::Failed(error))) if error.code.number() == Some(1050)
         ));
         assert!(Results::counting().feed(&stream(&[b"\xFBfile"])).is_err());
         assert!(Results::counting().feed(&stream(&[b""])).is_err());

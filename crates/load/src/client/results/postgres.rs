@@ -3,16 +3,16 @@
 use howfar_wire::postgres::reply::{self, Block, Failure, Tag};
 use howfar_wire::postgres::{Framer, Malformed};
 
-use super::{Answered, Ended, MOST_KEPT, Rows};
+use super::{AnswerEnd, MAX_KEPT_ROWS, RowCounts, Rows};
 
 /// Maximum length of a message: no answer to a request made here comes near it.
-const LONGEST: usize = 1 << 24;
+const MAX_MESSAGE_BYTES: usize = 1 << 24;
 
 /// The part of an answer received so far.
 #[derive(Debug)]
 pub(crate) struct Results {
     framer: Framer,
-    answered: Answered,
+    row_counts: RowCounts,
     failed: Option<Failure>,
     kept: Option<Rows>,
 }
@@ -20,15 +20,15 @@ pub(crate) struct Results {
 impl Results {
     pub(super) fn new(keep: bool) -> Self {
         Self {
-            framer: Framer::new(LONGEST),
-            answered: Answered::default(),
+            framer: Framer::new(MAX_MESSAGE_BYTES),
+            row_counts: RowCounts::default(),
             failed: None,
             kept: keep.then(Vec::new),
         }
     }
 
-    pub(super) fn answered(&self) -> Answered {
-        self.answered
+    pub(super) fn row_counts(&self) -> RowCounts {
+        self.row_counts
     }
 
     pub(super) fn into_rows(self) -> Rows {
@@ -36,7 +36,7 @@ impl Results {
     }
 
     /// Decode all of `input`; returns how the answer ended once it is complete. Unsolicited messages may follow the end.
-    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<AnswerEnd>, Malformed> {
         let mut ended = None;
         while let Some((kind, body)) = self.framer.next(&mut input)? {
             if ended.is_some() && !matches!(kind, b'N' | b'S' | b'A' | b'E') {
@@ -48,14 +48,14 @@ impl Results {
         Ok(ended)
     }
 
-    fn message(&mut self, kind: u8, body: &[u8]) -> Result<Option<Ended>, Malformed> {
+    fn message(&mut self, kind: u8, body: &[u8]) -> Result<Option<AnswerEnd>, Malformed> {
         match kind {
             // Unsolicited messages; column descriptions, empty queries, and a COPY to the client.
             b'N' | b'S' | b'A' | b'T' | b'I' | b'H' | b'd' | b'c' => {}
             b'D' => {
-                self.answered.rows += 1;
+                self.row_counts.rows += 1;
                 if let Some(kept) = &mut self.kept {
-                    if kept.len() == MOST_KEPT {
+                    if kept.len() == MAX_KEPT_ROWS {
                         return Err(Malformed::Unexpected("more rows than are kept"));
                     }
                     kept.push(values(body)?);
@@ -64,22 +64,22 @@ impl Results {
             b'C' => {
                 let tag = Tag::parse(body)?;
                 if !tag.reads {
-                    self.answered.affected = self.answered.affected.saturating_add(tag.rows);
+                    self.row_counts.affected = self.row_counts.affected.saturating_add(tag.rows);
                 }
             }
             b'E' => {
                 let failure = Failure::parse(body)?;
                 if failure.is_fatal {
-                    return Ok(Some(Ended::Failed(failure.error)));
+                    return Ok(Some(AnswerEnd::Failed(failure.error)));
                 }
                 self.failed.get_or_insert(failure);
             }
             b'Z' => {
                 Block::parse(body)?;
                 let failed = self.failed.take();
-                return Ok(Some(
-                    failed.map_or(Ended::Done, |failure| Ended::Failed(failure.error)),
-                ));
+                return Ok(Some(failed.map_or(AnswerEnd::Done, |failure| {
+                    AnswerEnd::Failed(failure.error)
+                })));
             }
             b'G' | b'W' => return Err(Malformed::CopyIn),
             _ => return Err(Malformed::Kind(kind)),
@@ -119,12 +119,12 @@ mod tests {
         for cut in 0..stream.len() {
             let mut results = Results::new(true);
             assert_eq!(results.feed(&stream[..cut]), Ok(None));
-            assert_eq!(results.feed(&stream[cut..]), Ok(Some(Ended::Done)));
-            let answered = Answered {
+            assert_eq!(results.feed(&stream[cut..]), Ok(Some(AnswerEnd::Done)));
+            let row_counts = RowCounts {
                 rows: 1,
                 affected: 5,
             };
-            assert_eq!(results.answered(), answered);
+            assert_eq!(results.row_counts(), row_counts);
             assert_eq!(results.into_rows(), [vec![Some("a".to_owned()), None]]);
         }
     }
@@ -137,7 +137,7 @@ mod tests {
         ];
         assert!(matches!(
             Results::new(false).feed(&refused.concat()),
-            Ok(Some(Ended::Failed(error))) if error.code.to_string() == "42P01"
+            Ok(Some(AnswerEnd::Failed(error))) if error.code.to_string() == "42P01"
         ));
         assert!(Results::new(false).feed(&message(b'G', b"")).is_err());
         assert!(Results::new(false).feed(&message(b'R', b"")).is_err());

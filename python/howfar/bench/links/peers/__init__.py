@@ -61,10 +61,10 @@ class Tbf:
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Shape]:
         """Add a token bucket once, to find out whether this kernel supports it. Raises MissingError."""
-        ends = ((cable.client_host, "c0"), (cable.server_host, "s0"))
+        devices = ((cable.client_host, "c0"), (cable.server_host, "s0"))
 
         def shape(point: LinkPoint) -> tuple[ProbedLink, str]:
-            for host, device in ends:
+            for host, device in devices:
                 _tc(host, tbf_arguments(device, point.rate_bps))
             return cable.probed(), "rate only: it has no delay"
 
@@ -89,18 +89,18 @@ def _tc(host: Host, arguments: tuple[str, ...]) -> None:
         return subprocess.run(["tc", *arguments], capture_output=True, text=True)
 
     try:
-        tried = host.within(run)
+        completed = host.within(run)
     except FileNotFoundError as error:
         raise MissingError("the program tc was not found", "Install iproute2.") from error
-    if tried.returncode != 0:
-        raise LabError(f"`tc {' '.join(arguments)}` on host {host.name} failed: {tried.stderr.strip()}")
+    if completed.returncode != 0:
+        raise LabError(f"`tc {' '.join(arguments)}` on host {host.name} failed: {completed.stderr.strip()}")
 
 
 PEERS: Final[dict[str, Callable[[], PeerKind]]] = {"toxiproxy": Toxiproxy, "tbf": Tbf, "veth": Veth}
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPeer:
     """A requested peer. Without a `kind` it is not available, and `skipped` says why."""
 
     name: str
@@ -109,10 +109,10 @@ class Found:
     skipped: str | None = None
 
 
-def find_peer(name: str) -> Found:
+def find_peer(name: str) -> FoundPeer:
     """Find the peer of this name; one that is not available is no error."""
     kind = PEERS[name]()
     try:
-        return Found(name, kind, kind.find())
+        return FoundPeer(name, kind, kind.find())
     except MissingError as error:
-        return Found(name, skipped=f"{error.message} {error.advice}".strip())
+        return FoundPeer(name, skipped=f"{error.message} {error.advice}".strip())

@@ -22,13 +22,13 @@ from howfar.bench.links.probes import BareCable, ProbedLink
 from howfar.bench.meter import wait_until
 from howfar.errors import LabError, MissingError
 from howfar.lab.cache import cache_home
-from howfar.lab.network import SERVER_ADDRESS, Companion, usable_cpus
+from howfar.lab.network import SERVER_ADDRESS, ManagedProcess, usable_cpus
 
 PROGRAM: Final = "toxiproxy-server"
 MODULE: Final = "github.com/Shopify/toxiproxy/v2/cmd/server@latest"
 _GO_PATH: Final = "/usr/local/go/bin:/usr/lib/go/bin"
 _API_PORT, _PROXY_PORT = 8474, 8475
-_PATIENCE_S: Final = 20.0
+_TIMEOUT_S: Final = 20.0
 _BUILD_S: Final = 600.0
 
 
@@ -40,7 +40,7 @@ class Toxiproxy:
         """toxiproxy's name and version. Raises MissingError."""
         program = find_program()
         output = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=_PATIENCE_S
+            [program, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S
         ).stdout.strip()
         built = _module_version(program)
         return f"toxiproxy {built}" if built else output or PROGRAM
@@ -50,7 +50,7 @@ class Toxiproxy:
         """Start toxiproxy. Raises LabError, MissingError."""
         command = [str(find_program()), "-host", SERVER_ADDRESS, "-port", str(_API_PORT)]
         quiet = subprocess.DEVNULL
-        server = Companion(
+        server = ManagedProcess(
             # On all CPUs, like our emulator, not on its host's half.
             cable.server_host.launcher(usable_cpus()),
             command,
@@ -61,7 +61,7 @@ class Toxiproxy:
         )
         try:
             api = Api(cable)
-            wait_until(lambda: _responds(server, api), "toxiproxy to answer", _PATIENCE_S)
+            wait_until(lambda: _responds(server, api), "toxiproxy to answer", _TIMEOUT_S)
             yield lambda point: _shape(api, cable, server.pid, point)
         finally:
             server.end()
@@ -69,19 +69,19 @@ class Toxiproxy:
 
 def find_program() -> Path:
     """The program on PATH, or built into our cache. Raises MissingError."""
-    found = shutil.which(PROGRAM)
-    if found is not None:
-        return Path(found)
-    own = _own()
-    if own.is_file() and os.access(own, os.X_OK):
-        return own
+    on_path = shutil.which(PROGRAM)
+    if on_path is not None:
+        return Path(on_path)
+    cached = _cached_program()
+    if cached.is_file() and os.access(cached, os.X_OK):
+        return cached
     raise MissingError(
         f"{PROGRAM} was not found on PATH nor in howfar's cache.",
         "`howfar bench link --against toxiproxy --build-peer` builds it with Go.",
     )
 
 
-def _own() -> Path:
+def _cached_program() -> Path:
     return cache_home() / "peers" / PROGRAM
 
 
@@ -90,13 +90,13 @@ def build() -> Path:
     go = shutil.which("go") or shutil.which("go", path=_GO_PATH)
     if go is None:
         raise MissingError(f"the program go was not found, and toxiproxy is built with it (go install {MODULE})")
-    own = _own()
-    fresh = own.parent / "building"
-    fresh.mkdir(parents=True, exist_ok=True)
+    target = _cached_program()
+    build_folder = target.parent / "building"
+    build_folder.mkdir(parents=True, exist_ok=True)
     try:
-        tried = subprocess.run(
+        completed = subprocess.run(
             [go, "install", MODULE],
-            env={**os.environ, "GOBIN": str(fresh)},
+            env={**os.environ, "GOBIN": str(build_folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -104,12 +104,12 @@ def build() -> Path:
         )
     except subprocess.TimeoutExpired as error:
         raise LabError(f"`go install {MODULE}` took more than {_BUILD_S:.0f} s", "Try again later.") from error
-    if tried.returncode != 0:
-        raise LabError(f"`go install {MODULE}` failed: {tried.stdout.strip()[-500:]}")
+    if completed.returncode != 0:
+        raise LabError(f"`go install {MODULE}` failed: {completed.stdout.strip()[-500:]}")
     # Moved when complete, so that no other process finds a partial program.
-    (fresh / "server").replace(own)
-    shutil.rmtree(fresh, ignore_errors=True)
-    return own
+    (build_folder / "server").replace(target)
+    shutil.rmtree(build_folder, ignore_errors=True)
+    return target
 
 
 def _module_version(program: Path) -> str | None:
@@ -117,7 +117,7 @@ def _module_version(program: Path) -> str | None:
     go = shutil.which("go") or shutil.which("go", path=_GO_PATH)
     if go is None:
         return None
-    completed = subprocess.run([go, "version", "-m", str(program)], capture_output=True, text=True, timeout=_PATIENCE_S)
+    completed = subprocess.run([go, "version", "-m", str(program)], capture_output=True, text=True, timeout=_TIMEOUT_S)
     for line in completed.stdout.splitlines():
         fields = line.split()
         if fields[:1] == ["mod"] and len(fields) > 2 and fields[1].endswith("toxiproxy/v2"):
@@ -125,7 +125,7 @@ def _module_version(program: Path) -> str | None:
     return None
 
 
-def _responds(server: Companion, api: Api) -> bool:
+def _responds(server: ManagedProcess, api: Api) -> bool:
     if not server.alive():
         raise LabError("toxiproxy ended before it answered", f"Try `{PROGRAM} -host 127.0.0.1` by hand.")
     with contextlib.suppress(OSError):
@@ -143,7 +143,7 @@ class Api:
         """The answer to a request. Raises OSError; LabError when it refuses."""
 
         def exchange() -> tuple[int, bytes]:
-            connection = http.client.HTTPConnection(SERVER_ADDRESS, _API_PORT, timeout=_PATIENCE_S)
+            connection = http.client.HTTPConnection(SERVER_ADDRESS, _API_PORT, timeout=_TIMEOUT_S)
             with contextlib.closing(connection):
                 connection.request(method, path, None if body is None else json.dumps(body))
                 answer = connection.getresponse()
@@ -158,15 +158,15 @@ class Api:
 def toxics(point: LinkPoint) -> tuple[list[dict[str, Any]], str]:
     """The proxy's toxics and a note. The RTT is rounded to whole milliseconds; an odd one goes downstream."""
     rtt_ms = round(point.rtt_ms)
-    made: list[dict[str, Any]] = []
+    requested_toxics: list[dict[str, Any]] = []
     for stream, latency in (("upstream", rtt_ms // 2), ("downstream", rtt_ms - rtt_ms // 2)):
         if latency:
-            made.append(_toxic("latency", stream, {"latency": latency, "jitter": 0}))
+            requested_toxics.append(_toxic("latency", stream, {"latency": latency, "jitter": 0}))
         if point.expected_gbit is not None:
-            made.append(_toxic("bandwidth", stream, {"rate": round(point.expected_gbit * 1e6 / 8)}))
+            requested_toxics.append(_toxic("bandwidth", stream, {"rate": round(point.expected_gbit * 1e6 / 8)}))
     if rtt_ms == point.rtt_ms:
-        return made, ""
-    return made, f"requested {rtt_ms} ms: it supports whole ms only"
+        return requested_toxics, ""
+    return requested_toxics, f"requested {rtt_ms} ms: it supports whole ms only"
 
 
 def _toxic(kind: str, stream: str, attributes: dict[str, Any]) -> dict[str, Any]:
@@ -175,14 +175,14 @@ def _toxic(kind: str, stream: str, attributes: dict[str, Any]) -> dict[str, Any]
 
 def _shape(api: Api, cable: BareCable, pid: int, point: LinkPoint) -> tuple[ProbedLink, str]:
     """A new proxy with its toxics, so that nothing of the previous one remains."""
-    wanted, note = toxics(point)
+    requested, note = toxics(point)
     try:
         if b'"link"' in api.ask("GET", "/proxies"):
             api.ask("DELETE", "/proxies/link")
         upstream = f"{SERVER_ADDRESS}:{cable.echo_port}"
         listen = f"{SERVER_ADDRESS}:{_PROXY_PORT}"
         api.ask("POST", "/proxies", {"name": "link", "listen": listen, "upstream": upstream, "enabled": True})
-        for toxic in wanted:
+        for toxic in requested:
             api.ask("POST", "/proxies/link/toxics", toxic)
     except (OSError, http.client.HTTPException) as error:
         raise LabError(f"toxiproxy did not answer: {error}") from error

@@ -50,32 +50,32 @@ class Backend(Protocol):
     ABOUT: str
     """Description in one line, for `howfar links`."""
     CHARGES_LONE_PACKETS: bool
-    """Whether a single packet on an idle link takes its transmission time, too."""
-    QUEUE_LEAST_BYTES: int
-    """The shortest queue, even if none was requested."""
+    """Whether a single packet on an idle link is delayed by its transmission time too."""
+    MIN_QUEUE_BYTES: int
+    """Length of the shortest possible queue; shorter defaults are raised to it."""
     ARRIVAL: str | None
-    """Event from which lateness is counted, for the receipt; None if it is not counted."""
+    """For the receipt: what determines a packet's arrival, from which its lateness is measured; None if it is not measured."""
 
     @staticmethod
     def refuses(spec: LinkSpec) -> str | None:
-        """The reason why this back-end cannot provide `spec`, as far as known before trying; None if it can."""
+        """The reason why this back-end cannot provide `spec`, as far as it can be known without trying; None if there is none."""
         ...
 
     @staticmethod
     def connect(network: Network, spec: LinkSpec) -> AbstractContextManager[BackendLink]:
-        """Cable the hosts, until leaving. Raises LinkFailed, EngineError."""
+        """Cable the hosts; remove the cables on leaving. Raises LinkFailed, EngineError."""
         ...
 
 
 def backends() -> dict[str, Backend]:
     from howfar.lab.link.backends import kernel_qdiscs, packet
 
-    listed: tuple[Callable[[], Backend], ...] = (
+    factories: tuple[Callable[[], Backend], ...] = (
         packet.PacketBackend,
         kernel_qdiscs.KernelBackend,
         BareBackend,
     )
-    return {backend.NAME: backend for backend in (make() for make in listed)}
+    return {backend.NAME: backend for backend in (create() for create in factories)}
 
 
 def find_backend(name: str, spec: LinkSpec) -> Backend:
@@ -83,14 +83,14 @@ def find_backend(name: str, spec: LinkSpec) -> Backend:
     known = backends()
     if name not in known:
         raise UsageError(f"no link back-end is called {name!r}", f"Known: {', '.join(known)}.")
-    why = known[name].refuses(spec)
-    if why:
-        raise UsageError(f"the link back-end {name} cannot do that: {why}", f"Use --link-backend {DEFAULT}.")
+    reason = known[name].refuses(spec)
+    if reason:
+        raise UsageError(f"the link back-end {name} cannot do that: {reason}", f"Use --link-backend {DEFAULT}.")
     return known[name]
 
 
 class BareLink:
-    """A cable without an emulator; see `backends.BackendLink`."""
+    """A cable without an emulator; implements `BackendLink`."""
 
     ready: LinkReady | None = None
     pid: int | None = None
@@ -99,9 +99,9 @@ class BareLink:
         return True
 
     def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
-        why = BareBackend.refuses(spec)
-        if why:
-            raise LinkFailed(f"a bare cable cannot do that: {why}")
+        reason = BareBackend.refuses(spec)
+        if reason:
+            raise LinkFailed(f"a bare cable cannot do that: {reason}")
 
     def stats(self, *, reset: bool = False) -> LinkStats | None:
         return None
@@ -111,7 +111,7 @@ class BareBackend:
     NAME = "none"
     ABOUT = "a bare veth cable, no effect at all"
     CHARGES_LONE_PACKETS = False
-    QUEUE_LEAST_BYTES = 0
+    MIN_QUEUE_BYTES = 0
     ARRIVAL: str | None = None
 
     @staticmethod

@@ -1,8 +1,8 @@
 """`kernel`: a bridge between two veth cables, shaped by the kernel's own queueing disciplines, as tc sets them.
 
-tbf limits the rate; netem adds the delay and the random effects. Many kernels lack netem, and then only rates are possible. Lateness
-and unmodelled drops are unknown with this back-end, and the receipt reports that. Not here: which disciplines this kernel has; that
-is found by adding them.
+tbf limits the rate; netem adds the delay and the random effects. Many kernels lack netem, and then only rates are possible. With this
+back-end lateness and unintended drops are unknown, and the receipt says so. `running.missing_qdiscs` finds out which disciplines this
+kernel has.
 """
 
 from __future__ import annotations
@@ -19,70 +19,73 @@ from howfar.engine.messages import (
 from howfar.errors import LabError, LinkFailed
 from howfar.lab.link.backends import BackendLink
 from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, DirectionName, LinkSpec
-from howfar.lab.network import FIRST, Ends, Network, cable_through_middle
+from howfar.lab.network import CLIENT_LINK, LinkAddresses, Network, cable_through_middle
 
 BURST_BYTES = 128 * 1024
-"""tbf's bucket. If it is smaller than a GSO super-packet (64 KiB), tbf segments the packet, which leaves a tenth of the throughput."""
-_QUEUE_MOST_BYTES = 2**31
+"""Size of tbf's bucket. If it is smaller than a GSO super-packet (64 KiB), tbf segments each super-packet, which reduces the
+throughput to a tenth."""
+_MAX_QUEUE_BYTES = 2**31
 _ETHERNET_BYTES = 14
 _NETEM_PACKETS = 10_000_000
 """netem's limit counts packets, including those in flight; its default of 1000 throttles long fast links."""
 
 
 class QdiscLink:
-    """A link shaped by the kernel's disciplines; see `backends.BackendLink`."""
+    """A link shaped by the kernel's queueing disciplines; implements `backends.BackendLink`."""
 
     ready: LinkReady | None = None
     pid: int | None = None
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._set: dict[str, list[str]] = {}
-        """The disciplines in force, by device."""
+        self._kinds_by_device: dict[str, list[str]] = {}
+        """Kinds of the disciplines in force (netem, tbf), by device."""
 
     def alive(self) -> bool:
         return True
 
     def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
-        why = KernelBackend.refuses(spec)
-        if why:
-            raise LinkFailed(f"the kernel's disciplines cannot do that: {why}")
+        reason = KernelBackend.refuses(spec)
+        if reason:
+            raise LinkFailed(f"the kernel's disciplines cannot do that: {reason}")
         for name in DIRECTIONS:
             device = _device(name, self._network.ends)
             lines = qdisc_batch(spec, name, compensate_ns, self._network.ends)
             kinds = [line.partition(" handle ")[2].split()[1] for line in lines]
             # Replacing a discipline by one of the same kind and handle changes it and keeps its queue; a different tree starts empty.
-            if self._set.get(device) not in (None, kinds):
+            if self._kinds_by_device.get(device) not in (None, kinds):
                 self._network.base.tc([f"qdisc del dev {device} root"])
-                del self._set[device]
+                del self._kinds_by_device[device]
             if not lines:
                 continue
             try:
                 self._network.base.tc(lines)
             except LabError as error:
-                lacks = "netem" if any("netem" in line for line in lines) else "tbf"
+                missing = "netem" if any("netem" in line for line in lines) else "tbf"
                 raise LinkFailed(
-                    f"this kernel does not support {lacks}: {error.message}",
+                    f"this kernel does not support {missing}: {error.message}",
                     "Use --link-backend packet, which needs no queueing discipline; `howfar links` shows what is here.",
                 ) from error
-            self._set[device] = kinds
+            self._kinds_by_device[device] = kinds
 
     def stats(self, *, reset: bool = False) -> LinkStats | None:
         return None
 
 
-def _device(name: DirectionName, ends: Ends) -> str:
-    """The device that shapes a direction: a packet to the server is shaped where it leaves the middle, as by a slow router."""
+def _device(name: DirectionName, ends: LinkAddresses) -> str:
+    """The device that shapes a direction: packets to the server are shaped where they leave the bridge towards the server."""
     return ends.server_middle if name == "to_server" else ends.client_middle
 
 
 def tbf_rate(rate_bps: int, mtu: int) -> int:
-    """The rate parameter of tbf for a rate on the wire. tbf counts frames without preamble, FCS and gap, and would charge its own
-    `overhead` only once for a super-packet of up to 44 frames: so the rate is lowered instead."""
+    """The rate parameter of tbf for a rate on the wire. tbf counts frames without preamble, FCS and gap. Its option `overhead` counts
+    only once for a super-packet of up to 44 frames, so the rate is lowered instead."""
     return rate_bps * (mtu + _ETHERNET_BYTES) // (mtu + FRAMING_BYTES)
 
 
-def qdisc_batch(spec: LinkSpec, name: DirectionName, compensate_ns: int, ends: Ends = FIRST) -> list[str]:
+def qdisc_batch(
+    spec: LinkSpec, name: DirectionName, compensate_ns: int, ends: LinkAddresses = CLIENT_LINK
+) -> list[str]:
     """Lines for `tc -batch`: netem at the root where it is needed, tbf below it or alone."""
     direction, device, rate_bps = spec.direction(name), _device(name, ends), spec.mean_rate_bps(name)
     lines, parent = [], "root"
@@ -123,7 +126,7 @@ class KernelBackend:
     ABOUT = "the kernel's tbf (rate) and netem (delay, loss) on a bridge; nothing is proved"
     CHARGES_LONE_PACKETS = False
     """tbf's bucket is full at rest."""
-    QUEUE_LEAST_BYTES = BURST_BYTES
+    MIN_QUEUE_BYTES = BURST_BYTES
     ARRIVAL: str | None = None
 
     @staticmethod
@@ -133,10 +136,10 @@ class KernelBackend:
             if spec.seed and (direction.loss or direction.jitter or direction.duplicate or direction.corrupt):
                 return "netem draws its own random numbers; leave out --seed"
             if rate_bps is not None:
-                queue_bytes, given = spec.queue_bytes(name), direction.queue_bytes or direction.queue_ns
-                if given and queue_bytes < BURST_BYTES:
+                queue_bytes, is_explicit = spec.queue_bytes(name), direction.queue_bytes or direction.queue_ns
+                if is_explicit and queue_bytes < BURST_BYTES:
                     return "tbf's queue is never shorter than its bucket of 128 KiB"
-                if queue_bytes > _QUEUE_MOST_BYTES:
+                if queue_bytes > _MAX_QUEUE_BYTES:
                     return "tbf's queue is never longer than 2 GiB; give a shorter --queue"
             if direction.outages or direction.rate_trace:
                 return "no outages and no traces of rates"
@@ -166,7 +169,7 @@ class KernelBackend:
                 ) from error
             try:
                 link = QdiscLink(network)
-                link.set(spec.calm(), 0, 0)
+                link.set(spec.without_effects(), 0, 0)
                 yield link
             finally:
                 network.base.ip([f"link del dev {bridge}"])

@@ -1,4 +1,5 @@
-"""`packet`: the emulator on packet sockets, between two veth cables. Needs no device node and no kernel module except veth."""
+"""`packet`: the engine's emulator, which carries packets between two veth cables by packet sockets. It needs no device node and no
+kernel module except veth."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LinkFailed
 from howfar.lab.link.backends import BackendLink
 from howfar.lab.link.spec import LinkSpec
-from howfar.lab.network import FIRST, Ends, Network, Shares, cable_through_middle
+from howfar.lab.network import CLIENT_LINK, LinkAddresses, Network, Shares, cable_through_middle
 
 
 class PacketLink:
-    """A link through the engine's emulator; see `backends.BackendLink`."""
+    """A link through the engine's emulator; implements `backends.BackendLink`."""
 
     def __init__(self, engine: EngineProcess, ready: LinkReady) -> None:
         self._engine, self._ready = engine, ready
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def ready(self) -> LinkReady:
@@ -39,15 +40,15 @@ class PacketLink:
             to_server=spec.direction_message("to_server", compensate_ns, elapsed_ns),
             to_client=spec.direction_message("to_client", compensate_ns, elapsed_ns),
         )
-        with self._one_at_a_time:
+        with self._lock:
             self._engine.send(message)
-            self._ask(reset=False)  # answered in order: the new parameters are in force
+            self._request_stats(reset=False)  # replies come in order, so after this one the new parameters are in force
 
     def stats(self, *, reset: bool = False) -> LinkStats:
-        with self._one_at_a_time:
-            return self._ask(reset=reset)
+        with self._lock:
+            return self._request_stats(reset=reset)
 
-    def _ask(self, *, reset: bool) -> LinkStats:
+    def _request_stats(self, *, reset: bool) -> LinkStats:
         self._engine.send(AskStats(reset=reset))
         event = self._engine.read()
         if not isinstance(event, LinkStats):
@@ -55,28 +56,28 @@ class PacketLink:
         return event
 
 
-def pin_threads(pid: int, shares: Shares, ends: Ends = FIRST) -> None:
-    """Keep each direction's thread on the CPUs of the host that it delivers to.
+def pin_threads(pid: int, shares: Shares, ends: LinkAddresses = CLIENT_LINK) -> None:
+    """Keep the emulator's thread for each direction on the CPUs of the host that it delivers to.
 
-    Left alone, a real-time thread stays on its last CPU until another thread occupies it, so each burst of packets placed the two
-    threads anew; and a thread that delivers to another CPU must interrupt that CPU to wake the receiver. On two CPUs the RTT at rest
-    was 0.201 ms with both threads at their receivers, 0.24 to 0.25 ms with the two swapped, 0.22 ms with both on one CPU: calibration
-    saw one of these, the following trials another.
+    Unpinned, a real-time thread stays on its last CPU until another thread occupies that CPU, so the two threads moved with each burst
+    of packets. A thread that delivers to another CPU must also interrupt that CPU to wake the receiver. On two CPUs the RTT at rest
+    was 0.201 ms with each thread on its receiver's CPU, 0.24 to 0.25 ms with the two swapped, 0.22 ms with both on one CPU:
+    calibration measured one of these, the following trials another.
     """
-    cpus = {
+    cpus_by_thread = {
         f"{ends.client_middle}-{ends.server_middle}": shares.server,
         f"{ends.server_middle}-{ends.client_middle}": shares.client,
     }
     for task in Path(f"/proc/{pid}/task").iterdir():
-        chosen = cpus.get((task / "comm").read_text().strip())
-        if chosen is not None:
-            os.sched_setaffinity(int(task.name), chosen)
+        cpus = cpus_by_thread.get((task / "comm").read_text().strip())
+        if cpus is not None:
+            os.sched_setaffinity(int(task.name), cpus)
 
 
 @contextmanager
 def packet_link(network: Network, spec: LinkSpec) -> Iterator[PacketLink]:
     """Start the emulator in the current network namespace; end it on leaving. Raises LinkFailed, EngineError."""
-    calm = spec.calm()
+    calm = spec.without_effects()
     job = LinkJob(
         client_interface=network.ends.client_middle,
         server_interface=network.ends.server_middle,
@@ -88,7 +89,7 @@ def packet_link(network: Network, spec: LinkSpec) -> Iterator[PacketLink]:
         if not isinstance(ready, LinkReady):
             raise LinkFailed(f"the link answered {ready.event!r} instead of being ready")
         if network.shares is not None:
-            with suppress(OSError):  # without pinning the link is just as correct, only less steady
+            with suppress(OSError):  # without pinning the link is correct too, but its RTT varies more
                 pin_threads(engine.pid, network.shares, network.ends)
         yield PacketLink(engine, ready)
 
@@ -97,7 +98,7 @@ class PacketBackend:
     NAME = "packet"
     ABOUT = "howfar's emulator on packet sockets and veth; every effect"
     CHARGES_LONE_PACKETS = True
-    QUEUE_LEAST_BYTES = 0
+    MIN_QUEUE_BYTES = 0
     ARRIVAL: str | None = "kernel stamp"
 
     @staticmethod

@@ -19,7 +19,7 @@ from howfar.plan.factors import Content
 
 CHUNK_ROWS = 100_000
 C_BYTES, PAD_BYTES = 119, 59
-_NUMBER_DIGITS = 10
+_DIGITS_PER_NUMBER = 10
 _SEED = 20121
 _ZERO, _TAB, _NEWLINE = ord("0"), ord("\t"), ord("\n")
 
@@ -30,7 +30,7 @@ class Rows(Protocol):
     """The rows of one content."""
 
     key: str
-    """Part of a template's name; it changes whenever the rows or the schema change."""
+    """Part of a template's name. It must change whenever the rows or the schema change."""
     c_type: str
     pad_type: str
     columns: str
@@ -42,8 +42,8 @@ class Rows(Protocol):
 
 
 def _number(values: npt.NDArray[np.int64]) -> Bytes:
-    """Numbers as ten digits each; LOAD DATA ignores leading zeros."""
-    powers = 10 ** np.arange(_NUMBER_DIGITS - 1, -1, -1, dtype=np.int64)
+    """Numbers as text of ten digits each; LOAD DATA ignores leading zeros."""
+    powers = 10 ** np.arange(_DIGITS_PER_NUMBER - 1, -1, -1, dtype=np.int64)
     return (values[:, None] // powers % 10 + _ZERO).astype(np.uint8)
 
 
@@ -163,15 +163,15 @@ def _prose(random: np.random.Generator, length: int) -> Bytes:
     """Sentences, `length` bytes in total."""
     letters, lengths = _letters()
     mean = float(np.dot(np.diff(_ranks(), prepend=0.0), lengths)) + 1
-    drawn = int(length / mean * 1.2) + 100
-    chosen = np.minimum(np.searchsorted(_ranks(), random.random(drawn)), len(_vocabulary()) - 1)
-    ends = random.random(drawn) < 1 / _SENTENCE_WORDS
+    word_count = int(length / mean * 1.2) + 100
+    chosen = np.minimum(np.searchsorted(_ranks(), random.random(word_count)), len(_vocabulary()) - 1)
+    ends_sentence = random.random(word_count) < 1 / _SENTENCE_WORDS
     cells, sizes = letters[chosen], lengths[chosen]
-    begins = np.roll(ends, 1)
-    cells[begins, 0] -= ord("a") - ord("A")
-    cells[ends, sizes[ends]] = _STOP
-    kept = np.arange(letters.shape[1]) < (sizes + 1 + ends)[:, None]
-    prose: Bytes = cells[kept][:length]
+    starts_sentence = np.roll(ends_sentence, 1)
+    cells[starts_sentence, 0] -= ord("a") - ord("A")
+    cells[ends_sentence, sizes[ends_sentence]] = _STOP
+    is_kept = np.arange(letters.shape[1]) < (sizes + 1 + ends_sentence)[:, None]
+    prose: Bytes = cells[is_kept][:length]
     assert prose.size == length, "a fifth more words than the mean asks for is always enough"
     return prose
 

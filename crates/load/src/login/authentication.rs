@@ -4,28 +4,28 @@ use howfar_wire::mysql::auth::{self, Exchange};
 use howfar_wire::mysql::handshake::{self, AuthSwitch, Greeting};
 use howfar_wire::mysql::{Malformed, ServerError, reply};
 
-use super::{Entry, PacketStream, Wrong};
+use super::{LoginError, LoginParameters, PacketStream};
 use crate::protocol::Phase;
 
 /// Maximum packets of a server from its greeting to its OK. The longest known login has three in between; more is misbehaviour.
-const MOST_ROUNDS: u32 = 8;
+const MAX_ROUNDS: u32 = 8;
 
 #[derive(Default)]
-pub(super) struct Entering {
-    begun: Option<Begun>,
+pub(super) struct Authentication {
+    negotiation: Option<Negotiation>,
     rounds: u32,
 }
 
 /// State since the greeting.
-pub(super) struct Begun {
+pub(super) struct Negotiation {
     pub(super) greeting: Greeting,
-    pub(super) agreed: handshake::Session,
+    pub(super) negotiated: handshake::Session,
     pub(super) exchange: Exchange,
 }
 
-impl Entering {
+impl Authentication {
     pub(super) fn phase(&self) -> Phase {
-        if self.begun.is_some() {
+        if self.negotiation.is_some() {
             Phase::Login
         } else {
             Phase::Greeting
@@ -33,40 +33,42 @@ impl Entering {
     }
 
     /// Process a packet; returns the negotiated state once the server has accepted the login.
-    pub(super) fn packet(
+    pub(super) fn handle_packet(
         &mut self,
         payload: &[u8],
         stream: &mut PacketStream,
-        entry: &Entry<'_>,
+        parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Begun>, Wrong> {
+    ) -> Result<Option<Negotiation>, LoginError> {
         let first = payload.first().copied().ok_or(Malformed::Short("packet"))?;
         if first == reply::ERR {
-            return Err(Wrong::Login(ServerError::parse(payload)?));
+            return Err(LoginError::Login(ServerError::parse(payload)?));
         }
         self.rounds += 1;
-        if self.rounds > MOST_ROUNDS {
+        if self.rounds > MAX_ROUNDS {
             return Err(Malformed::Unexpected("a login without an end").into());
         }
-        let Some(Begun {
+        let Some(Negotiation {
             exchange, greeting, ..
-        }) = &mut self.begun
+        }) = &mut self.negotiation
         else {
-            self.begun = Some(greet(payload, stream, entry, out)?);
+            self.negotiation = Some(answer_greeting(payload, stream, parameters, out)?);
             return Ok(None);
         };
-        let password = entry.account.password;
-        let secrecy = entry.wanted.secrecy(&stream.channel, entry.target);
+        let password = parameters.account.password;
+        let secrecy = parameters
+            .channel_options
+            .secrecy(&stream.channel, parameters.target);
         match first {
             reply::OK => {
-                if let Some(fingerprint) = entry.wanted.unproven(&stream.channel) {
+                if let Some(digest) = parameters.channel_options.unproven_digest(&stream.channel) {
                     let info = reply::OkPacket::info(payload)?;
                     let scramble = &greeting.scramble;
-                    if !exchange.proves(password, scramble, fingerprint.as_ref(), info) {
-                        return Err(Wrong::Unproven);
+                    if !exchange.proves(password, scramble, digest.as_ref(), info) {
+                        return Err(LoginError::Unproven);
                     }
                 }
-                return Ok(self.begun.take());
+                return Ok(self.negotiation.take());
             }
             reply::EOF => {
                 let switch = AuthSwitch::parse(payload)?;
@@ -93,35 +95,40 @@ impl Entering {
 }
 
 /// Answer the greeting. With TLS the account is sealed: it is sent when the handshake has succeeded.
-fn greet(
+fn answer_greeting(
     payload: &[u8],
     stream: &mut PacketStream,
-    entry: &Entry<'_>,
+    parameters: &LoginParameters<'_>,
     out: &mut Vec<u8>,
-) -> Result<Begun, Wrong> {
+) -> Result<Negotiation, LoginError> {
     let greeting = Greeting::parse(payload)?;
-    let mut wish = entry.wanted.wish();
-    wish.tls = wish.tls && (greeting.offers_tls() || !entry.wanted.tls_is_optional());
-    let agreed = greeting.session_as(wish).map_err(Wrong::Lacking)?;
-    let (exchange, proof) =
-        Exchange::first(&greeting.plugin, entry.account.password, &greeting.scramble)?;
+    let mut wish = parameters.channel_options.requested_features();
+    wish.tls = wish.tls && (greeting.offers_tls() || !parameters.channel_options.tls_is_optional());
+    let negotiated = greeting.session_as(wish).map_err(LoginError::Lacking)?;
+    let (exchange, proof) = Exchange::first(
+        &greeting.plugin,
+        parameters.account.password,
+        &greeting.scramble,
+    )?;
     let mut sequence = stream.framer.sequence();
     if wish.tls {
-        sequence = agreed.tls_request(out, sequence);
-        entry.wanted.encrypt(&mut stream.channel, out)?;
+        sequence = negotiated.tls_request(out, sequence);
+        parameters
+            .channel_options
+            .encrypt(&mut stream.channel, out)?;
     }
-    let next = agreed.login(
+    let next = negotiated.login(
         &mut stream.packets,
         sequence,
-        &entry.account,
+        &parameters.account,
         exchange.plugin(),
         &proof,
     );
     stream.framer.expect(next);
-    stream.turns += 1;
-    Ok(Begun {
+    stream.round_trips += 1;
+    Ok(Negotiation {
         greeting,
-        agreed,
+        negotiated,
         exchange,
     })
 }

@@ -19,8 +19,8 @@ NOT_MOUNTED, NOT_STARTED = 125, 127
 def main() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback
-    report, leave, source, target, *command = sys.argv[1:]
-    for descriptor in (int(report), int(leave)):
+    report, go, source, target, *command = sys.argv[1:]
+    for descriptor in (int(report), int(go)):
         os.set_inheritable(descriptor, False)
     if source:
         if subprocess.run(["mount", "--bind", source, target]).returncode:
@@ -30,7 +30,7 @@ def main() -> int:
             os.unlink(source)  # noqa: PTH108 - pathlib takes milliseconds
             os.rmdir(os.path.dirname(source))  # noqa: PTH106, PTH120
     os.write(int(report), str(os.stat("/proc/self/ns/mnt").st_ino).encode())  # noqa: PTH116
-    if not os.read(int(leave), 1):
+    if not os.read(int(go), 1):
         return NOT_MOUNTED
     try:
         os.execvp(command[0], command)

@@ -9,25 +9,27 @@ use howfar_wire::fastcgi::{Malformed, ProtocolStatus, Reply};
 use crate::failure::target_name;
 
 /// Maximum characters of the application's output quoted in a failure.
-const LONGEST_SAID: usize = 200;
-const GOOD: u16 = 200;
+const MAX_EXCERPT_CHARS: usize = 200;
+const STATUS_OK: u16 = 200;
 
-const LOOK: &str = "Look into the application's log (PHP-FPM: error_log, catch_workers_output), and ask for the page as a web server does.";
+const READ_THE_LOG: &str = "Look into the application's log (PHP-FPM: error_log, catch_workers_output), and ask for the page as a web server does.";
 
 /// The numbers that the page reports about itself, or a failure if it is not valid.
-pub(super) fn judge<'a>(
+pub(super) fn check_page<'a>(
     fastcgi: &FastCgi,
     reply: &'a Reply,
 ) -> Result<&'a [(String, u64)], Failed> {
-    let wrong = |what: String, advice: &str| Err(bad(&fastcgi.target, &what, reply, advice));
+    let invalid = |what: String, advice: &str| {
+        Err(application_failure(&fastcgi.target, &what, reply, advice))
+    };
     let end = reply.end();
     if let Some((why, advice)) = end.and_then(|end| refusal(end.protocol)) {
-        return wrong(format!("refused a request: {why}"), advice);
+        return invalid(format!("refused a request: {why}"), advice);
     }
     let Some(response) = reply.response() else {
-        return wrong("ended a page within its headers".to_owned(), LOOK);
+        return invalid("ended a page within its headers".to_owned(), READ_THE_LOG);
     };
-    if response.status != GOOD {
+    if response.status != STATUS_OK {
         let advice = match response.status {
             404 => {
                 "Check SCRIPT_FILENAME: the application must find this file, by a path as it sees it."
@@ -35,24 +37,24 @@ pub(super) fn judge<'a>(
             403 => {
                 "Check that the application may read the page's file and every directory above it."
             }
-            _ => LOOK,
+            _ => READ_THE_LOG,
         };
-        return wrong(
+        return invalid(
             format!("answered a page with status {}", response.status),
             advice,
         );
     }
     if reply.errors_bytes() > 0 {
-        return wrong(
+        return invalid(
             "made a page and complained".to_owned(),
             "Mend what it complains of, or let it write that elsewhere (PHP: log_errors, error_log).",
         );
     }
     if let Some(code) = end.map(|end| end.application).filter(|&code| code != 0) {
-        return wrong(format!("ended a page with exit code {code}"), LOOK);
+        return invalid(format!("ended a page with exit code {code}"), READ_THE_LOG);
     }
     if reply.body_ends() != fastcgi.ends_with.as_bytes() {
-        return wrong(
+        return invalid(
             format!(
                 "sent a page of {} bytes that does not end as it should",
                 reply.body_bytes()
@@ -83,7 +85,7 @@ fn refusal(status: ProtocolStatus) -> Option<(&'static str, &'static str)> {
 }
 
 /// A failure caused by the application.
-fn bad(target: &Target, what: &str, reply: &Reply, advice: &str) -> Failed {
+fn application_failure(target: &Target, what: &str, reply: &Reply, advice: &str) -> Failed {
     Failed::new(
         FailCode::ServerError,
         format!(
@@ -96,7 +98,7 @@ fn bad(target: &Target, what: &str, reply: &Reply, advice: &str) -> Failed {
 }
 
 /// The failure if the connection ended before the page did.
-pub(super) fn gone(target: &Target, reply: &Reply) -> Failed {
+pub(super) fn closed_early(target: &Target, reply: &Reply) -> Failed {
     Failed::new(
         FailCode::ServerGone,
         format!(
@@ -121,7 +123,7 @@ pub(super) fn malformed(target: &Target, error: Malformed, reply: &Reply) -> Fai
 }
 
 /// The failure if the application's queue was full for too long.
-pub(super) fn full(target: &Target, limit_ns: u64) -> Failed {
+pub(super) fn queue_full(target: &Target, limit_ns: u64) -> Failed {
     Failed::new(
         FailCode::Connect,
         format!(
@@ -134,7 +136,7 @@ pub(super) fn full(target: &Target, limit_ns: u64) -> Failed {
 }
 
 /// `failed`, caused by `error` while connecting, with advice for an application.
-pub(super) fn not_there(mut failed: Failed, error: &io::Error) -> Failed {
+pub(super) fn advise_not_listening(mut failed: Failed, error: &io::Error) -> Failed {
     if matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
@@ -146,7 +148,7 @@ pub(super) fn not_there(mut failed: Failed, error: &io::Error) -> Failed {
 }
 
 /// `failed`, a page that did not arrive in time, with advice for an application.
-pub(super) fn silent(mut failed: Failed, keeps: bool) -> Failed {
+pub(super) fn advise_timeout(mut failed: Failed, keeps: bool) -> Failed {
     let advice = if keeps {
         "Give the application a child for each worker, which a kept connection binds (PHP-FPM: pm.max_children), or allow a longer wait."
     } else {
@@ -167,7 +169,7 @@ fn excerpt(reply: &Reply) -> String {
     let text: String = String::from_utf8_lossy(bytes)
         .chars()
         .map(plain)
-        .take(LONGEST_SAID)
+        .take(MAX_EXCERPT_CHARS)
         .collect();
     match text.trim() {
         "" => String::new(),

@@ -2,7 +2,7 @@
 
 use howfar_contract::FailCode::{self, Protocol, ServerError, ServerGone};
 
-use crate::page::visitor::tests::{END, GOOD, SECRET, STDERR, STDOUT, failure_of, record, reply};
+use crate::page::fastcgi::tests::{END, GOOD, SECRET, STDERR, STDOUT, failure_of, record, reply};
 
 /// Check that an application that answers with `bytes` makes the job fail with `code` and a text that holds `fragments`.
 #[track_caller]

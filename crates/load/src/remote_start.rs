@@ -1,4 +1,4 @@
-//! A start that another process sets: the line `begin` on stdin, and the answer `begun`.
+//! The start of a load at a time that another process chooses: it sends `begin` on stdin, and the answer is `begun`.
 
 use std::thread;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::clock::now_ns;
 use crate::usage::Usage;
 use crate::window::emit_event;
 
-/// Time between the order and the start of a load, so that all workers can receive the order.
+/// Time between the start command and the start of a load, so that all workers receive the command in time.
 const LEAD_NS: u64 = 1_000_000;
 
 /// When the load begins: soon, or, if `held`, at the time in the next line of stdin. That time may have passed: then part of the
 /// warm-up is missed, but the window is the same on all hosts.
-pub(crate) fn origin_ns(held: bool) -> Result<u64, Failed> {
+pub(crate) fn wait_for_origin(held: bool) -> Result<u64, Failed> {
     if !held {
         return Ok(now_ns() + LEAD_NS);
     }
@@ -32,7 +32,7 @@ pub(crate) fn origin_ns(held: bool) -> Result<u64, Failed> {
 /// Run a usage job to its end.
 pub(crate) fn run_usage(job: &UsageJob) -> Result<(), Failed> {
     job.check()?;
-    let start_ns = origin_ns(true)? + job.warmup_ns;
+    let start_ns = wait_for_origin(true)? + job.warmup_ns;
     sleep_until(start_ns);
     let before = Usage::at_start(&job.observe)?;
     sleep_until(start_ns + job.measure_ns);

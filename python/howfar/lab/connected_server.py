@@ -1,4 +1,4 @@
-"""One server of a stage, reached over the stage's path, and everything that its receipt contains."""
+"""One server of an environment, connected over the environment's path, and the server's part of the receipt."""
 
 from __future__ import annotations
 
@@ -17,82 +17,87 @@ from howfar.engine.messages import Observed, Service, ServiceName, TcpTarget, Un
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, MissingError, ServerCrashed, how_ended
 from howfar.lab.certificates import KEY_TYPE, pinned_context
-from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Companion, Host
+from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Host, ManagedProcess
 from howfar.lab.sandbox import as_other_user
-from howfar.lab.servers import CertificatePaths, Counted, Server
+from howfar.lab.servers import CertificatePaths, Server, ServerCounts
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listens
-from howfar.lab.window import Diag, parse
+from howfar.lab.window import Diag, parse_connections
 from howfar.paths import Endpoint, Hop, Path, Process
-from howfar.paths.path import Seen, Side
+from howfar.paths.path import Result, Side
 from howfar.plan.sessions import SessionSpec
 from howfar.services import SqlProtocol
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 from howfar.testbed import ServiceEndpoint, Trust
 
-_SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
+_PROTOCOLS_WITHOUT_TLS_STATUS = ("resp2", "resp3", "memcached_text", "memcached_meta")
 """Protocols in which a server reports nothing about TLS to its client."""
 
 
 def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
-    """Differences between the engine's session and what path and cell require. An unknown TLS version is accepted only if the protocol
+    """Differences between the engine's session and what path and cell require. A missing TLS version is accepted only if the protocol
     cannot report it."""
-    found = []
-    family = session.get("address_family")
-    wanted = "unix" if endpoint.socket else "inet"
-    if family != wanted:
-        found.append(f"the session was of address family {family}, the path requires {wanted}")
+    violations = []
+    address_family = session.get("address_family")
+    expected_family = "unix" if endpoint.socket else "inet"
+    if address_family != expected_family:
+        violations.append(f"the session was of address family {address_family}, the path requires {expected_family}")
     if endpoint.socket:
-        peer, peer_wanted = session.get("peer_address"), endpoint.socket
+        peer, expected_peer = session.get("peer_address"), endpoint.socket
         if session.get("peer_pid") != endpoint.peer_pid:
-            found.append(f"process {session.get('peer_pid')} answered on the socket, not {endpoint.peer_pid}")
+            violations.append(f"process {session.get('peer_pid')} answered on the socket, not {endpoint.peer_pid}")
     else:
-        peer, peer_wanted = session.get("peer_address"), f"{endpoint.host}:{endpoint.port}"
-    if peer != peer_wanted:
-        found.append(f"the session's peer was {peer}, the path leads to {peer_wanted}")
-    # As both sides report it: the server's status, and what the engine itself negotiated.
-    sides = [("server", session.get("tls_version")), ("engine", session.get("tls_client_version"))]
-    if session.get("protocol_mode") in _SILENT:  # a second session then proves what the server sees
-        del sides[0]
-    for side, version in sides:
+        peer, expected_peer = session.get("peer_address"), f"{endpoint.host}:{endpoint.port}"
+    if peer != expected_peer:
+        violations.append(f"the session's peer was {peer}, the path leads to {expected_peer}")
+    # The TLS version as both sides report it: the server's status, and what the engine itself negotiated.
+    reports = [("server", session.get("tls_version")), ("engine", session.get("tls_client_version"))]
+    if (
+        session.get("protocol_mode") in _PROTOCOLS_WITHOUT_TLS_STATUS
+    ):  # a second session then proves what the server sees
+        del reports[0]
+    for reporter, version in reports:
         if (version or None) != spec.tls_version:
-            found.append(
-                f"for the {side} the session was {_encrypted(version)}, expected {_encrypted(spec.tls_version)}"
+            violations.append(
+                f"for the {reporter} the session was {_describe_encryption(version)}, "
+                f"expected {_describe_encryption(spec.tls_version)}"
             )
     algorithm = session.get("compression") or None
     if algorithm != spec.algorithm:
-        found.append(
+        violations.append(
             f"the session was compressed by {algorithm or 'nothing'}, expected by {spec.algorithm or 'nothing'}"
         )
-    return tuple(found)
+    return tuple(violations)
 
 
-def _encrypted(version: str | None) -> str:
+def _describe_encryption(version: str | None) -> str:
     return f"encrypted ({version})" if version else "in plain"
 
 
 def view_violations(endpoint: Endpoint, view: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
-    """Differences between the server's view of a session (its row in the process list, its TLS) and the request. This session's client
-    cannot compress: a server that reports compression for it is not trusted about the engine's session either."""
-    found = []
+    """Differences between the server's view of a session (its row in the process list, its TLS) and the request. The client of this
+    session cannot compress: if the server reports compression for it, its report about the engine's session is not trusted either."""
+    violations = []
     host = str(view.get("host", "")).partition(":")[0]
     if host != endpoint.seen_from:
-        found.append(f"the server sees its client at {host!r}, the path comes from {endpoint.seen_from!r}")
+        violations.append(f"the server sees its client at {host!r}, the path comes from {endpoint.seen_from!r}")
     version = view.get("ssl_version") or None
     if version != spec.tls_version:
-        found.append(f"the server says a session is {_encrypted(version)}, expected {_encrypted(spec.tls_version)}")
+        violations.append(
+            f"the server says a session is {_describe_encryption(version)}, expected {_describe_encryption(spec.tls_version)}"
+        )
     if view.get("compression", "OFF") != "OFF":
-        found.append("the server says the session is compressed")
-    return tuple(found)
+        violations.append("the server says the session is compressed")
+    return tuple(violations)
 
 
 def view_receipt(view: Mapping[str, Any]) -> dict[str, Any]:
-    """The view as kept in receipts, without `compression`: this session never compresses, whether or not the load's do."""
+    """The server's view as kept in receipts, without `compression`: this session never compresses, whether or not the load's do."""
     kept = {name: value for name, value in view.items() if name != "compression"}
     return {"of": "a session beside the load's, by the same path and encrypted alike", **kept}
 
 
-_EVERY_S = 0.1
+_SAMPLE_INTERVAL_S = 0.1
 """Sampling interval. A sample reads two small files, which takes some tens of microseconds of CPU."""
 
 
@@ -105,92 +110,93 @@ def child_count(pid: int) -> int | None:
     return sum(map(len, lists)) if lists else None
 
 
-Look = Callable[[], Mapping[str, int]]
+HopReader = Callable[[], Mapping[str, int]]
 
 
-def look_at(hop: Hop) -> Look | None:
-    """The function that reads a hop's present `processes`, `to_clients` and `to_server`; None if the hop does not report them."""
+def hop_reader(hop: Hop) -> HopReader | None:
+    """The function that reads a hop's present counts (`count_processes`, `to_clients`, `to_server`); None if the hop does not report
+    them."""
     if not hop.forks:
-        return hop.now
-    return partial(processes, hop.process.pid)
+        return hop.count_connections
+    return partial(count_processes, hop.process.pid)
 
 
-def processes(pid: int) -> Mapping[str, int]:
+def count_processes(pid: int) -> Mapping[str, int]:
     """Number of processes of a hop that forks; empty if unknown."""
     count = child_count(pid)
     return {} if count is None else {"processes": count}
 
 
 class HopCount(Protocol):
-    """The part of `HopWatch` that a stage uses."""
+    """The part of `HopWatch` that an environment uses."""
 
     def finish(self) -> Mapping[str, Mapping[str, int]]: ...
 
 
 class HopWatch:
-    """Watches hops by name from its construction until `finish()`, which returns the maximum of each observed count."""
+    """Samples the counts of hops, by name, from its construction until `finish()`, which returns the maximum of each count."""
 
-    def __init__(self, looks: Mapping[str, Look], every_s: float = _EVERY_S) -> None:
-        self._looks, self._every_s = dict(looks), every_s
-        self._most: dict[str, dict[str, int]] = {name: {} for name in looks}
+    def __init__(self, readers: Mapping[str, HopReader], every_s: float = _SAMPLE_INTERVAL_S) -> None:
+        self._readers, self._every_s = dict(readers), every_s
+        self._maxima: dict[str, dict[str, int]] = {name: {} for name in readers}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hops", daemon=True)
-        self._look()
+        self._sample()
         self._thread.start()
 
-    def _look(self) -> None:
-        for name, look in self._looks.items():
-            with suppress(LabError):  # reading its counters later reports a hop that has died
-                seen, most = look(), self._most[name]
-                most.update({what: max(count, most.get(what, 0)) for what, count in seen.items()})
+    def _sample(self) -> None:
+        for name, reader in self._readers.items():
+            with suppress(LabError):  # a hop that has died is reported when its counters are read at the end
+                counts, maxima = reader(), self._maxima[name]
+                maxima.update({quantity: max(count, maxima.get(quantity, 0)) for quantity, count in counts.items()})
 
     def _watch(self) -> None:
         while not self._end.wait(self._every_s):
-            self._look()
+            self._sample()
 
     def finish(self) -> dict[str, dict[str, int]]:
-        """Stop watching; may be called again. Returns the maxima, without unknown ones."""
+        """Stop watching; may be called again. Returns the maxima of the known counts."""
         self._end.set()
         self._thread.join()
-        return {name: dict(most) for name, most in self._most.items()}
+        return {name: dict(maxima) for name, maxima in self._maxima.items()}
 
 
-def watch_here(hops: Sequence[Hop]) -> HopWatch:
+def watch_local_hops(hops: Sequence[Hop]) -> HopWatch:
     """Watch the hops whose processes are on this machine."""
-    return HopWatch({hop.label: look for hop in hops if (look := look_at(hop)) is not None})
+    return HopWatch({hop.label: reader for hop in hops if (reader := hop_reader(hop)) is not None})
 
 
-def fork_violations(most: Mapping[str, int | None], connections: int | None) -> tuple[str, ...]:
-    """Violations of forwarders that had fewer processes than there were connections. Unknown counts are no violation."""
+def fork_violations(maxima: Mapping[str, int | None], connections: int | None) -> tuple[str, ...]:
+    """Violations of forwarders that had fewer processes than there were connections. Unknown counts are not violations."""
     if connections is None:
         return ()
     return tuple(
-        f"the forwarder of the {name.replace('_', ' ')} had {count} processes for {connections} connections"
-        for name, count in most.items()
+        f"the forwarder of the {label.replace('_', ' ')} had {count} processes for {connections} connections"
+        for label, count in maxima.items()
         if count is not None and count < connections
     )
 
 
 def carried_violations(name: str, carried: Mapping[str, int], connections: int | None) -> tuple[str, ...]:
-    """Violations of a hop that carried less than the load. `carried`: its counters since the load began, and its maximum number of
-    simultaneous connections."""
-    found = []
-    passed = carried.get("connections_most", carried.get("connections"))
-    if connections is not None and passed is not None and passed < connections:
-        found.append(f"{passed} connections went through it, not {connections}")
-    found += [
+    """Violations of a hop that did not carry all connections of the load, or no bytes. `carried`: its counters since the load began,
+    and its maximum number of simultaneous connections."""
+    violations = []
+    connection_count = carried.get("connections_most", carried.get("connections"))
+    if connections is not None and connection_count is not None and connection_count < connections:
+        violations.append(f"{connection_count} connections went through it, not {connections}")
+    violations += [
         f"it carried no {name.replace('_', ' ')}"
         for name in ("bytes_to_server", "bytes_to_client")
         if not carried[name]
     ]
-    return tuple(f"the hop of the {name.replace('_', ' ')}: {what}" for what in found)
+    return tuple(f"the hop of the {name.replace('_', ' ')}: {problem}" for problem in violations)
 
 
 _READY_TIMEOUT_S = 20.0
-_SHELLS_SIGNAL = 128
+_SHELL_SIGNAL_OFFSET = 128
 """A shell's exit code for a killed command is this plus the signal's number."""
 _POLL_S = 0.003
-_ACCEPTED_S = 2.0
+_ACCEPT_TIMEOUT_S = 2.0
 
 
 class Listener(Protocol):
@@ -212,7 +218,7 @@ NO_PID = 0
 
 
 class RunningServer(Listener, Protocol):
-    """The part of a running server, here or on another host, that a stage needs."""
+    """The part of a running server, here or on another host, that an environment needs."""
 
     version: str
 
@@ -224,22 +230,22 @@ class RunningServer(Listener, Protocol):
 
 
 class KeyStore(RunningServer, Protocol):
-    """A running server that stores keys; see `key_value.KeyValueServer`."""
+    """A running server that stores keys, such as `servers.key_value.KeyValueServer`."""
 
     def metrics(self) -> ServerMetrics: ...
     def count_keys(self) -> int: ...
     def others(self) -> tuple[str, ...]: ...
 
 
-class Counting(RunningServer, Protocol):
-    """A running server with tables; see `servers.TableServer`."""
+class CountingServer(RunningServer, Protocol):
+    """A running server with tables, such as `servers.TableServer`."""
 
-    def counted(self) -> Counted: ...
+    def counted(self) -> ServerCounts: ...
     def clients(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedServer:
     """A running server, before any path leads to it."""
 
     running: RunningServer
@@ -261,16 +267,17 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Ends:
+class PathEndpoints:
     """The two hosts that a path connects, and the directory for its files."""
 
     work: FilePath
     client: Host
-    """The load's host; on local paths the server's host."""
+    """The host on which the load runs; on local paths the server's host."""
     server: Host
-    clients_side: Launcher
+    client_launcher: Launcher
     """Starts background processes at the client's end of the link."""
-    servers_side: Launcher
+    server_launcher: Launcher
+    """Starts background processes at the server's end of the link."""
     certificates: Callable[[], CertificatePaths]
     """The laboratory's certificates, for the path's programs."""
 
@@ -283,24 +290,24 @@ class ServerProof:
     forwarder: dict[str, Any] | None
     """Receipt of the forwarder; None if the path has none."""
     metrics: ServerMetrics
-    """The server's counters since the load began (`Reached.before`)."""
+    """Growth of the server's counters since the load began (`ConnectedServer.before`)."""
     violations: tuple[str, ...]
 
 
 @dataclass
-class Reached:
+class ConnectedServer:
     """One server and the open path to it."""
 
-    started: Started
+    started: StartedServer
     endpoint: Endpoint
     view: dict[str, Any]
     """The server's view of a session parallel to the load's."""
-    watch_hops: Callable[[Sequence[Hop]], HopCount] = watch_here
+    watch_hops: Callable[[Sequence[Hop]], HopCount] = watch_local_hops
     """Starts to watch these hops, on the host where they run."""
     before: dict[str, int] = field(default_factory=dict)
-    """The server's counters when the stage was ready; if keys were set or an application proven later, when the load began."""
+    """The server's counters when the environment was ready, or when `mark_load_start` was called again later."""
     _watch: HopCount | None = None
-    _carried: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    _carried_before: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """Counters of each hop when the load began."""
 
     @property
@@ -333,7 +340,7 @@ class Reached:
 
     @property
     def target(self) -> UnixTarget | TcpTarget:
-        """Address that the engine connects to."""
+        """The address that the engine connects to."""
         endpoint = self.endpoint
         if endpoint.socket is not None:
             return UnixTarget(path=endpoint.socket)
@@ -363,79 +370,87 @@ class Reached:
             return tuple(hops)
         return (Observed(role=role, pid=self.running.pid), *hops)
 
-    def begin(self, ledger: ExitStack) -> None:
-        """Start counting the load: so far only the laboratory has sent queries over the path."""
-        self.count_from_here()
+    def begin(self, stack: ExitStack) -> None:
+        """Start counting the load, after the laboratory's own queries over the path."""
+        self.mark_load_start()
         self._watch = self.watch_hops(self.endpoint.hops)
-        ledger.callback(self._watch.finish)
+        stack.callback(self._watch.finish)
 
-    def count_from_here(self) -> None:
+    def mark_load_start(self) -> None:
         """Take the present counters of hops and server as those at the beginning of the load. Raises LabError."""
-        self._carried = {hop.label: hop.carried() for hop in self.endpoint.hops if hop.carried is not None}
+        self._carried_before = {
+            hop.label: hop.read_counters() for hop in self.endpoint.hops if hop.read_counters is not None
+        }
         self.before = self.running.snapshot()
 
-    def unlike(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
-        """Differences between the path and what was requested, according to the server and, given its session, the engine."""
-        found = view_violations(self.endpoint, self.view, self.started.spec)
-        return found if session is None else (*session_violations(self.endpoint, session, self.started.spec), *found)
+    def mismatches(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
+        """Differences between the path and what was requested, according to the server and, if its `session` is given, the engine."""
+        violations = view_violations(self.endpoint, self.view, self.started.spec)
+        return (
+            violations
+            if session is None
+            else (*session_violations(self.endpoint, session, self.started.spec), *violations)
+        )
 
     def proof(
         self, session: Mapping[str, Any] | None, commits: int | None = None, connections: int | None = None
     ) -> ServerProof:
-        """The server's part of the receipt, after the load. `connections`: maximum at the same time; None if unknown. Raises LabError
-        if a hop died."""
-        found = [*self.unlike(session)]
+        """The server's part of the receipt, after the load. `connections`: the load's maximum number of simultaneous connections; None
+        if unknown. Raises LabError if a hop died."""
+        violations = [*self.mismatches(session)]
         forwarder: dict[str, Any] | None = None
-        lacking: tuple[str, ...] = ()
-        if self.endpoint.hops and self.running.alive():  # the receipt of a server that has died reports that
-            forwarder, lacking = self._hops_proof(connections)
-        facts, unlike = self.running.receipt(self.before, commits)
-        found += [*unlike, *lacking]
-        server = {**facts, "session_view": view_receipt(self.view)}
+        hop_violations: tuple[str, ...] = ()
+        if self.endpoint.hops and self.running.alive():  # if the server has died, its receipt below reports that
+            forwarder, hop_violations = self._collect_hops_proof(connections)
+        server_facts, mismatches = self.running.receipt(self.before, commits)
+        violations += [*mismatches, *hop_violations]
+        server = {**server_facts, "session_view": view_receipt(self.view)}
         if self.started.certificates is not None:
             server["certificate"] = KEY_TYPE
-        return ServerProof(server, forwarder, server_metrics(facts["counters"]), tuple(found))
+        return ServerProof(server, forwarder, server_metrics(server_facts["counters"]), tuple(violations))
 
-    def _hops_proof(self, connections: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _collect_hops_proof(self, connections: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The hops' part of the receipt, and violations if they did not carry the load. Raises LabError."""
         assert self._watch is not None, "begin() comes first"
-        most = self._watch.finish()
-        processes = {hop.label: most[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
+        maxima = self._watch.finish()
+        max_processes = {hop.label: maxima[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
         labels = [hop.label for hop in self.endpoint.hops]
-        receipt = {**self.endpoint.facts, "hops": labels, "processes_most": processes, "connections": connections}
-        found = [*fork_violations(processes, connections)]
+        receipt = {**self.endpoint.facts, "hops": labels, "processes_most": max_processes, "connections": connections}
+        violations = [*fork_violations(max_processes, connections)]
         dead = [
             hop.label for hop in self.endpoint.hops if hop.process.poll() is not None
         ]  # the label names a lost host
         if dead:
             raise LabError(f"a forwarder died during the trial: {', '.join(dead)}", "Check whether memory ran out.")
-        carried = {hop.label: self._carried_since(hop) for hop in self.endpoint.hops if hop.carried is not None}
+        carried = {
+            hop.label: self._counters_since_load(hop) for hop in self.endpoint.hops if hop.read_counters is not None
+        }
         for label, counted in carried.items():
-            found += carried_violations(label, counted, connections)
+            violations += carried_violations(label, counted, connections)
         if carried:
             receipt["carried"] = carried
-        at_once = {hop.label: most[hop.label] for hop in self.endpoint.hops if hop.now is not None}
-        if at_once:
-            receipt["at_once"] = at_once
+        peak_counts = {hop.label: maxima[hop.label] for hop in self.endpoint.hops if hop.count_connections is not None}
+        if peak_counts:
+            receipt["at_once"] = peak_counts
         for hop in self.endpoint.hops:
-            if hop.let_go is not None:
-                hop.let_go()
-        return receipt, tuple(found)
+            if hop.close_idle_connections is not None:
+                hop.close_idle_connections()
+        return receipt, tuple(violations)
 
-    def _carried_since(self, hop: Hop) -> dict[str, int]:
+    def _counters_since_load(self, hop: Hop) -> dict[str, int]:
         """A hop's counters since the load began. Raises LabError."""
-        assert hop.carried is not None, "the caller looked"
-        before, now = self._carried[hop.label], hop.carried()
+        assert hop.read_counters is not None, "the caller looked"
+        before, now = self._carried_before[hop.label], hop.read_counters()
         return {name: count if name.endswith("_most") else count - before[name] for name, count in now.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenContext(ABC):
-    """The part of a `howfar.paths.PathContext` that does not depend on where server and hosts are."""
+class BasePathContext(ABC):
+    """The part of a `howfar.paths.PathContext` that is the same for namespaces and for the user's hosts."""
 
     running: Listener
-    ledger: ExitStack
-    """Stops everything that was started, in reverse order."""
+    stack: ExitStack
+    """Closes everything that was started, in reverse order."""
     user: str = ""
     password: str = field(default="", repr=False)
     database: str = ""
@@ -477,14 +492,16 @@ class OpenContext(ABC):
         while True:
             if not process.alive():
                 output = self.log_of(process, log).strip()[-500:]
-                if self.password:  # some print their configuration
+                if self.password:  # some programs print their configuration
                     output = output.replace(self.password, "(the password)")
                 code = process.poll() or 0
-                says = f"{program} ended before it was ready ({how_ended(code)}): {output or 'it printed nothing'}"
-                if code < 0 or code > _SHELLS_SIGNAL:
-                    raise LabError(says, "It was killed: check whether memory ran out.")
-                # It ended by itself, and would do so in each trial.
-                raise MissingError(says, "Does it work outside howfar? --hop-binary NAME=PATH gives another program.")
+                message = f"{program} ended before it was ready ({how_ended(code)}): {output or 'it printed nothing'}"
+                if code < 0 or code > _SHELL_SIGNAL_OFFSET:
+                    raise LabError(message, "It was killed: check whether memory ran out.")
+                # It ended by itself, and would do so in every trial.
+                raise MissingError(
+                    message, "Does it work outside howfar? --hop-binary NAME=PATH gives another program."
+                )
             if ready():
                 return
             if time.monotonic() > deadline:
@@ -495,10 +512,10 @@ class OpenContext(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabPathContext(OpenContext):
-    """One running server and the hosts of a laboratory; see `howfar.paths.PathContext`."""
+class LabPathContext(BasePathContext):
+    """One running server and the hosts of a laboratory; implements `howfar.paths.PathContext`."""
 
-    ends: Ends
+    ends: PathEndpoints
     client_address: str = CLIENT_ADDRESS
     server_address: str = SERVER_ADDRESS
 
@@ -510,19 +527,19 @@ class LabPathContext(OpenContext):
     def hop_port(self) -> int:
         return KINDS[self.running.kind].port if self.running.port is None else self.running.port + 1
 
-    def within(self, side: Side, function: Callable[[], Seen]) -> Seen:
+    def within(self, side: Side, function: Callable[[], Result]) -> Result:
         return (self.ends.client if side == "client" else self.ends.server).within(function)
 
     def certificates(self) -> CertificatePaths:
         return self.ends.certificates()
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
-        launcher = self.ends.clients_side if side == "client" else self.ends.servers_side
+        launcher = self.ends.client_launcher if side == "client" else self.ends.server_launcher
         with (self.work / log).open("wb") as file:
-            started = as_other_user(command, as_user) if as_user else command
-            companion = Companion(launcher, started, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-        self.ledger.callback(companion.end)
-        return companion
+            wrapped_command = as_other_user(command, as_user) if as_user else command
+            process = ManagedProcess(launcher, wrapped_command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        self.stack.callback(process.end)
+        return process
 
     def log_of(self, process: Process, log: str) -> str:
         return (self.work / log).read_text(errors="replace")
@@ -537,7 +554,7 @@ class LabPathContext(OpenContext):
         return tcp_bytes(self.ends.server, port)
 
     def write(self, side: Side, name: str, text: str) -> FilePath:
-        return written(self.work / name, text)
+        return write_private_file(self.work / name, text)
 
 
 def output_of(command: Sequence[str]) -> str:
@@ -553,16 +570,16 @@ def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:
     try:
         diag = Diag(host, port, "server")
         with closing(diag):
-            seen = parse(diag.ask()).values()
+            connections = parse_connections(diag.ask()).values()
     except OSError as error:
         raise LabError(f"the kernel does not tell about TCP connections: {error}") from error
     return {
-        "bytes_to_server": sum(one.bytes_received or 0 for one in seen),
-        "bytes_to_client": sum(one.bytes_acked or 0 for one in seen),
+        "bytes_to_server": sum(connection.bytes_received or 0 for connection in connections),
+        "bytes_to_client": sum(connection.bytes_acked or 0 for connection in connections),
     }
 
 
-def written(file: FilePath, text: str) -> FilePath:
+def write_private_file(file: FilePath, text: str) -> FilePath:
     """Write a file that only our user can read, creating its directory if necessary; returns the file."""
     file.parent.mkdir(exist_ok=True)
     file.touch(mode=0o600)
@@ -571,36 +588,40 @@ def written(file: FilePath, text: str) -> FilePath:
 
 
 @contextmanager
-def behind(path: Path) -> Iterator[None]:
-    """Add the names of a path's programs to an error about a running server that was not reached."""
+def name_hops_in_errors(path: Path) -> Iterator[None]:
+    """Add the names of a path's programs to an error about a running server that could not be reached."""
     try:
         yield
     except LabError as error:
         if isinstance(error, ServerCrashed) or not path.hops:
             raise
-        says = f"{error.message} (by way of {', '.join(dict.fromkeys(path.hops))})"
-        raise LabError(says, error.advice or "Does that program pass on what it gets?") from error
+        message = f"{error.message} (by way of {', '.join(dict.fromkeys(path.hops))})"
+        raise LabError(message, error.advice or "Does that program pass on what it gets?") from error
 
 
-def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:
+def connect_server(started: StartedServer, path: Path, ends: PathEndpoints, stack: ExitStack) -> ConnectedServer:
     """Open the path to a server and record the server's view of it. Raises LabError."""
     running, spec = started.running, started.spec
     assert isinstance(running, Server), "a laboratory's server runs here"
-    endpoint = path.open(LabPathContext(running=running, ledger=ledger, ends=ends, **started.account))
+    endpoint = path.open(LabPathContext(running=running, stack=stack, ends=ends, **started.account))
     certificates = started.certificates
-    encrypted = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
+    tls_context = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     if path.shows_sessions:
-        with behind(path):
-            view = running.session_view(endpoint.connection, ends.client, encrypted)
-        return Reached(started, endpoint, view)
-    return Reached(started, endpoint, hops_view(running))
+        with name_hops_in_errors(path):
+            view = running.session_view(endpoint.connection, ends.client, tls_context)
+        return ConnectedServer(started, endpoint, view)
+    return ConnectedServer(started, endpoint, hops_view(running))
 
 
 def hops_view(running: RunningServer) -> dict[str, Any]:
-    """The server's view of a path's program, if the server cannot be queried through it. Raises LabError."""
+    """The server's view of the session, for a path whose programs do not pass the query for it: the address that the server's list of
+    clients shows. Raises LabError."""
     store = cast(KeyStore, running)
     # The program connects as it starts to listen; the server lists only connections that it has accepted.
-    until = time.monotonic() + _ACCEPTED_S
-    while not (hosts := sorted({place.partition(":")[0] for place in store.others()})) and time.monotonic() < until:
+    deadline = time.monotonic() + _ACCEPT_TIMEOUT_S
+    while (
+        not (client_hosts := sorted({address.partition(":")[0] for address in store.others()}))
+        and time.monotonic() < deadline
+    ):
         time.sleep(_POLL_S)
-    return {"of": "the hop's own connection", "host": " and ".join(hosts), "ssl_version": ""}
+    return {"of": "the hop's own connection", "host": " and ".join(client_hosts), "ssl_version": ""}

@@ -1,7 +1,8 @@
 """An agent in its own namespaces, started by an actor of a cluster that is not howfar's.
 
-`python -m howfar.fleet.inner` reads requests from stdin and writes answers to stdout, each a length and a pickle. Its files are in
-memory that only it sees. When the actor ends, for any reason, stdin ends too, and the kernel removes everything that was started here.
+`python -m howfar.fleet.namespace_agent` reads requests from stdin and writes answers to stdout, each a length and a pickle. Its files
+are in a tmpfs that only it can see. When the actor ends, for any reason, stdin ends too, and the kernel removes everything that was
+started here.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class SandboxedAgent:
     def __init__(self) -> None:
         package = str(Path(howfar.__file__).parents[1])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "howfar.fleet.inner"],
+            [sys.executable, "-m", "howfar.fleet.namespace_agent"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": package, "PYTHONSAFEPATH": "1"},
         )
-        self._numbers = itertools.count()
-        self._awaited: dict[int, Future[_Outcome]] = {}
+        self._request_numbers = itertools.count()
+        self._pending: dict[int, Future[_Outcome]] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, name="answers", daemon=True).start()
 
@@ -53,19 +54,19 @@ class SandboxedAgent:
         assert self._process.stdout is not None
         while (frame := _read(self._process.stdout)) is not None:
             number, outcome = pickle.loads(frame)
-            self._awaited.pop(number).set_result(outcome)
+            self._pending.pop(number).set_result(outcome)
         self._process.wait()
         with self._lock:
-            for left in self._awaited.values():
-                left.set_result(_ended(self._process.returncode))
+            for pending in self._pending.values():
+                pending.set_result(_ended_error(self._process.returncode))
 
     def _ask(self, method: str, *arguments: Any) -> _Outcome:
-        number, answer = next(self._numbers), Future[_Outcome]()
+        number, answer = next(self._request_numbers), Future[_Outcome]()
         frame = cloudpickle.dumps((number, method, arguments))
         with self._lock:
             if self._process.poll() is not None:
-                return _ended(self._process.returncode)
-            self._awaited[number] = answer
+                return _ended_error(self._process.returncode)
+            self._pending[number] = answer
             assert self._process.stdin is not None
             _write(self._process.stdin, frame)
         return answer.result()
@@ -83,7 +84,7 @@ class SandboxedAgent:
         return self._ask("drop", key)
 
 
-def _ended(code: int) -> _Outcome:
+def _ended_error(code: int) -> _Outcome:
     advice = "Pods and containers need the capability SYS_ADMIN, or user namespaces: see docs/hosts.md."
     return LabError.__name__, (f"howfar's sandbox there ended with exit code {code}", advice)
 

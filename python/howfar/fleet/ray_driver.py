@@ -29,14 +29,14 @@ from howfar.lab.link import DirectionName, goodput_times_ns
 from howfar.lab.network import Cpus, usable_cpus
 from howfar.lab.sandbox import heed_signals
 
-_JOIN_S = 60.0
+_JOIN_TIMEOUT_S = 60.0
 _POLL_S = 0.1
-STARTS_S = 30.0
+ENGINE_START_TIMEOUT_S = 30.0
 """Time limit for an engine to start."""
 _PINGS = 200
-_FEWEST = 10
-_PING_NS = 3_000_000_000
-"""Approximate time limit for pings: between regions 200 of them would take longer than a probe may."""
+_MIN_PINGS = 10
+_MAX_PINGING_NS = 3_000_000_000
+"""Approximate time limit for one series of pings: between regions, 200 of them would exceed a probe's time limit."""
 
 
 @contextmanager
@@ -71,11 +71,11 @@ def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
 
 
 def quiet(file: Path) -> None:
-    """Send what Ray's libraries write to descriptor 2 to a file, but keep our own messages."""
+    """Redirect what Ray's libraries write to descriptor 2 to a file, but not our own messages on stderr."""
     # Ray prints failures of other hosts on stdout; a lost host is named in the reason of a void trial.
     vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     sys.stderr.flush()
-    # The object stays, because others hold it: the screen of a run took its stream before the hosts were joined.
+    # Keep the stream's object and replace its descriptor: the screen of a run may hold the object already.
     if sys.__stderr__ is not None:
         buffer: Any = sys.__stderr__.buffer
         getattr(buffer, "raw", buffer).__init__(os.dup(2), "w")  # the buffer itself if Python does not buffer
@@ -84,23 +84,23 @@ def quiet(file: Path) -> None:
     os.close(log)
 
 
-def await_hosts(cluster: Cluster, hosts: Mapping[str, RemoteHost], patience_s: float = _JOIN_S) -> None:
+def await_hosts(cluster: Cluster, hosts: Mapping[str, RemoteHost], timeout_s: float = _JOIN_TIMEOUT_S) -> None:
     """Wait until Ray lists all these hosts. Raises LabError."""
-    deadline = time.monotonic() + patience_s
-    while absent := [name for name in hosts if name not in present()]:
+    deadline = time.monotonic() + timeout_s
+    while missing := [name for name in hosts if name not in live_hosts()]:
         if time.monotonic() > deadline:
             state = cluster.state()
-            why = "; ".join(f"{name}: {state.get(name, {}).get('why', 'it has not joined')}" for name in absent)
+            why = "; ".join(f"{name}: {state.get(name, {}).get('why', 'it has not joined')}" for name in missing)
             raise LabError(f"not all hosts are there: {why}", "See docs/hosts.md for the ports that must be open.")
         time.sleep(_POLL_S)
 
 
-def present() -> set[str]:
+def live_hosts() -> set[str]:
     """Names of the hosts that Ray considers alive."""
     found = set()
-    for one in ray.nodes():
-        if one["Alive"]:
-            found |= {name.removeprefix("host:") for name in one["Resources"] if name.startswith("host:")}
+    for ray_node in ray.nodes():
+        if ray_node["Alive"]:
+            found |= {name.removeprefix("host:") for name in ray_node["Resources"] if name.startswith("host:")}
     return found
 
 
@@ -116,13 +116,13 @@ def facts() -> dict[str, Any]:
 
 def cpus_of(host: RemoteHost) -> Cpus:
     """The CPUs that howfar may use on a host. Raises LabError if the file names CPUs that do not exist."""
-    there = host.within(usable_cpus)
+    host_cpus = host.within(usable_cpus)
     if host.spec.cpus is None:
-        return there
+        return host_cpus
     wanted = parse_cpus(host.spec.cpus)
-    if missing := sorted(set(wanted) - set(there)):
-        raise LabError(f"host {host.name} has no CPU {missing[0]}; it has {', '.join(map(str, sorted(there)))}")
-    return tuple(cpu for cpu in there if cpu in wanted)
+    if missing := sorted(set(wanted) - set(host_cpus)):
+        raise LabError(f"host {host.name} has no CPU {missing[0]}; it has {', '.join(map(str, sorted(host_cpus)))}")
+    return tuple(cpu for cpu in host_cpus if cpu in wanted)
 
 
 def clocks(host: RemoteHost) -> Clocks:
@@ -135,26 +135,26 @@ def clocks(host: RemoteHost) -> Clocks:
 
 
 class Link:
-    """The existing link from one host to another, with an echo at its far end; measured, never set."""
+    """The existing link from one host to another, with an echo server at its far end. It is measured, never shaped."""
 
     def __init__(self, source: RemoteHost, target: RemoteHost) -> None:
         """Raises LabError, EngineError."""
         self.source, self.target = source, target
         self._near, far = source.launcher(cpus_of(source)), target.launcher(cpus_of(target))
         self._echo = EngineProcess(EchoJob(host=target.spec.address), far)
-        with bounded(self._echo, STARTS_S):
+        with bounded(self._echo, ENGINE_START_TIMEOUT_S):
             listening = self._echo.read()
         assert isinstance(listening, Listening), "an echo says where it listens"
         self._port = listening.port
 
     def ping(self, count: int = _PINGS) -> RttResult:
         """Measure round trips of one byte, fewer if they are long. Raises LabError, EngineError."""
-        first = self._ping(_FEWEST)
-        return self._ping(min(count, max(_FEWEST, _PING_NS // max(first.p50_ns, 1))))
+        first = self._ping(_MIN_PINGS)
+        return self._ping(min(count, max(_MIN_PINGS, _MAX_PINGING_NS // max(first.p50_ns, 1))))
 
     def _ping(self, count: int) -> RttResult:
         job = RttJob(host=self.target.spec.address, port=self._port, count=count)
-        found = run_probe(job, self._near, STARTS_S + job.timeout_ns / 1e9)
+        found = run_probe(job, self._near, ENGINE_START_TIMEOUT_S + job.timeout_ns / 1e9)
         assert isinstance(found, RttResult), "a probe of the RTT gives one"
         return found
 
@@ -165,7 +165,7 @@ class Link:
         job = GoodputJob(
             host=self.target.spec.address, port=self._port, direction=to, warmup_ns=warmup_ns, measure_ns=measure_ns
         )
-        found = run_probe(job, self._near, STARTS_S + (warmup_ns + measure_ns) / 1e9)
+        found = run_probe(job, self._near, ENGINE_START_TIMEOUT_S + (warmup_ns + measure_ns) / 1e9)
         assert isinstance(found, GoodputResult), "a probe of the goodput gives one"
         return found
 

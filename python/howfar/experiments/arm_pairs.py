@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from howfar.analysis.cells import Floors
+from howfar.analysis.cells import NoiseFloors
 from howfar.model.facts import ArmFacts
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate, Part
@@ -22,12 +22,12 @@ class Tried(Part):
     ratio: Estimate
     """Ratio of throughputs."""
     predicted: float | None = None
-    """Ratio by the model, with costs from other cells. None: none of them determines it."""
+    """Ratio by the model, with costs from other cells. None: the other cells do not determine it."""
     invalid: bool = False
     """Whether one of the two cells describes other programs or errors, so that nothing follows from the ratio."""
     below_noise: bool = False
-    """Whether the ratio is no farther from 1 than the run's noise floor, or not significant at the level that the run's number of
-    claims requires, or there is no floor."""
+    """Whether the ratio is within the run's noise floor, or not significant at the level that the run's number of claims requires, or
+    there is no noise floor."""
 
     @property
     def resolved(self) -> bool:
@@ -36,7 +36,7 @@ class Tried(Part):
 
 
 @dataclass(frozen=True)
-class Pair:
+class ArmPair:
     """`changed` differs from `plain` in one factor."""
 
     plain: ArmFacts
@@ -63,37 +63,37 @@ class Pair:
 
     @property
     def only_bytes(self) -> bool:
-        """Whether the link was full in both cells, so that the ratio is that of their bytes, whatever a model predicts."""
+        """Whether the link was full in both cells. The ratio of throughputs is then that of their bytes, whatever a model predicts."""
         return self.plain.link_full and self.changed.link_full
 
-    def below_noise(self, floors: Floors) -> bool:
-        """Whether the ratio may be noise: no more than between two measurements of one cell, or chance among the run's many claims."""
+    def below_noise(self, floors: NoiseFloors) -> bool:
+        """Whether the ratio may be noise: within the noise floor, or possibly chance among the run's many claims."""
         threshold = floors.of(self.changed.arm.factors)
         if threshold.floor is None or self.ratio is None:
             return True
-        small = abs(math.log(self.ratio.value)) < math.log1p(threshold.floor)
-        return small or (excludes_one(self.ratio) and threshold.resolve(self.ratio) is Resolution.NOT_RESOLVED)
+        within_floor = abs(math.log(self.ratio.value)) < math.log1p(threshold.floor)
+        return within_floor or (excludes_one(self.ratio) and threshold.resolve(self.ratio) is Resolution.NOT_RESOLVED)
 
     @property
     def ratio(self) -> Estimate | None:
         """Ratio of throughputs, paired by block. None: no block has both."""
-        both = sorted(self.plain.tps_by_block.keys() & self.changed.tps_by_block.keys())
-        ratios = [self.changed.tps_by_block[block] / self.plain.tps_by_block[block] for block in both]
+        common_blocks = sorted(self.plain.tps_by_block.keys() & self.changed.tps_by_block.keys())
+        ratios = [self.changed.tps_by_block[block] / self.plain.tps_by_block[block] for block in common_blocks]
         return judge_ratio(ratios).quoted if ratios else None
 
 
-def pairs(facts: Sequence[ArmFacts], factor: str, level: FactorValue) -> Iterator[Pair]:
-    """Every cell at `level` of `factor` with the cell that has the ordinary level, in the order of the plan."""
-    plain = {
-        rest_of(each.arm.factors, factor): each for each in reversed(facts) if each.level(factor) == ORDINARY[factor]
+def pairs(facts: Sequence[ArmFacts], factor: str, level: FactorValue) -> Iterator[ArmPair]:
+    """Pairs of each cell at `level` of `factor` and the same cell at the factor's ordinary level, in the order of the plan."""
+    ordinary = {
+        rest_of(cell.arm.factors, factor): cell for cell in reversed(facts) if cell.level(factor) == ORDINARY[factor]
     }
     for changed in facts:
-        twin = plain.get(rest_of(changed.arm.factors, factor))
-        if changed.level(factor) == level and twin is not None:
-            yield Pair(twin, changed)
+        ordinary_cell = ordinary.get(rest_of(changed.arm.factors, factor))
+        if changed.level(factor) == level and ordinary_cell is not None:
+            yield ArmPair(ordinary_cell, changed)
 
 
 def levels(facts: Sequence[ArmFacts], factor: str) -> list[FactorValue]:
     """The levels of a factor that are not ordinary, in the order of the plan."""
-    found = dict.fromkeys(each.level(factor) for each in facts)
-    return [level for level in found if level is not None and level != ORDINARY[factor]]
+    all_levels = dict.fromkeys(cell.level(factor) for cell in facts)
+    return [level for level in all_levels if level is not None and level != ORDINARY[factor]]

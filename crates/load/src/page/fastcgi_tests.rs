@@ -1,4 +1,4 @@
-//! Tests of the visitor against small applications in this process.
+//! Tests of the FastCGI client against small applications in this process.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,7 +12,7 @@ use howfar_contract::{FailCode, Failed};
 use rustix::net::{self as raw, bind, listen};
 
 use super::*;
-use crate::socket::Begun;
+use crate::socket::ConnectStart;
 
 pub(super) const STDOUT: u8 = 6;
 pub(super) const STDERR: u8 = 7;
@@ -118,7 +118,7 @@ fn setup_of(job: &PageJob) -> Result<PageSetup, Failed> {
     setup(job, fastcgi, &[0])
 }
 
-fn visitor(job: &PageJob) -> Box<dyn Page> {
+fn worker_page(job: &PageJob) -> Box<dyn Page> {
     let mut page = setup_of(job).expect("a setup").pages.remove(0);
     page.open().expect("open");
     page
@@ -127,7 +127,7 @@ fn visitor(job: &PageJob) -> Box<dyn Page> {
 /// The failure of the first page from an application that answers with `bytes`.
 pub(super) fn failure_of(bytes: Vec<u8>) -> Failed {
     let socket = answering(bytes);
-    visitor(&job(&socket, false))
+    worker_page(&job(&socket, false))
         .run_one(&mut PageRecord::default())
         .expect_err("no page")
 }
@@ -144,7 +144,7 @@ fn a_page_is_asked_for_over_a_connection_of_its_own() {
             return;
         };
         stream.write_all(&reply(GOOD)).expect("a page");
-        // The visitor must send nothing more, and close without waiting for this side to close.
+        // The client must send nothing more, and close without waiting for this side to close.
         let rest = stream.read(&mut [0; 1]).expect("an end");
         sender.send((keep, rest, now_ns())).expect("it listens");
     });
@@ -161,13 +161,16 @@ fn a_page_is_asked_for_over_a_connection_of_its_own() {
             assert_eq!((count(&record, CONNECT), count(&record, QUEUE)), (1, 0));
             let reported: Vec<_> = record.reported.into_iter().collect();
             assert_eq!(reported, [("cpu_ns".to_owned(), 7), ("hits".to_owned(), 2)]);
-            assert_eq!((record.used.queries, record.used.turns), (1, 1));
-            assert_eq!(record.used.to_client, reply(GOOD).len() as u64);
+            assert_eq!(
+                (record.counters.queries, record.counters.round_trips),
+                (1, 1)
+            );
+            assert_eq!(record.counters.to_client, reply(GOOD).len() as u64);
             let (keep, rest, closed_ns) = requests.recv().expect("a request");
             assert_eq!((keep, rest), (false, 0));
             assert!(ended_ns <= closed_ns, "closing is no part of the page");
         }
-        page.leave();
+        page.close();
     }
 }
 
@@ -183,7 +186,7 @@ fn a_connection_is_kept_where_the_application_lets_it() {
             stream.write_all(&reply(GOOD)).expect("a page");
         }
     });
-    let mut page = visitor(&job(&socket, true));
+    let mut page = worker_page(&job(&socket, true));
     let (mut connects, mut reopened) = (0, 0);
     for number in 0..6 {
         let mut record = PageRecord::default();
@@ -201,7 +204,7 @@ fn a_connection_is_kept_where_the_application_lets_it() {
 
 #[test]
 fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
-    // With the request unread, partly read and completely read: the kernel distinguishes these, the visitor does not.
+    // With the request unread, partly read and completely read: the kernel distinguishes these, the client does not.
     for read in [0, 1, usize::MAX] {
         let mut first = true;
         let socket = application(move |mut stream| {
@@ -217,7 +220,7 @@ fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
                 stream.write_all(&reply(GOOD)).expect("a page");
             }
         });
-        let mut page = visitor(&job(&socket, true));
+        let mut page = worker_page(&job(&socket, true));
         let mut record = PageRecord::default();
         page.run_one(&mut record)
             .expect("a page over another connection");
@@ -225,17 +228,20 @@ fn a_kept_connection_that_is_closed_before_an_answer_is_no_failure() {
         let mut next = PageRecord::default();
         page.run_one(&mut next).expect("a page");
         assert_eq!(next.reopened, 0);
-        assert_eq!(record.used.to_server, next.used.to_server, "once a page");
+        assert_eq!(
+            record.counters.to_server, next.counters.to_server,
+            "once a page"
+        );
     }
 }
 
 #[test]
 fn a_kept_connection_that_is_closed_in_the_middle_is_one() {
-    // A fresh connection without an answer is a failure, too.
+    // A new connection without an answer is a failure, too.
     for (bytes, connects) in [(record(STDOUT, b"\r\nhalf"), 0), (Vec::new(), 1)] {
         let socket = answering(bytes);
         let mut record = PageRecord::default();
-        let failed = visitor(&job(&socket, true))
+        let failed = worker_page(&job(&socket, true))
             .run_one(&mut record)
             .expect_err("no page");
         assert_eq!(failed.code, FailCode::ServerGone);
@@ -259,7 +265,7 @@ fn a_page_may_come_byte_by_byte_in_many_small_records() {
         }
     });
     let mut record = PageRecord::default();
-    visitor(&job(&socket, false))
+    worker_page(&job(&socket, false))
         .run_one(&mut record)
         .expect("a page");
     assert_eq!(record.reported.len(), 2);
@@ -270,7 +276,7 @@ fn a_page_that_never_comes_is_given_up() {
     let socket = application(std::mem::forget);
     let mut job = job(&socket, false);
     job.stall_timeout_ns = 50_000_000;
-    let failed = visitor(&job)
+    let failed = worker_page(&job)
         .run_one(&mut PageRecord::default())
         .expect_err("no page");
     assert_eq!(failed.code, FailCode::Stalled);
@@ -299,7 +305,7 @@ fn full(path: &str) -> (OwnedFd, Vec<UnixStream>) {
     listen(&socket, 1).expect("a queue");
     let filling = Address::Unix(address);
     let mut fill = Vec::new();
-    while let Begun::Connected(socket) = filling.connect().expect("a connect") {
+    while let ConnectStart::Connected(socket) = filling.connect().expect("a connect") {
         fill.push(UnixStream::from(socket));
     }
     (socket, fill)
@@ -320,19 +326,19 @@ fn a_full_queue_is_waited_for_and_counted() {
     let Application::FastCgi(fastcgi) = &job.application else {
         panic!("not an application");
     };
-    let site = Arc::new(ApplicationEndpoint::new(&job, fastcgi).expect("a site"));
-    let mut page = Visitor {
-        site,
+    let endpoint = Arc::new(ApplicationEndpoint::new(&job, fastcgi).expect("a site"));
+    let mut page = FastCgiWorker {
+        endpoint,
         worker: 0,
-        kept: None,
+        persistent: None,
         reply: Reply::new(fastcgi.ends_with.len()),
-        buffer: vec![0; BUFFER],
+        buffer: vec![0; BUFFER_BYTES],
     };
     let asking = thread::spawn(move || {
         let mut record = PageRecord::default();
         page.run_one(&mut record).map(|_| record)
     });
-    // Wait until the visitor's thread sleeps in the kernel for room in the queue.
+    // Wait until the client's thread sleeps in the kernel for room in the queue.
     let stat = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let waits = || {
         let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");

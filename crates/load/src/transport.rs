@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 
 use crate::channel::Channel;
-use crate::connection::{Broken, Tools};
+use crate::connection::{ConnectionError, WorkerContext};
 use crate::login::Session;
 use crate::protocol::Replies;
 use crate::statements::Statements;
@@ -15,7 +15,7 @@ use crate::worker::driver::{Driver, Registration};
 
 /// An open connection's socket and the state of the layers above it: channel, replies, statements.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct Transport {
     pub(crate) socket: OwnedFd,
     pub(crate) channel: Channel,
     pub(crate) replies: Replies,
@@ -27,7 +27,7 @@ pub(crate) struct Wire {
     pub(crate) blocks: bool,
 }
 
-impl Wire {
+impl Transport {
     pub(crate) fn new(socket: OwnedFd, session: Session) -> Self {
         Self {
             socket,
@@ -47,22 +47,26 @@ impl Wire {
         Ok(())
     }
 
-    /// Send the packets of `tools`, or keep what cannot be sent yet.
+    /// Send the packet in `context`; bytes that the socket does not take are kept in `unsent`.
     #[inline]
-    pub(crate) fn send(&mut self, tools: &mut Tools, driver: &mut Driver) -> Result<(), Broken> {
+    pub(crate) fn send(
+        &mut self,
+        context: &mut WorkerContext,
+        driver: &mut Driver,
+    ) -> Result<(), ConnectionError> {
         let bytes = if self.channel.is_plain() {
-            &tools.packet
+            &context.packet
         } else {
-            tools.sealed.clear();
+            context.sealed.clear();
             self.channel
-                .seal(&tools.packet, &mut tools.sealed)
-                .map_err(Broken::Channel)?;
-            &tools.sealed
+                .seal(&context.packet, &mut context.sealed)
+                .map_err(ConnectionError::Channel)?;
+            &context.sealed
         };
         let sent = if self.unsent.is_empty() {
             driver
                 .send(&self.socket, &mut self.registration, bytes)
-                .map_err(Broken::Io)?
+                .map_err(ConnectionError::Io)?
         } else {
             0
         };
@@ -73,7 +77,7 @@ impl Wire {
     }
 
     /// Send the protocol's goodbye and close. The work is done, so errors are ignored: the server may be gone.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn close_with_goodbye(mut self) {
         let bytes = self.goodbye();
         let _ = send_some(&self.socket, &bytes);
         let _ = net::shutdown(&self.socket, net::Shutdown::Both);

@@ -1,6 +1,6 @@
-"""A server that does no work, behind a path of the laboratory: measures the costs of round trips there, and replays recorded pages.
+"""Measures what round trips cost on paths of the laboratory, and replays recorded pages there, with a server that does no work.
 
-Both paths, the present one and the target, stay open; each block measures both in random order. A block in which the link was not as
+The present path and the target path stay open, and each block measures both in random order. A block in which the link was not as
 requested is void and repeated. If both ends are on one machine, they run on the CPUs on which the application and its server ran.
 """
 
@@ -30,11 +30,11 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, LinkFailed
+from howfar.lab.connected_server import LabPathContext, PathEndpoints
 from howfar.lab.laboratory import Lab
 from howfar.lab.link import Link
-from howfar.lab.link.receipt import OF_A_PLAN, link_violations
+from howfar.lab.link.receipt import RUN_LIMITS, link_violations
 from howfar.lab.network import usable_cpus
-from howfar.lab.reached import Ends, LabPathContext
 from howfar.paths import Path
 from howfar.plan.sessions import TlsVersion
 from howfar.recording.calibration import Placement, Rhythm
@@ -43,9 +43,9 @@ from howfar.recording.costs import (
     CostBlock,
     PathCosts,
     Sizes,
-    rounds_at,
-    settle_rounds,
+    measured_rounds,
     trimmed_mean,
+    warm_up_rounds,
 )
 
 _PORT = 3306
@@ -53,18 +53,19 @@ _ACCOUNT = "howfar"
 """Name of both the account and the database."""
 _CONNECTS = 8
 _SEED = 20_262
-_WORK_LEAST_NS, _WORK_MOST_NS = 20_000, 1_000_000
-_WAITS_NS = 250_000_000
-_WAITS_FEWEST, _WAITS_MOST = 8, 60
-_LARGEST, _LEAST_LARGEST, _MOST_SENDING_S = 1 << 26, 1 << 16, 0.25
-"""Limits of the largest size to measure, in bytes, and of the time to send it. The cost of larger answers is extrapolated linearly."""
+_MIN_WORK_NS, _MAX_WORK_NS = 20_000, 1_000_000
+_WAITS_TOTAL_NS = 250_000_000
+_MIN_WAITS, _MAX_WAITS = 8, 60
+_MAX_SIZE, _MIN_MAX_SIZE, _MAX_SENDING_S = 1 << 26, 1 << 16, 0.25
+"""Upper and lower limit of the largest size to measure, in bytes, and the maximum time to send it. Costs of larger sizes are
+extrapolated linearly."""
 _OBJECTS = 24_000
 _OBJECTS_SEED = 20_264
 
 
 @dataclass(frozen=True)
-class _Answering:
-    """The server that does no work, with the interface that a path expects of a server."""
+class _NullServer:
+    """The server that does no work, with the attributes that a path expects of a server."""
 
     kind: str
     socket: FilePath
@@ -78,7 +79,7 @@ class _Answering:
 
 @dataclass(frozen=True)
 class OpenPath:
-    """One open path, with its own server."""
+    """An open path of the laboratory, with its own server that does no work."""
 
     path: Path
     target: UnixTarget | TcpTarget
@@ -107,10 +108,10 @@ class OpenPath:
     def largest(self) -> tuple[int, int]:
         """Largest sizes to measure, to the server and to the client: the bytes that the link sends in a quarter second, limited."""
         if self.link is None:
-            return _LARGEST, _LARGEST
+            return _MAX_SIZE, _MAX_SIZE
         rates = (self.link.spec.mean_rate_bps("to_server"), self.link.spec.mean_rate_bps("to_client"))
         to_server, to_client = (
-            _LARGEST if rate is None else max(_LEAST_LARGEST, min(_LARGEST, round(rate / 8 * _MOST_SENDING_S)))
+            _MAX_SIZE if rate is None else max(_MIN_MAX_SIZE, min(_MAX_SIZE, round(rate / 8 * _MAX_SENDING_S)))
             for rate in rates
         )
         return to_server, to_client
@@ -119,19 +120,19 @@ class OpenPath:
         """Replay pages on this path. Raises EngineError."""
         job = ReplayJob(target=self.target, tls=self.tls, speech=self.speech, pages=tuple(pages))
         with EngineProcess(job, self.client) as engine:
-            found = [engine.read() for _ in pages]
-        return [event for event in found if isinstance(event, Replayed)]
+            events = [engine.read() for _ in pages]
+        return [event for event in events if isinstance(event, Replayed)]
 
     def begin(self) -> Callable[[], tuple[str, ...]]:
-        """Begin to monitor the link. The returned function lists the ways in which it was not as requested since then."""
+        """Begin to monitor the link. The returned function lists how the link has deviated from the request since then."""
         link = self.link
         if link is None:
             return tuple
-        at_rest = link.at_rest()
+        idle = link.at_rest()
         if link.spec.has_effects:
             link.arm()
         link.counters(reset=True)
-        return lambda: link_violations(link, at_rest, link.counters(), OF_A_PLAN)
+        return lambda: link_violations(link, idle, link.counters(), RUN_LIMITS)
 
 
 @contextmanager
@@ -142,29 +143,29 @@ def open_path(
 
     Raises LabError, MissingError.
     """
-    with ExitStack() as ledger:
+    with ExitStack() as stack:
         work = lab.work / f"null-{number}"
         work.mkdir(exist_ok=True)
         port = _PORT + 10 * number
         # The socket name that PostgreSQL clients expect.
         socket = work / f".s.PGSQL.{port}"
-        files = lab.certificates() if tls else None
-        proof = (
-            ServerTls(cert_file=str(files.certificate), key_file=str(files.key), versions=tls)
-            if files and tls
+        certificates = lab.certificates() if tls else None
+        server_tls = (
+            ServerTls(cert_file=str(certificates.certificate), key_file=str(certificates.key), versions=tls)
+            if certificates and tls
             else None
         )
         listen = UnixTarget(path=str(socket)) if path.by_socket else TcpListen(host="0.0.0.0", port=port)
-        on_server, on_client = lab.shares.server, lab.shares.client
+        server_cpus, client_cpus = lab.shares.server, lab.shares.client
         if path.machines == 1:
-            on_server, on_client = placement.server or usable_cpus(), placement.application or usable_cpus()
-        launcher = lab.server_host.launcher(on_server)
-        server = EngineProcess(AnswerJob(listen=listen, tls=proof, speech=speech), launcher)
-        ledger.enter_context(server)
+            server_cpus, client_cpus = placement.server or usable_cpus(), placement.application or usable_cpus()
+        launcher = lab.server_host.launcher(server_cpus)
+        server = EngineProcess(AnswerJob(listen=listen, tls=server_tls, speech=speech), launcher)
+        stack.enter_context(server)
         if not isinstance(server.read(), NullReady):
             raise LabError("the server that does no work did not start", "Please report this.")
         client_host = lab.client_host_of(path)
-        ends = Ends(
+        path_endpoints = PathEndpoints(
             work,
             client_host,
             lab.server_host,
@@ -173,8 +174,8 @@ def open_path(
             lab.certificates,
         )
         kind = "mariadb" if speech == "sizes" else speech
-        running = _Answering(kind, socket, None if path.by_socket and speech == "sizes" else port, server.pid)
-        context = LabPathContext(running=running, ledger=ledger, ends=ends, user=_ACCOUNT, database=_ACCOUNT)
+        running = _NullServer(kind, socket, None if path.by_socket and speech == "sizes" else port, server.pid)
+        context = LabPathContext(running=running, stack=stack, ends=path_endpoints, user=_ACCOUNT, database=_ACCOUNT)
         endpoint = path.open(context)
         target: UnixTarget | TcpTarget
         if endpoint.socket is not None:
@@ -182,19 +183,19 @@ def open_path(
         else:
             assert endpoint.host is not None and endpoint.port is not None, "an endpoint is a socket, or host and port"
             target = TcpTarget(host=endpoint.host, port=endpoint.port)
-        known = (
+        client_tls = (
             Tls(
                 versions=tls,
                 verify="full",
-                ca_file=str(files.ca),
+                ca_file=str(certificates.ca),
                 server_name=endpoint.host or "localhost",
                 resumption=False,
             )
-            if files and tls
+            if certificates and tls
             else None
         )
-        client = client_host.launcher(on_client)
-        yield OpenPath(path, target, known, speech, client, lab.link if path.crosses_link else None)
+        client = client_host.launcher(client_cpus)
+        yield OpenPath(path, target, client_tls, speech, client, lab.link if path.crosses_link else None)
 
 
 def measure(
@@ -209,47 +210,49 @@ def measure(
 
     Raises LinkFailed if no block is left.
     """
-    works = (Computing(rhythm.gap_ns), Computing(rhythm.server_ns))
-    chosen = random.Random(_SEED)
+    computations = (Computation(rhythm.gap_ns), Computation(rhythm.server_ns))
+    rng = random.Random(_SEED)
 
-    def block() -> dict[int, CostBlock]:
+    def measure_block() -> dict[int, CostBlock]:
         return {
-            number: resumed(valid(paths[number], lambda path: _block(path, sizes, rhythm)), works, rhythm)
-            for number in chosen.sample(range(len(paths)), len(paths))
+            number: with_resuming_cost(
+                run_until_valid(paths[number], lambda path: _measure_block(path, sizes, rhythm)), computations, rhythm
+            )
+            for number in rng.sample(range(len(paths)), len(paths))
         }
 
     expected_ns = sum(_expected_ns(path, sizes, rhythm) for path in paths)
     what = f"round trip costs, {max(expected_ns / 1e9, 1):.0f} s a block or more"
-    found = in_blocks(blocks, block, what, say)
+    results = run_in_blocks(blocks, measure_block, what, say)
     return [
         PathCosts(
             label=label,
             sizes=sizes,
-            blocks=tuple(costs[number] for costs in found.blocks),
+            blocks=tuple(costs[number] for costs in results.blocks),
             link_rtt_ns=path.rtt_ns,
             encrypted=path.tls is not None,
             waking_ns=path.waking_ns,
             by_socket=path.path.by_socket,
-            void=found.void,
+            void=results.void,
         )
         for number, (path, label) in enumerate(zip(paths, labels, strict=True))
     ]
 
 
-class Computing:
+class Computation:
     """A computation that takes `work_ns` with warm caches. It traverses objects, as scripting languages do.
 
-    After a wait it takes longer, because other programs use the CPU's caches meanwhile, on a virtual machine also those of its
-    neighbours. A recording does not show this.
+    After a wait it takes longer, because other programs, on a virtual machine also those of other guests, use the CPU's caches
+    meanwhile. A recording does not show this.
     """
 
     def __init__(self, work_ns: int) -> None:
         objects = [(number, f"name {number}", [number] * 5) for number in range(_OBJECTS)]
         random.Random(_OBJECTS_SEED).shuffle(objects)
         self._objects = objects[: _OBJECTS // 100]
-        work_ns = min(max(work_ns, _WORK_LEAST_NS), _WORK_MOST_NS)
-        each_ns = min(self._took_ns() for _ in range(20)) / len(self._objects)
-        self._objects = objects[: max(round(work_ns / each_ns), 1)]
+        work_ns = min(max(work_ns, _MIN_WORK_NS), _MAX_WORK_NS)
+        object_ns = min(self._took_ns() for _ in range(20)) / len(self._objects)
+        self._objects = objects[: max(round(work_ns / object_ns), 1)]
 
     def _took_ns(self) -> int:
         # The thread's CPU time, which excludes waiting for a CPU.
@@ -260,17 +263,17 @@ class Computing:
 
     def longer_ns(self, wait_ns: float) -> float:
         """How much longer the computation takes after a wait of `wait_ns` than without one."""
-        longer = []
-        for _ in range(max(_WAITS_FEWEST, min(_WAITS_MOST, int(_WAITS_NS / max(wait_ns, 1))))):
+        longer_times_ns = []
+        for _ in range(max(_MIN_WAITS, min(_MAX_WAITS, int(_WAITS_TOTAL_NS / max(wait_ns, 1))))):
             warm = min(self._took_ns() for _ in range(3))
             time.sleep(wait_ns / 1e9)
-            longer.append(self._took_ns() - warm)
-        return max(trimmed_mean(longer), 0.0)
+            longer_times_ns.append(self._took_ns() - warm)
+        return max(trimmed_mean(longer_times_ns), 0.0)
 
 
-def resumed(block: CostBlock, works: tuple[Computing, Computing], rhythm: Rhythm) -> CostBlock:
-    """The block with the cost of slower computing after a wait added, for application and server: each waits for the other."""
-    application, server = works
+def with_resuming_cost(block: CostBlock, computations: tuple[Computation, Computation], rhythm: Rhythm) -> CostBlock:
+    """The block with costs that include slower computing after a wait: application and server each wait for the other."""
+    application, server = computations
     longer_ns = application.longer_ns(block.cost_ns[0] + rhythm.server_ns)
     longer_ns += server.longer_ns(block.cost_ns[0] + rhythm.gap_ns)
     return block.model_copy(
@@ -278,8 +281,8 @@ def resumed(block: CostBlock, works: tuple[Computing, Computing], rhythm: Rhythm
     )
 
 
-_ATTEMPTS = 4
-_TRIES, _LATE_SHARE = 3, 0.03
+_MAX_ATTEMPTS = 4
+_MAX_TRIES, _ACCEPTABLE_LATE_SHARE = 3, 0.03
 
 
 _Result = TypeVar("_Result")
@@ -293,80 +296,86 @@ class Blocks(Generic[_Result]):
     void: tuple[str, ...]
 
 
-def in_blocks(count: int, act: Callable[[], _Result], what: str, say: Callable[[str], None]) -> Blocks[_Result]:
-    """Call `act` once per block. A block whose link cannot be had as requested is left out. Raises LinkFailed if no block is left."""
-    found: list[_Result] = []
+def run_in_blocks(
+    count: int, run_block: Callable[[], _Result], what: str, say: Callable[[str], None]
+) -> Blocks[_Result]:
+    """Call `run_block` once per block, leaving out blocks for which the link could not be set up as requested. Raises LinkFailed if no
+    block is left."""
+    results: list[_Result] = []
     void: list[LinkFailed] = []
     for number in range(1, count + 1):
         say(f"{what}, block {number} of {count}")
         try:
-            found.append(act())
+            results.append(run_block())
         except LinkFailed as failed:
             void.append(failed)
             say(f"block {number} is left out: {failed.message}")
-    if not found:
+    if not results:
         raise void[-1]
-    return Blocks(found, tuple(failed.message for failed in void))
+    return Blocks(results, tuple(failed.message for failed in void))
 
 
-def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
-    """Return the result of `act` from an attempt in which the link was as requested.
+def run_until_valid(path: OpenPath, run: Callable[[OpenPath], _Result]) -> _Result:
+    """Return the result of `run` from an attempt in which the link was as requested.
 
     Raises LinkFailed after a limited number of attempts.
     """
     violations: tuple[str, ...] = ()
-    for _ in range(_ATTEMPTS):
-        violated = path.begin()
-        result = act(path)
-        violations = violated()
+    for _ in range(_MAX_ATTEMPTS):
+        end_monitoring = path.begin()
+        result = run(path)
+        violations = end_monitoring()
         if not violations:
             return result
     raise LinkFailed(
-        f"the link could not be had as requested in {_ATTEMPTS} attempts: {violations[0]}",
+        f"the link could not be had as requested in {_MAX_ATTEMPTS} attempts: {violations[0]}",
         "Try again when less runs on this machine.",
     )
 
 
-def _block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
-    """Measure a few times and return the measurement in which client and server waited least for a CPU, as that is no path time."""
-    best: tuple[float, CostBlock] | None = None
-    for _ in range(_TRIES):
-        late, block = _measured(path, sizes, rhythm)
-        if best is None or late < best[0]:
-            best = late, block
-        if late <= _LATE_SHARE:
+def _measure_block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
+    """Measure a few times and return the measurement in which client and server waited least for a CPU: such waits are not part of
+    the path's time."""
+    least_late: tuple[float, CostBlock] | None = None
+    for _ in range(_MAX_TRIES):
+        late_share, block = _measure_once(path, sizes, rhythm)
+        if least_late is None or late_share < least_late[0]:
+            least_late = late_share, block
+        if late_share <= _ACCEPTABLE_LATE_SHARE:
             break
-    assert best is not None, "there is a first try"
-    return best[1]
+    assert least_late is not None, "there is a first try"
+    return least_late[1]
 
 
-def _counts(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> list[tuple[int, float]]:
+def _expected_rounds(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> list[tuple[int, float]]:
     """For each pair of sizes, the number of round trips that count and the expected time of one in ns."""
-    each_ns = [path.rtt_ns + rhythm.each_ns + path.sending_ns(*pair) for pair in sizes.pairs]
-    return [(rounds_at(one), one) for one in each_ns]
+    expected_ns = [path.rtt_ns + rhythm.each_ns + path.sending_ns(*pair) for pair in sizes.pairs]
+    return [(measured_rounds(round_trip_ns), round_trip_ns) for round_trip_ns in expected_ns]
 
 
 def _expected_ns(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> float:
     """Expected duration of a block that need not be repeated."""
-    settle = settle_rounds(path.rtt_ns)
-    return _CONNECTS * 2 * path.rtt_ns + sum((settle + rounds) * ns for rounds, ns in _counts(path, sizes, rhythm))
+    warm_up = warm_up_rounds(path.rtt_ns)
+    return _CONNECTS * 2 * path.rtt_ns + sum(
+        (warm_up + rounds) * ns for rounds, ns in _expected_rounds(path, sizes, rhythm)
+    )
 
 
-def _measured(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> tuple[float, CostBlock]:
+def _measure_once(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> tuple[float, CostBlock]:
     """Measure each pair of sizes on its own warm connection, and a few connects. Returns the share of time that client and server
     waited for a CPU, and the block."""
-    settle = settle_rounds(path.rtt_ns)
+    warm_up = warm_up_rounds(path.rtt_ns)
     pages = [
-        ReplayPage(steps=(rhythm.step(to_server, to_client, number),) * (settle + rounds))
+        ReplayPage(steps=(rhythm.step(to_server, to_client, number),) * (warm_up + rounds))
         for number, ((to_server, to_client), (rounds, _)) in enumerate(
-            zip(sizes.pairs, _counts(path, sizes, rhythm), strict=True)
+            zip(sizes.pairs, _expected_rounds(path, sizes, rhythm), strict=True)
         )
     ]
     connect = ReplayStep(connection=len(pages), opens=True, bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1])
     pages.append(ReplayPage(steps=(connect,) * _CONNECTS))
     *measured, connects = path.replay(pages)
     block = CostBlock(
-        cost_ns=tuple(trimmed_mean(page.round_trips_ns[settle:]) - rhythm.server_ns for page in measured),
+        cost_ns=tuple(trimmed_mean(page.round_trips_ns[warm_up:]) - rhythm.server_ns for page in measured),
         connect_ns=trimmed_mean(connects.opened_ns[1:]),
     )
     late_ns = sum(page.client_late_ns + page.server_late_ns for page in measured)

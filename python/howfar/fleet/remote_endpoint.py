@@ -1,4 +1,4 @@
-"""A server on another host, and the path to it: the context that a path is opened with."""
+"""The context for opening a path to a server on another host."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
+from howfar.fleet.remote import RemoteHost, RemoteLauncher, RemoteObject, RemoteProcess
 from howfar.fleet.serving import RemoteServer
+from howfar.lab.connected_server import (
+    BasePathContext,
+    HopWatch,
+    count_processes,
+    output_of,
+    tcp_bytes,
+    write_private_file,
+)
 from howfar.lab.network import Host, Shares
-from howfar.lab.reached import HopWatch, OpenContext, output_of, processes, tcp_bytes, written
 from howfar.lab.sandbox import as_other_user
 from howfar.lab.servers import CertificatePaths
 from howfar.lab.servers.kinds import KINDS
@@ -21,13 +28,13 @@ from howfar.paths.path import Side
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostsContext(OpenContext):
+class HostsContext(BasePathContext):
     """See `howfar.paths.PathContext`."""
 
     client: RemoteHost
     server: RemoteHost
     hop: RemoteHost | None
-    """The separate host of the path's program. None: it runs on one of the others."""
+    """The separate host of the path's program. None: the program runs on the client's or the server's host."""
     shares: Mapping[str, Shares]
     work: Path
 
@@ -41,15 +48,15 @@ class HostsContext(OpenContext):
         return self._host(side).within(function)
 
     def write(self, side: Side, name: str, text: str) -> Path:
-        return self._host(side).within(written, self.work / name, text)
+        return self._host(side).within(write_private_file, self.work / name, text)
 
     def certificates(self) -> CertificatePaths:
         """Certificates: the authority's on both hosts, the server's and its key on the server's host."""
         running = cast(RemoteServer, self.running)
-        made, ca = running.certificates(), self.work / "ca.pem"
+        server_paths, ca = running.certificates(), self.work / "ca.pem"
         for host in (self.client, self.server):
             host.within(ca.write_bytes, running.authority())
-        return CertificatePaths(ca, made.certificate, made.key)
+        return CertificatePaths(ca, server_paths.certificate, server_paths.key)
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
         return self.server.within(tcp_bytes, Host("server", None), port)
@@ -71,13 +78,13 @@ class HostsContext(OpenContext):
         return self.server.spec.address
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
-        """Start a program that the host itself provides."""
+        """Start a program that is installed on the host."""
         host = self._host(side)
         share = self.shares[host.name]
         launcher = host.launcher(share.client if side == "client" else share.server)
         assert isinstance(launcher, RemoteLauncher)
         process = launcher.background(as_other_user(command, as_user) if as_user else command, self.work / log)
-        self.ledger.callback(process.end)
+        self.stack.callback(process.end)
         return process
 
     def log_of(self, process: Process, log: str) -> str:
@@ -89,43 +96,49 @@ class HostsContext(OpenContext):
     def output(self, side: Side, command: Sequence[str]) -> str:
         return self._host(side).within(output_of, command)
 
-    def watch_hops(self, hops: Sequence[Hop]) -> _Hops:
+    def watch_hops(self, hops: Sequence[Hop]) -> _RemoteHopWatch:
         by_host: dict[str, tuple[RemoteHost, dict[str, int]]] = {}
         for hop in hops:
             if hop.forks:
                 host = cast(RemoteProcess, hop.process).held.host
                 by_host.setdefault(host.name, (host, {}))[1][hop.label] = hop.process.pid
-        held = [host.hold(_HeldHops, pids, called="hops") for host, pids in by_host.values()]
-        return _Hops(held, HopWatch({hop.label: hop.now for hop in hops if hop.now is not None}, _EVERY_S))
+        held = [host.hold(_HeldHopWatch, pids, called="hops") for host, pids in by_host.values()]
+        return _RemoteHopWatch(
+            held,
+            HopWatch(
+                {hop.label: hop.count_connections for hop in hops if hop.count_connections is not None},
+                _POLL_INTERVAL_S,
+            ),
+        )
 
 
-_EVERY_S = 0.25
-"""Interval between polls by the driver: each costs the host about a millisecond."""
+_POLL_INTERVAL_S = 0.25
+"""Interval between polls by the driver; each poll costs the host about a millisecond."""
 
 
-class _HeldHops(HopWatch):
+class _HeldHopWatch(HopWatch):
     """Hops on a host, by process id."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
-        super().__init__({label: partial(processes, pid) for label, pid in pids.items()})
+        super().__init__({label: partial(count_processes, pid) for label, pid in pids.items()})
 
     def close(self) -> None:
         self.finish()
 
 
 @dataclass
-class _Hops:
-    """A `reached.HopCount` over all hosts."""
+class _RemoteHopWatch:
+    """A `connected_server.HopCount` over all hosts."""
 
-    held: list[Held]
-    told: HopWatch
+    held: list[RemoteObject]
+    own_counts: HopWatch
     """Polls programs that report their number of connections."""
     _found: dict[str, dict[str, int]] | None = None
 
     def finish(self) -> dict[str, dict[str, int]]:
         if self._found is None:
-            self._found = self.told.finish()
-            for one in self.held:
-                self._found |= one.call("finish")
-                one.drop()
+            self._found = self.own_counts.finish()
+            for watch in self.held:
+                self._found |= watch.call("finish")
+                watch.drop()
         return self._found

@@ -1,4 +1,4 @@
-"""An existing Ray cluster: its nodes are the hosts, its Ray takes the place of howfar's own, and its owner starts and stops it."""
+"""An existing Ray cluster as a testbed: its nodes are the hosts. Its owner starts and stops it; howfar starts no Ray of its own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from howfar.errors import LabError, UsageError
 from howfar.fleet.hosts_file import ROLES, HostsFile, HostSpec, Role
-from howfar.fleet.inner import SandboxedAgent
-from howfar.fleet.joined import quiet
+from howfar.fleet.namespace_agent import SandboxedAgent
+from howfar.fleet.ray_driver import quiet
 from howfar.fleet.remote import RemoteHost
 from howfar.fleet.ship import packed
 from howfar.lab.sandbox import heed_signals
@@ -28,10 +28,10 @@ from howfar.lab.sandbox import heed_signals
 SCHEME = "ray://"
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
 _ROLE = "role:"
-_BY_ADDRESS = re.compile(r"node(-\d+){4}")
+_ADDRESS_NAME = re.compile(r"node(-\d+){4}")
 """The name of a node that shares its host name with others: `node-10-0-0-1`."""
-_SHARE = 0.001
-"""Share that an agent takes of the resource that each node of a Ray cluster has by its address."""
+_RESOURCE_SHARE = 0.001
+"""Amount that an agent takes of the resource `node:ADDRESS`, which every node of a Ray cluster has, to run on that node."""
 _ENDS_S = 10.0
 """Ray may need this long to notice that the last command has ended."""
 _POLL_S = 0.2
@@ -39,7 +39,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class ExistingCluster:
-    """A cluster of the user's, by the address of its head."""
+    """The user's own Ray cluster, named by the address of its head."""
 
     address: str
 
@@ -47,12 +47,12 @@ class ExistingCluster:
     def path(self) -> str:
         return f"{SCHEME}{self.address}"
 
-    def measures_into(self, run: Path) -> None:
-        """Do nothing: there is no command outside. See `cluster.Cluster`."""
+    def record_run_file(self, run: Path) -> None:
+        """Do nothing: the command runs in no other namespaces. See `cluster.Cluster`."""
 
 
 def existing_cluster(where: str) -> ExistingCluster:
-    """`where`: ray://HOST:PORT. Raises UsageError."""
+    """Parse the address `where`, which is ray://HOST:PORT. Raises UsageError."""
     address = where.removeprefix(SCHEME)
     if not _ADDRESS.fullmatch(address):
         raise UsageError(
@@ -65,7 +65,7 @@ def existing_cluster(where: str) -> ExistingCluster:
 def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[str, RemoteHost]]]:
     """Connect and start an agent in a sandbox on each node. Call it on a machine of the cluster. Raises LabError."""
     with tempfile.TemporaryDirectory(prefix="howfar-ray-") as directory:
-        _unpack(Path(directory))
+        _unpack_package(Path(directory))
         quiet(Path(directory) / "driver.log")
         try:
             ray.init(
@@ -86,7 +86,7 @@ def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[st
             with _alone(cluster):
                 file = hosts_of(ray.nodes())
                 hosts = {
-                    name: RemoteHost(name, spec, SandboxedAgent, {f"node:{spec.address}": _SHARE})
+                    name: RemoteHost(name, spec, SandboxedAgent, {f"node:{spec.address}": _RESOURCE_SHARE})
                     for name, spec in file.hosts.items()
                 }
                 try:
@@ -100,19 +100,19 @@ def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[st
             ray.shutdown()
 
 
-class _Driver:
-    """An actor that shows by its name that a command measures between the nodes. Ray ends it with that command."""
+class _DriverActor:
+    """An actor whose name shows that a command is measuring in this cluster. Ray ends it with that command."""
 
 
 @contextmanager
 def _alone(cluster: ExistingCluster) -> Iterator[None]:
     """Exclude other commands of howfar from this cluster. Raises UsageError."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    named = ray.remote(_Driver).options(name="driver", num_cpus=0, scheduling_strategy=here)
+    named_driver = ray.remote(_DriverActor).options(name="driver", num_cpus=0, scheduling_strategy=here)
     deadline = time.monotonic() + _ENDS_S
     while True:
         try:
-            driver = named.remote()
+            driver = named_driver.remote()
             break
         except ValueError as error:  # the name is taken
             if time.monotonic() > deadline:
@@ -128,24 +128,24 @@ def _alone(cluster: ExistingCluster) -> Iterator[None]:
             ray.kill(driver)
 
 
-def _unpack(directory: Path) -> None:
-    """Unpack the archive that is otherwise copied by ssh, for Ray to distribute the directory."""
+def _unpack_package(directory: Path) -> None:
+    """Unpack the archive of howfar into a directory, which Ray then copies to the nodes."""
     _, archive = packed()
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as unpacked:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
         if hasattr(tarfile, "data_filter"):  # Python has filters since 3.11.4; the archive is our own
-            unpacked.extraction_filter = tarfile.data_filter
-        unpacked.extractall(directory)
+            tar.extraction_filter = tarfile.data_filter
+        tar.extractall(directory)
 
 
 def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
-    """A cluster's nodes as hosts: by host name if it is unique, otherwise by address, so that a name always means the same node; each
-    with the roles that its resources name (`role:client`), or with all. Raises LabError."""
+    """A cluster's nodes as hosts: named by host name if that is unique, otherwise by address, so that a name always means the same
+    node. Each has the roles that its resources name (`role:client`), or all. Raises LabError."""
     alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"]))
     names = [re.sub(r"[^a-z0-9-]", "-", str(node["NodeManagerHostname"]).lower().partition(".")[0]) for node in alive]
     found: dict[str, HostSpec] = {}
     for node, name in zip(alive, names, strict=True):
         roles = _roles(str(node["NodeManagerHostname"]), node["Resources"])
-        unique = names.count(name) == 1 and name[:1].isalpha() and not _BY_ADDRESS.fullmatch(name)
+        unique = names.count(name) == 1 and name[:1].isalpha() and not _ADDRESS_NAME.fullmatch(name)
         try:
             spec = HostSpec(address=str(node["NodeManagerAddress"]), roles=roles or ROLES)
         except ValueError as error:
@@ -164,10 +164,10 @@ def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
 
 def _roles(host: str, resources: Iterable[str]) -> tuple[Role, ...]:
     """The roles that resources name. Raises LabError if there is no such role."""
-    named = {word.removeprefix(_ROLE) for word in resources if word.startswith(_ROLE)}
-    if unknown := named - set(ROLES):
+    named_roles = {word.removeprefix(_ROLE) for word in resources if word.startswith(_ROLE)}
+    if unknown := named_roles - set(ROLES):
         raise LabError(
             f"node {host} of the cluster has the resource {_ROLE}{min(unknown)}, and there is no such role",
             f"Known: {', '.join(ROLES)}.",
         )
-    return tuple(role for role in ROLES if role in named)
+    return tuple(role for role in ROLES if role in named_roles)

@@ -3,18 +3,18 @@
 use howfar_wire::mysql::reply::{self, Prepared};
 use howfar_wire::mysql::{Malformed, ServerError, command};
 
-use super::{Entry, PacketStream, Wrong};
+use super::{LoginError, LoginParameters, PacketStream};
 use crate::statements::{Slot, Statements};
 use crate::workload::Program;
 
 /// Maximum prepares sent without waiting for answers: saves round trips, and both directions stay far below a socket's buffer.
-const AHEAD: usize = 64;
+const MAX_AHEAD: usize = 64;
 /// "This command is not supported in the prepared statement protocol yet."
 const CANNOT_PREPARE: u16 = 1295;
 
 /// Statements are prepared in order: `sent` are requested, `done` are answered.
-pub(super) struct Preparing {
-    wanted: Vec<usize>,
+pub(super) struct Preparation {
+    slots: Vec<usize>,
     sent: usize,
     done: usize,
     /// Packets of the present answer still to come, and the number of its packets that belong to columns.
@@ -22,11 +22,11 @@ pub(super) struct Preparing {
     column_packets: usize,
 }
 
-impl Preparing {
+impl Preparation {
     pub(super) fn new(program: &Program) -> Self {
-        let wanted = program.to_prepare();
+        let slots = program.to_prepare();
         Self {
-            wanted,
+            slots,
             sent: 0,
             done: 0,
             packets: 0,
@@ -35,54 +35,58 @@ impl Preparing {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.done == self.wanted.len()
+        self.done == self.slots.len()
     }
 
     /// Request the next statements, once all requested ones are answered.
-    pub(super) fn ask_ahead(&mut self, stream: &mut PacketStream, entry: &Entry<'_>) {
+    pub(super) fn request_ahead(
+        &mut self,
+        stream: &mut PacketStream,
+        parameters: &LoginParameters<'_>,
+    ) {
         stream.framer.expect(1);
         if self.sent > self.done {
             return;
         }
-        let upto = self.wanted.len().min(self.sent + AHEAD);
+        let end = self.slots.len().min(self.sent + MAX_AHEAD);
         let mut sql = Vec::new();
-        for &slot in &self.wanted[self.sent..upto] {
+        for &slot in &self.slots[self.sent..end] {
             sql.clear();
-            entry.program.write_prepare(slot, &mut sql);
+            parameters.program.write_prepare(slot, &mut sql);
             command::prepare(&mut stream.packets, &sql);
         }
-        stream.turns += u32::from(upto > self.sent);
-        self.sent = upto;
+        stream.round_trips += u32::from(end > self.sent);
+        self.sent = end;
     }
 
     /// True when the last statement is prepared.
-    pub(super) fn packet(
+    pub(super) fn handle_packet(
         &mut self,
         payload: &[u8],
         stream: &mut PacketStream,
         statements: &mut Statements,
-        entry: &Entry<'_>,
-    ) -> Result<bool, Wrong> {
+        parameters: &LoginParameters<'_>,
+    ) -> Result<bool, LoginError> {
         let first = payload.first().copied().ok_or(Malformed::Short("packet"))?;
-        let Some(&slot) = self.wanted.get(self.done) else {
+        let Some(&slot) = self.slots.get(self.done) else {
             return Err(Malformed::Unexpected("bytes came although nothing was asked").into());
         };
         if self.packets > 0 {
             self.packets -= 1;
             // The last packet ends the list.
-            if entry.decode && (1..self.column_packets).contains(&self.packets) {
+            if parameters.decode && (1..self.column_packets).contains(&self.packets) {
                 statements.add_type(slot, reply::column_type(payload)?);
             }
         } else if first == reply::ERR {
             let error = ServerError::parse(payload)?;
             if error.code.number() != Some(CANNOT_PREPARE) {
-                return Err(Wrong::Prepare(error));
+                return Err(LoginError::Prepare(error));
             }
             statements.set(slot, Slot::Text);
         } else {
             let head = Prepared::parse(payload)?;
-            self.column_packets = list(head.columns);
-            self.packets = list(head.parameters) + self.column_packets;
+            self.column_packets = definition_packets(head.columns);
+            self.packets = definition_packets(head.parameters) + self.column_packets;
             statements.set(
                 slot,
                 Slot::Prepared {
@@ -95,13 +99,13 @@ impl Preparing {
             return Ok(false);
         }
         self.done += 1;
-        self.ask_ahead(stream, entry);
+        self.request_ahead(stream, parameters);
         Ok(self.is_done())
     }
 }
 
 /// Number of packets of a list of definitions: none, or one each and its end.
-fn list(count: u16) -> usize {
+fn definition_packets(count: u16) -> usize {
     if count == 0 {
         0
     } else {

@@ -1,7 +1,7 @@
-"""Proxies that Debian does not package, as programs that the user provides (`--hop-binary NAME=PATH`): one entry per proxy.
+"""Proxies that Debian does not package: the user provides the program (`--hop-binary NAME=PATH`). One entry per proxy.
 
 Each runs on the client's host or its own, listens there on TCP and connects to the server over the link, with the configuration
-below and its defaults. Envoy 1.40 was tested. The other configurations follow the manuals and are untested.
+below and otherwise its defaults. Envoy 1.40 was tested. The other configurations follow the manuals and are untested.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program, hop_place
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program, hop_host
 
-_ANSWER_S = 5.0
-_POOL = 20
+_ANSWER_TIMEOUT_S = 5.0
+_POOL_SIZE = 20
 _NOBODY = 65534
 
 
 @dataclass(frozen=True)
-class Given:
-    """One proxy. Braces in `configuration` and `arguments` are filled in; literal ones are doubled."""
+class UserProxy:
+    """One proxy. Names in braces in `configuration`, `arguments` and `prepare` are replaced by values; literal braces are doubled."""
 
     name: str
     label: str
@@ -39,11 +39,11 @@ class Given:
     keeps_sessions: bool = True
     as_user: int = 0
     prepare: tuple[str, ...] = ()
-    """Grants that the proxy's own account needs at the server."""
+    """Statements that grant the load's account the privileges that the proxy needs at the server."""
 
 
-GIVEN = (
-    Given(
+USER_PROXIES = (
+    UserProxy(
         "envoy",
         "TCP from a second machine through Envoy beside the client",
         """\
@@ -73,7 +73,7 @@ static_resources:
         ("-c", "{file}", "--disable-hot-restart", "--log-level", "error"),
         suffix=".yaml",
     ),
-    Given(
+    UserProxy(
         "mysqlrouter",
         "TCP from a second machine through MySQL Router beside the client",
         """\
@@ -94,7 +94,7 @@ server_ssl_mode = AS_CLIENT
         ("-c", "{file}"),
         protocols=("mysql",),
     ),
-    Given(
+    UserProxy(
         "proxysql",
         "TCP from a second machine through ProxySQL beside the client",
         """\
@@ -113,7 +113,7 @@ mysql_users = ( {{ username = "{user}", password = "{password}", default_hostgro
         protocols=("mysql",),
         pools=True,
     ),
-    Given(
+    UserProxy(
         "maxscale",
         "TCP from a second machine through MaxScale beside the client",
         """\
@@ -153,7 +153,7 @@ port = {port}
             "GRANT SHOW DATABASES, REPLICATION CLIENT ON *.* TO '{user}'@'%'",
         ),
     ),
-    Given(
+    UserProxy(
         "odyssey",
         "TCP from a second machine through Odyssey, which pools transactions, beside the client",
         """\
@@ -185,7 +185,7 @@ database "{database}" {{
         pools=True,
         keeps_sessions=False,
     ),
-    Given(
+    UserProxy(
         "pgcat",
         "TCP from a second machine through PgCat, which pools transactions, beside the client",
         """\
@@ -213,8 +213,8 @@ database = "{database}"
 )
 
 
-class GivenPath(Path):
-    """One entry of the table, as a path."""
+class UserProxyPath(Path):
+    """The path through one of these proxies."""
 
     machines = 2
     crosses_link = True
@@ -224,84 +224,84 @@ class GivenPath(Path):
     between_hosts = True
     modelled = False
 
-    def __init__(self, given: Given) -> None:
-        self.name = given.name
-        self.label = given.label
-        self.hops = (given.name,)
-        self.protocols = given.protocols
-        self.pools = given.pools
-        self.passes_tls = not given.protocols
-        self.keeps_sessions = given.keeps_sessions
-        self._given = given
+    def __init__(self, proxy: UserProxy) -> None:
+        self.name = proxy.name
+        self.label = proxy.label
+        self.hops = (proxy.name,)
+        self.protocols = proxy.protocols
+        self.pools = proxy.pools
+        self.passes_tls = not proxy.protocols
+        self.keeps_sessions = proxy.keeps_sessions
+        self._proxy = proxy
 
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
-        given, place, port = self._given, hop_place(context), context.hop_port
-        name = f"{self.name}{given.suffix}"
-        facts = {
+        proxy, host, port = self._proxy, hop_host(context), context.hop_port
+        name = f"{self.name}{proxy.suffix}"
+        values = {
             "file": str(context.work / name),
             "work": str(context.work),
-            "listen": place.to_clients,
+            "listen": host.to_clients,
             "port": str(port),
             "server": context.server_address,
             "server_port": str(context.server_port),
             "user": context.user,
             "password": context.password,
             "database": context.database,
-            "pool": str(_POOL),
+            "pool": str(_POOL_SIZE),
         }
-        for statement in given.prepare:
-            context.query(statement.format(**facts))
-        context.write(place.side, name, given.configuration.format(**facts))
-        within = partial(context.within, place.side)
-        program = within(partial(find_program, self.name))
-        command = [program, *(word.format(**facts) for word in given.arguments)]
-        process = context.start(place.side, command, log := f"{self.name}.log", as_user=given.as_user)
+        for statement in proxy.prepare:
+            context.query(statement.format(**values))
+        context.write(host.side, name, proxy.configuration.format(**values))
+        run_on_host = partial(context.within, host.side)
+        program = run_on_host(partial(find_program, self.name))
+        command = [program, *(word.format(**values) for word in proxy.arguments)]
+        process = context.start(host.side, command, log := f"{self.name}.log", as_user=proxy.as_user)
         context.wait_until(process, log, lambda: context.listens(process, port))
-        envoys = partial(_envoys, context.work / "envoy.sock")
-        carried = partial(within, envoys) if self.name == "envoy" else None
+        fetch_counters = partial(_envoy_counters, context.work / "envoy.sock")
+        read_counters = partial(run_on_host, fetch_counters) if self.name == "envoy" else None
         return Endpoint(
-            host=place.to_clients,
+            host=host.to_clients,
             port=port,
-            seen_from=place.to_server,
+            seen_from=host.to_server,
             server_port=context.server_port,
-            hops=(Hop(f"{place.side}_side", process, carried=carried),),
-            facts={"program": within(partial(_version, program, given.version)) or self.name},
+            hops=(Hop(f"{host.side}_side", process, read_counters=read_counters),),
+            facts={"program": run_on_host(partial(_version, program, proxy.version)) or self.name},
         )
 
 
-GIVEN_PATHS = tuple(map(GivenPath, GIVEN))
+USER_PROXY_PATHS = tuple(map(UserProxyPath, USER_PROXIES))
 
 
-_ASK = b"GET /stats?filter=^tcp.howfar.downstream_cx HTTP/1.1\r\nHost: howfar\r\nConnection: close\r\n\r\n"
+_STATS_REQUEST = b"GET /stats?filter=^tcp.howfar.downstream_cx HTTP/1.1\r\nHost: howfar\r\nConnection: close\r\n\r\n"
 
 
-def _envoys(where: FilePath) -> Mapping[str, int]:
-    """Read Envoy's own counters. Raises LabError."""
+def _envoy_counters(socket_path: FilePath) -> Mapping[str, int]:
+    """Read Envoy's counters. Raises LabError."""
     names = {
         "connections": "downstream_cx_total",
         "bytes_to_server": "downstream_cx_rx_bytes_total",
         "bytes_to_client": "downstream_cx_tx_bytes_total",
     }
     try:
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.settimeout(_ANSWER_S)
-            asking.connect(str(where))
-            asking.sendall(_ASK)
-            answer = b"".join(iter(lambda: asking.recv(65536), b"")).decode()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_TIMEOUT_S)
+            connection.connect(str(socket_path))
+            connection.sendall(_STATS_REQUEST)
+            answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
     except OSError as error:
         raise LabError(f"Envoy does not tell its counters: {error}") from error
-    told = dict(re.findall(r"^tcp\.howfar\.(\w+): (\d+)\r?$", answer, re.MULTILINE))
-    if missing := [name for name in names.values() if name not in told]:
+    counters = dict(re.findall(r"^tcp\.howfar\.(\w+): (\d+)\r?$", answer, re.MULTILINE))
+    if missing := [name for name in names.values() if name not in counters]:
         raise LabError(f"Envoy does not tell its counters: {missing[0]} is not in {answer[:200]!r}")
-    return {ours: int(told[theirs]) for ours, theirs in names.items()}
+    return {our_name: int(counters[their_name]) for our_name, their_name in names.items()}
 
 
 @cache
 def _version(program: str, option: str) -> str:
-    """The first line of the program's version output, or empty."""
+    """The first line that the program prints about its version; empty if there is none."""
     try:
-        told = subprocess.run([program, option], capture_output=True, text=True, timeout=_ANSWER_S)
+        result = subprocess.run([program, option], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return next((line.strip() for line in (told.stdout + told.stderr).splitlines() if line.strip()), "")
+    return next((line.strip() for line in (result.stdout + result.stderr).splitlines() if line.strip()), "")

@@ -1,6 +1,7 @@
-"""The user's own server as the target between hosts: queried for what its account may see, but not started, configured or stopped.
+"""The user's own server as the target of a run between hosts. It is queried for what its account may see, but never started,
+configured or stopped.
 
-What a session cannot show is unknown: the server's CPU time, whether its data is in memory, and whether other clients use it.
+A session cannot show the server's CPU time, whether its data is in memory, and whether other clients use it: these stay unknown.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ from typing import Any, cast
 
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, NotThis, Refused, SqlSession
+from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, Refused, SqlSession
 from howfar.doctor.targets import Consent, Login
 from howfar.engine.inserts import OWN_TABLES
 from howfar.engine.ping_messages import TcpTarget
 from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import HostsFile
+from howfar.lab.connected_server import NO_PID
 from howfar.lab.environment import allow_descriptors
-from howfar.lab.reached import NO_PID
-from howfar.lab.servers import GAUGES, CertificatePaths, Seer, Tables
+from howfar.lab.servers import GAUGES, CertificatePaths, SessionProbe, Tables
 from howfar.lab.servers.sql_store import counters_of
 from howfar.load.job import LoadLogin
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
 
-_NOWHERE = Path("/nonexistent")
+_NO_SOCKET = Path("/nonexistent")
 _UNKNOWN = ("the server's CPU time", "whether its data was in memory", "whether others used it meanwhile")
 
 
 @dataclass(frozen=True)
-class GivenServer:
-    """The user's own server: address, protocol, account. Values only."""
+class UserServer:
+    """Address, protocol and account of the user's own server."""
 
     kind: Kind
     address: str
@@ -44,8 +45,8 @@ class GivenServer:
     login: Login
 
 
-def given_server(found: LoadLogin) -> GivenServer:
-    """Raises UsageError."""
+def user_server_from_dsn(found: LoadLogin) -> UserServer:
+    """The server that the option `--dsn` names. Raises UsageError."""
     address, target = found.address, found.target
     if not isinstance(target, TcpTarget) or ":" in target.host:
         raise UsageError(
@@ -61,78 +62,82 @@ def given_server(found: LoadLogin) -> GivenServer:
     kind = Kind.POSTGRESQL if address.protocol == "postgresql" else Kind.MYSQL
     consent = Consent(fetch_server_key=address.fetch_server_key is True)
     login = Login(address.user, found.password.reveal(), consent, address.database)
-    return GivenServer(kind, target.host, target.port, address.database, login)
+    return UserServer(kind, target.host, target.port, address.database, login)
 
 
-def host_of(given: GivenServer, file: HostsFile) -> str:
-    """The host that the server is on. Raises UsageError."""
+def find_server_host(user_server: UserServer, file: HostsFile) -> str:
+    """Name of the host on which the server runs. Raises UsageError."""
     for name, host in file.hosts.items():
-        if host.address == given.address:
+        if host.address == user_server.address:
             return name
     raise UsageError(
-        f"no host of the file has the server's address {given.address}",
+        f"no host of the file has the server's address {user_server.address}",
         "Add that host: a probe there measures what lies between client and server, and local paths begin there. "
         "`howfar load` needs the server alone.",
     )
 
 
-def check_given(plan: Plan) -> None:
+def check_plan_for_user_server(plan: Plan) -> None:
     """Refuse a plan that needs a server started by howfar. Raises PlanError."""
-    factors, needs = plan.factors, ""
+    factors, unsupported = plan.factors, ""
     if factors.content != ("digits",):
-        needs = "tables with other contents than sysbench's"
+        unsupported = "tables with other contents than sysbench's"
     elif plan.workload.kind in OWN_TABLES:
-        needs = "a table that is made anew for each trial"
+        unsupported = "a table that is made anew for each trial"
     elif plan.workload.kind in ("page", "key_value"):
-        needs = "stores of keys"
+        unsupported = "stores of keys"
     elif factors.replication != ("off",):
-        needs = "servers that replicate, which are begun anew for each trial"
+        unsupported = "servers that replicate, which are begun anew for each trial"
     elif set(factors.tls) != {"off"} or set(factors.compression) != {"off"}:
-        needs = "encrypted or compressed sessions"
-    if needs:
+        unsupported = "encrypted or compressed sessions"
+    if unsupported:
         raise PlanError(
-            f"plan {plan.name} needs {needs}, and a server of your own is used as it is, by plain sessions",
+            f"plan {plan.name} needs {unsupported}, and a server of your own is used as it is, by plain sessions",
             "Leave out --dsn: howfar then starts a server of its own.",
         )
 
 
-class GivenSide:
-    """Held on the server's host, where `serving.ServerSide` would be."""
+class HeldUserServer:
+    """Held on the server's host in place of `serving.HeldStore`."""
 
-    def __init__(self, given: GivenServer, tables: Tables, connections: int) -> None:
+    def __init__(self, user_server: UserServer, tables: Tables, connections: int) -> None:
         self.descriptors = allow_descriptors(connections)
-        self._given = given
-        self.user, self.password, self.database = (given.login.user, given.login.password, given.database)
+        self._user_server = user_server
+        self.user, self.password, self.database = (
+            user_server.login.user,
+            user_server.login.password,
+            user_server.database,
+        )
         with self._session() as session:
-            about = session.rows(_ABOUT[given.kind])[0]
-            version, comment, directory = (str(value or "") for value in about)
-            self.kind, self.version = _named(given.kind, version, comment), version
-            self._socket = _socket(given, directory)
-            _check_tables(session, given, tables)
+            properties = session.rows(_ABOUT[user_server.kind])[0]
+            version, comment, directory = (str(value or "") for value in properties)
+            self.kind, self.version = _kind_of(user_server.kind, version, comment), version
+            self._socket = _socket(user_server, directory)
+            _check_tables(session, user_server, tables)
         self.data = {"given": True, "tables": tables.count, "table_size": tables.size}
 
     @contextmanager
     def _session(self) -> Iterator[SqlSession]:
-        given = self._given
-        with _session(given, Endpoint(None, given.address, given.port)) as session:
+        user_server = self._user_server
+        with _session(user_server, Endpoint(None, user_server.address, user_server.port)) as session:
             yield session
 
     def certificate_paths(self) -> CertificatePaths:
         raise PlanError("a path that encrypts has a server of howfar's own", "Leave out --dsn.")
 
-    def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], Seer]:
-        """Do nothing: the server runs already."""
-        facts = {"kind": self.kind, "version": self.version, "pid": NO_PID, "port": self._given.port}
-        return {**facts, "socket": self._socket or _NOWHERE}, partial(_see, self._given)
+    def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], SessionProbe]:
+        """Start nothing, because the server runs already; returns its facts, and how to probe a session."""
+        facts = {"kind": self.kind, "version": self.version, "pid": NO_PID, "port": self._user_server.port}
+        return {**facts, "socket": self._socket or _NO_SOCKET}, partial(_view_session, self._user_server)
 
-    def of_server(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    def call_server(self, method: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(self, method)(*arguments)
 
     def snapshot(self) -> dict[str, int]:
-        """The counters that its account may read. Empty: none."""
+        """The counters that its account may read; empty if it may read none."""
         with suppress(Refused), self._session() as session:
-            found = {str(name): int(value) for name, value in session.rows(_COUNTERS[self._given.kind])}
-            return counters_of(found) if self._given.kind is Kind.MYSQL else found
+            found = {str(name): int(value) for name, value in session.rows(_COUNTERS[self._user_server.kind])}
+            return counters_of(found) if self._user_server.kind is Kind.MYSQL else found
         return {}
 
     def receipt(self, before: Mapping[str, int], commits: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -159,47 +164,50 @@ class GivenSide:
 
 
 @contextmanager
-def _session(given: GivenServer, endpoint: Endpoint) -> Iterator[SqlSession]:
-    """Log in. Raises LabError if that fails; what the server refuses later raises `Refused`."""
+def _session(user_server: UserServer, endpoint: Endpoint) -> Iterator[SqlSession]:
+    """Log in. Raises LabError if that fails; a statement that the server refuses raises `Refused`."""
     try:
-        session = cast(SqlSession, PROTOCOLS[given.kind].open(endpoint, given.login))
-    except (Refused, NotThis) as error:
+        session = cast(SqlSession, PROTOCOLS[user_server.kind].open(endpoint, user_server.login))
+    except (Refused, NoValidAnswer) as error:
         raise LabError(
-            f"the server at {endpoint.where} does not let {given.login.user} in: {error}",
+            f"the server at {endpoint.where} does not let {user_server.login.user} in: {error}",
             "Does `howfar load DSN` reach it from that host?",
         ) from error
     try:
         yield session
-    except NotThis as error:
+    except NoValidAnswer as error:
         raise LabError(f"the server at {endpoint.where} stopped answering: {error}") from error
     finally:
         session.close()
 
 
-def _see(given: GivenServer, connection: Mapping[str, Any], _: ssl.SSLContext | None) -> dict[str, Any]:
-    """See `lab.servers.Seer`; runs on the client's host."""
-    with _session(given, Endpoint(connection.get("socket"), connection.get("host"), connection.get("port"))) as session:
-        return {"host": str(session.rows(_SEEN_FROM[given.kind])[0][0]), "ssl_version": ""}
+def _view_session(user_server: UserServer, connection: Mapping[str, Any], _: ssl.SSLContext | None) -> dict[str, Any]:
+    """See `lab.servers.SessionProbe`; runs on the client's host."""
+    with _session(
+        user_server, Endpoint(connection.get("socket"), connection.get("host"), connection.get("port"))
+    ) as session:
+        return {"host": str(session.rows(_SEEN_FROM[user_server.kind])[0][0]), "ssl_version": ""}
 
 
-def _named(kind: Kind, version: str, comment: str) -> str:
+def _kind_of(kind: Kind, version: str, comment: str) -> str:
     if kind is Kind.POSTGRESQL:
         return "postgresql"
     return "mariadb" if "mariadb" in f"{version} {comment}".lower() else "mysql"
 
 
-def _socket(given: GivenServer, said: str) -> Path | None:
-    """The server's socket. PostgreSQL shows it to few accounts; but its name contains the port, and the kernel lists names."""
-    if given.kind is Kind.POSTGRESQL:
-        name = f"/.s.PGSQL.{given.port}"
+def _socket(user_server: UserServer, said: str) -> Path | None:
+    """The server's Unix socket; `said` is its path as MySQL reports it. PostgreSQL reports the path to few accounts, but the kernel
+    lists all sockets, and PostgreSQL's name contains the port."""
+    if user_server.kind is Kind.POSTGRESQL:
+        name = f"/.s.PGSQL.{user_server.port}"
         words = Path("/proc/net/unix").read_text().split()
         said = next((word for word in words if word.endswith(name) and word.startswith("/")), "")
     return Path(said) if said and Path(said).is_socket() else None
 
 
-def _check_tables(session: SqlSession, given: GivenServer, tables: Tables) -> None:
-    """Raises LabError if the tables that the plan reads are missing or too small."""
-    schema = "" if given.kind is Kind.POSTGRESQL else f"`{given.database.replace('`', '``')}`."
+def _check_tables(session: SqlSession, user_server: UserServer, tables: Tables) -> None:
+    """Check that the tables that the plan reads exist and are large enough. Raises LabError."""
+    schema = "" if user_server.kind is Kind.POSTGRESQL else f"`{user_server.database.replace('`', '``')}`."
     fill = f"Fill it: `howfar load DSN oltp_read_only --tables={tables.count} --table-size={tables.size} prepare`."
     for number in range(1, tables.count + 1):
         try:

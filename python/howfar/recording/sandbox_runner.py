@@ -1,9 +1,9 @@
 """Runs the application in the namespace in which this program was started, and times it.
 
-A line of JSON on stdin is one request: `{"run": argv}` runs a command to its end, `{"start": argv}` starts one that runs until
-stdin ends, `{"started": name}` checks whether that has failed. The answer is a line of JSON on stdout. With `--bind SOURCE TARGET` it
-first mounts socket SOURCE over TARGET, visible only to the processes that it starts, and finally it removes SOURCE's folder, even
-if its parent was killed. Uses only the standard library, to start quickly.
+A line of JSON on stdin is one request: `{"run": argv}` runs a command to its end, `{"start": argv}` starts a command that runs until
+stdin ends, `{"started": name}` checks whether the started command has failed. The answer is a line of JSON on stdout. With
+`--bind SOURCE TARGET` this program first mounts socket SOURCE over TARGET, visible only to the processes that it starts. At its end it
+removes SOURCE's folder, even if its parent was killed. It uses only the standard library, to start quickly.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import IO, Any
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
-_KEPT = 2000
-_END_S = 5.0
+_MAX_OUTPUT = 2000
+_EXIT_TIMEOUT_S = 5.0
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def main() -> int:
                 print(json.dumps(answer), flush=True)
         finally:
             if started is not None:
-                end(started)
+                end_session(started)
             if sys.argv[1:2] == ["--bind"]:
                 shutil.rmtree(os.path.dirname(sys.argv[2]), ignore_errors=True)  # noqa: PTH120 - pathlib takes milliseconds
     return 0
@@ -57,7 +57,7 @@ def _die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _open(argv: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(argv: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     # Its own session, so that its child processes can be ended with it.
     return subprocess.Popen(
         argv,
@@ -71,7 +71,7 @@ def _open(argv: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 def _start(argv: list[str], output: IO[bytes]) -> tuple[dict[str, Any], subprocess.Popen[bytes] | None]:
     try:
-        return {}, _open(argv, output)
+        return {}, _spawn(argv, output)
     except OSError as error:
         return {"error": f"{argv[0]}: {error.strerror}"}, None
 
@@ -81,17 +81,17 @@ def _run(argv: list[str], longest_s: float, output: IO[bytes]) -> dict[str, Any]
     output.truncate()
     began = time.monotonic_ns()
     try:
-        process = _open(argv, output)
+        process = _spawn(argv, output)
     except OSError as error:
         return {"error": f"{argv[0]}: {error.strerror}"}
     # Not `wait` with a timeout: it polls every 50 ms.
     with os.fdopen(os.pidfd_open(process.pid)) as descriptor:
         # No request arrives during a run, so stdin is readable only if it has ended.
         ended, _, _ = select.select([descriptor, sys.stdin], [], [], longest_s)
-        over = descriptor in ended
+        has_ended = descriptor in ended
     took_ns = time.monotonic_ns() - began
-    if not over:
-        end(process)
+    if not has_ended:
+        end_session(process)
         return {"error": f"{argv[0]} did not end within {longest_s:.0f} s"}
     process.wait()
     return _failure(process, argv[0], output) or {"took_ns": took_ns}
@@ -103,17 +103,17 @@ def _failure(process: subprocess.Popen[bytes], name: str, output: IO[bytes]) -> 
     if not code:
         return {}
     output.seek(0)
-    said = output.read()[-_KEPT:].decode(errors="replace").strip()
-    return {"error": f"{name} ended with exit code {code}{': ' + said if said else ''}"}
+    message = output.read()[-_MAX_OUTPUT:].decode(errors="replace").strip()
+    return {"error": f"{name} ended with exit code {code}{': ' + message if message else ''}"}
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end_session(process: subprocess.Popen[bytes]) -> None:
     """End a process and its session."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_S)
+            process.wait(_EXIT_TIMEOUT_S)
             return
 
 

@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::BufRingEntry;
 
 /// Initial number of buffers given to the kernel: fewer buffers fit better into the CPU's cache.
-const FIRST: u16 = 256;
+const INITIAL_BUFFERS: u16 = 256;
 /// Maximum number of buffers: the kernel's limit for one ring.
-const MOST: usize = 1 << 15;
+const MAX_BUFFERS: usize = 1 << 15;
 /// Maximum total size of the buffers in bytes.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 const PAGE: usize = 4096;
 
-/// Buffers for replies: the ring of entries from which the kernel takes buffers, followed by the buffers themselves.
+/// Receive buffers: the ring of entries from which the kernel takes buffers, followed by the buffers themselves.
 ///
-/// There is memory for one buffer per connection, within [`MOST_BYTES`]. The kernel is given only as many as it turns out to need:
+/// There is memory for one buffer per connection, within [`MAX_BYTES`]. The kernel is given only as many as it turns out to need:
 /// whenever it has run out of them, their number is doubled.
-pub(super) struct Replies {
+pub(super) struct ReceiveBuffers {
     base: NonNull<u8>,
     /// Number of entries: a power of two.
     entries: u16,
-    given: u16,
+    provided: u16,
     /// Bytes that a buffer holds, and bytes from one buffer to the next.
     size: usize,
     stride: usize,
@@ -33,49 +33,49 @@ pub(super) struct Replies {
 }
 
 // SAFETY: it owns its memory, and besides the kernel only the holder of the `&mut` writes there.
-unsafe impl Send for Replies {}
+unsafe impl Send for ReceiveBuffers {}
 
-impl Replies {
+impl ReceiveBuffers {
     /// Buffers for `connections`, of `size` bytes each.
     pub(super) fn new(connections: usize, size: usize) -> io::Result<Self> {
         // Page-aligned buffers would begin in the same few sets of the CPU's cache: shift them by an odd number of lines.
         let stride = if size < PAGE { size } else { size + 5 * 64 };
-        let fit = MOST.min(MOST_BYTES / stride);
+        let max_fitting = MAX_BUFFERS.min(MAX_BYTES / stride);
         // The greatest power of two that fits.
-        let most = (fit + 1).next_power_of_two() / 2;
+        let max_entries = (max_fitting + 1).next_power_of_two() / 2;
         let entries = connections
             .next_power_of_two()
-            .min(most)
-            .max(usize::from(FIRST)) as u16;
+            .min(max_entries)
+            .max(usize::from(INITIAL_BUFFERS)) as u16;
         // SAFETY: the layout is not empty.
         let base = unsafe { alloc_zeroed(Self::layout(entries, stride)?) };
         let Some(base) = NonNull::new(base) else {
             return Err(io::ErrorKind::OutOfMemory.into());
         };
-        let mut replies = Self {
+        let mut buffers = Self {
             base,
             entries,
-            given: 0,
+            provided: 0,
             size,
             stride,
             tail: 0,
         };
-        replies.give_more(FIRST);
-        Ok(replies)
+        buffers.provide_up_to(INITIAL_BUFFERS);
+        Ok(buffers)
     }
 
     /// Double the number of buffers, as far as there is room.
     #[cold]
     pub(super) fn grow(&mut self) {
-        self.give_more(self.given.saturating_mul(2));
+        self.provide_up_to(self.provided.saturating_mul(2));
     }
 
-    fn give_more(&mut self, upto: u16) {
-        let upto = upto.min(self.entries);
-        for id in self.given..upto {
-            self.give(id);
+    fn provide_up_to(&mut self, count: u16) {
+        let count = count.min(self.entries);
+        for id in self.provided..count {
+            self.provide(id);
         }
-        self.given = upto;
+        self.provided = count;
     }
 
     /// Number of entries: the maximum number of replies per call.
@@ -84,13 +84,14 @@ impl Replies {
     }
 
     /// Offset of the first buffer, after `entries`.
-    fn head(entries: u16) -> usize {
+    fn buffers_offset(entries: u16) -> usize {
         (usize::from(entries) * size_of::<BufRingEntry>()).next_multiple_of(PAGE)
     }
 
     fn layout(entries: u16, stride: usize) -> io::Result<Layout> {
         let buffers = usize::from(entries) * stride;
-        Layout::from_size_align(Self::head(entries) + buffers, PAGE).map_err(io::Error::other)
+        Layout::from_size_align(Self::buffers_offset(entries) + buffers, PAGE)
+            .map_err(io::Error::other)
     }
 
     /// Address of the ring of entries, aligned to a page.
@@ -104,22 +105,22 @@ impl Replies {
             id < self.entries,
             "the kernel names buffers that it was given"
         );
-        let at = Self::head(self.entries) + usize::from(id) * self.stride;
+        let offset = Self::buffers_offset(self.entries) + usize::from(id) * self.stride;
         // SAFETY: inside the allocation, whose layout has `entries` buffers.
-        unsafe { self.base.add(at) }
+        unsafe { self.base.add(offset) }
     }
 
     /// Copy the bytes out of a buffer, and give it back to the kernel.
     #[inline]
-    pub(super) fn take(&mut self, id: u16, into: &mut [u8]) {
+    pub(super) fn copy_out(&mut self, id: u16, into: &mut [u8]) {
         assert!(into.len() <= self.size, "no more than the buffer holds");
         let from = self.buffer(id);
-        // SAFETY: the completion that names the buffer made it ours until `give`, and its bytes are initialised.
+        // SAFETY: the completion that names the buffer made it ours until `provide`, and its bytes are initialised.
         into.copy_from_slice(unsafe { slice::from_raw_parts(from.as_ptr(), into.len()) });
-        self.give(id);
+        self.provide(id);
     }
 
-    fn give(&mut self, id: u16) {
+    fn provide(&mut self, id: u16) {
         let address = self.buffer(id).as_ptr() as u64;
         #[allow(clippy::cast_ptr_alignment)] // the allocation begins at a page
         let first = self.base.as_ptr().cast::<BufRingEntry>();
@@ -137,7 +138,7 @@ impl Replies {
     }
 }
 
-impl Drop for Replies {
+impl Drop for ReceiveBuffers {
     fn drop(&mut self) {
         if let Ok(layout) = Self::layout(self.entries, self.stride) {
             // SAFETY: allocated with this layout, and the ring that used it is gone.

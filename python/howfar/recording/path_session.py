@@ -1,4 +1,4 @@
-"""A recording on another path: opens the laboratory with the present and the target path, for predictions and replays."""
+"""Opens the laboratory with the present and the target path of a recording, for predictions and replays."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from howfar.lab.network import TcpPreset, usable_cpus
 from howfar.paths import Path, find_path
 from howfar.plan.sessions import TlsVersion
 from howfar.recording.calibration import Calibration, Placement, Rhythm, calibrate, rhythm_of
-from howfar.recording.costs import PathCosts, Sizes, sizes_of
+from howfar.recording.costs import PathCosts, Sizes, choose_sizes
+from howfar.recording.null_server import OpenPath, measure, open_path
 from howfar.recording.recording import Recording
-from howfar.recording.stage import OpenPath, measure, open_path
 from howfar.units import format_duration_ns, format_rate_bps
 
 
@@ -55,7 +55,7 @@ class BothPaths:
     sizes: Sizes
     rhythm: Rhythm
     recorder: Calibration
-    """The recorder's own measure of a round trip of this rhythm, measured again now."""
+    """The recorder's calibration with this rhythm, measured again now."""
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
         """Measure the costs of both paths. Raises LinkFailed, EngineError."""
@@ -78,31 +78,31 @@ def present_tls(recording: Recording) -> TlsVersion | None:
     return "1.3" if recording.facts.get("tls") else None
 
 
-def speech_on(path: Path, recording: Recording) -> Speech:
+def required_speech(path: Path, recording: Recording) -> Speech:
     """The protocol that the server without work must speak on this path. Raises UsageError."""
     if not path.protocols:
         return "sizes"
-    spoken = recording.facts.get("protocol")
-    if spoken not in path.protocols:
+    protocol = recording.facts.get("protocol")
+    if protocol not in path.protocols:
         raise UsageError(
             f"a program on the path {path.name} reads the protocol of {' and '.join(path.protocols)}, and the protocol of the "
-            f"recording is {'unknown' if spoken is None else spoken}",
+            f"recording is {'unknown' if protocol is None else protocol}",
             "Choose another path.",
         )
-    if spoken not in get_args(Speech):
+    if protocol not in get_args(Speech):
         raise UsageError(
-            f"a program on the path {path.name} reads the protocol of {spoken}, which the server of predictions and replays does "
+            f"a program on the path {path.name} reads the protocol of {protocol}, which the server of predictions and replays does "
             "not speak",
             "Choose another path; `howfar run hops` measures what the program costs.",
         )
-    return cast(Speech, spoken)
+    return cast(Speech, protocol)
 
 
 def whole_pages(recording: Recording) -> Recording:
-    """The recording without unusable pages and, if it stopped early, without pages that ended after that. Raises UsageError."""
-    left_out = Counter(f"{page.name}: {page.unusable}" for page in recording.pages if page.unusable)
+    """The recording without unusable pages and, if it stopped early, without pages that ended after it stopped. Raises UsageError."""
+    left_out = Counter(f"{page.name}: {page.unusable_reason}" for page in recording.pages if page.unusable_reason)
     if left_out:
-        usable = tuple(page for page in recording.pages if not page.unusable)
+        usable = tuple(page for page in recording.pages if not page.unusable_reason)
         if not usable:
             raise UsageError(f"no page of the recording is usable ({'; '.join(left_out)})", "Record again.")
         recording = replace(recording, pages=usable, left_out=left_out)
@@ -116,7 +116,7 @@ def whole_pages(recording: Recording) -> Recording:
     return replace(recording, pages=pages)
 
 
-def rhythm_in(recording: Recording) -> Rhythm:
+def rhythm_of_recording(recording: Recording) -> Rhythm:
     """The typical round trip of the recording's pages."""
     if "rhythm" in recording.facts:
         return Rhythm.model_validate(recording.facts["rhythm"])
@@ -137,8 +137,8 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
             "no round trip of this recording belongs to a page",
             "Mark pages while recording, with `howfar mark`, or record with --gaps.",
         )
-    path, tls = present_path(recording), present_tls(recording)
-    speech = speech_on(target.path, recording)
+    recorded_path, tls = present_path(recording), present_tls(recording)
+    speech = required_speech(target.path, recording)
     request = LabRequest(
         server="none",
         link=target.link or LOCAL_NETWORK,
@@ -146,22 +146,22 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
         tcp=target.tcp,
         congestion_control=target.congestion_control,
         with_goodput=False,
-        paths=(path.name, target.path.name),
+        paths=(recorded_path.name, target.path.name),
     )
-    with ExitStack() as ledger:
-        lab = ledger.enter_context(open_laboratory(request))
+    with ExitStack() as stack:
+        lab = stack.enter_context(open_laboratory(request))
         placement = Placement.of_recording(recording.facts)
-        present = ledger.enter_context(open_path(lab, path, tls, 1, placement))
-        wanted = target.tls or (tls if target.path.passes_tls else None)
-        there = ledger.enter_context(open_path(lab, target.path, wanted, 2, placement, speech))
-        to_server, to_client = there.largest()
-        sizes = sizes_of(
+        present = stack.enter_context(open_path(lab, recorded_path, tls, 1, placement))
+        target_tls = target.tls or (tls if target.path.passes_tls else None)
+        target_path = stack.enter_context(open_path(lab, target.path, target_tls, 2, placement, speech))
+        to_server, to_client = target_path.largest()
+        sizes = choose_sizes(
             [min(trip.bytes_to_server, to_server) for trip in trips],
             [min(trip.bytes_to_client, to_client) for trip in trips],
         )
-        label = path.name + (f", TLS {tls}" if tls else "")
-        rhythm = rhythm_in(recording)
+        label = recorded_path.name + (f", TLS {tls}" if tls else "")
+        rhythm = rhythm_of_recording(recording)
         recorder = calibrate(
             present.path.by_socket, rhythm, placement, lambda cpus: lab.server_host.launcher(cpus or usable_cpus())
         )
-        yield BothPaths(present, there, (label, target.label), sizes, rhythm, recorder)
+        yield BothPaths(present, target_path, (label, target.label), sizes, rhythm, recorder)

@@ -9,19 +9,19 @@ use howfar_wire::postgres::auth::Binding;
 use ring::digest;
 
 use super::certificate::Certificate;
-use super::tls::Setup;
+use super::tls::TlsSettings;
 use super::{Channel, ChannelError};
 
 /// The highest level of zlib; zstd has more.
-const MOST_ZLIB: u8 = 9;
+const MAX_ZLIB: u8 = 9;
 /// Maximum size of a public key: real ones have a few hundred bytes.
-const LONGEST_KEY: usize = 1 << 16;
+const MAX_KEY_BYTES: usize = 1 << 16;
 
 /// The channel requested for all sessions of a job.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
-    wish: Wish,
-    tls: Option<Setup>,
+pub(crate) struct ChannelOptions {
+    features: Wish,
+    tls: Option<TlsSettings>,
     /// The server's public key in PEM, if a file was named.
     server_key: Option<String>,
     fetch_server_key: bool,
@@ -33,12 +33,12 @@ pub(crate) struct Wanted {
 }
 
 /// The server's end of a channel, to which a login may be bound (channel binding).
-pub(crate) struct EndPoint {
+pub(crate) struct ChannelEndPoint {
     digest: Option<digest::Digest>,
     required: bool,
 }
 
-impl EndPoint {
+impl ChannelEndPoint {
     pub(crate) fn binding(&self) -> Binding<'_> {
         Binding {
             end_point: self.digest.as_ref().map(AsRef::as_ref),
@@ -47,17 +47,17 @@ impl EndPoint {
     }
 }
 
-impl Wanted {
+impl ChannelOptions {
     /// Parse a job's options and read the files that they name.
     pub(crate) fn new(session: &SessionJob, target: &Target) -> Result<Self, Failed> {
         let tls = session
             .tls
             .as_ref()
-            .map(|tls| Setup::new(tls, target))
+            .map(|tls| TlsSettings::new(tls, target))
             .transpose()?;
         let compression = session.compression.map(algorithm).transpose()?;
         Ok(Self {
-            wish: Wish {
+            features: Wish {
                 tls: tls.is_some(),
                 compression,
                 multi_statements: session.multi_statements,
@@ -82,13 +82,13 @@ impl Wanted {
         })
     }
 
-    pub(crate) fn wish(&self) -> Wish {
-        self.wish
+    pub(crate) fn requested_features(&self) -> Wish {
+        self.features
     }
 
     /// Whether to continue without TLS if the server does not offer it.
     pub(crate) fn tls_is_optional(&self) -> bool {
-        self.tls.as_ref().is_some_and(Setup::is_optional)
+        self.tls.as_ref().is_some_and(TlsSettings::is_optional)
     }
 
     pub(crate) fn options(&self) -> &str {
@@ -97,7 +97,7 @@ impl Wanted {
 
     /// Whether TLS begins with the first byte and names its protocol (ALPN).
     pub(crate) fn begins_directly(&self) -> bool {
-        self.tls.as_ref().is_some_and(Setup::begins_directly)
+        self.tls.as_ref().is_some_and(TlsSettings::begins_directly)
     }
 
     /// Begin TLS on `channel` if it is wanted; what must be sent first is appended to `out`.
@@ -121,9 +121,9 @@ impl Wanted {
     }
 
     /// The end point to which a login through `channel` may or must be bound.
-    pub(crate) fn end_point(&self, channel: &Channel) -> EndPoint {
+    pub(crate) fn end_point(&self, channel: &Channel) -> ChannelEndPoint {
         let certificate = channel.certificates().first();
-        EndPoint {
+        ChannelEndPoint {
             digest: certificate
                 .filter(|_| self.channel_binding != ChannelBinding::Disable)
                 .and_then(|der| Certificate::parse(der)?.end_point()),
@@ -132,10 +132,10 @@ impl Wanted {
     }
 
     /// Digest of the certificate that the server must prove by the password; `None` if it need not.
-    pub(crate) fn unproven(&self, channel: &Channel) -> Option<digest::Digest> {
+    pub(crate) fn unproven_digest(&self, channel: &Channel) -> Option<digest::Digest> {
         let setup = self.tls.as_ref()?;
         let certificates = channel.certificates();
-        if self.verify != TlsVerify::Password || setup.is_vouched(certificates) {
+        if self.verify != TlsVerify::Password || setup.is_trusted(certificates) {
             return None;
         }
         Some(digest::digest(&digest::SHA256, certificates.first()?))
@@ -163,7 +163,7 @@ impl Wanted {
 
 fn algorithm(requested: jobs::Compression) -> Result<Algorithm, Failed> {
     match (requested.algorithm, requested.level) {
-        (jobs::Algorithm::Zlib, Some(level)) if level > MOST_ZLIB => Err(Failed::new(
+        (jobs::Algorithm::Zlib, Some(level)) if level > MAX_ZLIB => Err(Failed::new(
             FailCode::BadJob,
             format!("zlib has no level {level}"),
             "Choose a level from 1 to 9, or zstd.",
@@ -178,16 +178,16 @@ fn algorithm(requested: jobs::Compression) -> Result<Algorithm, Failed> {
 }
 
 fn server_key(file: &str) -> Result<String, Failed> {
-    let unread = |error: &dyn std::fmt::Display| {
+    let unreadable = |error: &dyn std::fmt::Display| {
         Failed::new(
             FailCode::BadJob,
             format!("reading the server's public key from {file} failed: {error}"),
             "Name a readable file with the server's RSA public key in PEM (SHOW STATUS LIKE 'Caching_sha2_password_rsa_public_key' shows it).",
         )
     };
-    let text = std::fs::read_to_string(file).map_err(|error| unread(&error))?;
-    if text.len() > LONGEST_KEY {
-        return Err(unread(&"it is too long for a key"));
+    let text = std::fs::read_to_string(file).map_err(|error| unreadable(&error))?;
+    if text.len() > MAX_KEY_BYTES {
+        return Err(unreadable(&"it is too long for a key"));
     }
     Ok(text)
 }

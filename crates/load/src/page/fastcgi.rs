@@ -29,10 +29,10 @@ use crate::sockopt::peer_pid;
 /// Names of times measured besides the latency of pages; the constants below are indices into it.
 const KINDS: [&str; 2] = ["connect.application", "queue.application"];
 const CONNECT: usize = 0;
-/// A wait for room in the application's queue of new connections: the cost of a full queue, and by its count how often it was full.
+/// Waits for room in the application's queue of new connections: their times, and by their number how often the queue was full.
 const QUEUE: usize = 1;
 /// Size of the receive buffer: most answers come in one piece.
-const BUFFER: usize = 64 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// The application as all workers see it.
 #[derive(Debug)]
@@ -46,45 +46,45 @@ struct ApplicationEndpoint {
 }
 
 /// One worker's connection to the application.
-struct Visitor {
-    site: Arc<ApplicationEndpoint>,
+struct FastCgiWorker {
+    endpoint: Arc<ApplicationEndpoint>,
     worker: u64,
     /// The persistent connection, if connections are kept.
-    kept: Option<OwnedFd>,
+    persistent: Option<OwnedFd>,
     reply: Reply,
     buffer: Vec<u8>,
 }
 
 /// The outcome of a request.
 #[derive(Debug)]
-enum Heard {
+enum RequestOutcome {
     /// The answer, and with it the page, ended at this time.
     End(u64),
     /// The application closed a kept connection before it answered a byte.
     Closed,
 }
 
-/// Everything before the first page: the receipt, and a visitor for each worker.
+/// Everything before the first page: the receipt, and a page for each worker.
 pub(super) fn setup(job: &PageJob, fastcgi: &FastCgi, cpus: &[u32]) -> Result<PageSetup, Failed> {
-    let site = Arc::new(ApplicationEndpoint::new(job, fastcgi)?);
-    let first = site.connect(&mut PageRecord::default())?;
-    let receipt = site.receipt(&first, job.workers, cpus);
+    let endpoint = Arc::new(ApplicationEndpoint::new(job, fastcgi)?);
+    let first = endpoint.connect(&mut PageRecord::default())?;
+    let receipt = endpoint.receipt(&first, job.workers, cpus);
     // If connections are not kept, this one is closed without a request, which applications tolerate.
-    let mut kept = fastcgi.keep_connection.then_some(first);
-    let visitor = |worker| -> Box<dyn Page> {
-        Box::new(Visitor {
-            site: Arc::clone(&site),
+    let mut persistent = fastcgi.keep_connection.then_some(first);
+    let page_for_worker = |worker| -> Box<dyn Page> {
+        Box::new(FastCgiWorker {
+            endpoint: Arc::clone(&endpoint),
             worker,
-            kept: kept.take(),
+            persistent: persistent.take(),
             reply: Reply::new(fastcgi.ends_with.len()),
-            buffer: vec![0; BUFFER],
+            buffer: vec![0; BUFFER_BYTES],
         })
     };
     Ok(PageSetup {
         receipt,
         services: BTreeMap::new(),
         kinds: KINDS.to_vec(),
-        pages: (0..u64::from(job.workers)).map(visitor).collect(),
+        pages: (0..u64::from(job.workers)).map(page_for_worker).collect(),
     })
 }
 
@@ -114,47 +114,51 @@ impl ApplicationEndpoint {
         let began_ns = now_ns();
         let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = net::socket_with(family, kind, flags, None).map_err(|error| self.io(error))?;
+        let socket =
+            net::socket_with(family, kind, flags, None).map_err(|error| self.io_failure(error))?;
         // A non-blocking connect of a Unix socket succeeds or fails at once.
         let answer = net::connect(&socket, &self.address);
-        rustix::io::ioctl_fionbio(&socket, false).map_err(|error| self.io(error))?;
+        rustix::io::ioctl_fionbio(&socket, false).map_err(|error| self.io_failure(error))?;
         match answer {
             Ok(()) => {}
             Err(Errno::AGAIN) => {
-                self.queue(&socket)?;
+                self.wait_for_queue_room(&socket)?;
                 record.latency(QUEUE, now_ns().saturating_sub(began_ns));
             }
-            Err(error) => return Err(self.refused(error)),
+            Err(error) => return Err(self.connect_failure(error)),
         }
-        self.patience(&socket, Timeout::Recv, self.stall_ns)?;
-        self.patience(&socket, Timeout::Send, self.stall_ns)?;
+        self.set_timeout(&socket, Timeout::Recv, self.stall_ns)?;
+        self.set_timeout(&socket, Timeout::Send, self.stall_ns)?;
         record.latency(CONNECT, now_ns().saturating_sub(began_ns));
         Ok(socket)
     }
 
     /// Wait for room in the application's queue. The kernel wakes waiting threads in order when there is room: no polling is needed.
-    fn queue(&self, socket: &OwnedFd) -> Result<(), Failed> {
-        self.patience(socket, Timeout::Send, self.connect_ns)?;
+    fn wait_for_queue_room(&self, socket: &OwnedFd) -> Result<(), Failed> {
+        self.set_timeout(socket, Timeout::Send, self.connect_ns)?;
         loop {
             match net::connect(socket, &self.address) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    return Err(verdict::full(&self.fastcgi.target, self.connect_ns));
+                    return Err(verdict::queue_full(&self.fastcgi.target, self.connect_ns));
                 }
-                Err(error) => return Err(self.refused(error)),
+                Err(error) => return Err(self.connect_failure(error)),
             }
         }
     }
 
-    fn refused(&self, error: Errno) -> Failed {
+    fn connect_failure(&self, error: Errno) -> Failed {
         let error = error.into();
-        verdict::not_there(failure::refused(&self.fastcgi.target, &error), &error)
+        verdict::advise_not_listening(
+            failure::connect_failed(&self.fastcgi.target, &error),
+            &error,
+        )
     }
 
-    fn patience(&self, socket: &OwnedFd, way: Timeout, ns: u64) -> Result<(), Failed> {
-        sockopt::set_socket_timeout(socket, way, Some(Duration::from_nanos(ns)))
-            .map_err(|error| self.io(error))
+    fn set_timeout(&self, socket: &OwnedFd, direction: Timeout, ns: u64) -> Result<(), Failed> {
+        sockopt::set_socket_timeout(socket, direction, Some(Duration::from_nanos(ns)))
+            .map_err(|error| self.io_failure(error))
     }
 
     fn receipt(&self, socket: &OwnedFd, threads: u32, cpus: &[u32]) -> Receipt {
@@ -187,112 +191,120 @@ impl ApplicationEndpoint {
         }
     }
 
-    fn io(&self, error: Errno) -> Failed {
-        failure::broken(&self.fastcgi.target, &error.into())
+    fn io_failure(&self, error: Errno) -> Failed {
+        failure::connection_broken(&self.fastcgi.target, &error.into())
     }
 }
 
-impl Visitor {
-    /// Send the request and receive the reply to its end. `fresh`: nothing was sent over this connection before.
+impl FastCgiWorker {
+    /// Send the request and receive the reply to its end. `is_new`: nothing was sent over this connection before.
     ///
     /// PHP-FPM closes kept connections after `pm.max_requests` pages, and reads a request already in flight without answering. So, as
     /// web servers do, a close before the first byte is treated as a close between requests. The cause may also be a child that died
     /// over the page: each case is counted.
-    fn ask(
+    fn request_page(
         &mut self,
         socket: &OwnedFd,
-        fresh: bool,
+        is_new: bool,
         record: &mut PageRecord,
-    ) -> Result<Heard, Failed> {
+    ) -> Result<RequestOutcome, Failed> {
         self.reply.begin();
-        match send_all(socket, &self.site.request) {
-            Err(Errno::PIPE) if !fresh => return Ok(Heard::Closed),
+        match send_all(socket, &self.endpoint.request) {
+            Err(Errno::PIPE) if !is_new => return Ok(RequestOutcome::Closed),
             // The connection is closed, but the application may have sent the reason.
             Ok(()) | Err(Errno::PIPE) => {}
             Err(Errno::AGAIN) => return Err(self.stalled()),
-            Err(error) => return Err(self.site.io(error)),
+            Err(error) => return Err(self.endpoint.io_failure(error)),
         }
         let began_ns = now_ns();
-        let mut came = 0;
+        let mut received = 0;
         loop {
-            if came > 0 && now_ns().saturating_sub(began_ns) > self.site.stall_ns {
+            if received > 0 && now_ns().saturating_sub(began_ns) > self.endpoint.stall_ns {
                 // The socket's timeout only limits silence; this limits a page that never ends.
                 return Err(self.stalled());
             }
             let count = match net::recv(socket, &mut self.buffer[..], RecvFlags::empty()) {
-                Ok((0, _)) | Err(Errno::CONNRESET) if !fresh && came == 0 => {
-                    return Ok(Heard::Closed);
+                Ok((0, _)) | Err(Errno::CONNRESET) if !is_new && received == 0 => {
+                    return Ok(RequestOutcome::Closed);
                 }
                 Ok((0, _)) | Err(Errno::CONNRESET) => {
-                    return Err(verdict::gone(&self.site.fastcgi.target, &self.reply));
+                    return Err(verdict::closed_early(
+                        &self.endpoint.fastcgi.target,
+                        &self.reply,
+                    ));
                 }
                 Ok((count, _)) => count,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return Err(self.stalled()),
-                Err(error) => return Err(self.site.io(error)),
+                Err(error) => return Err(self.endpoint.io_failure(error)),
             };
-            came += count;
-            record.used.to_client += count as u64;
+            received += count;
+            record.counters.to_client += count as u64;
             let ended = self.reply.feed(&self.buffer[..count]);
             if ended.map_err(|error| self.malformed(error))? {
                 let ended_ns = now_ns();
-                record.used.to_server += self.site.request.len() as u64;
-                return Ok(Heard::End(ended_ns));
+                record.counters.to_server += self.endpoint.request.len() as u64;
+                return Ok(RequestOutcome::End(ended_ns));
             }
         }
     }
 
     fn stalled(&self) -> Failed {
-        let site = &self.site;
-        let failed = failure::stalled(&site.fastcgi.target, self.worker, "page", site.stall_ns);
-        verdict::silent(failed, site.fastcgi.keep_connection)
+        let endpoint = &self.endpoint;
+        let failed = failure::stalled(
+            &endpoint.fastcgi.target,
+            self.worker,
+            "page",
+            endpoint.stall_ns,
+        );
+        verdict::advise_timeout(failed, endpoint.fastcgi.keep_connection)
     }
 
     fn malformed(&self, error: Malformed) -> Failed {
-        verdict::malformed(&self.site.fastcgi.target, error, &self.reply)
+        verdict::malformed(&self.endpoint.fastcgi.target, error, &self.reply)
     }
 }
 
-impl Page for Visitor {
+impl Page for FastCgiWorker {
     fn open(&mut self) -> Result<(), Failed> {
-        if self.site.fastcgi.keep_connection && self.kept.is_none() {
-            self.kept = Some(self.site.connect(&mut PageRecord::default())?);
+        if self.endpoint.fastcgi.keep_connection && self.persistent.is_none() {
+            self.persistent = Some(self.endpoint.connect(&mut PageRecord::default())?);
         }
         Ok(())
     }
 
     fn run_one(&mut self, record: &mut PageRecord) -> Result<u64, Failed> {
-        record.used.queries = 1;
-        record.used.turns = 1;
-        let mut kept = self.kept.take();
+        record.counters.queries = 1;
+        record.counters.round_trips = 1;
+        let mut persistent = self.persistent.take();
         loop {
-            let fresh = kept.is_none();
-            let socket = match kept.take() {
+            let is_new = persistent.is_none();
+            let socket = match persistent.take() {
                 Some(socket) => socket,
-                None => self.site.connect(record)?,
+                None => self.endpoint.connect(record)?,
             };
-            let ended_ns = match self.ask(&socket, fresh, record)? {
-                // The next connection is fresh.
-                Heard::Closed => {
+            let ended_ns = match self.request_page(&socket, is_new, record)? {
+                // The next connection is new.
+                RequestOutcome::Closed => {
                     record.reopened += 1;
                     continue;
                 }
-                Heard::End(ended_ns) => ended_ns,
+                RequestOutcome::End(ended_ns) => ended_ns,
             };
-            if self.site.fastcgi.keep_connection {
-                self.kept = Some(socket);
+            if self.endpoint.fastcgi.keep_connection {
+                self.persistent = Some(socket);
             }
-            let reported = verdict::judge(&self.site.fastcgi, &self.reply)?;
+            let reported = verdict::check_page(&self.endpoint.fastcgi, &self.reply)?;
             record.reported.extend(reported.iter().cloned());
             return Ok(ended_ns);
         }
     }
 
-    fn leave(&mut self) {
-        self.kept = None;
+    fn close(&mut self) {
+        self.persistent = None;
     }
 }
 
 #[cfg(test)]
-#[path = "visitor_tests.rs"]
+#[path = "fastcgi_tests.rs"]
 mod tests;

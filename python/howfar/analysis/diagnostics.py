@@ -1,0 +1,230 @@
+"""Warnings that a figure should be read with care, each with its threshold and the reason for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean, median, stdev
+
+from howfar.analysis.link_facts import LinkFacts
+from howfar.plan.factors import has_fault
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import MIN_BLOCKS, RatioJudgement, excludes_one, half_width, judge_ratio
+from howfar.stats.trials import TrialTable, Value
+from howfar.store.records import MachineLoad, Measured, Run
+
+FEW_BLOCKS = 8
+"""Intervals from fewer blocks missed the true value in more than 5 % of simulations; the report warns. A run may stop earlier."""
+
+CLIENT_BUSY_SHARE = 0.95
+"""A thread that is on a CPU for this share of the window counts as saturated: the figure then describes the load generator."""
+
+STEAL_SHARE = 0.02
+"""The machine counts as busy if the hypervisor gave this share of the time to other guests: our clock ran while our CPUs did not."""
+
+IO_PRESSURE_SHARE = 0.10
+"""The machine counts as busy if programs waited for disks for this share of the time. Used only if the CPU use of other programs was
+not recorded. Our data are in memory, so it must be other programs that wait for disks."""
+
+LOAD_PER_CPU = 2.0
+"""The machine counts as busy above this load average per CPU: more than our own load must be running."""
+
+OTHERS_SHARE = 0.10
+"""The machine counts as busy if other programs used more than this share of its CPUs in the median trial. Our own main process, kernel
+threads and the services of a quiet system use less. Without a tenth of the CPUs, clients and servers do have to wait."""
+
+DRIFT_SHARE = 0.03
+"""Minimum mean change of throughput from the first to the second half of a trial that is reported."""
+
+CPU_SCATTER_SHARE = 0.10
+"""The report warns if the CPU time for the same work varies between trials by this relative standard deviation. In a virtual machine
+it may be the only sign of a neighbour on the same core that made our work slower. A steady machine is within 3 %."""
+
+MIN_INTERVALS = 4
+"""Minimum number of slices that can show a drift."""
+
+
+SHIFT_SHARE = 0.02
+"""Minimum relative change of a figure, due to an RTT that differs from the requested one, that is reported."""
+
+
+class Diagnostic(StrEnum):
+    """A warning about a figure. The set is closed, so that a report can explain each."""
+
+    CONTAMINATED_BLOCKS = "contaminated blocks"
+    NOT_STEADY = "not steady"
+    CLIENT_LIMITED = "client limited"
+    BUSY_MACHINE = "busy machine"
+    UNEVEN_CPUS = "uneven CPUs"
+    WIDE_INTERVAL = "wide interval"
+    FEW_BLOCKS = "few blocks"
+    AA_EXCLUDES_ONE = "A/A excludes 1"
+    LINK_NOT_AS_REQUESTED = "link not as asked"
+    CONTROL_MISSED = "control missed"
+    DISTURBED = "disturbed"
+
+
+class Spread(Part):
+    """Spread of the baseline's trials: largest over smallest, at least 1."""
+
+    qps: float
+    cpu_per_query: float | None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Load of the machine. None: unknown."""
+
+    cpus: int | None
+    others_cpus: float | None
+    """CPUs that others used, median over trials."""
+    cpu_scatter: float | None = None
+
+
+def machine_cpus(run: Run) -> int | None:
+    """CPUs of the machine. None: not in the run file."""
+    return next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)
+
+
+def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:
+    """Whether other programs were at work in the median trial: by their CPU use, stolen time, or more runnable tasks than our own. In
+    files that do not record the CPU use of other programs: by waits for a disk.
+
+    CPU pressure is reported but not judged here: our own client and server on the same CPU cause just as much of it.
+    """
+    if not loads:
+        return False
+    steal_share = median(load.steal_share or 0.0 for load in loads)
+    io_share = median(load.psi_io_some_share or 0.0 for load in loads)
+    load_average = median(load.load_average_1m for load in loads)
+    # For each connection at most client, server and two forwarders are runnable; in addition, one link thread for each direction.
+    cpus = machine.cpus
+    others_active = cpus is not None and load_average > LOAD_PER_CPU * cpus + connections
+    if cpus is not None and machine.others_cpus is not None:
+        others_active = others_active or machine.others_cpus > OTHERS_SHARE * cpus
+    elif all(load.busy_cpus is None for load in loads):
+        others_active = others_active or io_share >= IO_PRESSURE_SHARE
+    return steal_share >= STEAL_SHARE or others_active
+
+
+def is_client_limited(trials: Sequence[Measured]) -> bool:
+    """Whether the engine's busiest thread was on a CPU for all but 5 % of the median trial."""
+
+    def share(trial: Measured) -> float:
+        return max((cpu.busiest_thread_ns for cpu in trial.cpu if cpu.role == "client"), default=0) / trial.elapsed_ns
+
+    return bool(trials) and median(share(trial) for trial in trials) >= CLIENT_BUSY_SHARE
+
+
+def is_unsteady(trials: Sequence[Measured]) -> bool:
+    """Whether throughput drifts: the ratio of the second to the first half of each trial, judged over all trials. The seconds of a
+    single trial prove nothing."""
+    drifts = []
+    for trial in trials:
+        rates = [interval.transactions / interval.length_ns for interval in trial.intervals if interval.length_ns]
+        middle = len(rates) // 2
+        first, second = sum(rates[:middle]), sum(rates[-middle:])
+        if len(rates) >= MIN_INTERVALS and first > 0 and second > 0:
+            drifts.append(second / first)
+    if len(drifts) < FEW_BLOCKS:
+        return False
+    drift = judge_ratio(drifts).quoted
+    return excludes_one(drift) and abs(math.log(drift.value)) > math.log1p(DRIFT_SHARE)
+
+
+def ratio_warnings(judged: RatioJudgement, target: float) -> list[Diagnostic]:
+    width = half_width(judged.quoted)
+    warnings = []
+    if judged.contaminated:
+        warnings.append(Diagnostic.CONTAMINATED_BLOCKS)
+    if width is not None and width > target:
+        warnings.append(Diagnostic.WIDE_INTERVAL)
+    if judged.blocks < FEW_BLOCKS:
+        warnings.append(Diagnostic.FEW_BLOCKS)
+    return warnings
+
+
+def arm_warnings(
+    trials: Sequence[Measured], link: LinkFacts, shift: float | None, *, is_load: bool
+) -> list[Diagnostic]:
+    """Warnings about an arm. `shift`: relative change of the figure due to a deviating RTT; `is_load`: all load is our engine's."""
+    warnings = []
+    if is_unsteady(trials):
+        warnings.append(Diagnostic.NOT_STEADY)
+    if is_load and is_client_limited(trials):
+        warnings.append(Diagnostic.CLIENT_LIMITED)
+    if not link.as_requested or abs(shift or 0.0) > SHIFT_SHARE:
+        warnings.append(Diagnostic.LINK_NOT_AS_REQUESTED)
+    return warnings
+
+
+def session_warnings(
+    repeat_ratios: Sequence[Estimate], missed: bool, loads: Sequence[MachineLoad], machine: Machine, threads: int
+) -> list[Diagnostic]:
+    """Warnings about a whole run. `repeat_ratios`: ratios of arms measured twice. `missed`: whether a control did not recover its
+    known effect."""
+    warnings = []
+    if any(map(excludes_one, repeat_ratios)):
+        warnings.append(Diagnostic.AA_EXCLUDES_ONE)
+    if missed:
+        warnings.append(Diagnostic.CONTROL_MISSED)
+    if is_machine_busy(loads, machine, threads):
+        warnings.append(Diagnostic.BUSY_MACHINE)
+    if (machine.cpu_scatter or 0.0) >= CPU_SCATTER_SHARE:
+        warnings.append(Diagnostic.UNEVEN_CPUS)
+    return warnings
+
+
+MEANING = {
+    Diagnostic.CONTAMINATED_BLOCKS: (
+        "the mean and the rank estimate disagree, so some blocks were disturbed; the rank estimate is quoted"
+    ),
+    Diagnostic.NOT_STEADY: "throughput changed during the trials, so a longer warm-up is needed",
+    Diagnostic.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it, not the path",
+    Diagnostic.BUSY_MACHINE: "other programs used CPUs during the run, which distorts times more than CPU ratios",
+    Diagnostic.UNEVEN_CPUS: (
+        "the CPU time of the same work varied between trials, which widens all intervals; other guests of the host or "
+        "the clock frequency may be the cause"
+    ),
+    Diagnostic.WIDE_INTERVAL: "wider than requested; more blocks would narrow it",
+    Diagnostic.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
+    Diagnostic.DISTURBED: (
+        "every block had a void trial, so the first ones are shown for the cells that were good in them, which favours "
+        "paths over the link; run again on a quieter machine"
+    ),
+    Diagnostic.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
+    Diagnostic.LINK_NOT_AS_REQUESTED: (
+        "the link's measured RTT differs from the requested one, or, between hosts, from that before the run"
+    ),
+    Diagnostic.CONTROL_MISSED: (
+        "the interval of a known effect excludes its true size (by chance in one of 20 runs), so do not trust effects "
+        "of the link that are as small"
+    ),
+}
+"""Warnings as clauses, for every report."""
+
+
+def baseline_spread(table: TrialTable) -> Spread | None:
+    """Ratio of the largest to the smallest figure of the baseline's trials. The path is always the same, so differences are due to the
+    machine."""
+    trials = table.measured(table.baseline.name) if table.baseline else []
+
+    def spread(value: Value) -> float | None:
+        values = [value_of_trial for trial in trials if (value_of_trial := value(trial))]
+        return max(values) / min(values) if len(values) > 1 else None
+
+    speed = spread(table.rate)
+    return None if speed is None else Spread(qps=speed, cpu_per_query=spread(table.path_cpu_us))
+
+
+def cpu_scatter(table: TrialTable) -> float | None:
+    """Relative standard deviation, between trials, of the CPU time per operation; for the median cell. None: too few trials."""
+    scatters = []
+    # A trial with a fault contains an outage of random length.
+    for arm in (arm for arm in table.run.info.arms if not has_fault(arm.factors)):
+        costs = [cost for trial in table.measured(arm.name) if (cost := table.path_cpu_us(trial))]
+        if len(costs) >= MIN_BLOCKS:
+            scatters.append(stdev(costs) / fmean(costs))
+    return median(scatters) if scatters else None

@@ -1,0 +1,166 @@
+"""The laboratory's `howfar.testbed.TrialEnvironment`: one path to the main server, and to auxiliary servers if a page uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from howfar.engine.messages import (
+    Observed,
+    RttResult,
+    ServiceName,
+)
+from howfar.engine.process import Launcher
+from howfar.lab.connected_server import ConnectedServer, ServerProof, view_receipt
+from howfar.lab.counts import counted_less
+from howfar.lab.idle import idle_violations
+from howfar.lab.link import Link
+from howfar.lab.link.receipt import crossing_violations, limits_for_trial, link_receipt, link_violations
+from howfar.lab.replication import ReplicaSet
+from howfar.lab.server_group import ServerGroup
+from howfar.lab.window import WatchTargets, WindowWatch
+from howfar.services import SqlProtocol
+from howfar.testbed import NO_FACTS, Application, CollectedReceipt, LoadFacts, ServiceEndpoint, Trust
+from howfar.testbed import WindowWatch as WindowWatchProtocol
+
+MAIN = "server"
+"""Name and role of the main server in receipts."""
+
+
+class Idle(Protocol):
+    """The part of `lab.idle.IdleWatch` that an environment uses."""
+
+    def begin(self) -> None: ...
+    def receipt(self) -> dict[str, Any]: ...
+
+
+@dataclass
+class LabTrialEnvironment:
+    """The laboratory's environment; implements `howfar.testbed.TrialEnvironment`."""
+
+    target: Any
+    protocol: SqlProtocol
+    user: str
+    password: str
+    database: str
+    client: Launcher
+    observe: tuple[Observed, ...]
+    trust: Trust | None
+    server_group: ServerGroup
+    main: ConnectedServer
+    auxiliary_servers: tuple[ConnectedServer, ...]
+    link: Link | None
+    at_rest: RttResult | None
+    """RTT of the link before the load; None without a link."""
+    tcp: dict[str, Any]
+    """How the hosts' TCP was configured."""
+    connections: int | None
+    """Number of connections that the load opens; None if unknown."""
+    targets: WatchTargets | None
+    """What `watch` observes on this machine; None in a subclass with its own `watch`."""
+    idle: Idle
+    fetches_server_key: bool = True
+    application: Application | None = None
+
+    @property
+    def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
+        return {server.name: server.service_endpoint() for server in (self.main, *self.auxiliary_servers)}
+
+    @property
+    def replica_set(self) -> ReplicaSet | None:
+        return self.server_group.replica_set
+
+    def reset_counters(self) -> None:
+        self.idle.begin()
+        if self.link is not None:
+            self.link.counters(reset=True)
+        for server in (self.main, *self.auxiliary_servers):
+            server.mark_load_start()
+
+    def watch(self, length_ns: int) -> WindowWatchProtocol:
+        assert self.targets is not None, "who has none watches otherwise"
+        return self.server_group.watch(WindowWatch(self.targets, length_ns))
+
+    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
+        group_receipt = self.server_group.precheck()
+        violations = [*self.main.mismatches(session), *group_receipt.violations]
+        content = self.main.started.spec.content
+        server_facts = {"session_view": view_receipt(self.main.view), "content": content}
+        idle_receipt = self.idle.receipt()
+        receipt = {MAIN: server_facts, **group_receipt.receipt, "idle": idle_receipt}
+        violations += (
+            () if session is None else idle_violations(idle_receipt)
+        )  # without a session the load has not begun, and no halts are counted yet
+        if self.link is not None and self.at_rest is not None:
+            stats = self.link.counters()
+            receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
+            violations += link_violations(self.link, self.at_rest, None)
+        return CollectedReceipt(receipt, tuple(violations))
+
+    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+        # With an application there is no engine session; its sessions are checked by the servers' own reports.
+        engine_sessions = {self.main.name: session} if self.application is None else {}
+        sessions = engine_sessions if load.sessions is None else load.sessions
+        application_receipt = CollectedReceipt({}) if self.application is None else self.application.collect_receipt()
+        group_receipt = self.server_group.collect_receipt(load)
+        proof = self.main.proof(sessions.get(self.main.name), load.commits, self.connections)
+        content = self.main.started.spec.content
+        idle_receipt = self.idle.receipt()
+        receipt: dict[str, Any] = {
+            MAIN: {"content": content, **proof.server},
+            **group_receipt.receipt,
+            **application_receipt.receipt,
+        }
+        receipt["idle"] = idle_receipt
+        if proof.forwarder is not None:
+            receipt["forwarder"] = proof.forwarder
+        violations = [
+            *application_receipt.violations,
+            *proof.violations,
+            *group_receipt.violations,
+            *idle_violations(idle_receipt),
+        ]
+        violations += _counted_less(self.main, proof, load)
+        metrics = proof.metrics - self.server_group.peer_metrics()
+        for server in self.auxiliary_servers:
+            auxiliary_proof = server.proof(sessions.get(server.name))
+            metrics += auxiliary_proof.metrics
+            receipt.setdefault("services", {})[server.name], auxiliary_violations = _auxiliary_proof(
+                server, auxiliary_proof, load
+            )
+            violations += auxiliary_violations
+        if self.link is not None and self.at_rest is not None:
+            stats = self.link.counters()
+            receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
+            violations += link_violations(self.link, self.at_rest, stats, limits_for_trial(load.round_trip_ns))
+            if stats is not None:
+                violations += crossing_violations(stats, metrics)
+        return CollectedReceipt(receipt, tuple(violations))
+
+
+def _auxiliary_proof(
+    server: ConnectedServer, proof: ServerProof, load: LoadFacts
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Receipt and violations of one auxiliary server. The number of its connections is not checked: a page may not use it at all."""
+    receipt = dict(proof.server)
+    if proof.forwarder is not None:
+        receipt["forwarder"] = proof.forwarder
+    violations = (f"{server.name}: {sentence}" for sentence in proof.violations)
+    return receipt, (*violations, *_counted_less(server, proof, load))
+
+
+def _counted_less(server: ConnectedServer, proof: ServerProof, load: LoadFacts) -> tuple[str, ...]:
+    return tuple(f"{server.name}: {sentence}" for sentence in counted_less(server.name, proof.metrics, load))
+
+
+def observed(
+    main: ConnectedServer, auxiliary_servers: tuple[ConnectedServer, ...], link: Link | None
+) -> tuple[Observed, ...]:
+    """The processes, with their roles, whose CPU time belongs to the environment's replies."""
+    processes = [*main.observed(MAIN)]
+    for server in auxiliary_servers:
+        processes += server.observed(server.name)
+    if link is not None and link.pid is not None:
+        processes.append(Observed(role="link", pid=link.pid))
+    return tuple(processes)
