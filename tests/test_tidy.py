@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
@@ -15,30 +14,12 @@ import click
 ROOT = Path(__file__).parents[1]
 FILE_LINES_MAX = 800
 UNSAFE_FILE_LINES_MAX = 400
-FUNCTION_LINES_MAX = 60
 FOLDERS_NEVER = {"core", "common", "helpers", "utils"}
 
 LONG_FILES: dict[str, str] = {
     "python/howfar/engine/messages.py": "generated from the contract in Rust",
 }
 """Path: why it is longer than the limit."""
-SINGLE_IMPORTERS_MAX = 32
-"""Maximum number of modules with a single importer, each an idea of its own; modules that a registry imports do not count."""
-REGISTRIES = {
-    "howfar.address",
-    "howfar.bench.clients",
-    "howfar.doctor.protocols",
-    "howfar.experiments.registry",
-    "howfar.lab.link.backends",
-    "howfar.lab.replication.dialect",
-    "howfar.lab.servers.kinds",
-    "howfar.paths",
-    "howfar.services",
-}
-"""Where paths, servers, forms of addresses, experiments and the like register."""
-LONG_FUNCTIONS: dict[str, str] = {}
-"""`path::function`: why it is longer than the limit."""
-
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 # Paths of a machine and addresses of package registries do not belong in the project. Only lock files must name the latter.
 NEVER = re.compile(r"/work/|/root/|/home/\w|https?://(?!(?:www\.apache\.org|www\.w3\.org|json-schema\.org)\b)[a-z]")
@@ -70,68 +51,12 @@ def texts(*suffixes: str) -> Iterator[tuple[str, str]]:
             continue
 
 
-def statements(text: str) -> Iterator[ast.AST]:
-    """All statements of a Python file, nested ones included; no expressions, which make up most of a tree."""
-    left: list[ast.AST] = [ast.parse(text)]
-    while left:
-        node = left.pop()
-        yield node
-        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
-            left += getattr(node, block, [])
-
-
-def python_functions(text: str) -> Iterator[tuple[str, int]]:
-    """Name and length in lines of every function, without its decorators."""
-    for node in statements(text):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
-
-
-def rust_functions(text: str) -> Iterator[tuple[str, int]]:
-    """The same for Rust, as rustfmt lays it out: a function ends at the first closing brace on its own indentation."""
-    lines = text.splitlines()
-    head = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?(?:unsafe )?(?:extern \"C\" )?fn (\w+)")
-    for number, line in enumerate(lines):
-        if (found := head.match(line)) is None:
-            continue
-        closing = found.group(1) + "}"
-        for end in range(number, len(lines)):
-            if lines[end] == closing or (lines[end].rstrip().endswith((";", "}")) and end == number):
-                yield found.group(2), end - number + 1
-                break
-            if lines[end].startswith(found.group(1) + ") ") and lines[end].endswith(";"):
-                break
-
-
-def too_long_functions() -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, text in texts(".py", ".rs"):
-        functions = python_functions if name.endswith(".py") else rust_functions
-        found |= {f"{name}::{what}": size for what, size in functions(text) if size > FUNCTION_LINES_MAX}
-    return found
-
-
-def test_the_scans_see_functions() -> None:
-    source = (
-        "impl X {\n    pub(crate) fn long(\n        a: u8,\n    ) -> u8 {\n        {\n        }\n        a\n    }\n}\n"
-        "trait T {\n    fn declared(&self);\n    fn short(&self) {}\n}\n"
-    )
-    assert list(rust_functions(source)) == [("long", 7), ("declared", 1), ("short", 1)]
-    assert list(python_functions("@x\ndef f():\n    def g():\n        pass\n")) == [("f", 3), ("g", 2)]
-
-
 def test_files_are_short() -> None:
     long = {name: size for name, text in texts(".py", ".rs", ".sh", "") if (size := text.count("\n")) > FILE_LINES_MAX}
     long.pop("LICENSE", None)
     assert {name: size for name, size in long.items() if name not in LONG_FILES} == {}
     stale = set(LONG_FILES) - set(long)
     assert not stale, f"no exception any more: {stale}"
-
-
-def test_functions_are_short() -> None:
-    long = too_long_functions()
-    assert {name: size for name, size in long.items() if name not in LONG_FUNCTIONS} == {}
-    assert not set(LONG_FUNCTIONS) - set(long), "an exception that is none any more"
 
 
 def test_folders_have_names_that_mean_something() -> None:
@@ -164,29 +89,6 @@ def test_imports_go_one_way() -> None:
         [Path(sys.executable).parent / "lint-imports", "--no-cache"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def imported_by() -> dict[str, set[str]]:
-    """Which modules import each module of ours."""
-    files = {path: path.relative_to(ROOT / "python").with_suffix("").parts for path in (ROOT / "python").rglob("*.py")}
-    modules = {".".join(parts).removesuffix(".__init__"): path for path, parts in files.items()}
-    found: dict[str, set[str]] = {}
-    for name, path in modules.items():
-        for node in statements(path.read_text(encoding="utf-8")):
-            named: list[str] = []
-            if isinstance(node, ast.Import):
-                named = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                whole = [f"{node.module}.{alias.name}" for alias in node.names]
-                named = [one if one in modules else str(node.module) for one in whole]
-            for one in set(named) & set(modules) - {name}:
-                found.setdefault(one, set()).add(name)
-    return found
-
-
-def test_few_modules_have_a_single_importer() -> None:
-    single = sorted(name for name, by in imported_by().items() if len(by) == 1 and not by & REGISTRIES)
-    assert len(single) <= SINGLE_IMPORTERS_MAX, single
 
 
 def test_scripts_are_executable_posix_shell() -> None:
