@@ -16,15 +16,15 @@ from howfar.lab.sandbox import namespace_flags
 
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / ".boot" / "release"
-PATIENCE_S = 1500
+TIMEOUT_S = 1500
 ENGINE = "howfar-engine"
 
-pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
+pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.timeout(2 * TIMEOUT_S)]
 
 
 def must(folder: Path, *command: str | Path) -> str:
     """Run a command in a folder; returns its output."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -33,7 +33,7 @@ def must(folder: Path, *command: str | Path) -> str:
 def test_the_source_builds_without_a_network(tmp_path: Path) -> None:
     """The source builds from vendored crates, in a network namespace whose only interface is a loopback that is down."""
     maturin = Path(sys.executable).parent / "maturin"
-    must(ROOT, maturin, "sdist", "--quiet", "--out", tmp_path)
+    must(ROOT, maturin, "sdist", "--out", tmp_path)
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
