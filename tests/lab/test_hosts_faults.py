@@ -51,7 +51,7 @@ def injured(cache: Path, directory: Path, *what: str, blocks: int) -> dict[str, 
         ("engine", "host a: howfar-engine load died"),
         ("actor", "host b was lost"),
         ("raylet", "host b was lost"),
-        ("link-5s", "host b heard nothing"),
+        ("link-5s", "host b received nothing"),
         ("disk-full", "host b"),
     ],
 )

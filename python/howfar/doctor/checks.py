@@ -220,7 +220,9 @@ def socket_out_of_reach(context: Context) -> list[Draft]:
     affected = [client for client in context.movable_tcp_clients() if client.may_use_socket is False]
     if socket is None or not affected or socket.file is None:
         return []
-    says = f"{list_clients(affected)} may not use the socket {socket.path} (open to {socket.file.who}) and so uses TCP"
+    says = (
+        f"{list_clients(affected)} cannot access the socket {socket.path} (open to {socket.file.who}), so TCP is used"
+    )
     changes = changes_to_socket(context.server, affected, context.path)
     return [Draft(says, changes, socket_gain(context, affected), severity_for(affected))]
 
@@ -512,7 +514,7 @@ def _idle_sessions(context: Context, why: str) -> list[Draft]:
     if server.idle_sessions < IDLE_SHARE * server.sessions:
         return []
     gain = Gain(
-        says="the memory of a process each, and snapshots that look at fewer of them",
+        says="the memory of one server process for each, and cheaper snapshots",
         basis="pg_stat_activity, seen once; not measured here",
         saves_ns=None,
     )

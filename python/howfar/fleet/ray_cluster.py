@@ -77,7 +77,7 @@ def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[st
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise LabError(
-                f"the Ray cluster at {cluster.address} does not take us in: {error}",
+                f"the Ray cluster at {cluster.address} could not be joined: {error}",
                 "Run howfar on a machine of the cluster, with its version of Ray and Python and, where it has one, its token "
                 "(RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH).",
             ) from error
@@ -156,7 +156,7 @@ def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
         found[name if unique else f"node-{spec.address.replace('.', '-')}"] = spec
     if len(found) < 2:
         raise LabError(
-            f"the Ray cluster has {len(found)} node that is alive, and client and server are two",
+            f"a client and a server need two nodes, and the Ray cluster's live nodes are {len(found)}",
             "`ray status` shows its nodes.",
         )
     return HostsFile(hosts=found)

@@ -54,7 +54,7 @@ def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
         )
     except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
         raise LabError(
-            f"Ray at {address} does not take us in: {error}", "`howfar hosts down`, then up again."
+            f"Ray at {address} could not be joined: {error}", "`howfar hosts down`, then up again."
         ) from error
     heed_signals()  # Ray has its own handler for SIGTERM
     node.leave_preload()

@@ -57,7 +57,7 @@ _PINGS = 50
 _LOAD_METRICS = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
 _DIRECTIONAL_FACTS = ("goodput_bps", "retransmits")
 _CPU_NUMBER_OFFSET = 1000
-"""Added to CPU numbers once for each machine before, the server's first, so that all CPUs have distinct numbers."""
+"""Machine n (the server's is 0) has n times this added to its CPU numbers, so that all CPUs have distinct numbers."""
 
 
 def check_request(request: LabRequest, clients: int = 1) -> None:
@@ -269,7 +269,7 @@ class Hosts:
                 name: max(self._hosts[name].within(read_interruptions)[n:], default=0) for name, n in before.items()
             }
             return tuple(
-                f"host {name} heard nothing from the machine where howfar runs for {ns / 1e9:.1f} s"
+                f"host {name} received nothing for {ns / 1e9:.1f} s from the machine that runs howfar"
                 for name, ns in longest.items()
                 if ns
             )

@@ -173,8 +173,8 @@ def uncertainty_note(name: str, pages: Sequence[Page]) -> str | None:
         return None
     confidence = sum(page.confidence for page in pages) / len(pages)
     return (
-        f"{name}: its borders are rests between round trips, right with a confidence of {confidence:.0%}; what the application "
-        "computes before the first and after the last is not in its time."
+        f"{name}: its begin and end were inferred from pauses between round trips (confidence {confidence:.0%}); its time excludes "
+        "what the application computes before the first and after the last round trip."
     )
 
 

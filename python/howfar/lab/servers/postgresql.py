@@ -420,7 +420,9 @@ class PostgresServer(TableServer):
         if commits is not None and counters["commits"] < commits:
             found.append(f"the server counted {counters['commits']} commits, the load at least {commits}")
         if not self._settings.networking and ports:
-            found.append(f"the server was to have no network but listens on TCP port {ports}")
+            found.append(
+                f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(ports)))}"
+            )
         receipt = {
             "kind": self.kind,
             "pid": self.pid,

@@ -267,7 +267,9 @@ class SqlServer(TableServer):
                 f"the server read {pages_read} pages from files during the trial: the data was not all in memory"
             )
         if not self._settings.networking and (facts.get("skip_networking") != "ON" or ports):
-            found.append(f"the server was to have no network but listens on TCP port {ports}")
+            found.append(
+                f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(ports)))}"
+            )
         return {
             "kind": self.kind,
             "pid": self.pid,

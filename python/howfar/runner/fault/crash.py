@@ -142,8 +142,8 @@ def compare_visibility(
 
 
 FAILOVER_NS = 1_000_000_000
-"""Time from the fault until the primary is killed, if it survives the fault. The choice is arbitrary: an asynchronous primary loses as
-many commits again in each further second."""
+"""Time from the fault until the primary is killed, if it survives the fault. The choice is arbitrary: with an asynchronous
+primary, each additional second loses about as many more commits."""
 _RECEIVER_STOP_TIMEOUT_S = 30.0
 """Time limit for a replica to stop receiving, which it does at the next event that arrives."""
 
@@ -570,7 +570,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     """Run a load with a fault `after_ns` after the beginning of the measured window. Raises LabError, EngineError if the losses cannot
     be determined, for example because semi-synchronous replication had fallen back before, or no server can take over."""
     replica_set, kind = context.replica_set, FAULTS[fault]
-    changes: dict[str, Any] = {"observe": ()}  # CPU time is read at the end, when the server is gone
+    changes: dict[str, Any] = {"observe": ()}  # CPU time would be read at the end, when the server no longer exists
     if replica_set.spec.cluster:
         changes["ignore_errors"] = "all"  # a node that is cut off refuses commits, which must not end the load
     extra_ns = kind.lives_ns or kind.failover_ns + _LOAD_MARGIN_NS + replica_set.spec.cluster * int(
